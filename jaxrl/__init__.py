@@ -1,0 +1,1 @@
+"""jaxrl: reinforcement-learning post-training in JAX."""

@@ -1,0 +1,1 @@
+"""The door: the command line, configs and recipes."""

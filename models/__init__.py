@@ -1,0 +1,1 @@
+"""Flax NNX modules and their weights."""
