@@ -1,1 +1,1 @@
-"""Pure objectives: arrays in, unreduced arrays out. Nothing here knows a model, a config or a mesh."""
+"""Pure objectives: arrays in, unreduced arrays out; no model, no config, no mesh."""

@@ -1,0 +1,70 @@
+"""Masked arithmetic that neither values nor gradients leak through.
+
+`0 * nan` is `nan`, and the gradient of a discarded branch is `0 * inf`, also `nan`. So masked
+entries are replaced *before* any arithmetic touches them. The contract of every per-token function
+in this package: the caller passes its inputs through `sanitize` once (zeros are a safe fill for
+log-probabilities, advantages and values alike), calls the loss, and reduces with `aggregate`, which
+masks again. Functions that take a `mask` also mask whatever they sum over a row.
+"""
+
+import jax
+import jax.numpy as jnp
+
+LOG_RATIO_BOUND = 20.0
+"""Log-ratios above 20 (a ratio of 4.9e8) continue `exp` along its tangent; see `bounded_exp`."""
+
+
+def as_float(x: jax.Array) -> jax.Array:
+    """Promotes to at least float32, so that bfloat16 inputs are computed on exactly."""
+    x = jnp.asarray(x)
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def where_valid(mask: jax.Array, x: jax.Array, fill: float = 0.0) -> jax.Array:
+    """Replaces the entries of `x` where `mask` is 0 (their gradient is then exactly 0).
+
+    Args:
+      mask: bool or 0/1, broadcastable to `x`.
+      x: any float array; masked entries may be NaN or inf.
+      fill: the value written there.
+    """
+    return jnp.where(jnp.asarray(mask, bool), x, jnp.asarray(fill, jnp.asarray(x).dtype))
+
+
+def sanitize(mask: jax.Array, **arrays: jax.Array | None) -> dict[str, jax.Array]:
+    """`where_valid` on every `[B, T]` keyword array; `[B]`, `[B, 1]` and `None` pass through."""
+    return {
+        name: where_valid(mask, x) if getattr(x, "shape", None) == mask.shape else x
+        for name, x in arrays.items()
+    }
+
+
+def ratio(logp: jax.Array, behavior_logp: jax.Array) -> jax.Array:
+    """Importance ratio `exp(logp - behavior_logp)`, bounded; no gradient to the latter."""
+    return bounded_exp(as_float(logp) - jax.lax.stop_gradient(as_float(behavior_logp)))
+
+
+def bounded_exp(log_ratio: jax.Array) -> jax.Array:
+    """`exp`, continued along its tangent above `LOG_RATIO_BOUND`.
+
+    A log-ratio of 80 then gives a large finite ratio whose square still fits float32, and a
+    gradient that is finite and keeps its sign (clipping the argument instead would turn k3 around:
+    beyond the bound it would push the policy further away).
+    """
+    excess = jnp.maximum(log_ratio - LOG_RATIO_BOUND, 0.0)
+    return jnp.exp(jnp.minimum(log_ratio, LOG_RATIO_BOUND)) * (1.0 + excess)
+
+
+def row_sum(mask: jax.Array, x: jax.Array) -> jax.Array:
+    """Sum of the valid entries of each row, `[B, T] -> [B]`."""
+    return jnp.sum(where_valid(mask, x), axis=-1)
+
+
+def row_mean(mask: jax.Array, x: jax.Array) -> jax.Array:
+    """Mean of the valid entries of each row, `[B, T] -> [B]`; 0 for a row without any."""
+    return row_sum(mask, x) / row_count(mask, x.dtype)
+
+
+def row_count(mask: jax.Array, dtype: jnp.dtype = jnp.float32) -> jax.Array:
+    """Number of valid entries of each row, at least 1, `[B, T] -> [B]`."""
+    return jnp.maximum(jnp.sum(jnp.asarray(mask, bool), axis=-1), 1).astype(dtype)
