@@ -182,9 +182,9 @@ def unstack(params: Params) -> Params:
 
     Decoding reads every weight once a token; a scan would copy each layer's slice first.
     """
-    layers = params["layers"]
-    depth = jax.tree.leaves(layers)[0].shape[0]
-    return {**params, "layers": tuple(jax.tree.map(lambda a: a[i], layers) for i in range(depth))}
+    leaves, structure = jax.tree.flatten(params["layers"])
+    per_layer = zip(*leaves, strict=True)
+    return {**params, "layers": tuple(jax.tree.unflatten(structure, one) for one in per_layer)}
 
 
 def empty_cache(config: DecoderConfig, slots: int, length: int) -> tuple[LayerCache, ...]:
