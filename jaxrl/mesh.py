@@ -72,7 +72,7 @@ def make(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
 
 
 def spec(axes: tuple[str, ...], shape: tuple[int, ...], mesh: Mesh) -> P:
-    """Where an array with these logical axes lies; a dimension that does not divide is not split."""
+    """Where an array of these logical axes lies; a dimension that does not divide stays whole."""
     used: list[str | None] = []
     for axis, size in zip(axes, shape, strict=True):
         to = RULES[axis]

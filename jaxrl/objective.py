@@ -1,4 +1,4 @@
-"""What is minimised: a policy term, and optionally a divergence to a reference and an entropy bonus.
+"""What is minimised: a policy term, a divergence to a reference, an entropy bonus.
 
 Each term is a per-token array from `losses`; `aggregate` reduces it over the denominator of the
 whole batch, so micro-batches add up to exactly the loss of the batch.

@@ -1,8 +1,8 @@
-"""Trajectories to model input: each prompt once, its completions behind it, rows filled to the brim.
+"""Trajectories to model input: each prompt once, its completions behind it, rows filled up.
 
 A group of G completions of one prompt is laid out as a tree: the prompt's tokens, then each
-completion in turn, each seeing the prompt and itself alone (`visible_until`). The prompt is computed
-once, forward and backward, and the result equals G separate rows.
+completion in turn, each seeing the prompt and itself alone (`visible_until`). The prompt is
+computed once, forward and backward, and the result equals that of G separate rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PackingConfig:
     bucket: int = 64
     """Row lengths are rounded up to powers of two times this."""
     row_length: int = 0
-    """Length of packed rows; 0 chooses the shortest bucket that holds the longest sequence twice."""
+    """Length of packed rows; 0 takes the shortest bucket that holds the longest sequence twice."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +68,8 @@ def _fill(trees: Sequence[_Tree], row_length: int) -> list[list[_Tree]]:
     rows: list[list[_Tree]] = []
     space: list[int] = []
     for tree in sorted(trees, key=lambda t: -t.size):
-        for i, left in enumerate(space):
-            if tree.size <= left:
-                break
-        else:
-            i = len(rows)
+        i = next((i for i, left in enumerate(space) if tree.size <= left), len(rows))
+        if i == len(rows):
             rows.append([])
             space.append(row_length)
         rows[i].append(tree)

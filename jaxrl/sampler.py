@@ -227,6 +227,8 @@ def generate(
     key: jax.Array,
     version: int = 0,
     sampler: SamplerConfig = SamplerConfig(),
+    max_prompt: int = 0,
+    max_length: int = 0,
 ) -> Iterator[Completion]:
     """Sample all requests; yields each completion as soon as it is finished.
 
@@ -240,6 +242,8 @@ def generate(
       key: typed PRNG key.
       version: policy version recorded with each token.
       sampler: memory layout.
+      max_prompt: longest prompt of any call, so that calls share compiled shapes; 0: of this one.
+      max_length: longest prompt plus completion of any call, likewise.
 
     Raises:
       ValueError: a request that is empty, or does not fit `config.max_positions`.
@@ -247,9 +251,10 @@ def generate(
     check_requests(config, requests)
     if not requests:
         return
-    prompt_width = round_up(max(len(r.prompt) for r in requests), sampler.bucket // 2)
-    capacity = round_up(max(len(r.prompt) + r.max_new_tokens for r in requests), sampler.bucket)
-    capacity = max(capacity, prompt_width)
+    max_prompt = max(max_prompt, *(len(r.prompt) for r in requests))
+    max_length = max(max_length, *(len(r.prompt) + r.max_new_tokens for r in requests))
+    prompt_width = round_up(max_prompt, 16)
+    capacity = max(prompt_width, round_up(max_length, sampler.bucket))
     truncate = any(r.top_k or r.top_p < 1 or r.min_p for r in requests)
     stops = jnp.asarray(stop_ids, jnp.int32)
     queue = deque(requests)

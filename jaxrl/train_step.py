@@ -1,4 +1,4 @@
-"""One optimizer update: forward and backward over micro-batches, then the step. All under one jit."""
+"""One optimizer update under one jit: forward and backward over micro-batches, then the step."""
 
 from __future__ import annotations
 

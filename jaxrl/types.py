@@ -52,7 +52,7 @@ class Completion:
 
 @struct.dataclass
 class Trajectory:
-    """N scored sequences, prompt first, padded on the right. The one type that losses are fed from."""
+    """N scored sequences, prompt first, padded on the right: the one type that losses are fed."""
 
     tokens: jax.Array
     """[N, T] int32."""
@@ -72,7 +72,7 @@ class Trajectory:
 
 @struct.dataclass
 class Packed:
-    """Trajectories as model input: rows of prompt trees, log-probabilities at action tokens only."""
+    """Trajectories as model input: rows of prompt trees, with logits at action tokens only."""
 
     tokens: jax.Array
     """[K, R, L] int32: K micro-batches of R rows."""

@@ -1,0 +1,206 @@
+"""The config of a run: frozen dataclasses, every field a flag, saved as JSON beside the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from jaxrl.mesh import MeshConfig
+from jaxrl.objective import ObjectiveConfig
+from jaxrl.optimizer import OptimizerConfig
+from jaxrl.packing import PackingConfig
+from jaxrl.sampler import SamplerConfig
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class FreshModel:
+    """Shape of a transformer made here, for `model = fresh`."""
+
+    hidden_size: int = 128
+    intermediate_size: int = 384
+    num_layers: int = 4
+    num_heads: int = 4
+    num_kv_heads: int = 4
+    head_dim: int = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStartConfig:
+    """Supervised fine-tuning on the task's own solutions, before the RL."""
+
+    steps: int = 0
+    """0 skips it."""
+    batch_size: int = 128
+    """Demonstrations a step."""
+    learning_rate: float = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutConfig:
+    """What is sampled at each step."""
+
+    prompts: int = 16
+    """Distinct prompts a step."""
+    group_size: int = 8
+    """Completions of each prompt."""
+    max_prompt_tokens: int = 256
+    """Longest prompt; a longer one is an error that names the problem."""
+    max_new_tokens: int = 64
+    """Completion budget."""
+    temperature: float = 1.0
+    chat: bool = False
+    """Wrap each prompt with the model's own chat template."""
+    system: str = ""
+    """System message of the chat, if any."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    """Held-out evaluation, before the first step, after the last, and in between."""
+
+    problems: int = 256
+    split: str = "test"
+    every: int = 0
+    """Steps between evaluations; 0 evaluates before and after only."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """When the whole state of the run is saved."""
+
+    every: int = 20
+    """Steps between checkpoints; the last step is always saved."""
+    keep: int = 2
+    """Checkpoints kept."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A run."""
+
+    recipe: str = "quickstart"
+    """Name of the recipe this config came from."""
+    seed: int = 0
+    """Names every random stream of the run."""
+    steps: int = 100
+    """Rollout batches to train on."""
+    run_dir: str = ""
+    """Where everything is written; empty chooses runs/RECIPE-seedSEED."""
+    model: str = "fresh"
+    """`fresh`, the name of a packaged model, a GGUF file, a Hugging Face directory, or a run."""
+    fresh: FreshModel = FreshModel()
+    task: str = "arithmetic"
+    """Name of a task, or gym:NAME for a reasoning-gym generator."""
+    task_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
+    """Parameters of the task, such as its difficulty."""
+    warm_start: WarmStartConfig = WarmStartConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    updates_per_batch: int = 1
+    """Optimizer updates on each rollout batch, each over an equal share of its groups."""
+    objective: ObjectiveConfig = ObjectiveConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Activations and sampling; parameters and optimizer state stay float32."""
+    remat: bool = False
+    """Recompute layers in the backward pass: less memory, a third more arithmetic."""
+    sampler: SamplerConfig = SamplerConfig()
+    packing: PackingConfig = PackingConfig()
+    mesh: MeshConfig = MeshConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    score_workers: int = 2
+    """Processes that score completions; 0 scores in this process, with no time limit."""
+    score_seconds: float = 10.0
+    """Time limit of one score."""
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Nested plain values."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(kind: type[T], values: dict[str, Any]) -> T:
+    """The config that `to_dict` came from.
+
+    Raises:
+      ValueError: a field that the config does not have.
+    """
+    hints = typing.get_type_hints(kind)
+    unknown = values.keys() - hints.keys()
+    if unknown:
+        raise ValueError(
+            f"{kind.__name__} has no field {sorted(unknown)}; was it written by another version?"
+        )
+    return kind(**{k: _value(hints[k], v) for k, v in values.items()})
+
+
+def _value(hint: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return from_dict(typing.cast(type, hint), value)
+    return tuple(value) if typing.get_origin(hint) is tuple else value
+
+
+def load(path: Path) -> Config:
+    """The config saved at `path`."""
+    return from_dict(Config, json.loads(path.read_text())["config"])
+
+
+def check(config: Config) -> None:
+    """Refuse what could only fail later, naming the field, the value and the remedy."""
+    positive = {
+        "steps": config.steps,
+        "updates_per_batch": config.updates_per_batch,
+        "rollout.prompts": config.rollout.prompts,
+        "rollout.group_size": config.rollout.group_size,
+        "rollout.max_prompt_tokens": config.rollout.max_prompt_tokens,
+        "rollout.max_new_tokens": config.rollout.max_new_tokens,
+        "eval.problems": config.eval.problems,
+        "checkpoint.every": config.checkpoint.every,
+        "checkpoint.keep": config.checkpoint.keep,
+        "sampler.slots": config.sampler.slots,
+        "packing.micro_batch_tokens": config.packing.micro_batch_tokens,
+    }
+    for name, value in positive.items():
+        if value < 1:
+            raise ValueError(f"{name}={value}: must be 1 or more")
+    if config.rollout.temperature <= 0:
+        raise ValueError(
+            f"rollout.temperature={config.rollout.temperature}: all rollouts of a prompt would be "
+            "equal; use a positive temperature"
+        )
+    if config.rollout.group_size == 1 and _has_group_baseline(config.objective):
+        raise ValueError(
+            "rollout.group_size=1 with a group baseline gives every completion advantage 0, so "
+            "nothing is trained; use a group size of 2 or more, or "
+            "--objective.advantage-args baseline batch scale batch"
+        )
+    if config.rollout.prompts % config.updates_per_batch:
+        raise ValueError(
+            f"updates_per_batch={config.updates_per_batch} does not divide "
+            f"rollout.prompts={config.rollout.prompts}; choose a divisor"
+        )
+
+
+def _has_group_baseline(objective: ObjectiveConfig) -> bool:
+    grouped = objective.advantage == "losses.advantages:group_advantages"
+    return grouped and objective.advantage_args.get("baseline", "group") in (
+        "group",
+        "leave_one_out",
+    )
+
+
+def changed(old: Any, new: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Fields that differ, by dotted name, as (old, new)."""
+    out: dict[str, tuple[Any, Any]] = {}
+    for field in dataclasses.fields(old):
+        a, b = getattr(old, field.name), getattr(new, field.name)
+        if dataclasses.is_dataclass(a):
+            out |= changed(a, b, f"{prefix}{field.name}.")
+        elif a != b:
+            out[prefix + field.name] = (a, b)
+    return out

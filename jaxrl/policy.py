@@ -1,0 +1,125 @@
+"""A model with its tokenizer, from a name, a file or a run directory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from data import tokenizers
+from data.types import Problem, Task
+from jaxrl import checkpoint
+from jaxrl import config as configs
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.mesh import param_shardings
+from jaxrl.types import Params
+from models import catalog, decoder
+from models import load as weights
+from models.config import DecoderConfig
+
+
+class Policy(NamedTuple):
+    """What is needed to sample text."""
+
+    model: DecoderConfig
+    params: Params
+    tokenizer: tokenizers.Tokenizer
+
+
+def describe(config: Config, task: Task) -> tuple[DecoderConfig | None, tokenizers.Tokenizer]:
+    """The tokenizer of a config's model, and the decoder's shape if it is made fresh."""
+    if config.model != "fresh":
+        return None, tokenizers.load(catalog.locate(config.model))
+    if task.alphabet is None:
+        raise ValueError(
+            f"task {config.task!r} has no alphabet of its own, so a fresh model has no tokenizer "
+            "for it; name a pretrained model, e.g. --model smollm2-135m"
+        )
+    tokenizer = tokenizers.characters(task.alphabet)
+    shape = configs.to_dict(config.fresh)
+    return DecoderConfig(vocab_size=tokenizer.vocab_size, **shape), tokenizer
+
+
+def create(config: Config, task: Task, mesh: Mesh) -> Policy:
+    """The policy that a run starts from, parameters laid out on the mesh.
+
+    Raises:
+      ValueError: a tokenizer with more ids than the model has embeddings.
+    """
+    if is_run(config.model):
+        return open_run(Path(config.model), task, mesh)[0]
+    fresh, tokenizer = describe(config, task)
+    if fresh is not None:
+        model = fresh
+        make = jax.jit(
+            functools.partial(decoder.init, model), out_shardings=param_shardings(model, mesh)
+        )
+        params = make(jax.random.fold_in(jax.random.key(config.seed), 0))
+    else:
+        model, params = weights.load(config.model)
+        params = jax.device_put(params, param_shardings(model, mesh))
+    if tokenizer.vocab_size > model.vocab_size:
+        raise ValueError(
+            f"the tokenizer of model {config.model!r} has {tokenizer.vocab_size} ids, its "
+            f"embedding only {model.vocab_size}; use the tokenizer that belongs to the model"
+        )
+    return Policy(model, params, tokenizer)
+
+
+def is_run(path: str) -> bool:
+    """Whether `path` is a run directory."""
+    return (Path(path) / "config.json").exists() and (Path(path) / "checkpoints").exists()
+
+
+def open_run(directory: Path, task: Task, mesh: Mesh) -> tuple[Policy, int]:
+    """The newest policy of a run, and its step."""
+    config = configs.load(directory / "config.json")
+    model, tokenizer = describe(config, task)
+    if model is None:
+        model = weights.load(config.model)[0]
+    shapes = jax.tree.map(
+        lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
+        decoder.abstract(model)[0],
+        param_shardings(model, mesh),
+    )
+    params, step = checkpoint.restore_params(directory, shapes)
+    return Policy(model, params, tokenizer), step
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def sampling_params(params: Params, dtype: str) -> Params:
+    """Parameters as the sampler wants them: unstacked, in the compute dtype."""
+    return jax.tree.map(lambda a: a.astype(jnp.dtype(dtype)), decoder.unstack(params))
+
+
+def encode_prompt(
+    policy_tokenizer: tokenizers.Tokenizer, rollout: RolloutConfig, problem: Problem
+) -> tuple[int, ...]:
+    """Token ids of a problem's prompt.
+
+    Raises:
+      ValueError: the prompt exceeds `rollout.max_prompt_tokens`, or there is no chat template.
+    """
+    if rollout.chat:
+        if policy_tokenizer.chat is None:
+            raise ValueError("rollout.chat is set, but this model has no chat template; unset it")
+        ids = policy_tokenizer.chat(messages(rollout.system, problem))
+    else:
+        ids = policy_tokenizer.prompt(problem.prompt)
+    if len(ids) > rollout.max_prompt_tokens:
+        raise ValueError(
+            f"problem {problem.id}: its prompt has {len(ids)} tokens, more than "
+            f"rollout.max_prompt_tokens={rollout.max_prompt_tokens}; raise the budget"
+        )
+    return tuple(ids)
+
+
+def messages(system: str, problem: Problem) -> Sequence[dict[str, str]]:
+    """The problem as a conversation."""
+    turns = problem.messages or ({"role": "user", "content": problem.prompt},)
+    return [*([{"role": "system", "content": system}] if system else []), *turns]

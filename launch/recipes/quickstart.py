@@ -1,0 +1,34 @@
+"""GRPO on arithmetic, from nothing, in minutes on a laptop.
+
+A transformer of under a million parameters is warm-started on a few worked problems and then
+improved by group-relative policy optimization (Shao et al. 2024, "DeepSeekMath"): for each prompt
+sample a group, and raise the log-probability of each completion by how much its reward exceeds the
+group's mean, in units of the group's spread,
+
+    A_i = (r_i - mean(r)) / (std(r) + eps),   L = -min(rho_t A_i, clip(rho_t, 1-e, 1+e) A_i).
+
+Held-out greedy pass@1 rises by more than 0.25.
+"""
+
+from jaxrl.config import Config, EvalConfig, RolloutConfig, WarmStartConfig
+from jaxrl.optimizer import OptimizerConfig
+from jaxrl.packing import PackingConfig
+from jaxrl.sampler import SamplerConfig
+
+
+def config() -> Config:
+    """The recipe."""
+    return Config(
+        recipe="quickstart",
+        steps=120,
+        model="fresh",
+        task="arithmetic",
+        task_args={"digits": 2, "operators": "+"},
+        warm_start=WarmStartConfig(steps=300, batch_size=128, learning_rate=2e-3),
+        rollout=RolloutConfig(prompts=32, group_size=8, max_prompt_tokens=16, max_new_tokens=8),
+        optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=5),
+        sampler=SamplerConfig(slots=256, prefill_rows=32, bucket=32),
+        packing=PackingConfig(micro_batch_tokens=4096, row_length=128),
+        eval=EvalConfig(problems=512),
+        score_workers=0,
+    )
