@@ -1,0 +1,47 @@
+"""Ending a process for certain, with all that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL to a process and all its descendants, also those in sessions of their own.
+
+    Each is stopped before its children are listed, so that none is born unseen. Where /proc is
+    missing, only the process and its group are killed. Processes already gone are no error.
+    """
+    found = [pid]
+    for parent in found:  # grows as it is walked
+        _signal(parent, signal.SIGSTOP)
+        found.extend(_children(parent))
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)  # no such group unless the process leads one
+    for each in found:
+        _signal(each, signal.SIGKILL)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when the thread that started it ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+            found.extend(map(int, listing.read_text().split()))
+    return found
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)

@@ -1,0 +1,56 @@
+"""The stream of problems a run trains on, with a position that a checkpoint holds exactly."""
+
+from __future__ import annotations
+
+import sys
+
+import grain
+
+from data.types import Problem, Task
+
+
+def prompts(
+    task: Task,
+    *,
+    split: str = "train",
+    seed: int,
+    batch_size: int,
+    host_index: int = 0,
+    host_count: int = 1,
+) -> grain.DatasetIterator[list[Problem]]:
+    """Batches of problems, without end.
+
+    A finite split is shuffled anew each epoch, batches running on over the epochs' ends, so that
+    nothing is skipped; an endless one is taken in order of its index. `get_state()` gives a small
+    JSON-able dict, and `set_state()` continues after it with neither a repeat nor a skip. The
+    state counts global batches: it may be restored with another `host_count`.
+
+    Args:
+      task: makes the problems.
+      split: one of the task's.
+      seed: of the generated problems and of the shuffle.
+      batch_size: problems in a batch, all hosts together.
+      host_index: which of the hosts this is; it gets every `host_count`-th problem of the batch.
+      host_count: how many there are.
+
+    Raises:
+      ValueError: a batch that does not divide among the hosts, or an unknown split.
+    """
+    task.check_split(split)
+    if batch_size < 1 or batch_size % host_count:
+        raise ValueError(
+            f"batch_size={batch_size} must be a positive multiple of host_count={host_count}"
+        )
+    if not 0 <= host_index < host_count:
+        raise ValueError(f"host_index={host_index} must be in [0, host_count={host_count})")
+    size = task.sizes.get(split)
+    if size is None:
+        order = grain.MapDataset.range(sys.maxsize)
+    else:
+        order = grain.MapDataset.range(size).shuffle(seed).repeat()
+    return iter(
+        order.slice(slice(host_index, None, host_count))
+        .map(lambda index: task.problem(split, seed, int(index)))
+        .batch(batch_size // host_count, batch_fn=list)
+        .to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=2))
+    )

@@ -1,0 +1,59 @@
+"""The tasks by name.
+
+get("arithmetic", digits=2)              a bundled task
+get("gym:chain_sum", difficulty=1)       any reasoning-gym generator
+get("my_package.my_module:make", n=3)    a function of your own that returns a Task
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import inspect
+from typing import Any
+
+from data.types import Task
+
+BUNDLED: dict[str, str] = {
+    "arithmetic": "data.tasks.arithmetic",
+}
+"""Name to module; its function `task(**params) -> Task` makes the task."""
+
+
+def get(name: str, /, **params: Any) -> Task:
+    """The task called `name`. Cheap to call, and gives the same task in every process.
+
+    Raises:
+      ValueError: an unknown name or parameter; the message gives the nearest known one.
+    """
+    if name in BUNDLED:
+        return _call(name, importlib.import_module(BUNDLED[name]).task, params)
+    if ":" in name:
+        module, _, function = name.partition(":")
+        try:
+            make = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(
+                f"task={name!r}: read as MODULE:FUNCTION, but {error}; the function must be "
+                "importable and return a data.types.Task"
+            ) from error
+        return _call(name, make, params)
+    raise ValueError(f"task={name!r} is unknown{_nearest(name, BUNDLED)}")
+
+
+def _call(name: str, make: Any, params: dict[str, Any]) -> Task:
+    known = inspect.signature(make).parameters
+    for field in params:
+        if field not in known:
+            raise ValueError(f"task {name!r} has no parameter {field!r}{_nearest(field, known)}")
+    task = make(**params)
+    if not isinstance(task, Task):
+        raise ValueError(f"task={name!r} returned {type(task).__name__}; return a data.types.Task")
+    return dataclasses.replace(task, name=name, params=params)
+
+
+def _nearest(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{hint}; known: {', '.join(known) or 'none'}"

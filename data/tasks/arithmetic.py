@@ -1,0 +1,90 @@
+"""Integer arithmetic, `12+7=` to `19`, sized by digits, terms and operators for tiny models."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from data import generate
+from data.types import Problem, Score, Task
+
+ALPHABET = "0123456789+-*="
+_NUMBER = re.compile(r"\s*(-?[0-9]{1,99})\s*")
+
+
+def task(
+    digits: int = 2, terms: int = 2, operators: str = "+-", ood_digits: int | None = None
+) -> Task:
+    """Arithmetic problems.
+
+    Args:
+      digits: most digits of an operand in train and test; each operand's number of digits is
+        uniform from 1 to this.
+      terms: operands in a problem.
+      operators: which of + - * are drawn; * binds tighter, as usual.
+      ood_digits: digits of every operand of the ood split; None means one more than `digits`.
+    """
+    ood_digits = digits + 1 if ood_digits is None else ood_digits
+    if digits < 1:
+        raise ValueError(f"digits={digits}: operands need at least 1 digit")
+    if terms < 2:
+        raise ValueError(f"terms={terms}: a problem needs at least 2 terms")
+    if not operators or set(operators) - set("+-*"):
+        raise ValueError(f"operators={operators!r}: choose one or more of +-*")
+    if ood_digits <= digits:
+        raise ValueError(f"ood_digits={ood_digits} must exceed digits={digits}")
+
+    def draw(stream: random.Random, lengths: range) -> str:
+        expression = _operand(stream, lengths)
+        for _ in range(terms - 1):
+            expression += stream.choice(operators) + _operand(stream, lengths)
+        return expression
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        made.check_split(split)
+        lengths = range(ood_digits, ood_digits + 1) if split == "ood" else range(1, digits + 1)
+        expression = generate.draw(
+            lambda stream: draw(stream, lengths),
+            key=str,
+            stream=generate.rng("arithmetic", split, seed, index),
+            split=split,
+        )
+        return Problem(
+            id=f"arithmetic/{expression}",
+            prompt=f"{expression}=",
+            answer=evaluate(expression),
+            domain="arithmetic",
+        )
+
+    made = Task(
+        name="arithmetic",
+        problem=problem,
+        reward=reward,
+        gold=lambda problem: str(problem.answer),
+        alphabet=ALPHABET,
+        description=__doc__,
+    )
+    return made
+
+
+def evaluate(expression: str) -> int:
+    """The value of sums, differences and products of non-negative integers."""
+    total = 0
+    for sign, product in re.findall(r"([+-]?)([0-9*]+)", expression):
+        value = 1
+        for factor in product.split("*"):
+            value *= int(factor)
+        total += -value if sign == "-" else value
+    return total
+
+
+def reward(problem: Problem, completion: str) -> Score:
+    """1 if the whole completion is the integer answer, else 0."""
+    number = _NUMBER.fullmatch(completion)
+    correct = number is not None and int(number[1]) == problem.answer
+    return Score(float(correct), {"correct": float(correct), "format": float(number is not None)})
+
+
+def _operand(stream: random.Random, lengths: range) -> str:
+    length = stream.choice(lengths)
+    return str(stream.randrange(10 ** (length - 1) if length > 1 else 0, 10**length))

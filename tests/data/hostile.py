@@ -1,0 +1,63 @@
+"""A task whose scorer does what the completion says, to see what the pool makes of it."""
+
+import asyncio
+import ctypes
+import os
+import subprocess
+import time
+
+from data.types import Problem, Score, Task
+
+
+def make(delay: float = 0.0) -> Task:
+    def reward(problem: Problem, completion: str) -> Score:
+        time.sleep(delay)
+        match completion:
+            case "hang":
+                time.sleep(3600)
+            case "spin":
+                while True:
+                    pass
+            case "exit":
+                os._exit(0)
+            case "segfault":
+                ctypes.string_at(0)
+            case "raise":
+                raise RuntimeError("no")
+            case "nan":
+                return Score(float("nan"))
+            case "none":
+                return None
+            case "print":
+                print("noise on standard output", flush=True)
+            case "hog":
+                bytearray(2**34)
+            case "child":
+                child = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+                with open(problem.prompt, "w") as f:
+                    f.write(str(child.pid))
+                child.wait()
+            case "pid":
+                return Score(float(os.getpid()))
+            case "async":
+
+                async def later() -> Score:
+                    await asyncio.sleep(0.01)
+                    return Score(2.0)
+
+                return later()
+        return Score(0.0 if completion == "zero" else 1.0)
+
+    return Task(
+        name="hostile", problem=lambda split, seed, i: Problem(f"{i}", "", None), reward=reward
+    )
+
+
+def finite(size: int = 10) -> Task:
+    return Task(
+        name="finite",
+        problem=lambda split, seed, i: Problem(f"{i}", f"{i}", i),
+        reward=lambda problem, completion: Score(1.0),
+        splits=("train",),
+        sizes={"train": size},
+    )
