@@ -19,7 +19,7 @@ term* use k2, a straight-through form, or the full-vocabulary KL. All map `[B, T
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, bounded_exp
+from losses.masking import as_float, bounded_exp, constant
 from losses.masking import ratio as importance_ratio
 
 
@@ -36,7 +36,7 @@ def k1(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
     Returns:
       `[B, T]`.
     """
-    return as_float(logp) - _const(ref_logp)
+    return as_float(logp) - constant(ref_logp)
 
 
 def k2(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
@@ -150,7 +150,7 @@ def reverse_kl(logits: jax.Array, ref_logits: jax.Array) -> jax.Array:
     Returns:
       `[...]` nats.
     """
-    logp, ref_logp = _log_softmax(logits), _log_softmax(_const(ref_logits))
+    logp, ref_logp = _log_softmax(logits), _log_softmax(constant(ref_logits))
     return _expectation(logp, logp - ref_logp)
 
 
@@ -167,12 +167,8 @@ def forward_kl(logits: jax.Array, ref_logits: jax.Array) -> jax.Array:
     Returns:
       `[...]` nats.
     """
-    logp, ref_logp = _log_softmax(logits), _log_softmax(_const(ref_logits))
+    logp, ref_logp = _log_softmax(logits), _log_softmax(constant(ref_logits))
     return _expectation(ref_logp, ref_logp - logp)
-
-
-def _const(x: jax.Array) -> jax.Array:
-    return jax.lax.stop_gradient(as_float(x))
 
 
 def _straight_through(value: jax.Array, gradient: jax.Array) -> jax.Array:

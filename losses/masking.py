@@ -68,3 +68,13 @@ def row_mean(mask: jax.Array, x: jax.Array) -> jax.Array:
 def row_count(mask: jax.Array, dtype: jnp.dtype = jnp.float32) -> jax.Array:
     """Number of valid entries of each row, at least 1, `[B, T] -> [B]`."""
     return jnp.maximum(jnp.sum(jnp.asarray(mask, bool), axis=-1), 1).astype(dtype)
+
+
+def constant(x: jax.Array) -> jax.Array:
+    """`as_float` without a gradient."""
+    return jax.lax.stop_gradient(as_float(x))
+
+
+def indicator(x: jax.Array) -> jax.Array:
+    """A bool array as 0/1 float32, for metrics and weights."""
+    return jax.lax.stop_gradient(jnp.asarray(x).astype(jnp.float32))

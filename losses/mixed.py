@@ -1,0 +1,219 @@
+"""Supervised terms, and their mixtures with policy objectives: expert rows beside sampled rows.
+
+Calling convention and masking contract as in `losses.policy`. `expert [B]` is nonzero on rows that an
+expert wrote; their `behavior_logp` may hold anything finite where a function does not use it.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from losses.masking import as_float, bounded_exp, constant, indicator
+from losses.masking import ratio as importance_ratio
+from losses.policy import Objective, clipped_surrogate, ppo_clip
+
+
+def sft(logp: jax.Array, *, weights: jax.Array | None = None) -> Objective:
+    """Weighted supervised fine-tuning: the negative log-likelihood.
+
+    Formula: `-w_t log pi_t`
+    Paper: Ouyang et al. 2022, "Training language models to follow instructions" (step 1)
+
+    Args:
+      logp: `[B, T]`.
+      weights: `[B, T]` or `[B, 1]`, e.g. advantage weights; 1 when omitted.
+
+    Returns:
+      Loss `[B, T]` and no metrics.
+    """
+    loss = -as_float(logp)
+    return (loss if weights is None else loss * constant(weights)), {}
+
+
+def raft(
+    logp: jax.Array, rewards: jax.Array, *, mask: jax.Array, group_ids: jax.Array
+) -> Objective:
+    """RAFT: supervised fine-tuning on the best sample of each group (the first of equals).
+
+    Formula: `-1[i = argmax_(j in g) r_j] log pi_t`
+    Paper: Dong et al. 2023, "RAFT: Reward rAnked FineTuning"
+
+    Args:
+      logp: `[B, T]`; the rows of a group must be in the same call.
+      rewards: `[B]`.
+      mask: `[B, T]`; rows without action tokens do not compete. Mask the losers for a mean over the
+        kept tokens only.
+      group_ids: `[B]` int32.
+
+    Returns:
+      Loss `[B, T]`; metric `kept` `[B]`.
+    """
+    acts = jnp.any(jnp.asarray(mask, bool), axis=-1)
+    score = jnp.where(acts, constant(rewards), -jnp.inf)
+    same = group_ids[:, None] == group_ids[None, :]
+    rows = jnp.arange(score.shape[0])
+    better = score[None, :] > score[:, None]
+    earlier = (score[None, :] == score[:, None]) & (rows[None, :] < rows[:, None])
+    kept = acts & ~jnp.any(same & (better | earlier), axis=1)
+    return jnp.where(kept[:, None], -as_float(logp), 0.0), {"kept": indicator(kept)}
+
+
+def expert_iteration(logp: jax.Array, rewards: jax.Array, *, threshold: float = 0.5) -> Objective:
+    """Expert iteration: supervised fine-tuning on every sample that is good enough.
+
+    Formula: `-1[r >= threshold] log pi_t`
+    Paper: Anthony et al. 2017, "Thinking Fast and Slow with Deep Learning and Tree Search"; Singh et
+      al. 2023, "Beyond Human Data" (ReST-EM)
+
+    Args:
+      logp: `[B, T]`.
+      rewards: `[B]`.
+      threshold: least reward kept.
+
+    Returns:
+      Loss `[B, T]`; metric `kept` `[B]`.
+    """
+    kept = constant(rewards) >= threshold
+    return jnp.where(kept[:, None], -as_float(logp), 0.0), {"kept": indicator(kept)}
+
+
+def chord(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    expert: jax.Array,
+    mu: float | jax.Array = 0.1,
+    phi: bool = False,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+) -> Objective:
+    """CHORD: GRPO on sampled rows, supervised on expert rows, in the proportion mu.
+
+    Both terms share one aggregation here; to give each its own denominator, aggregate twice with the
+    rows of one source masked.
+
+    Formula: `(1 - mu) ppo_clip` on sampled rows, `-mu w_t log pi_t` on expert rows, `w` = 1 or phi
+    Paper: Zhang et al. 2025, "On-Policy RL Meets Off-Policy Experts" (CHORD)
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`.
+      expert: `[B]` bool.
+      mu: weight of imitation, annealed downwards by `chord_mu`.
+      phi: weight expert tokens by `p (1 - p)`, as in `chord_phi`.
+      clip_low, clip_high: widths as in `ppo_clip`.
+
+    Returns:
+      Loss `[B, T]`; the metrics of `ppo_clip`.
+    """
+    policy, metrics = ppo_clip(
+        logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high
+    )
+    imitation, _ = chord_phi(logp) if phi else sft(logp)
+    expert = jnp.asarray(expert, bool)[:, None]
+    return jnp.where(expert, mu * imitation, (1.0 - mu) * policy), metrics
+
+
+def chord_phi(logp: jax.Array) -> Objective:
+    """CHORD's token weight: learn most from expert tokens the policy finds plausible but not sure.
+
+    Formula: `-sg(p_t (1 - p_t)) log pi_t`
+    Paper: Zhang et al. 2025, "On-Policy RL Meets Off-Policy Experts" (CHORD-phi)
+
+    Args:
+      logp: `[B, T]`.
+
+    Returns:
+      Loss `[B, T]`; metric `weight` `[B, T]`.
+    """
+    p = jnp.exp(jnp.minimum(constant(logp), 0.0))
+    weight = p * (1.0 - p)
+    return -weight * as_float(logp), {"weight": weight}
+
+
+def chord_mu(
+    step: jax.Array, *, start: float = 0.9, end: float = 0.05, decay_steps: int = 200
+) -> jax.Array:
+    """CHORD's schedule of mu: linear from imitation to exploration, then constant.
+
+    Formula: `start + (end - start) min(step / decay_steps, 1)`
+    Paper: Zhang et al. 2025, "On-Policy RL Meets Off-Policy Experts" (CHORD-mu)
+
+    Args:
+      step: scalar int, the optimizer step.
+      start, end: mu before and after.
+      decay_steps: length of the ramp.
+
+    Returns:
+      A scalar.
+    """
+    return start + (end - start) * jnp.minimum(step / decay_steps, 1.0)
+
+
+def rl_plus(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    expert: jax.Array,
+    vocabulary_size: int,
+    gamma: float = 2.0,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+) -> Objective:
+    """RL-PLUS: clipped RL on sampled rows, multiple importance sampling on expert rows.
+
+    The expert's unknown policy is estimated by half the old policy, half the uniform one; the
+    advantage grows where the policy finds the expert's token unlikely.
+
+    Formula: `-r A (1 - sg(pi_t))^gamma` on expert rows, `r = 2 pi / (pi_w + pi_old)`,
+      `pi_w = pi_old / 2 + 1 / (2 V)`
+    Paper: Dong et al. 2025, "RL-PLUS: Countering Capability Boundary Collapse of LLMs"
+
+    Args:
+      logp: `[B, T]`.
+      behavior_logp: `[B, T]`; on expert rows the old policy's log-probability of the token.
+      advantages: `[B, T]` or `[B, 1]`.
+      expert: `[B]` bool.
+      vocabulary_size: V.
+      gamma: exponent of the exploration weight.
+      clip_low, clip_high: widths as in `ppo_clip`, on sampled rows only.
+
+    Returns:
+      Loss `[B, T]`; the metrics of `ppo_clip`.
+    """
+    policy, metrics = clipped_surrogate(
+        importance_ratio(logp, behavior_logp), advantages, clip_low=clip_low, clip_high=clip_high
+    )
+    old = jnp.exp(constant(behavior_logp))
+    # Divided in log space: the mixture is at least 1 / (2 V), so the ratio is bounded by 4 V.
+    log_mixture = jnp.log(0.5 * (1.5 * old + 0.5 / vocabulary_size))
+    r = bounded_exp(as_float(logp) - log_mixture)
+    exploration = jnp.power(1.0 - jnp.exp(jnp.minimum(constant(logp), 0.0)), gamma)
+    external = -r * exploration * constant(advantages)
+    return jnp.where(jnp.asarray(expert, bool)[:, None], external, policy), metrics
+
+
+def nlpo_logits(logits: jax.Array, masking_logits: jax.Array, *, top_p: float = 0.9) -> jax.Array:
+    """NLPO's action mask: only tokens in the nucleus of a lagged masking policy stay possible.
+
+    Apply it when sampling and when recomputing log-probabilities alike; PPO does the rest.
+
+    Formula: `z_v` if `v` in the top-p set of `softmax(masking_logits)`, `-inf` elsewhere
+    Paper: Ramamurthy et al. 2023, "Is Reinforcement Learning (Not) for NLP?" (NLPO)
+
+    Args:
+      logits: `[..., V]` of the policy.
+      masking_logits: `[..., V]` of its copy, refreshed every few updates.
+      top_p: mass of the nucleus; its most likely token always stays.
+
+    Returns:
+      `[..., V]` of the dtype of `logits`.
+    """
+    probs = jax.nn.softmax(constant(masking_logits), axis=-1)
+    order = jnp.argsort(-probs, axis=-1)
+    sorted_probs = jnp.take_along_axis(probs, order, axis=-1)
+    before = jnp.cumsum(sorted_probs, axis=-1) - sorted_probs
+    rank = jnp.argsort(order, axis=-1)
+    keep = jnp.take_along_axis(before < top_p, rank, axis=-1)
+    return jnp.where(keep, logits, -jnp.inf).astype(logits.dtype)

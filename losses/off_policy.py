@@ -1,0 +1,361 @@
+"""Objectives for data of another policy: stale, asynchronous, or sampled by another engine.
+
+Three policies appear, all `[B, T]` log-probabilities: `behavior_logp` (recorded by the sampler),
+`proximal_logp` (the trainer's own, at the start of the update) and `logp` (now, with gradient).
+Calling convention and masking contract as in `losses.policy`.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from losses.masking import as_float, bounded_exp, constant, indicator, row_mean, where_valid
+from losses.masking import ratio as importance_ratio
+from losses.policy import Objective, clipped_surrogate
+from losses.sequence import sequence_log_ratio
+
+
+def aipo(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    clip_high: float = 2.0,
+) -> Objective:
+    """AIPO: the policy gradient under a truncated importance weight (one-sided, no clip).
+
+    Formula: `-sg(min(pi_t / pi_b,t, clip_high)) A_t log pi_t`
+    Paper: Wu et al. 2025, "LlamaRL"; truncation after Ionides 2008
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`.
+      clip_high: bound of the weight itself, 2 to 10 in the paper.
+
+    Returns:
+      Loss `[B, T]`; metrics `ratio`, `clipped` `[B, T]`.
+    """
+    r = constant(importance_ratio(logp, behavior_logp))
+    loss = -jnp.minimum(r, clip_high) * constant(advantages) * as_float(logp)
+    return loss, {"ratio": r, "clipped": indicator(r > clip_high)}
+
+
+def importance_correction(
+    proximal_logp: jax.Array,
+    behavior_logp: jax.Array,
+    *,
+    mask: jax.Array,
+    level: str = "token",
+    mode: str = "truncate",
+    low: float = 0.0,
+    high: float = 3.0,
+) -> jax.Array:
+    """Constant weights that correct any loss for a sampler that differs from the trainer.
+
+    Formula: `w = clip(rho, low, high)` or `rho 1[low <= rho <= high]`, `rho = pi_prox / pi_b`
+    Paper: Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy Training";
+      Liu et al. 2025, "When Speed Kills Stability" (the sequence and mask forms)
+
+    Args:
+      proximal_logp, behavior_logp: `[B, T]`.
+      mask: `[B, T]`.
+      level: `token`, or `sequence` for the product over the row.
+      mode: `truncate` clips the weight, `mask` zeroes it outside the bounds.
+      low, high: bounds of the weight.
+
+    Returns:
+      `[B, T]` at token level (1 at masked tokens), `[B, 1]` at sequence level.
+    """
+    match level:
+        case "token":
+            log_ratio = where_valid(mask, as_float(proximal_logp) - as_float(behavior_logp))
+        case "sequence":
+            log_ratio = sequence_log_ratio(proximal_logp, behavior_logp, mask=mask)
+        case _:
+            raise ValueError(f"level={level!r} is unknown; choose token or sequence")
+    rho = constant(bounded_exp(log_ratio))
+    match mode:
+        case "truncate":
+            return jnp.clip(rho, low, high)
+        case "mask":
+            return jnp.where((rho >= low) & (rho <= high), rho, 0.0)
+        case _:
+            raise ValueError(f"mode={mode!r} is unknown; choose truncate or mask")
+
+
+def decoupled_ppo(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    proximal_logp: jax.Array,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    weight_high: float = float("inf"),
+) -> Objective:
+    """Decoupled PPO: clips around the proximal policy, corrects for the behaviour policy by weight.
+
+    Formula: `-(pi_prox / pi_b) min(u A, clip(u) A)`, `u = pi / pi_prox`
+    Paper: Hilton et al. 2022, "Batch size-invariance for policy optimization"; Fu et al. 2025,
+      "AReaL"
+
+    Args:
+      logp, behavior_logp, proximal_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`.
+      clip_low, clip_high: widths as in `ppo_clip`, of `u`.
+      weight_high: truncation of the behaviour weight (infinite in the papers).
+
+    Returns:
+      Loss `[B, T]`; the metrics of `ppo_clip` (of `u`) and `weight` `[B, T]`.
+    """
+    weight = jnp.minimum(constant(importance_ratio(proximal_logp, behavior_logp)), weight_high)
+    u = importance_ratio(logp, proximal_logp)
+    loss, metrics = clipped_surrogate(u, advantages, clip_low=clip_low, clip_high=clip_high)
+    return weight * loss, metrics | {"weight": weight}
+
+
+def icepop(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    proximal_logp: jax.Array,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    low: float = 0.5,
+    high: float = 5.0,
+) -> Objective:
+    """IcePop: drops tokens on which trainer and sampler disagree, weights the rest.
+
+    Formula: `-M(k) min(u A, clip(u) A)`, `k = pi_prox / pi_b`, `M(k) = k` in `[low, high]` else 0
+    Paper: Ling Team 2025, "Every Step Evolves" (Ring-1T)
+
+    Args:
+      logp, behavior_logp, proximal_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`.
+      clip_low, clip_high: widths as in `ppo_clip`, of `u = pi / pi_prox`.
+      low, high: bounds of `k`.
+
+    Returns:
+      Loss `[B, T]`; the metrics of `ppo_clip` and `kept` `[B, T]`.
+    """
+    k = constant(importance_ratio(proximal_logp, behavior_logp))
+    kept = (k >= low) & (k <= high)
+    u = importance_ratio(logp, proximal_logp)
+    loss, metrics = clipped_surrogate(u, advantages, clip_low=clip_low, clip_high=clip_high)
+    return jnp.where(kept, k, 0.0) * loss, metrics | {"kept": indicator(kept)}
+
+
+def m2po(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    mask: jax.Array,
+    threshold: float = 0.04,
+) -> Objective:
+    """M2PO: drops the fewest extreme tokens that bring the second moment of log r under a bound.
+
+    The second moment is over the tokens of this call, largest `log^2 r` dropped first.
+
+    Formula: `-K_t r_t A_t`, `mean over kept of log^2 r <= threshold`
+    Paper: Zheng et al. 2025, "Prosperity before Collapse"
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`.
+      mask: `[B, T]`.
+      threshold: bound of the second moment (nats squared).
+
+    Returns:
+      Loss `[B, T]`; metrics `ratio`, `second_moment`, `kept` `[B, T]`.
+    """
+    moment = where_valid(mask, jnp.square(constant(logp) - constant(behavior_logp)), jnp.inf)
+    flat = jnp.sort(moment, axis=None)
+    finite = jnp.isfinite(flat)
+    mean = jnp.cumsum(jnp.where(finite, flat, 0.0)) / jnp.arange(1, flat.size + 1)
+    # The running mean of sorted values rises, so the kept tokens are a prefix of the sorted ones.
+    count = jnp.sum((mean <= threshold) & finite)
+    rank = jnp.argsort(jnp.argsort(moment, axis=None)).reshape(moment.shape)
+    kept = rank < count
+    r = importance_ratio(logp, behavior_logp)
+    loss = jnp.where(kept, -r * constant(advantages), 0.0)
+    return loss, {
+        "ratio": constant(r),
+        "second_moment": where_valid(mask, moment),
+        "kept": indicator(kept),
+    }
+
+
+def opsm(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    mask: jax.Array,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    threshold: float = 0.05,
+) -> Objective:
+    """PPO clip under the off-policy sequence mask of DeepSeek-V3.2.
+
+    Formula: `opsm_mask * ppo_clip`
+    Paper: DeepSeek-AI 2025, "DeepSeek-V3.2"
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`.
+      mask: `[B, T]`.
+      clip_low, clip_high: widths as in `ppo_clip`.
+      threshold: as in `opsm_mask`.
+
+    Returns:
+      Loss `[B, T]`; the metrics of `ppo_clip` and `kept` `[B, T]`.
+    """
+    kept = opsm_mask(logp, behavior_logp, advantages, mask=mask, threshold=threshold)
+    r = importance_ratio(logp, behavior_logp)
+    loss, metrics = clipped_surrogate(r, advantages, clip_low=clip_low, clip_high=clip_high)
+    kept = jnp.broadcast_to(kept, loss.shape)
+    return jnp.where(kept, loss, 0.0), metrics | {"kept": indicator(kept)}
+
+
+def opsm_mask(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    mask: jax.Array,
+    threshold: float = 0.05,
+) -> jax.Array:
+    """Keeps good sequences always, and bad ones only while they are close to on-policy.
+
+    Formula: `A >= 0 or mean_t (log pi_b,t - log pi_t) <= threshold`
+    Paper: DeepSeek-AI 2025, "DeepSeek-V3.2"
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`.
+      mask: `[B, T]`.
+      threshold: bound of the mean log-ratio (nats per token).
+
+    Returns:
+      Bool of the advantages' shape; True keeps.
+    """
+    kl = row_mean(mask, constant(behavior_logp) - constant(logp))[:, None]
+    return (constant(advantages) >= 0) | (kl <= threshold)
+
+
+def dppo_tv(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    threshold: float = 0.2,
+) -> Objective:
+    """DPPO with the binary total variation as trust region, in place of the ratio's clip.
+
+    A token is masked when its update would leave the region: moving away from the behaviour policy
+    in the direction of its advantage, and already further than the threshold.
+
+    Formula: `-M_t r_t A_t`, `M = 0` if `A (r - 1) > 0` and `|pi_t - pi_b,t| > threshold`
+    Paper: Qi et al. 2026, "Rethinking the Trust Region in LLM Reinforcement Learning"
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`.
+      threshold: in probability.
+
+    Returns:
+      Loss `[B, T]`; metrics `ratio`, `divergence`, `masked` `[B, T]`.
+    """
+    p, b = jnp.exp(constant(logp)), jnp.exp(constant(behavior_logp))
+    return _divergence_masked(logp, behavior_logp, advantages, jnp.abs(p - b), threshold)
+
+
+def dppo_kl(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    threshold: float = 0.05,
+) -> Objective:
+    """DPPO with the binary KL of the sampled token as trust region; the mask as in `dppo_tv`.
+
+    Formula: `-M_t r_t A_t`, `M` on `D = b log(b / p) + (1 - b) log((1 - b) / (1 - p))`
+    Paper: Qi et al. 2026, "Rethinking the Trust Region in LLM Reinforcement Learning"
+
+    Args:
+      logp, behavior_logp: `[B, T]`; `p = exp(logp)`, `b = exp(behavior_logp)`.
+      advantages: `[B, T]` or `[B, 1]`.
+      threshold: in nats.
+
+    Returns:
+      Loss `[B, T]`; metrics `ratio`, `divergence`, `masked` `[B, T]`.
+    """
+    log_p, log_b = constant(logp), constant(behavior_logp)
+    rest_p, rest_b = _log_rest(log_p), _log_rest(log_b)
+    divergence = jnp.exp(log_b) * (log_b - log_p) + jnp.exp(rest_b) * (rest_b - rest_p)
+    return _divergence_masked(logp, behavior_logp, advantages, divergence, threshold)
+
+
+def effective_sample_size(
+    logp: jax.Array, behavior_logp: jax.Array, *, mask: jax.Array
+) -> jax.Array:
+    """The share of a batch that its importance weights leave effective.
+
+    Formula: `(sum_i w_i)^2 / (N sum_i w_i^2)`, `w_i = pi(y_i) / pi_b(y_i)`
+    Paper: Kong 1992; Huang et al. 2026, "Stable Asynchrony" (VCPO)
+
+    Args:
+      logp, behavior_logp: `[B, T]` of the whole batch.
+      mask: `[B, T]`; rows without an action token do not count.
+
+    Returns:
+      A scalar in `(0, 1]`, without gradient; 1 for an empty batch.
+    """
+    log_w = constant(sequence_log_ratio(logp, behavior_logp, mask=mask))[:, 0]
+    rows = jnp.any(jnp.asarray(mask, bool), axis=-1)
+    # Relative to the largest weight: the ratio of sums is unchanged and nothing overflows.
+    w = jnp.where(rows, jnp.exp(log_w - jnp.max(jnp.where(rows, log_w, -jnp.inf))), 0.0)
+    count = jnp.sum(rows)
+    return jnp.where(count > 0, jnp.sum(w) ** 2 / jnp.maximum(count * jnp.sum(w**2), 1e-30), 1.0)
+
+
+def vcpo_scale(effective: jax.Array, *, power: float = 0.5, floor: float = 0.0) -> jax.Array:
+    """VCPO's multiplier of the learning rate, from the effective sample size.
+
+    The paper scales the step by the effective sample size; the exponent (1 linear, 0.5 the square
+    root) is our reading.
+
+    Formula: `max(ESS^power, floor)`
+    Paper: Huang et al. 2026, "Stable Asynchrony: Variance-Controlled Off-Policy RL for LLMs"
+
+    Args:
+      effective: scalar from `effective_sample_size`.
+      power: exponent.
+      floor: least multiplier.
+
+    Returns:
+      A scalar to multiply the update by.
+    """
+    return jnp.maximum(effective**power, floor)
+
+
+def _divergence_masked(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    divergence: jax.Array,
+    threshold: float,
+) -> Objective:
+    r, advantages = importance_ratio(logp, behavior_logp), constant(advantages)
+    masked = (advantages * (constant(r) - 1.0) > 0) & (divergence > threshold)
+    return jnp.where(masked, 0.0, -r * advantages), {
+        "ratio": constant(r),
+        "divergence": divergence,
+        "masked": indicator(masked),
+    }
+
+
+def _log_rest(log_p: jax.Array) -> jax.Array:
+    """`log(1 - p)`, kept finite at `p = 1`."""
+    return jnp.log(jnp.maximum(-jnp.expm1(jnp.minimum(log_p, 0.0)), 1e-30))
