@@ -1,8 +1,8 @@
 """Objectives that regress the policy onto a target: mirror descent, soft values, classification.
 
 None needs an importance ratio or a clip: each pulls the sequence's log-ratio `d = log pi(y) - log
-pi_b(y)` to what its reward warrants, and so is valid for data of any policy. Calling convention as in
-`losses.policy`; every function puts the sequence's loss on each token of its row (reduce with
+pi_b(y)` to what its reward warrants, and so is valid for data of any policy. Calling convention as
+in `losses.policy`; every function puts the sequence's loss on each token of its row (reduce with
 `seq-mean-token-mean`). Functions that take `group_ids` couple the rows of a group, which must be in
 the same call; a row without action tokens belongs to no group.
 """
@@ -23,7 +23,7 @@ def kimi_opmd(
     mask: jax.Array,
     tau: float = 0.1,
 ) -> Objective:
-    """Online policy mirror descent as Kimi k1.5 writes it: the advantage regressed on the log-ratio.
+    """Online policy mirror descent, Kimi k1.5: the advantage regressed on the log-ratio.
 
     Its gradient is the paper's, `A grad log pi - tau / 2 grad d^2`, negated.
 
@@ -69,7 +69,7 @@ def opmd_pairwise(
     group_ids: jax.Array,
     tau: float = 1.0,
 ) -> Objective:
-    """OPMD's pairwise form: within a group, `r - tau d` must agree, so no partition function is left.
+    """OPMD's pairwise form: within a group `r - tau d` must agree; no partition function.
 
     Scaled so that the on-policy gradient is that of REINFORCE with the group's mean as baseline.
 
@@ -175,8 +175,9 @@ def distributional_pg(
     """Distributional policy gradient: forward KL to the target that KL-regularised RL implies.
 
     Formula: `-sg(p(y) / q(y)) log pi_t`, `p(y) = pi_ref(y) exp(r / beta) / Z`
-    Paper: Parshakova et al. 2019, "Distributional Reinforcement Learning for Energy-Based Sequential
-      Models"; Korbak et al. 2022, "RL with KL penalties is better viewed as Bayesian inference"
+    Paper: Parshakova et al. 2019, "Distributional Reinforcement Learning for Energy-Based
+      Sequential Models"; Korbak et al. 2022, "RL with KL penalties is better viewed as Bayesian
+      inference"
 
     Args:
       logp, behavior_logp, ref_logp: `[B, T]`; `q` is the behaviour policy.

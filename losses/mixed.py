@@ -1,7 +1,7 @@
 """Supervised terms, and their mixtures with policy objectives: expert rows beside sampled rows.
 
-Calling convention and masking contract as in `losses.policy`. `expert [B]` is nonzero on rows that an
-expert wrote; their `behavior_logp` may hold anything finite where a function does not use it.
+Calling convention and masking contract as in `losses.policy`. `expert [B]` is nonzero on rows that
+an expert wrote; their `behavior_logp` may hold anything finite where a function does not use it.
 """
 
 import jax
@@ -61,8 +61,8 @@ def expert_iteration(logp: jax.Array, rewards: jax.Array, *, threshold: float = 
     """Expert iteration: supervised fine-tuning on every sample that is good enough.
 
     Formula: `-1[r >= threshold] log pi_t`
-    Paper: Anthony et al. 2017, "Thinking Fast and Slow with Deep Learning and Tree Search"; Singh et
-      al. 2023, "Beyond Human Data" (ReST-EM)
+    Paper: Anthony et al. 2017, "Thinking Fast and Slow with Deep Learning and Tree Search"; Singh
+      et al. 2023, "Beyond Human Data" (ReST-EM)
 
     Args:
       logp: `[B, T]`.
@@ -89,8 +89,8 @@ def chord(
 ) -> Objective:
     """CHORD: GRPO on sampled rows, supervised on expert rows, in the proportion mu.
 
-    Both terms share one aggregation here; to give each its own denominator, aggregate twice with the
-    rows of one source masked.
+    Both terms share one aggregation here; to give each its own denominator, aggregate twice with
+    the rows of one source masked.
 
     Formula: `(1 - mu) ppo_clip` on sampled rows, `-mu w_t log pi_t` on expert rows, `w` = 1 or phi
     Paper: Zhang et al. 2025, "On-Policy RL Meets Off-Policy Experts" (CHORD)

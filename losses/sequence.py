@@ -1,9 +1,9 @@
 """Objectives whose unit of action is the whole sequence.
 
 Calling convention as in `losses.policy`, with `mask [B, T]` required: a row is one sequence, and
-only its action tokens enter the row's ratio. `gspo`, `gspo_token` and `gmpo` put the sequence's loss
-on every token of its row: reduce them with `seq-mean-token-mean`. `topr` and `a_lol` weight ordinary
-token losses: reduce with `seq-mean-token-sum` for the paper's form.
+only its action tokens enter the row's ratio. `gspo`, `gspo_token` and `gmpo` put the sequence's
+loss on every token of its row: reduce them with `seq-mean-token-mean`. `topr` and `a_lol` weight
+ordinary token losses: reduce with `seq-mean-token-sum` for the paper's form.
 """
 
 import jax
