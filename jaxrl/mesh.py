@@ -23,6 +23,7 @@ RULES: dict[str, str | None] = {
     "mlp": "tensor",
     "expert": "expert",
     "head_dim": None,
+    "latent": None,
     "layers": None,
 }
 """Logical axis of a parameter to the mesh axis it is split over."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import optax
@@ -46,9 +46,11 @@ def make(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
     """The transformation for a run of `steps` updates."""
 
     def decayed(params: optax.Params) -> optax.Params:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, _: "norm" not in jax.tree_util.keystr(path[-1:]), params
-        )
+        def matrix(path: tuple[Any, ...], _: Any) -> bool:
+            name = jax.tree_util.keystr(path)
+            return not any(vector in name for vector in ("norm", "bias", "correction"))
+
+        return jax.tree_util.tree_map_with_path(matrix, params)
 
     adamw = optax.adamw(
         learning_rate(config, steps),

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from data import tokenizers
@@ -94,7 +93,7 @@ def open_run(directory: Path, task: Task, mesh: Mesh) -> tuple[Policy, int]:
 @functools.partial(jax.jit, static_argnums=1)
 def sampling_params(params: Params, dtype: str) -> Params:
     """Parameters as the sampler wants them: unstacked, in the compute dtype."""
-    return jax.tree.map(lambda a: a.astype(jnp.dtype(dtype)), decoder.unstack(params))
+    return decoder.cast(decoder.unstack(params), dtype)
 
 
 def encode_prompt(

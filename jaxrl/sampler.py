@@ -20,7 +20,7 @@ from flax import struct
 
 from jaxrl import sampling
 from jaxrl.types import Completion, Params, Request
-from models import decoder
+from models import decoder, head
 from models.config import DecoderConfig
 
 
@@ -186,11 +186,8 @@ def decode(
         hidden, cache = decoder.extend(
             config, params, s.tokens[rows, last][:, None], position[:, None], s.cache, window=window
         )
-        logits = jnp.einsum(
-            "sd,vd->sv",
-            hidden[:, 0],
-            decoder.unembedding(params).astype(hidden.dtype),
-            preferred_element_type=jnp.float32,
+        logits = head.logits(
+            hidden[:, 0], decoder.unembedding(params), softcap=config.logit_softcap
         )
         keys = jax.vmap(jax.random.fold_in)(stream, s.length)
         token, logp, entropy = sampling.sample(logits, s.settings, keys, truncate=truncate)

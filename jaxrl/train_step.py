@@ -55,6 +55,7 @@ def micro_logprobs(
         hidden.reshape(-1, hidden.shape[-1]),
         decoder.unembedding(params),
         target.reshape(-1),
+        softcap=model.logit_softcap,
         process=lambda logits: logits / temperature,
     )
     place = packed.gather - index * target.size

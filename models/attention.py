@@ -24,38 +24,49 @@ def tree_mask(visible_until: jax.Array) -> jax.Array:
     return causal & (index[None, :, None] < visible_until[:, None, :])
 
 
-def attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
+def near(query_positions: jax.Array, key_positions: jax.Array, window: int) -> jax.Array:
+    """Mask of a sliding window: a query sees the last `window` positions, its own included.
+
+    Args:
+      query_positions: [B, T] int32.
+      key_positions: [B, S] int32.
+      window: number of positions.
+
+    Returns:
+      [B, T, S] bool.
+    """
+    return query_positions[:, :, None] - key_positions[:, None, :] < window
+
+
+def attend(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> jax.Array:
     """Scaled dot-product attention with grouped key-value heads.
 
     Args:
       q: [B, T, N, H].
       k: [B, S, K, H], with N a multiple of K.
-      v: [B, S, K, H].
+      v: [B, S, K, V].
       mask: [B, T, S] bool; a query that sees no key gets finite, meaningless output.
+      scale: factor on the scores; None: H ** -0.5.
+      softcap: bounds the scores s to `softcap * tanh(s / softcap)` (Gemma 2).
 
     Returns:
-      [B, T, N, H] in q's dtype.
+      [B, T, N, V] in v's dtype.
     """
     b, t, n, h = q.shape
     groups = n // k.shape[2]
-    q = q.reshape(b, t, k.shape[2], groups, h) * h**-0.5
-    scores = jnp.einsum("btkgh,bskh->bkgts", q, k, preferred_element_type=jnp.float32)
+    scale = h**-0.5 if scale is None else scale
+    q = q.reshape(b, t, k.shape[2], groups, h)
+    scores = jnp.einsum("btkgh,bskh->bkgts", q, k, preferred_element_type=jnp.float32) * scale
+    if softcap is not None:
+        scores = softcap * jnp.tanh(scores / softcap)
     scores = jnp.where(mask[:, None, None], scores, jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    return jnp.einsum("bkgts,bskh->btkgh", weights, v).reshape(b, t, n, h)
-
-
-def rotate(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
-    """Rotary position embedding (Su et al. 2021), half-split pairing as in Llama checkpoints.
-
-    Args:
-      x: [B, T, N, H].
-      positions: [B, T] int32.
-      theta: base of the geometric frequency ladder.
-    """
-    half = x.shape[-1] // 2
-    frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angle = positions[..., None, None].astype(jnp.float32) * frequency
-    sin, cos = jnp.sin(angle), jnp.cos(angle)
-    a, b = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+    return jnp.einsum("bkgts,bskh->btkgh", weights, v).reshape(b, t, n, v.shape[-1])

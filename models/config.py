@@ -1,8 +1,77 @@
-"""What a decoder is made of, as one frozen record."""
+"""What a decoder is made of, as frozen records."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True)
+class RopeScaling:
+    """How rotary frequencies are stretched beyond the trained context; see `models.rope`."""
+
+    kind: Literal["linear", "llama3", "yarn", "longrope"]
+    factor: float = 1.0
+    original_max_positions: int = 0
+    """Context length before stretching."""
+    low_freq_factor: float = 1.0
+    """llama3: wavelengths longer than `original_max_positions / low_freq_factor` are stretched."""
+    high_freq_factor: float = 4.0
+    """llama3: wavelengths shorter than `original_max_positions / high_freq_factor` are kept."""
+    beta_fast: float = 32.0
+    """yarn: dimensions that turn more often than this within the context are kept."""
+    beta_slow: float = 1.0
+    """yarn: dimensions that turn less often than this are stretched."""
+    truncate: bool = True
+    """yarn: round the bounds of the ramp to whole dimensions."""
+    attention_factor: float | None = None
+    """yarn, longrope: factor on queries and keys; None takes the paper's."""
+    mscale: float = 0.0
+    mscale_all_dim: float = 0.0
+    """yarn as in DeepSeek: temperature of the rotary part, and of all dimensions."""
+    short_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+    """longrope: a divisor for each frequency, below and above `original_max_positions`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, 2024)."""
+
+    kv_rank: int
+    q_rank: int | None
+    """None projects queries directly."""
+    nope_dim: int
+    """Query and key features of a head without position."""
+    rope_dim: int
+    """Query and key features of a head with position; the key's are shared by all heads."""
+    v_dim: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Experts:
+    """A routed mixture of gated MLPs."""
+
+    num_experts: int
+    per_token: int
+    size: int
+    """Intermediate size of one expert."""
+    shared_size: int = 0
+    """Intermediate size of the expert that every token passes; 0 for none."""
+    dense_layers: int = 0
+    """How many layers at the bottom keep a dense MLP."""
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    correction_bias: bool = False
+    """A bias that steers the choice of experts but not their weights (DeepSeek-V3)."""
+    normalize: bool = True
+    """Weights of the chosen experts sum to 1."""
+    scale: float = 1.0
+    """Factor on the weights."""
+    groups: int = 1
+    """Experts lie in this many groups, of which a token may use `groups_per_token`."""
+    groups_per_token: int = 1
+    group_top: int = 1
+    """A group's score is the sum of its best `group_top` experts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,10 +85,44 @@ class DecoderConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    family: str = "llama"
+    """Key of `families.FAMILIES`: the names of tensors and fields in files."""
     max_positions: int = 2048
     rope_theta: float = 10_000.0
+    rope_scaling: RopeScaling | None = None
+    rope_fraction: float = 1.0
+    """Part of each head that is rotated."""
+    rope_interleaved: bool = False
+    """Rotate neighbouring features, not halves."""
+    local_rope_theta: float | None = None
+    """RoPE base of local layers, unscaled; None: as in the others."""
+    rope_layers: tuple[bool, ...] = ()
+    """Which layers know positions; empty: all."""
+    sliding_window: int | None = None
+    """How many tokens, itself included, a query of a local layer sees."""
+    local_layers: tuple[bool, ...] = ()
+    """Which layers are local; empty: none."""
     norm_eps: float = 1e-5
+    norm_offset: float = 0.0
+    """Added to norm weights (Gemma: 1)."""
+    pre_norm: bool = True
+    """Normalise what enters attention and MLP."""
+    post_norm: bool = False
+    """Normalise what attention and MLP add to the residual stream."""
+    qk_norm: Literal["none", "head", "flat"] = "none"
+    """Normalise queries and keys over each head, or over all heads at once."""
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    embed_scale: float = 1.0
+    attention_scale: float | None = None
+    """Factor on attention scores; None: the inverse square root of the query's size."""
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
     tie_embeddings: bool = True
+    latent: Latent | None = None
+    experts: Experts | None = None
     dtype: str = "float32"
     """Compute dtype; parameters stay float32 unless the caller casts them."""
 
@@ -29,3 +132,30 @@ class DecoderConfig:
                 f"num_heads={self.num_heads} is not a multiple of "
                 f"num_kv_heads={self.num_kv_heads}; choose num_kv_heads that divides it"
             )
+        for field in ("rope_layers", "local_layers"):
+            flags = getattr(self, field)
+            if flags and len(flags) != self.num_layers:
+                raise ValueError(
+                    f"{field} has {len(flags)} entries for num_layers={self.num_layers}; "
+                    "give one for each layer, or none"
+                )
+        if any(self.local_layers) and not self.sliding_window:
+            raise ValueError(
+                f"local_layers needs a sliding_window, got {self.sliding_window}; "
+                "set it to the number of tokens a local layer sees"
+            )
+        if self.rope_dim % 2:
+            raise ValueError(
+                f"the rotated part of a head has {self.rope_dim} features (head_dim="
+                f"{self.head_dim}, rope_fraction={self.rope_fraction}); make it even"
+            )
+
+    @property
+    def rope_dim(self) -> int:
+        """Features of each head that are rotated."""
+        return self.latent.rope_dim if self.latent else int(self.head_dim * self.rope_fraction)
+
+    @property
+    def dense_layers(self) -> int:
+        """Layers at the bottom that are stacked apart, because their MLP is dense."""
+        return self.experts.dense_layers if self.experts else 0

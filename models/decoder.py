@@ -7,108 +7,63 @@ and scanned for training; the sampler unrolls them over per-layer caches (`unsta
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.attention import attend, rotate, tree_mask
+from models import rope
+from models.attention import near, tree_mask
 from models.config import DecoderConfig
+from models.layers import Block, KeyValue, LatentKeyValue, Memory, Norm, rms_norm
 
 Params = dict[str, Any]
+LayerCache = Memory
+"""What one layer remembers: leaves [S, M, ...] for S slots of M positions."""
+
+STACKS = ("dense_layers", "layers")
+"""Keys of stacked layers, from the bottom up; the first only under experts with dense layers."""
 
 
-class LayerCache(NamedTuple):
-    """Keys and values of one layer: k, v [S, M, K, H] for S slots of M positions."""
+class Leaf(NamedTuple):
+    """One parameter, as the decoder declares it."""
 
-    k: jax.Array
-    v: jax.Array
-
-
-def _normal(key: jax.Array, shape: Sequence[int], fan_in: int) -> jax.Array:
-    return jax.random.normal(key, shape, jnp.float32) * fan_in**-0.5
-
-
-class Block(nnx.Module):
-    """Pre-norm attention and gated MLP (Llama, Touvron et al. 2023)."""
-
-    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        c, d = config, config.hidden_size
-        param = nnx.Param
-        self.config = config
-        self.attention_norm = param(jnp.ones(d), axes=("embed",))
-        self.q = param(
-            _normal(rngs.params(), (d, c.num_heads, c.head_dim), d),
-            axes=("embed", "heads", "head_dim"),
-        )
-        self.k = param(
-            _normal(rngs.params(), (d, c.num_kv_heads, c.head_dim), d),
-            axes=("embed", "kv_heads", "head_dim"),
-        )
-        self.v = param(
-            _normal(rngs.params(), (d, c.num_kv_heads, c.head_dim), d),
-            axes=("embed", "kv_heads", "head_dim"),
-        )
-        residual = 2 * c.num_layers  # keeps the residual stream's variance flat in depth
-        self.o = param(
-            _normal(
-                rngs.params(),
-                (c.num_heads, c.head_dim, d),
-                c.num_heads * c.head_dim * residual,
-            ),
-            axes=("heads", "head_dim", "embed"),
-        )
-        self.mlp_norm = param(jnp.ones(d), axes=("embed",))
-        self.gate = param(
-            _normal(rngs.params(), (d, c.intermediate_size), d), axes=("embed", "mlp")
-        )
-        self.up = param(_normal(rngs.params(), (d, c.intermediate_size), d), axes=("embed", "mlp"))
-        self.down = param(
-            _normal(rngs.params(), (c.intermediate_size, d), c.intermediate_size * residual),
-            axes=("mlp", "embed"),
-        )
-
-    def qkv(self, x: jax.Array, positions: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Normalised, projected and rotated: q [B, T, N, H], k and v [B, T, K, H]."""
-        theta = self.config.rope_theta
-        x = rms_norm(x, self.attention_norm[...], self.config.norm_eps)
-        q = jnp.einsum("btd,dnh->btnh", x, self.q[...].astype(x.dtype))
-        k = jnp.einsum("btd,dkh->btkh", x, self.k[...].astype(x.dtype))
-        v = jnp.einsum("btd,dkh->btkh", x, self.v[...].astype(x.dtype))
-        return rotate(q, positions, theta), rotate(k, positions, theta), v
-
-    def finish(self, x: jax.Array, attended: jax.Array) -> jax.Array:
-        """Residual additions of the attention output [B, T, N, H] and of the MLP."""
-        x = x + jnp.einsum("btnh,nhd->btd", attended, self.o[...].astype(x.dtype))
-        y = rms_norm(x, self.mlp_norm[...], self.config.norm_eps)
-        gate, up, down = (p[...].astype(x.dtype) for p in (self.gate, self.up, self.down))
-        return x + (jax.nn.silu(y @ gate) * (y @ up)) @ down
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    """Logical name of each axis."""
+    batch: int
+    """Leading axes that enumerate layers and experts."""
+    inputs: int
+    """Axes after those that a projection contracts; 0 for vectors and the embedding."""
 
 
 class Decoder(nnx.Module):
     """Embedding, stacked blocks, final norm, and an output head tied to the embedding or not."""
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        @nnx.split_rngs(splits=config.num_layers)
-        @nnx.vmap(in_axes=(0,), out_axes=0)
-        def stack(rngs: nnx.Rngs) -> Block:
-            return Block(config, rngs=rngs)
+        def stack(depth: int, *, routed: bool) -> Block:
+            @nnx.split_rngs(splits=depth)
+            @nnx.vmap(in_axes=(0,), out_axes=0)
+            def make(rngs: nnx.Rngs) -> Block:
+                return Block(config, routed=routed, rngs=rngs)
 
-        v, d = config.vocab_size, config.hidden_size
-        self.embed = nnx.Param(_normal(rngs.params(), (v, d), d), axes=("vocab", "embed"))
-        self.layers = stack(rngs)
-        self.norm = nnx.Param(jnp.ones(d), axes=("embed",))
+            return make(rngs)
+
+        def table() -> nnx.Param:
+            shape = (config.vocab_size, config.hidden_size)
+            value = jax.random.normal(rngs.params(), shape, jnp.float32) * shape[1] ** -0.5
+            return nnx.Param(value, axes=("vocab", "embed"), inputs=0, batch=0)
+
+        self.embed = table()
+        if config.dense_layers:
+            self.dense_layers = stack(config.dense_layers, routed=False)
+        self.layers = stack(
+            config.num_layers - config.dense_layers, routed=config.experts is not None
+        )
+        self.norm = Norm(config, (config.hidden_size,), ("embed",))
         if not config.tie_embeddings:
-            self.head = nnx.Param(_normal(rngs.params(), (v, d), d), axes=("vocab", "embed"))
-
-
-def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-    """Root-mean-square norm (Zhang and Sennrich 2019) over the last axis, computed in fp32."""
-    y = x.astype(jnp.float32)
-    y = y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + eps)
-    return (y * weight).astype(x.dtype)
+            self.head = table()
 
 
 def init(config: DecoderConfig, key: jax.Array) -> Params:
@@ -116,26 +71,43 @@ def init(config: DecoderConfig, key: jax.Array) -> Params:
     return nnx.to_pure_dict(nnx.state(Decoder(config, rngs=nnx.Rngs(params=key))))
 
 
+def _declared(config: DecoderConfig) -> nnx.State:
+    return nnx.state(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
+
+
+def layout(config: DecoderConfig) -> dict[tuple[str, ...], Leaf]:
+    """Every parameter by its path."""
+    leaves = {}
+    for path, p in nnx.to_flat_state(_declared(config)):
+        stacked = path[0] in STACKS
+        axes = ("layers", *p.axes) if stacked else p.axes
+        leaves[path] = Leaf(p.shape, axes, p.batch + stacked, p.inputs)
+    return leaves
+
+
 def abstract(config: DecoderConfig) -> tuple[Params, Params]:
     """Shapes of the parameters and, leaf by leaf, their logical axis names."""
-    state = nnx.state(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
-
-    def axes(path: tuple[Any, ...], p: nnx.Param) -> tuple[str, ...]:
-        return ("layers", *p.axes) if path[0].key == "layers" else p.axes
-
-    named = jax.tree_util.tree_map_with_path(
-        axes, state, is_leaf=lambda x: isinstance(x, nnx.Variable)
-    )
-    return nnx.to_pure_dict(state), nnx.to_pure_dict(named)
+    axes = {path: leaf.axes for path, leaf in layout(config).items()}
+    return nnx.to_pure_dict(_declared(config)), nnx.traversals.unflatten_mapping(axes)
 
 
 @functools.lru_cache(maxsize=16)
-def _block_def(config: DecoderConfig) -> nnx.GraphDef[Block]:
-    return nnx.split(nnx.eval_shape(lambda: Block(config, rngs=nnx.Rngs(0))))[0]
+def _block_def(config: DecoderConfig, routed: bool) -> nnx.GraphDef[Block]:
+    make = functools.partial(Block, config, routed=routed)
+    return nnx.split(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))[0]
 
 
 def _block(config: DecoderConfig, params: Params) -> Block:
-    return nnx.merge(_block_def(config), nnx.State(params))
+    return nnx.merge(_block_def(config, "router" in params["mlp"]), nnx.State(params))
+
+
+def _embed(config: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Array:
+    x = params["embed"][tokens].astype(config.dtype)
+    return x * jnp.asarray(config.embed_scale, config.dtype) if config.embed_scale != 1 else x
+
+
+def _final_norm(config: DecoderConfig, params: Params, x: jax.Array) -> jax.Array:
+    return rms_norm(x, params["norm"]["weight"], config.norm_eps, config.norm_offset)
 
 
 def hidden(
@@ -160,16 +132,26 @@ def hidden(
     Returns:
       [B, T, D] in the compute dtype.
     """
-    mask = tree_mask(visible_until)
+    table, mask = rope.tables(config, positions), tree_mask(visible_until)
+    kind = jnp.asarray(rope.kinds(config))
+    local = jnp.asarray(config.local_layers or (False,) * config.num_layers)
+    within = near(positions, positions, config.sliding_window) if any(config.local_layers) else None
 
-    def layer(x: jax.Array, layer_params: Params) -> tuple[jax.Array, None]:
+    def layer(x: jax.Array, xs: tuple[Params, jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        layer_params, kind, local = xs
         block = _block(config, layer_params)
-        q, k, v = block.qkv(x, positions)
-        return block.finish(x, attend(q, k, v, mask)), None
+        q, memory = block.look(x, table[kind])
+        return block.finish(
+            x, q, memory, mask if within is None else mask & (within | ~local)
+        ), None
 
-    x = params["embed"][tokens].astype(config.dtype)
-    x, _ = jax.lax.scan(jax.checkpoint(layer) if remat else layer, x, params["layers"])
-    return rms_norm(x, params["norm"], config.norm_eps)
+    x = _embed(config, params, tokens)
+    dense = config.dense_layers
+    for name, part in zip(STACKS, (slice(0, dense), slice(dense, None)), strict=True):
+        if name in params:
+            step = jax.checkpoint(layer) if remat else layer
+            x, _ = jax.lax.scan(step, x, (params[name], kind[part], local[part]))
+    return _final_norm(config, params, x)
 
 
 def unembedding(params: Params) -> jax.Array:
@@ -182,18 +164,44 @@ def unstack(params: Params) -> Params:
 
     Decoding reads every weight once a token; a scan would copy each layer's slice first.
     """
-    leaves, structure = jax.tree.flatten(params["layers"])
-    per_layer = zip(*leaves, strict=True)
-    return {**params, "layers": tuple(jax.tree.unflatten(structure, one) for one in per_layer)}
+    layers = []
+    for name in STACKS:
+        leaves, structure = jax.tree.flatten(params.get(name, {}))
+        layers += [jax.tree.unflatten(structure, one) for one in zip(*leaves, strict=True)]
+    rest = {name: value for name, value in params.items() if name not in STACKS}
+    return {**rest, "layers": tuple(layers)}
+
+
+def cast(params: Params, dtype: str) -> Params:
+    """Parameters as decoding reads them: in `dtype` where the forward pass would cast them to it.
+
+    Norms and routers compute in fp32 and keep their dtype, lest the sampler choose other experts
+    than the trainer.
+    """
+    kept = ("weight", "router", "correction")
+
+    def leaf(path: tuple[Any, ...], a: jax.Array) -> jax.Array:
+        return a if getattr(path[-1], "key", None) in kept else a.astype(dtype)
+
+    return jax.tree_util.tree_map_with_path(leaf, params)
 
 
 def empty_cache(config: DecoderConfig, slots: int, length: int) -> tuple[LayerCache, ...]:
-    """Zeroed key-value caches of all layers for `slots` sequences of up to `length` tokens."""
-    shape = (slots, length, config.num_kv_heads, config.head_dim)
-    return tuple(
-        LayerCache(jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype))
-        for _ in range(config.num_layers)
-    )
+    """Zeroed caches of all layers for `slots` sequences of up to `length` tokens.
+
+    An opaque pytree, but that every leaf is [slots, length, ...].
+    """
+
+    def zeros(*shape: int) -> jax.Array:
+        return jnp.zeros((slots, length, *shape), config.dtype)
+
+    def layer() -> LayerCache:
+        if config.latent:
+            return LatentKeyValue(zeros(config.latent.kv_rank), zeros(1, config.latent.rope_dim))
+        shape = (config.num_kv_heads, config.head_dim)
+        return KeyValue(zeros(*shape), zeros(*shape))
+
+    return tuple(layer() for _ in range(config.num_layers))
 
 
 def extend(
@@ -205,7 +213,7 @@ def extend(
     *,
     window: int,
 ) -> tuple[jax.Array, tuple[LayerCache, ...]]:
-    """Run new tokens over a cache and write their keys and values into it.
+    """Run new tokens over a cache and write what is to be remembered of them into it.
 
     Args:
       config: the decoder's shape.
@@ -220,16 +228,23 @@ def extend(
       hidden [S, T, D], and the cache.
     """
     slot = jnp.arange(tokens.shape[0])[:, None]
-    mask = jnp.arange(window)[None, None, :] <= positions[:, :, None]
-    x = params["embed"][tokens].astype(config.dtype)
+    index = jnp.arange(window)[None]
+    mask = index[:, None, :] <= positions[:, :, None]
+    local_mask = mask
+    if any(config.local_layers):
+        local_mask = mask & near(positions, index, config.sliding_window)
+    local = config.local_layers or (False,) * config.num_layers
+    table, kinds = rope.tables(config, positions), rope.kinds(config)
+
+    def write(old: jax.Array, new: jax.Array) -> jax.Array:
+        return old.at[slot, positions].set(new, mode="drop")
+
+    x = _embed(config, params, tokens)
     written = []
-    for layer_params, layer in zip(params["layers"], cache, strict=True):
+    for i, (layer_params, layer) in enumerate(zip(params["layers"], cache, strict=True)):
         block = _block(config, layer_params)
-        q, k, v = block.qkv(x, positions)
-        layer = LayerCache(
-            layer.k.at[slot, positions].set(k, mode="drop"),
-            layer.v.at[slot, positions].set(v, mode="drop"),
-        )
-        x = block.finish(x, attend(q, layer.k[:, :window], layer.v[:, :window], mask))
-        written.append(layer)
-    return rms_norm(x, params["norm"], config.norm_eps), tuple(written)
+        q, new = block.look(x, table[kinds[i]])
+        written.append(jax.tree.map(write, layer, new))
+        seen = jax.tree.map(lambda a: a[:, :window], written[-1])
+        x = block.finish(x, q, seen, local_mask if local[i] else mask)
+    return _final_norm(config, params, x), tuple(written)

@@ -8,6 +8,7 @@ from pathlib import Path
 import gguf
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from models.config import DecoderConfig
 from models.decoder import Params
@@ -67,19 +68,19 @@ def _layouts(config: DecoderConfig) -> tuple[dict[str, tuple[str, Layout]], ...]
 
         return layout
 
-    outside = {"token_embd": ("embed", same), "output_norm": ("norm", same)}
+    outside = {"token_embd": ("embed", same), "output_norm": ("norm/weight", same)}
     if not config.tie_embeddings:
         outside["output"] = ("head", same)
     inside = {
-        "attn_norm": ("attention_norm", same),
-        "attn_q": ("q", rotated(n)),
-        "attn_k": ("k", rotated(k)),
-        "attn_v": ("v", lambda w: w.reshape(k, h, d).transpose(2, 0, 1)),
-        "attn_output": ("o", lambda w: w.T.reshape(n, h, d)),
-        "ffn_norm": ("mlp_norm", same),
-        "ffn_gate": ("gate", np.transpose),
-        "ffn_up": ("up", np.transpose),
-        "ffn_down": ("down", np.transpose),
+        "attn_norm": ("attention_norm/weight", same),
+        "attn_q": ("attention/q", rotated(n)),
+        "attn_k": ("attention/k", rotated(k)),
+        "attn_v": ("attention/v", lambda w: w.reshape(k, h, d).transpose(2, 0, 1)),
+        "attn_output": ("attention/o", lambda w: w.T.reshape(n, h, d)),
+        "ffn_norm": ("mlp_norm/weight", same),
+        "ffn_gate": ("mlp/gate", np.transpose),
+        "ffn_up": ("mlp/up", np.transpose),
+        "ffn_down": ("mlp/down", np.transpose),
     }
     return outside, inside
 
@@ -103,11 +104,8 @@ def load(path: str | Path) -> tuple[DecoderConfig, Params]:
         tensor = tensors[name]
         return layout(gguf.quants.dequantize(tensor.data, tensor.tensor_type))
 
-    params = {ours: jnp.asarray(read(name, layout)) for name, (ours, layout) in outside.items()}
-    params["layers"] = {
-        ours: jnp.asarray(
-            np.stack([read(f"blk.{i}.{name}", layout) for i in range(config.num_layers)])
-        )
-        for name, (ours, layout) in inside.items()
-    }
-    return config, params
+    flat = {ours: jnp.asarray(read(name, layout)) for name, (ours, layout) in outside.items()}
+    for name, (ours, layout) in inside.items():
+        layers = [read(f"blk.{i}.{name}", layout) for i in range(config.num_layers)]
+        flat[f"layers/{ours}"] = jnp.asarray(np.stack(layers))
+    return config, nnx.traversals.unflatten_mapping(flat, sep="/")

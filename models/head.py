@@ -15,11 +15,26 @@ def identity(logits: jax.Array) -> jax.Array:
     return logits
 
 
+def logits(hidden: jax.Array, unembedding: jax.Array, *, softcap: float | None = None) -> jax.Array:
+    """Scores of the next token in fp32, [N, V], of hidden [N, D] and unembedding [V, D].
+
+    Args:
+      hidden: in the compute dtype.
+      unembedding: as from `decoder.unembedding`.
+      softcap: bounds the scores s to `softcap * tanh(s / softcap)` (Gemma 2).
+    """
+    scores = jnp.einsum(
+        "nd,vd->nv", hidden, unembedding.astype(hidden.dtype), preferred_element_type=jnp.float32
+    )
+    return scores if softcap is None else softcap * jnp.tanh(scores / softcap)
+
+
 def token_logprobs(
     hidden: jax.Array,
     unembedding: jax.Array,
     targets: jax.Array,
     *,
+    softcap: float | None = None,
     process: LogitsFn = identity,
     chunk: int = 1024,
 ) -> tuple[jax.Array, jax.Array]:
@@ -31,6 +46,7 @@ def token_logprobs(
       hidden: [N, D], the state that predicts each target.
       unembedding: [V, D].
       targets: [N] int32.
+      softcap: as in `logits`.
       process: [n, V] fp32 logits to [n, V], e.g. temperature; the same as at sampling.
       chunk: tokens per step.
 
@@ -44,15 +60,12 @@ def token_logprobs(
     @jax.checkpoint
     def step(carry: None, xs: tuple[jax.Array, jax.Array]) -> tuple[None, jax.Array]:
         h, target = xs
-        logits = jnp.einsum(
-            "nd,vd->nv", h, unembedding.astype(h.dtype), preferred_element_type=jnp.float32
-        )
-        logits = process(logits)
-        normalizer = jax.nn.logsumexp(logits, axis=-1)
-        chosen = jnp.take_along_axis(logits, target[:, None], axis=-1)[:, 0]
-        probs = jnp.exp(logits - normalizer[:, None])
+        scores = process(logits(h, unembedding, softcap=softcap))
+        normalizer = jax.nn.logsumexp(scores, axis=-1)
+        chosen = jnp.take_along_axis(scores, target[:, None], axis=-1)[:, 0]
+        probs = jnp.exp(scores - normalizer[:, None])
         # where: a truncated logit is -inf, and 0 * -inf would be nan
-        entropy = normalizer - jnp.sum(jnp.where(probs > 0, probs * logits, 0.0), axis=-1)
+        entropy = normalizer - jnp.sum(jnp.where(probs > 0, probs * scores, 0.0), axis=-1)
         return carry, jnp.stack([chosen - normalizer, entropy])
 
     h = jnp.pad(hidden, ((0, pad), (0, 0))).reshape(-1, chunk, d)

@@ -1,0 +1,308 @@
+"""The parts of a decoder layer, as Flax NNX modules.
+
+A matrix keeps its axes apart, inputs first: queries are [D, N, H], not [N * H, D]. Every parameter
+carries its logical axis names (`axes`), how many of its axes are inputs of a projection (`inputs`)
+and how many before those enumerate experts (`batch`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models import rope
+from models.attention import attend
+from models.config import DecoderConfig
+from models.linear import dense, project, project_ragged
+
+Axes = tuple[str, ...]
+
+
+class KeyValue(NamedTuple):
+    """What attention keeps of past tokens: k, v [B, S, K, H]."""
+
+    k: jax.Array
+    v: jax.Array
+
+
+class LatentKeyValue(NamedTuple):
+    """What latent attention keeps of past tokens."""
+
+    latent: jax.Array
+    """[B, S, kv_rank], normalised."""
+    k_rope: jax.Array
+    """[B, S, 1, rope_dim], rotated."""
+
+
+Memory = KeyValue | LatentKeyValue
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float, offset: float = 0.0) -> jax.Array:
+    """Root-mean-square norm (Zhang and Sennrich 2019) over the weight's axes, computed in fp32."""
+    y = x.astype(jnp.float32)
+    axes = tuple(range(-weight.ndim, 0))
+    y = y * jax.lax.rsqrt(jnp.mean(y * y, axis=axes, keepdims=True) + eps)
+    return (y * (weight.astype(jnp.float32) + offset)).astype(x.dtype)
+
+
+def _matrix(
+    rngs: nnx.Rngs,
+    shape: tuple[int, ...],
+    axes: Axes,
+    *,
+    inputs: int = 1,
+    batch: int = 0,
+    depth: int = 1,
+) -> nnx.Param:
+    fan_in = depth
+    for size in shape[batch : batch + inputs]:
+        fan_in *= size
+    value = jax.random.normal(rngs.params(), shape, jnp.float32) * fan_in**-0.5
+    return nnx.Param(value, axes=axes, inputs=inputs, batch=batch)
+
+
+def _vector(value: float, shape: tuple[int, ...], axes: Axes) -> nnx.Param:
+    return nnx.Param(jnp.full(shape, value, jnp.float32), axes=axes, inputs=0, batch=0)
+
+
+class Norm(nnx.Module):
+    """RMS norm whose weight starts as the identity."""
+
+    def __init__(self, config: DecoderConfig, shape: tuple[int, ...], axes: Axes) -> None:
+        self.eps, self.offset = config.norm_eps, config.norm_offset
+        self.weight = _vector(1.0 - config.norm_offset, shape, axes)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., *shape] to the same."""
+        return rms_norm(x, self.weight[...], self.eps, self.offset)
+
+
+def _depth(config: DecoderConfig) -> int:
+    return 2 * config.num_layers  # keeps the residual stream's variance flat in depth
+
+
+class Attention(nnx.Module):
+    """Grouped-query attention (Ainslie et al. 2023)."""
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
+        c, d, h = config, config.hidden_size, config.head_dim
+        q_axes, kv_axes = ("heads", "head_dim"), ("kv_heads", "head_dim")
+        queries, keys = (c.num_heads, h), (c.num_kv_heads, h)
+        self.config = config
+        self.q = _matrix(rngs, (d, *queries), ("embed", *q_axes))
+        self.k = _matrix(rngs, (d, *keys), ("embed", *kv_axes))
+        self.v = _matrix(rngs, (d, *keys), ("embed", *kv_axes))
+        self.o = _matrix(rngs, (*queries, d), (*q_axes, "embed"), inputs=2, depth=_depth(c))
+        if c.qkv_bias:
+            self.q_bias = _vector(0.0, queries, q_axes)
+            self.k_bias = _vector(0.0, keys, kv_axes)
+            self.v_bias = _vector(0.0, keys, kv_axes)
+        if c.o_bias:
+            self.o_bias = _vector(0.0, (d,), ("embed",))
+        if c.qk_norm == "head":
+            self.q_norm = Norm(c, (h,), ("head_dim",))
+            self.k_norm = Norm(c, (h,), ("head_dim",))
+        elif c.qk_norm == "flat":
+            self.q_norm = Norm(c, queries, q_axes)
+            self.k_norm = Norm(c, keys, kv_axes)
+
+    def look(self, x: jax.Array, table: jax.Array) -> tuple[jax.Array, KeyValue]:
+        """Queries [B, T, N, H], and what is to be remembered of the tokens."""
+        c = self.config
+        q, k, v = (project(x, p.get_value()) for p in (self.q, self.k, self.v))
+        if c.qkv_bias:
+            q, k, v = (
+                y + p[...].astype(y.dtype)
+                for y, p in ((q, self.q_bias), (k, self.k_bias), (v, self.v_bias))
+            )
+        if c.qk_norm != "none":
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = (rope.rotate(y, table, interleaved=c.rope_interleaved) for y in (q, k))
+        return q, KeyValue(k, v)
+
+    def read(self, q: jax.Array, memory: KeyValue, mask: jax.Array) -> jax.Array:
+        """What the tokens take from memory, [B, T, D]."""
+        c = self.config
+        y = attend(q, *memory, mask, scale=rope.attention_scale(c), softcap=c.attention_softcap)
+        y = project(y, self.o.get_value(), inputs=2)
+        return y + self.o_bias[...].astype(y.dtype) if c.o_bias else y
+
+
+class LatentAttention(nnx.Module):
+    """Multi-head latent attention (DeepSeek-V2, 2024): keys and values from a shared latent."""
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
+        c, d, m = config, config.hidden_size, config.latent
+        heads, latent = ("heads", "head_dim"), ("latent",)
+        queries = (c.num_heads, m.nope_dim + m.rope_dim)
+        self.config = config
+        if m.q_rank is None:
+            self.q = _matrix(rngs, (d, *queries), ("embed", *heads))
+        else:
+            self.q_down = _matrix(rngs, (d, m.q_rank), ("embed", *latent))
+            self.q_norm = Norm(c, (m.q_rank,), latent)
+            self.q_up = _matrix(rngs, (m.q_rank, *queries), (*latent, *heads))
+        self.kv_down = _matrix(rngs, (d, m.kv_rank + m.rope_dim), ("embed", *latent))
+        self.kv_norm = Norm(c, (m.kv_rank,), latent)
+        self.kv_up = _matrix(
+            rngs, (m.kv_rank, c.num_heads, m.nope_dim + m.v_dim), (*latent, *heads)
+        )
+        self.o = _matrix(
+            rngs, (c.num_heads, m.v_dim, d), (*heads, "embed"), inputs=2, depth=_depth(c)
+        )
+
+    def look(self, x: jax.Array, table: jax.Array) -> tuple[jax.Array, LatentKeyValue]:
+        """Queries [B, T, N, nope + rope], and what is to be remembered of the tokens."""
+        m, interleaved = self.config.latent, self.config.rope_interleaved
+        if m.q_rank is None:
+            q = project(x, self.q.get_value())
+        else:
+            q = project(self.q_norm(project(x, self.q_down.get_value())), self.q_up.get_value())
+        q_nope, q_rope = jnp.split(q, [m.nope_dim], axis=-1)
+        latent, k_rope = jnp.split(project(x, self.kv_down.get_value()), [m.kv_rank], axis=-1)
+        q_rope = rope.rotate(q_rope, table, interleaved=interleaved)
+        k_rope = rope.rotate(k_rope[:, :, None], table, interleaved=interleaved)
+        q = jnp.concatenate([q_nope, q_rope], axis=-1)
+        return q, LatentKeyValue(self.kv_norm(latent), k_rope)
+
+    def read(self, q: jax.Array, memory: LatentKeyValue, mask: jax.Array) -> jax.Array:
+        """What the tokens take from memory, [B, T, D]."""
+        c, m, n = self.config, self.config.latent, self.config.num_heads
+        scale = rope.attention_scale(c)
+        up = dense(self.kv_up.get_value(), q.dtype)
+        k_up, v_up = jnp.split(up, [m.nope_dim], axis=-1)
+        saved = 2 * m.kv_rank - m.nope_dim - m.v_dim
+        if q.shape[1] * saved > m.kv_rank * (m.nope_dim + m.v_dim):
+            # many queries: giving each head its keys and values costs less than it saves
+            k_nope, v = (project(memory.latent, w) for w in (k_up, v_up))
+            shared = jnp.broadcast_to(memory.k_rope, (*k_nope.shape[:2], n, m.rope_dim))
+            k = jnp.concatenate([k_nope, shared], axis=-1)
+            y = attend(q, k, v, mask, scale=scale)
+        else:
+            # few: queries move into the latent space, where all heads share one key and value
+            q_nope, q_rope = jnp.split(q, [m.nope_dim], axis=-1)
+            q_latent = jnp.einsum("btnh,rnh->btnr", q_nope, k_up)
+            latent = memory.latent[:, :, None]
+            q = jnp.concatenate([q_latent, q_rope], axis=-1)
+            k = jnp.concatenate([latent, memory.k_rope], axis=-1)
+            y = jnp.einsum("btnr,rnh->btnh", attend(q, k, latent, mask, scale=scale), v_up)
+        return project(y, self.o.get_value(), inputs=2)
+
+
+def _activate(config: DecoderConfig, x: jax.Array) -> jax.Array:
+    if config.activation == "silu":
+        return jax.nn.silu(x)
+    return jax.nn.gelu(x, approximate=True)
+
+
+class MLP(nnx.Module):
+    """Gated MLP (Shazeer 2020)."""
+
+    def __init__(self, config: DecoderConfig, size: int, *, rngs: nnx.Rngs) -> None:
+        d, depth = config.hidden_size, _depth(config)
+        self.config = config
+        self.gate = _matrix(rngs, (d, size), ("embed", "mlp"))
+        self.up = _matrix(rngs, (d, size), ("embed", "mlp"))
+        self.down = _matrix(rngs, (size, d), ("mlp", "embed"), depth=depth)
+        if config.mlp_bias:
+            self.gate_bias = _vector(0.0, (size,), ("mlp",))
+            self.up_bias = _vector(0.0, (size,), ("mlp",))
+            self.down_bias = _vector(0.0, (d,), ("embed",))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, T, D] to the same."""
+        gate, up = (project(x, p.get_value()) for p in (self.gate, self.up))
+        if self.config.mlp_bias:
+            gate = gate + self.gate_bias[...].astype(x.dtype)
+            up = up + self.up_bias[...].astype(x.dtype)
+        y = project(_activate(self.config, gate) * up, self.down.get_value())
+        return y + self.down_bias[...].astype(x.dtype) if self.config.mlp_bias else y
+
+
+class ExpertMLP(nnx.Module):
+    """A routed mixture of gated MLPs that drops no token (Gale et al. 2022, MegaBlocks)."""
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
+        e, d, depth = config.experts, config.hidden_size, _depth(config)
+        n, f = e.num_experts, e.size
+        self.config = config
+        self.router = _matrix(rngs, (d, n), ("embed", "expert"))
+        if e.correction_bias:
+            self.correction = _vector(0.0, (n,), ("expert",))
+        wide, narrow = ("expert", "embed", "mlp"), ("expert", "mlp", "embed")
+        self.gate = _matrix(rngs, (n, d, f), wide, batch=1)
+        self.up = _matrix(rngs, (n, d, f), wide, batch=1)
+        self.down = _matrix(rngs, (n, f, d), narrow, batch=1, depth=depth)
+        if e.shared_size:
+            self.shared = MLP(config, e.shared_size, rngs=rngs)
+
+    def route(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """For tokens [M, D] the chosen experts and their weights, each [M, per_token]; in fp32."""
+        e = self.config.experts
+        logits = project(x.astype(jnp.float32), self.router.get_value())
+        if e.scoring == "softmax":
+            scores = jax.nn.softmax(logits, axis=-1)
+        else:
+            scores = jax.nn.sigmoid(logits)
+        choice = scores + self.correction[...] if e.correction_bias else scores
+        if e.groups > 1:
+            grouped = choice.reshape(-1, e.groups, e.num_experts // e.groups)
+            best = jnp.sum(jax.lax.top_k(grouped, e.group_top)[0], axis=-1)
+            allowed = jax.nn.one_hot(jax.lax.top_k(best, e.groups_per_token)[1], e.groups)
+            allowed = jnp.any(allowed > 0, axis=1)
+            choice = jnp.where(allowed[:, :, None], grouped, -jnp.inf).reshape(choice.shape)
+        chosen = jax.lax.top_k(choice, e.per_token)[1]
+        weights = jnp.take_along_axis(scores, chosen, axis=-1)
+        if e.normalize:
+            weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + 1e-20)
+        return chosen, weights * e.scale
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, T, D] to the same."""
+        e = self.config.experts
+        tokens = x.reshape(-1, x.shape[-1])
+        chosen, weights = self.route(tokens)
+        order = jnp.argsort(chosen.reshape(-1))  # tokens of one expert become one run of rows
+        source = order // e.per_token
+        sizes = jnp.bincount(chosen.reshape(-1), length=e.num_experts)
+        rows = tokens[source]
+        gate, up = (project_ragged(rows, p.get_value(), sizes) for p in (self.gate, self.up))
+        rows = project_ragged(_activate(self.config, gate) * up, self.down.get_value(), sizes)
+        rows = rows * weights.reshape(-1)[order, None].astype(x.dtype)
+        y = jnp.zeros_like(tokens).at[source].add(rows).reshape(x.shape)
+        return y + self.shared(x) if e.shared_size else y
+
+
+class Block(nnx.Module):
+    """One layer: attention and an MLP, dense or routed, each added to the residual stream."""
+
+    def __init__(self, config: DecoderConfig, *, routed: bool, rngs: nnx.Rngs) -> None:
+        def norm() -> Norm:
+            return Norm(config, (config.hidden_size,), ("embed",))
+
+        self.config = config
+        attention = LatentAttention if config.latent else Attention
+        self.attention = attention(config, rngs=rngs)
+        if routed:
+            self.mlp = ExpertMLP(config, rngs=rngs)
+        else:
+            self.mlp = MLP(config, config.intermediate_size, rngs=rngs)
+        if config.pre_norm:
+            self.attention_norm, self.mlp_norm = norm(), norm()
+        if config.post_norm:
+            self.attention_post_norm, self.mlp_post_norm = norm(), norm()
+
+    def look(self, x: jax.Array, table: jax.Array) -> tuple[jax.Array, Memory]:
+        """Queries, and what is to be remembered, of the residual stream x [B, T, D]."""
+        return self.attention.look(self.attention_norm(x) if self.config.pre_norm else x, table)
+
+    def finish(self, x: jax.Array, q: jax.Array, memory: Memory, mask: jax.Array) -> jax.Array:
+        """The residual stream [B, T, D] after the layer, given queries and what they may see."""
+        pre, post = self.config.pre_norm, self.config.post_norm
+        y = self.attention.read(q, memory, mask)
+        x = x + (self.attention_post_norm(y) if post else y)
+        y = self.mlp(self.mlp_norm(x) if pre else x)
+        return x + (self.mlp_post_norm(y) if post else y)
