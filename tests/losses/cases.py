@@ -1,0 +1,360 @@
+"""Float64 NumPy oracles of the policy objectives, written from the papers' formulas.
+
+An oracle takes two namespaces of the same arrays: `x` carries the gradient, `s` is frozen (what a
+paper writes under stop-gradient). Finite differences in `x` alone are then the exact gradient.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from types import SimpleNamespace as Arrays
+
+import numpy as np
+
+from losses import mirror, mixed, off_policy, policy, sequence, surrogates
+
+GROUPS = np.array([0, 1, 0, 1, 2, 0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A function, how it is called, its oracle, and how its on-policy gradient is REINFORCE's."""
+
+    function: Callable
+    oracle: Callable[[Arrays, Arrays], np.ndarray]
+    kwargs: dict = dataclasses.field(default_factory=dict)
+    rename: dict = dataclasses.field(default_factory=dict)
+    on_policy: tuple[str, str] | None = None
+    """Aggregation of this loss, and of the REINFORCE it then equals at `behavior_logp = logp`."""
+    advantages: str = "advantages"
+    """Which advantages that REINFORCE uses."""
+
+
+def draw(seed: int, spread: float = 0.4, rows: int = 6, length: int = 5) -> Arrays:
+    """Random inputs; every row but the last acts somewhere, the last is padding."""
+    rng = np.random.default_rng(seed)
+    logp = -rng.exponential(1.2, (rows, length)) - 0.02
+
+    def near() -> np.ndarray:
+        return np.minimum(logp + spread * rng.normal(size=logp.shape), -1e-3)
+
+    mask = rng.random((rows, length)) < 0.7
+    mask[:, 0], mask[-1] = True, False
+    rewards = rng.normal(size=rows)
+    groups = GROUPS[:rows]
+    mean = np.array([rewards[(groups == g) & mask.any(1)].mean() if m.any() else 0.0
+                     for g, m in zip(groups, mask, strict=True)])  # fmt: skip
+    return Arrays(
+        logp=logp,
+        behavior_logp=near(),
+        proximal_logp=near(),
+        ref_logp=near(),
+        advantages=rng.normal(size=(rows, length)),
+        sequence_advantages=rng.normal(size=(rows, 1)),
+        centred=(rewards - mean)[:, None],
+        mask=mask,
+        rewards=rewards,
+        labels=(rewards > 0).astype(float),
+        group_ids=groups,
+        expert=np.arange(rows) % 3 == 0,
+        weights=rng.random((rows, length)),
+    )
+
+
+def total(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return np.where(mask, x, 0.0).sum(-1, keepdims=True)
+
+
+def mean(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return total(x, mask) / np.maximum(mask.sum(-1, keepdims=True), 1)
+
+
+def spread_rows(x: np.ndarray, like: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(x, like.shape)
+
+
+def clip_loss(r, a, low=0.2, high=0.2):
+    return np.maximum(-r * a, -np.clip(r, 1 - low, 1 + high) * a)
+
+
+def ratio(x, s):
+    return np.exp(x.logp - s.behavior_logp)
+
+
+def ppo(x, s, low=0.2, high=0.2):
+    return clip_loss(ratio(x, s), s.advantages, low, high)
+
+
+def dual(x, s):
+    return np.where(s.advantages < 0, np.minimum(ppo(x, s), -1.5 * s.advantages), ppo(x, s))
+
+
+def two_sided(x, s):
+    r, a = ratio(x, s), s.advantages
+    return -np.minimum(np.minimum(r, 1.5) * a, np.clip(r, 0.8, 1.2) * a)
+
+
+def k3(x, s):
+    u = np.exp(s.ref_logp - x.logp)
+    return u - np.log(u) - 1
+
+
+def sequence_ratio(x, s, other="behavior_logp", normalise=False):
+    d = x.logp - getattr(s, other)
+    return np.exp((mean if normalise else total)(d, s.mask))
+
+
+def gspo_token(x, s):
+    s_t = sequence_ratio(s, s, normalise=True) * np.exp(x.logp - s.logp)
+    return clip_loss(s_t, s.advantages)
+
+
+def gmpo(x, s):
+    a, d = s.advantages, x.logp - s.behavior_logp
+    clipped = np.where(a > 0, np.minimum(d, 0.3), np.maximum(d, -0.3))
+    return spread_rows(-a * np.exp(mean(clipped, s.mask)), d)
+
+
+def topr(x, s):
+    w = np.where(s.advantages >= 0, 1.0, np.clip(sequence_ratio(s, s), 0.0, 1.0))
+    return -w * s.advantages * x.logp
+
+
+def a_lol(x, s, w):
+    return -np.clip(w, 0.1, 1.9) * np.maximum(s.advantages, 0) * x.logp
+
+
+def cispo(x, s):
+    return -np.clip(ratio(s, s), 0.7, 1.3) * s.advantages * x.logp
+
+
+def sapo(x, s):
+    tau = np.where(s.advantages > 0, 1.0, 1.05)
+    return -4 / tau / (1 + np.exp(-tau * (ratio(x, s) - 1))) * s.advantages
+
+
+def rec(x, s, side, importance):
+    r, a = ratio(s, s), s.advantages
+    inside = (r >= 0.8) & (r <= 1.2)
+    keep = {
+        "one": ~((a > 0) & (r > 1.2)) & ~((a < 0) & (r < 0.8)),
+        "two": inside,
+        "ring": inside | ((a > 0) & (r <= 0.4)) | ((a < 0) & (r >= 3.0)),
+        "none": np.ones_like(inside),
+    }[side]
+    return -np.where(keep, r if importance else 1.0, 0.0) * a * x.logp
+
+
+def red_drop(x, s):
+    score, kept = total(s.advantages, s.mask)[:, 0], np.ones(len(s.logp), bool)
+    for g in set(s.group_ids):
+        positives = sum(score[i] > 0 for i in np.flatnonzero(s.group_ids == g))
+        negatives = [i for i in np.flatnonzero(s.group_ids == g) if score[i] < 0]
+        kept[negatives[positives:]] = False
+    return np.where(kept[:, None], -s.advantages * x.logp, 0.0)
+
+
+def covariance(s):
+    a, p = s.advantages[s.mask], s.logp[s.mask]
+    cov = np.full(s.logp.shape, -np.inf)
+    cov[s.mask] = (a - a.mean()) * (p - p.mean())
+    return cov
+
+
+def clip_cov(x, s):
+    r, a, cov = ratio(s, s), s.advantages, covariance(s)
+    clipped = ((r > 1.2) & (a > 0)) | ((r < 0.8) & (a < 0))
+    eligible = s.mask & ~clipped & (cov > 0.1) & (cov < 2.0)
+    count = max(1, int(0.3 * s.mask.sum()))
+    chosen = sorted(zip(*np.nonzero(eligible), strict=True), key=lambda i: -cov[i])[:count]
+    loss = ppo(x, s)
+    for i in chosen:
+        loss[i] = 0.0
+    return loss
+
+
+def kl_cov(x, s):
+    cov, loss = covariance(s), -ratio(x, s) * s.advantages
+    count = max(1, int(0.3 * s.mask.sum()))
+    for i in sorted(zip(*np.nonzero(s.mask), strict=True), key=lambda i: -cov[i])[:count]:
+        loss[i] += 0.7 * abs(x.logp[i] - s.behavior_logp[i])
+    return loss
+
+
+def decoupled(x, s, weight):
+    return weight * clip_loss(np.exp(x.logp - s.proximal_logp), s.advantages)
+
+
+def proximal_weight(s):
+    return np.exp(s.proximal_logp - s.behavior_logp)
+
+
+def icepop(x, s):
+    k = proximal_weight(s)
+    return decoupled(x, s, np.where((k >= 0.7) & (k <= 1.4), k, 0.0))
+
+
+def m2po(x, s):
+    moment = np.where(s.mask, (s.logp - s.behavior_logp) ** 2, np.inf)
+    order = [i for i in np.argsort(moment, axis=None) if np.isfinite(moment.flat[i])]
+    while order and np.mean([moment.flat[i] for i in order]) > 0.04:
+        order.pop()
+    keep = np.zeros(moment.size, bool)
+    keep[order] = True
+    return np.where(keep.reshape(moment.shape), -ratio(x, s) * s.advantages, 0.0)
+
+
+def opsm(x, s):
+    kl = mean(s.behavior_logp - s.logp, s.mask)
+    return np.where((s.advantages >= 0) | (kl <= 0.05), ppo(x, s), 0.0)
+
+
+def dppo(x, s, divergence):
+    r = ratio(s, s)
+    leaving = s.advantages * (r - 1) > 0
+    far = divergence(np.exp(s.logp), np.exp(s.behavior_logp)) > 0.05
+    return np.where(leaving & far, 0.0, -ratio(x, s) * s.advantages)
+
+
+def binary_kl(p, b):
+    return b * np.log(b / p) + (1 - b) * np.log((1 - b) / (1 - p))
+
+
+def log_ratio(x, s, other="behavior_logp"):
+    return total(x.logp - getattr(s, other), s.mask)
+
+
+def kimi(x, s):
+    loss = (s.advantages - 0.3 * log_ratio(x, s)) ** 2 / 0.6
+    return spread_rows(loss, x.logp)
+
+
+def pairwise(x, s):
+    a = s.rewards - 0.5 * log_ratio(x, s)[:, 0]
+    acts, loss = s.mask.any(1), np.zeros(len(a))
+    for i in np.flatnonzero(acts):
+        mates = np.flatnonzero((s.group_ids == s.group_ids[i]) & acts)
+        loss[i] = sum((a[i] - a[j]) ** 2 for j in mates) / (4 * 0.5 * len(mates))
+    return spread_rows(loss[:, None], x.logp)
+
+
+def pacs(x, s):
+    score, loss = 0.8 * log_ratio(x, s, "ref_logp")[:, 0], np.zeros(len(s.logp))
+    for i in range(len(score)):
+        mates = [j for j in np.flatnonzero(s.mask.any(1))
+                 if j != i and s.group_ids[j] == s.group_ids[i]]  # fmt: skip
+        psi = score[i] - (np.mean(score[mates]) if mates else 0.0)
+        p = 1 / (1 + np.exp(-psi))
+        loss[i] = -2.0 * s.rewards[i] * np.log(p) - (1 - s.rewards[i]) * np.log(1 - p)
+    return spread_rows(loss[:, None], x.logp)
+
+
+def distributional(x, s):
+    target = total(s.ref_logp - s.behavior_logp, s.mask)[:, 0] + s.rewards / 0.7 - 0.2
+    return -np.exp(target)[:, None] * x.logp
+
+
+def raft(x, s):
+    loss = np.zeros(x.logp.shape)
+    for g in set(s.group_ids):
+        rows = [i for i in np.flatnonzero(s.group_ids == g) if s.mask[i].any()]
+        if rows:
+            best = max(rows, key=lambda i: s.rewards[i])
+            loss[best] = -x.logp[best]
+    return loss
+
+
+def chord(x, s, phi):
+    p = np.exp(s.logp)
+    imitation = -(p * (1 - p) if phi else 1.0) * x.logp
+    return np.where(s.expert[:, None], 0.3 * imitation, 0.7 * ppo(x, s))
+
+
+def rl_plus(x, s):
+    old, p = np.exp(s.behavior_logp), np.exp(x.logp)
+    r = 2 * p / (0.5 * old + 0.5 / 50 + old)
+    external = -r * s.advantages * (1 - np.exp(s.logp)) ** 2
+    return np.where(s.expert[:, None], external, ppo(x, s))
+
+
+SEQUENCE = {"advantages": "sequence_advantages"}
+TOKEN = ("token-sum", "token-sum")
+ROW = ("seq-mean-token-mean", "seq-mean-token-sum")
+NARROW = {"clip_low": 0.2, "clip_high": 0.2}
+
+CASES = {
+    "reinforce": Case(policy.reinforce, lambda x, s: -s.advantages * x.logp, on_policy=TOKEN),
+    "gpg": Case(policy.gpg, lambda x, s: -s.advantages * x.logp, on_policy=TOKEN),
+    "ppo_clip": Case(policy.ppo_clip, lambda x, s: ppo(x, s, 0.1, 0.3),
+                     {"clip_low": 0.1, "clip_high": 0.3}, on_policy=TOKEN),
+    "ppo_clip, one advantage a row": Case(policy.ppo_clip, ppo, rename=SEQUENCE, on_policy=TOKEN,
+                                          advantages="sequence_advantages"),
+    "ppo_dual_clip": Case(policy.ppo_dual_clip, dual, {"dual_clip": 1.5}, on_policy=TOKEN),
+    "ppo_two_sided": Case(policy.ppo_two_sided, two_sided, {"delta": 1.5}, on_policy=TOKEN),
+    "ppo_kl": Case(policy.ppo_kl, lambda x, s: -ratio(x, s) * s.advantages
+                   + 0.5 * (ratio(x, s) - 1 - (x.logp - s.behavior_logp)),
+                   {"beta": 0.5}, on_policy=TOKEN),
+    "grpo": Case(policy.grpo, lambda x, s: ppo(x, s) + 0.04 * k3(x, s), {"beta": 0.04},
+                 on_policy=TOKEN),
+    "dr_grpo": Case(policy.dr_grpo, ppo, on_policy=TOKEN),
+    "dapo": Case(policy.dapo, lambda x, s: ppo(x, s, 0.2, 0.28), on_policy=TOKEN),
+    "cispo": Case(surrogates.cispo, cispo, {"clip_low": 0.3, "clip_high": 0.3}, on_policy=TOKEN),
+    "sapo": Case(surrogates.sapo, sapo, on_policy=TOKEN),
+    "asymre": Case(surrogates.asymre, lambda x, s: -(s.advantages + 0.2) * x.logp,
+                   {"delta_v": -0.2}),
+    **{f"rec, {side}, importance={w}": Case(
+        surrogates.rec, lambda x, s, side=side, w=w: rec(x, s, side, w),
+        {"side": side, "importance": w}, on_policy=TOKEN)
+       for side in ("one", "two", "ring", "none") for w in (False, True)},
+    "red_weight": Case(surrogates.red_weight, lambda x, s: -np.exp(s.advantages / 2)
+                       * s.advantages * x.logp, {"temperature": 2.0}),
+    "red_drop": Case(surrogates.red_drop, red_drop),
+    "clip_cov": Case(surrogates.clip_cov, clip_cov,
+                     {"fraction": 0.3, "cov_low": 0.1, "cov_high": 2.0}),
+    "kl_cov": Case(surrogates.kl_cov, kl_cov, {"fraction": 0.3, "beta": 0.7}),
+    "gspo": Case(sequence.gspo, lambda x, s: spread_rows(
+        clip_loss(sequence_ratio(x, s, normalise=True), s.advantages), x.logp),
+        NARROW, SEQUENCE, on_policy=("seq-mean-token-mean",) * 2,
+        advantages="sequence_advantages"),
+    "gspo_token": Case(sequence.gspo_token, gspo_token, NARROW, on_policy=TOKEN),
+    "gmpo": Case(sequence.gmpo, gmpo, {"clip_low": 0.3, "clip_high": 0.3}, SEQUENCE,
+                 on_policy=("seq-mean-token-mean",) * 2, advantages="sequence_advantages"),
+    "topr": Case(sequence.topr, topr, rename=SEQUENCE, on_policy=TOKEN,
+                 advantages="sequence_advantages"),
+    "a_lol": Case(sequence.a_lol, lambda x, s: a_lol(x, s, sequence_ratio(s, s, "ref_logp")),
+                  rename=SEQUENCE),
+    "a_lol, token": Case(sequence.a_lol, lambda x, s: a_lol(x, s, np.exp(s.logp - s.ref_logp)),
+                         {"level": "token"}, SEQUENCE),
+    "a_lol, none": Case(sequence.a_lol, lambda x, s: a_lol(x, s, 1.0), {"level": "none"},
+                        SEQUENCE),
+    "aipo": Case(off_policy.aipo, lambda x, s: -np.minimum(ratio(s, s), 1.2) * s.advantages
+                 * x.logp, {"clip_high": 1.2}, on_policy=TOKEN),
+    "decoupled_ppo": Case(off_policy.decoupled_ppo, lambda x, s: decoupled(
+        x, s, np.minimum(proximal_weight(s), 1.5)), {"weight_high": 1.5}, on_policy=TOKEN),
+    "icepop": Case(off_policy.icepop, icepop, {"low": 0.7, "high": 1.4}, on_policy=TOKEN),
+    "m2po": Case(off_policy.m2po, m2po, on_policy=TOKEN),
+    "opsm": Case(off_policy.opsm, opsm, on_policy=TOKEN),
+    "dppo_tv": Case(off_policy.dppo_tv, lambda x, s: dppo(x, s, lambda p, b: abs(p - b)),
+                    {"threshold": 0.05}, on_policy=TOKEN),
+    "dppo_kl": Case(off_policy.dppo_kl, lambda x, s: dppo(x, s, binary_kl),
+                    {"threshold": 0.05}, on_policy=TOKEN),
+    "kimi_opmd": Case(mirror.kimi_opmd, kimi, {"tau": 0.3}, SEQUENCE, on_policy=ROW,
+                      advantages="sequence_advantages"),
+    "opmd": Case(mirror.opmd, lambda x, s: -s.advantages * x.logp / 1.5, {"tau": 0.5}),
+    "opmd_pairwise": Case(mirror.opmd_pairwise, pairwise, {"tau": 0.5}, on_policy=ROW,
+                          advantages="centred"),
+    "oapl": Case(mirror.oapl, lambda x, s: spread_rows(
+        (0.5 * log_ratio(x, s) - s.advantages) ** 2, x.logp), {"beta": 0.5}, SEQUENCE),
+    "pacs": Case(mirror.pacs, pacs, {"beta": 0.8, "positive_weight": 2.0},
+                 {"rewards": "labels"}),
+    "distributional_pg": Case(mirror.distributional_pg, distributional,
+                              {"beta": 0.7, "log_z": 0.2}),
+    "sft": Case(mixed.sft, lambda x, s: -s.weights * x.logp),
+    "raft": Case(mixed.raft, raft),
+    "expert_iteration": Case(mixed.expert_iteration, lambda x, s: np.where(
+        s.rewards[:, None] >= 0.5, -x.logp, 0.0)),
+    "chord": Case(mixed.chord, lambda x, s: chord(x, s, False), {"mu": 0.3}),
+    "chord, phi": Case(mixed.chord, lambda x, s: chord(x, s, True), {"mu": 0.3, "phi": True}),
+    "chord_phi": Case(mixed.chord_phi, lambda x, s: -np.exp(s.logp) * (1 - np.exp(s.logp))
+                      * x.logp),
+    "rl_plus": Case(mixed.rl_plus, rl_plus, {"vocabulary_size": 50, "gamma": 2.0}),
+}  # fmt: skip

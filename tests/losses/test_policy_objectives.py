@@ -1,0 +1,200 @@
+"""Every policy objective against its float64 oracle, and the properties all of them share."""
+
+import copy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from losses import aggregate, policy, sequence, surrogates
+from tests.losses import checks
+from tests.losses.cases import CASES, SEQUENCE, Case, draw
+
+FEW = settings(max_examples=6, deadline=None)
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+
+
+@each_case
+@FEW
+@given(seed=st.integers(0, 10_000), spread=st.sampled_from([0.05, 0.4, 1.5]))
+def test_value_and_gradient_equal_the_formula(case: Case, seed: int, spread: float):
+    with jax.enable_x64(True):
+        d = checks.renamed(case, draw(seed, spread))
+        expected = np.where(d.mask, case.oracle(d, d), 0.0)
+        got = np.where(d.mask, checks.per_token(case, d), 0.0)
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-10)
+
+        weight = np.random.default_rng(seed).normal(size=d.logp.shape)
+        grads = checks.gradients(case, d, weight)
+        want = checks.oracle_gradient(case, d, weight)
+        np.testing.assert_allclose(grads.pop("logp"), want, rtol=1e-5, atol=1e-6)
+        for name, grad in grads.items():
+            assert not np.any(grad), f"a gradient flows into {name}"
+
+
+@each_case
+def test_padding_changes_nothing(case: Case, x64):
+    d = checks.renamed(case, draw(3))
+    wide = copy.copy(d)
+    for name, x in vars(d).items():
+        if x.shape[0] == len(d.mask):
+            tail = [(0, 2)] + [(0, 3)] * (x.ndim == 2 and x.shape[1] == d.mask.shape[1])
+            fill = {"mask": False, "expert": False, "group_ids": 0}.get(name, 0.7)
+            setattr(wide, name, np.pad(x, tail + [(0, 0)] * (x.ndim - len(tail)),
+                                       constant_values=fill))  # fmt: skip
+    rows, length = d.mask.shape
+    for mode in ("token-mean", "seq-mean-token-mean"):
+
+        def loss(arrays):
+            mask = jnp.asarray(arrays.mask)
+            return aggregate.aggregate(checks.per_token(case, arrays, sanitize=True), mask, mode,
+                                       aggregate.denominator(mask, mode))  # fmt: skip
+
+        np.testing.assert_allclose(loss(wide), loss(d), rtol=1e-9)
+    narrow = checks.gradients(case, d, np.ones_like(d.logp))["logp"]
+    padded = checks.gradients(case, wide, np.ones_like(wide.logp), sanitize=True)["logp"]
+    np.testing.assert_allclose(padded[:rows, :length], narrow, rtol=1e-9, atol=1e-12)
+    assert not np.any(padded[rows:]) and not np.any(padded[:, length:])
+
+
+@each_case
+def test_permuting_rows_permutes_the_loss(case: Case, x64):
+    d = checks.renamed(case, draw(11))
+    # red_drop without a key keeps the first of a group, so its order is part of its input.
+    order = np.arange(6) if case.function is surrogates.red_drop else np.array([4, 2, 5, 0, 3, 1])
+    shuffled = copy.copy(d)
+    for name, x in vars(d).items():
+        setattr(shuffled, name, x[order])
+    a, b = checks.per_token(case, d), checks.per_token(case, shuffled)
+    np.testing.assert_allclose(
+        np.where(d.mask, a, 0)[order], np.where(shuffled.mask, b, 0), rtol=1e-12
+    )
+
+
+@each_case
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_masked_tokens_cannot_leak(case: Case, poison: float):
+    d = checks.renamed(case, draw(5))
+    dirty = copy.copy(d)
+    for name in checks.FLOATS:
+        x = getattr(d, name)
+        if x.shape == d.mask.shape:
+            setattr(dirty, name, np.where(d.mask, x, poison))
+    weight = np.ones_like(d.logp)
+    clean = checks.gradients(case, d, weight, jnp.float32)["logp"]
+    grad = checks.gradients(case, dirty, weight, jnp.float32, sanitize=True)["logp"]
+    assert np.all(np.asarray(grad)[~d.mask] == 0.0)
+    np.testing.assert_allclose(grad, clean, rtol=1e-5, atol=1e-6)
+
+
+@each_case
+@pytest.mark.parametrize("gap", [80.0, -80.0])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["fp32", "bf16"])
+def test_extreme_log_ratios_stay_finite(case: Case, gap: float, dtype):
+    d = checks.renamed(case, draw(7))
+    for low in ("behavior_logp", "ref_logp", "proximal_logp"):
+        extreme = copy.copy(d)
+        # One of the two policies finds every token 80 nats less likely than the other does.
+        if gap > 0:
+            setattr(extreme, low, d.logp - gap)
+        else:
+            extreme.logp = d.logp + gap
+        loss = checks.per_token(case, extreme, dtype)
+        grads = checks.gradients(case, extreme, np.ones_like(d.logp), dtype)
+        assert loss.dtype == jnp.float32
+        assert np.all(np.isfinite(np.where(d.mask, loss, 0.0)))
+        assert all(np.all(np.isfinite(np.asarray(g, np.float32))) for g in grads.values())
+
+
+@each_case
+def test_bfloat16_inputs_are_computed_in_float32(case: Case):
+    d = checks.renamed(case, draw(13))
+    rounded = copy.copy(d)
+    for name in checks.FLOATS:
+        x = jnp.asarray(getattr(d, name), jnp.bfloat16)
+        setattr(rounded, name, np.asarray(x, np.float64))
+    expected = np.where(d.mask, case.oracle(rounded, rounded), 0.0)
+    got = np.where(d.mask, checks.per_token(case, rounded, jnp.bfloat16), 0.0)
+    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5)
+
+
+ON_POLICY = {name: case for name, case in CASES.items() if case.on_policy}
+
+
+@pytest.mark.parametrize("case", ON_POLICY.values(), ids=ON_POLICY.keys())
+def test_the_first_on_policy_step_is_reinforce(case: Case, x64):
+    d = draw(17)
+    target = jnp.asarray(getattr(d, case.advantages))
+    d = checks.renamed(case, d)
+    d.behavior_logp = d.proximal_logp = d.ref_logp = d.logp
+    own, theirs = case.on_policy
+    mask = jnp.asarray(d.mask)
+
+    def reduce(losses, mode):
+        return aggregate.aggregate(losses, mask, mode, aggregate.denominator(mask, mode))
+
+    def loss(logp):
+        live = copy.copy(d)
+        live.logp = logp
+        return reduce(checks.per_token(case, live), own)
+
+    def reinforce(logp):
+        return reduce(policy.reinforce(logp, target)[0], theirs)
+
+    logp = jnp.asarray(d.logp)
+    np.testing.assert_allclose(
+        jax.grad(loss)(logp), jax.grad(reinforce)(logp), rtol=1e-9, atol=1e-12
+    )
+
+
+def test_random_selection_follows_the_key():
+    d = draw(2, rows=6, length=5)
+    d.advantages = -np.abs(d.advantages)
+    d.advantages[0] = 1.0
+    key = jax.random.key(0)
+    given_arrays = (d.logp, d.advantages)
+    kept = surrogates.red_drop(
+        *given_arrays, mask=d.mask, group_ids=np.zeros(6, int), key=key
+    )[1]["kept"]  # fmt: skip
+    assert kept[0] == 1 and kept[:5].sum() == 2  # one positive, so one of four negatives stays
+    metrics = surrogates.clip_cov(
+        d.logp, d.logp, d.advantages, mask=d.mask, fraction=0.1, cov_low=-9.0, cov_high=9.0, key=key
+    )[1]
+    assert metrics["silenced"].sum() == max(1, int(0.1 * d.mask.sum()))
+
+
+def test_the_kl_coefficients_follow_their_controllers():
+    moved = policy.adaptive_kl_coefficient(
+        jnp.array([1.0, 1.0, 1.0]), jnp.array([0.2, 0.1, 0.05]), target=0.1
+    )
+    np.testing.assert_allclose(moved, [2.0, 1.0, 0.5])
+    moved = policy.proportional_kl_coefficient(
+        jnp.array([1.0, 1.0, 1.0]), jnp.array([60.0, 6.6, 0.0]), target=6.0
+    )
+    np.testing.assert_allclose(moved, [1.02, 1.01, 0.98], rtol=1e-6)
+
+
+def test_gspo_ignores_what_its_row_masks():
+    d = draw(19)
+    d.behavior_logp[~d.mask] = 1e3
+    rename = Case(sequence.gspo, None, rename=SEQUENCE)
+    loss = checks.per_token(rename, checks.renamed(rename, d), jnp.float32)
+    assert np.all(np.abs(np.asarray(loss)[d.mask]) < 10)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda d: policy.ppo_dual_clip(d.logp, d.logp, d.advantages, dual_clip=1.0), "dual_clip=1"),
+        (lambda d: policy.ppo_two_sided(d.logp, d.logp, d.advantages, delta=1.1), "delta=1.1"),
+        (lambda d: policy.grpo(d.logp, d.logp, d.advantages, beta=0.1), "ref_logp"),
+        (lambda d: surrogates.rec(d.logp, d.logp, d.advantages, side="both"), "side='both'"),
+        (lambda d: sequence.gmpo(d.logp, d.logp, d.advantages, mask=d.mask), "gmpo needs"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(draw(0))
