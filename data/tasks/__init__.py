@@ -1,8 +1,8 @@
 """The tasks by name.
 
-get("arithmetic", digits=2)              a bundled task
-get("gym:chain_sum", difficulty=1)       any reasoning-gym generator
-get("my_package.my_module:make", n=3)    a function of your own that returns a Task
+get("arithmetic", digits=2)                     a bundled task
+get("reasoning_gym/chain_sum", max_digits=2)    any reasoning-gym generator
+get("my_package.my_module:make", n=3)           a function of your own that returns a Task
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from data.types import Task
 
 BUNDLED: dict[str, str] = {
     "arithmetic": "data.tasks.arithmetic",
+    "reasoning_gym": "data.tasks.reasoning_gym",
 }
 """Name to module; its function `task(**params) -> Task` makes the task."""
+
+_FAMILY = {"reasoning_gym": "generator"}  # FAMILY/NAME is get(FAMILY, parameter=NAME)
 
 
 def get(name: str, /, **params: Any) -> Task:
@@ -29,6 +32,10 @@ def get(name: str, /, **params: Any) -> Task:
     """
     if name in BUNDLED:
         return _call(name, importlib.import_module(BUNDLED[name]).task, params)
+    family, _, member = name.partition("/")
+    if family in _FAMILY and member:
+        made = get(family, **{_FAMILY[family]: member}, **params)
+        return dataclasses.replace(made, name=name, params=params)
     if ":" in name:
         module, _, function = name.partition(":")
         try:
@@ -44,9 +51,18 @@ def get(name: str, /, **params: Any) -> Task:
 
 def _call(name: str, make: Any, params: dict[str, Any]) -> Task:
     known = inspect.signature(make).parameters
-    for field in params:
-        if field not in known:
-            raise ValueError(f"task {name!r} has no parameter {field!r}{_nearest(field, known)}")
+    if not any(p.kind is p.VAR_KEYWORD for p in known.values()):  # else the task checks
+        for field in params:
+            if field not in known:
+                raise ValueError(
+                    f"task {name!r} has no parameter {field!r}{_nearest(field, known)}"
+                )
+    for field, parameter in known.items():
+        required = (
+            parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        )
+        if required and field not in params:
+            raise ValueError(f"task {name!r} needs its parameter {field!r}; give it")
     task = make(**params)
     if not isinstance(task, Task):
         raise ValueError(f"task={name!r} returned {type(task).__name__}; return a data.types.Task")
