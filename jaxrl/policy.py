@@ -60,8 +60,9 @@ def create(config: Config, task: Task, mesh: Mesh) -> Policy:
         )
         params = make(jax.random.fold_in(jax.random.key(config.seed), 0))
     else:
-        model, params = weights.load(config.model)
-        params = jax.device_put(params, param_shardings(model, mesh))
+        model, params = weights.load(
+            config.model, shardings=functools.partial(param_shardings, mesh=mesh)
+        )
     if tokenizer.vocab_size > model.vocab_size:
         raise ValueError(
             f"the tokenizer of model {config.model!r} has {tokenizer.vocab_size} ids, its "
@@ -80,7 +81,7 @@ def open_run(directory: Path, task: Task, mesh: Mesh) -> tuple[Policy, int]:
     config = configs.load(directory / "config.json")
     model, tokenizer = describe(config, task)
     if model is None:
-        model = weights.load(config.model)[0]
+        model = weights.read_config(config.model)
     shapes = jax.tree.map(
         lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
         decoder.abstract(model)[0],

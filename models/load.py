@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from models import catalog, gguf
+from pathlib import Path
+
+import gguf as gguf_files
+import jax
+
+from models import catalog, gguf, huggingface
 from models.config import DecoderConfig
 from models.decoder import Params
 
 
-def load(name_or_path: str) -> tuple[DecoderConfig, Params]:
-    """Config and fp32 parameters of a model by name (`catalog.PACKAGED`) or GGUF path."""
+def read_config(name_or_path: str) -> DecoderConfig:
+    """The decoder of a model by name or path, without its weights."""
+    path = _checked(name_or_path)
+    if path.is_dir():
+        return huggingface.read_config(path)
+    return gguf.read_config(gguf_files.GGUFReader(str(path)))
+
+
+def load(
+    name_or_path: str, *, shardings: huggingface.Shardings | None = None
+) -> tuple[DecoderConfig, Params]:
+    """Config and fp32 parameters of a model.
+
+    Args:
+      name_or_path: a key of `catalog.PACKAGED`, a GGUF file, or a Hugging Face directory.
+      shardings: from the config to where the parameters go; None: the default device.
+    """
+    path = _checked(name_or_path)
+    if path.is_dir():
+        return huggingface.load(path, shardings=shardings)
+    config, params = gguf.load(path)
+    return config, jax.device_put(params, shardings(config)) if shardings else params
+
+
+def _checked(name_or_path: str) -> Path:
     path = catalog.locate(name_or_path)
-    if path.suffix == ".gguf":
-        return gguf.load(path)
-    raise ValueError(f"model {name_or_path!r}: expected a .gguf file")
+    if path.suffix == ".gguf" or (path / "config.json").exists():
+        return path
+    raise ValueError(
+        f"model {name_or_path!r}: expected a .gguf file or a directory with config.json and "
+        "safetensors files"
+    )

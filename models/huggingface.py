@@ -1,0 +1,272 @@
+"""Weights in Hugging Face directories: safetensors files, read and written a layer at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+from flax import nnx
+
+from models import hf_config
+from models.config import DecoderConfig
+from models.decoder import STACKS, Leaf, Params, layout
+from models.families import LAYER, OUTSIDE, ROUTED, Family
+
+Shardings = Callable[[DecoderConfig], Any]
+"""From a config to a pytree of shardings like the parameters, or one sharding for all."""
+
+_INDEX = "model.safetensors.index.json"
+
+
+class Piece(NamedTuple):
+    """A matrix or vector of ours, and the rows of a file's tensor that hold it."""
+
+    path: str
+    """Of our parameter, with slashes."""
+    at: tuple[int, ...]
+    """Index of layer and expert in our parameter."""
+    tensor: str
+    rows: slice
+    shape: tuple[int, ...]
+    """In the file, [outputs, inputs] or [size]."""
+
+
+def _file_shape(leaf: Leaf) -> tuple[int, ...]:
+    shape = leaf.shape[leaf.batch :]
+    if leaf.inputs:
+        return math.prod(shape[leaf.inputs :]), math.prod(shape[: leaf.inputs])
+    return shape if "vocab" in leaf.axes else (math.prod(shape),)
+
+
+def pieces(config: DecoderConfig, family: Family | None = None) -> list[Piece]:
+    """Every parameter of the decoder in the order of the file: embedding, layers, norm and head."""
+    family = family or hf_config.find(config.family)
+    leaves = {"/".join(path): leaf for path, leaf in layout(config).items()}
+    filled: dict[str, int] = {}
+    plan: list[Piece] = []
+
+    def add(path: str, at: tuple[int, ...], tensor: str) -> None:
+        shape, start = _file_shape(leaves[path]), filled.get(tensor, 0)
+        filled[tensor] = start + shape[0]
+        plan.append(Piece(path, at, tensor, slice(start, filled[tensor]), shape))
+
+    add("embed", (), OUTSIDE["embed"])
+    for layer in range(config.num_layers):
+        upper = layer >= config.dense_layers
+        stack, row = STACKS[upper], layer - config.dense_layers * upper
+        names = LAYER | family.names | (ROUTED if upper and config.experts else {})
+        for name, tensor in names.items():
+            if leaf := leaves.get(f"{stack}/{name}"):
+                for expert in itertools.product(*map(range, leaf.shape[1 : leaf.batch])):
+                    place = tensor.format(expert=expert[0] if expert else None)
+                    add(f"{stack}/{name}", (row, *expert), f"model.layers.{layer}.{place}")
+    for path in ("norm/weight", "head"):
+        if path in leaves:
+            add(path, (), OUTSIDE[path])
+    if nameless := leaves.keys() - {piece.path for piece in plan}:
+        raise ValueError(f"family {config.family!r} names no tensors for {sorted(nameless)}")
+    return plan
+
+
+def read_config(directory: str | Path, family: Family | None = None) -> DecoderConfig:
+    """The decoder that the directory's config.json describes; raises as `hf_config.read`."""
+    return hf_config.read(json.loads((Path(directory) / "config.json").read_text()), family)
+
+
+def load(
+    directory: str | Path,
+    *,
+    shardings: Shardings | None = None,
+    dtype: str = "float32",
+    family: Family | None = None,
+) -> tuple[DecoderConfig, Params]:
+    """Config and parameters, each layer put where it belongs as soon as it is read.
+
+    Beside the parameters, the host holds one tensor of one layer at a time (one layer's experts).
+
+    Args:
+      directory: config.json and safetensors files, in one piece or sharded.
+      shardings: where the parameters go; None: the default device.
+      dtype: of the parameters.
+      family: a record of your own; None: looked up by `model_type`.
+
+    Raises:
+      FileNotFoundError: no safetensors files.
+      ValueError: an unsupported config; or tensors are missing, unmapped or of the wrong shape, and
+        the message lists them.
+    """
+    directory = Path(directory)
+    config = read_config(directory, family)
+    family = family or hf_config.find(config.family)
+    plan = pieces(config, family)
+    where = shardings(config) if shardings else None
+    if where is None or isinstance(where, jax.sharding.Sharding):
+        where = dict.fromkeys(layout(config), where)
+    else:
+        where = nnx.traversals.flatten_mapping(where)
+    flat = {}
+    with contextlib.ExitStack() as stack:
+        tensors = _open(directory, stack)
+        _check(config, family, plan, tensors)
+        for path, leaf in layout(config).items():
+            parts = [piece for piece in plan if piece.path == "/".join(path)]
+            flat[path] = _assemble(leaf, parts, tensors, where[path], dtype)
+    return config, nnx.traversals.unflatten_mapping(flat)
+
+
+def _open(directory: Path, stack: contextlib.ExitStack) -> dict[str, Any]:
+    """Every tensor by name, as a slice that reads from a memory-mapped file when indexed."""
+    index = directory / _INDEX
+    if index.exists():
+        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    else:
+        files = sorted(path.name for path in directory.glob("*.safetensors"))
+    if not files:
+        raise FileNotFoundError(f"{directory} holds no safetensors files; convert the weights")
+    tensors = {}
+    for name in files:
+        file = stack.enter_context(safetensors.safe_open(directory / name, "numpy"))
+        tensors |= {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
+    return tensors
+
+
+def _check(
+    config: DecoderConfig, family: Family, plan: list[Piece], tensors: dict[str, Any]
+) -> None:
+    """Refuse a directory whose tensors are not exactly those of the decoder."""
+    head = OUTSIDE["head"]
+    if config.tie_embeddings and head in tensors:
+        # some files repeat the tied embedding; one that differs would change the model
+        if not np.array_equal(tensors[head][:], tensors[OUTSIDE["embed"]][:]):
+            raise ValueError(f"{head} differs from the embedding; set tie_word_embeddings to false")
+        del tensors[head]
+    ignored = [pattern.format(num_layers=config.num_layers) for pattern in family.ignored]
+    expected: dict[str, tuple[int, ...]] = {}
+    for piece in plan:
+        expected[piece.tensor] = (piece.rows.stop, *piece.shape[1:])
+    present = {
+        name: tuple(tensor.get_shape())
+        for name, tensor in tensors.items()
+        if not any(re.search(pattern, name) for pattern in ignored)
+    }
+    missing, unmapped = expected.keys() - present.keys(), present.keys() - expected.keys()
+    shapes = {
+        name: f"{present[name]}, not {expected[name]}"
+        for name in sorted(expected.keys() & present.keys())
+        if present[name] != expected[name]
+    }
+    if missing or unmapped or shapes:
+        raise ValueError(
+            f"the files are not of this {config.family} decoder: missing tensors "
+            f"{sorted(missing)}; unmapped tensors {sorted(unmapped)}; wrong shapes {shapes}"
+        )
+
+
+def _assemble(
+    leaf: Leaf,
+    parts: list[Piece],
+    tensors: dict[str, Any],
+    sharding: jax.sharding.Sharding | None,
+    dtype: str,
+) -> jax.Array:
+    shape = leaf.shape[leaf.batch :]
+
+    def read(part: Piece) -> np.ndarray:
+        value = tensors[part.tensor][part.rows]
+        return (value.T if leaf.inputs else value).reshape(shape).astype(jnp.dtype(dtype))
+
+    if not leaf.batch:
+        return jax.device_put(read(parts[0]), sharding)
+    make = functools.partial(jnp.zeros, leaf.shape, jnp.dtype(dtype))
+    whole = jax.jit(make, out_shardings=sharding)()
+    put = jax.jit(
+        lambda whole, layer, row: whole.at[row].set(layer), donate_argnums=0, out_shardings=sharding
+    )
+    for row, group in itertools.groupby(parts, key=lambda part: part.at[0]):
+        layer = np.stack([read(part) for part in group]).reshape(leaf.shape[1:])
+        whole = put(whole, layer, row)
+    return whole
+
+
+def save(
+    directory: str | Path,
+    config: DecoderConfig,
+    params: Params,
+    *,
+    dtype: str = "float32",
+    extra: Mapping[str, Any] | None = None,
+    max_shard_bytes: int = 5_000_000_000,
+    family: Family | None = None,
+) -> None:
+    """Write config.json and safetensors files that transformers loads.
+
+    The host holds one shard at a time.
+
+    Args:
+      directory: made if need be.
+      config: the decoder.
+      params: as from `decoder.init`.
+      dtype: of the tensors in the files.
+      extra: further keys of config.json, such as `eos_token_id`.
+      max_shard_bytes: a file that would grow larger is followed by another, with an index.
+      family: a record of your own; None: looked up by `config.family`.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    by_tensor: dict[str, list[Piece]] = {}
+    for piece in pieces(config, family):
+        by_tensor.setdefault(piece.tensor, []).append(piece)
+    sizes = {
+        name: sum(math.prod(part.shape) for part in parts) * jnp.dtype(dtype).itemsize
+        for name, parts in by_tensor.items()
+    }
+    leaves = {"/".join(path): leaf for path, leaf in layout(config).items()}
+    arrays = nnx.traversals.flatten_mapping(params, sep="/")
+
+    def matrix(part: Piece) -> np.ndarray:
+        value = np.asarray(arrays[part.path][part.at], jnp.dtype(dtype))
+        turned = value.reshape(part.shape[::-1]).T if leaves[part.path].inputs else value
+        return turned.reshape(part.shape)
+
+    shards = _shards(sizes, max_shard_bytes)
+    weight_map = {}
+    for number, names in enumerate(shards, 1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        file = "model.safetensors" if len(shards) == 1 else file
+        tensors = {
+            # save_file writes memory as it lies, whatever the strides
+            name: np.ascontiguousarray(np.concatenate([matrix(part) for part in by_tensor[name]]))
+            for name in names
+        }
+        safetensors.numpy.save_file(tensors, directory / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(names, file)
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+        (directory / _INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    raw = hf_config.write(config, dtype, family) | dict(extra or {})
+    (directory / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
+
+
+def _shards(sizes: dict[str, int], limit: int) -> list[list[str]]:
+    """Names in order, cut before the one that would exceed the limit."""
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name, size in sizes.items():
+        if shards[-1] and filled + size > limit:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += size
+    return shards
