@@ -90,15 +90,20 @@ INSTRUCTIONS: dict[str, str] = {
 _WRITTEN = {"tags": "<answer>{}</answer>", "boxed": "\\boxed{{{}}}"}
 
 
-def extractor(answer_format: str) -> Callable[[str], str | None]:
-    """The extractor of a format.
+def checked(answer_format: str) -> str:
+    """The name of a format.
 
     Raises:
       ValueError: no such format.
     """
     if answer_format not in EXTRACTORS:
         raise ValueError(f"answer_format={answer_format!r}: choose one of {', '.join(EXTRACTORS)}")
-    return EXTRACTORS[answer_format]
+    return answer_format
+
+
+def extractor(answer_format: str) -> Callable[[str], str | None]:
+    """The extractor of a format; an unknown one is a ValueError."""
+    return EXTRACTORS[checked(answer_format)]
 
 
 def written(answer_format: str, answer: str) -> str:

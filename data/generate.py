@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from data.types import Problem
 
 T = TypeVar("T")
 
 TEST_SHARE = 0.1
 """Share of a problem space that is held out for the test split."""
+
+ASCII = "".join(map(chr, range(32, 127))) + "\n"
+"""The alphabet of a task in plain English, for a character tokenizer."""
 
 
 def rng(*parts: str | int) -> random.Random:
@@ -48,4 +53,16 @@ def draw(
     raise ValueError(
         f"split={split!r}: none of {attempts} draws belongs to it; the problem space is too small "
         "to divide, so raise the difficulty"
+    )
+
+
+def asked(task: str, key: str, prompt: str, answer: Any, **metadata: Any) -> Problem:
+    """A problem that is one user turn; `key` names what makes two problems the same."""
+    return Problem(
+        id=f"{task}/{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}",
+        prompt=prompt,
+        answer=answer,
+        messages=({"role": "user", "content": prompt},),
+        metadata=metadata,
+        domain=task,
     )

@@ -17,7 +17,18 @@ from data.types import Task
 
 BUNDLED: dict[str, str] = {
     "arithmetic": "data.tasks.arithmetic",
+    "countdown": "data.tasks.countdown",
+    "format_following": "data.tasks.format_following",
+    "gsm8k": "data.tasks.gsm8k",
+    "json_output": "data.tasks.json_output",
+    "math": "data.tasks.math_problems",
+    "maze": "data.tasks.maze",
+    "multiple_choice": "data.tasks.multiple_choice",
+    "next_segment": "data.tasks.next_segment",
     "reasoning_gym": "data.tasks.reasoning_gym",
+    "sat": "data.tasks.sat",
+    "shortest_path": "data.tasks.shortest_path",
+    "translation": "data.tasks.translation",
 }
 """Name to module; its function `task(**params) -> Task` makes the task."""
 

@@ -1,0 +1,42 @@
+"""Mathematical equivalence by math-verify.
+
+math-verify's own time limit needs signals and so the main thread; here it is off. Score in a pool
+with workers (`data.scoring`), whose limit holds for any code on any thread.
+"""
+
+from __future__ import annotations
+
+from math_verify import parse, verify
+
+from data import extract
+from data.types import Problem, Reward, Score
+
+_LONGEST = 2_000  # characters of an answer
+
+
+def equivalent(answer_format: str = "boxed") -> Reward:
+    """1 if the completion's answer means the same as `problem.answer`.
+
+    Equal are expressions that simplify to each other, sets in any order, 1/2 and 0.5. A reference
+    that cannot be parsed is an error, not a 0.
+
+    Args:
+      answer_format: see `data.extract`.
+    """
+    find = extract.extractor(answer_format)
+
+    def reward(problem: Problem, completion: str) -> Score:
+        gold = _parse(str(problem.answer))
+        if not gold:
+            return Score(None, error=f"gold: math-verify cannot parse {problem.answer!r}")
+        answer = find(completion)
+        if answer is None or len(answer) > _LONGEST:
+            return Score(0.0, {"correct": 0.0, "format": 0.0})
+        correct = verify(gold, _parse(answer), timeout_seconds=None)
+        return Score(float(correct), {"correct": float(correct), "format": 1.0})
+
+    return reward
+
+
+def _parse(answer: str) -> list:
+    return parse(f"\\boxed{{{answer}}}", parsing_timeout=None)

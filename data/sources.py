@@ -1,0 +1,131 @@
+"""Records from files: JSONL, Parquet, Hugging Face `datasets` on disk, and TFDS.
+
+Each source is a random-access sequence of dicts, so that a position in it is one number.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Records = Sequence[Mapping[str, Any]]
+
+
+def read(spec: str) -> Records:
+    """The records that `spec` names.
+
+    Args:
+      spec: a `.jsonl` file, a `.parquet` file, a directory of Parquet files, a directory written
+        by `datasets.Dataset.save_to_disk`, or `tfds:NAME/SPLIT` with an optional `@DATA_DIR`; NAME
+        is as TFDS has it, such as `mnist:3.0.1` or, for an RLDS set, its episodes as records.
+
+    Raises:
+      ValueError: none of these.
+    """
+    if spec.startswith("tfds:"):
+        return tfds(spec.removeprefix("tfds:"))
+    path = Path(spec)
+    if not path.exists():
+        raise ValueError(f"path={spec!r} does not exist; give a file, a directory or tfds:NAME")
+    if path.suffix in (".jsonl", ".ndjson"):
+        return Jsonl(path)
+    if path.suffix == ".parquet":
+        return Table([path])
+    if path.is_dir() and (path / "state.json").exists():
+        state = json.loads((path / "state.json").read_text())
+        return Table([path / each["filename"] for each in state["_data_files"]])
+    if path.is_dir() and (shards := sorted(path.glob("*.parquet"))):
+        return Table(shards)
+    raise ValueError(
+        f"path={spec!r} is none of .jsonl, .parquet, a directory of .parquet, or a saved "
+        "datasets.Dataset (for a DatasetDict, name one of its splits)"
+    )
+
+
+class Jsonl(Sequence[Mapping[str, Any]]):
+    """Lines of JSON objects, found by their byte offsets and parsed when asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offsets: list[int] = []
+        with path.open("rb") as file:
+            at = 0
+            for line in file:
+                if line.strip():
+                    self._offsets.append(at)
+                at += len(line)
+            self._bytes = (
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                if os.fstat(file.fileno()).st_size
+                else b""
+            )
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        start = self._offsets[index]
+        end = self._bytes.find(b"\n", start)
+        line = self._bytes[start : end if end >= 0 else None]
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{self._path}, record {index}: not JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise ValueError(f"{self._path}, record {index}: {record!r} is not a JSON object")
+        return record
+
+
+class Table(Sequence[Mapping[str, Any]]):
+    """Rows of Arrow tables, memory-mapped where the format allows."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        import pyarrow
+        import pyarrow.ipc
+        import pyarrow.parquet
+
+        def load(path: Path) -> pyarrow.Table:
+            if path.suffix == ".parquet":
+                return pyarrow.parquet.read_table(path)
+            return pyarrow.ipc.open_stream(pyarrow.memory_map(str(path))).read_all()
+
+        self._table = pyarrow.concat_tables([load(path) for path in paths])
+
+    def __len__(self) -> int:
+        return self._table.num_rows
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"record {index} of {len(self)}")
+        return self._table.slice(index % len(self), 1).to_pylist()[0]
+
+
+def tfds(spec: str) -> Records:
+    """A prepared TFDS data set as records, without TensorFlow where it is in array_record.
+
+    Args:
+      spec: `NAME/SPLIT`, or `NAME/SPLIT@DATA_DIR`.
+    """
+    import tensorflow_datasets
+
+    name, _, directory = spec.partition("@")
+    name, _, split = name.rpartition("/")
+    if not name:
+        raise ValueError(f"tfds:{spec}: name its split too, as in tfds:{spec}/train")
+    return tensorflow_datasets.data_source(name, split=split, data_dir=directory or None)
+
+
+def field(record: Mapping[str, Any], name: str, where: str) -> Any:
+    """A field of a record.
+
+    Raises:
+      ValueError: it is missing; the message lists what is there.
+    """
+    if name not in record:
+        raise ValueError(f"{where}: no field {name!r}; it has {', '.join(record)}")
+    value = record[name]
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,56 @@
+r"""Problems in the format of MATH: `problem`, and a `solution` whose answer is in `\boxed{}`.
+
+Hendrycks et al. 2021, "Measuring Mathematical Problem Solving With the MATH Dataset".
+"""
+
+from __future__ import annotations
+
+import functools
+
+from data import extract, generate, sources
+from data.rewards import math
+from data.types import Problem, Task
+
+
+def task(
+    path: str,
+    test_path: str = "",
+    ood_path: str = "",
+    answer_format: str = "boxed",
+    template: str = "",
+) -> Task:
+    """Problems from files of MATH's format, judged by math-verify; a split exists with its file.
+
+    Args:
+      path: records of the train split, see `data.sources`.
+      test_path: records of the test split.
+      ood_path: records of the ood split.
+      answer_format: see `data.extract`.
+      template: prompt with `{question}` in it; empty asks for the answer format.
+    """
+    template = template or extract.INSTRUCTIONS[extract.checked(answer_format)]
+    files = {s: f for s, f in [("train", path), ("test", test_path), ("ood", ood_path)] if f}
+    read = functools.cache(sources.read)
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        made.check_split(split)
+        record, where = read(files[split])[index], f"{files[split]}, record {index}"
+        question = sources.field(record, "problem", where)
+        solution = sources.field(record, "solution", where)
+        answer = record.get("answer") or extract.boxed(solution)
+        if not answer:
+            raise ValueError(f"{where}: the solution has no \\boxed{{}} and there is no `answer`")
+        kept = {name: record[name] for name in ("level", "type", "subject") if name in record}
+        prompt = extract.fill(template, question)
+        return generate.asked("math", question, prompt, str(answer), solution=solution, **kept)
+
+    made = Task(
+        name="math",
+        problem=problem,
+        reward=math.equivalent(answer_format),
+        gold=lambda problem: extract.written(answer_format, problem.answer),
+        splits=tuple(files),
+        sizes={split: len(read(file)) for split, file in files.items()},
+        description=__doc__,
+    )
+    return made

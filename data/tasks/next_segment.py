@@ -1,0 +1,95 @@
+"""Next-segment prediction: continue raw text, rewarded by closeness to what really follows.
+
+After Li et al. 2025, "Reinforcement Learning on Pre-Training Data" (RLPT).
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import re
+from pathlib import Path
+
+from data import extract, generate
+from data.rewards import text
+from data.types import Problem, Task
+
+_SENTENCE = re.compile(r"[^.!?]+[.!?]+[\"')\]]*\s*|[^.!?]+$")
+
+
+def task(
+    path: str = "",
+    test_path: str = "",
+    context: int = 3,
+    metric: str = "f1",
+    answer_format: str = "text",
+    template: str = "{question}",
+    ood_context: int | None = None,
+) -> Task:
+    """Sentences to be continued by the next.
+
+    Args:
+      path: a UTF-8 text file for the train split; empty makes up counting stories, whose next
+        sentence follows from the ones before.
+      test_path: a text file for the test and ood splits; without it, the last tenth of `path`.
+      context: sentences shown in train and test.
+      metric: see `data.rewards.text`.
+      answer_format: see `data.extract`.
+      template: prompt with `{question}`, the context, in it.
+      ood_context: sentences shown in the ood split; None means twice `context`.
+    """
+    ood_context = 2 * context if ood_context is None else ood_context
+    if context < 2 or ood_context <= context:
+        raise ValueError(
+            f"context={context}, ood_context={ood_context}: need 2 <= context < ood_context"
+        )
+    shown = {"train": context, "test": context, "ood": ood_context}
+    extract.fill(template, "")
+
+    @functools.cache
+    def segments(split: str) -> list[str]:
+        if split != "train" and test_path:
+            return sentences(Path(test_path).read_text("utf-8"))
+        whole = sentences(Path(path).read_text("utf-8"))
+        held_out = 0 if test_path else max(1, len(whole) // 10)
+        start = len(whole) - held_out
+        return whole[:start] if split == "train" else whole[start:]
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        made.check_split(split)
+        if path:
+            window = segments(split)[index : index + shown[split] + 1]
+        else:
+            window = generate.draw(
+                lambda stream: _story(stream, shown[split] + 1),
+                key=str,
+                stream=generate.rng("next_segment", split, seed, index),
+                split=split,
+            )
+        before, after = " ".join(window[:-1]), window[-1]
+        prompt = extract.fill(template, before + " ")
+        return generate.asked("next_segment", before, prompt, after)
+
+    made = Task(
+        name="next_segment",
+        problem=problem,
+        reward=text.closeness(metric, answer_format),
+        gold=lambda problem: extract.written(answer_format, problem.answer),
+        sizes={s: max(0, len(segments(s)) - n) for s, n in shown.items()} if path else {},
+        alphabet=None if path else generate.ASCII,
+        description=__doc__,
+    )
+    return made
+
+
+def sentences(raw: str) -> list[str]:
+    """The sentences of a text, by its full stops, exclamation and question marks."""
+    return [s.strip() for s in _SENTENCE.findall(" ".join(raw.split())) if s.strip()]
+
+
+def _story(stream: random.Random, length: int) -> list[str]:
+    """Sentences that count on in steps."""
+    name, thing = stream.choice(("Ann", "Bo", "Cy", "Di")), stream.choice(("figs", "nuts", "eggs"))
+    start, step = stream.randrange(50), stream.randint(1, 9)
+    told = [f"{name} has {start} {thing} and takes {step} more each day."]
+    return told + [f"On day {d} there are {start + d * step} {thing}." for d in range(1, length)]

@@ -1,0 +1,333 @@
+"""Every bundled task: right answers pass, wrong and perturbed ones fail, splits are disjoint."""
+
+import itertools
+import json
+import pickle
+import random
+import re
+import string
+
+import pytest
+
+from data import tasks
+from data.scoring import judge
+from data.tasks import countdown, format_following, maze, sat, shortest_path
+
+GSM8K = [
+    {
+        "question": f"Tom has {n} figs and gets {n}00. How many?",
+        "answer": f"{n}+{n}00\n#### {n}{n:02}",
+    }
+    for n in range(1, 8)
+]
+MATH = [
+    {
+        "problem": f"Solve {n} x = 1.",
+        "solution": rf"So $\boxed{{\frac{{1}}{{{n}}}}}$.",
+        "level": "1",
+    }
+    for n in range(2, 8)
+]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    for name, records in [("gsm8k", GSM8K), ("math", MATH)]:
+        for split, some in [("train", records[:4]), ("test", records[4:])]:
+            lines = "".join(json.dumps(r) + "\n" for r in some)
+            (folder / f"{name}.{split}.jsonl").write_text(lines)
+    return folder
+
+
+GENERATED = (
+    "countdown", "format_following", "json_output", "maze", "multiple_choice", "next_segment",
+    "sat", "shortest_path", "translation",
+)  # fmt: skip
+
+
+@pytest.fixture(params=[*GENERATED, "gsm8k", "math"])
+def task(request, files):
+    params = {}
+    if request.param in ("gsm8k", "math"):
+        where = {s: str(files / f"{request.param}.{s}.jsonl") for s in ("train", "test")}
+        params = dict(path=where["train"], test_path=where["test"])
+    return tasks.get(request.param, **params)
+
+
+def some(task, split, count=12, seed=0):
+    return [task.problem(split, seed, i) for i in range(min(count, task.sizes.get(split, count)))]
+
+
+def test_gold_earns_the_full_reward_on_every_split(task):
+    for split in task.splits:
+        for problem in some(task, split):
+            score = judge(task, problem, task.gold(problem))
+            assert score.value == 1.0, (problem, task.gold(problem), score)
+            assert pickle.loads(pickle.dumps(problem)) == problem
+            assert problem.messages[-1]["content"] == problem.prompt
+            if task.alphabet:
+                assert set(problem.prompt + task.gold(problem)) <= set(task.alphabet)
+
+
+def test_nonsense_and_others_answers_earn_less(task):
+    for split in task.splits:
+        problems = some(task, split)
+        for problem in problems:
+            for text in ["", " ", "0", "<answer></answer>", problem.prompt, "\x00", "</think>"]:
+                score = judge(task, problem, text)
+                assert score.error is None and score.value < 1.0, (problem, text)
+        crossed = [
+            judge(task, a, task.gold(b)).value == 1.0
+            for a, b in itertools.permutations(problems, 2)
+        ]
+        assert sum(crossed) < 0.5 * len(crossed)
+
+
+def test_problems_depend_on_seed_and_index_alone_and_splits_are_disjoint(task):
+    made = {s: {p.id for p in some(task, s, 60)} for s in task.splits}
+    assert all(not made[a] & made[b] for a, b in itertools.combinations(task.splits, 2))
+    assert task.problem("train", 3, 2) == task.problem("train", 3, 2)
+    if not task.sizes:
+        assert task.problem("train", 3, 2) != task.problem("train", 4, 2)
+        assert len(made["train"]) > 40 and "ood" in task.splits
+    with pytest.raises(ValueError, match="split='nope'"):
+        task.problem("nope", 0, 0)
+
+
+def perturbed(gold: str, rng: random.Random) -> list[str]:
+    """Small changes to an answer: a letter or digit changed, dropped, doubled or swapped."""
+    at = rng.randrange(len(gold))
+    symbols = string.digits if gold[at].isdigit() else string.ascii_letters
+    return [
+        gold[:at] + rng.choice(symbols.replace(gold[at], "")) + gold[at + 1 :],
+        gold[:at] + gold[at + 1 :],
+        gold[:at] + gold[at] + gold[at:],
+        gold[: at - 1] + gold[at] + gold[at - 1] + gold[at + 1 :] if at else gold + "1",
+        gold + " 7",
+    ]
+
+
+def truly_right(name, problem, answer):
+    """Whether a perturbed answer is right after all, judged apart from the verifier."""
+    match name:
+        case "countdown":
+            numbers = re.findall(r"\d+", answer)
+            if re.search(r"[a-zA-Z]|[\d)]\s*\(", answer):
+                return False
+            if sorted(map(int, numbers)) != sorted(problem.metadata["numbers"]):
+                return False
+            try:
+                return abs(eval(answer) - problem.answer) < 1e-9
+            except (SyntaxError, TypeError, NameError, ZeroDivisionError):
+                return False
+        case "maze":
+            rows, moves = problem.metadata["maze"].split("\n"), answer.replace(" ", "")
+            at = next(complex(r.index("S"), y) for y, r in enumerate(rows) if "S" in r)
+            for letter in moves:
+                at += {"U": -1j, "D": 1j, "L": -1, "R": 1}.get(letter, 1e9)
+                if abs(at) > 1e6 or rows[int(at.imag)][int(at.real)] == "#":
+                    return False
+            return rows[int(at.imag)][int(at.real)] == "G"
+        case "sat":
+            values = dict(re.findall(r"x(\d+)=([01])(?=\s|$)", answer))
+            if len(answer.split()) != problem.metadata["variables"] != len(values):
+                return False
+            wanted = {str(v) for v in range(1, problem.metadata["variables"] + 1)}
+            if set(values) != wanted or re.sub(r"x\d+=[01]|\s", "", answer):
+                return answer == "UNSAT" and problem.answer is None
+            return all(
+                any((values[str(abs(v))] == "1") == (v > 0) for v in clause)
+                for clause in problem.metadata["clauses"]
+            )
+        case "shortest_path":
+            names = re.split(r"[\s,>-]+", answer.strip())
+            weights = {frozenset(e[:2]): e[2] for e in problem.metadata["edges"]}
+            steps = [weights.get(frozenset(p)) for p in itertools.pairwise(names)]
+            ends = tuple(problem.metadata["ends"])
+            return (
+                None not in steps
+                and len(steps) > 0
+                and (names[0], names[-1]) == ends
+                and sum(steps) == problem.answer
+            )
+        case "gsm8k":
+            return bool(re.fullmatch(r"\d+", answer)) and int(answer) == int(problem.answer)
+        case "math":
+            found = re.fullmatch(r"\\+frac\{(-?\d+)\}\{(-?\d+)\}\s*(\d*)", answer)
+            if not found and re.findall(r"\d", answer) == re.findall(r"\d", problem.answer):
+                return None  # math-verify mends broken LaTeX; the numbers are what must not change
+            denominator = int(problem.answer.split("{")[2][:-1])
+            return bool(found) and int(found[1]) * int(found[3] or 1) * denominator == int(found[2])
+        case "json_output":
+            try:
+                return json.loads(answer) == problem.answer
+            except ValueError:
+                return False
+        case "format_following":
+            return None  # most small changes meet the same constraints; tested on its own
+        case "next_segment":  # F1 sees neither case nor punctuation nor order
+            plain = lambda text: sorted(re.sub(r"[^\w\s]", "", text.lower()).split())  # noqa: E731
+            return plain(answer) == plain(problem.answer)
+        case "translation":
+            return answer.split() == problem.answer.split()
+    return answer.strip("().: ").upper() == problem.answer
+
+
+def test_mutation_no_perturbed_answer_passes_unless_it_is_right(task):
+    rng, rejected = random.Random(0), 0
+    wrap = {"math": "\\boxed{{{}}}", "json_output": "{}", "translation": "{}", "next_segment": "{}"}
+    for split in task.splits:
+        for problem in some(task, split):
+            gold = task.gold(problem)
+            inner = gold.rpartition("<answer>")[2].removesuffix("</answer>")
+            if task.name == "math":
+                inner = problem.answer
+            for _ in range(4):
+                for answer in perturbed(inner, rng):
+                    right = truly_right(task.name, problem, answer)
+                    if right is None:
+                        continue
+                    text = wrap.get(task.name, "<answer>{}</answer>").format(answer)
+                    score = judge(task, problem, text)
+                    assert score.error is None
+                    assert (score.value == 1.0) <= right, (problem, answer, score)
+                    rejected += score.value < 1.0
+    assert rejected > 50 or task.name == "format_following"
+
+
+def test_format_following_each_constraint_notices_its_own_breach():
+    for split in ("train", "ood"):
+        task = tasks.get("format_following", constraints=4)
+        for problem in some(task, split, 25):
+            good = task.gold(problem)
+            assert task.reward(problem, good).value == 1.0, (problem, good)
+            breaches = {
+                "words": good + " extra",
+                "lines": good + "\nmore",
+                "bullets": good.replace("- ", "", 1),
+                "case": good + " aB",
+                "keyword": good + f" {problem.answer.get('keyword', ('x',))[0]}",
+                "without": good + f" {problem.answer.get('without', '')}",
+                "last": good + " end",
+                "comma": good + ", yes",
+            }
+            for name in problem.answer:
+                score = task.reward(problem, breaches[name])
+                assert score.parts[name] == 0.0 and score.value < 1.0, (name, problem)
+
+
+def test_countdown_evaluates_only_plain_expressions():
+    for text, value in [("(8 - 2) / 4 * 3", 4.5), ("2*(3+4)", 14), ("-3+4", None), ("1/0", None)]:
+        assert countdown.evaluate(text) == value
+    for text in ["2**9", "7//2", "1_0", "0x10", "3.5", "a+1", "f(2)", "(2", "", "07", "9" * 300]:
+        assert countdown.evaluate(text) is None
+    assert countdown.evaluate("2*3", operators="+-") is None
+
+
+def test_countdown_takes_any_solution_and_no_repeated_number():
+    task = tasks.get("countdown", numbers=2, largest=9, operators="+", answer_format="text")
+    for problem in some(task, "train"):
+        a, b = problem.metadata["numbers"]
+        assert task.reward(problem, f"{b}+{a}").value == 1.0
+        assert task.reward(problem, f"{problem.answer}").value == 0.0
+        assert task.reward(problem, f"{a}+{b}+{a}").value == 0.0
+        assert task.reward(problem, f"{a}+{b}={a + b}").value == 0.0
+
+
+def test_solvers_agree_with_brute_force():
+    rng = random.Random(1)
+    for _ in range(40):
+        clauses = tuple(
+            tuple(rng.choice((v, -v)) for v in rng.sample(range(1, 6), 3)) for _ in range(18)
+        )
+        every = itertools.product([False, True], repeat=5)
+        possible = any(sat.holds(clauses, dict(enumerate(v, 1))) for v in every)
+        found = sat.solve(clauses)
+        assert (found is not None) == possible
+        if found is not None:
+            assert sat.holds(clauses, {v: found.get(v, False) for v in range(1, 6)})
+    for problem in some(tasks.get("shortest_path"), "train", 10):
+        edges, (start, end) = problem.metadata["edges"], problem.metadata["ends"]
+        names = sorted({e[0] for e in edges} | {e[1] for e in edges})
+        paths = (
+            shortest_path._length(edges, [start, *middle, end])
+            for n in range(len(names) - 1)
+            for middle in itertools.permutations(set(names) - {start, end}, n)
+        )
+        assert min(p for p in paths if p is not None) == problem.answer
+
+
+def test_maze_shortest_refuses_a_detour():
+    task = tasks.get("maze", shortest=True, answer_format="text")
+    problem = task.problem("train", 0, 0)
+    there_and_back = {"U": "UD", "D": "DU", "L": "LR", "R": "RL"}[problem.metadata["solution"][0]]
+    detour = there_and_back + problem.metadata["solution"]
+    assert task.reward(problem, detour).parts == {"correct": 0.0, "arrived": 1.0}
+    assert maze.walk(problem.metadata["maze"], "U" * 100) is False
+
+
+def test_readers_name_what_is_missing(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"question": "q", "answer": "no mark"}\n{"q": 1}\n')
+    task = tasks.get("gsm8k", path=str(path))
+    with pytest.raises(ValueError, match="record 0: answer='no mark'"):
+        task.problem("train", 0, 0)
+    with pytest.raises(ValueError, match="record 1: no field 'question'; it has q"):
+        task.problem("train", 0, 1)
+    with pytest.raises(ValueError, match="does not exist"):
+        tasks.get("math", path="/no/file.jsonl")
+    with pytest.raises(ValueError, match="needs its parameter 'path'"):
+        tasks.get("gsm8k")
+
+
+def test_files_of_choices_translations_and_text(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text(
+        '{"question": "Sky?", "choices": ["red", "blue"], "answer": "B", "source": "ein Hund", '
+        '"target": "a dog barks now"}\n'
+    )
+    choice = tasks.get("multiple_choice", path=str(path))
+    problem = choice.problem("train", 0, 0)
+    assert f"{problem.answer}. blue" in problem.prompt and choice.sizes == {"train": 1}
+    translate = tasks.get("translation", path=str(path), metric="chrf")
+    assert translate.reward(translate.problem("train", 0, 0), "a dog barks now").value == 1.0
+    text = tmp_path / "t.txt"
+    text.write_text(" ".join(f"Sentence number {i} ends here." for i in range(100)))
+    segments = tasks.get("next_segment", path=str(text))
+    assert segments.sizes == {"train": 87, "test": 7, "ood": 4}
+    assert segments.problem("train", 0, 0).answer == "Sentence number 3 ends here."
+    assert segments.problem("test", 0, 6).answer == "Sentence number 99 ends here."
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("countdown", dict(numbers=1), "numbers=1"),
+        ("countdown", dict(operators="^"), "operators='\\^'"),
+        ("maze", dict(size=1), "size=1"),
+        ("sat", dict(width=9), "width=9"),
+        ("shortest_path", dict(nodes=2), "nodes=2"),
+        ("multiple_choice", dict(choices=1), "choices=1"),
+        ("format_following", dict(constraints=0), "constraints=0"),
+        ("json_output", dict(fields=7), "fields=7"),
+        ("translation", dict(metric="blue"), "metric='blue'"),
+        ("next_segment", dict(context=1), "context=1"),
+        ("translation", dict(answer_format="xml"), "answer_format='xml'"),
+    ],
+)
+def test_bad_parameters_are_named(name, params, message):
+    with pytest.raises(ValueError, match=message):
+        tasks.get(name, **params)
+
+
+def test_every_constraint_is_met_by_its_writer():
+    rng = random.Random(0)
+    for _ in range(300):
+        topic, wanted = format_following._draw(rng, rng.randint(1, 8), 12)
+        text = format_following.write(topic, wanted)
+        assert topic in text.lower()
+        assert all(format_following.CONSTRAINTS[n].holds(text, v) for n, v in wanted.items()), (
+            wanted,
+            text,
+        )
