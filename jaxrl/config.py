@@ -13,6 +13,7 @@ from jaxrl.objective import ObjectiveConfig
 from jaxrl.optimizer import OptimizerConfig
 from jaxrl.packing import PackingConfig
 from jaxrl.sampler import SamplerConfig
+from models.remat import Remat
 
 T = TypeVar("T")
 
@@ -106,8 +107,8 @@ class Config:
     optimizer: OptimizerConfig = OptimizerConfig()
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Activations and sampling; parameters and optimizer state stay float32."""
-    remat: bool = False
-    """Recompute layers in the backward pass: less memory, a third more arithmetic."""
+    remat: Remat = "none"
+    """What the backward pass recomputes: nothing, all but `dots`, or layers in `full`."""
     sampler: SamplerConfig = SamplerConfig()
     packing: PackingConfig = PackingConfig()
     mesh: MeshConfig = MeshConfig()

@@ -14,6 +14,7 @@ from jaxrl.objective import ObjectiveConfig, objective, whole_batch
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 from models import decoder, head
 from models.config import DecoderConfig
+from models.remat import Remat
 
 Update = Callable[
     [TrainState, Trajectory, Packed, jax.Array | None], tuple[TrainState, dict[str, jax.Array]]
@@ -32,7 +33,7 @@ def micro_logprobs(
     index: jax.Array,
     *,
     temperature: float,
-    remat: bool,
+    remat: Remat,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Log-probabilities of the actions of micro-batch `index`.
 
@@ -73,7 +74,7 @@ def make_score(model: DecoderConfig, *, temperature: float) -> Callable[..., jax
             return (
                 total
                 + micro_logprobs(
-                    model, params, packed, index, temperature=temperature, remat=False
+                    model, params, packed, index, temperature=temperature, remat="none"
                 )[0]
             )
 
@@ -90,7 +91,7 @@ def make_update(
     *,
     temperature: float,
     max_new_tokens: int,
-    remat: bool,
+    remat: Remat,
 ) -> Update:
     """The jitted update `(state, batch, packed, ref_logp) -> (state, metrics)`; `state` is donated.
 
@@ -100,7 +101,7 @@ def make_update(
       optimizer: as from `optimizer.make`.
       temperature: the sampling temperature, which log-probabilities are taken at.
       max_new_tokens: the completion budget, for aggregation modes that divide by it.
-      remat: recompute layers in the backward pass.
+      remat: what the backward pass recomputes, see `models.remat`.
 
     A gradient that is not finite leaves the state as it was, but for the step, and sets the metric
     `skipped`.

@@ -17,6 +17,7 @@ from models import rope
 from models.attention import near, tree_mask
 from models.config import DecoderConfig
 from models.layers import Block, KeyValue, LatentKeyValue, Memory, Norm, rms_norm
+from models.remat import Remat, wrap
 
 Params = dict[str, Any]
 LayerCache = Memory
@@ -117,7 +118,7 @@ def hidden(
     positions: jax.Array,
     visible_until: jax.Array,
     *,
-    remat: bool = False,
+    remat: Remat = "none",
 ) -> jax.Array:
     """Final hidden states of packed rows, the training forward pass.
 
@@ -127,7 +128,7 @@ def hidden(
       tokens: [B, T] int32.
       positions: [B, T] int32, position of each token in its own sequence.
       visible_until: [B, T] int32, see `attention.tree_mask`.
-      remat: recompute each layer in the backward pass instead of keeping its activations.
+      remat: what the backward pass recomputes, see `remat.wrap`.
 
     Returns:
       [B, T, D] in the compute dtype.
@@ -149,8 +150,7 @@ def hidden(
     dense = config.dense_layers
     for name, part in zip(STACKS, (slice(0, dense), slice(dense, None)), strict=True):
         if name in params:
-            step = jax.checkpoint(layer) if remat else layer
-            x, _ = jax.lax.scan(step, x, (params[name], kind[part], local[part]))
+            x, _ = jax.lax.scan(wrap(layer, remat), x, (params[name], kind[part], local[part]))
     return _final_norm(config, params, x)
 
 

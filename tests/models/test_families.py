@@ -1,0 +1,168 @@
+"""Every family against transformers: prefill, packing, padding, cached decoding, gradients."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from models import decoder, head, huggingface
+from tests.models import tiny
+
+pytestmark = pytest.mark.parity
+
+T = 14
+CUT = 6  # where the packed row changes segment
+PAD = 4
+
+
+def _rows() -> dict[str, np.ndarray]:
+    """Four rows of T tokens: whole, two packed segments, padded left, padded right."""
+    index = np.arange(T)
+    tokens = np.random.default_rng(0).integers(3, 97, (4, T)).astype(np.int32)
+    real = np.ones((4, T), bool)
+    real[2, :PAD] = real[3, -PAD:] = False
+    tokens[~real] = 0
+    positions = np.stack([index, np.where(index < CUT, index, index - CUT), index - PAD, index])
+    visible = np.full((4, T), T)
+    visible[1, :CUT] = CUT
+    visible[3] = T - PAD
+    return {
+        "tokens": tokens,
+        "positions": np.maximum(positions, 0).astype(np.int32),
+        "visible_until": np.where(real, visible, 0).astype(np.int32),
+        "real": real,
+    }
+
+
+def _oracle(model, rows) -> np.ndarray:
+    import torch
+
+    def logits(tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+        with torch.no_grad():
+            return model(
+                torch.tensor(tokens, dtype=torch.long),
+                attention_mask=torch.tensor(mask, dtype=torch.long),
+                position_ids=torch.tensor(positions),
+            ).logits.numpy()
+
+    out = logits(rows["tokens"], rows["real"])
+    for part in (slice(None, CUT), slice(CUT, None)):
+        segment = rows["tokens"][1:2, part]
+        out[1, part] = logits(segment, np.ones_like(segment))
+    return out
+
+
+def _logits(config, params, hidden):
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    scores = head.logits(flat, decoder.unembedding(params), softcap=config.logit_softcap)
+    return scores.reshape(*hidden.shape[:2], -1)
+
+
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
+def test_logits(tiny_model, variant):
+    """Prefill, packed segments, left and right padding, all in one batch."""
+    model, _, config, params = tiny_model(variant)
+    rows = _rows()
+
+    @jax.jit
+    def ours(params):
+        hidden = decoder.hidden(
+            config, params, rows["tokens"], rows["positions"], rows["visible_until"]
+        )
+        return _logits(config, params, hidden)
+
+    expected = _oracle(model, rows)
+    assert np.abs(expected[rows["real"]]).max() > 1
+    np.testing.assert_allclose(
+        ours(params)[rows["real"]], expected[rows["real"]], atol=1e-4, rtol=0
+    )
+
+
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
+def test_cached_decoding(tiny_model, variant):
+    """A padded prefill, then token by token, against transformers with its own cache."""
+    import torch
+
+    model, _, config, params = tiny_model(variant)
+    tokens = _rows()["tokens"][:2]
+    prompt = np.array([8, 5])  # rows differ in length; the second is padded to the first
+    unstacked = decoder.unstack(params)
+
+    @jax.jit
+    def step(tokens, positions, cache):
+        hidden, cache = decoder.extend(config, unstacked, tokens, positions, cache, window=16)
+        return _logits(config, unstacked, hidden), cache
+
+    index = np.arange(8)
+    positions = np.where(index < prompt[:, None], index, 16).astype(np.int32)
+    first, cache = step(tokens[:, :8], positions, decoder.empty_cache(config, 2, 16))
+    ours = [first[np.arange(2), prompt - 1]]
+    for i in range(4):
+        at = (prompt + i).astype(np.int32)
+        logits, cache = step(tokens[np.arange(2), at][:, None], at[:, None], cache)
+        ours.append(logits[:, 0])
+
+    for row, length in enumerate(prompt):
+        ids = torch.tensor(tokens[row : row + 1], dtype=torch.long)
+        with torch.no_grad():
+            out = model(ids[:, :length], use_cache=True)
+            expected = [out.logits[0, -1]]
+            for i in range(4):
+                at = length + i
+                out = model(
+                    ids[:, at : at + 1], past_key_values=out.past_key_values, use_cache=True
+                )
+                expected.append(out.logits[0, -1])
+        got = np.stack([logits[row] for logits in ours])
+        np.testing.assert_allclose(got, np.stack(expected), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen3", "gemma3", "qwen3-moe"])
+def test_gradients(tiny_model, variant, tmp_path):
+    """Of the mean log-probability of the next token, every parameter within 1e-3 of torch's."""
+    import torch
+
+    model, _, config, params = tiny_model(variant)
+    rows = _rows()
+    tokens = rows["tokens"][:1]
+
+    def ours(params):
+        hidden = decoder.hidden(
+            config, params, tokens, rows["positions"][:1], rows["visible_until"][:1], remat="full"
+        )
+        logp, _ = head.token_logprobs(
+            hidden[0, :-1],
+            decoder.unembedding(params),
+            tokens[0, 1:],
+            softcap=config.logit_softcap,
+            chunk=5,
+        )
+        return -jnp.mean(logp)
+
+    ids = torch.tensor(tokens, dtype=torch.long)
+    loss = torch.nn.functional.cross_entropy(model(ids).logits[0, :-1], ids[0, 1:])
+    weights = [value.detach().clone() for value in model.parameters()]
+    loss.backward()
+    try:
+        with torch.no_grad():  # gradients reach our layout as if they were weights
+            for value in model.parameters():
+                value.copy_(value.grad)
+        model.save_pretrained(tmp_path)
+    finally:
+        with torch.no_grad():
+            for value, weight in zip(model.parameters(), weights, strict=True):
+                value.copy_(weight)
+                value.grad = None
+    expected = huggingface.load(tmp_path)[1]
+    got_loss, got = jax.jit(jax.value_and_grad(ours))(params)
+    assert got_loss == pytest.approx(loss.item(), abs=1e-5)
+
+    def close(path, a, b):
+        scale = jnp.abs(b).max()
+        assert scale > 0, path
+        assert jnp.abs(a - b).max() < 1e-3 * scale, path
+
+    jax.tree_util.tree_map_with_path(close, got, expected)

@@ -1,0 +1,144 @@
+"""Tiny random models of every family, made by transformers: the oracle of the parity tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+_BASE = dict(
+    vocab_size=97,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=64,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+)
+_WIDE = dict(_BASE, head_dim=12)
+_DEEPSEEK = dict(
+    _BASE,
+    num_hidden_layers=3,
+    num_key_value_heads=4,
+    n_routed_experts=8,
+    n_shared_experts=2,
+    num_experts_per_tok=3,
+    moe_intermediate_size=24,
+    kv_lora_rank=16,
+    qk_nope_head_dim=8,
+    qk_rope_head_dim=4,
+    v_head_dim=6,
+    first_k_dense_replace=1,
+    n_group=4,
+    topk_group=2,
+    routed_scaling_factor=1.5,
+)
+
+
+def _rope(kind: str, **values: Any) -> dict[str, Any]:
+    return dict(rope_parameters=dict(rope_type=kind, rope_theta=1e4, **values))
+
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", _WIDE),
+    "llama-linear": ("LlamaConfig", dict(_BASE, **_rope("linear", factor=4.0))),
+    "llama-llama3": (
+        "LlamaConfig",
+        dict(
+            _BASE,
+            tie_word_embeddings=True,
+            attention_bias=True,
+            mlp_bias=True,
+            **_rope(
+                "llama3",
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=16,
+            ),
+        ),
+    ),
+    "mistral": ("MistralConfig", dict(_WIDE, sliding_window=5)),
+    "smollm3": ("SmolLM3Config", dict(_BASE, num_hidden_layers=4)),
+    "qwen2-yarn": (
+        "Qwen2Config",
+        dict(
+            _BASE,
+            use_sliding_window=True,
+            sliding_window=5,
+            max_window_layers=1,
+            **_rope("yarn", factor=2.0, original_max_position_embeddings=32),
+        ),
+    ),
+    "qwen3": ("Qwen3Config", _WIDE),
+    "qwen3-moe": (
+        "Qwen3MoeConfig",
+        dict(
+            _WIDE,
+            num_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            norm_topk_prob=True,
+            mlp_only_layers=[0],
+        ),
+    ),
+    "gemma2": ("Gemma2Config", dict(_WIDE, sliding_window=5, query_pre_attn_scalar=16)),
+    "gemma3": (
+        "Gemma3TextConfig",
+        dict(_WIDE, num_hidden_layers=6, sliding_window=5, query_pre_attn_scalar=16),
+    ),
+    "olmo2": ("Olmo2Config", _BASE),
+    "phi3": ("Phi3Config", dict(_BASE, sliding_window=5)),
+    "phi4-longrope": (
+        "Phi3Config",
+        dict(
+            _BASE,
+            original_max_position_embeddings=4,  # shorter than any sequence of the tests
+            **_rope(
+                "longrope",
+                partial_rotary_factor=0.5,
+                short_factor=[1.0, 1.5],
+                long_factor=[2.0, 4.0],
+                original_max_position_embeddings=4,  # shorter than any sequence of the tests
+            ),
+        ),
+    ),
+    "deepseek-v2": (
+        "DeepseekV2Config",
+        dict(_DEEPSEEK, q_lora_rank=None, topk_method="group_limited_greedy"),
+    ),
+    "deepseek-v3": (
+        "DeepseekV3Config",
+        dict(
+            _DEEPSEEK,
+            q_lora_rank=12,
+            **_rope(
+                "yarn",
+                factor=4.0,
+                original_max_position_embeddings=16,
+                mscale=1.0,
+                mscale_all_dim=0.7,
+            ),
+        ),
+    ),
+}
+"""Name to class and arguments of a transformers config."""
+
+
+def make(config_class: str, arguments: dict[str, Any], directory: Path) -> Any:
+    """A torch model whose every parameter is away from its special value, saved to `directory`."""
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(0)
+    config = getattr(transformers, config_class)(**arguments)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for name, value in [*model.named_parameters(), *model.named_buffers()]:
+            if name.endswith(("weight", "bias", "_proj")):
+                value.add_(0.2 * torch.randn_like(value))
+    model.save_pretrained(directory)
+    return model.eval()
