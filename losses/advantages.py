@@ -12,6 +12,8 @@ import jax.numpy as jnp
 
 from losses.masking import as_float, where_valid
 
+KIND = "advantage"
+
 BASELINES = ("group", "batch", "none", "leave_one_out")
 SCALES = ("group", "batch", "none")
 

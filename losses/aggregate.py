@@ -19,6 +19,8 @@ import jax.numpy as jnp
 
 from losses.masking import as_float, row_count, where_valid
 
+KIND = "aggregation"
+
 MODES = (
     "token-mean",
     "token-sum",

@@ -19,8 +19,10 @@ term* use k2, a straight-through form, or the full-vocabulary KL. All map `[B, T
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, bounded_exp, constant
+from losses.masking import as_float, bounded_exp, constant, expectation
 from losses.masking import ratio as importance_ratio
+
+KIND = "divergence"
 
 
 def k1(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
@@ -151,7 +153,7 @@ def reverse_kl(logits: jax.Array, ref_logits: jax.Array) -> jax.Array:
       `[...]` nats.
     """
     logp, ref_logp = _log_softmax(logits), _log_softmax(constant(ref_logits))
-    return _expectation(logp, logp - ref_logp)
+    return expectation(logp, logp - ref_logp)
 
 
 def forward_kl(logits: jax.Array, ref_logits: jax.Array) -> jax.Array:
@@ -168,7 +170,7 @@ def forward_kl(logits: jax.Array, ref_logits: jax.Array) -> jax.Array:
       `[...]` nats.
     """
     logp, ref_logp = _log_softmax(logits), _log_softmax(constant(ref_logits))
-    return _expectation(ref_logp, ref_logp - logp)
+    return expectation(ref_logp, ref_logp - logp)
 
 
 def _straight_through(value: jax.Array, gradient: jax.Array) -> jax.Array:
@@ -177,9 +179,3 @@ def _straight_through(value: jax.Array, gradient: jax.Array) -> jax.Array:
 
 def _log_softmax(logits: jax.Array) -> jax.Array:
     return jax.nn.log_softmax(as_float(logits), axis=-1)
-
-
-def _expectation(logp: jax.Array, x: jax.Array) -> jax.Array:
-    """Expectation under `exp(logp)`; a token of probability 0 contributes 0 even if `x` is inf."""
-    supported = jnp.isfinite(logp)
-    return jnp.sum(jnp.where(supported, jnp.exp(logp) * jnp.where(supported, x, 0.0), 0.0), axis=-1)

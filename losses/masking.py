@@ -78,3 +78,9 @@ def constant(x: jax.Array) -> jax.Array:
 def indicator(x: jax.Array) -> jax.Array:
     """A bool array as 0/1 float32, for metrics and weights."""
     return jax.lax.stop_gradient(jnp.asarray(x).astype(jnp.float32))
+
+
+def expectation(logp: jax.Array, x: jax.Array) -> jax.Array:
+    """Sum over the last axis of `exp(logp) x`; where the probability is 0, `x` may be inf."""
+    supported = jnp.isfinite(logp)
+    return jnp.sum(jnp.where(supported, jnp.exp(logp) * jnp.where(supported, x, 0.0), 0.0), axis=-1)

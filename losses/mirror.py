@@ -14,6 +14,8 @@ from losses.masking import as_float, bounded_exp, constant, row_sum
 from losses.policy import Objective
 from losses.sequence import sequence_log_ratio
 
+KIND = "policy"
+
 
 def kimi_opmd(
     logp: jax.Array,

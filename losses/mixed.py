@@ -11,6 +11,8 @@ from losses.masking import as_float, bounded_exp, constant, indicator
 from losses.masking import ratio as importance_ratio
 from losses.policy import Objective, clipped_surrogate, ppo_clip
 
+KIND = "supervised"
+
 
 def sft(logp: jax.Array, *, weights: jax.Array | None = None) -> Objective:
     """Weighted supervised fine-tuning: the negative log-likelihood.

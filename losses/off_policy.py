@@ -13,6 +13,8 @@ from losses.masking import ratio as importance_ratio
 from losses.policy import Objective, clipped_surrogate
 from losses.sequence import sequence_log_ratio
 
+KIND = "policy"
+
 
 def aipo(
     logp: jax.Array,

@@ -18,6 +18,8 @@ from losses import divergence
 from losses.masking import as_float, constant, indicator
 from losses.masking import ratio as importance_ratio
 
+KIND = "policy"
+
 Objective = tuple[jax.Array, dict[str, jax.Array]]
 
 

@@ -13,6 +13,8 @@ from losses.masking import as_float, bounded_exp, constant, indicator, row_mean,
 from losses.masking import ratio as importance_ratio
 from losses.policy import Objective, clipped_surrogate
 
+KIND = "policy"
+
 
 def sequence_log_ratio(
     logp: jax.Array, behavior_logp: jax.Array, *, mask: jax.Array, mean: bool = False

@@ -11,6 +11,8 @@ from losses.masking import as_float, constant, indicator, row_sum, where_valid
 from losses.masking import ratio as importance_ratio
 from losses.policy import Objective, clipped_surrogate
 
+KIND = "policy"
+
 
 def cispo(
     logp: jax.Array,

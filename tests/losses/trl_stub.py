@@ -1,10 +1,12 @@
 """Runs TRL's own loss code on given log-probabilities: trainers without model or data."""
 
 import ast
+import contextlib
 import inspect
 import textwrap
 from collections import defaultdict
 from types import SimpleNamespace as Arrays
+from unittest import mock
 
 import pytest
 
@@ -96,3 +98,56 @@ def importance_ratio(d: Arrays, mode: str, low, high):
     }  # fmt: skip
     exec(code, vars(grpo_trainer) | scope, result := {})
     return result["vllm_importance_sampling_ratio"]
+
+
+def preference_loss(trainer_class, d: Arrays, inputs: dict | None = None, **attributes):
+    """Loss and gradient in logp of `DPOTrainer` or `KTOTrainer._compute_loss`.
+
+    A DPO batch holds the chosen rows first, then the rejected ones.
+    """
+    logp, mask = tensor(d.logp, grad=True), tensor(d.mask)
+
+    def answer(x):
+        zeros = torch.zeros_like(x)
+        return Arrays(log_probs=torch.where(mask, x, 0), entropy=zeros, mean_logits=zeros,
+                      is_top1=mask)  # fmt: skip
+
+    settings = {
+        "beta": 0.3, "label_smoothing": 0.0, "loss_weights": [1.0], "ld_alpha": None,
+        "precompute_ref_logps": False, "f_divergence_type": "reverse_kl", "use_weighting": False,
+        "args": Arrays(gradient_checkpointing_kwargs=None), "ref_model": None,
+    } | attributes  # fmt: skip
+    trainer = bare(trainer_class, **settings)
+    ids = torch.zeros(len(logp), logp.shape[1] + 1, dtype=torch.long)
+    completion = torch.cat([ids[:, :1], mask.long()], 1)
+    batch = {"input_ids": ids, "attention_mask": ids + 1, "completion_mask": completion}
+
+    class Policy:
+        training = True
+
+        def __call__(self, **_):
+            return answer(logp)
+
+    trainer.model = Policy()
+    trainer.ref_model = lambda **_: answer(tensor(d.ref_logp))
+    undisturbed = {"disable_gradient_checkpointing": lambda *_: contextlib.nullcontext(),
+                   "is_peft_model": lambda _: False}  # fmt: skip
+    with mock.patch.dict(trainer_class._compute_loss.__globals__, undisturbed):
+        loss = trainer._compute_loss(trainer.model, batch | (inputs or {}), False)
+    loss.backward()
+    return loss.item(), logp.grad.numpy()
+
+
+def reference_free_loss(trainer_class, chosen, rejected, nll: bool, **attributes):
+    """Loss and gradients of `CPOTrainer` or `ORPOTrainer`, from responses' log-probabilities.
+
+    `nll` says whether their likelihood term is the mean over the chosen responses.
+    """
+    chosen, rejected = tensor(chosen, grad=True), tensor(rejected, grad=True)
+    zeros = torch.zeros(1)
+    trainer = bare(trainer_class, **{"alpha": 0.0, "label_smoothing": 0.0} | attributes)
+    likelihood = -chosen.mean() if nll else zeros.sum()
+    trainer.concatenated_forward = lambda *_: (chosen, rejected, zeros, zeros, likelihood)
+    loss, _ = trainer.get_batch_loss_metrics(trainer.model, {})
+    loss.backward()
+    return loss.item(), chosen.grad.numpy(), rejected.grad.numpy()

@@ -1,0 +1,90 @@
+"""The table of everything in `losses`, read from the functions themselves.
+
+Every public function of a module of `losses` is a row: its docstring gives the summary, the formula
+and the paper, its module the kind (the module's `KIND`, or its name). Nothing is registered.
+"""
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from types import ModuleType
+
+import losses
+
+HELPERS = ("masking",)
+"""Modules of arithmetic that objectives share; their functions are not objectives."""
+
+_HEADER = """# Losses
+
+Generated from the docstrings by `python -m launch.losses_table > docs/losses.md`; do not edit.
+
+Arrays in, unreduced arrays out: reduce with `losses.aggregate`. `[B, T]` is batch by tokens.
+"""
+
+
+def rows() -> list[dict[str, str]]:
+    """One object per public function, ordered by kind, module and place in the file.
+
+    Returns:
+      Objects with `name`, `kind`, `paper`, `module`, `summary` and `formula`; a field that the
+      docstring does not give is empty.
+    """
+    return [_row(module, function) for module in modules() for function in functions(module)]
+
+
+def modules() -> Iterator[ModuleType]:
+    """The modules of `losses`, helpers left out, ordered by kind and then by name."""
+    names = [m.name for m in pkgutil.iter_modules(losses.__path__) if m.name not in HELPERS]
+    found = [importlib.import_module(f"losses.{name}") for name in names]
+    yield from sorted(found, key=lambda m: (_kind(m), m.__name__))
+
+
+def functions(module: ModuleType) -> list[Callable]:
+    """The public functions that a module defines (not those it imports), in order."""
+    return [
+        f
+        for name, f in vars(module).items()
+        if inspect.isfunction(f) and f.__module__ == module.__name__ and not name.startswith("_")
+    ]
+
+
+def markdown() -> str:
+    """The table as a document: one section a kind, one row a function."""
+    parts, kind = [_HEADER], None
+    for row in rows():
+        if row["kind"] != kind:
+            kind = row["kind"]
+            parts.append(f"\n## {kind[0].upper()}{kind[1:]}\n")
+            parts.append("| function | what it is | formula | paper |\n|---|---|---|---|")
+        function = f"`{row['module']}.{row['name']}`"
+        cells = (function, row["summary"], row["formula"], row["paper"])
+        parts.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    return "\n".join(parts) + "\n"
+
+
+def _row(module: ModuleType, function: Callable) -> dict[str, str]:
+    doc = inspect.getdoc(function) or ""
+    return {
+        "name": function.__name__,
+        "kind": _kind(module),
+        "paper": _field(doc, "Paper"),
+        "module": module.__name__,
+        "summary": doc.partition("\n")[0],
+        "formula": _field(doc, "Formula"),
+    }
+
+
+def _kind(module: ModuleType) -> str:
+    return getattr(module, "KIND", module.__name__.rpartition(".")[2])
+
+
+def _field(doc: str, name: str) -> str:
+    """The text after `name:`, with its indented continuation lines joined."""
+    match = re.search(rf"^{name}: (.*(?:\n +.*)*)", doc, re.MULTILINE)
+    return re.sub(r"\s+", " ", match[1]).strip() if match else ""
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -1,0 +1,188 @@
+"""Terms beside the objective: entropy, logit scale, length, calibration.
+
+Entropies and the z-loss are per token, in nats; length and confidence terms are per sequence and
+shape rewards.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from losses.masking import as_float, constant, expectation, where_valid
+
+KIND = "regulariser"
+
+
+def entropy(logits: jax.Array) -> jax.Array:
+    """Exact entropy of the next-token distribution.
+
+    Formula: `-sum_v pi(v) log pi(v)`
+    Paper: Williams & Peng 1991, "Function optimization using connectionist RL algorithms"
+
+    Args:
+      logits: `[..., V]`; tokens at -inf count nothing.
+
+    Returns:
+      `[...]` nats.
+    """
+    logp = jax.nn.log_softmax(as_float(logits), axis=-1)
+    return -expectation(logp, logp)
+
+
+def entropy_chunked(hidden: jax.Array, kernel: jax.Array, *, chunk_size: int = 256) -> jax.Array:
+    """`entropy(hidden @ kernel)` with the logits of only `chunk_size` tokens alive at a time.
+
+    The backward pass recomputes each chunk, so the memory is that of one chunk in both passes.
+
+    Formula: `-sum_v pi(v) log pi(v)`, `pi = softmax(h W)`
+    Paper: (an implementation of `entropy`)
+
+    Args:
+      hidden: `[..., D]`.
+      kernel: `[D, V]`.
+      chunk_size: tokens per chunk.
+
+    Returns:
+      `[...]` nats.
+    """
+
+    @jax.checkpoint
+    def one(h: jax.Array) -> jax.Array:
+        return entropy(jnp.dot(h, kernel, preferred_element_type=jnp.float32))
+
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    return jax.lax.map(one, flat, batch_size=chunk_size).reshape(hidden.shape[:-1])
+
+
+def high_entropy_mask(entropy: jax.Array, *, mask: jax.Array, fraction: float = 0.2) -> jax.Array:
+    """Marks the tokens at which the policy hesitates most: the forks worth training on.
+
+    Formula: `m_t and H_t >= quantile(H, 1 - fraction)` over the tokens of the call
+    Paper: Wang et al. 2025, "Beyond the 80/20 Rule"
+
+    Args:
+      entropy: `[B, T]` nats.
+      mask: `[B, T]`.
+      fraction: share of the tokens kept.
+
+    Returns:
+      `[B, T]` bool.
+    """
+    entropy = where_valid(mask, constant(entropy), jnp.nan)
+    return entropy >= jnp.nanquantile(entropy, 1.0 - fraction)
+
+
+def z_loss(logits: jax.Array) -> jax.Array:
+    """Keeps the softmax normaliser near 1, so that logits do not drift.
+
+    Formula: `(log sum_v exp z_v)^2`
+    Paper: Chowdhery et al. 2022, "PaLM: Scaling Language Modeling with Pathways"
+
+    Args:
+      logits: `[..., V]`.
+
+    Returns:
+      `[...]`.
+    """
+    return jnp.square(jax.nn.logsumexp(as_float(logits), axis=-1))
+
+
+def overlong_penalty(lengths: jax.Array, *, max_length: int, buffer: int) -> jax.Array:
+    """DAPO's soft overlong punishment, to be added to the reward.
+
+    Formula: `0` up to `L - c`, `(L - c - n) / c` up to `L`, `-1` beyond
+    Paper: Yu et al. 2025, "DAPO: An Open-Source LLM Reinforcement Learning System at Scale"
+
+    Args:
+      lengths: `[N]` tokens.
+      max_length: `L`.
+      buffer: `c`, above 0.
+
+    Returns:
+      `[N]` in `[-1, 0]`.
+    """
+    return jnp.clip((max_length - buffer - as_float(lengths)) / buffer, -1.0, 0.0)
+
+
+def relative_length_reward(
+    rewards: jax.Array,
+    lengths: jax.Array,
+    group_ids: jax.Array,
+    *,
+    num_groups: int,
+    threshold: float = 0.5,
+) -> jax.Array:
+    """Kimi k1.5's length reward: among a prompt's samples, shorter is better if it is correct.
+
+    Formula: `u = 1/2 - (n - n_min) / (n_max - n_min)`; `u` if correct, `min(0, u)` else; 0 if all
+      lengths of the group are equal
+    Paper: Kimi Team 2025, "Kimi k1.5: Scaling Reinforcement Learning with LLMs"
+
+    Args:
+      rewards: `[N]`; correct means at least `threshold`.
+      lengths: `[N]` tokens.
+      group_ids: `[N]` int32 in `[0, num_groups)`.
+      num_groups: static.
+      threshold: least reward that counts as correct.
+
+    Returns:
+      `[N]` in `[-1/2, 1/2]`, to be weighted and added to the reward.
+    """
+    lengths = as_float(lengths)
+    longest = jax.ops.segment_max(lengths, group_ids, num_groups)[group_ids]
+    shortest = jax.ops.segment_min(lengths, group_ids, num_groups)[group_ids]
+    spread = longest - shortest
+    u = 0.5 - (lengths - shortest) / jnp.where(spread > 0, spread, 1.0)
+    u = jnp.where(rewards >= threshold, u, jnp.minimum(u, 0.0))
+    return jnp.where(spread > 0, u, 0.0)
+
+
+def target_length_penalty(
+    lengths: jax.Array, target: jax.Array, *, weight: float = 3e-4
+) -> jax.Array:
+    """L1's length control: the reward falls with the distance from the length asked for.
+
+    Formula: `-weight |n - n_target|`
+    Paper: Aggarwal & Welleck 2025, "L1: Controlling How Long A Reasoning Model Thinks" (LCPO)
+
+    Args:
+      lengths: `[N]` tokens.
+      target: `[N]` or scalar tokens.
+      weight: reward per token.
+
+    Returns:
+      `[N]`, nonpositive.
+    """
+    return -weight * jnp.abs(as_float(lengths) - target)
+
+
+def brier(confidence: jax.Array, correct: jax.Array) -> jax.Array:
+    """Brier score of a stated confidence: proper and bounded. Smaller is better.
+
+    Formula: `(q - 1[correct])^2`
+    Paper: Brier 1950, "Verification of forecasts expressed in terms of probability"
+
+    Args:
+      confidence: `[...]` in `[0, 1]`.
+      correct: `[...]` 0/1.
+
+    Returns:
+      `[...]` in `[0, 1]`.
+    """
+    return jnp.square(as_float(confidence) - constant(correct))
+
+
+def calibrated_reward(correct: jax.Array, confidence: jax.Array) -> jax.Array:
+    """RLCR's reward: right answers, stated with the right confidence.
+
+    Formula: `1[correct] - (q - 1[correct])^2`
+    Paper: Damani et al. 2025, "Beyond Binary Rewards: Training LMs to Reason About Their
+      Uncertainty" (RLCR)
+
+    Args:
+      correct: `[...]` 0/1.
+      confidence: `[...]` in `[0, 1]`.
+
+    Returns:
+      `[...]` in `[-1, 1]`.
+    """
+    return as_float(correct) - brier(confidence, correct)

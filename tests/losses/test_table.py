@@ -1,0 +1,75 @@
+"""The table is read from the code, and the document in the repository is that table."""
+
+import json
+import pathlib
+import types
+
+import jax
+import pytest
+
+from launch import losses_table
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def test_the_document_is_up_to_date():
+    document = (ROOT / "docs" / "losses.md").read_text()
+    assert document == losses_table.markdown(), (
+        "run `python -m launch.losses_table > docs/losses.md`"
+    )
+
+
+def test_every_function_states_its_formula_and_paper():
+    rows = losses_table.rows()
+    assert json.loads(json.dumps(rows)) == rows
+    for row in rows:
+        assert row["name"] and row["kind"] and row["summary"].endswith("."), row
+        assert row["formula"].startswith("`") or row["formula"].startswith("value `"), row
+        assert row["paper"], row
+    names = {(row["module"], row["name"]) for row in rows}
+    assert len(names) == len(rows)
+    assert {("losses.policy", "ppo_clip"), ("losses.divergence", "k3")} <= names
+    assert not any(row["module"] == "losses.masking" for row in rows)
+
+
+def test_a_new_function_needs_no_registration(monkeypatch):
+    module = types.ModuleType("losses.invented")
+    source = '''
+def novel(logp):
+    """A new objective.
+
+    Formula: `-log pi_t`,
+      `t` a token
+    Paper: Nobody 2030, "A title
+      over two lines"
+
+    Args:
+      logp: `[B, T]`.
+    """
+    return -logp
+
+def _private(logp):
+    return logp
+
+def bare(logp):
+    return logp
+'''
+    exec(source, vars(module))
+    module.imported = jax.jit
+    monkeypatch.setattr(losses_table, "modules", lambda: [module])
+    novel, bare = losses_table.rows()
+    assert novel["name"] == "novel" and novel["kind"] == "invented"
+    assert novel["formula"] == "`-log pi_t`, `t` a token"
+    assert novel["paper"] == 'Nobody 2030, "A title over two lines"'
+    assert bare["paper"] == "" and bare["name"] == "bare"
+
+
+def test_bars_are_escaped_in_the_document():
+    for line in losses_table.markdown().splitlines():
+        if line.startswith("| `losses."):
+            assert line.replace(r"\|", "").count("|") == 5, line
+
+
+@pytest.mark.parametrize("kind", ["policy", "advantage", "divergence", "preference", "value"])
+def test_kinds_of_the_literature_are_there(kind):
+    assert any(row["kind"] == kind for row in losses_table.rows())
