@@ -1,0 +1,191 @@
+"""Directories of safetensors: round trips, shards, the mesh, and what must not load."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from safetensors import numpy as files
+
+from models import decoder, hf_config, huggingface, load
+from models.config import DecoderConfig, RopeScaling
+from tests.models import tiny
+
+
+def _bytes(directory):
+    tensors = {}
+    for file in directory.glob("*.safetensors"):
+        tensors |= files.load_file(file)
+    return {name: (value.dtype, value.shape, value.tobytes()) for name, value in tensors.items()}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
+def test_round_trip_is_bit_equal(tiny_model, variant, tmp_path):
+    """HF, ours, HF: the same bytes, in files that transformers loads without a warning."""
+    import torch
+    import transformers
+
+    model, directory, config, params = tiny_model(variant)
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    huggingface.save(tmp_path, config, params, extra=ids, max_shard_bytes=20_000)
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    assert _bytes(tmp_path) == _bytes(directory)
+    assert huggingface.read_config(tmp_path) == config
+
+    again, report = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, attn_implementation="eager", output_loading_info=True
+    )
+    assert not any(report.values()), report
+    tokens = torch.arange(3, 15)[None]
+    with torch.no_grad():
+        assert torch.equal(again(tokens).logits, model(tokens).logits)
+
+
+CONFIG = DecoderConfig(
+    vocab_size=11,
+    hidden_size=8,
+    intermediate_size=12,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=4,
+    tie_embeddings=False,
+)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    params = decoder.init(CONFIG, jax.random.key(0))
+    huggingface.save(tmp_path, CONFIG, params)
+    return tmp_path, params
+
+
+def test_bf16_files_round_trip(tmp_path, saved):
+    rounded = jax.tree.map(lambda a: a.astype("bfloat16"), saved[1])
+    first, second = tmp_path / "a", tmp_path / "b"
+    huggingface.save(first, CONFIG, rounded, dtype="bfloat16")
+    huggingface.save(second, *huggingface.load(first), dtype="bfloat16")
+    assert _bytes(first) == _bytes(second)
+    assert {str(dtype) for dtype, _, _ in _bytes(first).values()} == {"bfloat16"}
+
+
+def test_parameters_go_straight_to_their_shardings(saved):
+    directory, params = saved
+    mesh = Mesh(np.array(jax.devices()), ("fsdp",))
+
+    def place(config):
+        axes = decoder.abstract(config)[1]
+        return jax.tree.map(
+            lambda names: NamedSharding(
+                mesh, PartitionSpec(*("fsdp" if n == "embed" else None for n in names))
+            ),
+            axes,
+            is_leaf=lambda x: isinstance(x, tuple),
+        )
+
+    config, got = load.load(str(directory), shardings=place)
+    assert config == CONFIG
+    jax.tree.map(np.testing.assert_array_equal, got, params)
+    same = jax.tree.map(lambda a, s: a.sharding.is_equivalent_to(s, a.ndim), got, place(CONFIG))
+    assert all(jax.tree.leaves(same))
+
+
+def _edit(directory, change):
+    tensors = files.load_file(directory / "model.safetensors")
+    change(tensors)
+    files.save_file(tensors, directory / "model.safetensors")
+
+
+def test_missing_and_unmapped_tensors_are_listed(saved):
+    def change(tensors):
+        tensors["model.layers.1.mlp.fancy.weight"] = tensors.pop("model.norm.weight")
+        tensors["lm_head.weight"] = tensors["lm_head.weight"][:, :4].copy()
+
+    _edit(saved[0], change)
+    with pytest.raises(ValueError) as error:
+        huggingface.load(saved[0])
+    for part in (
+        "missing tensors ['model.norm.weight']",
+        "unmapped tensors ['model.layers.1.mlp.fancy.weight']",
+        "'lm_head.weight': '(11, 4), not (11, 8)'",
+    ):
+        assert part in str(error.value)
+
+
+def test_a_repeated_tied_embedding_must_be_the_embedding(saved):
+    directory, _ = saved
+    raw = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(raw | {"tie_word_embeddings": True}))
+    with pytest.raises(ValueError, match="differs from the embedding"):
+        huggingface.load(directory)
+
+    def repeat(tensors):
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+
+    _edit(directory, repeat)
+    assert "head" not in huggingface.load(directory)[1]
+
+
+def test_derived_buffers_are_left_out(saved):
+    def change(tensors):
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(2, np.float32)
+
+    _edit(saved[0], change)
+    huggingface.load(saved[0])
+
+
+RAW = {
+    "model_type": "llama",
+    "vocab_size": 11,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+
+
+def test_what_an_old_config_leaves_out():
+    config = hf_config.read(RAW)
+    assert (config.num_kv_heads, config.head_dim, config.tie_embeddings) == (2, 4, False)
+
+
+def test_yarn_as_qwen_documents_it():
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    config = hf_config.read({**RAW, "model_type": "qwen2", "rope_scaling": scaling})
+    assert config.rope_scaling == RopeScaling("yarn", factor=4.0, original_max_positions=32768)
+
+
+def test_a_window_longer_than_the_context_is_none():
+    config = hf_config.read({**RAW, "model_type": "mistral", "sliding_window": 4096})
+    assert config.local_layers == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "bert"}, "model_type='bert' is not one of"),
+        ({"hidden_act": "relu2"}, "hidden_act='relu2'"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type='dynamic'"),
+        ({"vocab_size": None}, "lacks 'vocab_size'"),
+        ({"model_type": "qwen3_moe", "num_experts": 4}, "lacks 'num_experts_per_tok'"),
+        ({"num_key_value_heads": 3}, "num_kv_heads=3"),
+    ],
+)
+def test_unsupported_configs_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        hf_config.read({**RAW, **change})
+
+
+def test_a_directory_without_weights(saved):
+    directory, _ = saved
+    (directory / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="no safetensors"):
+        huggingface.load(directory)
+    shutil.rmtree(directory)
+    with pytest.raises(FileNotFoundError, match="neither a path nor one of"):
+        load.load(str(directory))
