@@ -193,7 +193,7 @@ def test_mutation_no_perturbed_answer_passes_unless_it_is_right(task):
                     assert score.error is None
                     assert (score.value == 1.0) <= right, (problem, answer, score)
                     rejected += score.value < 1.0
-    assert rejected > 50 or task.name == "format_following"
+    assert rejected > 25 or task.name == "format_following"
 
 
 def test_format_following_each_constraint_notices_its_own_breach():
