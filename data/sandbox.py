@@ -208,6 +208,7 @@ def _bubble(scratch: str, limits: Limits, user: int, command: list[str]) -> list
             if path.is_dir()
             else ["--ro-bind", str(path), inside]
         )
+    wrapped += ["--remount-ro", "/", "--remount-ro", "/dev"]  # no other place to fill with data
     return [*wrapped, "--chdir", "/scratch", "--", *command]
 
 

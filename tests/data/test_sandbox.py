@@ -155,7 +155,15 @@ def test_files_outside_are_hidden_or_read_only_and_links_lead_nowhere(isolation,
     for path in (str(secret), "/etc/passwd", "/etc/shadow", "/root/.ssh", str(Path.cwd() / "data")):
         outcome = shell(f"ln -s {path} link; cat link link/*; cat {path}", isolation)
         assert outcome.status != 0 and outcome.stdout == ""
-    for path in ("/usr/x", "/bin/x", f"{sys.prefix}/x", "/etc/x", str(tmp_path / "x")):
+    for path in (
+        "/usr/x",
+        "/bin/x",
+        f"{sys.prefix}/x",
+        "/etc/x",
+        "/dev/shm/x",
+        "/dev/x",
+        str(tmp_path / "x"),
+    ):
         assert shell(f"echo x > {path}", isolation).status != 0 and not Path(path).exists()
     source = f"import os; os.chmod({sandbox._CHILD_INSIDE!r}, 0o777)"
     assert python(source, isolation).status != 0
