@@ -10,7 +10,7 @@ nothing under the group modes: `informative` marks the samples that do train, fo
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, where_valid
+from losses.masking import as_float, clean_rewards, constant, group_moments, where_valid
 
 KIND = "advantage"
 
@@ -54,10 +54,10 @@ def group_advantages(
         raise ValueError(f"baseline={baseline!r} is unknown; choose one of {', '.join(BASELINES)}")
     if scale not in SCALES:
         raise ValueError(f"scale={scale!r} is unknown; choose one of {', '.join(SCALES)}")
-    rewards, valid = _clean(rewards, valid)
+    rewards, valid = clean_rewards(rewards, valid)
     everyone = jnp.zeros_like(group_ids)
-    _, batch_mean, batch_std = _moments(rewards, everyone, 1, valid, ddof)
-    count, group_mean, group_std = _moments(rewards, group_ids, num_groups, valid, ddof)
+    _, batch_mean, batch_std = group_moments(rewards, everyone, 1, valid, ddof)
+    count, group_mean, group_std = group_moments(rewards, group_ids, num_groups, valid, ddof)
     match baseline:
         case "group":
             advantages = rewards - group_mean
@@ -93,26 +93,260 @@ def informative(
     Returns:
       `[N]` bool, False for invalid samples.
     """
-    rewards, valid = _clean(rewards, valid)
+    rewards, valid = clean_rewards(rewards, valid)
     high = jax.ops.segment_max(jnp.where(valid, rewards, -jnp.inf), group_ids, num_groups)
     low = jax.ops.segment_min(jnp.where(valid, rewards, jnp.inf), group_ids, num_groups)
     return (high > low)[group_ids] & valid
 
 
-def _clean(rewards: jax.Array, valid: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """Float rewards with invalid ones zeroed, and `valid` as a bool array."""
-    rewards = as_float(rewards)
-    valid = jnp.ones(rewards.shape, bool) if valid is None else jnp.asarray(valid, bool)
-    return where_valid(valid, rewards), valid
+def rloo(
+    rewards: jax.Array,
+    group_ids: jax.Array,
+    *,
+    num_groups: int,
+    valid: jax.Array | None = None,
+) -> jax.Array:
+    """RLOO: each sample against the mean of the others of its prompt, unscaled.
+
+    Formula: `r_i - mean_(j in g, j != i) r_j`
+    Paper: Ahmadian et al. 2024, "Back to Basics: Revisiting REINFORCE Style Optimization"; Kool et
+      al. 2019, "Buy 4 REINFORCE Samples, Get a Baseline for Free!"
+
+    Args:
+      rewards: `[N]`.
+      group_ids: `[N]` int32 in `[0, num_groups)`.
+      num_groups: static.
+      valid: `[N]` bool.
+
+    Returns:
+      `[N]`; 0 for a sample alone in its group.
+    """
+    return group_advantages(
+        rewards,
+        group_ids,
+        num_groups=num_groups,
+        baseline="leave_one_out",
+        scale="none",
+        valid=valid,
+    )
 
 
-def _moments(
-    x: jax.Array, group_ids: jax.Array, num_groups: int, valid: jax.Array, ddof: int
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Count, mean and standard deviation of each sample's group, `[N]` each, in two passes."""
-    weight = valid.astype(x.dtype)
-    count = jax.ops.segment_sum(weight, group_ids, num_groups)
-    mean = jax.ops.segment_sum(x * weight, group_ids, num_groups) / jnp.maximum(count, 1.0)
-    squares = jnp.square(x - mean[group_ids]) * weight
-    variance = jax.ops.segment_sum(squares, group_ids, num_groups) / jnp.maximum(count - ddof, 1.0)
-    return count[group_ids], mean[group_ids], jnp.sqrt(variance)[group_ids]
+def reinforce_pp(
+    rewards: jax.Array, *, valid: jax.Array | None = None, eps: float = 1e-8
+) -> jax.Array:
+    """REINFORCE++: no group, no critic; the rewards of the whole batch, normalised.
+
+    The paper takes the statistics over tokens of KL-penalised returns; for one reward a sample and
+    no penalty that is this, up to the weight of long samples.
+
+    Formula: `(r - mean_batch r) / (std_batch r + eps)`
+    Paper: Hu et al. 2025, "REINFORCE++: A Simple and Efficient Approach for Aligning LLMs"
+
+    Args:
+      rewards: `[N]`.
+      valid: `[N]` bool.
+      eps: added to the standard deviation.
+
+    Returns:
+      `[N]`, 0 for invalid samples.
+    """
+    return _whiten(*clean_rewards(rewards, valid), eps)
+
+
+def reinforce_pp_baseline(
+    rewards: jax.Array,
+    group_ids: jax.Array,
+    *,
+    num_groups: int,
+    valid: jax.Array | None = None,
+    eps: float = 1e-8,
+) -> jax.Array:
+    """REINFORCE++ with a baseline: centred by the group, normalised by the batch.
+
+    Formula: `(a - mean_batch a) / (std_batch a + eps)`, `a = r - mean_group r`
+    Paper: Hu et al. 2025, "REINFORCE++: A Simple and Efficient Approach for Aligning LLMs"
+
+    Args:
+      rewards: `[N]`.
+      group_ids: `[N]` int32.
+      num_groups: static.
+      valid: `[N]` bool.
+      eps: added to the standard deviation.
+
+    Returns:
+      `[N]`, 0 for invalid samples.
+    """
+    rewards, valid = clean_rewards(rewards, valid)
+    _, mean, _ = group_moments(rewards, group_ids, num_groups, valid, 1)
+    return _whiten(rewards - mean, valid, eps)
+
+
+def remax(
+    rewards: jax.Array, greedy_rewards: jax.Array, *, valid: jax.Array | None = None
+) -> jax.Array:
+    """ReMax: the reward of the greedy answer to the same prompt as baseline.
+
+    Formula: `r(x, y) - r(x, argmax-decoded y)`
+    Paper: Li et al. 2023, "ReMax: A Simple, Effective, and Efficient RL Method for Aligning LLMs"
+
+    Args:
+      rewards: `[N]`.
+      greedy_rewards: `[N]`, of the greedy answer to each sample's prompt.
+      valid: `[N]` bool, False if either reward is an error.
+
+    Returns:
+      `[N]`, 0 for invalid samples.
+    """
+    rewards, valid = clean_rewards(rewards, valid)
+    return where_valid(valid, rewards - where_valid(valid, as_float(greedy_rewards)))
+
+
+def opo(
+    rewards: jax.Array,
+    group_ids: jax.Array,
+    lengths: jax.Array,
+    *,
+    num_groups: int,
+    valid: jax.Array | None = None,
+) -> jax.Array:
+    """OPO: the variance-optimal baseline, when a gradient's norm grows with the length.
+
+    Formula: `r_i - sum_g(l r) / sum_g(l)`
+    Paper: Hao et al. 2025, "On-Policy RL with Optimal Reward Baseline"
+
+    Args:
+      rewards: `[N]`.
+      group_ids: `[N]` int32.
+      lengths: `[N]` action tokens.
+      num_groups: static.
+      valid: `[N]` bool.
+
+    Returns:
+      `[N]`, 0 for invalid samples.
+    """
+    rewards, valid = clean_rewards(rewards, valid)
+    weight = jnp.where(valid, as_float(lengths), 0.0)
+    total = jax.ops.segment_sum(weight * rewards, group_ids, num_groups)
+    weights = jax.ops.segment_sum(weight, group_ids, num_groups)
+    return where_valid(valid, rewards - (total / jnp.maximum(weights, 1.0))[group_ids])
+
+
+def gpg_advantages(
+    rewards: jax.Array,
+    group_ids: jax.Array,
+    *,
+    num_groups: int,
+    valid: jax.Array | None = None,
+) -> jax.Array:
+    """GPG: centred by the group, made up for the groups that train nothing.
+
+    Formula: `alpha (r - mean_g r)`, `alpha = samples / samples of groups whose rewards differ`
+    Paper: Chu et al. 2025, "GPG: A Simple and Strong RL Baseline for Model Reasoning"
+
+    Args:
+      rewards: `[N]`.
+      group_ids: `[N]` int32.
+      num_groups: static.
+      valid: `[N]` bool.
+
+    Returns:
+      `[N]`, 0 for invalid samples.
+    """
+    rewards, valid = clean_rewards(rewards, valid)
+    trains = informative(rewards, group_ids, num_groups=num_groups, valid=valid)
+    alpha = jnp.sum(valid) / jnp.maximum(jnp.sum(trains), 1)
+    _, mean, _ = group_moments(rewards, group_ids, num_groups, valid, 1)
+    return where_valid(valid, alpha.astype(rewards.dtype) * (rewards - mean))
+
+
+def gdpo(
+    reward_parts: jax.Array,
+    group_ids: jax.Array,
+    *,
+    num_groups: int,
+    weights: jax.Array | None = None,
+    valid: jax.Array | None = None,
+    eps: float = 1e-4,
+) -> jax.Array:
+    """GDPO: several rewards, each normalised in its group before they are added up.
+
+    Adding first would let the reward of largest spread drown the others.
+
+    Formula: `whiten_batch(sum_k w_k (r_k - mean_g r_k) / (std_g r_k + eps))`
+    Paper: Liu et al. 2026, "GDPO: Group reward-Decoupled Normalization Policy Optimization"
+
+    Args:
+      reward_parts: `[N, K]`.
+      group_ids: `[N]` int32.
+      num_groups: static.
+      weights: `[K]`; 1 when omitted.
+      valid: `[N]` bool.
+      eps: added to each standard deviation.
+
+    Returns:
+      `[N]`, 0 for invalid samples.
+    """
+    weights = jnp.ones(reward_parts.shape[1]) if weights is None else constant(weights)
+    valid = clean_rewards(reward_parts[:, 0], valid)[1]
+
+    def normalise(part: jax.Array) -> jax.Array:
+        return group_advantages(part, group_ids, num_groups=num_groups, valid=valid, eps=eps)
+
+    parts = jax.vmap(normalise, in_axes=1, out_axes=1)(reward_parts)
+    return _whiten(parts @ weights.astype(parts.dtype), valid, eps)
+
+
+def soft_advantages(
+    rewards: jax.Array,
+    group_ids: jax.Array,
+    *,
+    num_groups: int,
+    beta: float = 1.0,
+    valid: jax.Array | None = None,
+) -> jax.Array:
+    """Reward above the soft value, the log-partition function that KL-regularised RL implies.
+
+    Formula: `r_i - beta log mean_(j in g) exp(r_j / beta)`
+    Paper: Brantley et al. 2025, "Accelerating RL for LLM Reasoning with Optimal Advantage
+      Regression"; Pan et al. 2025, "Trinity-RFT" (OPMD)
+
+    Args:
+      rewards: `[N]`.
+      group_ids: `[N]` int32.
+      num_groups: static.
+      beta: temperature; large is the group's mean, small its maximum.
+      valid: `[N]` bool.
+
+    Returns:
+      `[N]`, 0 for invalid samples.
+    """
+    rewards, valid = clean_rewards(rewards, valid)
+    top = jax.ops.segment_max(jnp.where(valid, rewards, -jnp.inf), group_ids, num_groups)
+    top = jnp.where(jnp.isfinite(top), top, 0.0)[group_ids]
+    excess = jnp.exp(jnp.where(valid, rewards - top, 0.0) / beta)
+    _, mean, _ = group_moments(excess, group_ids, num_groups, valid, 0)
+    return where_valid(valid, rewards - top - beta * jnp.log(jnp.where(valid, mean, 1.0)))
+
+
+def whiten(advantages: jax.Array, *, mask: jax.Array, eps: float = 1e-8) -> jax.Array:
+    """Mean 0 and deviation 1 over the action tokens of the whole batch, and over nothing else.
+
+    Formula: `(A - mean A) / (std A + eps)` over `mask`
+    Paper: Schulman et al. 2017, "Proximal Policy Optimization Algorithms" (common practice)
+
+    Args:
+      advantages: `[B, T]` of the global batch.
+      mask: `[B, T]`.
+      eps: added to the standard deviation.
+
+    Returns:
+      `[B, T]`, 0 at masked tokens.
+    """
+    flat = clean_rewards(advantages.reshape(-1), mask.reshape(-1))
+    return _whiten(*flat, eps).reshape(advantages.shape)
+
+
+def _whiten(x: jax.Array, valid: jax.Array, eps: float) -> jax.Array:
+    """Normalised by all valid entries of `[N]`."""
+    _, mean, std = group_moments(x, jnp.zeros(x.shape, jnp.int32), 1, valid, 1)
+    return where_valid(valid, (x - mean) / (std + eps))

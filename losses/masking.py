@@ -84,3 +84,22 @@ def expectation(logp: jax.Array, x: jax.Array) -> jax.Array:
     """Sum over the last axis of `exp(logp) x`; where the probability is 0, `x` may be inf."""
     supported = jnp.isfinite(logp)
     return jnp.sum(jnp.where(supported, jnp.exp(logp) * jnp.where(supported, x, 0.0), 0.0), axis=-1)
+
+
+def clean_rewards(rewards: jax.Array, valid: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """Float rewards with invalid ones zeroed, and `valid` as a bool array."""
+    rewards = as_float(rewards)
+    valid = jnp.ones(rewards.shape, bool) if valid is None else jnp.asarray(valid, bool)
+    return where_valid(valid, rewards), valid
+
+
+def group_moments(
+    x: jax.Array, group_ids: jax.Array, num_groups: int, valid: jax.Array, ddof: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Count, mean and standard deviation of each sample's group, `[N]` each, in two passes."""
+    weight = valid.astype(x.dtype)
+    count = jax.ops.segment_sum(weight, group_ids, num_groups)
+    mean = jax.ops.segment_sum(x * weight, group_ids, num_groups) / jnp.maximum(count, 1.0)
+    squares = jnp.square(x - mean[group_ids]) * weight
+    variance = jax.ops.segment_sum(squares, group_ids, num_groups) / jnp.maximum(count - ddof, 1.0)
+    return count[group_ids], mean[group_ids], jnp.sqrt(variance)[group_ids]

@@ -1,0 +1,147 @@
+"""Group-relative credit for the steps and turns of multi-step episodes, without a critic.
+
+Arrays are `[N, S]`: N episodes of up to S steps (turns), `step_mask` nonzero on real ones. An
+advantage of a step is given to all tokens of that step (`to_tokens`). Invalid rewards are the
+caller's to mask out.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from losses.advantages import group_advantages
+from losses.masking import constant, where_valid
+
+KIND = "advantage"
+
+
+def discounted_returns(
+    step_rewards: jax.Array, *, step_mask: jax.Array, discount: float = 1.0
+) -> jax.Array:
+    """Reward to go of every step.
+
+    Formula: `G_k = r_k + gamma G_(k+1)`
+    Paper: Sutton & Barto 2018, "Reinforcement Learning: An Introduction"
+
+    Args:
+      step_rewards: `[N, S]`.
+      step_mask: `[N, S]`, a prefix of each row.
+      discount: gamma between steps.
+
+    Returns:
+      `[N, S]`, 0 at masked steps.
+    """
+    rewards = where_valid(step_mask, constant(step_rewards))
+
+    def step(following: jax.Array, reward: jax.Array) -> tuple[jax.Array, jax.Array]:
+        here = reward + discount * following
+        return here, here
+
+    _, returns = jax.lax.scan(step, jnp.zeros_like(rewards[:, 0]), rewards.T, reverse=True)
+    return where_valid(step_mask, returns.T)
+
+
+def gigpo(
+    rewards: jax.Array,
+    group_ids: jax.Array,
+    step_rewards: jax.Array,
+    state_ids: jax.Array,
+    *,
+    num_groups: int,
+    num_states: int,
+    step_mask: jax.Array,
+    discount: float = 0.95,
+    weight: float = 1.0,
+    scale: str = "group",
+    eps: float = 1e-4,
+) -> jax.Array:
+    """GiGPO: the episode's advantage in its group, plus the step's among steps from the same state.
+
+    Formula: `A_E + w A_S`, `A_E` of the episode's reward over the prompt's group, `A_S` of the
+      discounted return over all steps of the group that start from the same anchor state
+    Paper: Feng et al. 2025, "Group-in-Group Policy Optimization for LLM Agent Training"
+
+    Args:
+      rewards: `[N]` of episodes.
+      group_ids: `[N]` int32 in `[0, num_groups)`.
+      step_rewards: `[N, S]`.
+      state_ids: `[N, S]` int32 in `[0, num_states)`: equal for equal states *of the same group*.
+      num_groups, num_states: static.
+      step_mask: `[N, S]`.
+      discount: gamma between steps.
+      weight: of the step's advantage.
+      scale: `group` divides both by the standard deviation of their group, `none` does not.
+      eps: added to the standard deviation.
+
+    Returns:
+      `[N, S]`, 0 at masked steps; a state visited once has no step advantage.
+    """
+    episode = group_advantages(rewards, group_ids, num_groups=num_groups, scale=scale, eps=eps)
+    returns = discounted_returns(step_rewards, step_mask=step_mask, discount=discount)
+    step = group_advantages(
+        returns.reshape(-1),
+        state_ids.reshape(-1),
+        num_groups=num_states,
+        scale=scale,
+        valid=step_mask.reshape(-1),
+        eps=eps,
+    ).reshape(returns.shape)
+    return where_valid(step_mask, episode[:, None] + weight * step)
+
+
+def turn_advantages(
+    step_rewards: jax.Array,
+    group_ids: jax.Array,
+    *,
+    num_groups: int,
+    step_mask: jax.Array,
+    discount: float = 1.0,
+    scale: str = "group",
+    eps: float = 1e-4,
+) -> jax.Array:
+    """Turn-level group credit: each turn's reward normalised among the group's, then summed to go.
+
+    With two turns this is MT-GRPO: `A_1 = A_turn + gamma A_outcome`, `A_2 = A_outcome`; the sum
+    over more turns is our reading.
+
+    Formula: `sum_(j >= k) gamma^(j - k) (r_ij - mean_g r_j) / (std_g r_j + eps)`
+    Paper: Zeng et al. 2025, "Reinforcing Multi-Turn Reasoning in LLM Agents via Turn-Level Credit
+      Assignment"
+
+    Args:
+      step_rewards: `[N, S]`, the outcome on the last turn of the row.
+      group_ids: `[N]` int32 in `[0, num_groups)`.
+      num_groups: static.
+      step_mask: `[N, S]`; a turn is compared with the group's episodes that reached it.
+      discount: gamma between turns.
+      scale: `group` or `none`.
+      eps: added to the standard deviation.
+
+    Returns:
+      `[N, S]`, 0 at masked steps.
+    """
+
+    def normalise(rewards: jax.Array, valid: jax.Array) -> jax.Array:
+        return group_advantages(
+            rewards, group_ids, num_groups=num_groups, scale=scale, valid=valid, eps=eps
+        )
+
+    per_turn = jax.vmap(normalise, in_axes=1, out_axes=1)(step_rewards, step_mask)
+    return discounted_returns(per_turn, step_mask=step_mask, discount=discount)
+
+
+def to_tokens(step_advantages: jax.Array, step_ids: jax.Array, *, mask: jax.Array) -> jax.Array:
+    """Gives every action token the advantage of its step.
+
+    Formula: `A_t = A_(step of t)`
+    Paper: (a gather)
+
+    Args:
+      step_advantages: `[N, S]`.
+      step_ids: `[N, T]` int32 in `[0, S)`.
+      mask: `[N, T]`.
+
+    Returns:
+      `[N, T]`, 0 at masked tokens.
+    """
+    index = jnp.where(jnp.asarray(mask, bool), step_ids, 0)
+    return where_valid(mask, jnp.take_along_axis(step_advantages, index, axis=1))

@@ -1,0 +1,326 @@
+"""Advantages against plain loops over groups, and TRL's own lines."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from losses import advantages, credit, pass_rate
+
+FEW = settings(max_examples=10, deadline=None)
+seeds = st.integers(0, 9999)
+
+
+def batch(seed, binary=False):
+    """Ten samples of up to four interleaved groups (ids with gaps); two are invalid and NaN."""
+    rng = np.random.default_rng(seed)
+    rewards = rng.integers(0, 2, 10).astype(float) if binary else rng.normal(size=10)
+    valid = np.ones(10, bool)
+    valid[rng.choice(10, 2, replace=False)] = False
+    dirty = np.where(valid, rewards, np.nan)
+    return dirty, rng.choice([0, 1, 3, 6], 10), valid
+
+
+def by_group(rewards, groups, valid, f):
+    """`f` on the valid rewards of each group; 0 elsewhere."""
+    out = np.zeros(len(rewards))
+    for g in set(groups):
+        rows = np.flatnonzero((groups == g) & valid)
+        if len(rows):
+            out[rows] = f(rewards[rows])
+    return out
+
+
+def std(x, ddof=1):
+    return x.std(ddof=ddof) if len(x) > ddof else 0.0
+
+
+def normalised(x, eps=1e-8):
+    return (x - x.mean()) / (std(x) + eps)
+
+
+def close(got, want):
+    np.testing.assert_allclose(got, want, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("baseline", advantages.BASELINES)
+@pytest.mark.parametrize("scale", advantages.SCALES)
+@FEW
+@given(seed=seeds)
+def test_every_combination_of_baseline_and_scale(baseline, scale, seed):
+    rewards, groups, valid = batch(seed)
+    r = rewards[valid]
+    others = by_group(
+        rewards, groups, valid, lambda x: [x[i] - np.delete(x, i).mean() if len(x) > 1 else 0.0
+                                           for i in range(len(x))]
+    )  # fmt: skip
+    centred = {
+        "group": by_group(rewards, groups, valid, lambda x: x - x.mean()),
+        "batch": np.where(valid, rewards - r.mean(), 0.0),
+        "none": np.where(valid, rewards, 0.0),
+        "leave_one_out": others,
+    }[baseline]
+    deviation = {
+        "group": by_group(rewards, groups, valid, lambda x: np.full(len(x), std(x))) + 1e-4,
+        "batch": std(r) + 1e-4,
+        "none": 1.0,
+    }[scale]
+    with jax.enable_x64(True):
+        got = advantages.group_advantages(
+            rewards, groups, num_groups=10, baseline=baseline, scale=scale, valid=valid
+        )
+    close(got, centred / deviation)
+
+
+@FEW
+@given(seed=seeds)
+def test_named_baselines(seed):
+    rewards, groups, valid = batch(seed)
+    lengths = np.random.default_rng(seed).integers(1, 9, 10)
+    given_groups = {"group_ids": groups, "num_groups": 10, "valid": valid}
+    centred = by_group(rewards, groups, valid, lambda x: x - x.mean())
+    mixed = by_group(rewards, groups, valid, lambda x: np.full(len(x), float(np.ptp(x) > 0)))
+    with jax.enable_x64(True):
+        want = np.where(valid, rewards, 0.0)
+        want[valid] = normalised(rewards[valid])
+        close(advantages.reinforce_pp(rewards, valid=valid), want)
+
+        want = np.zeros(10)
+        want[valid] = normalised(centred[valid])
+        close(advantages.reinforce_pp_baseline(rewards, **given_groups), want)
+
+        loo = by_group(
+            rewards, groups, valid, lambda x: len(x) * (x - x.mean()) / max(len(x) - 1, 1)
+        )
+        close(advantages.rloo(rewards, **given_groups), loo)
+
+        greedy = np.random.default_rng(seed + 1).normal(size=10)
+        want = np.where(valid, rewards - greedy, 0.0)
+        close(advantages.remax(rewards, np.where(valid, greedy, np.nan), valid=valid), want)
+
+        got = advantages.informative(rewards, groups, num_groups=10, valid=valid)
+        np.testing.assert_array_equal(got, mixed > 0)
+        alpha = valid.sum() / max(mixed.sum(), 1)
+        close(advantages.gpg_advantages(rewards, **given_groups), alpha * centred)
+
+        soft = by_group(rewards, groups, valid, lambda x: x - 0.3 * np.log(np.exp(x / 0.3).mean()))
+        close(advantages.soft_advantages(rewards, beta=0.3, **given_groups), soft)
+
+        want = np.zeros(10)
+        for g in set(groups):
+            rows = np.flatnonzero((groups == g) & valid)
+            if len(rows):
+                want[rows] = rewards[rows] - np.average(rewards[rows], weights=lengths[rows])
+        close(advantages.opo(rewards, lengths=lengths, **given_groups), want)
+
+
+@FEW
+@given(seed=seeds)
+def test_gdpo_normalises_each_reward_before_the_sum(seed):
+    rewards, groups, valid = batch(seed)
+    parts = np.stack([rewards, 100 * np.roll(np.nan_to_num(rewards), 3)], 1)
+    weights = np.array([1.0, 0.5])
+
+    def unit(x):
+        return (x - x.mean()) / (std(x) + 1e-4)
+
+    mixed = sum(w * by_group(p, groups, valid, unit) for w, p in zip(weights, parts.T, strict=True))
+    want = np.zeros(10)
+    want[valid] = normalised(mixed[valid], 1e-4)
+    with jax.enable_x64(True):
+        got = advantages.gdpo(parts, groups, num_groups=10, weights=weights, valid=valid)
+    close(got, want)
+
+
+def test_whitening_sees_action_tokens_only(x64):
+    rng = np.random.default_rng(0)
+    x, mask = rng.normal(3.0, 2.0, (4, 5)), rng.random((4, 5)) < 0.6
+    got = advantages.whiten(np.where(mask, x, np.nan), mask=mask)
+    want = np.zeros_like(x)
+    want[mask] = normalised(x[mask])
+    close(got, want)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@FEW
+@given(seed=seeds)
+def test_pass_at_k_is_the_average_over_all_subsets(k, seed):
+    rewards, groups, valid = batch(seed, binary=True)
+
+    def advantage(x):
+        n = len(x)
+        if n < k:
+            return np.zeros(n)
+        subsets = list(itertools.combinations(range(n), k))
+        score = np.array([max(x[list(s)]) for s in subsets])
+        if score.std() == 0:
+            return np.zeros(n)
+        unit = (score - score.mean()) / score.std()
+        return [np.mean([u for u, s in zip(unit, subsets, strict=True) if i in s])
+                for i in range(n)]  # fmt: skip
+
+    with jax.enable_x64(True):
+        got = pass_rate.pass_at_k(rewards, groups, num_groups=10, k=k, valid=valid)
+    want = by_group(rewards, groups, valid, advantage)
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
+
+
+@FEW
+@given(seed=seeds)
+def test_pass_rate_weights(seed):
+    rewards, groups, valid = batch(seed, binary=True)
+    given_groups = {"group_ids": groups, "num_groups": 10, "valid": valid}
+
+    def maxrl(x):
+        return (x - x.mean()) / x.mean() if x.any() else np.zeros(len(x))
+
+    def weight(x):
+        p = x.mean()
+        kl = sum(q * math.log(q / 0.5) for q in (p, 1 - p) if q > 0)
+        return np.full(len(x), math.exp(-1.5 * kl))
+
+    def mgpo(x):
+        return weight(x) * (x - x.mean()) / (std(x) + 1e-4)
+
+    with jax.enable_x64(True):
+        close(pass_rate.maxrl(rewards, **given_groups), by_group(rewards, groups, valid, maxrl))
+        got = pass_rate.mgpo_weight(rewards, strength=1.5, **given_groups)
+        close(np.where(valid, got, 0.0), by_group(rewards, groups, valid, weight))
+        got = pass_rate.mgpo(rewards, strength=1.5, **given_groups)
+        close(got, by_group(rewards, groups, valid, mgpo))
+
+
+def test_maxrl_follows_the_log_of_the_pass_rate():
+    """One group holding every outcome once per its probability: the exact gradient of log p."""
+    counts = np.array([3, 5, 2])  # outcomes a, b, c sampled in proportion; a passes
+    outcome = np.repeat(np.arange(3), counts)
+    p = counts / counts.sum()
+    a = pass_rate.maxrl((outcome == 0).astype(float), np.zeros(10, int), num_groups=1)
+    score = np.eye(3)[outcome] - p  # grad log p(y) in the logits
+    np.testing.assert_allclose(
+        (np.asarray(a)[:, None] * score).mean(0), np.eye(3)[0] - p, atol=1e-6
+    )
+
+
+@FEW
+@given(seed=seeds)
+def test_advantages_do_not_depend_on_the_order_of_samples(seed):
+    rewards, groups, valid = batch(seed)
+    order = np.random.default_rng(seed).permutation(10)
+    for f in (
+        advantages.group_advantages,
+        advantages.rloo,
+        advantages.reinforce_pp_baseline,
+        advantages.gpg_advantages,
+        advantages.soft_advantages,
+        pass_rate.mgpo,
+    ):
+        a = f(rewards, groups, num_groups=10, valid=valid)
+        b = f(rewards[order], groups[order], num_groups=10, valid=valid[order])
+        np.testing.assert_allclose(np.asarray(a)[order], b, rtol=1e-5, atol=1e-6)
+
+
+def test_discounted_returns_by_hand():
+    got = credit.discounted_returns(
+        jnp.array([[1.0, 2.0, 4.0], [1.0, jnp.nan, 3.0]]),
+        step_mask=jnp.array([[1, 1, 1], [1, 0, 0]]),
+        discount=0.5,
+    )
+    np.testing.assert_allclose(got, [[3.0, 4.0, 4.0], [1.0, 0.0, 0.0]])
+
+
+@FEW
+@given(seed=seeds)
+def test_step_and_turn_credit(seed):
+    rng = np.random.default_rng(seed)
+    rewards, steps = rng.normal(size=6), rng.normal(size=(6, 3))
+    mask = np.arange(3) < rng.integers(1, 4, (6, 1))
+    groups = np.array([0, 0, 1, 1, 1, 0])
+    states = np.where(groups[:, None] == 0, rng.integers(0, 2, (6, 3)), rng.integers(2, 5, (6, 3)))
+    dirty = np.where(mask, steps, np.nan)
+
+    def unit(x):
+        return (x - x.mean()) / (std(x) + 1e-4)
+
+    going = np.zeros((6, 3))
+    for i in range(6):
+        for k in range(mask[i].sum()):
+            going[i, k] = sum(0.9 ** (j - k) * steps[i, j] for j in range(k, mask[i].sum()))
+    step = by_group(going.ravel(), states.ravel(), mask.ravel(), unit).reshape(6, 3)
+    episode = by_group(rewards, groups, np.ones(6, bool), unit)
+    want = np.where(mask, episode[:, None] + 0.7 * step, 0.0)
+
+    turns = np.stack([by_group(steps[:, k], groups, mask[:, k], unit) for k in range(3)], 1)
+    sums = np.zeros((6, 3))
+    for i, k in zip(*np.nonzero(mask), strict=True):
+        sums[i, k] = sum(0.9 ** (j - k) * turns[i, j] for j in range(k, mask[i].sum()))
+    with jax.enable_x64(True):
+        got = credit.gigpo(rewards, groups, dirty, states, num_groups=2, num_states=5,
+                           step_mask=mask, discount=0.9, weight=0.7)  # fmt: skip
+        close(got, want)
+        got = credit.turn_advantages(dirty, groups, num_groups=2, step_mask=mask, discount=0.9)
+        close(got, sums)
+
+
+def test_tokens_take_the_advantage_of_their_step():
+    got = credit.to_tokens(
+        jnp.array([[1.0, 2.0]]), jnp.array([[0, 0, 9, 1]]), mask=jnp.array([[1, 1, 0, 1]])
+    )
+    np.testing.assert_array_equal(got, [[1.0, 1.0, 0.0, 2.0]])
+
+
+def test_bfloat16_rewards_and_extreme_rewards_are_finite():
+    groups = jnp.array([0, 0, 1, 1])
+    for r in (jnp.array([1, 0, 0, 0], jnp.bfloat16), jnp.array([80.0, -80.0, 1e30, 1e30])):
+        for f in (advantages.group_advantages, advantages.soft_advantages, pass_rate.maxrl):
+            out = f(r, groups, num_groups=2)
+            assert out.dtype == jnp.float32 and np.all(np.isfinite(out))
+
+
+def test_unknown_options_are_named():
+    for name in ("baseline", "scale"):
+        with pytest.raises(ValueError, match=f"{name}='median'"):
+            advantages.group_advantages(
+                jnp.ones(2), jnp.zeros(2, int), num_groups=1, **{name: "median"}
+            )
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_trl(scale, decoupled, x64):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("trl")
+    from trl.trainer import grpo_trainer
+
+    from tests.losses import trl_stub
+
+    code = trl_stub.block(
+        grpo_trainer.GRPOTrainer._generate_and_score_completions,
+        "self.multi_objective_aggregation == 'sum_then_normalize'",
+    )
+    parts = np.random.default_rng(0).normal(size=(12, 2))
+    parts[5] = np.nan  # no reward function could score it
+    weights = np.array([1.0, 0.3])
+    how = "normalize_then_sum" if decoupled else "sum_then_normalize"
+    scope = {
+        "self": trl_stub.Arrays(multi_objective_aggregation=how, scale_rewards=scale,
+                                reward_weights=trl_stub.tensor(weights), reward_funcs=[0, 1]),
+        "rewards_per_func": trl_stub.tensor(parts), "device": "cpu", "num_generations": 4,
+        "unscorable_mask": torch.isnan(trl_stub.tensor(parts)).all(dim=1),
+    }  # fmt: skip
+    exec(code, vars(grpo_trainer) | scope, result := {})
+    want = np.nan_to_num(result["advantages"].numpy())
+    valid, groups = ~np.isnan(parts[:, 0]), np.arange(12) // 4
+    if decoupled:
+        got = advantages.gdpo(parts, groups, num_groups=3, weights=weights, valid=valid)
+    else:
+        got = advantages.group_advantages(
+            parts @ weights, groups, num_groups=3, scale=scale, valid=valid
+        )
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-8)
