@@ -1,19 +1,24 @@
-"""Integer arithmetic, `12+7=` to `19`, sized by digits, terms and operators for tiny models."""
+"""Integer arithmetic, `12+7-3=` to `16`, or with its working, `19,16`; sized for tiny models."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 
 from data import generate
 from data.types import Problem, Score, Task
 
-ALPHABET = "0123456789+-*="
+ALPHABET = "0123456789+-*=,"
 _NUMBER = re.compile(r"\s*(-?[0-9]{1,99})\s*")
 
 
 def task(
-    digits: int = 2, terms: int = 2, operators: str = "+-", ood_digits: int | None = None
+    digits: int = 2,
+    terms: int = 2,
+    operators: str = "+-",
+    working: bool = False,
+    ood_digits: int | None = None,
 ) -> Task:
     """Arithmetic problems.
 
@@ -22,6 +27,8 @@ def task(
         uniform from 1 to this.
       terms: operands in a problem.
       operators: which of + - * are drawn; * binds tighter, as usual.
+      working: solutions write the running total after each term, `19,16`, and of a completion only
+        what follows the last comma is judged. Needs operators of + and - alone.
       ood_digits: digits of every operand of the ood split; None means one more than `digits`.
     """
     ood_digits = digits + 1 if ood_digits is None else ood_digits
@@ -31,6 +38,11 @@ def task(
         raise ValueError(f"terms={terms}: a problem needs at least 2 terms")
     if not operators or set(operators) - set("+-*"):
         raise ValueError(f"operators={operators!r}: choose one or more of +-*")
+    if working and "*" in operators:
+        raise ValueError(
+            f"working={working} with operators={operators!r}: a product has no running total; "
+            "leave out the *"
+        )
     if ood_digits <= digits:
         raise ValueError(f"ood_digits={ood_digits} must exceed digits={digits}")
 
@@ -59,8 +71,8 @@ def task(
     made = Task(
         name="arithmetic",
         problem=problem,
-        reward=reward,
-        gold=lambda problem: str(problem.answer),
+        reward=judge_last if working else reward,
+        gold=work if working else (lambda problem: str(problem.answer)),
         alphabet=ALPHABET,
         description=__doc__,
     )
@@ -83,6 +95,17 @@ def reward(problem: Problem, completion: str) -> Score:
     number = _NUMBER.fullmatch(completion)
     correct = number is not None and int(number[1]) == problem.answer
     return Score(float(correct), {"correct": float(correct), "format": float(number is not None)})
+
+
+def judge_last(problem: Problem, completion: str) -> Score:
+    """As `reward`, of what follows the last comma: working is free, only the result counts."""
+    return reward(problem, completion.rpartition(",")[2])
+
+
+def work(problem: Problem) -> str:
+    """The running totals of a problem's sums and differences, `19,16` of `12+7-3=`."""
+    totals = list(itertools.accumulate(int(n) for n in re.findall(r"-?[0-9]+", problem.prompt)))
+    return ",".join(str(total) for total in totals[1:])
 
 
 def _operand(stream: random.Random, lengths: range) -> str:

@@ -44,6 +44,22 @@ def test_accepts_the_value_and_rejects_every_mutation(params, split, index, data
     assert problem == task.problem(split, 0, index)
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 3), st.integers(2, 5), st.integers(0, 10**6))
+def test_working_is_free_and_its_result_is_judged(digits, terms, index):
+    task = tasks.get("arithmetic", digits=digits, terms=terms, working=True)
+    problem = task.problem("train", 0, index)
+    gold = task.gold(problem)
+    totals = [int(n) for n in gold.split(",")]
+    operands = re.findall("[0-9]+|[+-]", problem.prompt)
+    assert totals == [eval("".join(operands[: 2 * k + 1])) for k in range(1, terms)]
+    assert task.reward(problem, gold).value == task.reward(problem, str(totals[-1])).value == 1.0
+    assert task.reward(problem, f"7,-3,{totals[-1]}").value == 1.0
+    assert task.reward(problem, f"{gold},").value == 0.0
+    assert task.reward(problem, f"{gold},{totals[-1] + 1}").value == 0.0
+    assert set(problem.prompt + gold) <= set(task.alphabet)
+
+
 def test_splits_are_disjoint_and_ood_is_longer():
     task = tasks.get("arithmetic", digits=1, operators="+")
     made = {s: {task.problem(s, 0, i).prompt for i in range(1000)} for s in task.splits}
@@ -65,6 +81,7 @@ def test_bad_parameters_are_named():
         (dict(terms=1), "terms=1"),
         (dict(operators="/"), "operators='/'"),
         (dict(ood_digits=2), "ood_digits=2"),
+        (dict(operators="+*", working=True), "working=True"),
     ]:
         with pytest.raises(ValueError, match=message):
             tasks.get("arithmetic", **params)
