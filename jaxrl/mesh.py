@@ -24,6 +24,7 @@ RULES: dict[str, str | None] = {
     "expert": "expert",
     "head_dim": None,
     "latent": None,
+    "rank": None,
     "layers": None,
 }
 """Logical axis of a parameter to the mesh axis it is split over."""

@@ -176,12 +176,13 @@ def cast(params: Params, dtype: str) -> Params:
     """Parameters as decoding reads them: in `dtype` where the forward pass would cast them to it.
 
     Norms and routers compute in fp32 and keep their dtype, lest the sampler choose other experts
-    than the trainer.
+    than the trainer; so do the codes and scales of quantised weights.
     """
-    kept = ("weight", "router", "correction")
+    kept = {"weight", "router", "correction", "scales"}
 
     def leaf(path: tuple[Any, ...], a: jax.Array) -> jax.Array:
-        return a if getattr(path[-1], "key", None) in kept else a.astype(dtype)
+        names = {getattr(step, "key", getattr(step, "name", None)) for step in path}
+        return a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) and not names & kept else a
 
     return jax.tree_util.tree_map_with_path(leaf, params)
 

@@ -1,30 +1,139 @@
-"""Projections by weights of any kind."""
+"""Projections by weights of any kind: plain arrays, quantised ones, and those with an adapter.
+
+The kinds are pytrees that stand where an array would. Their leaves lead with the same axes of
+layers and experts, so they are scanned, unstacked and sharded like it.
+"""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+Kind = Literal["int8", "nf4"]
+
+_NEGATIVE = (-1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004)
+_POSITIVE = (0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0)
+NF4 = np.array((*_NEGATIVE, 0.0, *_POSITIVE), np.float32)
+"""The levels of 4-bit NormalFloat (Dettmers et al. 2023): quantiles of a normal, in [-1, 1]."""
 
 
-def dense(weight: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """The weight as one array of the compute dtype."""
+@struct.dataclass
+class Quantized:
+    """A matrix in few bits; made by `quantize.quantize`."""
+
+    codes: jax.Array
+    """[..., I, *O] int8, or [..., I / 2, *O] uint8 with two levels of NF4 each, the first low."""
+    scales: jax.Array
+    """[..., blocks, *O] fp32: the greatest magnitude of each run of inputs."""
+    kind: Kind = struct.field(pytree_node=False)
+    inputs: tuple[int, ...] = struct.field(pytree_node=False)
+    """Sizes of the input axes; I is their product."""
+    outputs: int = struct.field(pytree_node=False)
+    """Number of output axes."""
+
+
+@struct.dataclass
+class Adapted:
+    """A frozen matrix and its trained low-rank change; made by `lora.attach`."""
+
+    base: Weight
+    a: jax.Array
+    """[..., *I, R]."""
+    b: jax.Array
+    """[..., R, *O]."""
+    magnitude: jax.Array | None
+    """[..., *O], the norm of each output's weights; None without DoRA."""
+    key: jax.Array | None
+    """Typed PRNG key of each layer's dropout; None for none."""
+    scale: float = struct.field(pytree_node=False)
+    dropout: float = struct.field(pytree_node=False)
+
+
+Weight = jax.Array | Quantized | Adapted
+
+
+def dense(weight: Weight, dtype: jnp.dtype) -> jax.Array:
+    """The weight as one array of the compute dtype; an adapter is added in, without dropout."""
+    match weight:
+        case Quantized():
+            return _dequantize(weight).astype(dtype)
+        case Adapted():
+            return _merged(weight).astype(dtype)
     return weight.astype(dtype)
 
 
-def project(x: jax.Array, weight: jax.Array, *, inputs: int = 1) -> jax.Array:
+def project(x: jax.Array, weight: Weight, *, inputs: int = 1) -> jax.Array:
     """Contract the last `inputs` axes of x with the first of the weight, in x's dtype."""
-    return jnp.tensordot(x, dense(weight, x.dtype), axes=inputs)
+    if not isinstance(weight, Adapted):
+        return jnp.tensordot(x, dense(weight, x.dtype), axes=inputs)
+    low = project(_drop(x, weight), weight.a, inputs=inputs)
+    y = project(x, weight.base, inputs=inputs) + project(low, weight.b) * weight.scale
+    if weight.magnitude is None:
+        return y
+    return y * _stretch(weight).astype(y.dtype)
 
 
-def project_ragged(x: jax.Array, weight: jax.Array, sizes: jax.Array) -> jax.Array:
+def project_ragged(x: jax.Array, weight: Weight, sizes: jax.Array) -> jax.Array:
     """Project runs of rows by one matrix each.
 
     Args:
       x: [M, I], rows of one expert next to each other.
-      weight: [E, I, O].
+      weight: [E, I, O]; with an adapter, not one with DoRA.
       sizes: [E] int32 rows of each expert, M in all.
 
     Returns:
       [M, O] in x's dtype.
     """
-    return jax.lax.ragged_dot(x, dense(weight, x.dtype), sizes)
+    if not isinstance(weight, Adapted):
+        return jax.lax.ragged_dot(x, dense(weight, x.dtype), sizes)
+    low = project_ragged(_drop(x, weight), weight.a, sizes)
+    y = project_ragged(x, weight.base, sizes)
+    return y + project_ragged(low, weight.b, sizes) * weight.scale
+
+
+def _drop(x: jax.Array, weight: Adapted) -> jax.Array:
+    if weight.key is None:
+        return x
+    kept = jax.random.bernoulli(weight.key, 1 - weight.dropout, x.shape)
+    return jnp.where(kept, x / (1 - weight.dropout), 0).astype(x.dtype)
+
+
+def norms(weight: Weight, inputs: int) -> jax.Array:
+    """The norm of each output's weights, in fp32."""
+    whole = dense(weight, jnp.float32)
+    return jnp.sqrt(jnp.sum(whole * whole, axis=tuple(range(inputs))))
+
+
+def _sum(weight: Adapted) -> jax.Array:
+    change = jnp.tensordot(weight.a, weight.b, axes=1) * weight.scale
+    return dense(weight.base, jnp.float32) + change
+
+
+def _stretch(weight: Adapted) -> jax.Array:
+    # DoRA takes the norm as a constant in the backward pass (its section 4.3)
+    return weight.magnitude / jax.lax.stop_gradient(norms(_sum(weight), weight.a.ndim - 1))
+
+
+def _merged(weight: Adapted) -> jax.Array:
+    whole = _sum(weight)
+    if weight.magnitude is None:
+        return whole
+    return whole * _stretch(weight)
+
+
+def _dequantize(weight: Quantized) -> jax.Array:
+    axis = weight.codes.ndim - weight.outputs - 1
+    if weight.kind == "int8":
+        unit = weight.codes.astype(jnp.float32) / 127
+    else:
+        pairs = jnp.stack([weight.codes & 15, weight.codes >> 4], axis=axis + 1)
+        unit = jnp.asarray(NF4)[pairs]
+    before, outputs = weight.codes.shape[:axis], weight.codes.shape[axis + 1 :]
+    blocks = unit.reshape(*before, weight.scales.shape[axis], -1, *outputs)
+    return (blocks * jnp.expand_dims(weight.scales, axis + 1)).reshape(
+        *before, *weight.inputs, *outputs
+    )

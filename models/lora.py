@@ -1,0 +1,190 @@
+"""Low-rank adapters: LoRA, rsLoRA and DoRA, over plain or quantised weights.
+
+Adapters are a pytree of their own. `attach` puts them into the parameters for the forward pass, so
+a train state holds and differentiates the adapters alone, and the parameters as they were are the
+reference policy: adapter off, and no second copy.
+
+    adapters = lora.init(key, model, params, config)
+    gradient = jax.grad(lambda adapters: loss(lora.attach(model, params, adapters, config)))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models import linear
+from models.config import DecoderConfig
+from models.decoder import Leaf, Params, layout
+from models.linear import Adapted
+
+Adapters = dict[str, Any]
+"""A nested dict like the parameters, with a dict of `a`, `b` and, for DoRA, `magnitude` in place of
+each adapted matrix. Leaves lead with layers and experts as the matrix does."""
+
+Path = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraConfig:
+    """Which matrices are adapted, and how."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    """The change is scaled by alpha / rank."""
+    dropout: float = 0.0
+    """Of what enters an adapter, in training."""
+    targets: tuple[str, ...] = ("*/attention/*", "*/mlp/*")
+    """Patterns of parameter paths such as `layers/attention/q`; routers only by their full name."""
+    rank_stabilized: bool = False
+    """rsLoRA (Kalajdzievski 2023): scale by alpha / sqrt(rank)."""
+    dora: bool = False
+    """DoRA (Liu et al. 2024): train the norm of each output's weights apart from the direction."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"rank={self.rank}: must be 1 or more")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout}: must be at least 0 and below 1")
+
+    @property
+    def scale(self) -> float:
+        """Factor on the change."""
+        return self.alpha / (math.sqrt(self.rank) if self.rank_stabilized else self.rank)
+
+
+def targets(model: DecoderConfig, config: LoraConfig) -> dict[Path, Leaf]:
+    """The matrices that are adapted.
+
+    Raises:
+      ValueError: a pattern that matches none; or DoRA on experts.
+    """
+    matrices = {path: leaf for path, leaf in layout(model).items() if leaf.inputs}
+    chosen = {}
+    for pattern in config.targets:
+        found = {
+            path: leaf
+            for path, leaf in matrices.items()
+            if fnmatch.fnmatchcase("/".join(path), pattern)
+            and (path[-1] != "router" or pattern.endswith("router"))
+        }
+        if not found:
+            names = ", ".join("/".join(path) for path in matrices)
+            raise ValueError(f"targets has {pattern!r}, which matches none of {names}")
+        chosen |= found
+    if config.dora and any(leaf.batch > 1 for leaf in chosen.values()):
+        raise ValueError("dora adapts no experts; leave them out of targets")
+    return {path: leaf for path, leaf in matrices.items() if path in chosen}
+
+
+def _declare(leaf: Leaf, config: LoraConfig) -> dict[str, Leaf]:
+    """The leaves of one matrix's adapter."""
+    cut = leaf.batch + leaf.inputs
+
+    def part(shape: tuple[int, ...], axes: tuple[str, ...], inputs: int) -> Leaf:
+        shape, axes = leaf.shape[: leaf.batch] + shape, leaf.axes[: leaf.batch] + axes
+        return Leaf(shape, axes, leaf.batch, inputs)
+
+    taken, given = leaf.shape[leaf.batch : cut], leaf.shape[cut:]
+    leaves = {
+        "a": part((*taken, config.rank), (*leaf.axes[leaf.batch : cut], "rank"), leaf.inputs),
+        "b": part((config.rank, *given), ("rank", *leaf.axes[cut:]), 1),
+    }
+    return leaves | ({"magnitude": part(given, leaf.axes[cut:], 0)} if config.dora else {})
+
+
+def abstract(model: DecoderConfig, config: LoraConfig) -> tuple[Adapters, Adapters]:
+    """Shapes of the adapters and, leaf by leaf, their logical axis names."""
+    leaves = {
+        (*path, name): part
+        for path, leaf in targets(model, config).items()
+        for name, part in _declare(leaf, config).items()
+    }
+    shapes = {path: jax.ShapeDtypeStruct(p.shape, jnp.float32) for path, p in leaves.items()}
+    axes = {path: p.axes for path, p in leaves.items()}
+    return nnx.traversals.unflatten_mapping(shapes), nnx.traversals.unflatten_mapping(axes)
+
+
+def init(key: jax.Array, model: DecoderConfig, params: Params, config: LoraConfig) -> Adapters:
+    """Fresh fp32 adapters, which change nothing: `a` uniform within 1 / sqrt(inputs), `b` zero.
+
+    Args:
+      key: typed PRNG key.
+      model: the decoder's shape.
+      params: as from `decoder.init`, quantised or not; DoRA reads their norms.
+      config: what to adapt.
+    """
+    base, adapters = nnx.traversals.flatten_mapping(params), {}
+    for i, (path, leaf) in enumerate(targets(model, config).items()):
+        parts = _declare(leaf, config)
+        taken = leaf.shape[leaf.batch : leaf.batch + leaf.inputs]
+        bound = math.prod(taken) ** -0.5
+        shape = parts["a"].shape
+        adapters[*path, "a"] = jax.random.uniform(
+            jax.random.fold_in(key, i), shape, jnp.float32, -bound, bound
+        )
+        adapters[*path, "b"] = jnp.zeros(parts["b"].shape, jnp.float32)
+        if config.dora:
+            norms = functools.partial(linear.norms, inputs=leaf.inputs)
+            adapters[*path, "magnitude"] = _by_layer(norms, leaf)(base[path])
+    return nnx.traversals.unflatten_mapping(adapters)
+
+
+def attach(
+    model: DecoderConfig,
+    params: Params,
+    adapters: Adapters,
+    config: LoraConfig,
+    *,
+    key: jax.Array | None = None,
+) -> Params:
+    """Parameters with the adapters on, for `decoder`'s functions; differentiable in `adapters`.
+
+    The base matrices are held, not copied. Matrices that attention reads whole, as latent attention
+    does `kv_up`, have no dropout.
+
+    Args:
+      model: the decoder's shape.
+      params: as from `decoder.init`, quantised or not.
+      adapters: as from `init`.
+      config: the same.
+      key: typed PRNG key of this call's dropout; None, as in sampling, for none.
+    """
+    flat, parts = nnx.traversals.flatten_mapping(params), nnx.traversals.flatten_mapping(adapters)
+    for i, (path, leaf) in enumerate(targets(model, config).items()):
+        dropped = key is not None and config.dropout > 0
+        flat[path] = Adapted(
+            base=flat[path],
+            a=parts[*path, "a"],
+            b=parts[*path, "b"],
+            magnitude=parts.get((*path, "magnitude")),
+            key=jax.random.split(jax.random.fold_in(key, i), leaf.shape[0]) if dropped else None,
+            scale=config.scale,
+            dropout=config.dropout,
+        )
+    return nnx.traversals.unflatten_mapping(flat)
+
+
+def merge(model: DecoderConfig, params: Params, adapters: Adapters, config: LoraConfig) -> Params:
+    """Plain parameters equal to those with the adapters on; quantised matrices come out as fp32."""
+    flat = nnx.traversals.flatten_mapping(attach(model, params, adapters, config))
+    for path, leaf in layout(model).items():
+        if not isinstance(flat[path], jax.Array):
+            whole = functools.partial(linear.dense, dtype=jnp.float32)
+            flat[path] = _by_layer(whole, leaf)(flat[path])
+    return nnx.traversals.unflatten_mapping(flat)
+
+
+def _by_layer(function: Callable[..., jax.Array], leaf: Leaf) -> Callable[..., jax.Array]:
+    """A function of one layer's (and one expert's) weight, over all of them."""
+    for _ in range(leaf.batch):
+        function = jax.vmap(function)
+    return jax.jit(function)

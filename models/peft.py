@@ -1,0 +1,161 @@
+"""Adapters in the files of Hugging Face's PEFT."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+from flax import nnx
+
+from models import huggingface, lora
+from models.config import DecoderConfig
+from models.families import Family
+from models.huggingface import Piece
+from models.lora import Adapters, LoraConfig
+
+_SUFFIX = {"a": "lora_A.weight", "b": "lora_B.weight", "magnitude": "lora_magnitude_vector"}
+
+
+def _modules(model: DecoderConfig, family: Family | None) -> dict[str, Piece]:
+    """Every linear module that PEFT can adapt as we do, by its name."""
+    modules: dict[str, list[Piece]] = {}
+    for piece in huggingface.pieces(model, family):
+        if len(piece.at) == 1 and len(piece.shape) == 2:
+            modules.setdefault(piece.tensor.removesuffix(".weight"), []).append(piece)
+    return {name: parts[0] for name, parts in modules.items() if len(parts) == 1}
+
+
+def save(
+    directory: str | Path,
+    model: DecoderConfig,
+    adapters: Adapters,
+    config: LoraConfig,
+    *,
+    base: str = "",
+    family: Family | None = None,
+) -> None:
+    """Write adapter_config.json and adapter_model.safetensors.
+
+    Args:
+      directory: made if need be.
+      model: the decoder's shape.
+      adapters: as from `lora.init`.
+      config: the same.
+      base: name or path of the base model, for the record.
+      family: a record of your own; None: looked up by `model.family`.
+
+    Raises:
+      ValueError: adapters on experts, or on parts of a fused matrix (Phi-3), which PEFT holds
+        otherwise.
+    """
+    modules = _modules(model, family)
+    paths = {"/".join(path) for path in lora.targets(model, config)}
+    adapted = {name: piece for name, piece in modules.items() if piece.path in paths}
+    if left := paths - {piece.path for piece in adapted.values()}:
+        raise ValueError(
+            f"PEFT has no module of its own for {sorted(left)}; merge the adapters and save the "
+            "whole model"
+        )
+    flat = nnx.traversals.flatten_mapping(adapters, sep="/")
+    tensors = {}
+    for name, piece in adapted.items():
+        for part, suffix in _SUFFIX.items():
+            if f"{piece.path}/{part}" in flat:
+                value = np.asarray(flat[f"{piece.path}/{part}"][piece.at], np.float32)
+                tensors[f"base_model.model.{name}.{suffix}"] = _to_file(part, value, config.rank)
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    safetensors.numpy.save_file(
+        tensors, directory / "adapter_model.safetensors", metadata={"format": "pt"}
+    )
+    short = {name.rpartition(".")[2] for name in adapted}
+    exact = all(name in adapted for name in modules if name.rpartition(".")[2] in short)
+    raw = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "lora_dropout": config.dropout,
+        "use_rslora": config.rank_stabilized,
+        "use_dora": config.dora,
+        "bias": "none",
+        "target_modules": sorted(short if exact else adapted),
+    }
+    (directory / "adapter_config.json").write_text(json.dumps(raw, indent=2) + "\n")
+
+
+def _to_file(part: str, value: np.ndarray, rank: int) -> np.ndarray:
+    match part:
+        case "a":
+            value = value.reshape(-1, rank).T
+        case "b":
+            value = value.reshape(rank, -1).T
+        case _:
+            value = value.reshape(-1)
+    return np.ascontiguousarray(value)
+
+
+def load(
+    directory: str | Path, model: DecoderConfig, *, family: Family | None = None
+) -> tuple[LoraConfig, Adapters]:
+    """Adapters that PEFT, or `save`, wrote.
+
+    Raises:
+      ValueError: an adapter of another kind, or tensors that are missing or unmapped, listed.
+    """
+    directory = Path(directory)
+    raw = json.loads((directory / "adapter_config.json").read_text())
+    _check(raw)
+    tensors = safetensors.numpy.load_file(directory / "adapter_model.safetensors")
+    modules = _modules(model, family)
+    adapted = {
+        piece.path
+        for name, piece in modules.items()
+        if f"base_model.model.{name}.{_SUFFIX['a']}" in tensors
+    }
+    config = LoraConfig(
+        rank=raw["r"],
+        alpha=raw["lora_alpha"],
+        dropout=raw.get("lora_dropout", 0.0),
+        targets=tuple(sorted(adapted)),
+        rank_stabilized=raw.get("use_rslora", False),
+        dora=raw.get("use_dora", False),
+    )
+    shapes = nnx.traversals.flatten_mapping(lora.abstract(model, config)[0], sep="/")
+    expected = {
+        f"base_model.model.{name}.{_SUFFIX[part]}": (f"{piece.path}/{part}", piece.at)
+        for name, piece in modules.items()
+        for part in _SUFFIX
+        if f"{piece.path}/{part}" in shapes
+    }
+    missing, unmapped = expected.keys() - tensors.keys(), tensors.keys() - expected.keys()
+    if missing or unmapped:
+        raise ValueError(
+            f"{directory}: missing tensors {sorted(missing)}; unmapped tensors {sorted(unmapped)}"
+        )
+    flat = {path: np.zeros(shape.shape, np.float32) for path, shape in shapes.items()}
+    for name, (path, at) in expected.items():
+        value = tensors[name].T if tensors[name].ndim == 2 else tensors[name]
+        flat[path][at] = value.reshape(flat[path].shape[1:])
+    arrays = {path: jnp.asarray(value) for path, value in flat.items()}
+    return config, nnx.traversals.unflatten_mapping(arrays, sep="/")
+
+
+def _check(raw: dict[str, Any]) -> None:
+    plain = {
+        "peft_type": ("LORA",),
+        "bias": ("none",),
+        "rank_pattern": ({}, None),
+        "alpha_pattern": ({}, None),
+        "modules_to_save": ([], None),
+        "target_parameters": ([], None),
+        "fan_in_fan_out": (False,),
+    }
+    for key, allowed in plain.items():
+        if raw.get(key, allowed[0]) not in allowed:
+            raise ValueError(f"adapter_config.json has {key}={raw[key]!r}; only {allowed[0]!r}")
