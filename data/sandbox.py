@@ -189,6 +189,7 @@ def _bubble(scratch: str, limits: Limits, user: int, command: list[str]) -> list
         wrapped += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         wrapped += ["--unshare-user", "--uid", "65534", "--gid", "65534"]
+    wrapped += ["--perms", "0755", "--dir", "/etc"]
     for path in _SYSTEM:
         if os.path.islink(path):
             wrapped += ["--symlink", os.readlink(path), path]

@@ -17,6 +17,7 @@ from data.types import Task
 
 BUNDLED: dict[str, str] = {
     "arithmetic": "data.tasks.arithmetic",
+    "code": "data.tasks.code",
     "countdown": "data.tasks.countdown",
     "format_following": "data.tasks.format_following",
     "gsm8k": "data.tasks.gsm8k",
@@ -28,6 +29,7 @@ BUNDLED: dict[str, str] = {
     "reasoning_gym": "data.tasks.reasoning_gym",
     "sat": "data.tasks.sat",
     "shortest_path": "data.tasks.shortest_path",
+    "sql": "data.tasks.sql",
     "translation": "data.tasks.translation",
 }
 """Name to module; its function `task(**params) -> Task` makes the task."""

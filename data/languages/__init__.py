@@ -1,0 +1,1 @@
+"""Programming languages, a YAML file each."""

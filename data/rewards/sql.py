@@ -1,0 +1,120 @@
+"""SQL judged by what it returns, on databases the model has not seen.
+
+Queries run on SQLite in memory, read-only by an authorizer (no ATTACH, no PRAGMA, no extension),
+with limits of time, rows and value size. Score them in a pool, as all untrusted work.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from data import extract
+from data.types import Problem, Reward, Score
+
+WALL_S = 2.0
+ROWS = 10_000
+_READS = (
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+)
+
+
+class QueryError(Exception):
+    """A query that is not one, may not run, or takes too much."""
+
+
+def execute(script: str, query: str) -> list[tuple[Any, ...]]:
+    """The rows of a read-only query on a database that `script` makes.
+
+    Raises:
+      QueryError: the query fails, writes, or oversteps.
+    """
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.executescript(script)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1_000_000)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 20_000)
+        connection.set_authorizer(
+            lambda action, *_: sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY
+        )
+        deadline = time.monotonic() + WALL_S
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
+        rows = connection.execute(query).fetchmany(ROWS + 1)
+    except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
+        raise QueryError(str(error)) from error
+    finally:
+        connection.close()
+    if len(rows) > ROWS:
+        raise QueryError(f"more than {ROWS} rows")
+    return rows
+
+
+def same_result(weights: Mapping[str, float] | None = None) -> Reward:
+    """1 if the query gives the rows of `problem.answer`, a query, on every one of its databases.
+
+    `problem.metadata["databases"]` are scripts; with more than one, a query that hits the right
+    rows by luck or by constants fails. Row order counts if the reference orders.
+
+    Args:
+      weights: of the partial rewards of Reasoning-SQL (Pourreza et al. 2025), by part: `correct`,
+        `syntax` (it runs), `schema` (Jaccard index of the tables and columns named) and `ngram`
+        (Jaccard index of its bigrams); the reward is their weighted mean. None counts `correct`
+        alone. The paper weights 3, 1, 1, 1.
+    """
+    unknown = set(weights or ()) - {"correct", "syntax", "schema", "ngram"}
+    if unknown:
+        raise ValueError(f"weights has {sorted(unknown)}; choose correct, syntax, schema, ngram")
+
+    def reward(problem: Problem, completion: str) -> Score:
+        query = extract.fenced(completion, "sql") or extract.plain(completion) or ""
+        matches, runs = [], True
+        for script in problem.metadata["databases"]:
+            try:
+                expected = execute(script, problem.answer)
+            except QueryError as error:
+                return Score(None, error=f"gold: {problem.id!r}: {error}")
+            try:
+                matches.append(_equal(execute(script, query), expected, problem.answer))
+            except QueryError:
+                runs = False
+                break
+        names = set(_words(problem.metadata["databases"][0].partition("INSERT")[0])) - _SQL
+        parts = {
+            "correct": float(runs and all(matches)),
+            "syntax": float(runs),
+            "schema": _jaccard(set(_words(query)) & names, set(_words(problem.answer)) & names),
+            "ngram": _jaccard(_bigrams(query), _bigrams(problem.answer)),
+        }
+        weighing = weights or {"correct": 1.0}
+        value = sum(w * parts[name] for name, w in weighing.items()) / sum(weighing.values())
+        return Score(value, parts)
+
+    return reward
+
+
+def _equal(rows: list[tuple], expected: list[tuple], reference: str) -> bool:
+    ordered = re.search(r"\border\s+by\b", reference, re.IGNORECASE)
+    return rows == expected if ordered else Counter(rows) == Counter(expected)
+
+
+_SQL = {"create", "table", "integer", "text", "real", "primary", "key", "references"}
+
+
+def _words(sql: str) -> list[str]:
+    return re.findall(r"[a-z_][a-z_0-9]*|[0-9.]+|[^\s\w]", sql.lower())
+
+
+def _bigrams(sql: str) -> set[tuple[str, str]]:
+    return set(itertools.pairwise(_words(sql)))
+
+
+def _jaccard(left: set, right: set) -> float:
+    return len(left & right) / len(left | right) if left | right else 1.0

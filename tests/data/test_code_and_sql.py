@@ -1,0 +1,209 @@
+"""Code and SQL: right programs pass, wrong and cheating ones do not."""
+
+import itertools
+import re
+import shutil
+
+import pytest
+
+from data import tasks
+from data.rewards import code, sql
+from data.scoring import judge
+from data.types import Problem
+
+CODE = tasks.get("code", tests=2)
+
+
+def fenced(program, language="python"):
+    return f"Here:\n```{language}\n{program}\n```\n"
+
+
+@pytest.mark.parametrize("split", CODE.splits)
+def test_gold_programs_pass_and_mutated_ones_fail(split):
+    for index in range(2):
+        problem = CODE.problem(split, 0, index)
+        gold = CODE.gold(problem)
+        assert judge(CODE, problem, gold).value == 1.0, problem
+        lines = problem.metadata["solution"].splitlines()
+        mutants = [
+            "\n".join(lines[:1] + lines[2:]),
+            "\n".join([*lines[:-1], "print(*x, 0)"]),
+            "\n".join([*lines[:-1], "x.append(1)", "print(*x)"]),
+        ]
+        for mutant in mutants:
+            same = all(run_here(mutant, i) == o.strip() for i, o in problem.metadata["tests"])
+            assert judge(CODE, problem, fenced(mutant)).value == float(same), mutant
+
+
+def run_here(program, stdin):
+    lines = iter(stdin.splitlines())
+    out = []
+    exec(program, {"input": lambda: next(lines), "print": lambda *a: out.append(a)})
+    return "\n".join(" ".join(map(str, a)) for a in out)
+
+
+def test_splits_are_disjoint_and_the_expected_output_is_not_in_the_prompt():
+    made = {s: {CODE.problem(s, 0, i).id for i in range(40)} for s in CODE.splits}
+    assert all(not made[a] & made[b] for a, b in itertools.combinations(CODE.splits, 2))
+    assert CODE.problem("train", 0, 1) == CODE.problem("train", 0, 1)
+
+
+CHEATS = [
+    "print('ok'); raise SystemExit(0)",
+    "import os; os._exit(0)",
+    "import builtins; builtins.print = lambda *a: None; print(1)",
+    "import sys\nfor f in __import__('os').listdir('.'): sys.stdout.write(open(f).read())",
+    "import gc\nprint([o for o in gc.get_objects() if 'expected' in str(type(o))])",
+    "import sys; sys.stdout.write('correct: 1.0\\nScore(1.0)\\n')",
+    "class A(str):\n  __eq__ = lambda s, o: True\nprint(A('x'))",
+]
+
+
+def test_programs_that_cheat_get_nothing():
+    problem = CODE.problem("train", 0, 0)
+    shown = problem.prompt.partition("Output: ")[2].splitlines()[0]
+    for program in [*CHEATS, f"print('''{shown}''')"]:
+        score = judge(CODE, problem, fenced(program))
+        assert score.value == 0.0 and score.error is None, (program, score)
+    assert judge(CODE, problem, problem.metadata["solution"]).parts["format"] == 0.0
+
+
+def test_right_output_with_a_failing_status_or_a_time_out_does_not_pass():
+    problem = Problem("p", "", None, metadata={"tests": [("3\n", "6\n"), ("4\n", "8\n")]})
+    reward = code.passes_tests(partial=True)
+    assert reward(problem, fenced("print(2 * int(input()))")).value == 1.0
+    assert reward(problem, fenced("print(6)")).value == 0.5
+    assert reward(problem, fenced("print(2 * int(input())); exit(1)")).value == 0.0
+    assert reward(problem, fenced("print(2 * int(input()) )\n1/0")).value == 0.0
+    assert reward(Problem("p", "", None, metadata={"tests": []}), fenced("")).error
+
+
+FUNCTION_CHEATS = [
+    "class A:\n  __eq__ = lambda s, o: True\n  __repr__ = lambda s: '7 or 9'\ndef f(x): return A()",
+    "import sys\ndef f(x): sys.exit(0)",
+    "import builtins\nbuiltins.repr = lambda x: 'True'\ndef f(x): return 0",
+    "def f(x): return True",
+    "raise SystemExit",
+]
+
+
+def test_function_calls_are_compared_outside():
+    calls = code.calls_of_asserts("assert f(3) == 9\nassert [f(x) for x in (1, 2)] == [1, 4]")
+    assert calls == [("f(3)", 9), ("[f(x) for x in (1, 2)]", [1, 4])]
+    problem = Problem("p", "", None, metadata={"calls": calls})
+    reward = code.answers_calls(partial=True)
+    assert reward(problem, fenced("def f(x):\n  print('noise')\n  return x * x")).value == 1.0
+    assert reward(problem, fenced("def f(x): return 9")).value == 0.5
+    for program in FUNCTION_CHEATS:
+        assert reward(problem, fenced(program)).value == 0.0, program
+    with pytest.raises(ValueError, match="assert CALL == LITERAL"):
+        code.calls_of_asserts("assert f(3)")
+
+
+DOUBLERS = {
+    "python": "print(2 * int(input()))",
+    "bash": "read n; echo $((2 * n))",
+    "javascript": "console.log(2 * parseInt(require('fs').readFileSync(0)))",
+    "c": '#include <stdio.h>\nint main(){int n;scanf("%d",&n);printf("%d\\n",2*n);return 0;}',
+    "lua": "print(2 * io.read('n'))",
+}
+
+
+@pytest.mark.parametrize("name", code.languages())
+def test_every_language_runs_a_right_and_a_wrong_program(name):
+    program = {"javascript": "node", "c": "gcc"}.get(name, name)
+    if name != "python" and shutil.which(program) is None:
+        with pytest.raises(ValueError, match=f"needs {program!r}"):
+            code.language.__wrapped__(name)
+        pytest.skip(f"{program} is not installed")
+    problem = Problem("p", "", None, metadata={"tests": [("21\n", "42\n")]})
+    reward = code.passes_tests(name)
+    right = DOUBLERS[name]
+    assert reward(problem, fenced(right, code.language(name).fence)).value == 1.0
+    wrong = fenced(right.replace("2 *", "3 *").replace("2*", "3*"), code.language(name).fence)
+    assert reward(problem, wrong).value == 0.0
+
+
+def test_a_language_of_ones_own(tmp_path):
+    path = tmp_path / "sed.yaml"
+    path.write_text("ask: sed, please\nfence: sed\nfile: main.sed\nrun: [sed, -f, main.sed]\n")
+    problem = Problem("p", "", None, metadata={"tests": [("abc\n", "xbc\n")]})
+    assert code.passes_tests(str(path))(problem, fenced("s/a/x/", "sed")).value == 1.0
+    assert "sed, please" in tasks.get("code", language=str(path)).problem("train", 0, 0).prompt
+    path.write_text("ask: x\nfence: y\nfile: z\nrun: [sed]\nspeed: 9\n")
+    with pytest.raises(ValueError, match="speed"):
+        code.language(str(tmp_path / ".." / tmp_path.name / "sed.yaml"))
+    with pytest.raises(ValueError, match="choose one of bash"):
+        code.language("cobol")
+
+
+SQL = tasks.get("sql", level=4)
+
+
+@pytest.mark.parametrize("split", SQL.splits)
+def test_gold_queries_pass_and_near_misses_fail(split):
+    mutated = 0
+    for index in range(15):
+        problem = SQL.problem(split, 0, index)
+        gold = problem.answer
+        assert judge(SQL, problem, gold).value == 1.0
+        assert judge(SQL, problem, f"```sql\n{gold};\n```").value == 1.0
+        for old, new in [
+            (" > ", " >= "), (" < ", " <= "), (" > ", " < "), ("COUNT(*)", "COUNT(*) + 1"),
+            ("SUM(", "COUNT("), ("MAX(", "MIN("), ("MIN(", "MAX("), (" AND ", " OR "),
+            ("SELECT name", "SELECT id"), ("SELECT t.name", "SELECT t.id"), ("r.", "t."),
+            ("GROUP BY", "ORDER BY"), ("= t.id", "= r.id"),
+        ]:  # fmt: skip
+            if old in gold:
+                wrong = gold.replace(old, new)
+                if old in (" > ", " < ") and re.search("MAX|MIN", gold):
+                    continue  # a bound beyond the extreme changes nothing
+                score = judge(SQL, problem, wrong)
+                assert score.value == 0.0 and score.error is None, (gold, wrong)
+                mutated += 1
+        bound = int(re.search(r"[<>] (\d+)", gold)[1])
+        if not re.search("MAX|MIN", gold):
+            for other in (bound - 1, bound + 1):
+                assert judge(SQL, problem, gold.replace(str(bound), str(other))).value == 0.0
+    assert mutated > 10
+
+
+def test_sql_splits_are_disjoint():
+    made = {s: {SQL.problem(s, 0, i).id for i in range(60)} for s in SQL.splits}
+    assert all(not made[a] & made[b] for a, b in itertools.combinations(SQL.splits, 2))
+
+
+def test_constants_do_not_pass_on_unseen_databases():
+    task = tasks.get("sql", level=1)
+    problem = task.problem("train", 0, 0)
+    rows = sql.execute(problem.metadata["databases"][0], problem.answer)
+    values = ", ".join(f"('{name}')" for (name,) in rows)
+    assert task.reward(problem, f"VALUES {values}").value == 0.0
+
+
+def test_hostile_queries_are_refused_and_end(tmp_path):
+    script = SQL.problem("train", 0, 0).metadata["databases"][0]
+    forever = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT {} FROM c"
+    for query in [
+        f"ATTACH '{tmp_path}/x.db' AS y", "DROP TABLE t", "PRAGMA writable_schema=1",
+        "INSERT INTO sqlite_master VALUES (1)", "SELECT load_extension('x')", "SELECT 1; SELECT 2",
+        "VACUUM INTO '/tmp/x.db'", "SELECT randomblob(1000000000)", forever.format("x"),
+        forever.format("max(x)"), "", "SELECT", "SELECT 1 \x00", "CREATE TABLE z (a)",
+    ]:  # fmt: skip
+        if query == "":
+            assert sql.execute(script, query) == []
+            continue
+        with pytest.raises(sql.QueryError):
+            sql.execute(script, query)
+    assert not list(tmp_path.iterdir())
+
+
+def test_partial_rewards():
+    task = tasks.get("sql", level=1, partial=True)
+    problem = task.problem("train", 0, 0)
+    assert task.reward(problem, problem.answer).value == 1.0
+    near = task.reward(problem, problem.answer.replace("SELECT name", "SELECT id"))
+    assert near.parts["correct"] == 0 and near.parts["syntax"] == 1 and 0 < near.value < 0.5
+    assert task.reward(problem, "hello").value < near.value
+    with pytest.raises(ValueError, match="weights"):
+        sql.same_result({"speed": 1.0})
