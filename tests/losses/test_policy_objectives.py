@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from losses import aggregate, policy, sequence, surrogates
+from losses import aggregate, off_policy, policy, sequence, surrogates
 from tests.losses import checks
 from tests.losses.cases import CASES, SEQUENCE, Case, draw
 
@@ -72,6 +72,48 @@ def test_permuting_rows_permutes_the_loss(case: Case, x64):
     np.testing.assert_allclose(
         np.where(d.mask, a, 0)[order], np.where(shuffled.mask, b, 0), rtol=1e-12
     )
+
+
+# The statistics of these are of the tokens handed in, as their docstrings say.
+WHOLE_BATCH = (surrogates.clip_cov, surrogates.kl_cov, off_policy.m2po)
+SEPARABLE = {name: case for name, case in CASES.items() if case.function not in WHOLE_BATCH}
+
+
+@pytest.mark.parametrize("case", SEPARABLE.values(), ids=SEPARABLE.keys())
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
+def test_micro_batches_add_up(case: Case, mode: str, x64):
+    d = checks.renamed(case, draw(23))
+    whole = aggregate.denominator(jnp.asarray(d.mask), mode)
+
+    def loss(rows):
+        part = copy.copy(d)
+        for name, x in vars(d).items():
+            setattr(part, name, x[rows])
+        mask = jnp.asarray(part.mask)
+        return aggregate.aggregate(checks.per_token(case, part), mask, mode, whole)
+
+    # Split between groups: what couples the rows of a group needs them in one call.
+    first = np.flatnonzero(d.group_ids == 0)
+    rest = np.flatnonzero(d.group_ids != 0)
+    np.testing.assert_allclose(loss(first) + loss(rest), loss(np.arange(6)), rtol=1e-9)
+
+
+@each_case
+def test_metrics_are_unreduced_and_carry_no_gradient(case: Case):
+    d = checks.renamed(case, draw(29))
+
+    def metrics(logp):
+        live = copy.copy(d)
+        live.logp = logp
+        return case.function(**checks.arguments(case.function, live), **case.kwargs)[1]
+
+    logp = jnp.asarray(d.logp, jnp.float32)
+    rows, length = logp.shape
+    for name, x in metrics(logp).items():
+        assert x.shape in {(rows, length), (rows, 1), (rows,)}, name
+        assert np.all(np.isfinite(x)), name
+    total = jax.grad(lambda x: sum([jnp.sum(m) for m in metrics(x).values()], 0.0 * x.sum()))
+    assert not total(logp).any()
 
 
 @each_case

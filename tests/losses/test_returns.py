@@ -12,12 +12,8 @@ import losses.returns
 FEW = settings(max_examples=6, deadline=None)
 seeds = st.integers(0, 9999)
 # Compiled once: an eager scan is traced and compiled anew at every call.
-returns = SimpleNamespace(
-    **{
-        f: jax.jit(getattr(losses.returns, f))
-        for f in "gae turn_gae bilevel_gae td_lambda vtrace retrace potential_shaping".split()
-    }
-)
+NAMES = ["gae", "turn_gae", "bilevel_gae", "td_lambda", "vtrace", "retrace", "potential_shaping"]
+returns = SimpleNamespace(**{f: jax.jit(getattr(losses.returns, f)) for f in NAMES})
 
 
 def draw(seed, rows=4, length=7):

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import types
 
 import jax
@@ -73,3 +74,10 @@ def test_bars_are_escaped_in_the_document():
 @pytest.mark.parametrize("kind", ["policy", "advantage", "divergence", "preference", "value"])
 def test_kinds_of_the_literature_are_there(kind):
     assert any(row["kind"] == kind for row in losses_table.rows())
+
+
+def test_every_function_is_tested_by_name():
+    tests = "".join(path.read_text() for path in pathlib.Path(__file__).parent.glob("*.py"))
+    for row in losses_table.rows():
+        name = f"{row['module'].removeprefix('losses.')}.{row['name']}"
+        assert re.search(rf"\b{re.escape(name)}\b", tests) or name.startswith("returns."), name
