@@ -1,0 +1,74 @@
+"""Rewards over many completions as arrays: normalisation in groups, and the policy's own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def normalise(
+    rewards: np.ndarray, groups: np.ndarray, *, scale: bool = True, epsilon: float = 1e-6
+) -> np.ndarray:
+    """`(r - mean) / (std + epsilon)` within each group, failures left out.
+
+    Args:
+      rewards: [N] float; nan is a failed score.
+      groups: [N] int group ids.
+      scale: divide by the population standard deviation.
+      epsilon: keeps a group of equal rewards at 0.
+
+    Returns:
+      [N] float64; nan where the reward is.
+    """
+    _, index = np.unique(groups, return_inverse=True)
+    good = ~np.isnan(rewards)
+    filled = np.where(good, rewards, 0.0).astype(np.float64)
+    count = np.maximum(np.bincount(index, good), 1)
+    centred = filled - (np.bincount(index, filled) / count)[index]
+    if scale:
+        spread = np.sqrt(np.bincount(index, np.where(good, centred**2, 0.0)) / count)
+        centred = centred / (spread[index] + epsilon)
+    return np.where(good, centred, np.nan)
+
+
+def reference_probability(logp: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Verifier-free reward of RLPR (Yu et al. 2025): mean probability of the reference's tokens.
+
+    A mean over tokens, not a product: long references are not punished, and one improbable
+    synonym does not end it.
+
+    Args:
+      logp: [N, T] log-probability of each reference token, put after the policy's own reasoning.
+      mask: [N, T] bool, which tokens are the reference's.
+
+    Returns:
+      [N] in [0, 1]; nan, a failure, where the mask is empty.
+    """
+    count = mask.sum(axis=-1)
+    total = np.exp(np.where(mask, logp, 0.0), where=mask, out=np.zeros(logp.shape)).sum(axis=-1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def debiased_probability(with_reasoning: np.ndarray, without: np.ndarray) -> np.ndarray:
+    """RLPR's debiasing: `clip(p - p_0, 0, 1)`, p_0 the mean probability without any reasoning.
+
+    Args:
+      with_reasoning: [N], from `reference_probability`.
+      without: [N], the same with the reference right after the prompt.
+    """
+    return np.clip(with_reasoning - without, 0.0, 1.0)
+
+
+def weighted_heads(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """`sum_h w_h s_h / sum_h w_h` over a reward model's heads, those that failed left out.
+
+    Args:
+      scores: [N, H]; nan is a failed head.
+      weights: [H], or [N, H] to weigh by example; not negative.
+
+    Returns:
+      [N]; nan where no head with weight gave a score.
+    """
+    weighing = np.where(np.isnan(scores), 0.0, np.broadcast_to(weights, scores.shape))
+    total = weighing.sum(axis=-1)
+    value = (weighing * np.nan_to_num(scores)).sum(axis=-1)
+    return np.where(total > 0, value / np.where(total > 0, total, 1.0), np.nan)
