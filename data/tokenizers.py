@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
+import sentencepiece
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
 
-from data import chat
+from data import backends, chat, gguf_vocab
+from data.backends import Backend
+from data.chat import Message
 
-END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>")
+END_TOKENS = (
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|end|>",
+    "<end_of_turn>",
+)
 """Tokens that end a turn or a text wherever a vocabulary has them."""
 
-_CONTROL, _USER_DEFINED = 3, 4  # GGUF token types
+
+class Conversation(NamedTuple):
+    """A whole conversation as tokens."""
+
+    ids: list[int]
+    assistant: list[bool]
+    """Which of them the assistant wrote, the token that ends its turn included."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +48,13 @@ class Tokenizer:
     vocab_size: int
     eos_ids: tuple[int, ...]
     bos_id: int | None = None
-    chat: Callable[[Sequence[dict[str, str]]], list[int]] | None = None
-    """Conversation to ids of the prompt for the next assistant turn; None without a template."""
+    """Leads a raw text; None if the model has no such token or wants none."""
+    chat: Callable[..., list[int]] | None = None
+    """`chat(messages, tools=None, **variables)`: ids of the prompt for the next assistant turn;
+    None without a template. Variables are the template's own, such as `enable_thinking`."""
+    conversation: Callable[..., Conversation] | None = None
+    """`conversation(messages, tools=None, **variables)`: a whole conversation, to learn from; None
+    without a template."""
 
     def prompt(self, text: str) -> list[int]:
         """Ids of a raw-text prompt, led by BOS once if the model has one."""
@@ -59,76 +82,143 @@ def characters(alphabet: str) -> Tokenizer:
     return Tokenizer(encode, decode, len(alphabet) + 1, eos_ids=(0,))
 
 
-def from_gguf(path: str | Path) -> Tokenizer:
-    """The tokenizer embedded in a GGUF file: byte-level BPE, its end tokens and chat template.
+def load(path: str | Path) -> Tokenizer:
+    """The tokenizer that comes with a model.
+
+    Args:
+      path: a GGUF file, or a directory with `tokenizer.json` or else a sentencepiece
+        `tokenizer.model`.
 
     Raises:
-      ValueError: a tokenizer kind or pre-tokenizer we do not rebuild.
+      FileNotFoundError: a directory with neither.
+      ValueError: a GGUF vocabulary we do not rebuild, or another kind of file.
     """
-    fields = gguf.GGUFReader(str(path)).fields
+    path = Path(path)
+    if path.suffix == ".gguf":
+        return from_gguf(path)
+    if path.is_dir():
+        return from_directory(path)
+    raise ValueError(f"tokenizer path {str(path)!r}: expected a .gguf file or a directory")
 
-    def meta(key: str, default: Any = None) -> Any:
-        field = fields.get(f"tokenizer.{key}")
-        return default if field is None else field.contents()
 
-    kind, pre = meta("ggml.model"), meta("ggml.pre")
-    if (kind, pre) != ("gpt2", "smollm"):
-        raise ValueError(
-            f"{path}: tokenizer.ggml.model={kind!r} with pre={pre!r} is not rebuilt from GGUF; "
-            "load the tokenizer.json of the original model"
-        )
-    pieces = meta("ggml.tokens")
-    ids = {piece: i for i, piece in enumerate(pieces)}
-    merges = [tuple(merge.split(" ")) for merge in meta("ggml.merges")]
-    backend = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=merges))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    backend.decoder = decoders.ByteLevel()
-    for piece, token_type in zip(pieces, meta("ggml.token_type"), strict=True):
-        if token_type in (_CONTROL, _USER_DEFINED):
-            added = tokenizers.AddedToken(piece, special=token_type == _CONTROL, normalized=False)
-            backend.add_tokens([added])
-
-    eos = meta("ggml.eos_token_id")
-    eos_ids = dict.fromkeys([eos, *(ids[t] for t in END_TOKENS if t in ids)])
-    bos = meta("ggml.bos_token_id") if meta("ggml.add_bos_token", False) else None
-    return _wrap(
-        backend,
-        eos_ids=tuple(eos_ids),
-        bos_id=bos,
-        template=meta("chat_template"),
+def from_gguf(path: Path) -> Tokenizer:
+    """The tokenizer embedded in a GGUF file."""
+    reader = gguf.GGUFReader(str(path))
+    meta = gguf_vocab.metadata(reader)
+    template = reader.fields.get("tokenizer.chat_template")
+    pieces, eos, bos = meta["tokens"], meta["eos_token_id"], meta.get("bos_token_id")
+    leads = meta.get("add_bos_token", meta["model"] == "llama")
+    return _assemble(
+        gguf_vocab.read(meta),
+        eos_ids=[eos],
+        bos_id=bos if leads else None,
+        template=None if template is None else template.contents(),
         special={"eos_token": pieces[eos], "bos_token": "" if bos is None else pieces[bos]},
     )
 
 
-def _wrap(
-    backend: tokenizers.Tokenizer,
+def from_directory(directory: Path) -> Tokenizer:
+    """The tokenizer of a Hugging Face directory."""
+    config = _read_json(directory / "tokenizer_config.json")
+    special = {
+        name: spelling
+        for name, value in (_read_json(directory / "special_tokens_map.json") | config).items()
+        if name.endswith("_token") and (spelling := _spelling(value)) is not None
+    }
+    bos = special.get("bos_token")
+    if (file := directory / "tokenizer.json").exists():
+        fast = tokenizers.Tokenizer.from_file(str(file))
+        backend = backends.from_tokenizers(fast)
+        leads = bos is not None and fast.encode("a").ids[:1] == [backend.ids(bos)]
+        leads |= bool(config.get("add_bos_token"))
+    elif (file := directory / "tokenizer.model").exists():
+        decoder = config.get("added_tokens_decoder", {})
+        added = {_spelling(token): int(i) for i, token in decoder.items()}
+        slow = sentencepiece.SentencePieceProcessor(model_file=str(file))
+        backend = backends.from_sentencepiece(slow, added)
+        leads = config.get("add_bos_token", True)
+        if bos is None and slow.bos_id() >= 0:
+            bos = slow.id_to_piece(slow.bos_id())
+        if slow.eos_id() >= 0:
+            special.setdefault("eos_token", slow.id_to_piece(slow.eos_id()))
+    else:
+        raise FileNotFoundError(f"{directory} holds neither tokenizer.json nor tokenizer.model")
+    generation = _read_json(directory / "generation_config.json").get("eos_token_id") or []
+    eos = [generation] if isinstance(generation, int) else generation
+    if "eos_token" in special:
+        eos = [backend.ids(special["eos_token"]), *eos]
+    return _assemble(
+        backend,
+        eos_ids=eos,
+        bos_id=backend.ids(bos) if leads and bos else None,
+        template=_template(directory, config),
+        special={"bos_token": bos or "", **special},
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _spelling(token: Any) -> str | None:
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _template(directory: Path, config: dict[str, Any]) -> str | None:
+    file = directory / "chat_template.jinja"
+    template = file.read_text(encoding="utf-8") if file.exists() else config.get("chat_template")
+    if isinstance(template, list):  # several by name
+        template = next((t["template"] for t in template if t["name"] == "default"), None)
+    return template
+
+
+def _assemble(
+    backend: Backend,
     *,
-    eos_ids: tuple[int, ...],
+    eos_ids: Iterable[int],
     bos_id: int | None,
     template: str | None,
     special: dict[str, str],
 ) -> Tokenizer:
-    def encode(text: str) -> list[int]:
-        return backend.encode(text, add_special_tokens=False).ids
-
-    render = None if template is None else chat.compile_template(template, special)
-    return Tokenizer(
-        encode,
-        decode=lambda ids: backend.decode(list(ids), skip_special_tokens=True),
-        vocab_size=backend.get_vocab_size(),
-        eos_ids=eos_ids,
+    ends = dict.fromkeys([*eos_ids, *(i for t in END_TOKENS if (i := backend.ids(t)) is not None)])
+    plain = Tokenizer(
+        encode=lambda text: backend.encode(text)[0],
+        decode=backend.decode,
+        vocab_size=backend.size,
+        eos_ids=tuple(ends),
         bos_id=bos_id,
-        chat=None if render is None else lambda messages: encode(render(messages)),
     )
+    if template is None:
+        return plain
+    render = chat.compile_template(template, special)
 
+    def prompt(messages: Sequence[Message], tools: Any = None, **variables: Any) -> list[int]:
+        text = render(messages, tools, add_generation_prompt=True, **variables).text
+        return backend.encode(text)[0]
 
-def load(path: str | Path) -> Tokenizer:
-    """The tokenizer that comes with a model file."""
-    if Path(path).suffix == ".gguf":
-        return from_gguf(path)
-    raise ValueError(f"tokenizer path {str(path)!r}: expected a .gguf file")
+    def conversation(
+        messages: Sequence[Message], tools: Any = None, **variables: Any
+    ) -> Conversation:
+        text, generated = render(messages, tools, **variables)
+        ids, spans = backend.encode(text)
+        if generated is not None:
+            inside = [any(s < end and e > start for start, end in generated) for s, e in spans]
+            return Conversation(ids, inside)
+        assistant = [False] * len(ids)
+        starts = [start for start, _ in spans]
+        for turn, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            lead = render(messages[:turn], tools, add_generation_prompt=True, **variables).text
+            if not text.startswith(lead):
+                raise ValueError(
+                    f"the chat template writes what precedes message {turn} otherwise once more "
+                    "follows it, so the assistant's tokens cannot be told apart; train on "
+                    "conversations that end with the turn to learn"
+                )
+            first = bisect.bisect_left(starts, len(lead))
+            last = next((i for i in range(first, len(ids)) if ids[i] in ends), len(ids) - 1)
+            assistant[first : last + 1] = [True] * (last + 1 - first)
+        return Conversation(ids, assistant)
+
+    return dataclasses.replace(plain, chat=prompt, conversation=conversation)

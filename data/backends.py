@@ -1,0 +1,94 @@
+"""What turns text to ids and back: the two libraries that do it, behind one record."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import sentencepiece
+import tokenizers
+
+Span = tuple[int, int]
+
+
+class Backend(NamedTuple):
+    """A vocabulary at work."""
+
+    encode: Callable[[str], tuple[list[int], list[Span]]]
+    """Text to ids and the characters each stands for; special tokens are known where they are
+    spelled out, and none is added."""
+    decode: Callable[[Sequence[int]], str]
+    """Ids to text, leaving special tokens out."""
+    size: int
+    """One more than the greatest id."""
+    ids: Callable[[str], int | None]
+    """A token's id by its exact spelling."""
+
+
+def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
+    """A backend on Hugging Face's `tokenizers`."""
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+
+    def encode(text: str) -> tuple[list[int], list[Span]]:
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    return Backend(
+        encode,
+        decode=lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True),
+        size=max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
+        ids=tokenizer.token_to_id,
+    )
+
+
+def from_sentencepiece(
+    processor: sentencepiece.SentencePieceProcessor, added: Mapping[str, int] | None = None
+) -> Backend:
+    """A backend on sentencepiece.
+
+    Args:
+      processor: with its model loaded.
+      added: special tokens that are no pieces of the model, and their ids.
+
+    Sentencepiece reads no control token from text, so the text is cut at them. Where the model
+    puts a space before a text, each part gets one, as in Llama 2.
+    """
+    size = processor.get_piece_size()
+    pieces = {processor.id_to_piece(i): i for i in range(size)}
+    special = {piece: i for piece, i in pieces.items() if processor.is_control(i)}
+    special |= {token: i for token, i in (added or {}).items() if token not in pieces}
+    longest_first = sorted(special, key=len, reverse=True)
+    cut = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if special else None
+
+    def encode(text: str) -> tuple[list[int], list[Span]]:
+        ids: list[int] = []
+        spans: list[Span] = []
+        at = 0
+        for part in cut.split(text) if cut else [text]:
+            if part in special:
+                ids.append(special[part])
+                spans.append((at, at + len(part)))
+            elif part:
+                offsets = list(accumulate((len(c.encode()) for c in part), initial=0))
+                for piece in processor.encode(part, return_type="proto").pieces:
+                    ids.append(piece.id)
+                    start, end = (
+                        bisect.bisect_right(offsets, b) - 1 for b in (piece.begin, piece.end)
+                    )
+                    spans.append((at + start, at + end))
+            at += len(part)
+        return ids, spans
+
+    def decode(ids: Sequence[int]) -> str:
+        return processor.decode([i for i in ids if i < size and not processor.is_control(i)])
+
+    return Backend(
+        encode,
+        decode,
+        size=max([size - 1, *special.values()]) + 1,
+        ids=lambda token: special.get(token, pieces.get(token)),
+    )

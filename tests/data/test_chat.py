@@ -1,0 +1,179 @@
+"""Chat templates against transformers' own rendering, and the sandbox."""
+
+from __future__ import annotations
+
+import datetime
+
+import jinja2
+import pytest
+
+from data import chat
+
+CHATML = """{% for message in messages %}{% if loop.first and message['role'] != 'system' %}\
+<|im_start|>system\nYou are a helpful assistant.<|im_end|>
+{% endif %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"""
+
+QWEN3 = """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
+    {{- "# Tools\\n\\n<tools>" }}
+    {%- for tool in tools %}
+        {{- "\\n" }}{{- tool | tojson }}
+    {%- endfor %}
+    {{- "\\n</tools><|im_end|>\\n" }}
+{%- elif messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- set ns = namespace(last=messages|length - 1, found=false) %}
+{%- for message in messages[::-1] %}
+    {%- if not ns.found and message.role == "user" %}
+        {%- set ns.last = (messages|length - 1) - loop.index0 %}
+        {%- set ns.found = true %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == 'system' and loop.first %}{%- continue %}{%- endif %}
+    {{- '<|im_start|>' + message.role + '\\n' }}
+    {%- if message.reasoning_content is defined and loop.index0 > ns.last %}
+        {{- '<think>\\n' + message.reasoning_content.strip('\\n') + '\\n</think>\\n\\n' }}
+    {%- endif %}
+    {{- message.content }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+        {{- call.function.arguments | tojson }}{{- '}\\n</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and not enable_thinking %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}"""
+
+LLAMA3 = """{{- bos_token }}
+{%- if not date_string is defined %}{%- set date_string = strftime_now("%d %b %Y") %}{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\nToday: " + date_string + "<|eot_id|>" }}
+{%- for message in messages %}
+    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}
+    {{- message['content'] | trim + '<|eot_id|>' }}
+{%- endfor %}
+{%- if tools is not none %}{{- tools | tojson(indent=4) }}{%- endif %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}"""
+
+MARKED = """{% for m in messages %}<|{{ m.role }}|>
+{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}
+{% else %}{{ m.content }}{{ eos_token }}
+{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>
+{% endif %}"""
+
+TEMPLATES = {"chatml": CHATML, "qwen3": QWEN3, "llama3": LLAMA3, "marked": MARKED}
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "wetter",
+        "description": "Das Wetter <in> einer Straße & Stadt",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+CALL = {"type": "function", "function": {"name": "wetter", "arguments": {"city": "Köln", "n": 1}}}
+CONVERSATIONS = {
+    "one": ([{"role": "user", "content": "Hi!"}], {}),
+    "system": (
+        [{"role": "system", "content": "Be <brief> & kind."}, {"role": "user", "content": "2+2?"}],
+        {},
+    ),
+    "multi-turn": (
+        [
+            {"role": "user", "content": "  spaces  "},
+            {"role": "assistant", "content": "one\n"},
+            {"role": "user", "content": "日本語 🙂"},
+            {"role": "assistant", "content": "two"},
+        ],
+        {},
+    ),
+    "tools": (
+        [
+            {"role": "user", "content": "Wetter?"},
+            {"role": "assistant", "content": "", "tool_calls": [CALL]},
+            {"role": "tool", "content": '{"t": 3}'},
+        ],
+        {"tools": [TOOL]},
+    ),
+    "thinking": (
+        [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", "reasoning_content": "\nwhy\n"},
+            {"role": "user", "content": "c"},
+            {"role": "assistant", "content": "d", "thinking": "because"},
+        ],
+        {},
+    ),
+    "no thinking": ([{"role": "user", "content": "a"}], {"enable_thinking": False}),
+}
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_rendering_equals_transformers(template):
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    render = chat.compile_template(TEMPLATES[template], SPECIAL)
+    for name, (messages, variables) in CONVERSATIONS.items():
+        for ask in (False, True):
+            variables = {"tools": None, **variables}
+            (expected,), _ = utils.render_jinja_template(
+                [messages],
+                chat_template=TEMPLATES[template],
+                add_generation_prompt=ask,
+                **variables,
+                **SPECIAL,
+            )
+            got = render(messages, add_generation_prompt=ask, **variables)
+            assert got.text == expected, name
+
+
+@pytest.mark.parity
+def test_generation_marks_equal_transformers():
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    messages, _ = CONVERSATIONS["multi-turn"]
+    (text,), (spans,) = utils.render_jinja_template(
+        [messages], chat_template=MARKED, return_assistant_tokens_mask=True, **SPECIAL
+    )
+    got = chat.compile_template(MARKED, SPECIAL)(messages)
+    assert got.text == text
+    assert got.generated == tuple(spans)
+    assert [text[a:b] for a, b in got.generated] == ["one\n</s>", "two</s>"]
+
+
+def test_without_marks_nothing_is_claimed():
+    assert chat.compile_template(CHATML, SPECIAL)(CONVERSATIONS["one"][0]).generated is None
+
+
+def test_the_clock_is_given():
+    render = chat.compile_template(LLAMA3, SPECIAL, now=lambda: datetime.datetime(2024, 2, 3))
+    assert "Today: 03 Feb 2024<" in render(CONVERSATIONS["one"][0]).text
+
+
+def test_a_template_may_refuse():
+    render = chat.compile_template("{{ raise_exception('roles must alternate') }}", {})
+    with pytest.raises(jinja2.TemplateError, match="roles must alternate"):
+        render([])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages.__class__.__mro__ }}",
+        "{{ ''.__class__.__base__.__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ raise_exception.__globals__.os }}",
+    ],
+)
+def test_the_sandbox_holds(template):
+    with pytest.raises(jinja2.exceptions.SecurityError):
+        chat.compile_template(template, {})([{"role": "user", "content": "x"}])
