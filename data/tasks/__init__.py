@@ -24,6 +24,7 @@ BUNDLED: dict[str, str] = {
     "json_output": "data.tasks.json_output",
     "math": "data.tasks.math_problems",
     "maze": "data.tasks.maze",
+    "mixture": "data.mixture",
     "multiple_choice": "data.tasks.multiple_choice",
     "next_segment": "data.tasks.next_segment",
     "reasoning_gym": "data.tasks.reasoning_gym",
@@ -33,6 +34,9 @@ BUNDLED: dict[str, str] = {
     "translation": "data.tasks.translation",
 }
 """Name to module; its function `task(**params) -> Task` makes the task."""
+
+NEED_PARAMETERS = ("gsm8k", "math", "mixture", "reasoning_gym")
+"""Those that have no problems before a file or a generator is named."""
 
 _FAMILY = {"reasoning_gym": "generator"}  # FAMILY/NAME is get(FAMILY, parameter=NAME)
 

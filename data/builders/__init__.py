@@ -1,0 +1,1 @@
+"""Builders of TFDS data sets."""

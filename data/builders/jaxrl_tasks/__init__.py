@@ -1,0 +1,1 @@
+"""The bundled tasks as a TFDS data set."""

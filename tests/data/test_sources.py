@@ -1,0 +1,276 @@
+"""Records from files, mixtures with schedules, contamination, templates."""
+
+import collections
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data import contamination, mixture, sources, tasks, templates
+from data.types import Problem
+
+RECORDS = [{"question": f"Größe {i}?", "answer": i} for i in range(7)]
+
+
+def test_jsonl_parquet_and_saved_datasets_give_the_same_records(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    lines = "\n".join(json.dumps(r, ensure_ascii=False) for r in RECORDS)
+    (tmp_path / "a.jsonl").write_text(
+        lines.replace("\n", "\n\n", 1)
+    )  # a blank line, no last newline
+    table = pyarrow.Table.from_pylist(RECORDS)
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    (tmp_path / "many").mkdir()
+    pyarrow.parquet.write_table(table.slice(0, 3), tmp_path / "many" / "0.parquet")
+    pyarrow.parquet.write_table(table.slice(3), tmp_path / "many" / "1.parquet")
+    for name in ("a.jsonl", "a.parquet", "many"):
+        read = sources.read(str(tmp_path / name))
+        assert len(read) == 7 and [dict(read[i]) for i in range(7)] == RECORDS, name
+        assert dict(read[-1]) == RECORDS[-1]
+        with pytest.raises(IndexError):
+            read[7]
+
+
+def test_a_dataset_saved_by_the_datasets_library(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_list(RECORDS).save_to_disk(str(tmp_path / "saved"), num_shards=2)
+    read = sources.read(str(tmp_path / "saved"))
+    assert [read[i] for i in range(len(read))] == RECORDS
+
+
+def test_bad_sources_are_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n{"x": \n[1]\n')
+    (tmp_path / "a.csv").write_text("x")
+    (tmp_path / "empty.jsonl").write_text("")
+    read = sources.read(str(tmp_path / "a.jsonl"))
+    with pytest.raises(ValueError, match="record 1: not JSON"):
+        read[1]
+    with pytest.raises(ValueError, match=r"record 2: .* is not a JSON object"):
+        read[2]
+    assert len(sources.read(str(tmp_path / "empty.jsonl"))) == 0
+    for spec, message in [("/no.jsonl", "does not exist"), (str(tmp_path / "a.csv"), "none of")]:
+        with pytest.raises(ValueError, match=message):
+            sources.read(spec)
+    with pytest.raises(ValueError, match="name its split"):
+        sources.read("tfds:mnist")
+
+
+def test_tfds_builder_writes_what_the_source_reads_without_tensorflow(tmp_path):
+    program = (
+        "import sys; from data import sources, tasks\n"
+        "from data.builders.jaxrl_tasks import jaxrl_tasks_dataset_builder as b\n"
+        "config = b.TaskConfig(name='m', task='maze', params='{\"size\": 3}', examples=9)\n"
+        f"b.prepare(config, {str(tmp_path)!r})\n"
+        f"read = sources.read('tfds:jaxrl_tasks/m:1.0.0/train@{tmp_path}')\n"
+        "task = tasks.get('maze', size=3)\n"
+        "made = {task.problem('train', 0, i).id: task.problem('train', 0, i) for i in range(9)}\n"
+        "got = {read[i]['id'].decode(): read[i] for i in range(len(read))}\n"
+        "assert set(got) == set(made) and len(got) > 3\n"
+        "for id, record in got.items():\n"
+        "    assert sources.field(record, 'prompt', '') == made[id].prompt\n"
+        "    assert task.reward(made[id], record['gold'].decode()).value == 1.0\n"
+        "assert 'tensorflow' not in sys.modules\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+
+
+def test_tfds_episodes_are_records(tmp_path):
+    tfds = pytest.importorskip("tensorflow_datasets")
+
+    class Episodes(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            step = {
+                "reward": tfds.features.Scalar(np.float32),
+                "is_last": tfds.features.Scalar(np.bool_),
+            }
+            return self.dataset_info_from_configs(
+                features=tfds.features.FeaturesDict({"steps": tfds.features.Dataset(step)})
+            )
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples()}
+
+        def _generate_examples(self):
+            for i in range(3):
+                yield i, {"steps": [{"reward": float(t), "is_last": t == i} for t in range(i + 1)]}
+
+    Episodes(data_dir=str(tmp_path), file_format="array_record").download_and_prepare()
+    read = sources.read(f"tfds:episodes:1.0.0/train@{tmp_path}")
+    assert sorted(len(list(episode["steps"])) for episode in read) == [1, 2, 3]
+
+
+# Mixtures
+
+
+def parts():
+    return {
+        "small": tasks.get("tests.data.hostile:finite", size=5),
+        "big": tasks.get("tests.data.hostile:finite", size=23),
+        "endless": tasks.get("arithmetic"),
+    }
+
+
+SCHEDULE = [(0, {"small": 1.0, "big": 1.0}), (6, {"big": 1.0, "endless": 3.0})]
+
+
+def run(schedule, batches, hosts=1, state=None, seed=0, batch_size=8):
+    streams = [
+        mixture.mix(
+            parts(), schedule, seed=seed, batch_size=batch_size, host_index=h, host_count=hosts
+        )
+        for h in range(hosts)
+    ]
+    for stream in streams if state else ():
+        stream.set_state(json.loads(state))
+    got = [sorted((p.domain, p.id) for s in streams for p in next(s)) for _ in range(batches)]
+    return got, json.dumps(streams[0].get_state())
+
+
+@settings(max_examples=12, deadline=None)
+@given(cut=st.integers(0, 11), hosts=st.sampled_from([1, 2, 4]), after=st.sampled_from([1, 2]))
+def test_mixtures_restart_exactly_on_any_number_of_hosts(cut, hosts, after):
+    before, state = run(SCHEDULE, cut, hosts)
+    assert before + run(SCHEDULE, 12 - cut, after, state)[0] == run(SCHEDULE, 12)[0]
+
+
+def test_every_epoch_of_a_part_has_each_problem_once_and_weights_hold():
+    flat = [p for batch in run({"small": 1.0, "big": 3.0}, 200)[0] for p in batch]
+    stream = mixture.mix(parts(), {"small": 1.0, "big": 3.0}, seed=0, batch_size=8)
+    drawn = collections.defaultdict(list)
+    for _ in range(200):
+        for problem in next(stream):
+            drawn[problem.domain].append(problem.id)
+    for name, size in [("small", 5), ("big", 23)]:
+        ids = drawn[name]
+        for start in range(0, len(ids) - size, size):
+            assert len(set(ids[start : start + size])) == size
+        assert ids[:size] != ids[size : 2 * size]
+    share = sum(domain == "big" for domain, _ in flat) / len(flat)
+    assert abs(share - 0.75) < 0.04
+    early, late = run(SCHEDULE, 12)[0][:6], run(SCHEDULE, 12)[0][6:]
+    assert {d for b in early for d, _ in b} == {"small", "big"}
+    assert {d for b in late for d, _ in b} == {"big", "endless"}
+    assert run(SCHEDULE, 3, seed=1)[0] != run(SCHEDULE, 3)[0]
+
+
+def test_a_mixture_as_one_task():
+    spec = json.dumps({"a": [1, "maze", {"size": 2}], "b": [3, "countdown", {}]})
+    task = tasks.get("mixture", parts=spec)
+    problems = [task.problem("train", 0, i) for i in range(100)]
+    assert all(task.reward(p, task.gold(p)).value == 1.0 for p in problems)
+    assert abs(sum(p.domain == "b" for p in problems) - 75) < 15 and task.alphabet
+    assert task.problem("train", 0, 7) == problems[7]
+
+
+def test_bad_mixtures_are_named():
+    for schedule, message in [
+        ({"smal": 1.0}, "weights of \\['smal'\\]"),
+        ({"small": -1.0, "big": 2.0}, "need >= 0"),
+        ({"small": 0.0}, "sum > 0"),
+        ([(1, {"small": 1.0})], "start at step 0"),
+        ([(0, {"small": 1.0}), (0, {"big": 1.0})], "must rise"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            mixture.mix(parts(), schedule, seed=0, batch_size=2)
+    with pytest.raises(ValueError, match="batch_size=3"):
+        mixture.mix(parts(), {"small": 1.0}, seed=0, batch_size=3, host_count=2)
+    stream = mixture.mix(parts(), {"small": 1.0}, seed=0, batch_size=2)
+    with pytest.raises(ValueError, match="same mixture"):
+        stream.set_state({"step": 1, "counts": {"other": 1}})
+
+
+# Contamination
+
+
+def test_contamination_by_hand():
+    held_out = ["what is the sum of three and four", "short one"]
+    index = contamination.index(held_out, n=4)
+    report = contamination.decontaminate(
+        [
+            "Tell me: WHAT is the sum, of five?",  # shares what-is-the-sum, is-the-sum-of
+            "the sum of three apples",  # shares the-sum-of-three
+            "is the total of three and five",
+            "Short one!",
+            "",
+        ],
+        index,
+        n=4,
+    )
+    assert report.kept == [2, 4] and report.dropped == [0, 1, 3]
+    assert report.overlap == pytest.approx([2 / 5, 1 / 2, 0, 1, 0])
+    lenient = contamination.decontaminate(["what is the sum of five"], index, n=4, most=0.7)
+    assert lenient.kept == [0] and lenient.overlap == pytest.approx([2 / 3])
+
+
+def test_duplicates_keep_the_first():
+    texts = ["a b c d e f", "x y z", "A, b c d e f!", "a b c d e g", "x y z w"]
+    report = contamination.deduplicate(texts, n=2, most=0.99)
+    assert report.kept == [0, 1, 3, 4] and report.dropped == [2]
+    assert contamination.deduplicate(texts, n=2, most=0.6).kept == [0, 1]
+
+
+def test_no_bundled_split_is_contaminated_word_for_word():
+    task = tasks.get("sql")
+    made = {s: [task.problem(s, 0, i) for i in range(30)] for s in ("train", "test")}
+    questions = {s: [p.prompt.splitlines()[2] for p in made[s]] for s in made}
+    exact = contamination.decontaminate(
+        questions["train"], contamination.index(questions["test"], 50), n=50
+    )
+    assert not exact.dropped
+
+
+# Templates
+
+QUESTION = Problem("q", "2+2?", 4)
+
+
+def test_templates_and_systems():
+    asked = templates.apply(QUESTION, "qa", system="Be brief.")
+    assert asked.prompt == "Be brief.\n\nQuestion: 2+2?\nAnswer:"
+    assert [t["role"] for t in asked.messages] == ["system", "user"]
+    assert asked.messages[1]["content"] == "Question: 2+2?\nAnswer:" and asked.answer == 4
+    again = templates.apply(asked, "{question}", system="Other.")
+    assert again.messages[0]["content"] == "Be brief."
+    assert (
+        templates.apply(Problem("q", "{question}{x}", 0), "<{question}>").prompt
+        == "<{question}{x}>"
+    )
+    with pytest.raises(ValueError, match="template='hello'"):
+        templates.apply(QUESTION, "hello")
+
+
+def test_few_shot_never_shows_the_problem_itself():
+    task = tasks.get("countdown")
+    change = templates.shots(task, 2)
+    wrapped = templates.wrap(task, change)
+    for index in range(4):
+        problem, plain = wrapped.problem("train", 0, index), task.problem("train", 0, index)
+        assert [t["role"] for t in problem.messages] == ["user", "assistant"] * 2 + ["user"]
+        assert problem.prompt.count(plain.prompt) == 1 and problem.prompt.endswith(plain.prompt)
+        assert wrapped.reward(problem, wrapped.gold(problem)).value == 1.0
+    with pytest.raises(ValueError, match="its own examples"):
+        templates.few_shot(QUESTION, [(QUESTION, "4")])
+
+
+def test_over_long_policies():
+    problems = [Problem(str(n), "x" * n, 0) for n in (2, 5, 3)]
+    encode = lambda p: list(range(len(p.prompt)))  # noqa: E731
+    with pytest.raises(ValueError, match="problem 5: its prompt has 5 tokens, more than 3"):
+        templates.within(problems, encode, 3, "error")
+    kept, counts = templates.within(problems, encode, 3, "drop")
+    assert [p.id for p, _ in kept] == ["2", "3"] and counts == {"dropped": 1, "truncated": 0}
+    kept, counts = templates.within(problems, encode, 3, "truncate")
+    assert kept[1][1] == [2, 3, 4] and counts == {"dropped": 0, "truncated": 1}
+    with pytest.raises(ValueError, match="policy='ignore'"):
+        templates.within(problems, encode, 3, "ignore")
