@@ -113,6 +113,11 @@ def aggregate(
     """
     if mode not in MODES:
         raise ValueError(f"mode={mode!r} is unknown; choose one of {', '.join(MODES)}")
+    if jnp.shape(per_token) != jnp.shape(mask):
+        raise ValueError(
+            f"per_token has shape {jnp.shape(per_token)}, mask {jnp.shape(mask)}; both are [B, T]: "
+            "broadcast a loss per sequence to its tokens"
+        )
     rows = jnp.sum(where_valid(mask, as_float(per_token)), axis=-1)
     if mode == "seq-mean-token-mean":
         rows = rows / row_count(mask)

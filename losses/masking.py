@@ -41,6 +41,11 @@ def sanitize(mask: jax.Array, **arrays: jax.Array | None) -> dict[str, jax.Array
 
 def ratio(logp: jax.Array, behavior_logp: jax.Array) -> jax.Array:
     """Importance ratio `exp(logp - behavior_logp)`, bounded; no gradient to the latter."""
+    if jnp.shape(logp) != jnp.shape(behavior_logp):
+        raise ValueError(
+            f"log-probabilities of shapes {jnp.shape(logp)} and {jnp.shape(behavior_logp)} form no "
+            "ratio; both must be [B, T] of the same tokens"
+        )
     return bounded_exp(as_float(logp) - jax.lax.stop_gradient(as_float(behavior_logp)))
 
 
@@ -75,6 +80,23 @@ def constant(x: jax.Array) -> jax.Array:
     return jax.lax.stop_gradient(as_float(x))
 
 
+def token_constant(advantages: jax.Array, like: jax.Array) -> jax.Array:
+    """Constant advantages, `[B, T]` or `[B, 1]`: `[B]` would silently run along the tokens."""
+    if jnp.shape(advantages) not in (like.shape, (*like.shape[:-1], 1)):
+        raise ValueError(
+            f"advantages have shape {jnp.shape(advantages)}, but the tokens {like.shape}; pass "
+            "[B, T], or [B, 1] for one a sequence (advantages[:, None])"
+        )
+    return constant(advantages)
+
+
+def row_constant(rewards: jax.Array, like: jax.Array) -> jax.Array:
+    """Constant rewards, `[B]`: one for each row of `like [B, T]`."""
+    if jnp.shape(rewards) != like.shape[:1]:
+        raise ValueError(f"rewards have shape {jnp.shape(rewards)}; pass [B] = {like.shape[:1]}")
+    return constant(rewards)
+
+
 def indicator(x: jax.Array) -> jax.Array:
     """A bool array as 0/1 float32, for metrics and weights."""
     return jax.lax.stop_gradient(jnp.asarray(x).astype(jnp.float32))
@@ -87,9 +109,14 @@ def expectation(logp: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def clean_rewards(rewards: jax.Array, valid: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """Float rewards with invalid ones zeroed, and `valid` as a bool array."""
+    """Float rewards `[N]` with invalid ones zeroed, and `valid` as a bool array."""
     rewards = as_float(rewards)
     valid = jnp.ones(rewards.shape, bool) if valid is None else jnp.asarray(valid, bool)
+    if rewards.ndim != 1 or valid.shape != rewards.shape:
+        raise ValueError(
+            f"rewards have shape {rewards.shape} and valid {valid.shape}; pass [N] for both, one "
+            "entry a sample"
+        )
     return where_valid(valid, rewards), valid
 
 

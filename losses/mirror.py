@@ -10,7 +10,7 @@ the same call; a row without action tokens belongs to no group.
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, bounded_exp, constant, row_sum
+from losses.masking import as_float, bounded_exp, constant, row_constant, row_sum, token_constant
 from losses.policy import Objective
 from losses.sequence import sequence_log_ratio
 
@@ -42,7 +42,7 @@ def kimi_opmd(
       Loss `[B, T]`, equal along a row; metric `log_ratio` `[B]`.
     """
     d = sequence_log_ratio(logp, behavior_logp, mask=mask)
-    return _spread(jnp.square(constant(advantages) - tau * d) / (2.0 * tau), d, logp)
+    return _spread(jnp.square(token_constant(advantages, logp) - tau * d) / (2.0 * tau), d, logp)
 
 
 def opmd(logp: jax.Array, advantages: jax.Array, *, tau: float = 1.0) -> Objective:
@@ -59,7 +59,7 @@ def opmd(logp: jax.Array, advantages: jax.Array, *, tau: float = 1.0) -> Objecti
     Returns:
       Loss `[B, T]` and no metrics.
     """
-    return -constant(advantages) * as_float(logp) / (1.0 + tau), {}
+    return -token_constant(advantages, logp) * as_float(logp) / (1.0 + tau), {}
 
 
 def opmd_pairwise(
@@ -89,7 +89,7 @@ def opmd_pairwise(
       Loss `[B, T]`, equal along a row; metric `log_ratio` `[B]`.
     """
     d = sequence_log_ratio(logp, behavior_logp, mask=mask)
-    a = constant(rewards)[:, None] - tau * d
+    a = row_constant(rewards, logp)[:, None] - tau * d
     together = _together(mask, group_ids)
     count = jnp.maximum(jnp.sum(together, axis=1, keepdims=True), 1)
     squares = jnp.sum(jnp.where(together, jnp.square(a - a.T), 0.0), axis=1, keepdims=True)
@@ -121,7 +121,7 @@ def oapl(
       Loss `[B, T]`, equal along a row; metric `log_ratio` `[B]`.
     """
     d = sequence_log_ratio(logp, behavior_logp, mask=mask)
-    return _spread(jnp.square(beta * d - constant(advantages)), d, logp)
+    return _spread(jnp.square(beta * d - token_constant(advantages, logp)), d, logp)
 
 
 def pacs(
@@ -158,7 +158,7 @@ def pacs(
     others = together & ~jnp.eye(len(together), dtype=bool)
     total = jnp.sum(jnp.where(others, score.T, 0.0), axis=1, keepdims=True)
     psi = score - total / jnp.maximum(jnp.sum(others, axis=1, keepdims=True), 1)
-    label = constant(rewards)[:, None]
+    label = row_constant(rewards, logp)[:, None]
     positive = positive_weight * label * jax.nn.log_sigmoid(psi)
     loss = -positive - (1.0 - label) * jax.nn.log_sigmoid(-psi)
     return jnp.broadcast_to(loss, logp.shape), {"score": constant(psi[:, 0])}
@@ -192,7 +192,7 @@ def distributional_pg(
       Loss `[B, T]` (reduce with `seq-mean-token-sum`); metric `weight` `[B]`.
     """
     target = row_sum(mask, constant(ref_logp) - constant(behavior_logp))
-    weight = bounded_exp(target + constant(rewards) / beta - log_z)
+    weight = bounded_exp(target + row_constant(rewards, logp) / beta - log_z)
     return -weight[:, None] * as_float(logp), {"weight": weight}
 
 

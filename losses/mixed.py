@@ -7,7 +7,7 @@ an expert wrote; their `behavior_logp` may hold anything finite where a function
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, bounded_exp, constant, indicator
+from losses.masking import as_float, bounded_exp, constant, indicator, row_constant
 from losses.masking import ratio as importance_ratio
 from losses.policy import Objective, clipped_surrogate, ppo_clip
 
@@ -50,7 +50,7 @@ def raft(
       Loss `[B, T]`; metric `kept` `[B]`.
     """
     acts = jnp.any(jnp.asarray(mask, bool), axis=-1)
-    score = jnp.where(acts, constant(rewards), -jnp.inf)
+    score = jnp.where(acts, row_constant(rewards, logp), -jnp.inf)
     same = group_ids[:, None] == group_ids[None, :]
     rows = jnp.arange(score.shape[0])
     better = score[None, :] > score[:, None]
@@ -74,7 +74,7 @@ def expert_iteration(logp: jax.Array, rewards: jax.Array, *, threshold: float = 
     Returns:
       Loss `[B, T]`; metric `kept` `[B]`.
     """
-    kept = constant(rewards) >= threshold
+    kept = row_constant(rewards, logp) >= threshold
     return jnp.where(kept[:, None], -as_float(logp), 0.0), {"kept": indicator(kept)}
 
 

@@ -8,7 +8,15 @@ Calling convention and masking contract as in `losses.policy`.
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, bounded_exp, constant, indicator, row_mean, where_valid
+from losses.masking import (
+    as_float,
+    bounded_exp,
+    constant,
+    indicator,
+    row_mean,
+    token_constant,
+    where_valid,
+)
 from losses.masking import ratio as importance_ratio
 from losses.policy import Objective, clipped_surrogate
 from losses.sequence import sequence_log_ratio
@@ -37,7 +45,7 @@ def aipo(
       Loss `[B, T]`; metrics `ratio`, `clipped` `[B, T]`.
     """
     r = constant(importance_ratio(logp, behavior_logp))
-    loss = -jnp.minimum(r, clip_high) * constant(advantages) * as_float(logp)
+    loss = -jnp.minimum(r, clip_high) * token_constant(advantages, logp) * as_float(logp)
     return loss, {"ratio": r, "clipped": indicator(r > clip_high)}
 
 
@@ -180,7 +188,7 @@ def m2po(
     rank = jnp.argsort(jnp.argsort(moment, axis=None)).reshape(moment.shape)
     kept = rank < count
     r = importance_ratio(logp, behavior_logp)
-    loss = jnp.where(kept, -r * constant(advantages), 0.0)
+    loss = jnp.where(kept, -r * token_constant(advantages, logp), 0.0)
     return loss, {
         "ratio": constant(r),
         "second_moment": where_valid(mask, moment),
@@ -243,7 +251,7 @@ def opsm_mask(
       Bool of the advantages' shape; True keeps.
     """
     kl = row_mean(mask, constant(behavior_logp) - constant(logp))[:, None]
-    return (constant(advantages) >= 0) | (kl <= threshold)
+    return (token_constant(advantages, logp) >= 0) | (kl <= threshold)
 
 
 def dppo_tv(
@@ -349,7 +357,7 @@ def _divergence_masked(
     divergence: jax.Array,
     threshold: float,
 ) -> Objective:
-    r, advantages = importance_ratio(logp, behavior_logp), constant(advantages)
+    r, advantages = importance_ratio(logp, behavior_logp), token_constant(advantages, logp)
     masked = (advantages * (constant(r) - 1.0) > 0) & (divergence > threshold)
     return jnp.where(masked, 0.0, -r * advantages), {
         "ratio": constant(r),

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from losses import divergence
-from losses.masking import as_float, constant, indicator
+from losses.masking import as_float, constant, indicator, token_constant
 from losses.masking import ratio as importance_ratio
 
 KIND = "policy"
@@ -36,7 +36,7 @@ def reinforce(logp: jax.Array, advantages: jax.Array) -> Objective:
     Returns:
       Loss `[B, T]` and no metrics.
     """
-    return -constant(advantages) * as_float(logp), {}
+    return -token_constant(advantages, logp) * as_float(logp), {}
 
 
 def ppo_clip(
@@ -155,7 +155,10 @@ def ppo_kl(
     """
     r = importance_ratio(logp, behavior_logp)
     kl = r - 1.0 - (as_float(logp) - constant(behavior_logp))
-    return -r * constant(advantages) + beta * kl, {"ratio": constant(r), "kl": constant(kl)}
+    return -r * token_constant(advantages, logp) + beta * kl, {
+        "ratio": constant(r),
+        "kl": constant(kl),
+    }
 
 
 def adaptive_kl_coefficient(
@@ -316,13 +319,13 @@ def clipped_surrogate(
 
     Args:
       r: `[B, T]` or `[B, 1]`, with gradient.
-      advantages: broadcastable to `r`.
+      advantages: of the shape of `r`, or `[B, 1]`.
       clip_low, clip_high: widths around 1.
 
     Returns:
-      Loss of the broadcast shape; metrics `ratio`, `clipped_low`, `clipped_high` of that shape.
+      Loss and metrics `ratio`, `clipped_low`, `clipped_high`, of the shape of `r`.
     """
-    advantages = constant(advantages)
+    advantages = token_constant(advantages, r)
     loss = -jnp.minimum(r * advantages, jnp.clip(r, 1.0 - clip_low, 1.0 + clip_high) * advantages)
     return loss, {
         "ratio": constant(r),

@@ -8,7 +8,7 @@ log-probabilities carry no gradient. Every function returns `(loss [N], metrics)
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, constant, indicator, row_sum
+from losses.masking import as_float, constant, indicator, row_constant, row_sum
 
 KIND = "preference"
 
@@ -319,7 +319,7 @@ def online_dpo(
     """
     acts = jnp.any(jnp.asarray(mask, bool), axis=-1)
     together = (group_ids[:, None] == group_ids[None, :]) & acts[:, None] & acts[None, :]
-    rewards = constant(rewards)
+    rewards = row_constant(rewards, logp)
     best = jnp.argmax(jnp.where(together, rewards[None, :], -jnp.inf), axis=1)
     worst = jnp.argmin(jnp.where(together, rewards[None, :], jnp.inf), axis=1)
     d = row_sum(mask, as_float(logp) - constant(ref_logp))

@@ -9,7 +9,15 @@ ordinary token losses: reduce with `seq-mean-token-sum` for the paper's form.
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, bounded_exp, constant, indicator, row_mean, row_sum
+from losses.masking import (
+    as_float,
+    bounded_exp,
+    constant,
+    indicator,
+    row_mean,
+    row_sum,
+    token_constant,
+)
 from losses.masking import ratio as importance_ratio
 from losses.policy import Objective, clipped_surrogate
 
@@ -118,7 +126,7 @@ def gmpo(
     """
     if advantages.shape[-1] != 1:
         raise ValueError(f"gmpo needs advantages [B, 1], one a sequence; got {advantages.shape}")
-    advantages = constant(advantages)
+    advantages = token_constant(advantages, logp)
     log_ratio = as_float(logp) - constant(behavior_logp)
     clipped = jnp.where(
         advantages > 0, jnp.minimum(log_ratio, clip_high), jnp.maximum(log_ratio, -clip_low)
@@ -157,7 +165,7 @@ def topr(
     Returns:
       Loss `[B, T]`; metric `weight` `[B, T]`.
     """
-    advantages = constant(advantages)
+    advantages = token_constant(advantages, logp)
     r = constant(bounded_exp(sequence_log_ratio(logp, behavior_logp, mask=mask)))
     weight = jnp.where(
         advantages >= 0,
@@ -205,6 +213,7 @@ def a_lol(
         case _:
             raise ValueError(f"level={level!r} is unknown; choose one of sequence, token, none")
     weight = jnp.broadcast_to(constant(jnp.clip(r, 1.0 - clip, 1.0 + clip)), logp.shape)
-    kept = jnp.maximum(constant(advantages), 0.0)
+    advantages = token_constant(advantages, logp)
+    kept = jnp.maximum(advantages, 0.0)
     loss = -weight * kept * as_float(logp)
-    return loss, {"weight": weight, "dropped": indicator(constant(advantages) < 0)}
+    return loss, {"weight": weight, "dropped": indicator(advantages < 0)}

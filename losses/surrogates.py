@@ -7,7 +7,7 @@ statistics over the tokens they are handed, so their micro-batch is part of thei
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, constant, indicator, row_sum, where_valid
+from losses.masking import as_float, constant, indicator, row_sum, token_constant, where_valid
 from losses.masking import ratio as importance_ratio
 from losses.policy import Objective, clipped_surrogate
 
@@ -38,7 +38,7 @@ def cispo(
     """
     r = constant(importance_ratio(logp, behavior_logp))
     weight = jnp.clip(r, 1.0 - clip_low, 1.0 + clip_high)
-    loss = -weight * constant(advantages) * as_float(logp)
+    loss = -weight * token_constant(advantages, logp) * as_float(logp)
     return loss, {"ratio": r, "clipped": indicator(weight != r)}
 
 
@@ -64,7 +64,7 @@ def sapo(
     Returns:
       Loss `[B, T]`; metrics `ratio` and `gate` (the gradient's factor on `r A grad log pi`).
     """
-    r, advantages = importance_ratio(logp, behavior_logp), constant(advantages)
+    r, advantages = importance_ratio(logp, behavior_logp), token_constant(advantages, logp)
     tau = jnp.where(advantages > 0, temperature_positive, temperature_negative)
     gate = jax.nn.sigmoid(tau * (r - 1.0))
     return -4.0 / tau * gate * advantages, {
@@ -89,7 +89,7 @@ def asymre(logp: jax.Array, advantages: jax.Array, *, delta_v: float = -0.1) -> 
     Returns:
       Loss `[B, T]` and no metrics.
     """
-    return -(constant(advantages) - delta_v) * as_float(logp), {}
+    return -(token_constant(advantages, logp) - delta_v) * as_float(logp), {}
 
 
 def rec(
@@ -124,7 +124,10 @@ def rec(
     Returns:
       Loss `[B, T]`; metrics `ratio`, `clipped` `[B, T]`.
     """
-    r, advantages = constant(importance_ratio(logp, behavior_logp)), constant(advantages)
+    r, advantages = (
+        constant(importance_ratio(logp, behavior_logp)),
+        token_constant(advantages, logp),
+    )
     above, below = r > 1.0 + clip_high, r < 1.0 - clip_low
     match side:
         case "one":
@@ -157,7 +160,7 @@ def red_weight(logp: jax.Array, advantages: jax.Array, *, temperature: float = 1
     Returns:
       Loss `[B, T]`; metric `weight` (of the advantages' shape).
     """
-    advantages = constant(advantages)
+    advantages = token_constant(advantages, logp)
     weight = jnp.exp(jnp.minimum(advantages / temperature, 20.0))
     return -weight * advantages * as_float(logp), {"weight": weight}
 
@@ -190,7 +193,7 @@ def red_drop(
     Returns:
       Loss `[B, T]`; metric `kept` `[B]`.
     """
-    advantages = jnp.broadcast_to(constant(advantages), logp.shape)
+    advantages = jnp.broadcast_to(token_constant(advantages, logp), logp.shape)
     score = row_sum(mask, advantages)
     rows = score.shape[0]
     order = jnp.arange(rows) if key is None else jax.random.permutation(key, rows)
@@ -276,7 +279,7 @@ def kl_cov(
     cov = token_covariance(logp, advantages, mask=mask)
     chosen = _largest(where_valid(mask, cov, -jnp.inf), mask, fraction) & jnp.asarray(mask, bool)
     drift = jnp.abs(as_float(logp) - constant(behavior_logp))
-    loss = -r * constant(advantages) + jnp.where(chosen, beta * drift, 0.0)
+    loss = -r * token_constant(advantages, logp) + jnp.where(chosen, beta * drift, 0.0)
     return loss, {"ratio": constant(r), "covariance": cov, "penalised": indicator(chosen)}
 
 
@@ -299,7 +302,7 @@ def token_covariance(logp: jax.Array, advantages: jax.Array, *, mask: jax.Array)
     def centred(x: jax.Array) -> jax.Array:
         return x - jnp.sum(where_valid(mask, x)) / count
 
-    advantages = jnp.broadcast_to(constant(advantages), logp.shape)
+    advantages = jnp.broadcast_to(token_constant(advantages, logp), logp.shape)
     return where_valid(mask, centred(advantages) * centred(constant(logp)))
 
 

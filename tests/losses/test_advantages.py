@@ -290,6 +290,13 @@ def test_unknown_options_are_named():
             )
 
 
+def test_rewards_must_be_one_a_sample():
+    with pytest.raises(ValueError, match="rewards have shape"):
+        advantages.group_advantages(jnp.ones((2, 1)), jnp.zeros(2, int), num_groups=1)
+    with pytest.raises(ValueError, match="valid"):
+        advantages.reinforce_pp(jnp.ones(3), valid=jnp.ones(2))
+
+
 @pytest.mark.parity
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 @pytest.mark.parametrize("decoupled", [False, True])

@@ -143,3 +143,8 @@ def test_eight_devices_give_the_loss_of_one():
         timeout=240,
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_a_loss_per_sequence_is_refused():
+    with pytest.raises(ValueError, match="broadcast"):
+        aggregate.aggregate(jnp.ones((4, 1)), jnp.asarray(MASK), "token-mean", jnp.float32(1.0))
