@@ -12,7 +12,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 
 from data.backends import Backend, from_sentencepiece, from_tokenizers
 
-_CONTROL, _USER_DEFINED = 3, 4  # GGUF token types, which are sentencepiece's
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # GGUF token types, which are sentencepiece's
 
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
@@ -93,13 +93,15 @@ def _byte_level(meta: dict[str, Any]) -> tokenizers.Tokenizer:
 def _sentencepiece(meta: dict[str, Any]) -> sentencepiece.SentencePieceProcessor:
     """Sentencepiece BPE, whose scores order the merges."""
     model = proto.ModelProto()
+    unknown = meta.get("unknown_token_id", 0)
     rows = zip(meta["tokens"], meta["scores"], meta["token_type"], strict=True)
-    for piece, score, kind in rows:
+    for i, (piece, score, kind) in enumerate(rows):
+        kind = _UNKNOWN if i == unknown else kind  # some files call it a control token
         model.pieces.add(piece=piece, score=score, type=kind)
     model.trainer_spec.model_type = proto.TrainerSpec.BPE
     model.trainer_spec.vocab_size = len(model.pieces)
     model.trainer_spec.byte_fallback = True
-    model.trainer_spec.unk_id = meta.get("unknown_token_id", 0)
+    model.trainer_spec.unk_id = unknown
     model.trainer_spec.bos_id = meta.get("bos_token_id", 1)
     model.trainer_spec.eos_id = meta.get("eos_token_id", 2)
     model.normalizer_spec.name = "identity"

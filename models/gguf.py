@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import jax.numpy as jnp
@@ -11,20 +11,37 @@ import numpy as np
 from flax import nnx
 
 from models.config import DecoderConfig
-from models.decoder import Params
+from models.decoder import Leaf, Params, layout
 
-Layout = Callable[[np.ndarray], np.ndarray]
+_OUTSIDE = {"embed": "token_embd", "norm/weight": "output_norm", "head": "output"}
+
+_LAYER = {
+    "attention_norm/weight": "attn_norm",
+    "attention/q": "attn_q",
+    "attention/k": "attn_k",
+    "attention/v": "attn_v",
+    "attention/o": "attn_output",
+    "attention/q_norm/weight": "attn_q_norm",
+    "attention/k_norm/weight": "attn_k_norm",
+    "attention_post_norm/weight": "post_attention_norm",
+    "mlp_norm/weight": "ffn_norm",
+    "mlp/gate": "ffn_gate",
+    "mlp/up": "ffn_up",
+    "mlp/down": "ffn_down",
+    "mlp_post_norm/weight": "post_ffw_norm",
+}
+"""Our parameters in a layer, and their tensors under `blk.{layer}.`."""
 
 
 def read_config(reader: gguf.GGUFReader) -> DecoderConfig:
     """The decoder that the file's metadata describes.
 
     Raises:
-      ValueError: an architecture we do not read.
+      ValueError: an architecture we do not read, or a scaled RoPE.
     """
     arch = reader.fields["general.architecture"].contents()
-    if arch != "llama":
-        raise ValueError(f"general.architecture={arch!r} is not read; supported: 'llama'")
+    if arch not in ("llama", "gemma3"):
+        raise ValueError(f"general.architecture={arch!r} is not read; supported: llama, gemma3")
     meta = {
         key.removeprefix(f"{arch}."): field.contents()
         for key, field in reader.fields.items()
@@ -44,45 +61,44 @@ def read_config(reader: gguf.GGUFReader) -> DecoderConfig:
         head_dim=meta.get("attention.key_length", meta["embedding_length"] // heads),
         max_positions=meta["context_length"],
         rope_theta=meta.get("rope.freq_base", 10_000.0),
-        norm_eps=meta["attention.layer_norm_rms_epsilon"],
+        # kept as float32 in the file: 1e-05, not 9.999999747378752e-06
+        norm_eps=float(str(np.float32(meta["attention.layer_norm_rms_epsilon"]))),
         tie_embeddings=not any(t.name == "output.weight" for t in reader.tensors),
+        **(_gemma3(meta) if arch == "gemma3" else {}),
     )
 
 
-def _layouts(config: DecoderConfig) -> tuple[dict[str, tuple[str, Layout]], ...]:
-    """GGUF name to (our name, [out, in] matrix to our layout): outside and inside the layers."""
-    n, k, h, d = config.num_heads, config.num_kv_heads, config.head_dim, config.hidden_size
-
-    def same(w: np.ndarray) -> np.ndarray:
-        return w
-
-    def rotated(heads: int) -> Layout:
-        # llama.cpp rotates neighbouring pairs and permutes rows to suit; we rotate halves
-        def layout(w: np.ndarray) -> np.ndarray:
-            return (
-                w.reshape(heads, h // 2, 2, d)
-                .swapaxes(1, 2)
-                .reshape(heads, h, d)
-                .transpose(2, 0, 1)
-            )
-
-        return layout
-
-    outside = {"token_embd": ("embed", same), "output_norm": ("norm/weight", same)}
-    if not config.tie_embeddings:
-        outside["output"] = ("head", same)
-    inside = {
-        "attn_norm": ("attention_norm/weight", same),
-        "attn_q": ("attention/q", rotated(n)),
-        "attn_k": ("attention/k", rotated(k)),
-        "attn_v": ("attention/v", lambda w: w.reshape(k, h, d).transpose(2, 0, 1)),
-        "attn_output": ("attention/o", lambda w: w.T.reshape(n, h, d)),
-        "ffn_norm": ("mlp_norm/weight", same),
-        "ffn_gate": ("mlp/gate", np.transpose),
-        "ffn_up": ("mlp/up", np.transpose),
-        "ffn_down": ("mlp/down", np.transpose),
+def _gemma3(meta: dict[str, Any]) -> dict[str, Any]:
+    """What the format leaves to the architecture's name."""
+    layers, size, heads = (
+        meta[key] for key in ("block_count", "embedding_length", "attention.head_count")
+    )
+    largest = layers == 62  # the 27B alone scales by its width
+    return {
+        "family": "gemma3_text",
+        "norm_offset": 1.0,
+        "post_norm": True,
+        "qk_norm": "head",
+        "activation": "gelu_tanh",
+        "embed_scale": size**0.5,
+        "attention_scale": (size / heads if largest else meta["attention.key_length"]) ** -0.5,
+        "sliding_window": meta["attention.sliding_window"],
+        "local_layers": tuple(bool((i + 1) % 6) for i in range(layers)),
+        "local_rope_theta": 10_000.0,
     }
-    return outside, inside
+
+
+def _to_ours(config: DecoderConfig, path: str, leaf: Leaf, value: np.ndarray) -> np.ndarray:
+    if path.endswith("norm/weight"):
+        return value - config.norm_offset  # the file adds it beforehand
+    if not leaf.inputs:
+        return value
+    shape = leaf.shape[leaf.batch :]
+    if config.family == "llama" and path in ("layers/attention/q", "layers/attention/k"):
+        # llama.cpp rotates neighbouring pairs and permutes rows to suit; we rotate halves
+        heads, size = shape[1:]
+        value = value.reshape(heads, size // 2, 2, -1).swapaxes(1, 2).reshape(heads * size, -1)
+    return value.T.reshape(shape)
 
 
 def load(path: str | Path) -> tuple[DecoderConfig, Params]:
@@ -93,19 +109,27 @@ def load(path: str | Path) -> tuple[DecoderConfig, Params]:
     """
     reader = gguf.GGUFReader(str(path))
     config = read_config(reader)
-    outside, inside = _layouts(config)
+    leaves = {"/".join(path): leaf for path, leaf in layout(config).items()}
+    names = {
+        ours: [f"blk.{i}.{_LAYER[ours.removeprefix('layers/')]}" for i in range(config.num_layers)]
+        if leaf.batch
+        else [_OUTSIDE[ours]]
+        for ours, leaf in leaves.items()
+    }
     tensors = {t.name.removesuffix(".weight"): t for t in reader.tensors}
-    expected = set(outside) | {f"blk.{i}.{n}" for i in range(config.num_layers) for n in inside}
+    expected = {name for group in names.values() for name in group}
     missing, unmapped = sorted(expected - tensors.keys()), sorted(tensors.keys() - expected)
     if missing or unmapped:
         raise ValueError(f"{path}: missing tensors {missing}; tensors with no place {unmapped}")
 
-    def read(name: str, layout: Layout) -> np.ndarray:
+    def read(ours: str, name: str) -> np.ndarray:
         tensor = tensors[name]
-        return layout(gguf.quants.dequantize(tensor.data, tensor.tensor_type))
+        value = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        return _to_ours(config, ours, leaves[ours], value)
 
-    flat = {ours: jnp.asarray(read(name, layout)) for name, (ours, layout) in outside.items()}
-    for name, (ours, layout) in inside.items():
-        layers = [read(f"blk.{i}.{name}", layout) for i in range(config.num_layers)]
-        flat[f"layers/{ours}"] = jnp.asarray(np.stack(layers))
-    return config, nnx.traversals.unflatten_mapping(flat, sep="/")
+    flat = {
+        ours: np.stack([read(ours, n) for n in group]) if leaves[ours].batch else read(ours, *group)
+        for ours, group in names.items()
+    }
+    arrays = {ours: jnp.asarray(value, jnp.float32) for ours, value in flat.items()}
+    return config, nnx.traversals.unflatten_mapping(arrays, sep="/")
