@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -94,6 +97,29 @@ def figures(experience: Experience, k: int) -> dict[str, float]:
         "completion_length": float(np.mean(lengths)),
         "problems": float(len(passed)),
     }
+
+
+def save(directory: Path, step: int, experience: Experience) -> None:
+    """Write the completions of an evaluation to `evals/STEP.jsonl`, one object a line."""
+    path = directory / "evals" / f"{step:06d}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows(experience)))
+
+
+def rows(experience: Experience) -> Iterator[dict[str, Any]]:
+    """Each completion with its problem and score, as JSON-able values."""
+    group = len(experience.completions) // len(experience.problems)
+    for n, (text, score) in enumerate(zip(experience.texts, experience.scores, strict=True)):
+        problem = experience.problems[n // group]
+        yield {
+            "problem": problem.id,
+            "prompt": problem.prompt,
+            "answer": str(problem.answer),
+            "completion": text,
+            "reward": score.value,
+            "parts": dict(score.parts),
+            "error": score.error,
+        }
 
 
 def pass_at_k(correct: np.ndarray, n: int, k: int) -> np.ndarray:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 
 from data import stream, tasks
 from data.scoring import Pool, open_pool
@@ -33,7 +34,7 @@ from jaxrl.config import Config
 from jaxrl.metrics import MetricsLog, Timer
 from jaxrl.policy import Policy
 from jaxrl.train_step import init_state, make_score, make_update
-from jaxrl.types import Packed, TrainState, Trajectory
+from jaxrl.types import Packed, Params, TrainState, Trajectory
 
 _SAMPLING, _WARM_START = 1, 2  # purposes folded into the run's key
 
@@ -49,62 +50,60 @@ class Watch(NamedTuple):
     """Something worth a line."""
 
 
-class Result(NamedTuple):
-    """What a finished run leaves in hand."""
+class Workshop(NamedTuple):
+    """What a run works with and never changes."""
 
-    summary: dict[str, Any]
-    samples: rollout.Experience
-    """The last evaluation's completions."""
+    config: Config
+    watch: Watch
+    directory: Path
+    task: Task
+    held_out: list[Problem]
+    actor: Policy
+    """The policy as the run starts from it."""
+    pool: Pool
+    checkpoints: ocp.CheckpointManager
 
 
-def train(config: Config, watch: Watch = Watch()) -> Result:
+def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
     """Run a config from its start, or from its newest checkpoint, to its last step.
+
+    Returns:
+      What is written to `summary.json`.
 
     Raises:
       ValueError: a config that cannot work; nothing has been compiled or written yet.
       BlockingIOError: another process is running in this directory.
     """
+    start = perf_counter()
     configs.check(config)
     objective.check(config.objective)
     task = tasks.get(config.task, **config.task_args)
+    held_out = evaluate.problems(task, config.eval.split, config.eval.problems)
+    check_prompts(config, held_out + first_problems(task, config))
     the_mesh = mesh.make(config.mesh)
-    start = perf_counter()
-
     directory = prepare_directory(config)
-    with locked(directory), jax.set_mesh(the_mesh):
-        actor = policy.create(config, task, the_mesh)
-        problems = stream.prompts(
-            task, split="train", seed=config.seed, batch_size=config.rollout.prompts
-        )
-        held_out = evaluate.problems(task, config.eval.split, config.eval.problems)
-        check_prompts(actor, config, [*held_out, *stream_preview(task, config)])
+    with (
+        locked(directory),
+        jax.set_mesh(the_mesh),
+        open_pool(
+            task.name,
+            config.task_args,
+            workers=config.score_workers,
+            time_limit_s=config.score_seconds,
+        ) as pool,
+        checkpoint.manager(directory, keep=config.checkpoint.keep) as checkpoints,
+    ):
         save_config(directory, config)
-        with (
-            open_pool(
-                task.name,
-                config.task_args,
-                workers=config.score_workers,
-                time_limit_s=config.score_seconds,
-            ) as pool,
-            checkpoint.manager(directory, keep=config.checkpoint.keep) as checkpoints,
-        ):
-            return _run(
-                config, watch, directory, actor, problems, held_out, pool, checkpoints, task, start
-            )
+        actor = policy.create(config, the_mesh)
+        shop = Workshop(config, watch, directory, task, held_out, actor, pool, checkpoints)
+        return _run(shop, start)
 
 
-def _run(
-    config: Config,
-    watch: Watch,
-    directory: Path,
-    actor: Policy,
-    problems: Any,
-    held_out: list[Problem],
-    pool: Pool,
-    checkpoints: Any,
-    task: Task,
-    start: float,
-) -> Result:
+def _run(shop: Workshop, start: float) -> dict[str, Any]:
+    config, actor, checkpoints = shop.config, shop.actor, shop.checkpoints
+    problems = stream.prompts(
+        shop.task, split="train", seed=config.seed, batch_size=config.rollout.prompts
+    )
     key = jax.random.key(config.seed)
     sampling_key = jax.random.fold_in(key, _SAMPLING)
     optimize = optimizer.make(config.optimizer, config.steps * config.updates_per_batch)
@@ -118,29 +117,32 @@ def _run(
     )
     score = make_score(actor.model, temperature=config.rollout.temperature)
 
-    def assess(state: TrainState) -> tuple[dict[str, float], rollout.Experience]:
+    def assess(state: TrainState, step: int) -> dict[str, float]:
         params = policy.sampling_params(state.params, config.compute_dtype)
-        return evaluate.evaluate(actor, params, held_out, pool, config.rollout, config.sampler)
+        figures, experience = evaluate.evaluate(
+            actor, params, shop.held_out, shop.pool, config.rollout, config.sampler
+        )
+        evaluate.save(shop.directory, step, experience)
+        return figures
 
     last = checkpoints.latest_step()
     if last is None:
-        params = warm_start(actor, config, task, watch)
-        state = init_state(params, optimize)
-        before, samples = assess(state)
-        watch.note(f"before: pass@1 {before['pass@1']:.3f} on {len(held_out)} held-out problems")
+        state = init_state(warm_start(shop), optimize)
+        before = assess(state, 0)
+        count = len(shop.held_out)
+        shop.watch.note(f"before: pass@1 {before['pass@1']:.3f} on {count} held-out problems")
         host = {"step": 0, "before": before, "seconds": 0.0, "tokens": 0.0, "stream": None}
     else:
         like = abstract_state(actor, optimize)
         state, host = checkpoint.restore(checkpoints, last, like)
         problems.set_state(host["stream"])
-        watch.note(f"continuing {directory} from step {last}")
-        samples = None
+        shop.watch.note(f"continuing {shop.directory} from step {last}")
     reference = None
     if config.objective.kl_coef:
-        reference = checkpoint.reference(directory, state.params, save=last is None)
+        reference = checkpoint.reference(shop.directory, state.params, save=last is None)
     already = host["seconds"]
 
-    log = MetricsLog(directory, resume_step=host["step"])
+    log = MetricsLog(shop.directory, resume_step=host["step"])
     timer = Timer()
     for step in range(host["step"] + 1, config.steps + 1):
         began = perf_counter()
@@ -151,7 +153,7 @@ def _run(
             actor,
             params,
             batch,
-            pool,
+            shop.pool,
             config.rollout,
             config.sampler,
             key=sampling_key,
@@ -181,7 +183,7 @@ def _run(
         }
         if config.eval.every and step % config.eval.every == 0 and step < config.steps:
             with timer("eval"):
-                figures, _ = assess(state)
+                figures = assess(state, step)
             metrics |= {f"eval/{name}": value for name, value in figures.items()}
         if step % config.checkpoint.every == 0 or step == config.steps:
             with timer("save"):
@@ -189,10 +191,10 @@ def _run(
                 checkpoint.save(checkpoints, step, state, host)
         metrics |= timer.take() | {"time/step": perf_counter() - began}
         log.write(step, metrics)
-        watch.step(step, metrics)
-        watch.stage("train", step, config.steps)
+        shop.watch.step(step, metrics)
+        shop.watch.stage("train", step, config.steps)
 
-    after, samples = assess(state)
+    after = assess(state, config.steps)
     log.close()
     summary = {
         "recipe": config.recipe,
@@ -203,16 +205,17 @@ def _run(
         "eval": {"before": host["before"], "after": after},
         **environment(),
     }
-    write_json(directory / "summary.json", summary)
-    return Result(summary, samples)
+    write_json(shop.directory / "summary.json", summary)
+    return summary
 
 
-def warm_start(actor: Policy, config: Config, task: Task, watch: Watch) -> Any:
+def warm_start(shop: Workshop) -> Params:
     """Supervised fine-tuning on the task's own solutions: REINFORCE with every reward 1.
 
     Returns:
       The parameters, which are those of `actor` when the config asks for no warm start.
     """
+    config, actor, task = shop.config, shop.actor, shop.task
     warm = config.warm_start
     if not warm.steps:
         return actor.params
@@ -245,7 +248,7 @@ def warm_start(actor: Policy, config: Config, task: Task, watch: Watch) -> Any:
     for step in range(1, warm.steps + 1):
         batch = rollout.demonstrations(actor, config, task, next(batches))
         state, _ = update(state, batch, pack(batch, config)[0], None)
-        watch.stage("warm start", step, warm.steps)
+        shop.watch.stage("warm start", step, warm.steps)
     return state.params
 
 
@@ -293,20 +296,24 @@ def abstract_state(actor: Policy, optimize: optax.GradientTransformation) -> Tra
     )
 
 
-def stream_preview(task: Task, config: Config) -> list[Problem]:
+def first_problems(task: Task, config: Config) -> list[Problem]:
     """The problems of the first step."""
-    return [task.problem("train", config.seed, i) for i in range(config.rollout.prompts)]
+    preview = stream.prompts(
+        task, split="train", seed=config.seed, batch_size=config.rollout.prompts
+    )
+    return next(preview)
 
 
-def check_prompts(actor: Policy, config: Config, problems: list[Problem]) -> None:
+def check_prompts(config: Config, problems: list[Problem]) -> None:
     """Refuse prompts over budget before anything is compiled."""
+    model, tokenizer = policy.describe(config)
     for problem in problems:
-        policy.encode_prompt(actor.tokenizer, config.rollout, problem)
+        policy.encode_prompt(tokenizer, config.rollout, problem)
     total = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
-    if total > actor.model.max_positions:
+    if total > model.max_positions:
         raise ValueError(
             f"rollout.max_prompt_tokens + rollout.max_new_tokens = {total} exceed the model's "
-            f"{actor.model.max_positions} positions; lower one of them"
+            f"{model.max_positions} positions; lower one of them"
         )
 
 

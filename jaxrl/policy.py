@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from data import tokenizers
-from data.types import Problem, Task
+from data import tasks, tokenizers
+from data.types import Problem
 from jaxrl import checkpoint
 from jaxrl import config as configs
 from jaxrl.config import Config, RolloutConfig
@@ -30,43 +31,52 @@ class Policy(NamedTuple):
     tokenizer: tokenizers.Tokenizer
 
 
-def describe(config: Config, task: Task) -> tuple[DecoderConfig | None, tokenizers.Tokenizer]:
-    """The tokenizer of a config's model, and the decoder's shape if it is made fresh."""
-    if config.model != "fresh":
-        return None, tokenizers.load(catalog.locate(config.model))
-    if task.alphabet is None:
-        raise ValueError(
-            f"task {config.task!r} has no alphabet of its own, so a fresh model has no tokenizer "
-            "for it; name a pretrained model, e.g. --model smollm2-135m"
-        )
-    tokenizer = tokenizers.characters(task.alphabet)
-    shape = configs.to_dict(config.fresh)
-    return DecoderConfig(vocab_size=tokenizer.vocab_size, **shape), tokenizer
-
-
-def create(config: Config, task: Task, mesh: Mesh) -> Policy:
-    """The policy that a run starts from, parameters laid out on the mesh.
+def describe(config: Config) -> tuple[DecoderConfig, tokenizers.Tokenizer]:
+    """The decoder's shape and the tokenizer of a config's model, without its weights.
 
     Raises:
-      ValueError: a tokenizer with more ids than the model has embeddings.
+      ValueError: a fresh model for a task that has no alphabet, or a tokenizer with more ids than
+        the model has embeddings.
     """
     if is_run(config.model):
-        return open_run(Path(config.model), task, mesh)[0]
-    fresh, tokenizer = describe(config, task)
-    if fresh is not None:
-        model = fresh
-        make = jax.jit(
-            functools.partial(decoder.init, model), out_shardings=param_shardings(model, mesh)
-        )
-        params = make(jax.random.fold_in(jax.random.key(config.seed), 0))
-    else:
-        model, params = weights.load(
-            config.model, shardings=functools.partial(param_shardings, mesh=mesh)
-        )
+        return describe(configs.load(Path(config.model) / "config.json"))
+    if config.model == "fresh":
+        alphabet = tasks.get(config.task, **config.task_args).alphabet
+        if alphabet is None:
+            raise ValueError(
+                f"task {config.task!r} has no alphabet of its own, so a fresh model has no "
+                "tokenizer for it; name a pretrained model, e.g. --model smollm2-135m"
+            )
+        tokenizer = tokenizers.characters(alphabet)
+        shape = dataclasses.asdict(config.fresh)
+        return DecoderConfig(vocab_size=tokenizer.vocab_size, **shape), tokenizer
+    model = weights.read_config(config.model)
+    tokenizer = tokenizers.load(catalog.locate(config.model))
     if tokenizer.vocab_size > model.vocab_size:
         raise ValueError(
             f"the tokenizer of model {config.model!r} has {tokenizer.vocab_size} ids, its "
             f"embedding only {model.vocab_size}; use the tokenizer that belongs to the model"
+        )
+    return model, tokenizer
+
+
+def create(config: Config, mesh: Mesh) -> Policy:
+    """The policy that a run starts from, parameters laid out on the mesh."""
+    model, tokenizer = describe(config)
+    shardings = param_shardings(model, mesh)
+    if is_run(config.model):
+        shapes = jax.tree.map(
+            lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
+            decoder.abstract(model)[0],
+            shardings,
+        )
+        params, _ = checkpoint.restore_params(Path(config.model), shapes)
+    elif config.model == "fresh":
+        make = jax.jit(functools.partial(decoder.init, model), out_shardings=shardings)
+        params = make(jax.random.fold_in(jax.random.key(config.seed), 0))
+    else:
+        _, params = weights.load(
+            config.model, shardings=lambda loaded: param_shardings(loaded, mesh)
         )
     return Policy(model, params, tokenizer)
 
@@ -74,21 +84,6 @@ def create(config: Config, task: Task, mesh: Mesh) -> Policy:
 def is_run(path: str) -> bool:
     """Whether `path` is a run directory."""
     return (Path(path) / "config.json").exists() and (Path(path) / "checkpoints").exists()
-
-
-def open_run(directory: Path, task: Task, mesh: Mesh) -> tuple[Policy, int]:
-    """The newest policy of a run, and its step."""
-    config = configs.load(directory / "config.json")
-    model, tokenizer = describe(config, task)
-    if model is None:
-        model = weights.read_config(config.model)
-    shapes = jax.tree.map(
-        lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
-        decoder.abstract(model)[0],
-        param_shardings(model, mesh),
-    )
-    params, step = checkpoint.restore_params(directory, shapes)
-    return Policy(model, params, tokenizer), step
 
 
 @functools.partial(jax.jit, static_argnums=1)

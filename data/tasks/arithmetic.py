@@ -17,7 +17,7 @@ def task(
     digits: int = 2,
     terms: int = 2,
     operators: str = "+-",
-    working: bool = False,
+    working: float = 0.0,
     ood_digits: int | None = None,
 ) -> Task:
     """Arithmetic problems.
@@ -27,8 +27,9 @@ def task(
         uniform from 1 to this.
       terms: operands in a problem.
       operators: which of + - * are drawn; * binds tighter, as usual.
-      working: solutions write the running total after each term, `19,16`, and of a completion only
-        what follows the last comma is judged. Needs operators of + and - alone.
+      working: share of solutions that write the running total after each term, `19,16`, where the
+        others give the result alone. If positive, of a completion only what follows the last comma
+        is judged. Needs operators of + and - alone.
       ood_digits: digits of every operand of the ood split; None means one more than `digits`.
     """
     ood_digits = digits + 1 if ood_digits is None else ood_digits
@@ -38,6 +39,8 @@ def task(
         raise ValueError(f"terms={terms}: a problem needs at least 2 terms")
     if not operators or set(operators) - set("+-*"):
         raise ValueError(f"operators={operators!r}: choose one or more of +-*")
+    if not 0 <= working <= 1:
+        raise ValueError(f"working={working}: it is a share, from 0 to 1")
     if working and "*" in operators:
         raise ValueError(
             f"working={working} with operators={operators!r}: a product has no running total; "
@@ -68,11 +71,15 @@ def task(
             domain="arithmetic",
         )
 
+    def gold(problem: Problem) -> str:
+        shown = generate.rng("working", problem.id).random() < working
+        return work(problem) if shown else str(problem.answer)
+
     made = Task(
         name="arithmetic",
         problem=problem,
         reward=judge_last if working else reward,
-        gold=work if working else (lambda problem: str(problem.answer)),
+        gold=gold,
         alphabet=ALPHABET,
         description=__doc__,
     )

@@ -47,7 +47,7 @@ def test_accepts_the_value_and_rejects_every_mutation(params, split, index, data
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 3), st.integers(2, 5), st.integers(0, 10**6))
 def test_working_is_free_and_its_result_is_judged(digits, terms, index):
-    task = tasks.get("arithmetic", digits=digits, terms=terms, working=True)
+    task = tasks.get("arithmetic", digits=digits, terms=terms, working=1.0)
     problem = task.problem("train", 0, index)
     gold = task.gold(problem)
     totals = [int(n) for n in gold.split(",")]
@@ -58,6 +58,12 @@ def test_working_is_free_and_its_result_is_judged(digits, terms, index):
     assert task.reward(problem, f"{gold},").value == 0.0
     assert task.reward(problem, f"{gold},{totals[-1] + 1}").value == 0.0
     assert set(problem.prompt + gold) <= set(task.alphabet)
+
+
+def test_working_is_shown_in_its_share_of_solutions():
+    task = tasks.get("arithmetic", digits=1, terms=4, working=0.25)
+    solutions = [task.gold(task.problem("train", 0, i)) for i in range(1000)]
+    assert 0.2 < sum("," in s for s in solutions) / 1000 < 0.3
 
 
 def test_splits_are_disjoint_and_ood_is_longer():
@@ -81,7 +87,8 @@ def test_bad_parameters_are_named():
         (dict(terms=1), "terms=1"),
         (dict(operators="/"), "operators='/'"),
         (dict(ood_digits=2), "ood_digits=2"),
-        (dict(operators="+*", working=True), "working=True"),
+        (dict(operators="+*", working=1.0), "working=1.0"),
+        (dict(working=2.0), "working=2.0"),
     ]:
         with pytest.raises(ValueError, match=message):
             tasks.get("arithmetic", **params)
