@@ -1,0 +1,269 @@
+"""Which prompts to train on: a store of rewards by prompt, and pure functions that choose.
+
+State is a tuple of NumPy arrays, so that a checkpoint holds it whole. Choosing is
+`(state, ...) -> (state, ids)`: random choices draw from a stream named by the state's seed and by
+its number of draws, and a restored state chooses as the original would have.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+S = TypeVar("S", bound=tuple)
+
+
+class Prompts(NamedTuple):
+    """What is known of N prompts."""
+
+    seed: np.ndarray
+    """scalar uint64."""
+    draws: np.ndarray
+    """scalar int64: random choices made so far."""
+    visits: np.ndarray
+    """[N] int64: batches that the prompt was in."""
+    curve: np.ndarray
+    """[N, W] float32: its mean rewards at the last W visits, the newest last; nan before."""
+
+
+Choose = Callable[[Prompts, int, np.ndarray], tuple[Prompts, np.ndarray]]
+"""(state, how many, [N] bool which may be chosen) -> (state, ids)."""
+
+
+def start(count: int, *, window: int = 8, seed: int = 0) -> Prompts:
+    """An empty store for prompts 0 to count - 1."""
+    if count < 1 or window < 1:
+        raise ValueError(f"count={count} and window={window} must be positive")
+    return Prompts(
+        np.uint64(seed),
+        np.int64(0),
+        np.zeros(count, np.int64),
+        np.full((count, window), np.nan, np.float32),
+    )
+
+
+def record(state: Prompts, ids: np.ndarray, rewards: np.ndarray) -> Prompts:
+    """Enter the rewards of a batch.
+
+    Args:
+      state: before.
+      ids: [P] prompts, each at most once.
+      rewards: [P, G] of their completions; nan is a failed score. A prompt with no score at all
+        counts as not visited.
+    """
+    ids, rewards = np.asarray(ids), np.asarray(rewards, np.float64)
+    if len(np.unique(ids)) != len(ids):
+        raise ValueError(f"ids={ids.tolist()} repeat a prompt; record each batch of it by itself")
+    scored = ~np.isnan(rewards).all(axis=1)
+    ids, rewards = ids[scored], rewards[scored]
+    visits, curve = state.visits.copy(), state.curve.copy()
+    visits[ids] += 1
+    curve[ids] = np.concatenate([curve[ids, 1:], np.nanmean(rewards, 1, keepdims=True)], axis=1)
+    return state._replace(visits=visits, curve=curve)
+
+
+def pass_rate(state: Prompts) -> np.ndarray:
+    """[N] mean of each prompt's curve; nan where it was never visited."""
+    seen = ~np.isnan(state.curve)
+    total = np.where(seen, state.curve, 0.0).sum(axis=1)
+    return np.where(seen.any(axis=1), total / np.maximum(seen.sum(axis=1), 1), np.nan)
+
+
+def sample(state: Prompts, count: int, weights: np.ndarray) -> tuple[Prompts, np.ndarray]:
+    """`count` ids without replacement, each next one with probability proportional to its weight.
+
+    Raises:
+      ValueError: fewer than `count` positive weights.
+    """
+    if (weights > 0).sum() < count:
+        raise ValueError(f"count={count}: only {(weights > 0).sum()} prompts may be chosen")
+    rng = np.random.Generator(np.random.Philox(key=[int(state.seed), int(state.draws)]))
+    with np.errstate(divide="ignore"):
+        keys = np.log(weights) + rng.gumbel(size=len(weights))  # Gumbel top-k
+    chosen = np.argsort(-keys, kind="stable")[:count]
+    return state._replace(draws=state.draws + 1), chosen
+
+
+def uniform(state: Prompts, count: int, allowed: np.ndarray) -> tuple[Prompts, np.ndarray]:
+    """Every allowed prompt alike."""
+    return sample(state, count, allowed.astype(np.float64))
+
+
+def difficulty_targeted(
+    state: Prompts, count: int, allowed: np.ndarray, *, target: float = 0.5, width: float = 0.2
+) -> tuple[Prompts, np.ndarray]:
+    """Weights `exp(-((p - target) / width)^2 / 2)`; an unseen prompt is taken to be at the target.
+
+    A reward in {0, 1} varies most, and teaches most, at pass rate 1/2.
+    """
+    rate = np.nan_to_num(pass_rate(state), nan=target)
+    weights = np.exp(-0.5 * ((rate - target) / width) ** 2)
+    return sample(state, count, np.where(allowed, np.maximum(weights, 1e-12), 0.0))
+
+
+def informative(rewards: np.ndarray) -> np.ndarray:
+    """[P] bool: whether the scored rewards [P, G] of a prompt differ; others train nothing."""
+    scored = ~np.isnan(rewards)
+    high = np.where(scored, rewards, -np.inf).max(axis=1)
+    low = np.where(scored, rewards, np.inf).min(axis=1)
+    return high > low
+
+
+class Quota(NamedTuple):
+    """Dynamic sampling of one training batch."""
+
+    wanted: np.ndarray
+    """scalar int64: informative prompts that the batch needs."""
+    budget: np.ndarray
+    """scalar int64: prompts that may be sampled for it, in all."""
+    kept: np.ndarray
+    """scalar int64: informative ones so far."""
+    sampled: np.ndarray
+    """scalar int64: prompts so far."""
+
+
+def quota(wanted: int, *, oversampling: float = 3.0) -> Quota:
+    """An empty batch that may sample `oversampling` times what it needs."""
+    if wanted < 1 or oversampling < 1:
+        raise ValueError(f"wanted={wanted}, oversampling={oversampling}: both must be 1 or more")
+    return Quota(*map(np.int64, (wanted, int(wanted * oversampling), 0, 0)))
+
+
+def dynamic(state: Quota, rewards: np.ndarray) -> tuple[Quota, np.ndarray, int]:
+    """DAPO's dynamic sampling (Yu et al. 2025), bounded: keep informative prompts, ask for more.
+
+    Args:
+      state: of this batch.
+      rewards: [P, G] of the newly sampled prompts.
+
+    Returns:
+      The state, [P] bool which to keep (no more than are needed), and how many prompts to sample
+      next: 0 when the batch is full or the budget is spent, else enough at the rate seen so far.
+    """
+    good = informative(rewards)
+    keep = good & (np.cumsum(good) <= state.wanted - state.kept)
+    state = state._replace(kept=state.kept + keep.sum(), sampled=state.sampled + len(rewards))
+    missing, left = int(state.wanted - state.kept), int(state.budget - state.sampled)
+    rate = max(int(state.kept), 1) / max(int(state.sampled), 1)
+    return state, keep, min(int(np.ceil(missing / rate)), left) if missing else 0
+
+
+def highest(
+    state: Prompts, count: int, allowed: np.ndarray, score: np.ndarray
+) -> tuple[Prompts, np.ndarray]:
+    """The `count` allowed prompts of highest score, ties by id; nan is lowest."""
+    ranked = np.where(allowed & ~np.isnan(score), score, -np.inf)
+    if np.isfinite(ranked).sum() < count:
+        raise ValueError(f"count={count}: only {np.isfinite(ranked).sum()} prompts have a score")
+    return state, np.argsort(-ranked, kind="stable")[:count]
+
+
+def historical_variance(state: Prompts) -> np.ndarray:
+    """[N] variance of each curve, by which 1-shot RLVR ranks prompts (Wang et al. 2025).
+
+    nan with fewer than 2 visits.
+    """
+    seen = ~np.isnan(state.curve)
+    count = seen.sum(axis=1)
+    mean = np.where(seen, state.curve, 0.0).sum(axis=1) / np.maximum(count, 1)
+    squares = np.where(seen, state.curve - mean[:, None], 0.0) ** 2
+    return np.where(count >= 2, squares.sum(axis=1) / np.maximum(count, 1), np.nan)
+
+
+def learning_impact(state: Prompts) -> np.ndarray:
+    """LIMR's alignment of each curve with the average one (Li et al. 2025); the formula recalled.
+
+    `1 - sum_k (r_i^k - r_avg^k)^2 / sum_k (1 - r_avg^k)^2` over the epochs k of the window, in
+    which every prompt was visited once. The paper keeps prompts above about 0.6; 1 is a perfect
+    alignment. nan where the curve is not full.
+    """
+    full = ~np.isnan(state.curve).any(axis=1)
+    if not full.any():
+        return np.full(len(full), np.nan)
+    average = state.curve[full].mean(axis=0)
+    gap = np.sum((1 - average) ** 2)
+    misfit = np.sum((state.curve - average) ** 2, axis=1)
+    return np.where(full, 1 - misfit / gap if gap > 0 else 1.0, np.nan)
+
+
+def hardest_retained(
+    state: Prompts, count: int, allowed: np.ndarray, *, solved: float = 1.0
+) -> tuple[Prompts, np.ndarray]:
+    """DRIVE's hard-focus stage (Zhu et al. 2025): keep the `count` of lowest pass rate.
+
+    Call it at each phase with what it kept before as `allowed` and a smaller count. Prompts at
+    pass rate `solved` or above leave, and unseen ones count as hardest; fewer than `count` may
+    be left.
+    """
+    rate = np.nan_to_num(pass_rate(state), nan=-1.0)
+    open_ = allowed & (rate < solved)
+    return highest(state, min(count, int(open_.sum())), open_, -rate)
+
+
+def routed(
+    state: Prompts,
+    domains: np.ndarray,
+    counts: Mapping[int, int],
+    selectors: Mapping[int, Choose],
+) -> tuple[Prompts, np.ndarray]:
+    """A batch with a number of prompts of each domain, chosen by that domain's own function.
+
+    Args:
+      state: before.
+      domains: [N] int, the domain of each prompt.
+      counts: prompts by domain, as from `data.bandits.split`.
+      selectors: by domain, such as `uniform`; a domain left out is chosen uniformly.
+    """
+    chosen = []
+    for domain, count in sorted(counts.items()):
+        state, ids = selectors.get(domain, uniform)(state, count, domains == domain)
+        chosen.append(ids)
+    return state, np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
+
+
+def stage_at(stages: Sequence[tuple[int, Mapping[str, Any]]], step: int) -> dict[str, Any]:
+    """The settings in force at a step: lengths, group size, data set, weights, whatever they are.
+
+    Args:
+      stages: (first step, what changes there), the first from step 0 on; a setting holds until a
+        later stage changes it.
+      step: from 0.
+    """
+    if not stages or stages[0][0] != 0 or any(a[0] >= b[0] for a, b in itertools.pairwise(stages)):
+        raise ValueError(f"stages start at {[s for s, _ in stages]}: must rise from 0")
+    settings: dict[str, Any] = {}
+    for first, changes in stages:
+        if first <= step:
+            settings |= changes
+    return settings
+
+
+def to_json(state: tuple) -> dict[str, dict[str, Any]]:
+    """A state as plain values, exact to the bit."""
+    return {
+        name: {
+            "dtype": np.asarray(value).dtype.str,
+            "shape": list(np.shape(value)),
+            "data": base64.b64encode(np.ascontiguousarray(value).tobytes()).decode(),
+        }
+        for name, value in state._asdict().items()
+    }
+
+
+def from_json(kind: type[S], values: Mapping[str, Mapping[str, Any]]) -> S:
+    """The state of a kind (`Prompts`, ...) that `to_json` made plain.
+
+    Raises:
+      ValueError: fields of another kind.
+    """
+    if set(values) != set(kind._fields):
+        raise ValueError(f"{kind.__name__} has {kind._fields}, not {sorted(values)}")
+    read = {
+        name: np.frombuffer(base64.b64decode(v["data"]), v["dtype"]).reshape(v["shape"]).copy()
+        for name, v in values.items()
+    }
+    return kind(**{name: value if value.ndim else value[()] for name, value in read.items()})

@@ -1,0 +1,218 @@
+"""Curricula: formulas by hand, statistics of the choices, states that survive a checkpoint."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data import bandits, curriculum
+
+NAN = float("nan")
+
+
+def filled(curves, seed=0):
+    """A store whose prompts have these curves."""
+    state = curriculum.start(len(curves), window=len(curves[0]), seed=seed)
+    for epoch in np.array(curves).T:
+        ids = np.flatnonzero(~np.isnan(epoch))
+        state = curriculum.record(state, ids, epoch[ids, None])
+    return state
+
+
+def everything(state):
+    return np.ones(len(state.visits), bool)
+
+
+def test_the_store_keeps_the_last_window_and_leaves_failures_out():
+    state = curriculum.start(3, window=2)
+    state = curriculum.record(state, [0, 2], [[1, 0], [NAN, 1]])
+    state = curriculum.record(state, [0], [[0, 0]])
+    state = curriculum.record(state, [0, 1], [[1, 1], [NAN, NAN]])
+    np.testing.assert_array_equal(state.visits, [3, 0, 1])
+    np.testing.assert_array_equal(state.curve, [[0, 1], [NAN, NAN], [NAN, 1]])
+    np.testing.assert_array_equal(curriculum.pass_rate(state), [0.5, NAN, 1.0])
+    with pytest.raises(ValueError, match="repeat"):
+        curriculum.record(state, [1, 1], [[0], [0]])
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 10), st.integers(0, 5))
+def test_choices_are_pure_unrepeated_allowed_and_survive_a_checkpoint(seed, count, before):
+    state = curriculum.start(20, seed=seed)
+    allowed = np.arange(20) % 2 == 0
+    for _ in range(before):
+        state, _ = curriculum.uniform(state, 3, allowed)
+    restored = curriculum.from_json(
+        curriculum.Prompts, json.loads(json.dumps(curriculum.to_json(state)))
+    )
+    for a, b in zip(state, restored, strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert np.asarray(a).dtype == np.asarray(b).dtype
+    for choose in (curriculum.uniform, curriculum.difficulty_targeted):
+        after, ids = choose(state, count, allowed)
+        np.testing.assert_array_equal(ids, choose(restored, count, allowed)[1])
+        assert len(set(ids.tolist())) == count and allowed[ids].all()
+        assert after.draws == state.draws + 1
+    with pytest.raises(ValueError, match="only 10 prompts may be chosen"):
+        curriculum.uniform(state, 11, allowed)
+
+
+def test_sampling_follows_the_weights():
+    state, weights = curriculum.start(4), np.array([0.0, 1.0, 2.0, 5.0])
+    counts = np.zeros(4)
+    for _ in range(4000):
+        state, (chosen,) = curriculum.sample(state, 1, weights)
+        counts[chosen] += 1
+    np.testing.assert_allclose(counts / 4000, weights / 8, atol=0.03)
+
+
+def test_difficulty_targeted_prefers_the_middle_and_the_unseen():
+    state = filled([[0.0, 0.0], [0.5, 0.5], [1.0, 1.0], [NAN, NAN]])
+    counts = np.zeros(4)
+    for _ in range(500):
+        state, (chosen,) = curriculum.difficulty_targeted(state, 1, everything(state))
+        counts[chosen] += 1
+    assert counts[1] > 180 and counts[3] > 180 and counts[0] + counts[2] < 60
+    state, ids = curriculum.difficulty_targeted(state, 4, everything(state), width=0.01)
+    assert sorted(ids) == [0, 1, 2, 3]  # no weight underflows to never
+
+
+def test_informative_groups():
+    rewards = np.array([[0, 0, 1], [1, 1, 1], [0, 0, 0], [NAN, 1, 1], [NAN, 0, 1], [NAN] * 3])
+    np.testing.assert_array_equal(
+        curriculum.informative(rewards), [True, False, False, False, True, False]
+    )
+
+
+def test_dynamic_sampling_fills_the_batch_within_its_budget():
+    good, bad = [0.0, 1.0], [1.0, 1.0]
+    state = curriculum.quota(4, oversampling=3)
+    state, keep, more = curriculum.dynamic(state, np.array([good, bad, bad, bad]))
+    assert keep.tolist() == [True, False, False, False] and more == 8  # 3 / (1/4) is 12, 8 are left
+    state, keep, more = curriculum.dynamic(state, np.array([bad, good, good, good, good]))
+    assert keep.tolist() == [False, True, True, True, False] and more == 0
+    state = curriculum.quota(2, oversampling=2)
+    state, _, more = curriculum.dynamic(state, np.array([bad, bad]))
+    assert more == 2
+    state, keep, more = curriculum.dynamic(state, np.array([bad, good]))
+    assert more == 0 and int(state.kept) == 1 and int(state.sampled) == 4
+
+
+def test_historical_variance_and_impact_by_hand():
+    curves = [[0.0, 0.5, 1.0], [1.0, 1.0, 1.0], [0.0, 0.0, 0.5], [NAN, NAN, 0.3]]
+    state = filled(curves)
+    np.testing.assert_allclose(
+        curriculum.historical_variance(state),
+        [np.var(curves[0]), 0, np.var(curves[2]), NAN],
+        rtol=1e-5,
+    )
+    average = np.array([1 / 3, 1 / 2, 2.5 / 3])
+    expected = [
+        1 - sum((r - a) ** 2 for r, a in zip(c, average, strict=True)) / sum((1 - average) ** 2)
+        for c in curves[:3]
+    ]
+    np.testing.assert_allclose(curriculum.learning_impact(state), [*expected, NAN], rtol=1e-4)
+    _, best = curriculum.highest(state, 1, everything(state), curriculum.historical_variance(state))
+    assert best.tolist() == [0]
+    with pytest.raises(ValueError, match="only 3 prompts have a score"):
+        curriculum.highest(state, 4, everything(state), curriculum.historical_variance(state))
+
+
+def test_hardest_are_retained_and_solved_ones_leave():
+    state = filled([[0.9], [0.1], [1.0], [0.4], [NAN]])
+    _, ids = curriculum.hardest_retained(state, 3, everything(state))
+    assert ids.tolist() == [4, 1, 3]
+    kept = np.isin(np.arange(5), ids)
+    _, ids = curriculum.hardest_retained(state, 2, kept)
+    assert ids.tolist() == [4, 1]
+    _, ids = curriculum.hardest_retained(state, 5, everything(state))
+    assert 2 not in ids and len(ids) == 4
+
+
+def test_stages_hold_until_changed():
+    stages = [(0, {"length": 8, "group": 4}), (10, {"length": 16}), (20, {"group": 8})]
+    said = [curriculum.stage_at(stages, s) for s in (0, 9, 10, 25)]
+    assert [(s["length"], s["group"]) for s in said] == [(8, 4), (8, 4), (16, 4), (16, 8)]
+    with pytest.raises(ValueError, match="must rise from 0"):
+        curriculum.stage_at([(5, {})], 0)
+
+
+def test_sec_is_a_boltzmann_choice_over_averaged_advantages():
+    state = bandits.start(3)
+    state = bandits.observe(state, [0, 0, 1], [1.0, 3.0, NAN], rate=0.5)
+    state = bandits.observe(state, [0, 2], [2.0, 4.0], rate=0.5)
+    np.testing.assert_allclose(state.value, [1.5, 0.0, 2.0])
+    weights = np.exp([1.5, 0.0, 2.0])
+    np.testing.assert_allclose(bandits.sec(state), weights / weights.sum())
+
+
+def test_dump_adds_the_bonus_of_the_unseen():
+    state = bandits.observe(bandits.start(2, window=2), [0, 0, 0], [9.0, 1.0, 3.0])
+    bound = np.array([2.0 + np.sqrt(2 * np.log(4) / 4), np.sqrt(2 * np.log(4) / 1)])
+    weights = np.exp(bound / 0.5)
+    np.testing.assert_allclose(bandits.dump(state, temperature=0.5), weights / weights.sum())
+
+
+def test_dads_gives_failing_domains_weight_and_all_a_floor():
+    state = bandits.observe(bandits.start(2), [0, 1], [1.0, 0.2], rate=1.0)
+    weights = np.exp(np.array([0.0, 0.8]) / 0.1)
+    expected = 0.9 * weights / weights.sum() + 0.05
+    np.testing.assert_allclose(bandits.dads(state, temperature=0.1, floor=0.1), expected)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.integers(1, 40), st.integers(0, 99))
+def test_split_rounds_each_share_and_sums_up(weights, count, seed):
+    weights = np.array(weights)
+    state, counts = bandits.split(bandits.start(len(weights), seed=seed), weights, count)
+    expected = weights / weights.sum() * count
+    assert sum(counts.values()) == count and state.draws == 1
+    assert all(abs(counts.get(d, 0) - e) < 1 + 1e-6 for d, e in enumerate(expected))
+
+
+def test_split_is_unbiased():
+    state, total = bandits.start(3), np.zeros(3)
+    for _ in range(3000):
+        state, counts = bandits.split(state, np.array([0.5, 0.3, 0.2]), 3)
+        for d, n in counts.items():
+            total[d] += n
+    np.testing.assert_allclose(total / 9000, [0.5, 0.3, 0.2], atol=0.01)
+
+
+def test_routing_uses_each_domains_own_selector():
+    state = filled([[0.9], [0.1], [0.5], [0.2], [0.7], [0.6]])
+    domains = np.array([0, 0, 0, 1, 1, 1])
+    hardest = lambda s, n, allowed: curriculum.hardest_retained(s, n, allowed)  # noqa: E731
+    state, ids = curriculum.routed(state, domains, {0: 2, 1: 1}, {0: hardest})
+    assert ids[:2].tolist() == [1, 2] and ids[2] in (3, 4, 5) and state.draws == 1
+
+
+def test_angles_by_hand_and_ranked_sampling_that_moves():
+    hidden = np.array([[1.0, 0], [2.0, 0], [0, 3.0]])
+    assert bandits.angle_concentration(hidden, np.array([0, 0, 1])) == pytest.approx(1.0 + 0.0)
+    assert bandits.angle_concentration(hidden, np.zeros(3, int)) == pytest.approx(1 / 3)
+    state = bandits.rank(np.arange(100.0), seed=1)
+    _, early = bandits.gaussian(state, 10, width=5)
+    assert early.mean() > 85
+    moved = state
+    for _ in range(30):
+        moved = bandits.move(moved, 1.0, 0.0, speed=10)
+    _, late = bandits.gaussian(moved, 10, width=5)
+    assert late.mean() < 15 and moved.centre == 99
+    assert bandits.move(moved, 0.0, 0.0, speed=10).centre < 99
+    restored = curriculum.from_json(bandits.Ranks, curriculum.to_json(moved))
+    np.testing.assert_array_equal(bandits.gaussian(restored, 10, width=5)[1], late)
+    with pytest.raises(ValueError, match="Domains has"):
+        curriculum.from_json(bandits.Domains, curriculum.to_json(moved))
+
+
+def test_a_bandit_finds_the_domain_that_teaches():
+    rng, state = np.random.default_rng(0), bandits.start(3)
+    for _ in range(60):
+        state, counts = bandits.split(state, bandits.dump(state), 12)
+        domains = np.repeat(list(counts), list(counts.values()))
+        signal = np.where(domains == 1, 0.8, 0.1) + 0.05 * rng.normal(size=len(domains))
+        state = bandits.observe(state, domains, np.abs(signal))
+    assert bandits.dump(state)[1] > 0.8 and state.pulls.min() > 0
