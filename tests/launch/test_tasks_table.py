@@ -1,0 +1,24 @@
+"""The table of tasks: complete, true, and plain JSON."""
+
+import json
+
+from data import tasks
+from launch import tasks_table
+
+
+def test_rows_are_complete_and_true():
+    rows = tasks_table.rows()
+    assert json.loads(json.dumps(rows)) == rows
+    assert [row["name"] for row in rows] == sorted(tasks.BUNDLED)
+    for row in rows:
+        assert row["description"].endswith((".", "`", "?")), row
+        for name, parameter in row["parameters"].items():
+            assert parameter["help"], (row["name"], name)
+        if row["name"] not in tasks.NEED_PARAMETERS:
+            defaults = {n: p["default"] for n, p in row["parameters"].items()}
+            assert list(tasks.get(row["name"], **defaults).splits) == row["splits"]
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["arithmetic"]["parameters"]["digits"]["default"] == 2
+    assert "default" not in by_name["gsm8k"]["parameters"]["path"]
+    assert "chain_sum" in by_name["reasoning_gym"]["generators"]
+    assert by_name["maze"]["splits"] == ["train", "test", "ood"]
