@@ -81,6 +81,38 @@ def run(
     )
 
 
+def run_each(
+    spoken: Language, program: str, stdins: Sequence[str], limits: sandbox.Limits
+) -> list[str | None]:
+    """What a program prints on each input, one process an input; None where it fails.
+
+    Compiled once and all in one sandbox, as its start costs more than most programs. The wall
+    clock and processor limits hold for each input, the limit of output for all together.
+    """
+    mark = secrets.token_hex(8)
+    command = f"timeout -s KILL {limits.wall_s} {shlex.join(spoken.run)}"
+    script = f"""{shlex.join(spoken.compile) if spoken.compile else ":"} || exit 1
+for i in $(seq 0 {len(stdins) - 1}); do
+  {command} < inputs/$i
+  printf '\n%s %s\n' {mark} $?
+done
+"""
+    outcome = sandbox.run(
+        ["/bin/sh", "-c", script],
+        files={spoken.file: program} | {f"inputs/{i}": text for i, text in enumerate(stdins)},
+        limits=dataclasses.replace(
+            limits,
+            wall_s=limits.wall_s * (len(stdins) + 1),
+            memory_mb=max(limits.memory_mb, spoken.memory_mb),
+        ),
+    )
+    parts = outcome.stdout.split(f"\n{mark} ")
+    texts = [parts[0]] + [part.partition("\n")[2] for part in parts[1:]]
+    statuses = [part.partition("\n")[0] for part in parts[1:]]
+    results = [t if s == "0" else None for t, s in zip(texts, statuses, strict=False)]
+    return (results + [None] * len(stdins))[: len(stdins)]
+
+
 def passes_tests(
     language_name: str = "python",
     *,
@@ -90,10 +122,11 @@ def passes_tests(
     """Reward of a program by `problem.metadata["tests"]`, a list of (stdin, stdout) pairs.
 
     Outputs are equal if their lines are, trailing white space aside, and the status must be 0.
+    A program's tests share one sandbox: it may see their inputs, but no output.
 
     Args:
       language_name: see `language`.
-      partial: the share of tests passed; if not, 1 for all of them, and the first failure ends it.
+      partial: the share of tests passed; if not, 1 for all of them, else 0.
       limits: of each test.
     """
     spoken = language(language_name)
@@ -105,13 +138,11 @@ def passes_tests(
             return Score(None, error=f"gold: problem {problem.id!r} has no tests")
         if program is None:
             return Score(0.0, {"correct": 0.0, "format": 0.0})
-        passed = 0
-        for stdin, expected in tests:
-            outcome = run(spoken, program, stdin, limits)
-            good = (outcome.end, outcome.status) == ("exit", 0)
-            passed += good and _lines(outcome.stdout) == _lines(expected)
-            if not partial and not passed:
-                break
+        results = run_each(spoken, program, [stdin for stdin, _ in tests], limits)
+        passed = sum(
+            result is not None and _lines(result) == _lines(expected)
+            for result, (_, expected) in zip(results, tests, strict=True)
+        )
         correct = float(passed == len(tests))
         return Score(
             passed / len(tests) if partial else correct, {"correct": correct, "format": 1.0}

@@ -6,6 +6,8 @@ with workers (`data.scoring`), whose limit holds for any code on any thread.
 
 from __future__ import annotations
 
+import logging
+
 from math_verify import parse, verify
 
 from data import extract
@@ -24,6 +26,7 @@ def equivalent(answer_format: str = "boxed") -> Reward:
       answer_format: see `data.extract`.
     """
     find = extract.extractor(answer_format)
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of the limits left to us
 
     def reward(problem: Problem, completion: str) -> Score:
         gold = _parse(str(problem.answer))

@@ -8,6 +8,7 @@ import pytest
 
 from data import tasks
 from data.rewards import code, sql
+from data.sandbox import Limits
 from data.scoring import judge
 from data.types import Problem
 
@@ -49,6 +50,8 @@ def test_splits_are_disjoint_and_the_expected_output_is_not_in_the_prompt():
 
 
 CHEATS = [
+    "import os\nfor f in os.listdir('inputs'): print(open('inputs/' + f).read())",
+    "import glob\nfor f in glob.glob('/proc/[0-9]*/cmdline'): print(open(f).read())",
     "print('ok'); raise SystemExit(0)",
     "import os; os._exit(0)",
     "import builtins; builtins.print = lambda *a: None; print(1)",
@@ -76,6 +79,11 @@ def test_right_output_with_a_failing_status_or_a_time_out_does_not_pass():
     assert reward(problem, fenced("print(2 * int(input())); exit(1)")).value == 0.0
     assert reward(problem, fenced("print(2 * int(input()) )\n1/0")).value == 0.0
     assert reward(Problem("p", "", None, metadata={"tests": []}), fenced("")).error
+    quick = code.passes_tests(partial=True, limits=Limits(wall_s=0.5))
+    slow_on_three = "n = int(input())\nwhile n == 3: pass\nprint(2 * n)"
+    assert quick(problem, fenced(slow_on_three)).value == 0.5
+    loud = "print('x' * 10**6)\nprint(2 * int(input()))"
+    assert quick(problem, fenced(loud)).value == 0.0
 
 
 FUNCTION_CHEATS = [
