@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import json
@@ -90,6 +91,7 @@ def load(
     *,
     shardings: Shardings | None = None,
     dtype: str = "float32",
+    classifier: bool = False,
     family: Family | None = None,
 ) -> tuple[DecoderConfig, Params]:
     """Config and parameters, each layer put where it belongs as soon as it is read.
@@ -100,6 +102,7 @@ def load(
       directory: config.json and safetensors files, in one piece or sharded.
       shardings: where the parameters go; None: the default device.
       dtype: of the parameters.
+      classifier: the files hold a `score` in place of the output head; see `reward.load`.
       family: a record of your own; None: looked up by `model_type`.
 
     Raises:
@@ -110,6 +113,9 @@ def load(
     directory = Path(directory)
     config = read_config(directory, family)
     family = family or hf_config.find(config.family)
+    if classifier:
+        config = dataclasses.replace(config, tie_embeddings=True)
+        family = dataclasses.replace(family, ignored=(*family.ignored, r"^score\."))
     plan = pieces(config, family)
     where = shardings(config) if shardings else None
     if where is None or isinstance(where, jax.sharding.Sharding):
@@ -124,6 +130,19 @@ def load(
             parts = [piece for piece in plan if piece.path == "/".join(path)]
             flat[path] = _assemble(leaf, parts, tensors, where[path], dtype)
     return config, nnx.traversals.unflatten_mapping(flat)
+
+
+def read_tensor(directory: str | Path, name: str) -> np.ndarray:
+    """One tensor of a directory.
+
+    Raises:
+      ValueError: there is none of that name.
+    """
+    with contextlib.ExitStack() as stack:
+        tensors = _open(Path(directory), stack)
+        if name not in tensors:
+            raise ValueError(f"{directory} has no tensor {name!r}; it has {sorted(tensors)}")
+        return tensors[name][:]
 
 
 def _open(directory: Path, stack: contextlib.ExitStack) -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""Reward models: a decoder with a linear score of the last token, as sequence classifiers are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from models import huggingface
+from models.config import DecoderConfig
+from models.decoder import Params
+
+
+def init(hidden_size: int, labels: int = 1) -> Params:
+    """A zeroed fp32 head."""
+    return {"weight": jnp.zeros((hidden_size, labels))}
+
+
+def score(params: Params, hidden: jax.Array, last: jax.Array) -> jax.Array:
+    """Scores of whole sequences.
+
+    Args:
+      params: the head.
+      hidden: [B, T, D], as from `decoder.hidden`.
+      last: [B, S] int32, the place of the last token of each of a row's S sequences.
+
+    Returns:
+      [B, S, labels] fp32.
+    """
+    states = jnp.take_along_axis(hidden, last[..., None], axis=1)
+    return states.astype(jnp.float32) @ params["weight"]
+
+
+def load(
+    directory: str | Path, *, shardings: huggingface.Shardings | None = None
+) -> tuple[DecoderConfig, Params, Params]:
+    """Config, decoder and head of a Hugging Face `...ForSequenceClassification` directory.
+
+    Raises:
+      ValueError: as `huggingface.load`; or there is no `score.weight`.
+    """
+    config, params = huggingface.load(directory, shardings=shardings, classifier=True)
+    weight = huggingface.read_tensor(directory, "score.weight")
+    return config, params, {"weight": jnp.asarray(weight.T, jnp.float32)}
