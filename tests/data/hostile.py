@@ -2,10 +2,14 @@
 
 import asyncio
 import ctypes
+import dataclasses
 import os
+import signal
 import subprocess
 import time
+import zlib
 
+from data.tasks import arithmetic
 from data.types import Problem, Score, Task
 
 
@@ -61,3 +65,18 @@ def finite(size: int = 10) -> Task:
         splits=("train",),
         sizes={"train": size},
     )
+
+
+def flaky() -> Task:
+    """Arithmetic whose scorer hangs on one completion in five, and dies on another."""
+    task = arithmetic.task(digits=1, operators="+")
+
+    def reward(problem: Problem, completion: str) -> Score:
+        match zlib.crc32(f"{problem.id}{completion}".encode()) % 5:
+            case 0:
+                time.sleep(3600)
+            case 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return task.reward(problem, completion)
+
+    return dataclasses.replace(task, reward=reward)

@@ -1,0 +1,35 @@
+"""A training run whose scorer hangs and dies: it goes on, and counts what failed."""
+
+import json
+import math
+
+import pytest
+
+from jaxrl.config import Config, EvalConfig, FreshModel, RolloutConfig
+from jaxrl.loop import train
+from jaxrl.packing import PackingConfig
+from jaxrl.sampler import SamplerConfig
+
+
+@pytest.mark.slow
+def test_a_hung_and_a_crashing_scorer_leave_the_run_running_and_are_counted(tmp_path):
+    steps = 3
+    config = Config(
+        recipe="flaky",
+        steps=steps,
+        run_dir=str(tmp_path),
+        task="tests.data.hostile:flaky",
+        fresh=FreshModel(16, 32, 1, 2, 2, 8),
+        rollout=RolloutConfig(prompts=4, group_size=4, max_prompt_tokens=8, max_new_tokens=4),
+        sampler=SamplerConfig(slots=16, prefill_rows=4, bucket=16),
+        packing=PackingConfig(micro_batch_tokens=256, row_length=32),
+        eval=EvalConfig(problems=4),
+        score_workers=4,
+        score_seconds=0.3,
+    )
+    train(config)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    errors = [line["reward/errors"] for line in lines]
+    assert sum(errors) > 0.15 * 16 * steps and max(errors) < 16
+    assert all(math.isfinite(line["loss"]) for line in lines)
