@@ -1,0 +1,44 @@
+"""What docs/data.md shows works as shown."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from data import curriculum, scoring, tasks
+
+DOC = Path(__file__).parents[2] / "docs" / "data.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)
+
+
+def test_a_task_of_ones_own_in_under_40_lines(tmp_path, monkeypatch):
+    (source,) = [block for block in BLOCKS if "-> Task" in block]
+    assert len(source.strip().splitlines()) < 40
+    (tmp_path / "anagrams.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    task = tasks.get("anagrams:make", letters=6)
+    made = {split: [task.problem(split, 0, i) for i in range(30)] for split in task.splits}
+    assert not {p.id for p in made["train"]} & {p.id for p in made["test"]}
+    problem = made["train"][0]
+    with scoring.open_pool("anagrams:make", {"letters": 6}, workers=1) as pool:
+        right, wrong, none = pool.score(
+            [(problem, task.gold(problem)), (problem, "<answer>zzzzzz</answer>"), (problem, "")]
+        )
+    assert (right.value, wrong.value, none.value) == (1.0, 0.0, 0.0)
+
+
+def test_the_curriculum_example_runs():
+    (source,) = [block for block in BLOCKS if "curriculum.start" in block]
+    scope = {"allowed": np.ones(1000, bool), "rewards": np.zeros((32, 4))}
+    exec(source, scope)
+    assert scope["state"].visits.sum() == 32
+
+
+def test_every_name_and_task_it_mentions_exists():
+    text = DOC.read_text()
+    for name in tasks.BUNDLED:
+        assert f"`{name}`" in text, name
+    for name in re.findall(r"`curriculum\.(\w+)`", text):
+        assert hasattr(curriculum, name), name
+    for module in re.findall(r"`rewards\.(\w+)`", text):
+        assert (DOC.parents[1] / "data" / "rewards" / f"{module}.py").exists(), module
