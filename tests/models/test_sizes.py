@@ -1,0 +1,55 @@
+"""Parameter counts of published models, from the shapes alone."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import pytest
+
+from models import decoder, hf_config
+
+_KEYS = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+)
+_DEEPSEEK = {
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 3,
+    "routed_scaling_factor": 2.5,
+    "norm_topk_prob": True,
+    "n_group": 8,
+    "topk_group": 4,
+}
+_QWEN_MOE = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+_TIED = {"tie_word_embeddings": True}
+
+PUBLISHED = [
+    (("llama", 49152, 576, 1536, 30, 9, 3, 64), _TIED, 134_515_008),  # SmolLM2-135M
+    (("llama", 128256, 4096, 14336, 32, 32, 8, 128), {}, 8_030_261_248),  # Llama 3.1 8B
+    (("qwen3", 151936, 1024, 3072, 28, 16, 8, 128), _TIED, 596_049_920),  # Qwen3-0.6B
+    (("gemma3_text", 262144, 640, 2048, 18, 4, 1, 256), {}, 268_098_176),  # Gemma 3 270M
+    (("qwen3_moe", 151936, 2048, 6144, 48, 32, 4, 128), _QWEN_MOE, 30_532_122_624),  # 30B-A3B
+    (("deepseek_v3", 129280, 7168, 18432, 61, 128, 128, 128), _DEEPSEEK, 671_026_419_200),
+]
+
+
+@pytest.mark.parametrize(("shape", "more", "count"), PUBLISHED, ids=lambda x: str(x)[:24])
+def test_parameter_count(shape, more, count):
+    config = hf_config.read({**dict(zip(_KEYS, shape, strict=True)), **more})
+    leaves = jax.tree.leaves(decoder.abstract(config)[0])
+    assert sum(math.prod(leaf.shape) for leaf in leaves) == count
