@@ -32,6 +32,9 @@ def limit(user: int, cpu_s: int, memory_mb: int, file_mb: int, processes: int) -
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
+        version_3 = (ctypes.c_uint32 * 2)(0x20080522, 0)
+        if ctypes.CDLL(None).capset(version_3, (ctypes.c_uint32 * 6)()):  # the inheritable ones
+            raise OSError("capset failed: capabilities could not be dropped")
 
 
 def supervise(program: list[str], limits: list[int]) -> int:

@@ -189,6 +189,18 @@ def test_proc_shows_no_other_process_and_signals_reach_none(isolation):
 
 
 @isolated
+def test_no_privilege_is_left(isolation):
+    source = "grep -E '^(Cap(Inh|Prm|Eff|Amb)|NoNewPrivs|Uid|Groups)' /proc/self/status"
+    status = dict(line.split(":", 1) for line in shell(source, isolation).stdout.splitlines())
+    assert all(int(status[f"Cap{c}"], 16) == 0 for c in ("Inh", "Prm", "Eff", "Amb"))
+    assert status["NoNewPrivs"].strip() == "1" and "0" not in status["Uid"].split()
+    assert "0" not in status["Groups"].split()
+    for attempt in ("os.setuid(0)", "os.setgid(0)", "os.chroot('/')", "os.unshare(0x10000000)"):
+        tried = python(f"import os, ctypes\n{attempt}\nprint('did it')", isolation)
+        assert "did it" not in tried.stdout, attempt
+
+
+@isolated
 def test_the_input_cannot_be_changed_on_the_host(isolation, tmp_path):
     outcome = python("open('given.txt', 'w').write('x')", isolation, files={"given.txt": "kept"})
     assert outcome.status != 0
