@@ -48,25 +48,23 @@ def answer_tag(text: str) -> str | None:
 def boxed(text: str) -> str | None:
     r"""What the last `\boxed{...}` holds, braces balanced."""
     rest = after_thought(text) or ""
-    start = rest.rfind(r"\boxed{")
-    if start < 0:
-        return None
-    start = depth_at = start + len(r"\boxed{")
+    _, found, inner = rest.rpartition(r"\boxed{")
     depth = 1
-    for depth_at, character in enumerate(rest[start:], start):
+    for end, character in enumerate(inner if found else ""):
         depth += (character == "{") - (character == "}")
         if not depth:
-            return rest[start:depth_at].strip() or None
+            return inner[:end].strip() or None
     return None
 
 
 def fenced(text: str, language: str = "") -> str | None:
     """The last fenced code block, of `language` if one is named (unlabelled blocks count too)."""
-    label = rf"(?:{re.escape(language)})?" if language else r"[^\n`]*"
-    found = re.findall(
-        rf"^```{label}[ \t]*\n(.*?)^```", after_thought(text) or "", re.DOTALL | re.MULTILINE
+    blocks = re.findall(
+        r"^```([^\n`]*)\n(.*?)^```", after_thought(text) or "", re.DOTALL | re.MULTILINE
     )
-    return found[-1] if found else None
+    wanted = {"", language.lower()}
+    bodies = [body for label, body in blocks if not language or label.strip().lower() in wanted]
+    return bodies[-1] if bodies else None
 
 
 EXTRACTORS: dict[str, Callable[[str], str | None]] = {
