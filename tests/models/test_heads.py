@@ -117,11 +117,11 @@ def _loss(policy, config=CONFIG):
 def test_remat_policies_change_memory_alone():
     params = decoder.init(CONFIG, jax.random.key(0))
     kept, gradients = {}, {}
-    for policy in ("none", "dots", "full"):
+    for policy in ("none", "dots", "offload", "full"):
         gradients[policy] = jax.jit(jax.grad(_loss(policy)))(params)
         _, pull = jax.eval_shape(lambda p, policy=policy: jax.vjp(_loss(policy), p), params)
         kept[policy] = sum(x.size for x in jax.tree.leaves(pull))
-    for policy in ("dots", "full"):
+    for policy in ("dots", "offload", "full"):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
             gradients[policy],

@@ -1,0 +1,172 @@
+"""GGUF files written here as llama.cpp's converter writes them, and models that come in parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import gguf
+import jax
+import numpy as np
+import pytest
+
+from models import catalog, decoder, load
+from models import gguf as ours
+from models.config import DecoderConfig
+
+LLAMA = DecoderConfig(
+    vocab_size=11,
+    hidden_size=32,
+    intermediate_size=64,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    max_positions=64,
+    tie_embeddings=False,
+)
+GEMMA = dataclasses.replace(
+    LLAMA,
+    family="gemma3_text",
+    num_layers=6,
+    tie_embeddings=True,
+    norm_offset=1.0,
+    post_norm=True,
+    qk_norm="head",
+    activation="gelu_tanh",
+    embed_scale=32**0.5,
+    attention_scale=8**-0.5,
+    sliding_window=5,
+    local_layers=(True,) * 5 + (False,),
+    local_rope_theta=1e4,
+    rope_theta=1e6,
+)
+
+
+def _permute(weight, heads):
+    """As convert_hf_to_gguf.py does for Llama's queries and keys."""
+    out, inputs = weight.shape
+    return weight.reshape(heads, 2, out // heads // 2, inputs).swapaxes(1, 2).reshape(out, inputs)
+
+
+def _tensors(config, params):
+    llama = config.family == "llama"
+    layers, d = jax.device_get(params["layers"]), config.hidden_size
+    tensors = {"token_embd": params["embed"], "output_norm": params["norm"]["weight"]}
+    if "head" in params:
+        tensors["output"] = params["head"]
+    for i in range(config.num_layers):
+        a, m = ({k: v for k, v in layers[part].items()} for part in ("attention", "mlp"))
+        q, k = (a[n][i].reshape(d, -1).T for n in "qk")
+        tensors |= {
+            f"blk.{i}.attn_norm": layers["attention_norm"]["weight"][i],
+            f"blk.{i}.attn_q": _permute(q, config.num_heads) if llama else q,
+            f"blk.{i}.attn_k": _permute(k, config.num_kv_heads) if llama else k,
+            f"blk.{i}.attn_v": a["v"][i].reshape(d, -1).T,
+            f"blk.{i}.attn_output": a["o"][i].reshape(-1, d).T,
+            f"blk.{i}.ffn_norm": layers["mlp_norm"]["weight"][i],
+            f"blk.{i}.ffn_gate": m["gate"][i].T,
+            f"blk.{i}.ffn_up": m["up"][i].T,
+            f"blk.{i}.ffn_down": m["down"][i].T,
+        }
+        if not llama:
+            tensors |= {
+                f"blk.{i}.attn_q_norm": a["q_norm"]["weight"][i],
+                f"blk.{i}.attn_k_norm": a["k_norm"]["weight"][i],
+                f"blk.{i}.post_attention_norm": layers["attention_post_norm"]["weight"][i],
+                f"blk.{i}.post_ffw_norm": layers["mlp_post_norm"]["weight"][i],
+            }
+    plus = 0.0 if llama else 1.0
+    return {n: np.asarray(v) + (plus if n.endswith("norm") else 0) for n, v in tensors.items()}
+
+
+def _write(path, config, tensors, kind=gguf.GGMLQuantizationType.F32):
+    writer = gguf.GGUFWriter(path, "llama" if config.family == "llama" else "gemma3")
+    writer.add_context_length(config.max_positions)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_heads)
+    writer.add_head_count_kv(config.num_kv_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.norm_eps)
+    writer.add_rope_freq_base(config.rope_theta)
+    if config.sliding_window:
+        writer.add_sliding_window(config.sliding_window)
+    writer.add_token_list([str(i) for i in range(config.vocab_size)])
+    for name, value in tensors.items():
+        value = np.ascontiguousarray(value, np.float32)
+        if value.ndim == 2 and kind != gguf.GGMLQuantizationType.F32:
+            writer.add_tensor(f"{name}.weight", gguf.quants.quantize(value, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(f"{name}.weight", value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _random(config):
+    params = decoder.init(config, jax.random.key(0))
+    keys = iter(jax.random.split(jax.random.key(1), 50))
+    return jax.tree.map(lambda x: x + 0.1 * jax.random.normal(next(keys), x.shape), params)
+
+
+@pytest.mark.parametrize("config", [LLAMA, GEMMA], ids=["llama", "gemma3"])
+def test_weights_and_config(config, tmp_path):
+    params = _random(config)
+    path = _write(tmp_path / "a.gguf", config, _tensors(config, params))
+    got_config, got = load.load(str(path))
+    assert got_config == load.read_config(str(path)) == config
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-7), got, params)
+
+
+def test_quantised_tensors(tmp_path):
+    params = _random(LLAMA)
+    kind = gguf.GGMLQuantizationType.Q8_0
+    path = _write(tmp_path / "a.gguf", LLAMA, _tensors(LLAMA, params), kind)
+    got = ours.load(path)[1]
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(params), strict=True):
+        assert np.abs(a - b).max() < np.abs(b).max() / 127
+
+
+def test_tensors_must_fit(tmp_path):
+    tensors = _tensors(LLAMA, _random(LLAMA))
+    tensors["blk.0.attn_gate"] = tensors.pop("output_norm")
+    path = _write(tmp_path / "a.gguf", LLAMA, tensors)
+    with pytest.raises(ValueError, match=r"missing tensors \['output_norm'\]; .*attn_gate"):
+        ours.load(path)
+
+
+def test_architectures_we_do_not_read(tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "mamba")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ValueError, match="architecture='mamba' is not read"):
+        load.load(str(tmp_path / "a.gguf"))
+
+
+def test_models_in_parts_are_joined_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for i, text in enumerate(("first ", "second")):
+        (tmp_path / f"jaxrl_part{i}").mkdir()
+        (tmp_path / f"jaxrl_part{i}" / "__init__.py").write_text("raise AssertionError('imported')")
+        (tmp_path / f"jaxrl_part{i}" / "part").write_text(text)
+    parts = tuple((f"jaxrl_part{i}", "part") for i in range(2))
+    digest = hashlib.sha256(b"first second").hexdigest()
+    good = catalog.Packaged(parts, "pip install it", "none", digest)
+    monkeypatch.setattr(catalog, "PACKAGED", {"good": good})
+    path = catalog.locate("good")
+    assert path.read_text() == "first second" and path.suffix == ".gguf"
+    assert catalog.locate("good") == path and list(path.parent.iterdir()) == [path]
+
+    bad = dataclasses.replace(good, sha256="0" * 64)
+    away = dataclasses.replace(good, parts=(("jaxrl_absent", "part"), *parts))
+    monkeypatch.setattr(catalog, "PACKAGED", {"bad": bad, "away": away})
+    with pytest.raises(ValueError, match="join to sha256"):
+        catalog.locate("bad")
+    with pytest.raises(ModuleNotFoundError, match="needs package 'jaxrl_absent': pip install it"):
+        catalog.locate("away")
