@@ -13,10 +13,37 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from losses.masking import constant, where_valid
+from losses.masking import constant, row_constant, where_valid
 from losses.masking import ratio as importance_ratio
 
 KIND = "return"
+
+
+def token_rewards(
+    rewards: jax.Array,
+    *,
+    mask: jax.Array,
+    kl: jax.Array | None = None,
+    beta: float | jax.Array = 0.0,
+) -> jax.Array:
+    """A sequence's reward on its last action, and a KL penalty on every action.
+
+    Formula: `r_t = 1[t last action] R - beta kl_t`
+    Paper: Ziegler et al. 2019, "Fine-Tuning Language Models from Human Preferences"
+
+    Args:
+      rewards: `[B]` of whole sequences.
+      mask: `[B, T]`.
+      kl: `[B, T]` estimates of `losses.divergence` (k1 is usual here); none when omitted.
+      beta: weight of the penalty.
+
+    Returns:
+      `[B, T]`, without gradient, 0 at masked tokens.
+    """
+    mask = jnp.asarray(mask, bool)
+    acts_later = jnp.cumsum(mask[:, ::-1], axis=-1)[:, ::-1] - mask > 0
+    out = jnp.where(mask & ~acts_later, row_constant(rewards, mask)[:, None], 0.0)
+    return out if kl is None else out - beta * where_valid(mask, constant(kl))
 
 
 def gae(

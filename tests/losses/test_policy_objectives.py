@@ -14,7 +14,7 @@ from losses import aggregate, off_policy, policy, sequence, surrogates
 from tests.losses import checks
 from tests.losses.cases import CASES, SEQUENCE, Case, draw
 
-FEW = settings(max_examples=5, deadline=None)
+FEW = settings(max_examples=4, deadline=None)
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
@@ -130,6 +130,11 @@ def test_masked_tokens_cannot_leak(case: Case, poison: float):
     clean = checks.gradients(case, d, weight, jnp.float32)["logp"]
     grad = checks.gradients(case, dirty, weight, jnp.float32, sanitize=True)["logp"]
     assert np.all(np.asarray(grad)[~d.mask] == 0.0)
+    losses = [
+        np.where(d.mask, checks.per_token(case, arrays, jnp.float32, sanitize=True), 0.0)
+        for arrays in (d, dirty)
+    ]
+    np.testing.assert_array_equal(*losses)
     np.testing.assert_allclose(grad, clean, rtol=1e-5, atol=1e-6)
 
 

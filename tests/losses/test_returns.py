@@ -152,6 +152,16 @@ def test_vtrace_and_retrace(seed):
         close(got, action)
 
 
+def test_token_rewards_stand_on_the_last_action():
+    mask = np.array([[1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
+    kl = np.where(mask, 0.5, np.nan)
+    got = losses.returns.token_rewards(np.array([3.0, 5.0, 7.0]), mask=mask, kl=kl, beta=0.2)
+    want = [[-0.1, 0, 2.9, 0], [-0.1, -0.1, -0.1, 4.9], [0, 0, 0, 0]]
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    got = losses.returns.token_rewards(np.array([3.0, 5.0, 7.0]), mask=mask)
+    np.testing.assert_allclose(got.sum(1), [3.0, 5.0, 0.0])
+
+
 def test_on_policy_vtrace_is_td_one(x64):
     mask, _, rewards, values, _, logp, _, last = draw(0)
     _, targets = returns.vtrace(logp, logp, rewards, values, mask=mask, last_value=last)
