@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
+import tracemalloc
 
 import jax
 import numpy as np
@@ -93,6 +95,21 @@ def test_parameters_go_straight_to_their_shardings(saved):
     jax.tree.map(np.testing.assert_array_equal, got, params)
     same = jax.tree.map(lambda a, s: a.sharding.is_equivalent_to(s, a.ndim), got, place(CONFIG))
     assert all(jax.tree.leaves(same))
+
+
+def test_the_host_holds_one_layer_at_a_time(tmp_path):
+    """NumPy and file buffers peak at a few copies of one matrix, not at the model or a stack."""
+    config = dataclasses.replace(CONFIG, hidden_size=256, intermediate_size=1024, num_layers=8)
+    huggingface.save(tmp_path, config, decoder.init(config, jax.random.key(0)))
+    matrix, model = 256 * 1024 * 4, (tmp_path / "model.safetensors").stat().st_size
+    tracemalloc.start()
+    try:
+        huggingface.load(tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert model > 24 * matrix
+    assert peak < 6 * matrix
 
 
 def _edit(directory, change):
