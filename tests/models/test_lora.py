@@ -39,9 +39,16 @@ def _trained(model, params, config):
     return jax.tree.map(lambda x: x + 0.1 * jax.random.normal(next(keys), x.shape), fresh)
 
 
-@pytest.mark.parametrize("kind", [None, "int8", "nf4"])
-@pytest.mark.parametrize("dora", [False, True])
-@pytest.mark.parametrize("model", [DENSE, MIXED], ids=["dense", "mixed"])
+@pytest.mark.parametrize(
+    ("model", "dora", "kind"),
+    [
+        (DENSE, False, None),
+        (DENSE, True, "int8"),
+        (MIXED, False, "nf4"),
+        (MIXED, True, None),
+    ],
+    ids=["lora", "dora-int8", "experts-lora-nf4", "latent-dora"],
+)
 def test_adapters_over_any_base(model, dora, kind):
     """Fresh adapters change nothing; trained ones equal their merge and reach the sampler."""
     params = decoder.init(model, jax.random.key(0))
