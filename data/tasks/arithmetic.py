@@ -17,6 +17,7 @@ def task(
     digits: int = 2,
     terms: int = 2,
     operators: str = "+-",
+    modulus: int = 0,
     working: float = 0.0,
     ood_digits: int | None = None,
 ) -> Task:
@@ -27,6 +28,8 @@ def task(
         uniform from 1 to this.
       terms: operands in a problem.
       operators: which of + - * are drawn; * binds tighter, as usual.
+      modulus: answers are taken modulo this number, `7+8=` to `5` modulo 10; 0 leaves them whole.
+        A tiny model adds modulo 10 easily in steps and hardly at all at one glance.
       working: share of solutions that write the running total after each term, `19,16`, where the
         others give the result alone. If positive, of a completion only what follows the last comma
         is judged. Needs operators of + and - alone.
@@ -39,6 +42,8 @@ def task(
         raise ValueError(f"terms={terms}: a problem needs at least 2 terms")
     if not operators or set(operators) - set("+-*"):
         raise ValueError(f"operators={operators!r}: choose one or more of +-*")
+    if modulus < 0 or modulus == 1:
+        raise ValueError(f"modulus={modulus}: use 2 or more, or 0 for none")
     if not 0 <= working <= 1:
         raise ValueError(f"working={working}: it is a share, from 0 to 1")
     if working and "*" in operators:
@@ -48,6 +53,9 @@ def task(
         )
     if ood_digits <= digits:
         raise ValueError(f"ood_digits={ood_digits} must exceed digits={digits}")
+
+    def reduce(number: int) -> int:
+        return number % modulus if modulus else number
 
     def draw(stream: random.Random, lengths: range) -> str:
         expression = _operand(stream, lengths)
@@ -67,13 +75,14 @@ def task(
         return Problem(
             id=f"arithmetic/{expression}",
             prompt=f"{expression}=",
-            answer=evaluate(expression),
+            answer=reduce(evaluate(expression)),
             domain="arithmetic",
         )
 
     def gold(problem: Problem) -> str:
         shown = generate.rng("working", problem.id).random() < working
-        return work(problem) if shown else str(problem.answer)
+        steps = [reduce(total) for total in totals(problem.prompt)] if shown else [problem.answer]
+        return ",".join(map(str, steps))
 
     made = Task(
         name="arithmetic",
@@ -109,10 +118,9 @@ def judge_last(problem: Problem, completion: str) -> Score:
     return reward(problem, completion.rpartition(",")[2])
 
 
-def work(problem: Problem) -> str:
-    """The running totals of a problem's sums and differences, `19,16` of `12+7-3=`."""
-    totals = list(itertools.accumulate(int(n) for n in re.findall(r"-?[0-9]+", problem.prompt)))
-    return ",".join(str(total) for total in totals[1:])
+def totals(expression: str) -> list[int]:
+    """The running totals of sums and differences, 19 and 16 of `12+7-3`."""
+    return list(itertools.accumulate(map(int, re.findall(r"-?[0-9]+", expression))))[1:]
 
 
 def _operand(stream: random.Random, lengths: range) -> str:

@@ -60,6 +60,17 @@ def test_working_is_free_and_its_result_is_judged(digits, terms, index):
     assert set(problem.prompt + gold) <= set(task.alphabet)
 
 
+def test_modulus_applies_to_every_total():
+    task = tasks.get("arithmetic", digits=2, terms=4, modulus=10, working=1.0)
+    for index in range(50):
+        problem = task.problem("train", 0, index)
+        whole = task.gold(problem).split(",")
+        assert int(whole[-1]) == problem.answer == eval(problem.prompt[:-1]) % 10
+        assert len(whole) == 3 and all(len(total) == 1 for total in whole)
+        assert task.reward(problem, task.gold(problem)).value == 1.0
+        assert task.reward(problem, str(problem.answer + 10)).value == 0.0
+
+
 def test_working_is_shown_in_its_share_of_solutions():
     task = tasks.get("arithmetic", digits=1, terms=4, working=0.25)
     solutions = [task.gold(task.problem("train", 0, i)) for i in range(1000)]
@@ -88,6 +99,7 @@ def test_bad_parameters_are_named():
         (dict(operators="/"), "operators='/'"),
         (dict(ood_digits=2), "ood_digits=2"),
         (dict(operators="+*", working=1.0), "working=1.0"),
+        (dict(modulus=1), "modulus=1"),
         (dict(working=2.0), "working=2.0"),
     ]:
         with pytest.raises(ValueError, match=message):
