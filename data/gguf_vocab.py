@@ -97,6 +97,8 @@ def _sentencepiece(meta: dict[str, Any]) -> sentencepiece.SentencePieceProcessor
     rows = zip(meta["tokens"], meta["scores"], meta["token_type"], strict=True)
     for i, (piece, score, kind) in enumerate(rows):
         kind = _UNKNOWN if i == unknown else kind  # some files call it a control token
+        if kind == _USER_DEFINED:
+            piece = piece.replace(" ", "\u2581")  # the converter spells these with plain spaces
         model.pieces.add(piece=piece, score=score, type=kind)
     model.trainer_spec.model_type = proto.TrainerSpec.BPE
     model.trainer_spec.vocab_size = len(model.pieces)

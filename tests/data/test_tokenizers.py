@@ -89,7 +89,7 @@ def _sentencepiece(kind: str) -> bytes:
         hard_vocab_limit=False,
         normalization_rule_name="identity",
         remove_extra_whitespaces=False,
-        user_defined_symbols=["<turn>"],
+        user_defined_symbols=["<turn>", "▁▁"],
         minloglevel=2,
     )
     return model.getvalue()
@@ -256,11 +256,12 @@ def from_spm(bpe_model, tmp_path_factory):
     size = range(p.get_piece_size())
     kinds = {"is_unknown": 2, "is_control": 3, "is_unused": 5, "is_byte": 6}
     types = [next((k for n, k in kinds.items() if getattr(p, n)(i)), 1) for i in size]
-    types[p.piece_to_id("<turn>")] = 4
+    types[p.piece_to_id("<turn>")] = types[p.piece_to_id("▁▁")] = 4
+    spelled = {p.piece_to_id("▁▁"): "  "}  # as the converter writes user-defined pieces
     fields = {
         "model": "llama",
         "pre": "default",
-        "tokens": [p.id_to_piece(i) for i in size],
+        "tokens": [spelled.get(i, p.id_to_piece(i)) for i in size],
         "types": types,
         "scores": [p.get_score(i) for i in size],
         "bos": 1,
@@ -282,7 +283,8 @@ def test_gguf_byte_level(from_byte_level, byte_level, text):
 @given(anything)
 def test_gguf_sentencepiece(from_spm, text):
     ours, theirs = from_spm
-    assert ours.encode(text) == theirs.encode(text)
+    for variant in (text, f"a  b   {text}"):
+        assert ours.encode(variant) == theirs.encode(variant)
     assert ours.encode(text + "<turn>")[-1] == theirs.piece_to_id("<turn>")
 
 
