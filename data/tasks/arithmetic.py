@@ -1,15 +1,14 @@
-"""Integer arithmetic, `12+7-3=` to `16`, or with its working, `19,16`; sized for tiny models."""
+"""Integer arithmetic, `12+7=` to `19`, sized by digits, terms and operators for tiny models."""
 
 from __future__ import annotations
 
-import itertools
 import random
 import re
 
 from data import generate
 from data.types import Problem, Score, Task
 
-ALPHABET = "0123456789+-*=,"
+ALPHABET = "0123456789+-*="
 _NUMBER = re.compile(r"\s*(-?[0-9]{1,99})\s*")
 
 
@@ -17,8 +16,7 @@ def task(
     digits: int = 2,
     terms: int = 2,
     operators: str = "+-",
-    modulus: int = 0,
-    working: float = 0.0,
+    slips: float = 0.0,
     ood_digits: int | None = None,
 ) -> Task:
     """Arithmetic problems.
@@ -28,11 +26,9 @@ def task(
         uniform from 1 to this.
       terms: operands in a problem.
       operators: which of + - * are drawn; * binds tighter, as usual.
-      modulus: answers are taken modulo this number, `7+8=` to `5` modulo 10; 0 leaves them whole.
-        A tiny model adds modulo 10 easily in steps and hardly at all at one glance.
-      working: share of solutions that write the running total after each term, `19,16`, where the
-        others give the result alone. If positive, of a completion only what follows the last comma
-        is judged. Needs operators of + and - alone.
+      slips: share of the solutions to imitate that forget every carry, as in `17+8=15`: a model
+        warm-started on a sloppy pupil's work, whose habit only the reward can break. Needs the
+        operator + alone.
       ood_digits: digits of every operand of the ood split; None means one more than `digits`.
     """
     ood_digits = digits + 1 if ood_digits is None else ood_digits
@@ -42,20 +38,12 @@ def task(
         raise ValueError(f"terms={terms}: a problem needs at least 2 terms")
     if not operators or set(operators) - set("+-*"):
         raise ValueError(f"operators={operators!r}: choose one or more of +-*")
-    if modulus < 0 or modulus == 1:
-        raise ValueError(f"modulus={modulus}: use 2 or more, or 0 for none")
-    if not 0 <= working <= 1:
-        raise ValueError(f"working={working}: it is a share, from 0 to 1")
-    if working and "*" in operators:
-        raise ValueError(
-            f"working={working} with operators={operators!r}: a product has no running total; "
-            "leave out the *"
-        )
+    if not 0 <= slips <= 1:
+        raise ValueError(f"slips={slips}: it is a share, from 0 to 1")
+    if slips and operators != "+":
+        raise ValueError(f"slips={slips} with operators={operators!r}: only sums carry; use +")
     if ood_digits <= digits:
         raise ValueError(f"ood_digits={ood_digits} must exceed digits={digits}")
-
-    def reduce(number: int) -> int:
-        return number % modulus if modulus else number
 
     def draw(stream: random.Random, lengths: range) -> str:
         expression = _operand(stream, lengths)
@@ -75,19 +63,18 @@ def task(
         return Problem(
             id=f"arithmetic/{expression}",
             prompt=f"{expression}=",
-            answer=reduce(evaluate(expression)),
+            answer=evaluate(expression),
             domain="arithmetic",
         )
 
     def gold(problem: Problem) -> str:
-        shown = generate.rng("working", problem.id).random() < working
-        steps = [reduce(total) for total in totals(problem.prompt)] if shown else [problem.answer]
-        return ",".join(map(str, steps))
+        slipped = generate.rng("slip", problem.id).random() < slips
+        return str(without_carry(problem.prompt) if slipped else problem.answer)
 
     made = Task(
         name="arithmetic",
         problem=problem,
-        reward=judge_last if working else reward,
+        reward=reward,
         gold=gold,
         alphabet=ALPHABET,
         description=__doc__,
@@ -106,21 +93,21 @@ def evaluate(expression: str) -> int:
     return total
 
 
+def without_carry(expression: str) -> int:
+    """A sum of non-negative integers in which every carry is forgotten: 15 for `17+8`."""
+    terms = [int(n) for n in re.findall("[0-9]+", expression)]
+    total, place = 0, 1
+    while place <= max(terms):
+        total += sum(term // place % 10 for term in terms) % 10 * place
+        place *= 10
+    return total
+
+
 def reward(problem: Problem, completion: str) -> Score:
     """1 if the whole completion is the integer answer, else 0."""
     number = _NUMBER.fullmatch(completion)
     correct = number is not None and int(number[1]) == problem.answer
     return Score(float(correct), {"correct": float(correct), "format": float(number is not None)})
-
-
-def judge_last(problem: Problem, completion: str) -> Score:
-    """As `reward`, of what follows the last comma: working is free, only the result counts."""
-    return reward(problem, completion.rpartition(",")[2])
-
-
-def totals(expression: str) -> list[int]:
-    """The running totals of sums and differences, 19 and 16 of `12+7-3`."""
-    return list(itertools.accumulate(map(int, re.findall(r"-?[0-9]+", expression))))[1:]
 
 
 def _operand(stream: random.Random, lengths: range) -> str:
