@@ -1,9 +1,9 @@
-"""GRPO on arithmetic, from nothing, in minutes on a laptop.
+"""GRPO breaks a bad habit, from nothing, in two minutes on a laptop.
 
-A transformer of under a million parameters is warm-started on a few worked problems and then
-improved by group-relative policy optimization (Shao et al. 2024, "DeepSeekMath"): for each prompt
-sample a group, and raise the log-probability of each completion by how much its reward exceeds the
-group's mean, in units of the group's spread,
+A transformer of under a million parameters learns two-digit sums from a sloppy pupil, who forgets
+to carry in 65% of the solutions, and imitates the habit. Then only a verifier speaks: for each
+prompt sample a group of completions, and raise the log-probability of each by how much its reward
+exceeds the group's mean, in units of the group's spread (GRPO: Shao et al. 2024, "DeepSeekMath"),
 
     A_i = (r_i - mean(r)) / (std(r) + eps),   L = -min(rho_t A_i, clip(rho_t, 1-e, 1+e) A_i).
 
@@ -20,15 +20,15 @@ def config() -> Config:
     """The recipe."""
     return Config(
         recipe="quickstart",
-        steps=120,
+        steps=200,
         model="fresh",
         task="arithmetic",
-        task_args={"digits": 2, "operators": "+"},
-        warm_start=WarmStartConfig(steps=300, batch_size=128, learning_rate=2e-3),
-        rollout=RolloutConfig(prompts=32, group_size=8, max_prompt_tokens=16, max_new_tokens=8),
+        task_args={"digits": 2, "operators": "+", "slips": 0.65},
+        warm_start=WarmStartConfig(steps=400, batch_size=128, learning_rate=2e-3),
+        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=16, max_new_tokens=8),
         optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=5),
-        sampler=SamplerConfig(slots=256, prefill_rows=32, bucket=32),
-        packing=PackingConfig(micro_batch_tokens=4096, row_length=128),
+        sampler=SamplerConfig(slots=384, prefill_rows=48, bucket=32),
+        packing=PackingConfig(micro_batch_tokens=1024, row_length=128),
         eval=EvalConfig(problems=512),
         score_workers=0,
     )
