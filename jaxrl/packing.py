@@ -49,10 +49,15 @@ def _trees(trajectory: Trajectory, length: np.ndarray, row_length: int) -> list[
         if not mask[n].any():
             continue
         start, stop = int(np.argmax(mask[n])), int(length[n])
+        if start == 0:
+            raise ValueError(
+                f"sequence {n} begins with an action, which nothing predicts; put a token (BOS) "
+                "before it"
+            )
         prompt = tokens[n, :start]
         name = prompt.tobytes()
         # The last action is a target only: nothing is predicted from it, so it need not be input.
-        branch = _Branch(n, start, stop - 1 if mask[n, stop - 1] else stop)
+        branch = _Branch(n, start, stop - 1)
         extra = branch.stop - branch.start
         tree = open_tree.get(name)
         if tree is None or tree.size + extra > row_length:
@@ -92,7 +97,7 @@ def pack(
       `shared_share`, the part of the unshared tokens that sharing prompts saved.
 
     Raises:
-      ValueError: a sequence longer than `config.row_length`.
+      ValueError: a sequence longer than `config.row_length`, or one whose first token is an action.
     """
     tokens, mask = np.asarray(trajectory.tokens), np.asarray(trajectory.action_mask)
     count, width = tokens.shape
@@ -105,7 +110,7 @@ def pack(
             "raise it, or set it to 0"
         )
     rows = _fill(_trees(trajectory, length, row_length), row_length)
-    per_micro = max(1, config.micro_batch_tokens // row_length)
+    per_micro = min(count, max(1, config.micro_batch_tokens // row_length))
     per_micro += -per_micro % row_multiple
     used = -(-len(rows) // per_micro)
     # Every sequence alone in a row is the worst case, so this bound never changes with the data.

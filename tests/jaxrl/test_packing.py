@@ -1,0 +1,130 @@
+"""Packing: whatever the layout, each action is predicted from exactly its own prefix."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxrl.packing import PackingConfig, pack, round_up, trajectory
+from jaxrl.types import Completion, Packed, Request, Trajectory
+from tests.jaxrl.batches import batch
+
+SMALL = PackingConfig(micro_batch_tokens=128, bucket=8)
+
+
+def prefixes(packed: Packed) -> dict[tuple[int, int], tuple[list[int], list[int], int]]:
+    """What each action (n, t) is predicted from: tokens and positions it sees, and its target."""
+    length, width = packed.tokens.shape[-1], packed.target.shape[-1]
+    tokens, positions, until = (
+        np.asarray(a).reshape(-1, length)
+        for a in (packed.tokens, packed.positions, packed.visible_until)
+    )
+    predictor = np.asarray(packed.predictor).reshape(-1)
+    target = np.asarray(packed.target).reshape(-1)
+    out = {}
+    for n, t in zip(*np.nonzero(np.asarray(packed.gather) >= 0), strict=True):
+        place = packed.gather[n, t]
+        row, query = place // width, predictor[place]
+        seen = [s for s in range(query + 1) if query < until[row, s]]
+        out[n, t] = (tokens[row, seen].tolist(), positions[row, seen].tolist(), target[place])
+    return out
+
+
+def check_prefixes(data: Trajectory, packed: Packed) -> None:
+    found = prefixes(packed)
+    assert set(found) == set(zip(*np.nonzero(data.action_mask), strict=True))
+    for (n, t), (tokens, positions, target) in found.items():
+        assert tokens == data.tokens[n, :t].tolist()
+        assert positions == list(range(t))
+        assert target == data.tokens[n, t]
+
+
+def test_a_group_is_laid_out_as_its_prompt_with_branches():
+    request = Request(0, (5, 6, 7), 4)
+    completions = [
+        Completion(request, np.array(t, np.int32), *([np.zeros(len(t), np.float32)] * 2),
+                   np.zeros(len(t), np.int32), True)
+        for t in ([1, 2], [3], [4, 8, 9])
+    ]  # fmt: skip
+    data = trajectory(completions, [1.0, None, 0.0], [0, 0, 0], length=8)
+    packed, cost = pack(data, PackingConfig(micro_batch_tokens=8, row_length=8))
+    # the prompt, then all but the last token of each completion: a last token predicts nothing
+    assert packed.tokens[0, 0].tolist() == [5, 6, 7, 1, 4, 8, 0, 0]
+    assert packed.positions[0, 0].tolist() == [0, 1, 2, 3, 3, 4, 0, 0]
+    assert packed.visible_until[0, 0].tolist() == [6, 6, 6, 4, 6, 6, 0, 0]
+    assert packed.predictor[0, 0, :6].tolist() == [2, 3, 2, 2, 4, 5]
+    assert packed.target[0, 0, :6].tolist() == [1, 2, 3, 4, 8, 9]
+    assert int(packed.micro_batches) == 1
+    assert cost["padding_share"] == pytest.approx(2 / 8)
+    assert cost["shared_share"] == pytest.approx(1 - 6 / 12)  # 4 + 3 + 5 tokens unshared
+    assert data.valid.tolist() == [True, False, True]
+    assert data.rewards.tolist() == [1.0, 0.0, 0.0]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    groups=st.integers(1, 5),
+    size=st.integers(1, 5),
+    tokens=st.sampled_from([16, 64, 256]),
+    row_length=st.sampled_from([0, 16, 40]),
+    multiple=st.sampled_from([1, 4]),
+)
+def test_every_action_sees_its_own_prefix_and_nothing_else(
+    seed, groups, size, tokens, row_length, multiple
+):
+    data = batch(seed, groups, size)
+    config = PackingConfig(micro_batch_tokens=tokens, bucket=8, row_length=row_length)
+    packed, cost = pack(data, config, row_multiple=multiple)
+    check_prefixes(data, packed)
+    assert packed.tokens.shape[1] % multiple == 0
+    assert 0 <= cost["padding_share"] < 1 and 0 <= cost["shared_share"] < 1
+    used = np.asarray(packed.visible_until).any(axis=(1, 2))
+    assert used.sum() == packed.micro_batches and used[: packed.micro_batches].all()
+
+
+def test_turns_with_observations_between_them_keep_their_context():
+    """Tokens of tools lie between actions: seen, never predicted."""
+    data = batch(3, groups=2, size=2, longest=9)
+    mask = np.array(data.action_mask)
+    for row in mask:
+        row[np.flatnonzero(row)[1:3]] = False
+    data = data.replace(action_mask=mask)
+    check_prefixes(data, pack(data, SMALL)[0])
+
+
+def test_shapes_do_not_depend_on_the_lengths_sampled():
+    """Another draw of the same batch must not compile the update anew."""
+    config = dataclasses.replace(SMALL, row_length=32)
+    shapes = {
+        tuple(np.shape(a) for a in (p.tokens, p.gather))
+        for seed in range(5)
+        for p in [pack(batch(seed), config)[0]]
+    }
+    assert len(shapes) == 1
+
+
+def test_a_sequence_longer_than_a_row_is_refused():
+    with pytest.raises(ValueError, match="row_length=8 is shorter than a sequence of"):
+        pack(batch(0), PackingConfig(row_length=8))
+
+
+def test_an_action_without_a_prefix_is_refused():
+    data = batch(0)
+    mask = np.array(data.action_mask)
+    mask[1, 0] = True
+    with pytest.raises(ValueError, match="sequence 1 begins with an action"):
+        pack(data.replace(action_mask=mask), SMALL)
+
+
+def test_buckets_are_powers_of_two_times_the_bucket():
+    assert [round_up(n, 64) for n in (1, 64, 65, 300)] == [64, 64, 128, 512]
+
+
+def test_a_micro_batch_has_no_more_rows_than_the_batch_can_fill():
+    packed, _ = pack(batch(0, groups=2, size=2), PackingConfig(row_length=16))
+    assert packed.tokens.shape == (1, 4, 16)
