@@ -71,6 +71,16 @@ class EvalConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class RolloutLogConfig:
+    """Which rollouts are written, token by token, for people to read."""
+
+    every: int = 10
+    """Steps between them, the first and the last step aside; 0 writes none."""
+    groups: int = 8
+    """Groups kept of a step."""
+
+
+@dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
     """When the whole state of the run is saved."""
 
@@ -113,6 +123,7 @@ class Config:
     packing: PackingConfig = PackingConfig()
     mesh: MeshConfig = MeshConfig()
     eval: EvalConfig = EvalConfig()
+    rollout_log: RolloutLogConfig = RolloutLogConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     score_workers: int = 2
     """Processes that score completions; 0 scores in this process, with no time limit."""

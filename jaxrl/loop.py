@@ -28,7 +28,17 @@ import orbax.checkpoint as ocp
 from data import stream, tasks
 from data.scoring import Pool, open_pool
 from data.types import Problem, Task
-from jaxrl import checkpoint, evaluate, mesh, objective, optimizer, packing, policy, rollout
+from jaxrl import (
+    checkpoint,
+    evaluate,
+    mesh,
+    objective,
+    optimizer,
+    packing,
+    policy,
+    rollout,
+    rollout_log,
+)
 from jaxrl import config as configs
 from jaxrl.config import Config
 from jaxrl.metrics import MetricsLog, Timer
@@ -116,6 +126,7 @@ def _run(shop: Workshop, start: float) -> dict[str, Any]:
         remat=config.remat,
     )
     score = make_score(actor.model, temperature=config.rollout.temperature)
+    record = rollout_log.recorder(shop.directory, config, actor.tokenizer.decode, score)
 
     def assess(state: TrainState, step: int) -> dict[str, float]:
         params = policy.sampling_params(state.params, config.compute_dtype)
@@ -170,6 +181,8 @@ def _run(shop: Workshop, start: float) -> dict[str, Any]:
                 state, metrics = update(state, part, packed, ref_logp)
                 measured.append(metrics)
             metrics = combine(jax.device_get(measured))
+        with timer("record"):
+            record(step, experience, part, packed, state.params)
         metrics |= rollout.measure(experience) | cost
         metrics["learning_rate"] = float(
             optimizer.learning_rate(config.optimizer, config.steps * config.updates_per_batch)(
@@ -352,7 +365,8 @@ def prepare_directory(config: Config) -> Path:
 
 _MAY_CHANGE = (
     "steps", "run_dir", "score_workers", "score_seconds", "checkpoint.every", "checkpoint.keep",
-    "eval.every", "mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.context", "mesh.expert",
+    "eval.every", "rollout_log.every", "rollout_log.groups",
+    "mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.context", "mesh.expert",
 )  # fmt: skip
 """Fields that a continued run may be given new values of."""
 

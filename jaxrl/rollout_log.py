@@ -1,0 +1,144 @@
+"""Sampled groups to disk, token by token, for people to read: `RUN/rollouts/STEP.jsonl`.
+
+A line is one completion; its lists have one entry a token:
+
+    {"step": 10, "group": 0, "problem": "arithmetic/1+2", "prompt": "1+2=", "answer": "3",
+     "completion": "3", "reward": 1.0, "parts": {"correct": 1.0}, "error": null, "stopped": true,
+     "tokens": ["3", ""], "logp": [-0.2, -0.01], "entropy": [0.7, 0.1], "version": [9, 9],
+     "source": ["policy", "policy"], "advantage": [0.5, 0.5], "log_ratio": [0.02, 0.0]}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl import objective
+from jaxrl.config import Config
+from jaxrl.rollout import Experience
+from jaxrl.types import Packed, Params, Trajectory
+
+Record = Callable[[int, Experience, Trajectory, Packed, Params], None]
+Decode = Callable[[Sequence[int]], str]
+
+
+def recorder(
+    directory: Path, config: Config, decode: Decode, score: Callable[[Params, Packed], jax.Array]
+) -> Record:
+    """What a loop calls after the updates of a step.
+
+    Args:
+      directory: of the run.
+      config: its `rollout_log` says which steps, and how many groups of each, are kept.
+      decode: ids to text.
+      score: `(params, packed) -> logp [N, T]`.
+
+    Returns:
+      `record(step, experience, batch, packed, params)`: the step's experience, the batch of its
+      last update, the same packed, and the parameters after it.
+    """
+    keep = config.rollout_log
+
+    @jax.jit
+    def advantages(batch: Trajectory) -> jax.Array:
+        whole = objective.whole_batch(config.objective, batch, config.rollout.max_new_tokens)
+        return jnp.broadcast_to(whole.advantages, batch.tokens.shape)
+
+    def record(
+        step: int, experience: Experience, batch: Trajectory, packed: Packed, params: Params
+    ) -> None:
+        if not keep.every or (step % keep.every and step not in (1, config.steps)):
+            return
+        advantage, logp = jax.device_get((advantages(jax.device_put(batch)), score(params, packed)))
+        made = rows(step, experience, batch, advantage, logp, decode, groups=keep.groups)
+        path = directory / "rollouts" / f"{step:06d}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        fresh = path.with_suffix(".tmp")
+        fresh.write_text("".join(json.dumps(row) + "\n" for row in made))
+        os.replace(fresh, path)
+
+    return record
+
+
+def rows(
+    step: int,
+    experience: Experience,
+    batch: Trajectory,
+    advantage: np.ndarray,
+    logp: np.ndarray,
+    decode: Decode,
+    *,
+    groups: int,
+) -> Iterator[dict[str, Any]]:
+    """The first groups of a batch, a completion a row, as JSON-able values.
+
+    Args:
+      step: the training step.
+      experience: N or more completions, of which the last N are the batch.
+      batch: N sequences of T tokens, on the host.
+      advantage: [N, T].
+      logp: [N, T], nats, under the parameters after the step's updates. Less what the sampler
+        recorded it is `log_ratio`: how far the updates, and any staleness before them, moved the
+        policy on this token.
+      decode: ids to text.
+      groups: how many to take.
+    """
+    size = len(experience.completions) // len(experience.problems)
+    first = len(experience.completions) - len(batch.tokens)
+    for n in range(min(groups * size, len(batch.tokens))):
+        completion, score = experience.completions[first + n], experience.scores[first + n]
+        problem = experience.problems[(first + n) // size]
+        start = len(completion.request.prompt)
+        span = slice(start, start + len(completion.tokens))
+        chosen = batch.action_mask[n, span]
+        ratio = np.where(chosen, logp[n, span] - batch.behavior_logp[n, span], 0.0)
+        yield {
+            "step": step,
+            "group": n // size,
+            "problem": problem.id,
+            "prompt": problem.prompt,
+            "answer": str(problem.answer),
+            "completion": experience.texts[first + n],
+            "reward": score.value,
+            "parts": dict(score.parts),
+            "error": score.error,
+            "stopped": completion.stopped,
+            "tokens": pieces(decode, completion.tokens.tolist()),
+            "logp": _rounded(completion.logp),
+            "entropy": _rounded(completion.entropy),
+            "version": completion.version.tolist(),
+            "source": ["policy" if c else "tool" for c in chosen],
+            "advantage": _rounded(np.where(chosen, advantage[n, span], 0.0)),
+            "log_ratio": _rounded(ratio),
+        }
+
+
+def pieces(decode: Decode, tokens: Sequence[int]) -> list[str]:
+    """The text that each token adds; together they are `decode(tokens)`.
+
+    A token that ends amid a character adds nothing, and the one that completes it all of it. Each
+    is decoded with the tokens before it since the last whole character but one, since some
+    tokenizers drop the blank at the beginning of a text.
+    """
+    out: list[str] = []
+    before = whole = 0  # text up to `whole` is out; it was decoded from `before` on
+    for i in range(len(tokens)):
+        known = decode(tokens[before:whole])
+        text = decode(tokens[before : i + 1])
+        if text.endswith("�") and i + 1 < len(tokens):
+            out.append("")
+        else:
+            out.append(text[len(known) :])
+            before, whole = whole, i + 1
+    return out
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return [float(f"{value:.4g}") for value in values]
