@@ -1,0 +1,116 @@
+"""What is written of sampled groups, against numbers made by hand."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tokenizers as hf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.types import Problem, Score
+from jaxrl import packing, rollout_log
+from jaxrl.config import Config, RolloutConfig, RolloutLogConfig
+from jaxrl.rollout import Experience
+from jaxrl.types import Completion, Request
+
+LETTERS = {1: "a", 2: "b", 3: "+", 0: ""}
+
+
+def decode(ids):
+    return "".join(LETTERS[i] for i in ids)
+
+
+def made(rewards=((1.0, 0.0), (None, 1.0))):
+    """Two groups of two; the logged probabilities are -1, -2, ... along each completion."""
+    texts = [[1, 2, 0], [2, 0], [3], [1, 1, 1]]
+    requests = [Request(i, (3, 3) if i < 2 else (1, 3, 3), 3) for i in range(4)]
+    completions = [
+        Completion(
+            request,
+            np.array(ids, np.int32),
+            -np.arange(1, len(ids) + 1, dtype=np.float32),
+            np.full(len(ids), 0.5, np.float32),
+            np.full(len(ids), 7, np.int32),
+            ids[-1] == 0,
+        )
+        for request, ids in zip(requests, texts, strict=True)
+    ]
+    scores = [
+        Score(None, error="timeout: 1 s") if r is None else Score(r, {"correct": r})
+        for pair in rewards
+        for r in pair
+    ]
+    problems = [Problem("p/0", "++", 0), Problem("p/1", "a++", [1])]
+    experience = Experience(problems, completions, [decode(ids) for ids in texts], scores)
+    batch = packing.trajectory(completions, [s.value for s in scores], [0, 0, 1, 1], length=8)
+    return experience, batch
+
+
+def record(directory, config, step, experience, batch):
+    logp = jnp.where(batch.action_mask, batch.behavior_logp + 0.25, jnp.nan)
+    write = rollout_log.recorder(directory, config, decode, lambda params, packed: logp)
+    write(step, experience, batch, None, None)
+    return [json.loads(line) for line in (directory / "rollouts" / f"{step:06d}.jsonl").open()]
+
+
+def test_rows_hold_each_token_with_its_numbers(tmp_path):
+    config = Config(steps=9, rollout=RolloutConfig(prompts=2, group_size=2, max_new_tokens=3))
+    rows = record(tmp_path, config, 1, *made())
+    assert [row["group"] for row in rows] == [0, 0, 1, 1]
+    first = rows[0]
+    assert first["tokens"] == ["a", "b", ""] and first["completion"] == "ab"
+    assert first["logp"] == [-1, -2, -3] and first["version"] == [7, 7, 7]
+    assert first["source"] == ["policy"] * 3 and first["stopped"] and not rows[2]["stopped"]
+    assert first["log_ratio"] == [0.25, 0.25, 0.25]
+    assert first["answer"] == "0" and rows[2]["answer"] == "[1]"
+    # Rewards 1 and 0: mean 1/2 and unbiased spread sqrt(1/2), so advantages are +-1/sqrt(2).
+    np.testing.assert_allclose(first["advantage"], 3 * [0.5**0.5], rtol=1e-3)
+    np.testing.assert_allclose(rows[1]["advantage"], 2 * [-(0.5**0.5)], rtol=1e-3)
+    # A completion without a score has an error in its place, and leaves its group of one at 0.
+    assert rows[2]["reward"] is None and rows[2]["error"] == "timeout: 1 s"
+    assert rows[2]["advantage"] == [0] and rows[3]["advantage"] == [0, 0, 0]
+
+
+def test_which_steps_and_groups_are_kept(tmp_path):
+    keep = RolloutLogConfig(every=4, groups=1)
+    config = Config(steps=9, rollout=RolloutConfig(max_new_tokens=3), rollout_log=keep)
+    experience, batch = made()
+    write = rollout_log.recorder(
+        tmp_path, config, decode, lambda params, packed: batch.behavior_logp
+    )
+    for step in range(1, 10):
+        write(step, experience, batch, None, None)
+    files = sorted((tmp_path / "rollouts").iterdir())
+    assert [file.stem for file in files] == ["000001", "000004", "000008", "000009"]
+    assert all(len(file.read_text().splitlines()) == 2 for file in files)
+
+
+def test_the_last_of_several_updates(tmp_path):
+    config = Config(steps=1, updates_per_batch=2, rollout=RolloutConfig(max_new_tokens=3))
+    experience, batch = made(((0.0, 0.0), (1.0, 0.0)))
+    rows = record(tmp_path, config, 1, experience, jax.tree.map(lambda a: a[2:], batch))
+    assert [row["problem"] for row in rows] == ["p/1", "p/1"]
+    assert rows[0]["tokens"] == ["+"] and rows[0]["advantage"][0] > 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), st.data())
+def test_pieces_join_to_the_text(text, data):
+    """Byte tokens: several make one character, and a cut can fall amid one."""
+    alphabet = hf.pre_tokenizers.ByteLevel.alphabet()
+    backend = hf.Tokenizer(hf.models.BPE({c: i for i, c in enumerate(sorted(alphabet))}, []))
+    backend.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = hf.decoders.ByteLevel()
+    ids = backend.encode(text).ids
+    ids = ids[: data.draw(st.integers(0, len(ids)))]
+    pieces = rollout_log.pieces(backend.decode, ids)
+    assert len(pieces) == len(ids)
+    assert "".join(pieces) == backend.decode(ids)
+
+
+def test_pieces_of_a_tokenizer_that_drops_the_leading_blank():
+    words = {1: " two", 2: " words", 3: "."}
+    pieces = rollout_log.pieces(lambda ids: "".join(words[i] for i in ids).lstrip(), [1, 2, 3])
+    assert pieces == ["two", " words", "."]
