@@ -106,7 +106,7 @@ class Config:
     """`fresh`, the name of a packaged model, a GGUF file, a Hugging Face directory, or a run."""
     fresh: FreshModel = FreshModel()
     task: str = "arithmetic"
-    """Name of a task, or gym:NAME for a reasoning-gym generator."""
+    """Name of a task, or reasoning_gym/NAME for a generator of reasoning-gym."""
     task_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Parameters of the task, such as its difficulty."""
     warm_start: WarmStartConfig = WarmStartConfig()
@@ -189,7 +189,7 @@ def check(config: Config) -> None:
         raise ValueError(
             "rollout.group_size=1 with a group baseline gives every completion advantage 0, so "
             "nothing is trained; use a group size of 2 or more, or "
-            "--objective.advantage-args baseline batch scale batch"
+            "--objective.advantage-args.baseline batch --objective.advantage-args.scale batch"
         )
     if config.rollout.prompts % config.updates_per_batch:
         raise ValueError(

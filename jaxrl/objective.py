@@ -29,11 +29,11 @@ class ObjectiveConfig:
     policy: str = "losses.policy:ppo_clip"
     """Policy objective, as module:function."""
     policy_args: dict[str, float | str] = dataclasses.field(default_factory=dict)
-    """Its keyword arguments, e.g. clip_low 0.2 clip_high 0.28."""
+    """Its keyword arguments, e.g. --objective.policy-args.clip_high 0.28."""
     advantage: str = "losses.advantages:group_advantages"
     """Advantage of a sequence from the rewards of the batch, as module:function."""
     advantage_args: dict[str, float | str] = dataclasses.field(default_factory=dict)
-    """Its keyword arguments, e.g. baseline leave_one_out scale none."""
+    """Its keyword arguments, e.g. --objective.advantage-args.scale none."""
     aggregation: str = "token-mean"
     """How token losses are reduced: see `losses.aggregate`."""
     kl_coef: float = 0.0

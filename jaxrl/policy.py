@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
@@ -81,6 +81,17 @@ def create(config: Config, mesh: Mesh) -> Policy:
     return Policy(model, params, tokenizer)
 
 
+def named(model: str) -> Config:
+    """The config that opens a packaged model, a model directory or a run.
+
+    Raises:
+      ValueError: `fresh`, which is no model until a run has made it.
+    """
+    if model == "fresh":
+        raise ValueError("model='fresh' is made by a training run; name its run directory")
+    return Config(model=model)
+
+
 def is_run(path: str) -> bool:
     """Whether `path` is a run directory."""
     return (Path(path) / "config.json").exists() and (Path(path) / "checkpoints").exists()
@@ -101,9 +112,8 @@ def encode_prompt(
       ValueError: the prompt exceeds `rollout.max_prompt_tokens`, or there is no chat template.
     """
     if rollout.chat:
-        if policy_tokenizer.chat is None:
-            raise ValueError("rollout.chat is set, but this model has no chat template; unset it")
-        ids = policy_tokenizer.chat(messages(rollout.system, problem))
+        turns = problem.messages or ({"role": "user", "content": problem.prompt},)
+        ids = chat(policy_tokenizer, rollout.system, turns)
     else:
         ids = policy_tokenizer.prompt(problem.prompt)
     if len(ids) > rollout.max_prompt_tokens:
@@ -114,7 +124,14 @@ def encode_prompt(
     return tuple(ids)
 
 
-def messages(system: str, problem: Problem) -> Sequence[dict[str, str]]:
-    """The problem as a conversation."""
-    turns = problem.messages or ({"role": "user", "content": problem.prompt},)
-    return [*([{"role": "system", "content": system}] if system else []), *turns]
+def chat(
+    tokenizer: tokenizers.Tokenizer, system: str, turns: Sequence[Mapping[str, Any]]
+) -> Sequence[int]:
+    """Token ids of a conversation, up to where the assistant speaks next.
+
+    Raises:
+      ValueError: the model has no chat template.
+    """
+    if tokenizer.chat is None:
+        raise ValueError("chat is asked for, but this model has no chat template; turn it off")
+    return tokenizer.chat([*([{"role": "system", "content": system}] if system else []), *turns])

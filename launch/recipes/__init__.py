@@ -1,1 +1,44 @@
-"""One file a method or a ready-made run."""
+"""The recipes: one module each, whose docstring says what it is and whose `config()` gives it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from jaxrl.config import Config
+from jaxrl.functions import nearest
+
+
+def names() -> list[str]:
+    """All recipes, sorted. A module in this package is one; nothing is registered."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def load(name: str) -> Config:
+    """The config of a recipe.
+
+    Raises:
+      ValueError: no such recipe; the message gives the nearest.
+    """
+    if name not in names():
+        raise ValueError(f"recipe {name!r} is unknown; {nearest(name, names())}")
+    return importlib.import_module(f"{__name__}.{name}").config()
+
+
+def rows() -> list[dict[str, str | int]]:
+    """One object a recipe: `name`, `summary`, `model`, `task`, `steps`."""
+    out: list[dict[str, str | int]] = []
+    for name in names():
+        config = load(name)
+        doc = importlib.import_module(f"{__name__}.{name}").__doc__ or ""
+        summary = doc.strip().split("\n\n")[0].replace("\n", " ")
+        out.append(
+            {
+                "name": name,
+                "summary": summary,
+                "model": config.model,
+                "task": config.task,
+                "steps": config.steps,
+            }
+        )
+    return out

@@ -1,0 +1,63 @@
+"""The command `jaxrl`: each subcommand is a module of `launch` with `main(argv) -> int`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+from jaxrl.functions import nearest
+
+COMMANDS = {
+    "train": ("launch.train", "run a recipe, or continue it in its directory"),
+    "eval": ("launch.evaluate", "pass@1, pass@k and majority vote of a run or model on a task"),
+    "sample": ("launch.sample", "completions of a prompt by a run or model"),
+    "recipes": ("launch.tables:recipes", "what there is to run"),
+    "show": ("launch.tables:show", "the full config of a recipe"),
+    "tasks": ("launch.tables:tasks", "the bundled tasks"),
+    "losses": ("launch.tables:losses", "the objective library"),
+    "doctor": ("launch.doctor", "devices, versions and optional parts of this installation"),
+}
+"""Name to (module or module:function, what it does)."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a subcommand; the exit status is 0, 1 for a failure or 2 for a request that cannot be."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    name, rest = argv[0], argv[1:]
+    if name not in COMMANDS:
+        print(f"jaxrl: no command {name!r}; {nearest(name, list(COMMANDS))}", file=sys.stderr)
+        return 2
+    module, _, function = COMMANDS[name][0].partition(":")
+    keep_compilations()
+    return getattr(importlib.import_module(module), function or "main")(rest)
+
+
+def usage() -> str:
+    """What `jaxrl` alone prints."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {about}" for name, (_, about) in COMMANDS.items()]
+    return "\n".join(
+        ["usage: jaxrl COMMAND ...", "", *lines, "", "jaxrl COMMAND --help says more."]
+    )
+
+
+def keep_compilations() -> None:
+    """Keep compiled programs on disk between runs, under JAX_COMPILATION_CACHE_DIR if it is set."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "jaxrl" / "xla"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+
+
+def refused(error: Exception) -> int:
+    """Say why a request cannot be served; the exit status for it."""
+    print(f"jaxrl: {error}", file=sys.stderr)
+    return 2
+
+
+REFUSALS = (ValueError, FileNotFoundError, ModuleNotFoundError, BlockingIOError)
+"""What the parts raise for a bad request, with a message that names the remedy."""

@@ -1,0 +1,64 @@
+"""`jaxrl doctor`: what this installation can do, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+from importlib import metadata
+from pathlib import Path
+
+import jax
+from rich.console import Console
+from rich.table import Table
+
+from data import sandbox
+from models import catalog
+
+EXTRAS = {
+    "test": ("pytest", "hypothesis", "ruff"),
+    "parity": ("torch", "transformers", "trl", "peft"),
+    "tpu": ("libtpu",),
+    "cuda": ("jax_cuda13_plugin",),
+}
+"""Extra to the modules it brings; the packaged models have a row of their own."""
+
+PACKAGES = (
+    "jaxrl", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "chex", "rlax", "grain",
+    "tensorflow-datasets", "sentencepiece", "tokenizers", "safetensors", "gguf", "reasoning-gym",
+)  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    """Print devices, versions, optional parts and how to get those that are missing."""
+    console = Console()
+    table = Table("what", "state", "remedy")
+    table.add_row("Python", f"{platform.python_version()} on {platform.machine()}", "")
+    for device in jax.devices():
+        table.add_row("device", f"{device.device_kind} ({device.platform})", "")
+    table.add_row("cores", str(os.cpu_count()), "")
+    table.add_row("compilation cache", os.environ.get("JAX_COMPILATION_CACHE_DIR", "off"), "")
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    table.add_row("disk", f"{free:.0f} GiB free here", "" if free > 5 else "checkpoints need space")
+    table.add_row("sandbox", str(sandbox.check()), "")
+    for name in PACKAGES:
+        table.add_row(name, *_version(name))
+    for extra, modules in EXTRAS.items():
+        absent = [m for m in modules if importlib.util.find_spec(m) is None]
+        remedy = f"pip install 'jaxrl[{extra}]'" if absent else ""
+        state = f"missing {', '.join(absent)}" if absent else "there"
+        table.add_row(f"extra {extra}", state, remedy)
+    for name, packaged in catalog.PACKAGED.items():
+        there = all(importlib.util.find_spec(package) for package, _ in packaged.parts)
+        state = "there" if there else "missing"
+        table.add_row(f"model {name}", state, "" if there else packaged.remedy)
+    console.print(table)
+    return 0
+
+
+def _version(name: str) -> tuple[str, str]:
+    try:
+        return metadata.version(name), ""
+    except metadata.PackageNotFoundError:
+        return "missing", f"pip install {name}"

@@ -1,0 +1,56 @@
+"""Flags of a command from its dataclass: every field one, with its docstring as help."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, TypeVar
+
+import tyro
+
+T = TypeVar("T")
+
+
+def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T:
+    """`default` with the values that `argv` gives; exits with the nearest flag on an unknown one.
+
+    A dict field takes any key: `--task-args.terms 3` or `--task-args.terms=3`, its value read as
+    JSON where it is JSON and as text where it is not.
+    """
+    default, rest = _take_dict_entries(default, argv)
+    return tyro.cli(type(default), default=default, args=rest, prog=prog, description=description)
+
+
+def _take_dict_entries(default: T, argv: list[str]) -> tuple[T, list[str]]:
+    rest: list[str] = []
+    queue = list(argv)
+    while queue:
+        token = queue.pop(0)
+        flag, has_value, value = token.removeprefix("--").partition("=")
+        path, _, key = flag.replace("-", "_").rpartition(".")
+        if token.startswith("--") and isinstance(_at(default, path), dict):
+            if not has_value:
+                value = queue.pop(0) if queue and not queue[0].startswith("--") else "true"
+            default = _replace(default, path.split("."), {key: _value(value)})
+        else:
+            rest.append(token)
+    return default, rest
+
+
+def _at(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = getattr(config, name, None)
+    return config
+
+
+def _replace(config: Any, path: list[str], entry: dict[str, Any]) -> Any:
+    old = getattr(config, path[0])
+    new = old | entry if len(path) == 1 else _replace(old, path[1:], entry)
+    return dataclasses.replace(config, **{path[0]: new})
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

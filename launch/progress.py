@@ -1,0 +1,144 @@
+"""What a training run shows: bars, the figures that matter, and a closing table."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from jaxrl.loop import Watch
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_LINES = 20  # progress lines of a whole run where there is no terminal to redraw
+
+
+@contextmanager
+def shown(console: Console, begin: Callable[[], None]) -> Iterator[Watch]:
+    """A `Watch` that draws on the console; `begin` is called once something has been done."""
+    rewards: list[float] = []
+    bars: dict[str, TaskID] = {}
+    latest = ""
+    live = Progress(
+        TextColumn("{task.description:>10}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[figures]}"),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+    def step(number: int, metrics: dict[str, float]) -> None:
+        nonlocal latest
+        rewards.append(metrics["reward/mean"])
+        latest = figures(metrics, rewards)
+
+    def stage(name: str, done: int, total: int) -> None:
+        begin()
+        if name not in bars:
+            bars[name] = live.add_task(name, total=total, figures="")
+        live.update(bars[name], completed=done, total=total, figures=latest)
+        lines = _LINES if name == "train" else 4
+        if not console.is_terminal and (done % -(-total // lines) == 0 or done == total):
+            console.print(f"{name} {done}/{total}  {latest}", soft_wrap=True)
+
+    with live:
+        yield Watch(stage=stage, step=step, note=console.print)
+
+
+def figures(metrics: dict[str, float], rewards: list[float]) -> str:
+    """The line of a step."""
+    seconds = metrics["time/step"]
+    spent = {
+        name: metrics.get(f"time/{name}", 0.0) / seconds for name in ("sample", "train") if seconds
+    }
+    shares = " ".join(f"{name} {share:.0%}" for name, share in spent.items())
+    return (
+        f"reward {metrics['reward/mean']:.3f} {sparkline(rewards)}  "
+        f"loss {metrics['loss']:+.4f}  entropy {metrics['entropy']:.3f}  "
+        f"length {metrics['completion_length']:.1f}  gap {metrics['logp_gap_max']:.0e}  "
+        f"{seconds:.2f} s ({shares})"
+    )
+
+
+def sparkline(values: list[float], width: int = 12) -> str:
+    """Up to `width` blocks, each the mean of an equal run of the values, 0 low and 1 high."""
+    if not values:
+        return ""
+    width = min(width, len(values))
+    edges = [i * len(values) // width for i in range(width + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    low, high = min(0.0, *means), max(1.0, *means)
+    return "".join(_BLOCKS[int((m - low) / (high - low) * (len(_BLOCKS) - 1))] for m in means)
+
+
+def close(console: Console, directory: Path, summary: dict[str, Any], samples: int = 4) -> None:
+    """The before/after table, and held-out problems as they were answered before and after."""
+    before, after = summary["eval"]["before"], summary["eval"]["after"]
+    table = Table("held out, greedy", "before RL", "after RL", "change")
+    for name, label in (
+        ("pass@1", "pass@1"),
+        ("reward", "reward"),
+        ("completion_length", "tokens"),
+    ):
+        change = after[name] - before[name]
+        table.add_row(label, _value(before, name), _value(after, name), f"{change:+.3f}")
+    console.print(table)
+    console.print(_samples(directory, summary["steps"], samples))
+    minutes, seconds = divmod(round(summary["seconds"]), 60)
+    console.print(
+        f"{summary['steps']} steps in {minutes} min {seconds} s on {summary['device']}; "
+        f"everything is in {directory}"
+    )
+
+
+def _value(figures: dict[str, float], name: str) -> str:
+    low, high = figures.get(f"{name}/low"), figures.get(f"{name}/high")
+    interval = f" [{low:.3f}, {high:.3f}]" if low is not None else ""
+    return f"{figures[name]:.3f}{interval}"
+
+
+def _samples(directory: Path, last: int, count: int) -> Table:
+    first, final = (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        for path in (directory / "evals" / f"{step:06d}.jsonl" for step in (0, last))
+    )
+    # Problems whose verdict changed say most; the others fill up.
+    pairs = sorted(
+        zip(first, final, strict=True), key=lambda pair: pair[0]["reward"] == pair[1]["reward"]
+    )
+    table = Table("prompt", "before RL", "after RL", "answer", title="some held-out problems")
+    for old, new in pairs[:count]:
+        table.add_row(
+            _short(old["prompt"]), _verdict(old), _verdict(new), _short(str(old["answer"]))
+        )
+    return table
+
+
+def _verdict(row: dict[str, Any]) -> Text:
+    reward = row["reward"]
+    mark = "failed" if reward is None else f"{reward:g}"
+    return Text(f"{_short(row['completion'])}  ({mark})", style="green" if reward else "red")
+
+
+def _short(text: str, width: int = 160) -> str:
+    # Completions are untrusted: control characters must not reach the terminal.
+    clean = "".join(c if c.isprintable() else " " for c in text)
+    return clean if len(clean) <= width else clean[: width // 2] + " ... " + clean[-width // 2 :]

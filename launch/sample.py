@@ -1,0 +1,104 @@
+"""`jaxrl sample MODEL_OR_RUN --prompt TEXT [flags]`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+
+import jax
+from rich.console import Console
+from rich.text import Text
+
+from jaxrl import mesh, policy, sampler
+from jaxrl.config import Config
+from jaxrl.types import Completion, Request
+from launch import flags
+from launch.cli import REFUSALS, refused
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleConfig:
+    """Completions of one prompt."""
+
+    prompt: str = ""
+    """The text to continue; empty reads it from standard input."""
+    n: int = 1
+    """How many completions."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of most likely tokens whose mass reaches p."""
+    min_p: float = 0.0
+    """Drop tokens less likely than min_p times the most likely one."""
+    max_new_tokens: int = 128
+    chat: bool = False
+    """Wrap the prompt with the model's own chat template."""
+    system: str = ""
+    """System message of the chat, if any."""
+    seed: int = 0
+    json: bool = False
+    """Print {"completions": [{"text", "token_ids", "logps"}]}."""
+
+
+def main(argv: list[str]) -> int:
+    """Print completions by a packaged model, a model directory or a run."""
+    if not argv or argv[0].startswith("-"):
+        if "--help" in argv or "-h" in argv:
+            flags.parse(SampleConfig(), ["--help"], prog="jaxrl sample MODEL_OR_RUN")
+        return refused(
+            ValueError("name a model, its directory or a run: jaxrl sample MODEL_OR_RUN")
+        )
+    model = argv[0]
+    config = flags.parse(SampleConfig(), argv[1:], prog=f"jaxrl sample {model}")
+    try:
+        actor = policy.create(policy.named(model), mesh.make(Config().mesh))
+        completions = complete(actor, config, config.prompt or sys.stdin.read())
+    except REFUSALS as error:
+        return refused(error)
+    texts = [actor.tokenizer.decode(c.tokens.tolist()) for c in completions]
+    if config.json:
+        rows = [
+            {"text": text, "token_ids": c.tokens.tolist(), "logps": c.logp.tolist()}
+            for text, c in zip(texts, completions, strict=True)
+        ]
+        print(json.dumps({"completions": rows}))
+        return 0
+    console = Console()
+    for i, text in enumerate(texts):
+        if i:
+            console.rule()
+        console.print(Text(text))
+    return 0
+
+
+def complete(actor: policy.Policy, config: SampleConfig, prompt: str) -> list[Completion]:
+    """The completions, in order of their number."""
+    if config.chat:
+        turns = [{"role": "user", "content": prompt}]
+        ids = policy.chat(actor.tokenizer, config.system, turns)
+    else:
+        ids = actor.tokenizer.prompt(prompt)
+    requests = [
+        Request(
+            id=i,
+            prompt=tuple(ids),
+            max_new_tokens=config.max_new_tokens,
+            temperature=config.temperature,
+            top_k=config.top_k,
+            top_p=config.top_p,
+            min_p=config.min_p,
+        )
+        for i in range(config.n)
+    ]
+    sampler.check_requests(actor.model, requests)
+    done = sampler.generate(
+        actor.model,
+        policy.sampling_params(actor.params, "float32"),
+        requests,
+        stop_ids=actor.tokenizer.eos_ids,
+        key=jax.random.key(config.seed),
+    )
+    return sorted(done, key=lambda completion: completion.request.id)

@@ -1,0 +1,63 @@
+"""The commands that list things: recipes, tasks, losses; and a recipe's full config."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from jaxrl import config as configs
+from launch import flags, losses_table, tasks_table
+from launch import recipes as library
+from launch.cli import refused
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """How a table is printed."""
+
+    json: bool = False
+    """A JSON list of objects, for machines."""
+
+
+def recipes(argv: list[str]) -> int:
+    """`jaxrl recipes`."""
+    return _print(library.rows(), ("name", "summary", "model", "steps"), argv, "recipes")
+
+
+def tasks(argv: list[str]) -> int:
+    """`jaxrl tasks`."""
+    return _print(tasks_table.rows(), ("name", "description"), argv, "tasks")
+
+
+def losses(argv: list[str]) -> int:
+    """`jaxrl losses`."""
+    return _print(losses_table.rows(), ("name", "kind", "paper"), argv, "losses")
+
+
+def show(argv: list[str]) -> int:
+    """`jaxrl show RECIPE [flags]`: the resolved config as JSON."""
+    name, rest = (
+        (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("quickstart", argv)
+    )
+    try:
+        config = library.load(name)
+    except ValueError as error:
+        return refused(error)
+    config = flags.parse(config, rest, prog=f"jaxrl show {name}")
+    print(json.dumps(configs.to_dict(config), indent=2))
+    return 0
+
+
+def _print(rows: list[dict[str, Any]], columns: tuple[str, ...], argv: list[str], name: str) -> int:
+    if flags.parse(Listing(), argv, prog=f"jaxrl {name}").json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    table = Table(*columns, row_styles=("", "dim"))
+    for row in rows:
+        table.add_row(*(str(row[column]) for column in columns))
+    Console().print(table)
+    return 0

@@ -1,0 +1,35 @@
+"""`jaxrl train [RECIPE] [flags]`."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from jaxrl import loop
+from launch import flags, progress, recipes
+from launch.cli import REFUSALS, refused
+
+
+def main(argv: list[str]) -> int:
+    """Run a recipe, `quickstart` unless one is named; the same command again continues it."""
+    name, rest = (argv[0], argv[1:]) if argv and argv[0][:1] != "-" else ("quickstart", argv)
+    try:
+        config = recipes.load(name)
+    except REFUSALS as error:
+        return refused(error)
+    config = flags.parse(config, rest, prog=f"jaxrl train {name}")
+    console = Console()
+    begun = False
+
+    def begin() -> None:
+        nonlocal begun
+        begun = True
+
+    try:
+        with progress.shown(console, begin) as watch:
+            summary = loop.train(config, watch)
+    except REFUSALS as error:
+        if begun:  # a fault of ours, not of the request: show where
+            raise
+        return refused(error)
+    progress.close(console, loop.run_directory(config), summary)
+    return 0
