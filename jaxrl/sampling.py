@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -11,12 +13,32 @@ _BLOCK = 256
 
 @struct.dataclass
 class Sampling:
-    """Per-row settings, each [S]; see `types.Request` for their meaning."""
+    """Per-row settings, each [S] unless said otherwise; see `types.Request` for their meaning."""
 
     temperature: jax.Array
     top_k: jax.Array
     top_p: jax.Array
     min_p: jax.Array
+    repetition_penalty: jax.Array
+    bias_ids: jax.Array
+    """[S, B] int32; the vocabulary's size or more is none."""
+    bias: jax.Array
+    """[S, B] float32."""
+
+
+class Draw(NamedTuple):
+    """A token a row, and what is recorded of it."""
+
+    token: jax.Array
+    """[S] int32."""
+    logp: jax.Array
+    """[S] float32."""
+    entropy: jax.Array
+    """[S] float32."""
+    top_ids: jax.Array
+    """[S, K] int32, the most likely tokens, best first."""
+    top_logp: jax.Array
+    """[S, K] float32."""
 
 
 def process(logits: jax.Array, settings: Sampling, *, truncate: bool) -> jax.Array:
@@ -87,14 +109,20 @@ def log_prob(logits: jax.Array, tokens: jax.Array) -> tuple[jax.Array, jax.Array
 
 
 def sample(
-    logits: jax.Array, settings: Sampling, keys: jax.Array, *, truncate: bool
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+    logits: jax.Array, settings: Sampling, keys: jax.Array, *, truncate: bool, top: int = 0
+) -> Draw:
     """Choose a token a row.
 
-    Returns:
-      tokens, log-probabilities and entropies, each [S].
+    Args:
+      logits: [S, V] float32, bias and penalties applied.
+      settings: per-row.
+      keys: [S] typed PRNG keys.
+      truncate: static; False skips the sort when no row truncates.
+      top: static, how many of the most likely tokens to report.
     """
     processed = process(logits, settings, truncate=truncate)
     greedy = settings.temperature == 0
-    tokens = jnp.where(greedy, jnp.argmax(logits, axis=-1), draw(processed, keys))
-    return tokens.astype(jnp.int32), *log_prob(processed, tokens)
+    token = jnp.where(greedy, jnp.argmax(logits, axis=-1), draw(processed, keys)).astype(jnp.int32)
+    best, ids = jax.lax.top_k(processed, top)
+    normalizer = jax.nn.logsumexp(processed, axis=-1, keepdims=True)
+    return Draw(token, *log_prob(processed, token), ids, best - normalizer)

@@ -6,13 +6,34 @@ Shapes: N sequences of T tokens; R packed rows of L tokens with A action tokens 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import enum
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from flax import struct
 
 Params = dict[str, Any]
+
+
+class Source(enum.IntEnum):
+    """Who wrote a token of a response. The policy is trained on its own alone."""
+
+    POLICY = 0
+    FORCED = 1
+    """Given to start from: a hint, an expert's prefix, an inpainted chunk."""
+    OBSERVATION = 2
+    """Came from the environment between two turns."""
+
+
+class Prefix(NamedTuple):
+    """The beginning of a response. Arrays are [n], see `Completion`."""
+
+    tokens: np.ndarray
+    logp: np.ndarray
+    entropy: np.ndarray
+    version: np.ndarray
+    source: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +44,7 @@ class Request:
     """Names the random stream: equal ids give equal draws whatever else is in the batch."""
     prompt: tuple[int, ...]
     max_new_tokens: int
+    """Budget of the response, its prefix and observations included."""
     temperature: float = 1.0
     """0 means greedy."""
     top_k: int = 0
@@ -31,6 +53,18 @@ class Request:
     """Keep the smallest set of most likely tokens whose mass reaches p."""
     min_p: float = 0.0
     """Drop tokens less likely than min_p times the most likely one."""
+    repetition_penalty: float = 1.0
+    """Above 1, tokens of the prompt and the response so far become less likely."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token, what is added to its logit); -inf forbids the token."""
+    stop: tuple[str, ...] = ()
+    """The response ends with the first token that completes one of these."""
+    top_logprobs: int = 0
+    """Record this many of the most likely tokens at each position."""
+    prefix: Prefix | None = None
+    """The response starts with this; see `sampler.forced` and `sampler.resume`."""
+    scoring_prompt: tuple[int, ...] | None = None
+    """The prompt to train under, where it differs from the one sampled under."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +75,29 @@ class Completion:
     tokens: np.ndarray
     """int32; the stop token, if one was sampled, is the last."""
     logp: np.ndarray
-    """float32, nats, under the distribution that was sampled from (greedy: under temperature 1)."""
+    """float32, nats, under the distribution that was sampled from (greedy: under temperature 1);
+    0 where the policy did not choose the token."""
     entropy: np.ndarray
     """float32, nats, of that distribution."""
     version: np.ndarray
     """int32, the policy version each token was sampled with."""
     stopped: bool
-    """True if it ended by a stop token, False if it was cut off by its length limit."""
+    """True if it ended by a stop token or string, False if it was cut off by its length limit."""
+    source: np.ndarray | None = None
+    """int8, the `Source` of each token; None: all are the policy's."""
+    top_ids: np.ndarray | None = None
+    """int32 [completion length, top_logprobs], best first; -1 where none were recorded."""
+    top_logp: np.ndarray | None = None
+    """float32, their log-probabilities."""
+    finished: bool = True
+    """False if it is still being sampled."""
+
+    @property
+    def actions(self) -> np.ndarray:
+        """Bool: the tokens that the policy chose."""
+        if self.source is None:
+            return np.ones(len(self.tokens), bool)
+        return self.source == Source.POLICY
 
 
 @struct.dataclass

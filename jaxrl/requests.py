@@ -1,0 +1,103 @@
+"""Refusing what cannot be sampled, before anything is compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from jaxrl.logits import Guide
+from jaxrl.types import Request
+from models.config import DecoderConfig
+
+
+def check_requests(
+    config: DecoderConfig, requests: Sequence[Request], *, max_length: int | None = None
+) -> None:
+    """Refuse requests that the model, or a cache of `max_length` tokens, cannot serve.
+
+    Raises:
+      ValueError: names the request, the field, its value and the remedy.
+    """
+    for r in requests:
+        _check_lengths(config, r, max_length)
+        _check_tokens(config, r)
+        _check_settings(config, r)
+
+
+def check_guide(config: DecoderConfig, guide: Guide) -> None:
+    """Refuse a guide whose models do not speak the policy's vocabulary.
+
+    Raises:
+      ValueError: names the vocabulary sizes.
+    """
+    for model in guide.models:
+        if model.vocab_size != config.vocab_size:
+            raise ValueError(
+                f"guide: a model has vocab_size={model.vocab_size}, the policy "
+                f"{config.vocab_size}; their logits can only be combined over one vocabulary"
+            )
+    if len(guide.models) != len(guide.params):
+        raise ValueError(
+            f"guide: {len(guide.models)} models with {len(guide.params)} sets of parameters; "
+            "give one set for each model"
+        )
+
+
+def _check_lengths(config: DecoderConfig, r: Request, max_length: int | None) -> None:
+    if not r.prompt:
+        raise ValueError(f"request {r.id}: prompt is empty; give it at least one token (BOS)")
+    given = 0 if r.prefix is None else len(r.prefix.tokens)
+    if r.max_new_tokens <= given:
+        raise ValueError(
+            f"request {r.id}: max_new_tokens={r.max_new_tokens}; ask for {given + 1} or more"
+            + (f", as the prefix has {given}" if given else "")
+        )
+    total = len(r.prompt) + r.max_new_tokens
+    if total > config.max_positions:
+        raise ValueError(
+            f"request {r.id}: {len(r.prompt)} prompt tokens + max_new_tokens="
+            f"{r.max_new_tokens} exceed max_positions={config.max_positions} of the model; "
+            "shorten the prompt or ask for fewer tokens"
+        )
+    if max_length is not None and total > max_length:
+        raise ValueError(
+            f"request {r.id}: {len(r.prompt)} prompt tokens + max_new_tokens={r.max_new_tokens} "
+            f"exceed max_length={max_length}; raise it, or ask for fewer tokens"
+        )
+
+
+def _check_tokens(config: DecoderConfig, r: Request) -> None:
+    for name, tokens in {
+        "prompt": r.prompt,
+        "prefix": () if r.prefix is None else r.prefix.tokens.tolist(),
+        "logit_bias": [token for token, _ in r.logit_bias],
+    }.items():
+        for token in tokens:
+            if not 0 <= token < config.vocab_size:
+                raise ValueError(
+                    f"request {r.id}: {name} has token {token}, which is outside the model's "
+                    f"vocabulary of {config.vocab_size}; use the tokenizer that belongs to the "
+                    "model"
+                )
+    if any(not b < math.inf for _, b in r.logit_bias):  # nan compares False
+        raise ValueError(
+            f"request {r.id}: logit_bias={r.logit_bias}: a bias must be finite, or -inf to forbid"
+        )
+    forbidden = {token for token, bias in r.logit_bias if bias == -math.inf}
+    if len(forbidden) == config.vocab_size:
+        raise ValueError(f"request {r.id}: logit_bias forbids every token; allow at least one")
+
+
+def _check_settings(config: DecoderConfig, r: Request) -> None:
+    accepted = {
+        "temperature": (0 <= r.temperature < math.inf, "0 for greedy, or positive"),
+        "top_k": (r.top_k >= 0, "0 for all tokens, or positive"),
+        "top_p": (0 < r.top_p <= 1, "above 0 and at most 1"),
+        "min_p": (0 <= r.min_p <= 1, "between 0 and 1"),
+        "repetition_penalty": (0 < r.repetition_penalty < math.inf, "positive, 1 for none"),
+        "top_logprobs": (0 <= r.top_logprobs <= config.vocab_size, "0 to the vocabulary's size"),
+        "stop": (all(r.stop), "strings of one character or more"),
+    }
+    for name, (fits, remedy) in accepted.items():
+        if not fits:
+            raise ValueError(f"request {r.id}: {name}={getattr(r, name)!r}; make it {remedy}")

@@ -1,0 +1,365 @@
+"""Slots: sequences in progress as one pytree, and the jitted functions that move them on.
+
+`prefill` reads prompts, `insert` copies them into slots, `decode` samples, `append` adds tokens
+from outside, `resize` changes the number of slots. Every shape comes from a bucket; see `sampler`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl import logits as processors
+from jaxrl import sampling
+from jaxrl.types import Params
+from models import decoder, head
+from models.config import DecoderConfig
+
+Models = tuple[DecoderConfig, ...]
+"""The policy's shape, and after it those of the guide's models; parameters come likewise."""
+Caches = tuple[tuple[decoder.LayerCache, ...], ...]
+"""One of each model."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """What decoding must compute beside temperature. Static: what is off costs nothing."""
+
+    truncate: bool = False
+    """Some request has top-k, top-p or min-p."""
+    penalize: bool = False
+    """Some request has a repetition penalty."""
+    biases: int = 0
+    """Most tokens biased by a request."""
+    top: int = 0
+    """Most log-probabilities recorded a position."""
+
+
+@struct.dataclass
+class SlotState:
+    """S sequences in progress, of up to M tokens."""
+
+    caches: Caches
+    tokens: jax.Array
+    """[S, M] int32, prompt first."""
+    logp: jax.Array
+    """[S, M] float32 at sampled tokens."""
+    entropy: jax.Array
+    """[S, M] float32 at sampled tokens."""
+    version: jax.Array
+    """[S, M] int32 at sampled tokens."""
+    top_ids: jax.Array
+    """[S, M, K] int32 at sampled tokens."""
+    top_logp: jax.Array
+    """[S, M, K] float32 at sampled tokens."""
+    length: jax.Array
+    """[S] int32, tokens so far."""
+    limit: jax.Array
+    """[S] int32, the length at which the sequence is cut off."""
+    request: jax.Array
+    """[S] uint32, the request's id, which names its random stream."""
+    live: jax.Array
+    """[S] bool."""
+    settings: sampling.Sampling
+
+
+def empty_settings(slots: int, biases: int) -> sampling.Sampling:
+    """Settings of free slots."""
+    row, floats = jnp.zeros(slots, jnp.int32), jnp.zeros(slots, jnp.float32)
+    return sampling.Sampling(
+        temperature=floats,
+        top_k=row,
+        top_p=floats,
+        min_p=floats,
+        repetition_penalty=floats,
+        bias_ids=jnp.zeros((slots, biases), jnp.int32),
+        bias=jnp.zeros((slots, biases), jnp.float32),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def empty_slots(models: Models, slots: int, length: int, features: Features) -> SlotState:
+    """All slots free."""
+    ints = jnp.zeros((slots, length), jnp.int32)
+    floats = jnp.zeros((slots, length), jnp.float32)
+    row = jnp.zeros(slots, jnp.int32)
+    return SlotState(
+        caches=tuple(decoder.empty_cache(m, slots, length) for m in models),
+        tokens=ints,
+        logp=floats,
+        entropy=floats,
+        version=ints,
+        top_ids=jnp.zeros((slots, length, features.top), jnp.int32),
+        top_logp=jnp.zeros((slots, length, features.top), jnp.float32),
+        length=row,
+        limit=row,
+        request=row.astype(jnp.uint32),
+        live=row.astype(bool),
+        settings=empty_settings(slots, features.biases),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def empty_caches(models: Models, rows: int, length: int) -> Caches:
+    """Caches of `rows` sequences of up to `length` tokens."""
+    return tuple(decoder.empty_cache(m, rows, length) for m in models)
+
+
+def _extend(
+    models: Models,
+    params: tuple[Params, ...],
+    tokens: jax.Array,
+    positions: jax.Array,
+    caches: Caches,
+    window: int,
+) -> tuple[list[jax.Array], Caches]:
+    """`decoder.extend` for each model."""
+    both = [
+        decoder.extend(model, p, tokens, positions, cache, window=window)
+        for model, p, cache in zip(models, params, caches, strict=True)
+    ]
+    return [hidden for hidden, _ in both], tuple(cache for _, cache in both)
+
+
+@functools.partial(jax.jit, static_argnames=("models", "window"), donate_argnames="caches")
+def read(
+    models: Models,
+    params: tuple[Params, ...],
+    caches: Caches,
+    tokens: jax.Array,
+    positions: jax.Array,
+    *,
+    window: int,
+) -> Caches:
+    """Caches after tokens [B, T] at `positions` [B, T]; padding lies beyond the cache."""
+    return _extend(models, params, tokens, positions, caches, window)[1]
+
+
+def round_up(length: int, bucket: int) -> int:
+    """The least power of two times `bucket` that holds `length`."""
+    size = bucket
+    while size < length:
+        size *= 2
+    return size
+
+
+def prefill(
+    models: Models,
+    params: tuple[Params, ...],
+    tokens: np.ndarray,
+    length: np.ndarray,
+    *,
+    piece: int,
+) -> Caches:
+    """Caches of prompts, read `piece` tokens at a time, and no further than the longest.
+
+    Args:
+      models: shapes.
+      params: as from `decoder.unstack`.
+      tokens: [B, P] int32, padded on the right.
+      length: [B] int32.
+      piece: most tokens a row in one pass: attention then needs memory for piece x P scores.
+    """
+    rows, width = tokens.shape
+    index = np.arange(width, dtype=np.int32)
+    positions = np.where(index < length[:, None], index, width).astype(np.int32)
+    caches = empty_caches(models, rows, width)
+    for start in range(0, max(1, int(length.max())), piece):
+        part = slice(start, min(start + piece, width))
+        window = min(round_up(part.stop, piece), width)
+        caches = read(models, params, caches, tokens[:, part], positions[:, part], window=window)
+    return caches
+
+
+@functools.partial(jax.jit, donate_argnames="slots")
+def insert(
+    slots: SlotState,
+    prefix: Caches,
+    source: jax.Array,
+    target: jax.Array,
+    rows: dict[str, Any],
+) -> SlotState:
+    """Start sequences: prompt `source[i]` of `prefix` goes to slot `target[i]`.
+
+    Args:
+      slots: donated.
+      prefix: caches as from `prefill`, [B, P, ...].
+      source: [S] int32 rows of the prefix.
+      target: [S] int32 slots; one beyond the last is a no-op.
+      rows: the new `tokens` [S, P], `length`, `limit`, `request` and `settings`, each [S].
+    """
+    width = rows["tokens"].shape[1]
+
+    def put(old: jax.Array, new: jax.Array) -> jax.Array:
+        return old.at[target].set(new, mode="drop")
+
+    return slots.replace(
+        caches=jax.tree.map(
+            lambda old, new: old.at[target, :width].set(new[source], mode="drop"),
+            slots.caches,
+            prefix,
+        ),
+        tokens=slots.tokens.at[target, :width].set(rows["tokens"], mode="drop"),
+        length=put(slots.length, rows["length"]),
+        limit=put(slots.limit, rows["limit"]),
+        request=put(slots.request, rows["request"]),
+        live=put(slots.live, jnp.ones_like(target, bool)),
+        settings=jax.tree.map(put, slots.settings, rows["settings"]),
+    )
+
+
+@jax.jit
+def resize(slots: SlotState, chosen: jax.Array, count: jax.Array) -> SlotState:
+    """The slots `chosen` [s]; those from `count` on are free, whatever they were."""
+    kept = jax.tree.map(lambda a: a[chosen], slots)
+    return kept.replace(live=kept.live & (jnp.arange(chosen.shape[0]) < count))
+
+
+@functools.partial(jax.jit, donate_argnames="slots")
+def settle(slots: SlotState, length: jax.Array, live: jax.Array) -> SlotState:
+    """Set lengths and liveness [S]: tokens taken back, sequences called off."""
+    return slots.replace(length=length, live=live)
+
+
+@functools.partial(jax.jit, static_argnames=("models", "window"), donate_argnames="slots")
+def append(
+    models: Models,
+    params: tuple[Params, ...],
+    slots: SlotState,
+    target: jax.Array,
+    tokens: jax.Array,
+    count: jax.Array,
+    *,
+    window: int,
+) -> SlotState:
+    """Append given tokens to sequences, without reading their history again; they become live.
+
+    Args:
+      models: shapes.
+      params: as from `decoder.unstack`.
+      slots: donated.
+      target: [R] int32 slots; one beyond the last is a no-op.
+      tokens: [R, T] int32, padded on the right.
+      count: [R] int32, how many are real.
+      window: static, at least the greatest length afterwards.
+    """
+    capacity = slots.tokens.shape[1]
+    index = jnp.arange(tokens.shape[1])
+    real = index < count[:, None]
+    length = slots.length[target]
+    last = slots.tokens[target, length - 1]
+    # The last token so far has not been read: `decode` reads a token when it samples the next.
+    unread = jnp.concatenate([last[:, None], tokens[:, :-1]], axis=1)
+    at = length[:, None] + index
+    _, caches = _extend(
+        models,
+        params,
+        unread,
+        jnp.where(real, at - 1, capacity),
+        jax.tree.map(lambda a: a[target], slots.caches),
+        window,
+    )
+    return slots.replace(
+        caches=jax.tree.map(
+            lambda old, new: old.at[target].set(new, mode="drop"), slots.caches, caches
+        ),
+        tokens=slots.tokens.at[target[:, None], jnp.where(real, at, capacity)].set(
+            tokens, mode="drop"
+        ),
+        length=slots.length.at[target].add(count, mode="drop"),
+        live=slots.live.at[target].set(True, mode="drop"),
+    )
+
+
+@functools.partial(
+    jax.jit,
+    static_argnames=("models", "process", "features", "window"),
+    donate_argnames="slots",
+)
+def decode(
+    models: Models,
+    params: tuple[Params, ...],
+    slots: SlotState,
+    *,
+    key: jax.Array,
+    version: jax.Array,
+    stop_ids: jax.Array,
+    steps: jax.Array,
+    min_live: jax.Array,
+    args: Any,
+    process: processors.Processor,
+    features: Features,
+    window: int,
+) -> SlotState:
+    """Advance every live slot by up to `steps` tokens, while at least `min_live` are live.
+
+    Args:
+      models: shapes.
+      params: as from `decoder.unstack`.
+      slots: donated.
+      key: the run's sampling key; a token's own key folds in its request's id and its position.
+      version: scalar int32, the policy version of `params`.
+      stop_ids: [E] int32, tokens that end a sequence.
+      steps: scalar int32.
+      min_live: scalar int32, at least 1.
+      args: of `process`.
+      process: static, see `logits`.
+      features: static, what any slot asks for.
+      window: static, at least the greatest live length after `steps` tokens.
+    """
+    rows = jnp.arange(slots.length.shape[0])
+    capacity = slots.tokens.shape[1]
+    stream = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, slots.request)
+
+    def running(carry: tuple[jax.Array, SlotState]) -> jax.Array:
+        taken, s = carry
+        return (taken < steps) & (jnp.sum(s.live) >= min_live)
+
+    def advance(carry: tuple[jax.Array, SlotState]) -> tuple[jax.Array, SlotState]:
+        taken, s = carry
+        last = s.length - 1
+        position = jnp.where(s.live, last, capacity)
+        hidden, caches = _extend(
+            models, params, s.tokens[rows, last][:, None], position[:, None], s.caches, window
+        )
+        scores, *others = (
+            head.logits(h[:, 0], decoder.unembedding(p), softcap=m.logit_softcap)
+            for m, p, h in zip(models, params, hidden, strict=True)
+        )
+        context = processors.Context(hidden[0][:, 0], s.tokens, s.length, tuple(others))
+        scores = process(scores, context, args)
+        if features.biases:
+            scores = processors.add_bias(scores, s.settings.bias_ids, s.settings.bias)
+        if features.penalize:
+            occurred = processors.seen(s.tokens, s.length, scores.shape[1])
+            scores = processors.penalize(scores, occurred, s.settings.repetition_penalty)
+        keys = jax.vmap(jax.random.fold_in)(stream, s.length)
+        drawn = sampling.sample(
+            scores, s.settings, keys, truncate=features.truncate, top=features.top
+        )
+        at = (rows, jnp.where(s.live, s.length, capacity))
+
+        def write(old: jax.Array, new: jax.Array) -> jax.Array:
+            return old.at[at].set(new, mode="drop")
+
+        length = s.length + s.live
+        ended = jnp.isin(drawn.token, stop_ids) | (length >= s.limit)
+        return taken + 1, s.replace(
+            caches=caches,
+            tokens=write(s.tokens, drawn.token),
+            logp=write(s.logp, drawn.logp),
+            entropy=write(s.entropy, drawn.entropy),
+            version=write(s.version, version),
+            top_ids=write(s.top_ids, drawn.top_ids),
+            top_logp=write(s.top_logp, drawn.top_logp),
+            length=length,
+            live=s.live & ~ended,
+        )
+
+    return jax.lax.while_loop(running, advance, (jnp.int32(0), slots))[1]
