@@ -1,0 +1,107 @@
+"""`jaxrl report RUN [RUN ...] [--out FILE] [--png]`: runs as one self-contained HTML file."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+from launch.report import collect, figures
+
+_SCRIPTS = ("dom.js", "charts.js", "rollouts.js", "page.js")
+
+
+def main(argv: list[str]) -> int:
+    """Write the report and say where it is; 2 for a directory that holds no run."""
+    parser = argparse.ArgumentParser(prog="jaxrl report", description="Show and compare runs.")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
+    parser.add_argument("--out", type=Path, help="the file to write; default: RUN/report.html")
+    parser.add_argument(
+        "--png", action="store_true", help="pictures of the curves as well, in a folder beside it"
+    )
+    flags = parser.parse_args(argv)
+    out = flags.out or flags.runs[0] / "report.html"
+    try:
+        written = write(flags.runs, out, png=flags.png)
+    except (FileNotFoundError, ValueError) as error:
+        print(f"jaxrl: {error}", file=sys.stderr)
+        return 2
+    for path in written:
+        print(path)
+    return 0
+
+
+def write(runs: Sequence[Path], out: Path, png: bool = False) -> list[Path]:
+    """Write a report of runs.
+
+    The file loads nothing: data, style and script are in it, and its content security policy, which
+    names the script by its hash, lets nothing else run. Completions are shown as text only.
+
+    Args:
+      runs: run directories, finished or not.
+      out: the HTML file.
+      png: also draw each chart to `STEM-png/NAME.png` beside it, for papers.
+
+    Returns:
+      The files written.
+
+    Raises:
+      FileNotFoundError: a directory that holds no run.
+      ValueError: no directory.
+    """
+    data = collect.gather(runs)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(page(data), encoding="utf-8")
+    return [out, *(figures.write(data, out.with_name(f"{out.stem}-png")) if png else ())]
+
+
+def page(data: collect.Json) -> str:
+    """The report as HTML."""
+    style = _part("page.css")
+    script = "\n".join(_part(name).replace('"use strict";\n', "", 1) for name in _SCRIPTS)
+    script = f'"use strict";\n(() => {{\n{script}\n}})();'
+    parts = {
+        "policy": f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'",
+        "title": "Run report",
+        "style": style,
+        "data": embed(data),
+        "script": script,
+        "version": metadata.version("jaxrl"),
+        "date": f"{datetime.now():%Y-%m-%d %H:%M}",
+    }
+    before, *rest = _part("page.html").split("{{")
+    for piece in rest:
+        name, _, after = piece.partition("}}")
+        before += parts[name] + after
+    return before
+
+
+def embed(value: Any) -> str:
+    """JSON that cannot end the script element that holds it, whatever text is in it."""
+    text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # Lone surrogates, which UTF-8 cannot hold, become question marks.
+    return text.replace("<", "\\u003c").encode("utf-8", "replace").decode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _part(name: str) -> str:
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,279 @@
+"""What a report shows, gathered from run directories as plain values."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl import runs
+from jaxrl.runs import Run, Table
+from launch.report import panels
+
+POINTS = 1000
+"""Points of a curve; more steps than this are averaged in equal runs."""
+ROLLOUT_BYTES = 48_000_000
+"""Embedded completions; of more than this, evenly spread ones are kept."""
+_INCIDENTAL = ("seed", "run_dir")  # what runs of one experiment may differ in
+_TOKEN_LISTS = ("logp", "entropy", "advantage", "log_ratio", "version", "source")
+
+Json = dict[str, Any]
+
+
+def gather(directories: Sequence[Path]) -> Json:
+    """Everything that the page needs, JSON-able.
+
+    Raises:
+      FileNotFoundError: a directory that holds no run.
+      ValueError: no directory.
+    """
+    if not directories:
+        raise ValueError("a report needs a run; name one or more run directories")
+    loaded = [runs.load_run(directory) for directory in directories]
+    configs = [runs.flatten(run.config, ".") for run in loaded]
+    groups = group([{k: v for k, v in c.items() if k not in _INCIDENTAL} for c in configs])
+    described = [
+        describe(run, config, number, name)
+        for run, config, number, name in zip(loaded, configs, groups, names(loaded), strict=True)
+    ]
+    columns = [column for run in described for column in run["series"]]
+    rollouts, left_out = completions(loaded)
+    return {
+        "runs": described,
+        "groups": labels(described),
+        "panels": [
+            panel._asdict() | {"columns": mine, "main": panels.is_main(panel)}
+            for panel, mine in panels.choose(columns)
+        ],
+        "rollouts": rollouts,
+        "left_out": left_out,
+    }
+
+
+def names(loaded: Sequence[Run]) -> list[str]:
+    """A short name a run: its directory's, with as many parents as tell it from the others."""
+    paths = [run.directory.absolute().parts for run in loaded]
+    for depth in range(1, max(map(len, paths))):
+        short = ["/".join(parts[-depth:]) for parts in paths]
+        if len(set(short)) == len(set(paths)):
+            return short
+    return ["/".join(parts) for parts in paths]
+
+
+def group(configs: Sequence[Json]) -> list[int]:
+    """Numbers that equal configs share, in order of first appearance."""
+    keys = [json.dumps(config, sort_keys=True) for config in configs]
+    order = list(dict.fromkeys(keys))
+    return [order.index(key) for key in keys]
+
+
+def labels(described: Sequence[Json]) -> list[str]:
+    """A name for each group of seeds: what its config has that other groups' have not."""
+    first = {run["group"]: run for run in reversed(described)}
+    ordered = [first[g] for g in sorted(first)]
+    if len(ordered) == 1:
+        return [str(ordered[0]["config"].get("recipe", ordered[0]["name"]))]
+    differing = differences([run["config"] for run in ordered])
+    if not 1 <= len(differing) <= 2:
+        return [run["name"] for run in ordered]
+    return [
+        ", ".join(f"{key.split('.')[-1]} {run['config'].get(key)}" for key in differing)
+        for run in ordered
+    ]
+
+
+def differences(configs: Sequence[Json]) -> list[str]:
+    """Keys whose values are not the same in all configs, incidental ones aside."""
+    keys = dict.fromkeys(key for config in configs for key in config)
+    absent = object()
+    return [
+        key
+        for key in keys
+        if key not in _INCIDENTAL
+        and any(c.get(key, absent) != configs[0].get(key) for c in configs)
+    ]
+
+
+def describe(run: Run, config: Json, number: int, name: str) -> Json:
+    """One run: config, lineage, environment, curves, where its time went."""
+    return {
+        "name": name,
+        "directory": str(run.directory),
+        "group": number,
+        "seed": config.get("seed"),
+        "config": config,
+        "environment": runs.flatten(run.environment),
+        "lineage": lineage(run.config),
+        "clock": clock(run.metrics),
+        "series": curves(run),
+        "time": time_spent(run.metrics),
+        "facts": facts(run),
+    }
+
+
+def curves(run: Run) -> dict[str, Json]:
+    """By metric: steps and values, with `low` and `high` where the metric has an interval."""
+    metrics = dict(run.metrics)
+    if "time/step" in metrics:
+        seconds = metrics["time/step"].astype(float).copy()
+        seconds[metrics["step"] == 1] = np.nan  # it compiles
+        metrics["time/step"] = seconds
+        if "tokens" in metrics:
+            metrics["throughput"] = metrics.pop("tokens") / seconds
+    steps = metrics.pop("step", np.zeros(0))
+    made = {
+        name: _curve(steps, values)
+        for name, values in metrics.items()
+        if values.dtype.kind in "fib" and not name.startswith("eval/")
+    }
+    made |= held_out(run)
+    return {name: curve for name, curve in made.items() if curve["step"]}
+
+
+def _curve(steps: np.ndarray, values: np.ndarray) -> Json:
+    kept = np.isfinite(values)
+    steps, values = steps[kept], values[kept].astype(float)
+    return {"step": _thin(steps), "value": _thin(values)}
+
+
+def _thin(values: np.ndarray) -> list[float]:
+    """At most `POINTS` means of equal runs, to six digits."""
+    parts = np.array_split(values, min(POINTS, len(values))) if len(values) else []
+    return [float(f"{part.mean():.6g}") for part in parts]
+
+
+def held_out(run: Run) -> dict[str, Json]:
+    """Curves of the evaluations: before and after from the summary, the others from the metrics.
+
+    Where neither has a step that an evaluation was saved of (the run is not finished), pass@1 comes
+    from the saved completions.
+    """
+    points: dict[int, Json] = {}
+    ends = run.summary.get("eval", {})
+    if "before" in ends:
+        points[0] = ends["before"]
+    if "after" in ends:
+        points[run.summary["steps"]] = ends["after"]
+    prefix = "eval/"
+    columns = [name for name in run.metrics if name.startswith(prefix)]
+    for i, step in enumerate(run.metrics.get("step", ())):
+        row = {name.removeprefix(prefix): float(run.metrics[name][i]) for name in columns}
+        if any(map(math.isfinite, row.values())):
+            points[int(step)] = row
+    for step in set(map(int, run.evals.get("step", ()))) - points.keys():
+        rewards = np.nan_to_num(run.evals["reward"][run.evals["step"] == step].astype(float))
+        points[step] = {"pass@1": float((rewards >= 1).mean())}
+    made: dict[str, Json] = {}
+    for step in sorted(points):
+        for name, value in points[step].items():
+            base, _, bound = name.partition("/")
+            if name != "problems" and math.isfinite(value):
+                curve = made.setdefault(prefix + base, {"step": [], "value": []})
+                if bound:
+                    curve.setdefault(bound, {})[str(step)] = value
+                else:
+                    curve["step"].append(step)
+                    curve["value"].append(value)
+    return made
+
+
+def clock(metrics: Table) -> Json:
+    """By step: seconds and sampled tokens since the start, to lay curves over either."""
+    steps = metrics.get("step", np.zeros(0))
+    zero = np.zeros(len(steps))
+    totals = {
+        "seconds": np.cumsum(np.nan_to_num(metrics.get("time/step", zero))),
+        "tokens": np.cumsum(np.nan_to_num(metrics.get("tokens", zero))),
+    }
+    return {"step": _thin(steps)} | {name: _thin(values) for name, values in totals.items()}
+
+
+def time_spent(metrics: Table) -> dict[str, float]:
+    """Seconds by phase over all steps; the first step, which compiles, is a phase of its own."""
+    if "time/step" not in metrics or not len(metrics["step"]):
+        return {}
+    first = metrics["step"] == 1
+    phases = {
+        name.removeprefix("time/"): float(np.nansum(values[~first]))
+        for name, values in metrics.items()
+        if name.startswith("time/")
+    }
+    total = phases.pop("step")
+    first_seconds = float(np.nansum(metrics["time/step"][first]))
+    return {
+        **phases,
+        "other": max(0.0, total - sum(phases.values())),
+        "first step": first_seconds,
+    }
+
+
+def facts(run: Run) -> Json:
+    """The row of a run in the table that opens the report."""
+    metrics, ends = run.metrics, run.summary.get("eval", {})
+    steps = metrics.get("step", np.zeros(0))
+    reward = metrics.get("reward/mean", np.zeros(0))[-10:]
+    speed = curves(run).get("throughput", {}).get("value", [])
+    return {
+        "steps": int(steps[-1]) if len(steps) else 0,
+        "planned": run.config.get("steps"),
+        "before": ends.get("before"),
+        "after": ends.get("after"),
+        "reward": float(np.nanmean(reward)) if np.isfinite(reward).any() else None,
+        "throughput": float(np.median(speed)) if speed else None,
+        "seconds": run.summary.get("seconds"),
+        "device": run.environment.get("device"),
+    }
+
+
+def lineage(config: Json) -> list[str]:
+    """What the policy went through, from its first weights to this run."""
+    model, parent = str(config.get("model", "")), Path(str(config.get("model", "")))
+    if (parent / "config.json").exists():
+        path = [*lineage(json.loads((parent / "config.json").read_text())["config"])]
+        path.append(f"saved in {parent}")
+    else:
+        path = ["fresh weights" if model == "fresh" else model]
+    warm = config.get("warm_start", {})
+    if warm.get("steps"):
+        path.append(f"warm start: {warm['steps']} steps on solutions of {config.get('task')}")
+    path.append(
+        f"{config.get('recipe')}: {config.get('steps')} steps of RL on {config.get('task')}, "
+        f"seed {config.get('seed')}"
+    )
+    return path
+
+
+def completions(loaded: Sequence[Run]) -> tuple[list[Json], int]:
+    """All kept completions, those of training first, and how many were left out for their size."""
+    rows = [
+        _compact(row) | {"run": i, "kind": kind}
+        for kind in ("rollouts", "evals")
+        for i, run in enumerate(loaded)
+        for row in runs.completions(run.directory, kind)
+    ]
+    size = sum(len(row["completion"]) + 8 * len(row.get("tokens", ())) * 6 for row in rows)
+    if size <= ROLLOUT_BYTES:
+        return rows, 0
+    # Whole groups go together: what a completion earned means little without its siblings.
+    groups: dict[tuple, list[Json]] = {}
+    for row in rows:
+        groups.setdefault((row["run"], row["kind"], row["step"], row["problem"]), []).append(row)
+    ordered = list(groups.values())
+    keep = max(1, int(len(ordered) * ROLLOUT_BYTES / size))
+    chosen = np.linspace(0, len(ordered) - 1, keep).astype(int)
+    kept = [row for i in chosen for row in ordered[i]]
+    return kept, len(rows) - len(kept)
+
+
+def _compact(row: Json) -> Json:
+    """Lists whose entries are all equal as one value."""
+    out = dict(row)
+    for name in _TOKEN_LISTS:
+        values = out.get(name)
+        if values and all(v == values[0] for v in values):
+            out[name] = values[0]
+    return out

@@ -1,0 +1,141 @@
+// The page around curves and rollouts: controls, tables, themes.
+"use strict";
+
+const charts = data.panels.map((panel) => ({ panel, ...chart(panel) }));
+
+function redraw() {
+  const hiddenToo = byId("more").open;
+  for (const { panel, draw } of charts) if (panel.main || hiddenToo) draw();
+}
+
+function controls() {
+  const axes = [["step", "step"], ["seconds", "seconds"], ["tokens", "sampled tokens"]];
+  const smooth = el("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: view.smooth, id: "smooth",
+    oninput: (event) => { view.smooth = Number(event.target.value); redraw(); } });
+  byId("controls").append(
+    field("Over", choice(axes, (value) => { view.x = value; redraw(); }, { id: "axis" })),
+    field("Smoothing", smooth));
+  if (data.runs.length > data.groups.length) {
+    byId("controls").append(field("Seeds", choice(
+      [["1", "together: mean, band from least to greatest"], ["", "each on its own"]],
+      (value) => { view.seeds = Boolean(value); view.hidden.clear(); legend(); redraw(); }, { id: "seeds" })));
+  }
+}
+
+function legend() {
+  byId("legend").replaceChildren(...units().map((unit) => el("button", {
+    class: "chip", "aria-pressed": String(!view.hidden.has(unit.key)),
+    onclick: (event) => {
+      view.hidden[view.hidden.has(unit.key) ? "delete" : "add"](unit.key);
+      event.currentTarget.setAttribute("aria-pressed", String(!view.hidden.has(unit.key)));
+      redraw();
+    },
+  }, sample({ color: unit.color, dash: DASHES[unit.color % DASHES.length] }), unit.label)));
+}
+
+function table(head, rows) {
+  const cell = (tag, value) => {
+    const [content, kind] = Array.isArray(value) ? value : [value, null];
+    return el(tag, { class: kind, scope: tag === "th" ? "col" : null }, content);
+  };
+  return el("table", {}, el("thead", {}, el("tr", {}, head.map((value) => cell("th", value)))),
+    el("tbody", {}, rows.map((row) => el("tr", { class: row.className }, row.map((value) => cell("td", value))))));
+}
+
+function summary() {
+  const number = (value) => [value, "number"];
+  const passed = (figures) => figures ? short(figures["pass@1"])
+    + (figures["pass@1/low"] == null ? "" : ` [${short(figures["pass@1/low"])}, ${short(figures["pass@1/high"])}]`) : "–";
+  const change = (facts) => {
+    if (!facts.before || !facts.after) return "–";
+    const value = facts.after["pass@1"] - facts.before["pass@1"];
+    return el("span", { class: value < 0 ? "bad" : "good" }, (value < 0 ? "−" : "+") + short(Math.abs(value)));
+  };
+  byId("summary").append(table(
+    ["run", number("seed"), number("steps"), number("held-out pass@1 before"), number("after"), number("change"),
+      number("reward, last 10 steps"), number("tokens/s"), number("time"), "device"],
+    data.runs.map(({ name, seed, facts }) => [name, number(String(seed)),
+      number(facts.steps === facts.planned ? String(facts.steps) : `${facts.steps} of ${facts.planned}`),
+      number(passed(facts.before)), number(passed(facts.after)), number(change(facts)),
+      number(short(facts.reward)), number(short(facts.throughput)), number(seconds(facts.seconds)), facts.device ?? "–"])));
+}
+
+function phases() {
+  const names = [...new Set(data.runs.flatMap((run) => Object.keys(run.time)))]
+    .filter((name) => data.runs.some((run) => run.time[name] > 0.0005));
+  const total = (run) => names.reduce((sum, name) => sum + (run.time[name] ?? 0), 0);
+  for (const run of data.runs) {
+    const all = total(run);
+    if (!all) continue;
+    let left = 0;
+    const bars = names.flatMap((name, i) => {
+      const share = (run.time[name] ?? 0) / all;
+      const bar = svg("rect", { class: `f${i % COLORS}`, x: `${left * 100}%`, y: 0, width: `${share * 100}%`, height: 26 },
+        svg("title", {}, `${name}: ${seconds(run.time[name] ?? 0)}, ${(share * 100).toFixed(1)}%`));
+      left += share;
+      return bar;
+    });
+    byId("phases").append(el("div", { class: "phase-row" }, el("span", {}, run.name),
+      svg("svg", { role: "img", "aria-label": `Time of ${run.name}, see the table` }, bars)));
+  }
+  const share = (run, name) => `${seconds(run.time[name] ?? 0)} · ${((100 * (run.time[name] ?? 0)) / (total(run) || 1)).toFixed(1)}%`;
+  const key = (i) => svg("svg", { width: 12, height: 12, "aria-hidden": "true" }, svg("rect", { class: `f${i % COLORS}`, width: 12, height: 12 }));
+  byId("phases").append(el("div", { class: "scroll" }, table(
+    ["phase", ...data.runs.map((run) => [run.name, "number"])],
+    names.map((name, i) => [el("span", {}, key(i), " ", name), ...data.runs.map((run) => [share(run, name), "number"])]))),
+  el("p", { class: "soft" }, "Steps after the first; the first, which compiles, is a phase of its own. Score is what scoring adds "
+    + "to sampling, beside which it runs. Evaluation before and after training and the warm start lie outside."));
+}
+
+function settings() {
+  const keys = [...new Set(data.runs.flatMap((run) => Object.keys(run.config)))];
+  const text = (value) => (value === undefined ? "(absent)" : typeof value === "string" ? value || "(empty)" : JSON.stringify(value));
+  const differs = (key) => new Set(data.runs.map((run) => text(run.config[key]))).size > 1;
+  const body = el("div", { class: "scroll" });
+  const draw = (all) => {
+    const rows = keys.filter((key) => all || differs(key)).map((key) => {
+      const row = [[key, "mono"], ...data.runs.map((run) => [text(run.config[key]), "value"])];
+      row.className = all && data.runs.length > 1 && differs(key) ? "differs" : null;
+      return row;
+    });
+    body.replaceChildren(rows.length ? table(["field", ...data.runs.map((run) => run.name)], rows)
+      : el("p", { class: "soft" }, "The configs are equal."));
+  };
+  if (data.runs.length > 1) {
+    byId("settings").append(field("Show", choice([["", "what differs"], ["all", "every field"]], (value) => draw(value === "all"), { id: "which" })));
+  }
+  byId("settings").append(body);
+  draw(data.runs.length === 1);
+}
+
+function origins() {
+  const keys = [...new Set(data.runs.flatMap((run) => Object.keys(run.environment)))];
+  const text = (value) => (Array.isArray(value) ? value.join(" ") : value == null ? "–" : String(value));
+  byId("origins").append(table(["", ...data.runs.map((run) => run.name)], [
+    ["lineage", ...data.runs.map((run) => el("ol", {}, run.lineage.map((stage) => el("li", {}, stage))))],
+    ["directory", ...data.runs.map((run) => [run.directory, "value"])],
+    ...keys.map((key) => [key, ...data.runs.map((run) => [text(run.environment[key]), "value"])]),
+  ]));
+}
+
+function theme() {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const apply = () => { document.documentElement.dataset.theme = byId("theme").value || (dark.matches ? "dark" : "light"); };
+  byId("theme").addEventListener("change", apply);
+  dark.addEventListener("change", apply);
+  apply();
+}
+
+theme();
+summary();
+controls();
+legend();
+byId("main-charts").append(...charts.filter(({ panel }) => panel.main).map(({ card }) => card));
+byId("more-charts").append(...charts.filter(({ panel }) => !panel.main).map(({ card }) => card));
+byId("more").hidden = charts.every(({ panel }) => panel.main);
+byId("more").addEventListener("toggle", redraw);
+redraw();
+phases();
+settings();
+origins();
+viewer(byId("viewer"));
