@@ -1,73 +1,420 @@
-"""Saving and restoring the whole state of a run with Orbax."""
+"""Checkpoints: the whole state of a run, saved in the background and checked when it is read.
+
+A checkpoint is a directory `checkpoints/STEP`: `params` and `rest`, the arrays, written by Orbax;
+`host.json`, the state beside them; and `manifest.json`, written last, with the size and SHA-256 of
+every other file. The manifest is the commit: a directory without one is a torn save and is never
+read; one whose files disagree with it is damaged, and the checkpoint before it is read instead.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from time import time
+from typing import Any, NamedTuple
 
-import jax
 import orbax.checkpoint as ocp
 
+from jaxrl.config import CheckpointConfig
+from jaxrl.rundir import write_json
 from jaxrl.types import Params, TrainState
 
+SCHEMA = 1
+"""Version of the layout; raised when an older reader would misread what is written."""
 
-def manager(directory: Path, *, keep: int) -> ocp.CheckpointManager:
-    """The checkpoints of a run: saved in the background, committed by an atomic rename."""
-    options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True)
-    return ocp.CheckpointManager(
-        directory.absolute() / "checkpoints", options=options, item_names=("params", "rest", "host")
-    )
+_MANIFEST, _PINNED = "manifest.json", "pinned"
+_STORAGE_ERRORS = (OSError, ValueError, RuntimeError)  # Orbax reports a full disk as any of them
+_STEP = "{:08d}"
 
-
-def save(
-    checkpoints: ocp.CheckpointManager, step: int, state: TrainState, host: dict[str, Any]
-) -> None:
-    """Save the state on the mesh and the JSON-able host state; returns once `state` is copied."""
-    checkpoints.save(
-        step,
-        args=ocp.args.Composite(
-            params=ocp.args.StandardSave(state.params),
-            rest=ocp.args.StandardSave({"opt_state": state.opt_state, "step": state.step}),
-            host=ocp.args.JsonSave(host),
-        ),
-    )
+Note = Callable[[str], None]
 
 
-def restore(
-    checkpoints: ocp.CheckpointManager, step: int, like: TrainState
-) -> tuple[TrainState, dict[str, Any]]:
-    """The state saved at `step`, laid out as `like`, a `TrainState` of sharded shapes."""
-    restored = checkpoints.restore(
-        step,
-        args=ocp.args.Composite(
-            params=ocp.args.StandardRestore(like.params),
-            rest=ocp.args.StandardRestore({"opt_state": like.opt_state, "step": like.step}),
-            host=ocp.args.JsonRestore(),
-        ),
-    )
-    return TrainState(restored["params"], **restored["rest"]), restored["host"]
+class Saved(NamedTuple):
+    """What a checkpoint holds."""
+
+    step: int
+    state: TrainState
+    host: dict[str, Any]
 
 
-def restore_params(directory: Path, like: Params) -> tuple[Params, int]:
-    """Parameters of a run's newest checkpoint, laid out as `like`, and its step.
+def root(directory: Path) -> Path:
+    """Where a run's checkpoints lie."""
+    return directory.absolute() / "checkpoints"
+
+
+def path(directory: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return root(directory) / _STEP.format(step)
+
+
+def steps(directory: Path) -> list[int]:
+    """The steps of a run's checkpoints, oldest first; torn saves are none."""
+    found = root(directory).glob(f"[0-9]*/{_MANIFEST}")
+    return sorted(int(manifest.parent.name) for manifest in found if manifest.parent.name.isdigit())
+
+
+def commit(saved: Path, facts: Mapping[str, Any]) -> None:
+    """Make what is in `saved` a checkpoint: sync every file, then write the manifest."""
+    files = {str(file.relative_to(saved)): _measure(file) for file in _files(saved)}
+    body = {"schema": SCHEMA, "time": time(), "files": files, **facts}
+    write_json(saved / _MANIFEST, {"sha256": _digest(body), "body": body})
+    _sync(saved / _MANIFEST)
+    _sync(saved)
+    _sync(saved.parent)
+
+
+def faults(saved: Path) -> list[str]:
+    """What is wrong with a checkpoint's files, in words; empty if they are as they were written.
+
+    Raises:
+      ValueError: it was written by a newer version, with a layout that this one cannot read.
+    """
+    try:
+        body = _read_manifest(saved)
+    except (ValueError, KeyError, TypeError) as error:
+        return [f"{_MANIFEST}: {error}"]
+    if body["schema"] > SCHEMA:
+        raise ValueError(
+            f"{saved} has schema {body['schema']}, and this version reads up to {SCHEMA}; "
+            "continue with the version that wrote it"
+        )
+    found = []
+    for name, expected in body["files"].items():
+        file = saved / name
+        if not file.is_file():
+            found.append(f"{name}: missing")
+        elif file.stat().st_size != expected["bytes"]:
+            found.append(f"{name}: {file.stat().st_size} bytes, not {expected['bytes']}")
+        elif _measure(file) != expected:
+            found.append(f"{name}: its SHA-256 is not the one written")
+    return found
+
+
+def newest(directory: Path, note: Note) -> int | None:
+    """The newest step whose checkpoint is sound, or None where none was ever committed.
+
+    Args:
+      directory: of the run.
+      note: warned of each damaged checkpoint that is passed over.
+
+    Raises:
+      ValueError: there are checkpoints, and all are damaged.
+    """
+    committed = steps(directory)
+    for step in reversed(committed):
+        found = faults(path(directory, step))
+        if not found:
+            return step
+        note(
+            f"WARNING: checkpoint {path(directory, step)} is damaged ({'; '.join(found)}); "
+            "taking the one before it"
+        )
+    if committed:
+        raise ValueError(
+            f"every checkpoint in {root(directory)} is damaged; restore them from a copy, or "
+            "remove the directory to begin again"
+        )
+    return None
+
+
+def set_aside(directory: Path, after: int | None) -> None:
+    """Rename the checkpoints after step `after`, found damaged by `newest`, to STEP.damaged.
+
+    The run can then write these steps anew, and nothing is lost that might yet be repaired.
+    """
+    for step in steps(directory):
+        if after is not None and step > after:
+            damaged = path(directory, step)
+            shutil.rmtree(damaged.with_suffix(".damaged"), ignore_errors=True)
+            damaged.rename(damaged.with_suffix(".damaged"))
+
+
+def restore(directory: Path, step: int, like: TrainState) -> Saved:
+    """The checkpoint of `step`, laid out as `like`, a `TrainState` of sharded shapes.
+
+    Raises:
+      ValueError: there is no such checkpoint, it is damaged, or it is of another model.
+    """
+    require(directory, step)
+    saved = path(directory, step)
+    with ocp.Checkpointer(_handler()) as checkpointer:
+        try:
+            read = checkpointer.restore(
+                saved,
+                ocp.args.Composite(
+                    params=ocp.args.StandardRestore(like.params),
+                    rest=ocp.args.StandardRestore({"opt_state": like.opt_state, "step": like.step}),
+                ),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{saved} does not fit the config's model and optimizer: {error}"
+            ) from error
+    host = json.loads((saved / "host.json").read_text())
+    return Saved(step, TrainState(read["params"], **read["rest"]), host)
+
+
+def restore_params(directory: Path, like: Params, note: Note = warnings.warn) -> tuple[Params, int]:
+    """Parameters of a run's newest sound checkpoint, laid out as `like`, and its step.
 
     Raises:
       FileNotFoundError: the run holds no checkpoint.
+      ValueError: all of its checkpoints are damaged.
     """
-    with manager(directory, keep=1) as checkpoints:
-        step = checkpoints.latest_step()
-        if step is None:
-            raise FileNotFoundError(f"{directory} holds no checkpoint; has the run saved one yet?")
+    step = newest(directory, note)
+    if step is None:
+        raise FileNotFoundError(f"{directory} holds no checkpoint; has the run saved one yet?")
+    with ocp.Checkpointer(_handler()) as checkpointer:
         args = ocp.args.Composite(params=ocp.args.StandardRestore(like))
-        return checkpoints.restore(step, args=args)["params"], step
+        return checkpointer.restore(path(directory, step), args)["params"], step
 
 
-def reference(directory: Path, params: Params, *, save: bool) -> Params:
-    """The frozen reference policy: `params` themselves when `save`, else those saved then."""
-    path = directory.absolute() / "reference"
+def require(directory: Path, step: int) -> None:
+    """Raise a ValueError unless a sound checkpoint of `step` is there."""
+    committed = steps(directory)
+    if step not in committed:
+        raise ValueError(f"{directory} holds no checkpoint of step {step}; it has {committed}")
+    if found := faults(path(directory, step)):
+        raise ValueError(f"{path(directory, step)} is damaged: {'; '.join(found)}")
+
+
+def save_reference(directory: Path, params: Params) -> None:
+    """Write the frozen reference policy of a run, replacing one that was left half written."""
+    where = directory.absolute() / "reference"
+    shutil.rmtree(where, ignore_errors=True)
     with ocp.StandardCheckpointer() as checkpointer:
-        if save:
-            checkpointer.save(path, params, force=True)
-        like = jax.tree.map(ocp.utils.to_shape_dtype_struct, params)
-        checkpointer.wait_until_finished()
-        return checkpointer.restore(path, like)
+        checkpointer.save(where, params)
+    commit(where, {})
+
+
+def load_reference(directory: Path, like: Params) -> Params | None:
+    """The reference policy of a run, laid out as `like`; None if the run keeps none.
+
+    Raises:
+      ValueError: it is damaged.
+    """
+    where = directory.absolute() / "reference"
+    if not (where / _MANIFEST).exists():
+        return None
+    if found := faults(where):
+        raise ValueError(f"{where} is damaged: {'; '.join(found)}; restore it from a copy")
+    with ocp.StandardCheckpointer() as checkpointer:
+        return checkpointer.restore(where, like)
+
+
+def kept(scores: Mapping[int, float | None], config: CheckpointConfig) -> set[int]:
+    """Which of the committed steps retention keeps: the last, every so many, and the best.
+
+    Args:
+      scores: of each committed step, None where it was not scored.
+      config: `keep`, `keep_every` and `keep_best`.
+    """
+    ordered = sorted(scores)
+    scored = [step for step in ordered if scores[step] is not None]
+    best = sorted(scored, key=lambda step: (scores[step], step))[-config.keep_best :]
+    return {
+        *ordered[-config.keep :],
+        *(step for step in ordered if config.keep_every and step % config.keep_every == 0),
+        *(best if config.keep_best else []),
+    }
+
+
+def pin(directory: Path, step: int) -> None:
+    """Keep the checkpoint of `step` from retention for good."""
+    (path(directory, step) / _PINNED).touch()
+
+
+class Writer:
+    """Saves a run's checkpoints, one at a time, in the background; a context manager.
+
+    Storage that fails costs the checkpoint being written and nothing else: the failure is told,
+    `failures` counts it, and the next `save` starts afresh.
+    """
+
+    def __init__(self, directory: Path, config: CheckpointConfig, note: Note) -> None:
+        """Clear what torn saves have left behind; the run's lock must be held."""
+        self._directory, self._config, self._note = directory, config, note
+        self._orbax = ocp.AsyncCheckpointer(_handler())
+        self._thread: Thread | None = None
+        self._saving: int | None = None
+        self.failures = 0
+        """Saves that storage has refused."""
+        self.owed = False
+        """Whether the newest `save` came to nothing."""
+        self.step = max(steps(directory), default=None)
+        """The newest committed step."""
+        root(directory).mkdir(exist_ok=True)
+        for left in root(directory).iterdir():
+            if left.is_dir() and not (left / _MANIFEST).exists():
+                shutil.rmtree(left, ignore_errors=True)
+
+    def save(
+        self, step: int, state: TrainState, host: Mapping[str, Any], score: float | None = None
+    ) -> None:
+        """Begin to save; returns once `state` is copied, and may then be donated.
+
+        Args:
+          step: a step that has no checkpoint yet.
+          state: on the mesh.
+          host: JSON-able.
+          score: ranks this checkpoint, for `keep_best`.
+        """
+        self.owed = False
+        if not self._ready():
+            self.owed = True
+            late = f"storage is slow: step {self._saving} is still being saved"
+            self._note(f"WARNING: {late}, so step {step} is not")
+            return
+        where = path(self._directory, step)
+        self._saving = step
+        try:
+            shutil.rmtree(where, ignore_errors=True)
+            self._orbax.save(
+                where,
+                ocp.args.Composite(
+                    params=ocp.args.StandardSave(state.params),
+                    rest=ocp.args.StandardSave({"opt_state": state.opt_state, "step": state.step}),
+                ),
+            )
+        except _STORAGE_ERRORS as error:
+            self._failed(step, error)
+            return
+        facts = {"step": step, "score": score}
+        self._thread = Thread(
+            target=self._finish, args=(step, json.dumps(host), facts), name="checkpoint"
+        )
+        self._thread.daemon = True  # storage that hangs must not keep the process from ending
+        self._thread.start()
+
+    def save_now(
+        self, step: int, state: TrainState, host: Mapping[str, Any], score: float | None = None
+    ) -> None:
+        """Save, unless it has been already, and wait for it, trying three times.
+
+        Raises:
+          OSError: the step could not be saved.
+        """
+        for _ in range(3):
+            self.wait()
+            if self.step == step:
+                return
+            self.save(step, state, host, score)
+        self.wait()
+        if self.step != step:
+            raise OSError(
+                f"step {step} could not be saved in {root(self._directory)}; the newest checkpoint "
+                f"is of step {self.step}; make room there, and run the same command again"
+            )
+
+    def settle(self) -> int:
+        """Wait for the save in progress, and give the newest step whose checkpoint is sound.
+
+        Raises:
+          OSError: there is none.
+        """
+        self.wait()
+        self.step = newest(self._directory, self._note)
+        set_aside(self._directory, after=self.step)
+        if self.step is None:
+            raise OSError(f"{root(self._directory)} holds no checkpoint to go back to")
+        return self.step
+
+    def wait(self) -> None:
+        """Wait for the save in progress, if any."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ready():
+            self._orbax.close()
+
+    def _ready(self) -> bool:
+        if self._thread is not None:
+            self._thread.join(self._config.patience_seconds)
+        return self._thread is None or not self._thread.is_alive()
+
+    def _finish(self, step: int, host: str, facts: Mapping[str, Any]) -> None:
+        where = path(self._directory, step)
+        try:
+            self._orbax.wait_until_finished()
+            (where / "host.json").write_text(host)
+            commit(where, facts)
+        except _STORAGE_ERRORS as error:
+            self._failed(step, error)
+            return
+        self.step = step
+        try:
+            retain(self._directory, self._config)
+        except OSError as error:
+            self._note(f"WARNING: old checkpoints could not be removed: {error}")
+
+    def _failed(self, step: int, error: Exception) -> None:
+        self.failures, self.owed = self.failures + 1, True
+        left = f"the newest is of step {self.step}" if self.step is not None else "none is newer"
+        self._note(
+            f"WARNING: the checkpoint of step {step} could not be saved: {error}; {left}; the run "
+            "goes on and tries again at the next step"
+        )
+        for torn in root(self._directory).glob(f"{_STEP.format(step)}*"):
+            if not (torn / _MANIFEST).exists():
+                shutil.rmtree(torn, ignore_errors=True)
+        self._orbax = ocp.AsyncCheckpointer(_handler())
+
+
+def retain(directory: Path, config: CheckpointConfig) -> None:
+    """Remove the checkpoints that `kept` does not name and nobody has pinned."""
+    scores = {}
+    for step in steps(directory):
+        try:
+            scores[step] = _read_manifest(path(directory, step))["score"]
+        except (ValueError, KeyError, TypeError):
+            scores[step] = None
+    for step in scores.keys() - kept(scores, config):
+        old = path(directory, step)
+        if not (old / _PINNED).exists():
+            (old / _MANIFEST).unlink()  # first: a half-removed checkpoint must not look whole
+            shutil.rmtree(old)
+
+
+def _handler() -> ocp.CompositeCheckpointHandler:
+    return ocp.CompositeCheckpointHandler("params", "rest")
+
+
+def _files(saved: Path) -> Iterable[Path]:
+    ours = (_MANIFEST, _PINNED)
+    return sorted(f for f in saved.rglob("*") if f.is_file() and f.name not in ours)
+
+
+def _measure(file: Path) -> dict[str, Any]:
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return {"bytes": stream.tell(), "sha256": digest}
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _read_manifest(saved: Path) -> dict[str, Any]:
+    manifest = json.loads((saved / _MANIFEST).read_text())
+    if _digest(manifest["body"]) != manifest["sha256"]:
+        raise ValueError("its SHA-256 is not the one written")
+    return manifest["body"]
+
+
+def _sync(where: Path) -> None:
+    descriptor = os.open(where, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -85,9 +85,55 @@ class CheckpointConfig:
     """When the whole state of the run is saved."""
 
     every: int = 20
-    """Steps between checkpoints; the last step is always saved."""
+    """Steps between checkpoints; the first state and the last are always saved."""
     keep: int = 2
-    """Checkpoints kept."""
+    """The last so many are kept,"""
+    keep_every: int = 0
+    """and those of steps that this divides (0: none),"""
+    keep_best: int = 0
+    """and the so many with the highest `best`."""
+    best: str = "eval/pass@1"
+    """Metric of the step that is saved; a step that does not measure it is not among the best."""
+    patience_seconds: float = 60.0
+    """How long a save waits for the one before it on slow storage, before it is left out."""
+    grace_seconds: float = 300.0
+    """From SIGTERM or Ctrl-C to a forced exit, should saving take longer."""
+
+
+Action = Literal["off", "warn", "skip", "rollback", "stop"]
+
+
+@dataclasses.dataclass(frozen=True)
+class GuardConfig:
+    """What is done about an update that has gone wrong, see `jaxrl.guards`.
+
+    `warn` tells of it and keeps the batch; `skip` leaves the update out as well; `rollback` goes
+    back to the newest checkpoint and on with other prompts; `stop` ends the run.
+    """
+
+    non_finite: Action = "skip"
+    """A loss or gradient that is not finite; such an update is never applied."""
+    ratio: Action = "warn"
+    """An action whose log-probability ratio to the sampler exceeds `max_log_ratio`."""
+    max_log_ratio: float = 10.0
+    """Nats."""
+    kl: Action = "warn"
+    """A mean divergence to the reference above `max_kl`, where there is a reference."""
+    max_kl: float = 10.0
+    """Nats a token."""
+    entropy: Action = "off"
+    """A mean entropy of the policy below `min_entropy`."""
+    min_entropy: float = 0.01
+    """Nats a token."""
+    zero_signal: Action = "off"
+    """All advantages are 0."""
+    reward_errors: Action = "warn"
+    """A share of failed scores above `max_error_rate`."""
+    max_error_rate: float = 0.5
+    max_rollbacks: int = 3
+    """After so many in a run, the next is a stop."""
+    stall_seconds: float = 1800.0
+    """Without progress for so long, all stacks are dumped; 0 never does."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +151,8 @@ class Config:
     model: str = "fresh"
     """`fresh`, the name of a packaged model, a GGUF file, a Hugging Face directory, or a run."""
     fresh: FreshModel = FreshModel()
+    fork: str = ""
+    """RUN or RUN@STEP: begin from that run's whole state instead, in a run directory of its own."""
     task: str = "arithmetic"
     """Name of a task, or reasoning_gym/NAME for a generator of reasoning-gym."""
     task_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
@@ -125,6 +173,7 @@ class Config:
     eval: EvalConfig = EvalConfig()
     rollout_log: RolloutLogConfig = RolloutLogConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    guard: GuardConfig = GuardConfig()
     score_workers: int = 2
     """Processes that score completions; 0 scores in this process, with no time limit."""
     score_seconds: float = 10.0

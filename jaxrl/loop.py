@@ -1,77 +1,48 @@
 """The training loop: prompts, rollouts, scores, one update, metrics, checkpoint; then again.
 
 `train` reads top to bottom. All that a run carries is `TrainState` on the mesh and a small `host`
-dict beside it; a checkpoint holds both, so the same call in the same directory continues the run.
+dict beside it; a checkpoint holds both, so the same call in the same directory continues the run,
+bit for bit, wherever it was interrupted.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import fcntl
-import json
-import os
-import platform
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib import metadata
-from pathlib import Path
+from collections.abc import Iterator
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
-import optax
-import orbax.checkpoint as ocp
 
-from data import stream, tasks
-from data.scoring import Pool, open_pool
-from data.types import Problem, Task
+from data import stream
+from data.scoring import open_pool
 from jaxrl import (
     checkpoint,
     evaluate,
+    guards,
     mesh,
-    objective,
     optimizer,
-    packing,
+    placement,
     policy,
     rollout,
     rollout_log,
+    rundir,
+    signals,
 )
-from jaxrl import config as configs
+from jaxrl.begin import begin, check, reference
 from jaxrl.config import Config
+from jaxrl.guards import Trip
+from jaxrl.heartbeat import Heartbeat
 from jaxrl.metrics import MetricsLog, Timer
 from jaxrl.policy import Policy
-from jaxrl.train_step import init_state, make_score, make_update
-from jaxrl.types import Packed, Params, TrainState, Trajectory
+from jaxrl.rundir import best_effort, run_directory
+from jaxrl.train_step import make_score, make_update
+from jaxrl.types import TrainState, Trajectory
+from jaxrl.workshop import Watch, Workshop
 
-_SAMPLING, _WARM_START = 1, 2  # purposes folded into the run's key
+__all__ = ["Watch", "run_directory", "train"]
 
-
-class Watch(NamedTuple):
-    """What an onlooker is told. The defaults say nothing."""
-
-    stage: Callable[[str, int, int], None] = lambda name, done, total: None
-    """A stage (warm start, train) has done so many of its steps."""
-    step: Callable[[int, dict[str, float]], None] = lambda step, metrics: None
-    """A training step is finished, with its metrics."""
-    note: Callable[[str], None] = lambda text: None
-    """Something worth a line."""
-
-
-class Workshop(NamedTuple):
-    """What a run works with and never changes."""
-
-    config: Config
-    watch: Watch
-    directory: Path
-    task: Task
-    held_out: list[Problem]
-    actor: Policy
-    """The policy as the run starts from it."""
-    pool: Pool
-    checkpoints: ocp.CheckpointManager
+_SAMPLING = 1  # folded into the run's key, for its streams of sampled tokens
 
 
 def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
@@ -83,17 +54,18 @@ def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
     Raises:
       ValueError: a config that cannot work; nothing has been compiled or written yet.
       BlockingIOError: another process is running in this directory.
+      signals.Stop: SIGTERM or Ctrl-C; the state is saved. Uncaught, it exits with code 75.
+      guards.Stopped: a guard whose action is to stop; the state before the bad update is saved.
+      OSError: the last step could not be saved.
     """
     start = perf_counter()
-    configs.check(config)
-    objective.check(config.objective)
-    task = tasks.get(config.task, **config.task_args)
-    held_out = evaluate.problems(task, config.eval.split, config.eval.problems)
-    check_prompts(config, held_out + first_problems(task, config))
+    task, held_out = check(config)
     the_mesh = mesh.make(config.mesh)
-    directory = prepare_directory(config)
+    directory = rundir.prepare(config, watch.note)
     with (
-        locked(directory),
+        rundir.locked(directory),
+        signals.stoppable(config.checkpoint.grace_seconds, watch.note) as gate,
+        Heartbeat(directory, config.guard.stall_seconds, watch.note) as heart,
         jax.set_mesh(the_mesh),
         open_pool(
             task.name,
@@ -101,22 +73,28 @@ def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
             workers=config.score_workers,
             time_limit_s=config.score_seconds,
         ) as pool,
-        checkpoint.manager(directory, keep=config.checkpoint.keep) as checkpoints,
     ):
-        save_config(directory, config)
-        actor = policy.create(config, the_mesh)
-        shop = Workshop(config, watch, directory, task, held_out, actor, pool, checkpoints)
-        return _run(shop, start)
+        rundir.save_config(directory, config)
+        checkpoint.set_aside(directory, after=checkpoint.newest(directory, watch.note))
+        model, tokenizer = policy.describe(config)
+        actor = Policy(model, {}, tokenizer)
+        with checkpoint.Writer(directory, config.checkpoint, watch.note) as writer:
+            shop = Workshop(
+                config, watch, directory, task, held_out, actor, pool, writer, gate, heart
+            )
+            return _run(shop, start)
 
 
 def _run(shop: Workshop, start: float) -> dict[str, Any]:
-    config, actor, checkpoints = shop.config, shop.actor, shop.checkpoints
+    config, actor, writer, note = shop.config, shop.actor, shop.writer, shop.watch.note
     problems = stream.prompts(
         shop.task, split="train", seed=config.seed, batch_size=config.rollout.prompts
     )
-    key = jax.random.key(config.seed)
-    sampling_key = jax.random.fold_in(key, _SAMPLING)
-    optimize = optimizer.make(config.optimizer, config.steps * config.updates_per_batch)
+    sampling_key = jax.random.fold_in(jax.random.key(config.seed), _SAMPLING)
+    updates = config.steps * config.updates_per_batch
+    optimize = optimizer.make(config.optimizer, updates)
+    learning_rate = optimizer.learning_rate(config.optimizer, updates)
+    like = placement.abstract_state(actor.model, optimize)
     update = make_update(
         actor.model,
         config.objective,
@@ -125,87 +103,103 @@ def _run(shop: Workshop, start: float) -> dict[str, Any]:
         max_new_tokens=config.rollout.max_new_tokens,
         remat=config.remat,
     )
+    update = placement.settled(guards.guarded(update, config.guard), like)
     score = make_score(actor.model, temperature=config.rollout.temperature)
     record = rollout_log.recorder(shop.directory, config, actor.tokenizer.decode, score)
 
     def assess(state: TrainState, step: int) -> dict[str, float]:
+        shop.heart.beat("evaluate", step)
         params = policy.sampling_params(state.params, config.compute_dtype)
         figures, experience = evaluate.evaluate(
             actor, params, shop.held_out, shop.pool, config.rollout, config.sampler
         )
-        evaluate.save(shop.directory, step, experience)
+        with best_effort("the evaluation", note):
+            evaluate.save(shop.directory, step, experience)
         return figures
 
-    last = checkpoints.latest_step()
-    if last is None:
-        state = init_state(warm_start(shop), optimize)
-        before = assess(state, 0)
-        count = len(shop.held_out)
-        shop.watch.note(f"before: pass@1 {before['pass@1']:.3f} on {count} held-out problems")
-        host = {"step": 0, "before": before, "seconds": 0.0, "tokens": 0.0, "stream": None}
-    else:
-        like = abstract_state(actor, optimize)
-        state, host = checkpoint.restore(checkpoints, last, like)
+    _, state, host = begin(shop, optimize, like, assess)
+    if host["stream"] is not None:
         problems.set_state(host["stream"])
-        shop.watch.note(f"continuing {shop.directory} from step {last}")
-    reference = None
-    if config.objective.kl_coef:
-        reference = checkpoint.reference(shop.directory, state.params, save=last is None)
+    ref_params = reference(shop, like)
     already = host["seconds"]
 
-    log = MetricsLog(shop.directory, resume_step=host["step"])
-    timer = Timer()
-    for step in range(host["step"] + 1, config.steps + 1):
-        began = perf_counter()
-        batch = next(problems)
-        with timer("sync"):
-            params = policy.sampling_params(state.params, config.compute_dtype)
-        experience = rollout.collect(
-            actor,
-            params,
-            batch,
-            shop.pool,
-            config.rollout,
-            config.sampler,
-            key=sampling_key,
-            first_id=(step - 1) * config.rollout.prompts * config.rollout.group_size,
-            version=step - 1,
-            timer=timer,
-        )
-        del params
-        with timer("train"):
-            measured = []
-            for part in shares(rollout.as_trajectory(experience, config), config.updates_per_batch):
-                packed, cost = pack(part, config)
-                ref_logp = None if reference is None else score(reference, packed)
-                state, metrics = update(state, part, packed, ref_logp)
-                measured.append(metrics)
-            metrics = combine(jax.device_get(measured))
-        with timer("record"):
-            record(step, experience, part, packed, state.params)
-        metrics |= rollout.measure(experience) | cost
-        metrics["learning_rate"] = float(
-            optimizer.learning_rate(config.optimizer, config.steps * config.updates_per_batch)(
-                int(state.step) - 1
+    log = MetricsLog(shop.directory, host["step"], note)
+    timer, tripped, began = Timer(), list[Trip](), perf_counter()
+    try:
+        while host["step"] < config.steps:
+            step = host["step"] + 1
+            shop.heart.beat("sample", step)
+            batch = next(problems)
+            with timer("sync"):
+                params = policy.sampling_params(state.params, config.compute_dtype)
+            experience = rollout.collect(
+                actor,
+                params,
+                batch,
+                shop.pool,
+                config.rollout,
+                config.sampler,
+                key=sampling_key,
+                first_id=(step - 1) * config.rollout.prompts * config.rollout.group_size,
+                version=int(state.step),
+                timer=timer,
             )
-        )
-        host = host | {
-            "step": step,
-            "tokens": host["tokens"] + metrics["tokens"],
-            "stream": problems.get_state(),
-        }
-        if config.eval.every and step % config.eval.every == 0 and step < config.steps:
-            with timer("eval"):
-                figures = assess(state, step)
-            metrics |= {f"eval/{name}": value for name, value in figures.items()}
-        if step % config.checkpoint.every == 0 or step == config.steps:
-            with timer("save"):
-                host["seconds"] = already + perf_counter() - start
-                checkpoint.save(checkpoints, step, state, host)
-        metrics |= timer.take() | {"time/step": perf_counter() - began}
-        log.write(step, metrics)
-        shop.watch.step(step, metrics)
-        shop.watch.stage("train", step, config.steps)
+            del params
+            with shop.gate.closed():  # from here a signal waits for the end of the step
+                shop.heart.beat("train", step)
+                trajectory = rollout.as_trajectory(experience, config)
+                with timer("train"):
+                    measured = []
+                    for part in shares(trajectory, config.updates_per_batch):
+                        packed, cost = placement.pack(part, config)
+                        ref_logp = None if ref_params is None else score(ref_params, packed)
+                        state, metrics = update(state, part, packed, ref_logp)
+                        measured.append(metrics)
+                    metrics = combine(jax.device_get(measured))
+                metrics |= rollout.measure(experience) | cost
+                metrics["learning_rate"] = float(learning_rate(int(state.step) - 1))
+
+                before, tripped = tripped, guards.trips(config.guard, metrics)
+                if tripped:
+                    guards.report(shop.directory, step, tripped, before, trajectory, metrics, note)
+                action = guards.decide(config.guard, tripped, host["rollbacks"])
+                if action == "stop":
+                    raise guards.Stopped(guards.explain(shop.directory, step, tripped))
+                if action == "rollback":
+                    saved = checkpoint.restore(shop.directory, writer.settle(), like)
+                    state, rollbacks = saved.state, host["rollbacks"] + 1
+                    position = problems.get_state()  # not the old one: its prompts led here
+                    host = saved.host | {"stream": position, "rollbacks": rollbacks}
+                    log.close()
+                    log = MetricsLog(shop.directory, saved.step, note)
+                    note(f"rolled back from step {step} to {saved.step}, on with other prompts")
+                    continue
+
+                with timer("record"), best_effort("the rollouts", note):
+                    record(step, experience, part, packed, state.params)
+                host = host | {
+                    "step": step,
+                    "tokens": host["tokens"] + metrics["tokens"],
+                    "stream": problems.get_state(),
+                    "seconds": already + perf_counter() - start,
+                }
+                if config.eval.every and step % config.eval.every == 0 and step < config.steps:
+                    with timer("eval"):
+                        figures = assess(state, step)
+                    metrics |= {f"eval/{name}": value for name, value in figures.items()}
+                now = perf_counter()
+                metrics |= timer.take() | {"time/step": now - began}
+                began = now
+                log.write(step, metrics)  # before the save: a checkpoint's rows are on disk
+                if step % config.checkpoint.every == 0 or writer.owed:
+                    with timer("save"):
+                        writer.save(step, state, host, metrics.get(config.checkpoint.best))
+                shop.watch.step(step, metrics)
+                shop.watch.stage("train", step, config.steps)
+        writer.save_now(host["step"], state, host)
+    except signals.Stop as stop:
+        save_stopped(shop, stop, state, host)
+        raise
 
     after = assess(state, config.steps)
     log.close()
@@ -215,63 +209,26 @@ def _run(shop: Workshop, start: float) -> dict[str, Any]:
         "steps": host["step"],
         "seconds": already + perf_counter() - start,
         "tokens": host["tokens"],
+        "rollbacks": host["rollbacks"],
+        "lineage": host["lineage"],
+        "failed_saves": writer.failures,
         "eval": {"before": host["before"], "after": after},
-        **environment(),
+        **rundir.environment(),
     }
-    write_json(shop.directory / "summary.json", summary)
+    rundir.write_json(shop.directory / "summary.json", summary)
     return summary
 
 
-def warm_start(shop: Workshop) -> Params:
-    """Supervised fine-tuning on the task's own solutions: REINFORCE with every reward 1.
-
-    Returns:
-      The parameters, which are those of `actor` when the config asks for no warm start.
-    """
-    config, actor, task = shop.config, shop.actor, shop.task
-    warm = config.warm_start
-    if not warm.steps:
-        return actor.params
-    if task.gold is None:
-        raise ValueError(
-            f"warm_start.steps={warm.steps}, but task {config.task!r} has no solutions to imitate; "
-            "set it to 0"
-        )
-    imitate = objective.ObjectiveConfig(
-        policy="losses.policy:reinforce", advantage_args={"baseline": "none", "scale": "none"}
-    )
-    settings = dataclasses.replace(
-        config.optimizer,
-        learning_rate=warm.learning_rate,
-        schedule="cosine",
-        warmup_steps=max(1, warm.steps // 20),
-    )
-    optimize = optimizer.make(settings, warm.steps)
-    update = make_update(
-        actor.model,
-        imitate,
-        optimize,
-        temperature=1.0,
-        max_new_tokens=config.rollout.max_new_tokens,
-        remat=config.remat,
-    )
-    state = init_state(actor.params, optimize)
-    seed = config.seed + (_WARM_START << 32)  # other problems than RL will see
-    batches = stream.prompts(task, split="train", seed=seed, batch_size=warm.batch_size)
-    for step in range(1, warm.steps + 1):
-        batch = rollout.demonstrations(actor, config, task, next(batches))
-        state, _ = update(state, batch, pack(batch, config)[0], None)
-        shop.watch.stage("warm start", step, warm.steps)
-    return state.params
-
-
-def pack(batch: Trajectory, config: Config) -> tuple[Packed, dict[str, float]]:
-    """Packed micro-batches on the mesh, rows split over its batch axes."""
-    the_mesh = jax.sharding.get_mesh()
-    packed, cost = packing.pack(batch, config.packing, row_multiple=mesh.batch_shards(the_mesh))
-    everywhere, split = mesh.replicated(the_mesh), mesh.rows(the_mesh)
-    where = Packed(split, split, split, split, split, everywhere, everywhere)
-    return jax.device_put(packed, where), cost
+def save_stopped(
+    shop: Workshop, stop: signals.Stop, state: TrainState, host: dict[str, Any]
+) -> None:
+    """Save the last whole step of a run that was told to stop, and choose its exit code."""
+    try:
+        shop.writer.save_now(host["step"], state, host)
+        shop.watch.note(f"step {host['step']} is saved; the same command continues")
+    except OSError as error:
+        stop.code = signals.UNSAVED
+        shop.watch.note(f"WARNING: {error}")
 
 
 def shares(batch: Trajectory, count: int) -> Iterator[Trajectory]:
@@ -285,142 +242,3 @@ def combine(measured: list[dict[str, np.ndarray]]) -> dict[str, float]:
     """Means over a step's updates; the sampler's gap is taken at the first, before any update."""
     out = {k: float(np.mean([m[k] for m in measured])) for k in measured[0]}
     return out | {k: float(measured[0][k]) for k in ("logp_gap", "logp_gap_max")}
-
-
-def abstract_state(actor: Policy, optimize: optax.GradientTransformation) -> TrainState:
-    """Shapes and shardings of the train state: moments lie where their parameters lie."""
-    the_mesh = jax.sharding.get_mesh()
-    shapes = jax.eval_shape(lambda p: init_state(p, optimize), actor.params)
-    where = mesh.param_shardings(actor.model, the_mesh)
-    everywhere = mesh.replicated(the_mesh)
-
-    def place(shape: jax.ShapeDtypeStruct, sharding: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
-
-    opt_state = optax.tree.map_params(
-        optimize,
-        place,
-        shapes.opt_state,
-        where,
-        transform_non_params=lambda s: place(s, everywhere),
-    )
-    return TrainState(
-        jax.tree.map(place, shapes.params, where), opt_state, place(shapes.step, everywhere)
-    )
-
-
-def first_problems(task: Task, config: Config) -> list[Problem]:
-    """The problems of the first step."""
-    preview = stream.prompts(
-        task, split="train", seed=config.seed, batch_size=config.rollout.prompts
-    )
-    return next(preview)
-
-
-def check_prompts(config: Config, problems: list[Problem]) -> None:
-    """Refuse prompts over budget before anything is compiled."""
-    model, tokenizer = policy.describe(config)
-    for problem in problems:
-        policy.encode_prompt(tokenizer, config.rollout, problem)
-    total = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
-    if total > model.max_positions:
-        raise ValueError(
-            f"rollout.max_prompt_tokens + rollout.max_new_tokens = {total} exceed the model's "
-            f"{model.max_positions} positions; lower one of them"
-        )
-
-
-def run_directory(config: Config) -> Path:
-    """Where the run writes."""
-    return Path(config.run_dir or f"runs/{config.recipe}-seed{config.seed}")
-
-
-def prepare_directory(config: Config) -> Path:
-    """Create the run directory, or check that this run may continue in it.
-
-    Raises:
-      ValueError: the directory cannot be written, or holds another run.
-    """
-    directory = run_directory(config)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "lock").touch()
-    except OSError as error:
-        raise ValueError(
-            f"run_dir={str(directory)!r} cannot be written: {error}; choose another with --run-dir"
-        ) from error
-    saved = directory / "config.json"
-    if saved.exists():
-        differs = configs.changed(configs.load(saved), config)
-        for free in _MAY_CHANGE:
-            differs.pop(free, None)
-        if differs:
-            listing = "; ".join(f"{k}: {a!r} there, {b!r} here" for k, (a, b) in differs.items())
-            raise ValueError(
-                f"run_dir={str(directory)!r} holds a run of another config ({listing}); "
-                "choose another directory, or the same values"
-            )
-    return directory
-
-
-_MAY_CHANGE = (
-    "steps", "run_dir", "score_workers", "score_seconds", "checkpoint.every", "checkpoint.keep",
-    "eval.every", "rollout_log.every", "rollout_log.groups",
-    "mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.context", "mesh.expert",
-)  # fmt: skip
-"""Fields that a continued run may be given new values of."""
-
-
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the run directory; the lock goes with the process, however it ends."""
-    with (directory / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BlockingIOError(
-                f"run_dir={str(directory)!r} is in use by another process; stop it, or choose "
-                "another directory with --run-dir"
-            ) from error
-        yield
-
-
-def save_config(directory: Path, config: Config) -> None:
-    """The resolved config with versions, revision and command, before the first step."""
-    record = {"config": configs.to_dict(config), "command": sys.argv, **environment()}
-    write_json(directory / "config.json", record)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write whole or not at all."""
-    fresh = path.with_suffix(".tmp")
-    fresh.write_text(json.dumps(value, indent=2) + "\n")
-    os.replace(fresh, path)
-
-
-def environment() -> dict[str, Any]:
-    """What a result depends on beside its config."""
-    packages = ("jaxrl", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")
-    device = jax.devices()[0]
-    return {
-        "device": f"{jax.device_count()} x {device.device_kind} ({device.platform})",
-        "host": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-        "versions": {name: metadata.version(name) for name in packages},
-        "git": revision(),
-    }
-
-
-def revision() -> str | None:
-    """Git revision of the source tree, with a + if it has changes; None outside a checkout."""
-    root = Path(__file__).parent
-    try:
-        run = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=12"],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-    except OSError:
-        return None
-    return run.stdout.strip() or None

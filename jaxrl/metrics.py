@@ -5,41 +5,69 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
+
+from jaxrl.rundir import best_effort
 
 
 class MetricsLog:
-    """`metrics.jsonl` and TensorBoard events of a run, appended step by step."""
+    """`metrics.jsonl` and TensorBoard events of a run, appended step by step.
 
-    def __init__(self, directory: Path, resume_step: int) -> None:
+    A row is on disk when `write` returns. Where storage fails the rows wait in memory, and the next
+    `write` tries again; TensorBoard then goes without.
+    """
+
+    def __init__(self, directory: Path, resume_step: int, note: Callable[[str], None]) -> None:
         """Open for appending; lines of steps after `resume_step` are dropped, as they run again."""
-        path = directory / "metrics.jsonl"
-        kept = [line for line in _lines(path) if json.loads(line)["step"] <= resume_step]
-        fresh = path.with_suffix(".tmp")
+        self._path, self._note = directory / "metrics.jsonl", note
+        kept = [line for line in _lines(self._path) if json.loads(line)["step"] <= resume_step]
+        fresh = self._path.with_suffix(".tmp")
         fresh.write_text("".join(line + "\n" for line in kept))
-        os.replace(fresh, path)
-        self._file = path.open("a")
-        self._board = SummaryWriter(
-            str(directory / "tensorboard"), purge_step=resume_step + 1, write_to_disk=True
-        )
+        os.replace(fresh, self._path)
+        self._size = self._path.stat().st_size
+        self._waiting = b""
+        # Not SummaryWriter: its thread dies of a full disk, and the run would wait for it forever.
+        board = directory / "tensorboard"
+        board.mkdir(exist_ok=True)
+        self._board: EventsWriter | None = EventsWriter(str(board / "events"), f".{os.getpid()}")
+        again = SessionLog(status=SessionLog.START)  # steps from here on replace earlier ones
+        self._board.write_event(Event(step=resume_step + 1, session_log=again, wall_time=time()))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Append one step; not-a-number is written as null, which JSON can hold."""
         row = {k: v if math.isfinite(v) else None for k, v in values.items()}
-        self._file.write(json.dumps({"step": step} | row) + "\n")
-        self._file.flush()
-        for name, value in values.items():
-            self._board.add_scalar(name, value, step)
+        self._waiting += json.dumps({"step": step} | row).encode() + b"\n"
+        with best_effort("metrics.jsonl", self._note), self._path.open("r+b") as file:
+            file.truncate(self._size)  # of a line that was cut short
+            file.seek(self._size)
+            file.write(self._waiting)
+            file.flush()
+            os.fsync(file.fileno())
+            self._size, self._waiting = file.tell(), b""
+        if self._board is None:
+            return
+        try:
+            scalars = [Summary.Value(tag=k, simple_value=v) for k, v in values.items()]
+            self._board.write_event(
+                Event(step=step, summary=Summary(value=scalars), wall_time=time())
+            )
+            self._board.flush()
+        except OSError as error:
+            self._note(f"WARNING: TensorBoard goes without further steps: {error}")
+            self._board = None
 
     def close(self) -> None:
-        """Flush and close both."""
-        self._file.close()
-        self._board.close()
+        """Close the TensorBoard file."""
+        if self._board is not None:
+            with best_effort("the TensorBoard file", self._note):
+                self._board.close()
 
 
 def _lines(path: Path) -> list[str]:

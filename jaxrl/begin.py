@@ -1,0 +1,139 @@
+"""How a run begins: afresh, from its own newest checkpoint, or from another run's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import optax
+
+from data import stream, tasks
+from data.types import Problem, Task
+from jaxrl import checkpoint, evaluate, objective, placement, policy
+from jaxrl import config as configs
+from jaxrl.checkpoint import Saved
+from jaxrl.config import Config
+from jaxrl.types import Params, TrainState
+from jaxrl.warm_start import discard, warm_start
+from jaxrl.workshop import Workshop
+
+Assess = Callable[[TrainState, int], dict[str, float]]
+
+
+def check(config: Config) -> tuple[Task, list[Problem]]:
+    """Refuse what cannot work, before anything is compiled or written.
+
+    Returns:
+      The task and its held-out problems.
+
+    Raises:
+      ValueError: a config that cannot work.
+    """
+    configs.check(config)
+    objective.check(config.objective)
+    task = tasks.get(config.task, **config.task_args)
+    held_out = evaluate.problems(task, config.eval.split, config.eval.problems)
+    first = next(
+        stream.prompts(task, split="train", seed=config.seed, batch_size=config.rollout.prompts)
+    )
+    model, tokenizer = policy.describe(config)
+    for problem in held_out + first:
+        policy.encode_prompt(tokenizer, config.rollout, problem)
+    total = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
+    if total > model.max_positions:
+        raise ValueError(
+            f"rollout.max_prompt_tokens + rollout.max_new_tokens = {total} exceed the model's "
+            f"{model.max_positions} positions; lower one of them"
+        )
+    if config.fork:
+        checkpoint.require(*fork_point(config.fork))
+    return task, held_out
+
+
+def begin(
+    shop: Workshop, optimize: optax.GradientTransformation, like: TrainState, assess: Assess
+) -> Saved:
+    """The state to go on from; a first one is saved at once, so that nothing is done twice."""
+    if shop.writer.step is not None:
+        shop.watch.note(f"continuing {shop.directory} from step {shop.writer.step}")
+        return checkpoint.restore(shop.directory, shop.writer.step, like)
+    saved = forked(shop, like) if shop.config.fork else fresh(shop, optimize, like, assess)
+    with shop.gate.closed():
+        shop.writer.save(saved.step, saved.state, saved.host)
+        shop.writer.wait()
+    if shop.writer.step == saved.step:
+        discard(shop.directory)
+    return saved
+
+
+def fresh(
+    shop: Workshop, optimize: optax.GradientTransformation, like: TrainState, assess: Assess
+) -> Saved:
+    """Step 0: the model's parameters after the warm start, measured."""
+    params = policy.create(shop.config, jax.sharding.get_mesh()).params
+    state = placement.fresh_state(warm_start(shop, params), optimize, like)
+    if shop.config.objective.kl_coef:
+        checkpoint.save_reference(shop.directory, state.params)
+    before = assess(state, 0)
+    count = len(shop.held_out)
+    shop.watch.note(f"before: pass@1 {before['pass@1']:.3f} on {count} held-out problems")
+    host = {
+        "step": 0,
+        "before": before,
+        "seconds": 0.0,
+        "tokens": 0.0,
+        "stream": None,
+        "rollbacks": 0,
+        "lineage": [],
+    }
+    return Saved(0, state, host)
+
+
+def forked(shop: Workshop, like: TrainState) -> Saved:
+    """Another run's state, of which this run is the continuation under its own config.
+
+    The reference policy is that run's, or its state where it keeps none.
+    """
+    source, step = fork_point(shop.config.fork)
+    saved = checkpoint.restore(source, step, like)
+    if shop.config.objective.kl_coef:
+        reference = checkpoint.load_reference(source, like.params)
+        checkpoint.save_reference(shop.directory, reference or saved.state.params)
+    shop.watch.note(f"forked from step {step} of {source}")
+    lineage = [*saved.host["lineage"], {"run": str(source.absolute()), "step": step}]
+    return saved._replace(host=saved.host | {"lineage": lineage})
+
+
+def fork_point(fork: str) -> tuple[Path, int]:
+    """The run and step that RUN or RUN@STEP names.
+
+    Raises:
+      ValueError: there is no such run, or it holds no checkpoint.
+    """
+    run, _, step = fork.rpartition("@") if fork.rpartition("@")[2].isdigit() else (fork, "", "")
+    if not checkpoint.root(Path(run)).is_dir():
+        raise ValueError(f"fork={fork!r}: {run} holds no checkpoints; name a run directory")
+    if step:
+        return Path(run), int(step)
+    newest = checkpoint.newest(Path(run), lambda _: None)
+    if newest is None:
+        raise ValueError(f"fork={fork!r}: {run} holds no checkpoint yet; wait for its first")
+    return Path(run), newest
+
+
+def reference(shop: Workshop, like: TrainState) -> Params | None:
+    """The frozen reference policy, where the objective has one.
+
+    Raises:
+      ValueError: it is missing or damaged.
+    """
+    if not shop.config.objective.kl_coef:
+        return None
+    params = checkpoint.load_reference(shop.directory, like.params)
+    if params is None:
+        raise ValueError(
+            f"objective.kl_coef={shop.config.objective.kl_coef}, but {shop.directory}/reference is "
+            "missing; restore it from a copy"
+        )
+    return params

@@ -1,0 +1,137 @@
+"""The run directory: made, locked, checked against the config, and stamped with the environment."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxrl import config as configs
+from jaxrl.config import Config
+
+MAY_CHANGE = (
+    "steps", "run_dir", "score_workers", "score_seconds", "eval.every", "compute_dtype", "remat",
+    "checkpoint.", "guard.", "mesh.", "sampler.",
+)  # fmt: skip
+"""Fields, or groups of fields, that a continued run may be given new values of."""
+
+
+def run_directory(config: Config) -> Path:
+    """Where the run writes."""
+    return Path(config.run_dir or f"runs/{config.recipe}-seed{config.seed}")
+
+
+def prepare(config: Config, note: Callable[[str], None]) -> Path:
+    """Create the run directory, or check that this run may continue in it.
+
+    Args:
+      config: the run's.
+      note: told which fields have changed since the run began.
+
+    Raises:
+      ValueError: the directory cannot be written, or holds another run.
+    """
+    directory = run_directory(config)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "lock").touch()
+    except OSError as error:
+        raise ValueError(
+            f"run_dir={str(directory)!r} cannot be written: {error}; choose another with --run-dir"
+        ) from error
+    saved = directory / "config.json"
+    if saved.exists():
+        differs = configs.changed(configs.load(saved), config)
+        allowed = {name: pair for name, pair in differs.items() if name.startswith(MAY_CHANGE)}
+        refused = {name: pair for name, pair in differs.items() if name not in allowed}
+        if refused:
+            raise ValueError(
+                f"run_dir={str(directory)!r} holds a run of another config ({_list(refused)}); "
+                "choose another directory, or the same values; to go on from that run with other "
+                f"values, --fork {str(directory)!r} into a new one"
+            )
+        if allowed:
+            note(f"changed since the run began: {_list(allowed)}")
+    return directory
+
+
+def _list(differs: dict[str, tuple[Any, Any]]) -> str:
+    return "; ".join(f"{name}: {a!r} there, {b!r} here" for name, (a, b) in differs.items())
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the run directory; the lock goes with the process, however it ends.
+
+    Raises:
+      BlockingIOError: another process holds it.
+    """
+    with (directory / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BlockingIOError(
+                f"run_dir={str(directory)!r} is in use by another process; stop it, or choose "
+                "another directory with --run-dir"
+            ) from error
+        yield
+
+
+def save_config(directory: Path, config: Config) -> None:
+    """The resolved config with versions, revision and command, before the first step."""
+    record = {"config": configs.to_dict(config), "command": sys.argv, **environment()}
+    write_json(directory / "config.json", record)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write whole or not at all."""
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(json.dumps(value, indent=2) + "\n")
+    os.replace(fresh, path)
+
+
+@contextmanager
+def best_effort(what: str, note: Callable[[str], None]) -> Iterator[None]:
+    """Let storage fail where the run can do without what is written; the failure is told."""
+    try:
+        yield
+    except OSError as error:
+        note(f"WARNING: {what} could not be written: {error}; the run goes on")
+
+
+def environment() -> dict[str, Any]:
+    """What a result depends on beside its config."""
+    packages = ("jaxrl", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")
+    device = jax.devices()[0]
+    return {
+        "device": f"{jax.device_count()} x {device.device_kind} ({device.platform})",
+        "host": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "versions": {name: metadata.version(name) for name in packages},
+        "git": revision(),
+    }
+
+
+def revision() -> str | None:
+    """Git revision of the source tree, with a + if it has changes; None outside a checkout."""
+    root = Path(__file__).parent
+    try:
+        run = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except OSError:
+        return None
+    return run.stdout.strip() or None

@@ -1,0 +1,91 @@
+"""Being told to stop: SIGTERM and Ctrl-C save and exit; a second Ctrl-C exits at once.
+
+Exit codes: 75 (`EX_TEMPFAIL`) saved, the same command continues; 76 told to stop, but the state
+could not be saved within the grace period; 130 a second Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SAVED, UNSAVED, INTERRUPTED = 75, 76, 130
+
+
+class Stop(SystemExit):
+    """The run was told to stop. Left uncaught, it ends the process with code 75.
+
+    Not an `Exception`: what shields the run from a faulty reward must not swallow it.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(SAVED)
+        self.name = name
+
+
+class Gate:
+    """Where a signal may break in: anywhere, except where the gate is closed."""
+
+    def __init__(self) -> None:
+        self._asked = ""
+        self._closed = 0
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Hold a signal back to the end of the body, which leaves a state that can be saved."""
+        self._closed += 1
+        try:
+            yield
+        finally:
+            self._closed -= 1
+        self._raise()
+
+    def ask(self, name: str) -> None:
+        """A signal has come."""
+        self._asked = self._asked or name
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._asked and not self._closed:
+            self._closed += 1  # once: the saving that follows is not broken into again
+            raise Stop(self._asked)
+
+
+@contextmanager
+def stoppable(grace_s: float, note: Callable[[str], None]) -> Iterator[Gate]:
+    """Turn SIGTERM and SIGINT into `Stop` for the body; outside the main thread, do nothing.
+
+    Args:
+      grace_s: seconds from the signal to a forced exit with code 76.
+      note: told of the signal.
+    """
+    gate = Gate()
+    if threading.current_thread() is not threading.main_thread():
+        yield gate
+        return
+    timer = threading.Timer(grace_s, os._exit, (UNSAVED,))
+    timer.daemon = True
+    seen: set[int] = set()
+
+    def handle(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGINT and number in seen:
+            os._exit(INTERRUPTED)
+        first, name = not seen, signal.Signals(number).name
+        seen.add(number)
+        if first:
+            timer.start()
+            again = "; Ctrl-C again exits at once" if number == signal.SIGINT else ""
+            note(f"{name}: saving and stopping{again}")
+            gate.ask(name)
+
+    before = {s: signal.signal(s, handle) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield gate
+    finally:
+        timer.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)

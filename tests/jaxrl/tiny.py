@@ -1,0 +1,145 @@
+"""A run small enough to be killed many times: as a config, and as a process of its own.
+
+`python -m tests.jaxrl.tiny RUN_DIR [--notes FILE] [FIELD=JSON ...]` runs it.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from jaxrl import loop
+from jaxrl.config import (
+    CheckpointConfig,
+    Config,
+    EvalConfig,
+    FreshModel,
+    GuardConfig,
+    RolloutConfig,
+    RolloutLogConfig,
+    WarmStartConfig,
+)
+from jaxrl.optimizer import OptimizerConfig
+from jaxrl.packing import PackingConfig
+from jaxrl.sampler import SamplerConfig
+
+ROOT = Path(__file__).parents[2]
+
+
+def config(run_dir, **changes) -> Config:
+    """Two layers of 32, sums of one digit; `changes` by dotted field name."""
+    made = Config(
+        recipe="tiny",
+        steps=6,
+        run_dir=str(run_dir),
+        fresh=FreshModel(32, 64, 2, 2, 2, 16),
+        task="arithmetic",
+        task_args={"digits": 1, "operators": "+"},
+        warm_start=WarmStartConfig(steps=4, batch_size=8),
+        rollout=RolloutConfig(prompts=4, group_size=4, max_prompt_tokens=16, max_new_tokens=4),
+        optimizer=OptimizerConfig(learning_rate=1e-3),
+        sampler=SamplerConfig(slots=16, prefill_rows=4, bucket=32),
+        packing=PackingConfig(micro_batch_tokens=256, bucket=32, row_length=64),
+        eval=EvalConfig(problems=8, every=3),
+        checkpoint=CheckpointConfig(every=2),
+        guard=GuardConfig(),
+        rollout_log=RolloutLogConfig(every=1, groups=4),
+        score_workers=0,
+    )
+    for name, value in changes.items():
+        made = changed(made, name.split("."), value)
+    return made
+
+
+def changed(value, path, new):
+    inner = changed(getattr(value, path[0]), path[1:], new) if path[1:] else new
+    return dataclasses.replace(value, **{path[0]: inner})
+
+
+def start(run_dir, *, devices=1, module="tests.jaxrl.tiny", **changes) -> subprocess.Popen:
+    """The run as a process; stages and steps are lines of its standard output."""
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_COMPILATION_CACHE_DIR": os.environ.get(
+            "JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "jaxrl-tests-cache")
+        ),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+    }
+    given = [f"{name}={json.dumps(value)}" for name, value in changes.items()]
+    return subprocess.Popen(
+        [sys.executable, "-m", module, str(run_dir), *given],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process) -> str:
+    """Wait for a run that ends well; what it said."""
+    out, error = process.communicate(timeout=300)
+    assert process.returncode == 0, error[-3000:]
+    return out
+
+
+def kill_at(process, line: str) -> bool:
+    """SIGKILL once a line begins so; False if the run was over before."""
+    for said in process.stdout:
+        if said.startswith(line):
+            process.kill()
+            break
+    process.communicate()
+    return process.returncode != 0
+
+
+def artefacts(run_dir: Path) -> dict[str, object]:
+    """What two equal runs share: metrics but for times, sampled tokens, params, optimizer."""
+    from jaxrl import checkpoint, metrics
+
+    rows = [
+        {k: v for k, v in row.items() if not k.startswith("time/")} for row in metrics.read(run_dir)
+    ]
+    texts = {
+        str(f.relative_to(run_dir)): f.read_text()
+        for kind in ("rollouts", "evals")
+        for f in sorted((run_dir / kind).glob("*.jsonl"))
+    }
+    saved = checkpoint.path(run_dir, checkpoint.steps(run_dir)[-1])
+    host = json.loads((saved / "host.json").read_text())
+    del host["seconds"]
+    return {"rows": rows, "texts": texts, "host": host, "arrays": arrays(saved)}
+
+
+def arrays(saved: Path) -> dict[str, bytes]:
+    """Every array of a checkpoint, as bytes, read without a mesh."""
+    import jax
+    import numpy as np
+    import orbax.checkpoint as ocp
+
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler("params", "rest")) as reader:
+        read = reader.restore(
+            saved,
+            ocp.args.Composite(params=ocp.args.StandardRestore(), rest=ocp.args.StandardRestore()),
+        )
+    leaves = jax.tree_util.tree_leaves_with_path(dict(read.items()))
+    return {jax.tree_util.keystr(path): np.asarray(leaf).tobytes() for path, leaf in leaves}
+
+
+def main(arguments: list[str]) -> None:
+    run_dir, *given = arguments
+    changes = {name: json.loads(value) for name, _, value in (a.partition("=") for a in given)}
+    watch = loop.Watch(
+        stage=lambda name, done, total: print(f"{name} {done}", flush=True),
+        note=lambda text: print(f"note {text}", flush=True),
+    )
+    loop.train(config(run_dir, **changes), watch)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
