@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from models import decoder
 from models.config import DecoderConfig
+from models.decoder import Params
 
 AXES = ("data", "fsdp", "tensor", "context", "expert")
 
-RULES: dict[str, str | None] = {
-    "embed": "fsdp",
-    "vocab": "tensor",
-    "heads": "tensor",
-    "kv_heads": "tensor",
-    "mlp": "tensor",
-    "expert": "expert",
-    "head_dim": None,
-    "latent": None,
-    "rank": None,
-    "layers": None,
+RULES: dict[str, tuple[str, ...]] = {
+    "batch": ("data", "fsdp"),
+    "sequence": ("context",),
+    "embed": ("fsdp",),
+    "vocab": ("tensor",),
+    "heads": ("tensor",),
+    "kv_heads": ("tensor",),
+    "mlp": ("tensor",),
+    "expert": ("expert",),
+    "head_dim": (),
+    "latent": (),
+    "rank": (),
+    "layers": (),
 }
-"""Logical axis of a parameter to the mesh axis it is split over."""
-
-BATCH = ("data", "fsdp")
-"""Mesh axes over which rows and slots are split."""
+"""Logical axis of an array to the mesh axes it is split over. Rows and slots are the batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,14 +74,25 @@ def make(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
     )
 
 
-def spec(axes: tuple[str, ...], shape: tuple[int, ...], mesh: Mesh) -> P:
-    """Where an array of these logical axes lies; a dimension that does not divide stays whole."""
-    used: list[str | None] = []
+def spec(
+    axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh | AbstractMesh, *, whole: str = ""
+) -> P:
+    """Where an array of these logical axes lies; a dimension that does not divide stays whole.
+
+    Args:
+      axes: a logical axis for each dimension; None for one that is never split.
+      shape: of the array.
+      mesh: the mesh.
+      whole: a mesh axis over which nothing is split.
+    """
+    used: set[str] = {whole}
+    split: list[tuple[str, ...] | None] = []
     for axis, size in zip(axes, shape, strict=True):
-        to = RULES[axis]
-        fits = to is not None and to not in used and size % mesh.shape[to] == 0
-        used.append(to if fits else None)
-    return P(*used)
+        to = RULES[axis] if axis else ()
+        fits = to and not used & {*to} and size % math.prod(mesh.shape[a] for a in to) == 0
+        split.append(to if fits else None)
+        used |= {*to} if fits else set()
+    return P(*split)
 
 
 def param_shardings(config: DecoderConfig, mesh: Mesh) -> Any:
@@ -98,9 +110,45 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def rows(mesh: Mesh) -> NamedSharding:
     """Packed micro-batches [K, R, ...], split over the batch axes on R."""
-    return NamedSharding(mesh, P(None, BATCH))
+    return NamedSharding(mesh, P(None, RULES["batch"]))
 
 
-def batch_shards(mesh: Mesh) -> int:
+def batch_shards(mesh: Mesh | AbstractMesh) -> int:
     """How many ways rows are split."""
-    return math.prod(mesh.shape[axis] for axis in BATCH)
+    return 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in RULES["batch"])
+
+
+def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+    """Inside jit, fix where an array of these logical axes lies on the mesh in use, if any."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return x
+    return jax.lax.with_sharding_constraint(x, spec(axes, x.shape, mesh))
+
+
+def layout(model: DecoderConfig) -> decoder.Layout:
+    """The training pass on the mesh in use, inside jit.
+
+    Rows stay on the devices that hold them, cut along the sequence by `context`; each layer's
+    weights are brought together over `fsdp` while the layer is computed, in the compute dtype, and
+    the gradient is scattered again. Without this, the compiler may instead leave the weights in
+    place and send every device's activations to all others.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return decoder.Layout()
+    axes = {path: leaf.axes for path, leaf in decoder.layout(model).items()}
+
+    def weights(params: Params, stack: str) -> Params:
+        prefix, stacked = ((stack,), 1) if stack else ((), 0)
+
+        def gather(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
+            names = axes.get((*prefix, *(getattr(step, "key", "") for step in path)))
+            if names is None:  # codes of quantised weights and adapters lie as they lie
+                return x
+            where = spec(names[stacked:], x.shape, mesh, whole="fsdp")
+            return jax.lax.with_sharding_constraint(x, where)
+
+        return jax.tree_util.tree_map_with_path(gather, decoder.cast(params, model.dtype))
+
+    return decoder.Layout(lambda x: constrain(x, "batch", "sequence", None), weights)

@@ -10,11 +10,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxrl import mesh
 from jaxrl.objective import ObjectiveConfig, objective, whole_batch
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 from models import decoder, head
 from models.config import DecoderConfig
 from models.remat import Remat
+
+_LOGIT_TOKENS = 1024
+"""Tokens whose logits a device holds at a time."""
 
 Update = Callable[
     [TrainState, Trajectory, Packed, jax.Array | None], tuple[TrainState, dict[str, jax.Array]]
@@ -50,15 +54,21 @@ def micro_logprobs(
             packed.target,
         )
     )
-    hidden = decoder.hidden(model, params, tokens, positions, visible_until, remat=remat)
-    hidden = jnp.take_along_axis(hidden, predictor[..., None], axis=1)
+    layout = mesh.layout(model)
+    hidden = decoder.hidden(
+        model, params, tokens, positions, visible_until, remat=remat, layout=layout
+    )
+    hidden = mesh.constrain(hidden, "batch", None, None)
+    table = decoder.unembedding(params)
     logp, entropy = head.token_logprobs(
-        hidden.reshape(-1, hidden.shape[-1]),
-        decoder.unembedding(params),
-        target.reshape(-1),
+        jnp.take_along_axis(hidden, predictor[..., None], axis=1),
+        layout.weights({"head" if "head" in params else "embed": table}, "").popitem()[1],
+        target,
         softcap=model.logit_softcap,
         process=lambda logits: logits / temperature,
+        chunk=_LOGIT_TOKENS * mesh.batch_shards(jax.sharding.get_abstract_mesh()),
     )
+    logp, entropy = logp.reshape(-1), entropy.reshape(-1)
     place = packed.gather - index * target.size
     mask = (packed.gather >= 0) & (place >= 0) & (place < target.size)
     place = jnp.where(mask, place, 0)

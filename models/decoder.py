@@ -7,6 +7,7 @@ and scanned for training; the sampler unrolls them over per-layer caches (`unsta
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,16 @@ from models.remat import Remat, wrap
 Params = dict[str, Any]
 LayerCache = Memory
 """What one layer remembers: leaves [S, M, ...] for S slots of M positions."""
+
+
+class Layout(NamedTuple):
+    """How a pass lies on several devices; the default leaves that to where the arrays lie."""
+
+    activations: Callable[[jax.Array], jax.Array] = lambda x: x
+    """Fixes where the residual stream [B, T, D] lies."""
+    weights: Callable[[Params, str], Params] = lambda params, stack: params
+    """Brings weights together for use: those of one layer of a stack, or of "" for the rest."""
+
 
 STACKS = ("dense_layers", "layers")
 """Keys of stacked layers, from the bottom up; the first only under experts with dense layers."""
@@ -119,6 +130,7 @@ def hidden(
     visible_until: jax.Array,
     *,
     remat: Remat = "none",
+    layout: Layout = Layout(),
 ) -> jax.Array:
     """Final hidden states of packed rows, the training forward pass.
 
@@ -129,6 +141,7 @@ def hidden(
       positions: [B, T] int32, position of each token in its own sequence.
       visible_until: [B, T] int32, see `attention.tree_mask`.
       remat: what the backward pass recomputes, see `remat.wrap`.
+      layout: how it lies on several devices.
 
     Returns:
       [B, T, D] in the compute dtype.
@@ -138,20 +151,23 @@ def hidden(
     local = jnp.asarray(config.local_layers or (False,) * config.num_layers)
     within = near(positions, positions, config.sliding_window) if any(config.local_layers) else None
 
-    def layer(x: jax.Array, xs: tuple[Params, jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+    def layer(
+        stack: str, x: jax.Array, xs: tuple[Params, jax.Array, jax.Array]
+    ) -> tuple[jax.Array, None]:
         layer_params, kind, local = xs
-        block = _block(config, layer_params)
+        block = _block(config, layout.weights(layer_params, stack))
         q, memory = block.look(x, table[kind])
-        return block.finish(
-            x, q, memory, mask if within is None else mask & (within | ~local)
-        ), None
+        seen = mask if within is None else mask & (within | ~local)
+        return layout.activations(block.finish(x, q, memory, seen)), None
 
-    x = _embed(config, params, tokens)
+    rest = layout.weights({k: v for k, v in params.items() if k not in STACKS}, "")
+    x = layout.activations(_embed(config, rest, tokens))
     dense = config.dense_layers
     for name, part in zip(STACKS, (slice(0, dense), slice(dense, None)), strict=True):
         if name in params:
-            x, _ = jax.lax.scan(wrap(layer, remat), x, (params[name], kind[part], local[part]))
-    return _final_norm(config, params, x)
+            body = wrap(functools.partial(layer, name), remat)
+            x, _ = jax.lax.scan(body, x, (params[name], kind[part], local[part]))
+    return _final_norm(config, rest, x)
 
 
 def unembedding(params: Params) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -16,7 +17,7 @@ def identity(logits: jax.Array) -> jax.Array:
 
 
 def logits(hidden: jax.Array, unembedding: jax.Array, *, softcap: float | None = None) -> jax.Array:
-    """Scores of the next token in fp32, [N, V], of hidden [N, D] and unembedding [V, D].
+    """Scores of the next token in fp32, [..., V], of hidden [..., D] and unembedding [V, D].
 
     Args:
       hidden: in the compute dtype.
@@ -24,7 +25,10 @@ def logits(hidden: jax.Array, unembedding: jax.Array, *, softcap: float | None =
       softcap: bounds the scores s to `softcap * tanh(s / softcap)` (Gemma 2).
     """
     scores = jnp.einsum(
-        "nd,vd->nv", hidden, unembedding.astype(hidden.dtype), preferred_element_type=jnp.float32
+        "...d,vd->...v",
+        hidden,
+        unembedding.astype(hidden.dtype),
+        preferred_element_type=jnp.float32,
     )
     return scores if softcap is None else softcap * jnp.tanh(scores / softcap)
 
@@ -40,36 +44,42 @@ def token_logprobs(
 ) -> tuple[jax.Array, jax.Array]:
     """Log-probability of each target and entropy of its distribution.
 
-    At most `chunk` rows of logits live at a time, in the forward pass and in the backward pass.
+    About `chunk` tokens have logits at a time, in the forward pass and in the backward pass. Rows
+    stay whole: chunks are cut from their last axis, so that devices may hold a row each.
 
     Args:
-      hidden: [N, D], the state that predicts each target.
+      hidden: [..., N, D], the state that predicts each target.
       unembedding: [V, D].
-      targets: [N] int32.
+      targets: [..., N] int32.
       softcap: as in `logits`.
-      process: [n, V] fp32 logits to [n, V], e.g. temperature; the same as at sampling.
-      chunk: tokens per step.
+      process: [..., V] fp32 logits to the same, e.g. temperature; the same as at sampling.
+      chunk: tokens per step, of all rows together.
 
     Returns:
-      logp [N] and entropy [N] in nats, fp32.
+      logp and entropy in nats, each [..., N] fp32.
     """
-    n, d = hidden.shape
-    chunk = min(chunk, n)
-    pad = -n % chunk
+    n = targets.shape[-1]
+    rows = targets.ndim - 1
+    width = min(n, max(1, chunk // math.prod(targets.shape[:-1])))
+    pad = [(0, 0)] * rows + [(0, -n % width)]
 
     @jax.checkpoint
     def step(carry: None, xs: tuple[jax.Array, jax.Array]) -> tuple[None, jax.Array]:
         h, target = xs
         scores = process(logits(h, unembedding, softcap=softcap))
         normalizer = jax.nn.logsumexp(scores, axis=-1)
-        chosen = jnp.take_along_axis(scores, target[:, None], axis=-1)[:, 0]
-        probs = jnp.exp(scores - normalizer[:, None])
+        chosen = jnp.take_along_axis(scores, target[..., None], axis=-1)[..., 0]
+        probs = jnp.exp(scores - normalizer[..., None])
         # where: a truncated logit is -inf, and 0 * -inf would be nan
         entropy = normalizer - jnp.sum(jnp.where(probs > 0, probs * scores, 0.0), axis=-1)
         return carry, jnp.stack([chosen - normalizer, entropy])
 
-    h = jnp.pad(hidden, ((0, pad), (0, 0))).reshape(-1, chunk, d)
-    t = jnp.pad(targets, (0, pad)).reshape(-1, chunk)
-    _, out = jax.lax.scan(step, None, (h, t))
-    logp, entropy = jnp.moveaxis(out, 1, 0).reshape(2, -1)[:, :n]
+    def chunks(x: jax.Array) -> jax.Array:
+        return jnp.moveaxis(x.reshape(*x.shape[:rows], -1, width, *x.shape[rows + 1 :]), rows, 0)
+
+    _, out = jax.lax.scan(
+        step, None, (chunks(jnp.pad(hidden, [*pad, (0, 0)])), chunks(jnp.pad(targets, pad)))
+    )
+    # [chunks, 2, ..., width]
+    logp, entropy = jnp.moveaxis(out, 0, -2).reshape(2, *targets.shape[:-1], -1)[..., :n]
     return logp, entropy
