@@ -1,13 +1,80 @@
-"""Refusing what cannot be sampled, before anything is compiled."""
+"""Requests on the host: prefixes, what they take to decode, and refusing what cannot be sampled."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+
+from jaxrl import sampling
 from jaxrl.logits import Guide
-from jaxrl.types import Request
+from jaxrl.slots import Features, round_up
+from jaxrl.types import Completion, Prefix, Request, Source
 from models.config import DecoderConfig
+
+
+def forced(tokens: Sequence[int], source: Source = Source.FORCED) -> Prefix:
+    """A prefix of response tokens that the policy did not choose."""
+    zeros = np.zeros(len(tokens), np.float32)
+    marks = np.full(len(tokens), source, np.int8)
+    return Prefix(np.array(tokens, np.int32), zeros, zeros, zeros.astype(np.int32), marks)
+
+
+def resume(completion: Completion) -> Request:
+    """The request that goes on where an unfinished completion stands.
+
+    Tokens depend on the request's id and their position alone, so under the same key and weights
+    the continuation is the one that was interrupted. Each token keeps its source, log-probability
+    and policy version; top log-probabilities are not carried over.
+    """
+    c = completion
+    prefix = Prefix(c.tokens, c.logp, c.entropy, c.version, c.source)
+    return dataclasses.replace(c.request, prefix=prefix if len(c.tokens) else None)
+
+
+def start_of(request: Request) -> tuple[int, ...]:
+    """The tokens that are read before any is sampled."""
+    if request.prefix is None:
+        return request.prompt
+    return (*request.prompt, *request.prefix.tokens.tolist())
+
+
+def features_of(requests: Sequence[Request], least: Features = Features()) -> Features:
+    """The features that decoding these requests takes, and at least those of `least`."""
+    biases = max((len(r.logit_bias) for r in requests), default=0)
+    return Features(
+        truncate=least.truncate or any(r.top_k or r.top_p < 1 or r.min_p for r in requests),
+        penalize=least.penalize or any(r.repetition_penalty != 1 for r in requests),
+        biases=max(least.biases, round_up(biases, 4) if biases else 0),
+        top=max([least.top, *(r.top_logprobs for r in requests)]),
+    )
+
+
+def settings_of(
+    requests: Sequence[Request], vocab_size: int, rows: int, biases: int
+) -> sampling.Sampling:
+    """Settings of `rows` slots, the first of which hold `requests`."""
+
+    def column(name: str, dtype: Any) -> np.ndarray:
+        return np.array([getattr(r, name) for r in requests] + [0] * (rows - len(requests)), dtype)
+
+    ids = np.full((rows, biases), vocab_size, np.int32)
+    bias = np.zeros((rows, biases), np.float32)
+    for row, r in enumerate(requests):
+        for i, (token, value) in enumerate(r.logit_bias):
+            ids[row, i], bias[row, i] = token, value
+    return sampling.Sampling(
+        temperature=column("temperature", np.float32),
+        top_k=column("top_k", np.int32),
+        top_p=column("top_p", np.float32),
+        min_p=column("min_p", np.float32),
+        repetition_penalty=column("repetition_penalty", np.float32),
+        bias_ids=ids,
+        bias=bias,
+    )
 
 
 def check_requests(

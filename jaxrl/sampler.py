@@ -18,10 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import logits as processors
-from jaxrl import sampling
 from jaxrl import slots as slot
 from jaxrl.logits import Guide
-from jaxrl.requests import check_guide, check_requests
+from jaxrl.requests import (
+    check_guide,
+    check_requests,
+    features_of,
+    resume,
+    settings_of,
+    start_of,
+)
 from jaxrl.slots import Features, round_up
 from jaxrl.types import Completion, Params, Prefix, Request, Source
 from models.config import DecoderConfig
@@ -59,7 +65,7 @@ class Setup(NamedTuple):
     """Longest prompt with its response."""
     sampler: SamplerConfig = SamplerConfig()
     features: Features = Features()
-    """What requests may ask for, see `features_of`."""
+    """What requests may ask for, see `requests.features_of`."""
     guide: Guide = Guide(processors.keep)
     text: Callable[[Sequence[int]], str] | None = None
     """Decodes tokens, for stop strings."""
@@ -177,43 +183,6 @@ def generate(
                 release(work, [completion.request.id])
                 yield completion
         extend(setup, params, work, turns)
-
-
-def features_of(requests: Sequence[Request], least: Features = Features()) -> Features:
-    """The features that decoding these requests takes, and at least those of `least`."""
-    biases = max((len(r.logit_bias) for r in requests), default=0)
-    return Features(
-        truncate=least.truncate or any(r.top_k or r.top_p < 1 or r.min_p for r in requests),
-        penalize=least.penalize or any(r.repetition_penalty != 1 for r in requests),
-        biases=max(least.biases, round_up(biases, 4) if biases else 0),
-        top=max([least.top, *(r.top_logprobs for r in requests)]),
-    )
-
-
-def start_of(request: Request) -> tuple[int, ...]:
-    """The tokens that are read before any is sampled."""
-    if request.prefix is None:
-        return request.prompt
-    return (*request.prompt, *request.prefix.tokens.tolist())
-
-
-def forced(tokens: Sequence[int], source: Source = Source.FORCED) -> Prefix:
-    """A prefix of response tokens that the policy did not choose."""
-    zeros = np.zeros(len(tokens), np.float32)
-    marks = np.full(len(tokens), source, np.int8)
-    return Prefix(np.array(tokens, np.int32), zeros, zeros, zeros.astype(np.int32), marks)
-
-
-def resume(completion: Completion) -> Request:
-    """The request that goes on where an unfinished completion stands.
-
-    Tokens depend on the request's id and their position alone, so under the same key and weights
-    the continuation is the one that was interrupted. Each token keeps its source, log-probability
-    and policy version; top log-probabilities are not carried over.
-    """
-    c = completion
-    prefix = Prefix(c.tokens, c.logp, c.entropy, c.version, c.source)
-    return dataclasses.replace(c.request, prefix=prefix if len(c.tokens) else None)
 
 
 def submit(setup: Setup, work: Work, requests: Sequence[Request]) -> None:
@@ -395,7 +364,7 @@ def extend(
 def refresh(setup: Setup, params: Params, work: Work) -> None:
     """After a weight update: what slots remember is computed anew under `params`.
 
-    Unfinished sequences go back to the head of the queue, as `resume` makes them.
+    Unfinished sequences go back to the head of the queue, as `requests.resume` makes them.
 
     Raises:
       ValueError: sequences are held; extend or release them first.
@@ -470,30 +439,6 @@ def _admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
         others = np.flatnonzero(marks != Source.POLICY)
         turn = len(request.prompt) + (int(others[-1]) + 1 if len(others) else 0)
         work.seats[i] = Seat(request, given, turn)
-
-
-def settings_of(
-    requests: Sequence[Request], vocab_size: int, rows: int, biases: int
-) -> sampling.Sampling:
-    """Settings of `rows` slots, the first of which hold `requests`."""
-
-    def column(name: str, dtype: Any) -> np.ndarray:
-        return np.array([getattr(r, name) for r in requests] + [0] * (rows - len(requests)), dtype)
-
-    ids = np.full((rows, biases), vocab_size, np.int32)
-    bias = np.zeros((rows, biases), np.float32)
-    for row, r in enumerate(requests):
-        for i, (token, value) in enumerate(r.logit_bias):
-            ids[row, i], bias[row, i] = token, value
-    return sampling.Sampling(
-        temperature=column("temperature", np.float32),
-        top_k=column("top_k", np.int32),
-        top_p=column("top_p", np.float32),
-        min_p=column("min_p", np.float32),
-        repetition_penalty=column("repetition_penalty", np.float32),
-        bias_ids=ids,
-        bias=bias,
-    )
 
 
 def _find_stops(setup: Setup, work: Work, active: list[int], before: list[int]) -> dict[int, int]:

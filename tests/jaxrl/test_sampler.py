@@ -10,7 +10,7 @@ import pytest
 from jax import monitoring
 from scipy import stats
 
-from jaxrl import logits, sampler
+from jaxrl import logits, requests
 from jaxrl.types import Request
 from models import decoder
 from tests.jaxrl import sampler_oracle as oracle
@@ -66,7 +66,7 @@ def test_budgets_and_stops(completions):
     [
         {"order": -1},
         {"slots": 4},
-        {"slots": 8, "chunk": 1},
+        {"slots": 16, "chunk": 1},
         {"chunk": 5, "order": -1},
         {"prefill_piece": 16},
         {"take": slice(5, 6)},
@@ -117,10 +117,10 @@ def test_nothing_is_compiled_after_warm_up():
         if event == "/jax/core/compile/backend_compile_duration":
             compiled.append(event)
 
-    oracle.run(items[:200], slots=8)
+    oracle.run(items[:200])
     monitoring.register_event_duration_secs_listener(listen)
     try:
-        assert len(oracle.run(items[200:], slots=8)) == 200
+        assert len(oracle.run(items[200:])) == 200
         assert not compiled
         jax.jit(lambda x: x + 1)(np.zeros(3))  # the count can rise
         assert compiled
@@ -210,7 +210,7 @@ BAD = [
     (Request(3, (1,), 5, logit_bias=((40, 1.0),)), "logit_bias has token 40"),
     (Request(3, (1,), 5, logit_bias=((4, INF),)), "logit_bias"),
     (Request(3, (1,), 5, logit_bias=tuple((t, -INF) for t in range(40))), "every token"),
-    (Request(3, (1,), 2, prefix=sampler.forced((4, 5))), "max_new_tokens=2"),
+    (Request(3, (1,), 2, prefix=requests.forced((4, 5))), "max_new_tokens=2"),
 ]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from jaxrl import sampler, sampling
+from jaxrl import requests, sampling
 from jaxrl.types import Request
 from tests.jaxrl.sampler_oracle import distribution
 
@@ -34,7 +34,7 @@ def drawn() -> dict[str, np.ndarray]:
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(3), np.arange(rows))
     out = jax.jit(sampling.sample, static_argnames=("truncate", "top"))(
         np.broadcast_to(LOGITS, (rows, VOCAB)),
-        sampler.settings_of(items, VOCAB, rows, 0),
+        requests.settings_of(items, VOCAB, rows, 0),
         keys,
         truncate=True,
     )
@@ -76,7 +76,7 @@ def test_frequencies_can_fail(drawn):
 def test_truncation_by_definition(seed, temperature, top_k, top_p, min_p):
     logits = np.random.default_rng(seed).normal(0, 2, 40).astype(np.float32)
     request = Request(0, (1,), 1, temperature, top_k, top_p, min_p)
-    row = sampler.settings_of([request], 40, 1, 0)
+    row = requests.settings_of([request], 40, 1, 0)
     got = np.asarray(jax.nn.log_softmax(PROCESS(logits[None], row)))[0]
     expected = distribution(logits, request, [])
     kept = got > -np.inf
@@ -92,5 +92,5 @@ PROCESS = jax.jit(lambda logits, row: sampling.process(logits, row, truncate=Tru
 def test_ties_are_kept():
     """Two tokens as likely as each other both survive top_k=1."""
     logits = np.array([[1.0, 3.0, 3.0, 0.0]], np.float32)
-    row = sampler.settings_of([Request(0, (1,), 1, top_k=1)], 4, 1, 0)
+    row = requests.settings_of([Request(0, (1,), 1, top_k=1)], 4, 1, 0)
     assert (np.asarray(PROCESS(logits, row))[0] > -np.inf).tolist() == [False, True, True, False]
