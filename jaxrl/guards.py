@@ -43,11 +43,12 @@ def tripped(config: GuardConfig, metrics: Mapping[str, jax.Array]) -> dict[str, 
     found = {
         "non_finite": ~jnp.isfinite(metrics["loss"]) | ~jnp.isfinite(metrics["grad_norm"]),
         "ratio": metrics["logp_gap_max"] > config.max_log_ratio,
-        "kl": metrics.get("kl", jnp.float32(0)) > config.max_kl,
         "entropy": metrics["entropy"] < config.min_entropy,
         "zero_signal": metrics["advantage_abs"] == 0,
         "reward_errors": metrics["error_rate"] > config.max_error_rate,
     }
+    if "kl" in metrics:
+        found["kl"] = metrics["kl"] > config.max_kl
     return {name: value for name, value in found.items() if getattr(config, name) != "off"}
 
 
