@@ -1,0 +1,157 @@
+"""The command line: tables, flags, refusals before any compilation, a run from start to sample."""
+
+import dataclasses
+import json
+
+import jax
+import pytest
+from rich.console import Console
+
+from jaxrl import config as configs
+from jaxrl import metrics
+from launch import cli, flags, progress, recipes
+
+TINY = [
+    *("--steps", "2", "--warm-start.steps", "2", "--warm-start.batch-size", "8"),
+    *("--fresh.hidden-size", "32", "--fresh.num-layers", "2", "--fresh.intermediate-size", "64"),
+    *("--rollout.prompts", "4", "--rollout.group-size", "4", "--eval.problems", "8"),
+    *("--sampler.slots", "16", "--sampler.prefill-rows", "4"),
+    *("--packing.micro-batch-tokens", "256", "--packing.row-length", "64"),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("cli") / "run"
+    assert cli.main(["train", *TINY, "--run-dir", str(directory), "--seed", "3"]) == 0
+    return directory
+
+
+def test_a_run_leaves_what_scripts_read(run, capsys):
+    summary = json.loads((run / "summary.json").read_text())
+    assert set(summary) >= {"eval", "steps", "seconds", "tokens", "device", "versions", "git"}
+    assert {"before", "after"} <= summary["eval"].keys()
+    assert 0 <= summary["eval"]["after"]["pass@1"] <= 1
+    rows = metrics.read(run)
+    assert [row["step"] for row in rows] == [1, 2]
+    named = {"reward/mean", "loss", "grad_norm", "entropy", "completion_length", "logp_gap"}
+    assert named | {"time/sample", "time/score", "time/train", "time/step"} <= rows[0].keys()
+    assert configs.load(run / "config.json").seed == 3
+    assert list((run / "tensorboard").iterdir())
+    progress.close(Console(), run, summary)
+    shown = capsys.readouterr().out
+    assert "before RL" in shown and "after RL" in shown and "pass@1" in shown
+
+
+def test_the_same_command_has_nothing_left_to_do(run, capsys):
+    before = (run / "metrics.jsonl").read_text()
+    assert cli.main(["train", *TINY, "--run-dir", str(run), "--seed", "3"]) == 0
+    assert "continuing" in capsys.readouterr().out.replace("\n", "")
+    assert (run / "metrics.jsonl").read_text() == before
+
+
+def test_eval_of_a_run(run, capsys):
+    given = ["--k", "4", "--problems", "8", "--json", "--score-workers", "0"]
+    assert cli.main(["eval", str(run), *given]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["pass@1"] <= first["pass@4"] <= 1 and "maj@4/low" in first
+    assert cli.main(["eval", str(run), *given]) == 0
+    assert json.loads(capsys.readouterr().out) == first
+
+
+def test_sample_of_a_run(run, capsys):
+    given = ["--prompt", "1+2=", "--temperature", "0", "--max-new-tokens", "3", "--n", "2"]
+    assert cli.main(["sample", str(run), *given, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["completions"]
+    assert rows[0] == rows[1] and set(rows[0]) == {"text", "token_ids", "logps"}
+    assert len(rows[0]["token_ids"]) == len(rows[0]["logps"]) <= 3
+    assert cli.main(["sample", str(run), *given]) == 0
+
+
+@pytest.mark.parametrize("table", ["recipes", "tasks", "losses"])
+def test_tables(table, capsys):
+    assert cli.main([table, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows and all(row["name"] for row in rows)
+    assert cli.main([table]) == 0
+    assert capsys.readouterr().out
+
+
+def test_show_is_the_config_that_train_would_run(capsys):
+    overrides = ["--steps", "7", "--task-args.digits", "3", "--objective.policy-args.clip_high=0.3"]
+    assert cli.main(["show", "quickstart", *overrides]) == 0
+    shown = configs.from_dict(configs.Config, json.loads(capsys.readouterr().out))
+    config = recipes.load("quickstart")
+    assert shown == dataclasses.replace(
+        config,
+        steps=7,
+        task_args=config.task_args | {"digits": 3},
+        objective=dataclasses.replace(config.objective, policy_args={"clip_high": 0.3}),
+    )
+
+
+def test_every_recipe_is_sound():
+    for name in recipes.names():
+        config = recipes.load(name)
+        assert config.recipe == name
+        configs.check(config)
+        assert configs.from_dict(configs.Config, configs.to_dict(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["tran"], "did you mean 'train'"),
+        (["train", "quickstrat"], "did you mean 'quickstart'"),
+        (["train", "--task", "arithmetik"], "did you mean 'arithmetic'"),
+        (["train", "--task-args.digit", "3"], "did you mean 'digits'"),
+        (["train", "--objective.policy-args.clip_hi", "1"], "did you mean 'clip_high'"),
+        (["train", "--objective.policy", "losses.policy:grop"], "did you mean 'grpo'"),
+        (["train", "--objective.aggregation", "token-men"], "did you mean 'token-mean'"),
+        (["train", "--rollout.group-size", "1"], "rollout.group_size=1"),
+        (["train", "--rollout.max-prompt-tokens", "2"], "rollout.max_prompt_tokens=2"),
+        (["train", "--run-dir", "/proc/nowhere"], "run_dir='/proc/nowhere'"),
+        (["train", "--mesh.fsdp", "3"], "fsdp=3"),
+        (["train", "--model", "/nowhere"], "/nowhere"),
+        (["train", "--steps", "0"], "steps=0"),
+        (["sample"], "name a model"),
+        (["sample", "fresh", "--prompt", "1"], "run directory"),
+        (["eval", "/nowhere", "--task", "arithmetic"], "/nowhere"),
+        (["eval", "smollm2-135m"], "--task NAME"),
+    ],
+)
+def test_refusals_name_the_thing_and_the_remedy(argv, says, capsys, monkeypatch):
+    def compiled(*args, **kwargs):
+        raise AssertionError("compiled before the request was checked")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compiled)
+    assert cli.main(argv) == 2
+    assert says in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_an_unknown_flag_is_refused_with_the_nearest(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["train", "--stepz", "3"])
+    assert ended.value.code == 2
+    assert "--steps" in capsys.readouterr().err
+
+
+def test_flags_of_dict_fields():
+    config = configs.Config(task_args={"digits": 2})
+    parsed = flags.parse(
+        config,
+        ["--task-args.operators", "+-", "--task-args.digits=3", "--task-args.partial", "--seed=4"],
+        prog="test",
+    )
+    assert parsed.task_args == {"digits": 3, "operators": "+-", "partial": True}
+    assert parsed.seed == 4
+
+
+def test_sparkline_has_equal_runs():
+    assert progress.sparkline([]) == ""
+    assert progress.sparkline([0.0, 1.0]) == "▁█"
+    assert len(progress.sparkline([0.5] * 100)) == 12
+
+
+def test_untrusted_text_cannot_steer_the_terminal():
+    assert progress._short("a\x1b[31mb\n\u202ec") == "a [31mb  c"
