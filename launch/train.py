@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 from rich.console import Console
 
 from jaxrl import loop
+from jaxrl.guards import Stopped
 from launch import flags, progress, recipes
 from launch.cli import REFUSALS, refused
 
@@ -31,5 +34,8 @@ def main(argv: list[str]) -> int:
         if begun:  # a fault of ours, not of the request: show where
             raise
         return refused(error)
+    except Stopped as error:
+        print(f"jaxrl: {error}", file=sys.stderr)
+        return 1
     progress.close(console, loop.run_directory(config), summary)
     return 0
