@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import base64
 import hashlib
+import html
 import json
 import math
 import sys
@@ -14,7 +15,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-from launch.report import collect, figures
+from launch.report import collect
 
 _SCRIPTS = ("dom.js", "charts.js", "rollouts.js", "page.js")
 
@@ -60,7 +61,11 @@ def write(runs: Sequence[Path], out: Path, png: bool = False) -> list[Path]:
     data = collect.gather(runs)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page(data), encoding="utf-8")
-    return [out, *(figures.write(data, out.with_name(f"{out.stem}-png")) if png else ())]
+    if not png:
+        return [out]
+    from launch.report import figures  # matplotlib takes its time, so only where it is asked for
+
+    return [out, *figures.write(data, out.with_name(f"{out.stem}-png"))]
 
 
 def page(data: collect.Json) -> str:
@@ -70,7 +75,7 @@ def page(data: collect.Json) -> str:
     script = f'"use strict";\n(() => {{\n{script}\n}})();'
     parts = {
         "policy": f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'",
-        "title": "Run report",
+        "title": html.escape("Run report: " + ", ".join(data["groups"])),
         "style": style,
         "data": embed(data),
         "script": script,

@@ -1,7 +1,7 @@
 // Curves: one SVG a panel, redrawn whole when a control changes.
 "use strict";
 
-const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 2", "1 2", "12 4"];
+const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 2", "12 4"]; // of another count than colors, so that pairs differ
 const COLORS = 7;
 const view = { x: "step", smooth: 0, seeds: data.runs.length > data.groups.length, hidden: new Set() };
 
@@ -98,7 +98,7 @@ function chart(panel) {
     }
     tip.hidden = true;
     position = null;
-    card.replaceChildren(
+    put(card,
       el("h3", {}, panel.title, panel.unit ? el("span", { class: "unit" }, ` (${panel.unit})`) : null),
       el("div", { class: "soft" }, panel.note), drawing, keys(), tip);
   }

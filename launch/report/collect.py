@@ -100,6 +100,7 @@ def differences(configs: Sequence[Json]) -> list[str]:
 
 def describe(run: Run, config: Json, number: int, name: str) -> Json:
     """One run: config, lineage, environment, curves, where its time went."""
+    series = curves(run)
     return {
         "name": name,
         "directory": str(run.directory),
@@ -109,9 +110,9 @@ def describe(run: Run, config: Json, number: int, name: str) -> Json:
         "environment": runs.flatten(run.environment),
         "lineage": lineage(run.config),
         "clock": clock(run.metrics),
-        "series": curves(run),
-        "time": time_spent(run.metrics),
-        "facts": facts(run),
+        "series": series,
+        "time": time_spent(run.metrics, run.summary.get("seconds")),
+        "facts": facts(run, series),
     }
 
 
@@ -142,8 +143,10 @@ def _curve(steps: np.ndarray, values: np.ndarray) -> Json:
 
 def _thin(values: np.ndarray) -> list[float]:
     """At most `POINTS` means of equal runs, to six digits."""
-    parts = np.array_split(values, min(POINTS, len(values))) if len(values) else []
-    return [float(f"{part.mean():.6g}") for part in parts]
+    if len(values) > POINTS:
+        starts = np.linspace(0, len(values), POINTS, endpoint=False).astype(int)
+        values = np.add.reduceat(values, starts) / np.diff(starts, append=len(values))
+    return [float(f"{value:.6g}") for value in values.tolist()]
 
 
 def held_out(run: Run) -> dict[str, Json]:
@@ -192,8 +195,11 @@ def clock(metrics: Table) -> Json:
     return {"step": _thin(steps)} | {name: _thin(values) for name, values in totals.items()}
 
 
-def time_spent(metrics: Table) -> dict[str, float]:
-    """Seconds by phase over all steps; the first step, which compiles, is a phase of its own."""
+def time_spent(metrics: Table, wall: float | None) -> dict[str, float]:
+    """Seconds by phase, which add up to the wall time of a finished run.
+
+    The first step, which compiles, is a phase of its own.
+    """
     if "time/step" not in metrics or not len(metrics["step"]):
         return {}
     first = metrics["step"] == 1
@@ -208,15 +214,16 @@ def time_spent(metrics: Table) -> dict[str, float]:
         **phases,
         "other": max(0.0, total - sum(phases.values())),
         "first step": first_seconds,
+        "outside the steps": max(0.0, (wall or 0.0) - total - first_seconds),
     }
 
 
-def facts(run: Run) -> Json:
+def facts(run: Run, series: dict[str, Json]) -> Json:
     """The row of a run in the table that opens the report."""
     metrics, ends = run.metrics, run.summary.get("eval", {})
     steps = metrics.get("step", np.zeros(0))
     reward = metrics.get("reward/mean", np.zeros(0))[-10:]
-    speed = curves(run).get("throughput", {}).get("value", [])
+    speed = series.get("throughput", {}).get("value", [])
     return {
         "steps": int(steps[-1]) if len(steps) else 0,
         "planned": run.config.get("steps"),

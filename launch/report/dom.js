@@ -22,6 +22,9 @@ function fill(node, attributes, children) {
   return node;
 }
 
+/** Put children, nulls left out, in the place of a node's own. */
+const put = (node, ...children) => node.replaceChildren(...children.flat().filter((child) => child != null));
+
 const byId = (id) => document.getElementById(id);
 
 /** A labelled control. */

@@ -44,12 +44,13 @@ function table(head, rows) {
 
 function summary() {
   const number = (value) => [value, "number"];
-  const passed = (figures) => figures ? short(figures["pass@1"])
-    + (figures["pass@1/low"] == null ? "" : ` [${short(figures["pass@1/low"])}, ${short(figures["pass@1/high"])}]`) : "–";
+  const passed = (figures) => figures ? figures["pass@1"].toFixed(3)
+    + (figures["pass@1/low"] == null ? "" : ` [${figures["pass@1/low"].toFixed(3)}, ${figures["pass@1/high"].toFixed(3)}]`) : "–";
   const change = (facts) => {
     if (!facts.before || !facts.after) return "–";
     const value = facts.after["pass@1"] - facts.before["pass@1"];
-    return el("span", { class: value < 0 ? "bad" : "good" }, (value < 0 ? "−" : "+") + short(Math.abs(value)));
+    const kind = value < 0 ? "bad" : value > 0 ? "good" : null;
+    return el("span", { class: kind }, (value < 0 ? "−" : "+") + Math.abs(value).toFixed(3));
   };
   byId("summary").append(table(
     ["run", number("seed"), number("steps"), number("held-out pass@1 before"), number("after"), number("change"),
@@ -61,36 +62,41 @@ function summary() {
 }
 
 function phases() {
-  const names = [...new Set(data.runs.flatMap((run) => Object.keys(run.time)))]
-    .filter((name) => data.runs.some((run) => run.time[name] > 0.0005));
+  const spent = new Set(data.runs.flatMap((run) => Object.keys(run.time).filter((name) => run.time[name] > 0.0005)));
+  const last = ["other", "first step", "outside the steps"];
+  const hue = (name) => (last.includes(name) ? `rest${last.indexOf(name)}` : `f${names.indexOf(name) % COLORS}`);
+  const names = [...[...spent].filter((name) => !last.includes(name)), ...last.filter((name) => spent.has(name))];
   const total = (run) => names.reduce((sum, name) => sum + (run.time[name] ?? 0), 0);
   for (const run of data.runs) {
     const all = total(run);
     if (!all) continue;
     let left = 0;
-    const bars = names.flatMap((name, i) => {
+    const bars = names.flatMap((name) => {
       const share = (run.time[name] ?? 0) / all;
-      const bar = svg("rect", { class: `f${i % COLORS}`, x: `${left * 100}%`, y: 0, width: `${share * 100}%`, height: 26 },
+      const bar = svg("rect", { class: hue(name), x: `${left * 100}%`, y: 0, width: `${share * 100}%`, height: 26 },
         svg("title", {}, `${name}: ${seconds(run.time[name] ?? 0)}, ${(share * 100).toFixed(1)}%`));
+      const label = share > 0.08 ? svg("text", { x: `${(left + share / 2) * 100}%`, y: 18, "text-anchor": "middle" }, `${name} ${(100 * share).toFixed(0)}%`) : null;
       left += share;
-      return bar;
+      return [bar, label];
     });
     byId("phases").append(el("div", { class: "phase-row" }, el("span", {}, run.name),
       svg("svg", { role: "img", "aria-label": `Time of ${run.name}, see the table` }, bars)));
   }
   const share = (run, name) => `${seconds(run.time[name] ?? 0)} · ${((100 * (run.time[name] ?? 0)) / (total(run) || 1)).toFixed(1)}%`;
-  const key = (i) => svg("svg", { width: 12, height: 12, "aria-hidden": "true" }, svg("rect", { class: `f${i % COLORS}`, width: 12, height: 12 }));
+  const goodput = (run) => `${((100 * ((run.time.sample ?? 0) + (run.time.train ?? 0))) / (total(run) || 1)).toFixed(1)}%`;
+  const key = (name) => svg("svg", { width: 12, height: 12, "aria-hidden": "true" }, svg("rect", { class: hue(name), width: 12, height: 12 }));
   byId("phases").append(el("div", { class: "scroll" }, table(
     ["phase", ...data.runs.map((run) => [run.name, "number"])],
-    names.map((name, i) => [el("span", {}, key(i), " ", name), ...data.runs.map((run) => [share(run, name), "number"])]))),
-  el("p", { class: "soft" }, "Steps after the first; the first, which compiles, is a phase of its own. Score is what scoring adds "
-    + "to sampling, beside which it runs. Evaluation before and after training and the warm start lie outside."));
+    [...names.map((name) => [el("span", {}, key(name), " ", name), ...data.runs.map((run) => [share(run, name), "number"])]),
+      Object.assign(["goodput: sample and train", ...data.runs.map((run) => [goodput(run), "number"])], { className: "total" })])),
+  el("p", { class: "soft" }, "The first step, which compiles, is a phase of its own. Score is what scoring adds to sampling, beside "
+    + "which it runs. Outside the steps lie start-up, the warm start, and the evaluations before and after."));
 }
 
 function settings() {
   const keys = [...new Set(data.runs.flatMap((run) => Object.keys(run.config)))];
   const text = (value) => (value === undefined ? "(absent)" : typeof value === "string" ? value || "(empty)" : JSON.stringify(value));
-  const differs = (key) => new Set(data.runs.map((run) => text(run.config[key]))).size > 1;
+  const differs = (key) => key !== "run_dir" && new Set(data.runs.map((run) => text(run.config[key]))).size > 1;
   const body = el("div", { class: "scroll" });
   const draw = (all) => {
     const rows = keys.filter((key) => all || differs(key)).map((key) => {

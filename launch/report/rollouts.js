@@ -103,8 +103,8 @@ function viewer(root) {
 
   function listed(row, place) {
     const node = el("div", { class: "row", role: "option", id: `row-${place}`, "aria-selected": String(row === chosen), onclick: () => choose(row) },
-      el("div", {}, data.runs.length > 1 ? [sample({ color: row.run, dash: "" }), " "] : null, reward(row),
-        el("span", { class: "soft" }, `${KINDS[row.kind]} step ${row.step} · ${row.length} ${row.tokens ? "tokens" : "characters"} · `),
+      el("div", {}, reward(row),
+        el("span", { class: "soft" }, `${data.runs.length > 1 ? data.runs[row.run].name + " · " : ""}${KINDS[row.kind]} step ${row.step} · ${row.length} ${row.tokens ? "tokens" : "characters"} · `),
         el("span", { class: "soft text" }, visible(row.problem.slice(0, 80)))),
       el("div", { class: "text" }, excerpt(row.prompt.slice(-40)), el("span", { class: "soft" }, " ▸ "), excerpt(row.completion.slice(0, 160))));
     node.style.top = `${place * ROW}px`;
@@ -140,7 +140,7 @@ function viewer(root) {
     const group = groups.get(JSON.stringify([chosen.run, chosen.kind, chosen.step, chosen.problem, chosen.group ?? 0]));
     const elsewhere = problems.get(chosen.problem);
     const status = el("div", { class: "status soft" }, chosen.tokens ? "Point at a token, or use the arrow keys in a completion." : "Completions of evaluations are kept as text alone.");
-    pane.replaceChildren(
+    put(pane,
       el("h3", {}, `${data.runs[chosen.run].name} · ${KINDS[chosen.kind]} · step ${chosen.step} · `, el("span", { class: "text" }, visible(chosen.problem.slice(0, 200)))),
       elsewhere.length > 1 ? el("div", { class: "bar" }, el("span", { class: "soft" }, "Through training:"), elsewhere.slice(0, 40).map((row) =>
         el("button", { onclick: () => choose(row), disabled: row === group[0] ? "" : null },

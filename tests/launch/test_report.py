@@ -1,0 +1,378 @@
+"""The report: what it gathers, and the page itself in a browser."""
+
+import json
+import random
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from launch import report
+from launch.report import collect
+from tests.launch import browser
+
+ESC = chr(27)
+HOSTILE = [
+    "</script><script>window.hit = 1</script>",
+    "<img src=x onerror='window.hit = 2'><svg onload='window.hit = 3'>",
+    "<!--<script>window.hit = 4",
+    f"{ESC}[2J{ESC}[31mred{ESC}]0;title{chr(7)}",
+    "x" * 1_000_000,
+    "‮gnp.exe⁦‏⁩​\x00\x85\u2028",
+    "مرحبا 12+3= שלום",
+    "{{script}} javascript:window.hit=5 \ud800 %3Cscript%3E",
+]
+
+
+def write_run(directory, *, seed=0, lr=1e-3, steps=40, rollouts=(), evals=(), **summary):
+    """A run directory as the loop leaves it, with curves that a test can foretell."""
+    directory.mkdir()
+    config = {"recipe": "quickstart", "seed": seed, "steps": steps, "run_dir": str(directory)}
+    config |= {"model": "fresh", "task": "arithmetic", "optimizer": {"learning_rate": lr}}
+    config |= {"warm_start": {"steps": 5}}
+    saved = {"config": config, "command": ["jaxrl", "train"], "versions": {"jax": "0.10"}}
+    (directory / "config.json").write_text(json.dumps(saved | {"git": "abc"}))
+    rng = random.Random(seed)
+    with (directory / "metrics.jsonl").open("w") as file:
+        for step in range(1, steps + 1):
+            row = {
+                "step": step,
+                "reward/mean": step / steps + seed,
+                "reward/correct": rng.random(),
+                "entropy": 1 / step,
+                "logp_gap": 1e-7,
+                "kl": None if step == 1 else 0.01 * step,
+                "tokens": 100.0,
+                "completion_length": 3.0,
+                "completion_length_max": 5.0,
+                "novel/metric": 1.0,
+                "time/sample": 0.2,
+                "time/train": 0.25,
+                "time/step": 9.5 if step == 1 else 0.5,
+            }
+            if step == steps // 2:
+                row |= {"eval/pass@1": 0.5, "eval/pass@1/low": 0.4, "eval/pass@1/high": 0.6}
+            file.write(json.dumps(row) + "\n")
+    for kind, rows in (("rollouts", rollouts), ("evals", evals)):
+        (directory / kind).mkdir()
+        for row in rows:
+            with (directory / kind / f"{row['step']:06d}.jsonl").open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    if summary:
+        (directory / "summary.json").write_text(json.dumps({"steps": steps} | summary))
+    return directory
+
+
+def rollout(step, problem, text, reward, pieces=None, error=None):
+    pieces = list(text) if pieces is None else pieces
+    count = len(pieces)
+    return {
+        "step": step,
+        "group": 0,
+        "problem": problem,
+        "prompt": f"{problem}=",
+        "answer": "7",
+        "completion": text,
+        "reward": reward,
+        "parts": {"correct": reward or 0.0},
+        "error": error,
+        "stopped": len(text) < 5,
+        "tokens": pieces,
+        "logp": [-0.1 * (i + 1) for i in range(count)],
+        "entropy": [0.2 * i for i in range(count)],
+        "version": [step - 1] * count,
+        "source": ["policy"] * (count - 1) + ["tool"],
+        "advantage": [1.5 if reward else -0.5] * count,
+        "log_ratio": [0.01] * count,
+    }
+
+
+FIGURES = {"pass@1": 0.25, "pass@1/low": 0.2, "pass@1/high": 0.3, "problems": 4.0}
+
+
+def test_what_is_gathered(tmp_path):
+    eval_row = {"step": 20, "problem": "a", "prompt": "", "completion": "", "reward": 1.0}
+    first = write_run(
+        tmp_path / "one",
+        seconds=60.0,
+        eval={"before": FIGURES, "after": FIGURES | {"pass@1": 0.75}},
+        evals=[eval_row, eval_row | {"step": 30}, eval_row | {"step": 30, "reward": None}],
+    )
+    data = collect.gather([first])
+    (run,) = data["runs"]
+    series = run["series"]
+    assert series["reward/mean"]["value"][:2] == [0.025, 0.05]
+    assert series["kl"]["step"][0] == 2  # what is null is not drawn
+    assert set(series["throughput"]["value"]) == {200.0}  # 100 tokens in half a second
+    assert series["throughput"]["step"][0] == 2  # the step that compiles says nothing of speed
+    assert series["eval/pass@1"]["step"] == [0, 20, 30, 40]
+    assert series["eval/pass@1"]["value"] == [0.25, 0.5, 0.5, 0.75]
+    assert series["eval/pass@1"]["low"] == {"0": 0.2, "20": 0.4, "40": 0.2}
+    # 39 steps of half a second, of which 0.2 sampled and 0.25 trained; 60 s in all.
+    expected = {"sample": 7.8, "train": 9.75, "other": 1.95, "first step": 9.5}
+    expected["outside the steps"] = 60 - 19.5 - 9.5
+    assert run["time"] == pytest.approx(expected)
+    assert run["facts"]["steps"] == 40 and run["facts"]["throughput"] == 200
+    assert run["clock"]["tokens"][-1] == 4000 and run["clock"]["seconds"][1] == 10
+    assert run["lineage"][0] == "fresh weights" and "5 steps" in run["lineage"][1]
+    by_name = {panel["name"]: panel for panel in data["panels"]}
+    assert by_name["length"]["columns"] == ["completion_length", "completion_length_max"]
+    assert by_name["parts"]["columns"] == ["reward/correct"] and by_name["gap"]["log"]
+    assert not by_name["novel-metric"]["main"] and by_name["reward"]["main"]
+
+
+def test_seeds_and_differences(tmp_path):
+    made = [
+        write_run(tmp_path / f"lr{lr}-{seed}", seed=seed, lr=lr)
+        for lr in (1e-3, 1e-4)
+        for seed in (0, 1)
+    ]
+    data = collect.gather(made)
+    assert [run["group"] for run in data["runs"]] == [0, 0, 1, 1]
+    assert data["groups"] == ["learning_rate 0.001", "learning_rate 0.0001"]
+    assert data["runs"][0]["name"] == "lr0.001-0"
+
+
+def test_names_and_lineage_of_runs_with_a_parent(tmp_path):
+    first = write_run(tmp_path / "run")
+    (tmp_path / "later").mkdir()
+    second = write_run(tmp_path / "later" / "run", seed=1)
+    saved = json.loads((second / "config.json").read_text())
+    saved["config"]["model"] = str(first)
+    (second / "config.json").write_text(json.dumps(saved))
+    one, two = collect.gather([first, second])["runs"]
+    assert one["name"].endswith("/run") and two["name"] == "later/run"
+    assert two["lineage"][: len(one["lineage"])] == one["lineage"]
+    assert str(first) in two["lineage"][len(one["lineage"])]
+
+
+def test_long_runs_are_averaged(tmp_path, monkeypatch):
+    monkeypatch.setattr(collect, "POINTS", 10)
+    (run,) = collect.gather([write_run(tmp_path / "run", steps=45)])["runs"]
+    curve = run["series"]["reward/mean"]
+    assert len(curve["step"]) == len(curve["value"]) == 10
+    np.testing.assert_allclose(np.array(curve["step"]) / 45, curve["value"], rtol=1e-5)
+
+
+def test_too_many_completions_are_left_out_by_groups(tmp_path, monkeypatch):
+    rows = [rollout(s, f"p{s}", "1234", float(i)) for s in range(1, 21) for i in range(4)]
+    path = write_run(tmp_path / "run", rollouts=rows)
+    monkeypatch.setattr(collect, "ROLLOUT_BYTES", 4000)
+    data = collect.gather([path])
+    kept = data["rollouts"]
+    assert 0 < len(kept) < len(rows) and len(kept) + data["left_out"] == len(rows)
+    steps = [row["step"] for row in kept]
+    assert all(steps.count(step) == 4 for step in steps) and {1, 20} <= set(steps)
+
+
+def test_what_cannot_be_reported_is_refused(tmp_path, capsys):
+    with pytest.raises(ValueError, match="needs a run"):
+        report.write([], tmp_path / "report.html")
+    assert report.main([str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_a_run_that_has_only_begun(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"config": {"steps": 3}}))
+    assert report.main([str(tmp_path / "run")]) == 0
+    assert "</html>" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_ends_the_element_that_holds_it(text):
+    embedded = report.embed({"text": text, "number": float("nan")})
+    assert "<" not in embedded
+    assert json.loads(embedded) == {"text": text.replace("\ud800", "?"), "number": None}
+
+
+def test_pictures(tmp_path):
+    runs = [write_run(tmp_path / f"seed{seed}", seed=seed, steps=3) for seed in (0, 1)]
+    for path in runs:
+        row = json.loads((path / "metrics.jsonl").read_text().splitlines()[1])
+        kept = {name: row[name] for name in ("step", "reward/mean", "logp_gap")}
+        (path / "metrics.jsonl").write_text(json.dumps(kept) + "\n")
+    html, *pictures = report.write(runs, tmp_path / "out" / "r.html", png=True)
+    assert html == tmp_path / "out" / "r.html"
+    assert {path.name for path in pictures} == {"overview.png", "reward.png", "gap.png"}
+    for path in pictures:
+        head = path.read_bytes()[:24]
+        assert head[:8] == b"\x89PNG\r\n\x1a\n" and min(struct.unpack(">II", head[16:])) > 400
+
+
+# ---- the page in a browser
+
+
+@pytest.fixture(scope="module")
+def page():
+    if browser.CHROMIUM is None:
+        pytest.skip("no Chromium here; on Debian: apt-get install chromium")
+    with browser.chromium() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
+    """Two seeds and another learning rate; hostile and harmless completions."""
+    folder = tmp_path_factory.mktemp("report")
+    rows = [rollout(10, "3+4", text, reward) for text, reward in (("7", 1.0), ("8", 0.0))]
+    rows += [rollout(20, "3+4", "7", 1.0), rollout(20, "1+1", "99999", 0.0)]
+    rows += [rollout(30, f"evil{i}", text, 0.0, [text]) for i, text in enumerate(HOSTILE)]
+    rows += [rollout(40, "5+5", "?", None, error="timeout: no score after 5 s")]
+    evals = [{k: v for k, v in rows[0].items() if k in _EVAL} | {"step": 40}]
+    ends = {"before": FIGURES, "after": FIGURES | {"pass@1": 0.75}}
+    runs = [
+        write_run(folder / "a", rollouts=rows, evals=evals, seconds=60.0, eval=ends),
+        write_run(folder / "b", seed=1),
+        write_run(folder / "c", lr=1e-4),
+    ]
+    return report.write(runs, folder / "report.html")[0]
+
+
+_EVAL = ("problem", "prompt", "answer", "completion", "reward", "parts", "error")
+
+
+@pytest.mark.browser
+def test_the_page_draws_and_its_controls_work(page, written, tmp_path):
+    page.open(written)
+    charts = page.js("document.querySelectorAll('#main-charts svg path.line').length")
+    assert charts >= 20
+    assert page.js("document.querySelectorAll('#main-charts path.band').length") > 5
+    label = page.js("document.querySelector('[data-panel=reward] svg').getAttribute('aria-label')")
+    # Seeds 0 and 1 end at 1 and 2.
+    assert "learning_rate 0.001 (2 seeds) from 0.525 to 1.5" in label
+    page.select("#seeds", "")
+    assert page.js("document.querySelectorAll('#legend button').length") == 3
+    page.click("#legend button")
+    assert page.js("document.querySelector('#legend button').ariaPressed") == "false"
+    page.select("#axis", "tokens")
+    assert "4000" in page.js("document.querySelector('[data-panel=reward] svg').textContent")
+    page.js("document.querySelector('#smooth').value = 0.9")
+    page.js("document.querySelector('#smooth').dispatchEvent(new Event('input'))")
+    assert page.js("document.querySelectorAll('path.raw').length") > 0
+    page.js("document.querySelector('#more > summary').click()")
+    page.until("document.querySelectorAll('#more-charts path.line').length > 0")
+    rows = "[...document.querySelectorAll('#settings tbody tr')].map((r) => r.cells[0].textContent)"
+    assert page.js(rows) == ["seed", "optimizer.learning_rate"]
+    page.select("#which", "all")
+    assert "warm_start.steps" in page.js(rows)
+    assert "first step" in page.js("document.querySelector('#phases').textContent")
+    assert "abc" in page.js("document.querySelector('#origins').textContent")
+    page.select("#theme", "dark")
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert page.js(background) == "rgb(20, 23, 26)"
+    assert page.screenshot(tmp_path / "dark.png")[:4] == b"\x89PNG"
+    assert (page.errors, page.requests) == ([], [])
+
+
+@pytest.mark.browser
+def test_filter_and_shading(page, written):
+    page.open(written)
+    count = "document.querySelector('#count').textContent"
+    total = 5 + len(HOSTILE) + 1
+    assert page.js(count) == f"{total} of {total}"
+    shaded = "document.querySelector('.answer.chosen .token').style.backgroundColor"
+    assert "--plus" in page.js(shaded)  # advantage 1.5
+    page.click("#list .row:nth-of-type(3)")
+    assert "--minus" in page.js(shaded)
+    page.select("#shade", "source")
+    assert "--amount" in page.js(shaded)
+    page.select("#shade", "entropy")
+    assert page.js(shaded) == ""
+    page.type("#search", "1+1")
+    page.until(f"{count} === '1 of {total}'")
+    page.click("#clear")
+    page.until(f"{count} === '{total} of {total}'")
+    page.select("#verdict", "error")
+    assert page.js(count) == f"1 of {total}"
+    assert "timeout: no score" in page.js("document.querySelector('#detail').textContent")
+    page.click("#clear")
+    for field, text, left in (
+        ("step-to", "10", 2),
+        ("reward-from", "0.5", 1),
+        ("length-from", "2", 0),
+    ):
+        page.type(f"#{field}", text)
+        page.until(f"{count} === '{left} of {total}'")
+    assert "No completion passes" in page.js("document.querySelector('#detail').textContent")
+    page.click("#clear")
+    page.select("#kind", "evals")
+    assert page.js(count) == f"1 of {total}"
+    assert page.errors == []
+
+
+@pytest.mark.browser
+def test_the_keyboard_is_enough(page, written):
+    page.open(written)
+    page.js("document.querySelector('[data-panel=reward] svg').focus()")
+    page.press("ArrowRight")
+    assert "step 1" in page.js("document.querySelector('[data-panel=reward] .tip').textContent")
+    page.press("ArrowRight")
+    assert "step 2" in page.js("document.querySelector('[data-panel=reward] .tip').textContent")
+    page.js("document.querySelector('#list').focus()")
+    page.press("ArrowDown")
+    assert (
+        page.js("document.querySelector('#list').getAttribute('aria-activedescendant')") == "row-1"
+    )
+    page.js("document.querySelector('.answer .block[tabindex]').focus()")
+    page.press("ArrowRight")
+    status = page.js("document.querySelector('.status').textContent")
+    assert "token 1 of 1" in status and "log-prob -0.1 (90.48%)" in status
+    page.js("document.activeElement.blur(); document.body.focus()")
+    seen = set()
+    for _ in range(60):
+        page.press("Tab")
+        seen.add(page.js("document.activeElement.id || document.activeElement.tagName"))
+    assert {"axis", "smooth", "seeds", "kind", "search", "shade", "list", "detail", "svg"} <= seen
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_hostile_completions_do_no_harm(page, written, number):
+    if number == 0:
+        page.open(written)
+    page.type("#search", f"evil{number}=")
+    page.until("document.querySelector('#count').textContent.startsWith('1 of')")
+    detail = "document.querySelector('#detail')"
+    text = page.js(f"{detail}.querySelector('.answer .block').textContent")
+    shown = HOSTILE[number].replace(ESC, "␛").replace(chr(7), "␇").replace("\x00", "␀")
+    assert text[:15] == shown[:15] or text.startswith("⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+200F⟩")
+    assert not any(c in text for c in f"{ESC}\x00\x85‮⁦​\u2028")
+    if len(shown) > 20_000:
+        assert len(text) < 21_000 and "980,000 further characters" in text
+    assert page.js("window.hit === undefined")
+    allowed = "document.querySelectorAll('script').length"
+    assert (
+        page.js(allowed) == 2 and page.js(f"{detail}.querySelectorAll('img, script').length") == 0
+    )
+    # Nothing spills out of its box, nor reorders what stands around it.
+    assert page.js("document.documentElement.scrollWidth <= innerWidth")
+    assert (page.errors, page.requests) == ([], [])
+
+
+@pytest.mark.browser
+def test_ten_thousand_rollouts_do_not_stall(page, tmp_path):
+    rows = [
+        rollout(1 + n // 50, f"{n // 5}+1", f"{n} is the sum", float(n % 2), [f"{n}", " is", " it"])
+        for n in range(10_000)
+    ]
+    path = report.write([write_run(tmp_path / "run", rollouts=rows, steps=3)], tmp_path / "r.html")
+    page.open(path[0])
+    assert page.js("document.querySelector('#count').textContent") == "10,000 of 10,000"
+    assert page.js("document.querySelectorAll('.row').length") < 60
+    # A keystroke's work, and a jump to the end: each well under the second at which people wait.
+    filtered = """(async () => {
+      const start = performance.now();
+      document.querySelector('#order').value = '-reward';
+      document.querySelector('#order').dispatchEvent(new Event('change'));
+      document.querySelector('#list').scrollTop = 1e9;
+      await new Promise(requestAnimationFrame);
+      await new Promise(requestAnimationFrame);
+      return performance.now() - start;
+    })()"""
+    assert page.js(filtered) < 2000
+    page.until("document.querySelector('.row:last-child').textContent.includes('9998 is the')")
+    page.type("#search", "9998 is")
+    page.until("document.querySelector('#count').textContent === '1 of 10,000'")
+    assert page.errors == []
