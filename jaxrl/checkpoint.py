@@ -61,6 +61,8 @@ def steps(directory: Path) -> list[int]:
 
 def commit(saved: Path, facts: Mapping[str, Any]) -> None:
     """Make what is in `saved` a checkpoint: sync every file, then write the manifest."""
+    for file in _files(saved):
+        _sync(file)
     files = {str(file.relative_to(saved)): _measure(file) for file in _files(saved)}
     body = {"schema": SCHEMA, "time": time(), "files": files, **facts}
     write_json(saved / _MANIFEST, {"sha256": _digest(body), "body": body})
@@ -138,10 +140,14 @@ def set_aside(directory: Path, after: int | None) -> None:
 def restore(directory: Path, step: int, like: TrainState) -> Saved:
     """The checkpoint of `step`, laid out as `like`, a `TrainState` of sharded shapes.
 
+    Args:
+      directory: of the run.
+      step: one that `newest` or `require` has found sound.
+      like: the mesh may be another than the one it was saved from.
+
     Raises:
-      ValueError: there is no such checkpoint, it is damaged, or it is of another model.
+      ValueError: it is of another model or optimizer.
     """
-    require(directory, step)
     saved = path(directory, step)
     with ocp.Checkpointer(_handler()) as checkpointer:
         try:
@@ -396,7 +402,6 @@ def _files(saved: Path) -> Iterable[Path]:
 
 def _measure(file: Path) -> dict[str, Any]:
     with file.open("rb") as stream:
-        os.fsync(stream.fileno())
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
         return {"bytes": stream.tell(), "sha256": digest}
 
