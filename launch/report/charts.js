@@ -107,7 +107,9 @@ function chart(panel) {
     const scale = panel.log ? Math.log10 : (v) => v;
     const ys = all.flatMap((p) => [p.y, p.low, p.high, p.bottom, p.top]).filter((v) => v != null && (!panel.log || v > 0));
     let low = Math.min(...ys.map(scale)), high = Math.max(...ys.map(scale));
-    const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 0.5;
+    const span = high - low;
+    // What varies by rounding alone is drawn as the constant it is.
+    const room = span > 1e-9 * Math.max(Math.abs(low), Math.abs(high)) ? 0.06 * span : 0.1 * Math.abs(high) || 0.5;
     // A quantity that is never negative is not drawn as if it could be.
     [low, high] = [!panel.log && low >= 0 ? Math.max(0, low - room) : low - room, high + room];
     const right = Math.max(...all.map((p) => p.x)), left = Math.min(0, ...all.map((p) => p.x));

@@ -333,8 +333,8 @@ def test_hostile_completions_do_no_harm(page, written, number):
     if number == 0:
         page.open(written)
     page.type("#search", f"evil{number}=")
-    page.until("document.querySelector('#count').textContent.startsWith('1 of')")
     detail = "document.querySelector('#detail')"
+    page.until(f"{detail}.querySelector('h3').textContent.endsWith('evil{number}')")
     text = page.js(f"{detail}.querySelector('.answer .block').textContent")
     shown = HOSTILE[number].replace(ESC, "␛").replace(chr(7), "␇").replace("\x00", "␀")
     assert text[:15] == shown[:15] or text.startswith("⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+200F⟩")
