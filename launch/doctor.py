@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from data import sandbox
@@ -46,13 +47,13 @@ def main(argv: list[str]) -> int:
         table.add_row(name, *_version(name))
     for extra, modules in EXTRAS.items():
         absent = [m for m in modules if importlib.util.find_spec(m) is None]
-        remedy = f"pip install 'jaxrl[{extra}]'" if absent else ""
+        remedy = f"pip install -e '.[{extra}]'" if absent else ""
         state = f"missing {', '.join(absent)}" if absent else "there"
-        table.add_row(f"extra {extra}", state, remedy)
+        table.add_row(f"extra {extra}", state, escape(remedy))
     for name, packaged in catalog.PACKAGED.items():
         there = all(importlib.util.find_spec(package) for package, _ in packaged.parts)
         state = "there" if there else "missing"
-        table.add_row(f"model {name}", state, "" if there else packaged.remedy)
+        table.add_row(f"model {name}", state, "" if there else escape(packaged.remedy))
     console.print(table)
     return 0
 

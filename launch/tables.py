@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from jaxrl import config as configs
@@ -58,6 +59,6 @@ def _print(rows: list[dict[str, Any]], columns: tuple[str, ...], argv: list[str]
         return 0
     table = Table(*columns, row_styles=("", "dim"))
     for row in rows:
-        table.add_row(*(str(row[column]) for column in columns))
+        table.add_row(*(escape(str(row[column])) for column in columns))
     Console().print(table)
     return 0
