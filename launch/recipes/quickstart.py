@@ -1,7 +1,7 @@
 """GRPO breaks a bad habit, from nothing, in two minutes on a laptop.
 
 A transformer of under a million parameters learns two-digit sums from a sloppy pupil, who forgets
-to carry in 75% of the solutions, and imitates the habit. Then only a verifier speaks: for each
+to carry in 65% of the solutions, and imitates the habit. Then only a verifier speaks: for each
 prompt sample a group of completions, and raise the log-probability of each by how much its reward
 exceeds the group's mean, in units of the group's spread (GRPO: Shao et al. 2024, "DeepSeekMath"),
 
@@ -20,10 +20,10 @@ def config() -> Config:
     """The recipe."""
     return Config(
         recipe="quickstart",
-        steps=200,
+        steps=320,
         model="fresh",
         task="arithmetic",
-        task_args={"digits": 2, "operators": "+", "slips": 0.75},
+        task_args={"digits": 2, "operators": "+", "slips": 0.65},
         warm_start=WarmStartConfig(steps=400, batch_size=128, learning_rate=2e-3),
         rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=16, max_new_tokens=8),
         optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=5),
