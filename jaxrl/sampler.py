@@ -69,6 +69,9 @@ class Setup(NamedTuple):
     guide: Guide = Guide(processors.keep)
     text: Callable[[Sequence[int]], str] | None = None
     """Decodes tokens, for stop strings."""
+    lean: bool = False
+    """Leave out features while no live request asks for them. Faster, but what is left out is
+    compiled anew the first time."""
     hold: bool = False
     """Keep ended sequences in their slots until `extend` or `release`."""
 
@@ -262,7 +265,7 @@ def advance(
         min_live=jnp.int32(min(min_live, len(active))),
         args=setup.guide.args,
         process=setup.guide.process,
-        features=setup.features,
+        features=_needed(setup, [seats[i].request for i in active]),
         window=window,
     )
     live, length = (np.array(a) for a in jax.device_get((work.slots.live, work.slots.length)))
@@ -375,6 +378,16 @@ def refresh(setup: Setup, params: Params, work: Work) -> None:
     fresh = Work()
     submit(setup, fresh, again)
     work.slots, work.seats, work.queue = None, [], fresh.queue
+
+
+def _needed(setup: Setup, live: Sequence[Request]) -> Features:
+    """The features to decode with. What is left out keeps its place in the slots."""
+    full, asked = setup.features, features_of(live)
+    if not setup.lean:
+        return full
+    return dataclasses.replace(
+        asked, biases=full.biases if asked.biases else 0, top=full.top if asked.top else 0
+    )
 
 
 def _piece(setup: Setup) -> int:

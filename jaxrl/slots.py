@@ -348,6 +348,10 @@ def decode(
         def write(old: jax.Array, new: jax.Array) -> jax.Array:
             return old.at[at].set(new, mode="drop")
 
+        if features.top:
+            s = s.replace(
+                top_ids=write(s.top_ids, drawn.top_ids), top_logp=write(s.top_logp, drawn.top_logp)
+            )
         length = s.length + s.live
         ended = jnp.isin(drawn.token, stop_ids) | (length >= s.limit)
         return taken + 1, s.replace(
@@ -356,8 +360,6 @@ def decode(
             logp=write(s.logp, drawn.logp),
             entropy=write(s.entropy, drawn.entropy),
             version=write(s.version, version),
-            top_ids=write(s.top_ids, drawn.top_ids),
-            top_logp=write(s.top_logp, drawn.top_logp),
             length=length,
             live=s.live & ~ended,
         )
