@@ -35,6 +35,18 @@ def resume(completion: Completion) -> Request:
     return dataclasses.replace(c.request, prefix=prefix if len(c.tokens) else None)
 
 
+def for_training(completion: Completion) -> Completion:
+    """The completion as it is trained on: under its request's `scoring_prompt`, if it has one.
+
+    Log-probabilities stay those of the distribution that was sampled from, under the other prompt.
+    """
+    request = completion.request
+    if request.scoring_prompt is None:
+        return completion
+    request = dataclasses.replace(request, prompt=request.scoring_prompt, scoring_prompt=None)
+    return dataclasses.replace(completion, request=request)
+
+
 def start_of(request: Request) -> tuple[int, ...]:
     """The tokens that are read before any is sampled."""
     if request.prefix is None:

@@ -62,9 +62,10 @@ class Request:
     top_logprobs: int = 0
     """Record this many of the most likely tokens at each position."""
     prefix: Prefix | None = None
-    """The response starts with this; see `sampler.forced` and `sampler.resume`."""
+    """The response starts with this; see `requests.forced` and `requests.resume`."""
     scoring_prompt: tuple[int, ...] | None = None
-    """The prompt to train under, where it differs from the one sampled under."""
+    """The prompt to train under, where it differs from the one sampled under; see
+    `requests.for_training`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +119,10 @@ class Trajectory:
     """[N] bool: False where scoring failed, which keeps the sequence out of every statistic."""
     group_ids: jax.Array
     """[N] int32 in [0, number of groups): sequences of one prompt share a group."""
+    reward_parts: jax.Array | None = None
+    """[N, K] float32: the K named parts of each reward by name; None where there are none."""
+    proximal_logp: jax.Array | None = None
+    """[N, T] float32: under the policy before the first update on this batch."""
 
 
 @struct.dataclass

@@ -115,6 +115,18 @@ def test_prefix_forcing():
     np.testing.assert_array_equal(same.tokens[4:], done[9].tokens)
 
 
+def test_sample_under_one_prompt_train_under_another():
+    hinted = Request(1, (3, 5, 9, 9), 12, scoring_prompt=(3, 5))
+    done = oracle.run([hinted, dataclasses.replace(hinted, id=2, scoring_prompt=None)])
+    trained = requests.for_training(done[1])
+    assert trained.request.prompt == (3, 5)
+    np.testing.assert_array_equal(trained.tokens, done[1].tokens)
+    assert requests.for_training(done[2]) is done[2]
+    assert oracle.recorded_as_recomputed(list(done.values()), oracle.weights())
+    with pytest.raises(AssertionError):  # the record is of the prompt it was sampled under
+        oracle.recorded_as_recomputed([trained], oracle.weights())
+
+
 def test_long_prompts_are_read_in_pieces():
     rng = np.random.default_rng(4)
     items = [
