@@ -42,13 +42,7 @@ def load_run(directory: str | Path) -> Run:
       FileNotFoundError: `directory` holds no run.
     """
     directory = Path(directory)
-    path = directory / "config.json"
-    if not path.exists():
-        raise FileNotFoundError(
-            f"{directory} holds no run: there is no config.json in it; name a run directory, "
-            "such as runs/quickstart-seed0"
-        )
-    saved = json.loads(path.read_text())
+    saved = _saved(directory)
     summary = directory / "summary.json"
     return Run(
         directory=directory,
@@ -59,6 +53,25 @@ def load_run(directory: str | Path) -> Run:
         evals=table(completions(directory, "evals")),
         rollouts=table(completions(directory, "rollouts")),
     )
+
+
+def load_config(directory: str | Path) -> dict[str, Any]:
+    """The config of a run, nested.
+
+    Raises:
+      FileNotFoundError: `directory` holds no run.
+    """
+    return _saved(Path(directory))["config"]
+
+
+def _saved(directory: Path) -> dict[str, Any]:
+    path = directory / "config.json"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{directory} holds no run: there is no config.json in it; name a run directory, "
+            "such as runs/quickstart-seed0"
+        )
+    return json.loads(path.read_text())
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
