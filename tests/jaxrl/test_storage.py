@@ -1,0 +1,174 @@
+"""Storage that fails under a run: full, read-only, erring, gone, slow. Nothing saved is lost."""
+
+import errno
+import json
+import os
+import subprocess
+import threading
+
+import pytest
+
+from jaxrl import checkpoint, loop, metrics, rundir
+from jaxrl.config import CheckpointConfig
+from jaxrl.metrics import MetricsLog
+from tests.jaxrl import tiny
+from tests.jaxrl.test_checkpoint import equal, like, state
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 2 MB of its own."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a file system needs root")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def fill(disk):
+    """Write until the disk is full; the file to remove."""
+    ballast = disk / "ballast"
+    with pytest.raises(OSError, match="No space"), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return ballast
+
+
+def attempt(writer, step):
+    writer.save(step, state(step), {"step": step})
+    writer.wait()
+
+
+def test_full_disk(small_disk):
+    """ENOSPC: the save fails aloud and leaves nothing behind; with room again, the next works."""
+    notes = []
+    with checkpoint.Writer(small_disk, CheckpointConfig(), notes.append) as writer:
+        attempt(writer, 1)
+        ballast = fill(small_disk)
+        attempt(writer, 2)
+        assert writer.failures == 1 and writer.owed
+        assert "checkpoint of step 2 could not be saved" in notes[0]
+        assert "the newest is of step 1" in notes[0]
+        assert checkpoint.steps(small_disk) == [1] and not checkpoint.faults(
+            checkpoint.path(small_disk, 1)
+        )
+        with pytest.raises(OSError, match="step 3 could not be saved"):
+            writer.save_now(3, state(3), {})
+        ballast.unlink()
+        attempt(writer, 4)
+        assert not writer.owed
+    assert checkpoint.steps(small_disk) == [1, 4]
+    assert equal(checkpoint.restore(small_disk, 4, like()).state, state(4))
+
+
+def test_read_only(small_disk):
+    notes = []
+    with checkpoint.Writer(small_disk, CheckpointConfig(), notes.append) as writer:
+        attempt(writer, 1)
+        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+        attempt(writer, 2)
+        subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+        attempt(writer, 3)
+    assert len(notes) == 1 and writer.failures == 1
+    assert checkpoint.steps(small_disk) == [1, 3]
+    assert equal(checkpoint.restore(small_disk, 1, like()).state, state(1))
+
+
+def test_read_only_from_the_start(small_disk):
+    """Refused at once, with what to do."""
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(ValueError, match=r"cannot be written.*choose another with --run-dir"):
+        rundir.prepare(tiny.config(small_disk / "run"), print)
+
+
+def test_input_output_error(tmp_path, monkeypatch):
+    """EIO when the files are synced: what may not have reached the disk is not committed."""
+    notes = []
+
+    def fails(descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with checkpoint.Writer(tmp_path, CheckpointConfig(), notes.append) as writer:
+        attempt(writer, 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fails)
+            attempt(writer, 2)
+        assert checkpoint.steps(tmp_path) == [1] and "Input/output error" in notes[0]
+        attempt(writer, 3)
+    assert checkpoint.steps(tmp_path) == [1, 3]
+
+
+def test_vanished(tmp_path):
+    """The directory is gone, and comes back: what it held is still there."""
+    notes = []
+    with checkpoint.Writer(tmp_path, CheckpointConfig(), notes.append) as writer:
+        attempt(writer, 1)
+        checkpoint.root(tmp_path).rename(tmp_path / "elsewhere")
+        checkpoint.root(tmp_path).write_text("in its place")
+        attempt(writer, 2)
+        assert writer.failures == 1
+        checkpoint.root(tmp_path).unlink()
+        (tmp_path / "elsewhere").rename(checkpoint.root(tmp_path))
+        attempt(writer, 3)
+    assert checkpoint.steps(tmp_path) == [1, 3]
+
+
+def test_slow(tmp_path, monkeypatch):
+    """A save that outlasts the patience costs the next one its turn, not the run its time."""
+    notes, release, commit = [], threading.Event(), checkpoint.commit
+
+    def slow(saved, facts):
+        release.wait(60)
+        commit(saved, facts)
+
+    monkeypatch.setattr(checkpoint, "commit", slow)
+    config = CheckpointConfig(patience_seconds=0.1)
+    with checkpoint.Writer(tmp_path, config, notes.append) as writer:
+        writer.save(1, state(1), {})
+        writer.save(2, state(2), {})
+        assert "step 1 is still being saved, so step 2 is not" in notes[0] and writer.owed
+        release.set()
+        writer.save_now(3, state(3), {})
+    assert checkpoint.steps(tmp_path) == [1, 3]
+
+
+def test_metrics_wait_for_room(small_disk):
+    """Rows that did not fit are written, whole and in order, once there is room."""
+    notes = []
+    log = MetricsLog(small_disk, 0, notes.append)
+    log.write(1, {"loss": 1.0})
+    ballast = fill(small_disk)
+    for step in range(2, 200):
+        log.write(step, {"loss": float(step), "not": float("nan")})
+    assert any("metrics.jsonl could not be written" in note for note in notes)
+    ballast.unlink()
+    log.write(200, {"loss": 200.0})
+    log.close()
+    rows = metrics.read(small_disk)
+    assert [row["step"] for row in rows] == list(range(1, 201))
+    assert rows[5] == {"step": 6, "loss": 6.0, "not": None}
+
+
+def test_training_goes_on_where_storage_fails(small_disk):
+    """A disk full from step 2 to 4: the run trains on, loses no row, and ends saved."""
+    notes, ballast = [], []
+
+    def at(step, row):
+        if step == 2:
+            ballast.append(fill(small_disk))
+        if step == 4:
+            ballast.pop().unlink()
+
+    changes = {"checkpoint.every": 1, "checkpoint.keep": 1, "warm_start.steps": 0, "steps": 6}
+    run = small_disk / "run"
+    config = tiny.config(run, **changes, **{"eval.every": 0})
+    summary = loop.train(config, loop.Watch(step=at, note=notes.append))
+    assert summary["failed_saves"] >= 1
+    assert any("could not be saved" in note for note in notes)
+    assert [row["step"] for row in metrics.read(run)] == [1, 2, 3, 4, 5, 6]
+    assert checkpoint.steps(run)[-1] == 6 and not checkpoint.faults(checkpoint.path(run, 6))
+    assert json.loads((run / "summary.json").read_text())["steps"] == 6
