@@ -133,7 +133,7 @@ function chart(panel) {
       if (banded.length > 1) {
         drawing.append(svg("path", { class: `band f${color}`, d: path(banded, "top") + "L" + path([...banded].reverse(), "bottom").slice(1) + "Z" }));
       }
-      if (view.smooth && ps.length > 2 && !ps[0].low && !panel.log) drawing.append(svg("path", { class: `line raw s${color}`, d: path(ps, "raw") }));
+      if (view.smooth && ps.length > 2 && !ps[0].low && !banded.length && !panel.log) drawing.append(svg("path", { class: `line raw s${color}`, d: path(ps, "raw") }));
       drawing.append(svg("path", { class: `line s${color}`, d: path(ps, "y"), "stroke-dasharray": dash }));
       for (const p of ps.length <= 30 ? ps : []) {
         const x = toX(p.x);
