@@ -2,16 +2,16 @@
 
 `generate` samples a list of requests. Whoever needs more control (budgets, other weights halfway,
 turns of an environment, a server) drives the same machine by hand: `submit` requests to a `Work`,
-`advance` it as often as wanted, `extend` or `release` what is held, `unfinished` and `resume` what
-shall go on elsewhere. Nothing is compiled anew once each bucket has been seen.
+`advance` it as often as wanted, `extend` or `release` what is held, `unfinished` and
+`requests.resume` what shall go on elsewhere. Nothing is compiled anew once each bucket has been
+seen.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,93 +30,10 @@ from jaxrl.requests import (
 )
 from jaxrl.slots import Features, round_up
 from jaxrl.types import Completion, Params, Prefix, Request, Source
+from jaxrl.work import SamplerConfig, Seat, Setup, Work, find_stops, read_out
 from models.config import DecoderConfig
 
 _SMALLEST = 4  # slots; fewer decode no faster
-
-
-@dataclasses.dataclass(frozen=True)
-class SamplerConfig:
-    """How the sampler uses memory. None of it changes what is sampled."""
-
-    slots: int = 64
-    """Sequences decoded at once."""
-    prefill_rows: int = 8
-    """Prompts prefilled at once."""
-    prefill_piece: int = 256
-    """Most tokens of a prompt read in one pass; a longer one is read in pieces."""
-    chunk: int = 64
-    """Most tokens a slot advances between two looks from the host."""
-    bucket: int = 64
-    """Cache lengths and attention windows are rounded up to powers of two times this."""
-
-
-class Setup(NamedTuple):
-    """What stays the same from call to call on a `Work`."""
-
-    config: DecoderConfig
-    key: jax.Array
-    """Typed PRNG key."""
-    stop_ids: tuple[int, ...]
-    """Tokens that end a sequence, or a turn."""
-    max_prompt: int
-    """Longest prompt with its prefix."""
-    max_length: int
-    """Longest prompt with its response."""
-    sampler: SamplerConfig = SamplerConfig()
-    features: Features = Features()
-    """What requests may ask for, see `requests.features_of`."""
-    guide: Guide = Guide(processors.keep)
-    text: Callable[[Sequence[int]], str] | None = None
-    """Decodes tokens, for stop strings."""
-    lean: bool = False
-    """Leave out features while no live request asks for them. Faster, but what is left out is
-    compiled anew the first time."""
-    hold: bool = False
-    """Keep ended sequences in their slots until `extend` or `release`."""
-
-    @property
-    def models(self) -> slot.Models:
-        """All decoders, the policy first."""
-        return (self.config, *self.guide.models)
-
-    @property
-    def prompt_width(self) -> int:
-        """Width of prefilled caches."""
-        piece = self.sampler.prefill_piece
-        width = round_up(self.max_prompt, 16)
-        return width if width <= piece else round_up(width, piece)
-
-    @property
-    def capacity(self) -> int:
-        """Width of the slots' caches."""
-        return max(self.prompt_width, round_up(self.max_length, self.sampler.bucket))
-
-
-@dataclasses.dataclass
-class Seat:
-    """The host's view of one occupied slot."""
-
-    request: Request
-    length: int
-    turn: int
-    """Where the current turn of the policy starts."""
-    observed: list[tuple[int, int]] = dataclasses.field(default_factory=list)
-    """Spans of observations, as positions in the sequence."""
-    held: bool = False
-
-
-@dataclasses.dataclass
-class Work:
-    """Sequences under way, and requests that wait for a slot. `advance` and its like change it."""
-
-    slots: slot.SlotState | None = None
-    seats: list[Seat | None] = dataclasses.field(default_factory=list)
-    queue: deque[Request] = dataclasses.field(default_factory=deque)
-
-    def __bool__(self) -> bool:
-        """Whether anything is left to decode."""
-        return bool(self.queue) or any(s is not None and not s.held for s in self.seats)
 
 
 def generate(
@@ -272,12 +189,12 @@ def advance(
     before = [0 if s is None else s.length for s in seats]
     for i in active:
         seats[i].length = int(length[i])
-    stopped = _find_stops(setup, work, active, before)
+    stopped = find_stops(setup, work, active, before)
     if stopped:
         length[list(stopped)], live[list(stopped)] = list(stopped.values()), False
         work.slots = slot.settle(work.slots, length, live)
     ended = [i for i in active if not live[i]]
-    completions = _completions(setup, work, ended, stopped)
+    completions = read_out(setup, work, ended, stopped)
     for i in ended:
         seats[i].held = setup.hold
         if not setup.hold:
@@ -288,7 +205,7 @@ def advance(
 def unfinished(setup: Setup, work: Work) -> list[Completion]:
     """What stands in the slots, and requests that wait, each as far as it has come."""
     active = [i for i, s in enumerate(work.seats) if s is not None and not s.held]
-    started = _completions(setup, work, active, {})
+    started = read_out(setup, work, active, {})
     started = [dataclasses.replace(c, finished=False, stopped=False) for c in started]
     empty = np.zeros(0, np.float32)
     waiting = []
@@ -314,8 +231,9 @@ def release(work: Work, ids: Sequence[int]) -> None:
         work.slots = slot.settle(work.slots, length, live)
     for i in out:
         work.seats[i] = None
-    if any(r.id in gone for r in work.queue):
-        work.queue = deque(r for r in work.queue if r.id not in gone)
+    waiting = [r for r in work.queue if r.id not in gone]
+    work.queue.clear()
+    work.queue.extend(waiting)
 
 
 def extend(
@@ -452,69 +370,3 @@ def _admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
         others = np.flatnonzero(marks != Source.POLICY)
         turn = len(request.prompt) + (int(others[-1]) + 1 if len(others) else 0)
         work.seats[i] = Seat(request, given, turn)
-
-
-def _find_stops(setup: Setup, work: Work, active: list[int], before: list[int]) -> dict[int, int]:
-    """Slots whose turn completed a stop string, and the length at which it did."""
-    watched = [i for i in active if work.seats[i].request.stop]
-    if not watched:
-        return {}
-    tokens, found = jax.device_get(work.slots.tokens), {}
-    for i in watched:
-        seat = work.seats[i]
-
-        def complete(stop: int, i: int = i, seat: Seat = seat) -> bool:
-            text = setup.text(tokens[i, seat.turn : stop].tolist())
-            return any(string in text for string in seat.request.stop)
-
-        if complete(seat.length):
-            first = max(before[i], seat.turn) + 1
-            ends = range(first, seat.length)
-            found[i] = seat.length = next((n for n in ends if complete(n)), seat.length)
-    return found
-
-
-def _completions(
-    setup: Setup, work: Work, chosen: list[int], stopped: Mapping[int, int]
-) -> list[Completion]:
-    """What the slots `chosen` hold."""
-    if not chosen:
-        return []
-    s = work.slots
-    arrays = jax.device_get((s.tokens, s.logp, s.entropy, s.version, s.top_ids, s.top_logp))
-    return [_completion(setup, work.seats[i], [a[i] for a in arrays], i in stopped) for i in chosen]
-
-
-def _completion(setup: Setup, seat: Seat, arrays: list[np.ndarray], by_string: bool) -> Completion:
-    request, start = seat.request, len(seat.request.prompt)
-    tokens, logp, entropy, version, top_ids, top_logp = (
-        a[start : seat.length].copy() for a in arrays
-    )
-    source = np.zeros(len(tokens), np.int8)
-    for first, last in seat.observed:
-        source[first - start : last - start] = Source.OBSERVATION
-    given = 0
-    if request.prefix is not None:
-        given = len(request.prefix.tokens)
-        source[:given] = request.prefix.source
-    outside = source != Source.POLICY
-    outside[:given] = True
-    for array in (logp, entropy, version):
-        array[outside] = 0
-    top_ids[outside], top_logp[outside] = -1, 0
-    if request.prefix is not None:
-        p = request.prefix
-        logp[:given], entropy[:given], version[:given] = p.logp, p.entropy, p.version
-    by_token = len(tokens) > given and int(tokens[-1]) in setup.stop_ids
-    top = request.top_logprobs
-    return Completion(
-        request,
-        tokens,
-        logp,
-        entropy,
-        version,
-        stopped=by_token or by_string,
-        source=source,
-        top_ids=top_ids[:, :top] if top else None,
-        top_logp=top_logp[:, :top] if top else None,
-    )
