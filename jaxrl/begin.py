@@ -10,15 +10,18 @@ import optax
 
 from data import stream, tasks
 from data.types import Problem, Task
-from jaxrl import checkpoint, evaluate, objective, placement, policy
+from jaxrl import checkpoint, evaluate, objective, placement, policy, trainable
 from jaxrl import config as configs
 from jaxrl.checkpoint import Saved
 from jaxrl.config import Config
+from jaxrl.trainable import Part
 from jaxrl.types import Params, TrainState
 from jaxrl.warm_start import discard, warm_start
 from jaxrl.workshop import Workshop
+from models import lora
 
 Assess = Callable[[TrainState, int], dict[str, float]]
+_ADAPTERS = 3  # folded into the run's key, for the first values of adapters
 
 
 def check(config: Config) -> tuple[Task, list[Problem]]:
@@ -38,6 +41,7 @@ def check(config: Config) -> tuple[Task, list[Problem]]:
         stream.prompts(task, split="train", seed=config.seed, batch_size=config.rollout.prompts)
     )
     model, tokenizer = policy.describe(config)
+    trainable.part(model, config.lora, config.train)
     for problem in held_out + first:
         policy.encode_prompt(tokenizer, config.rollout, problem)
     total = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
@@ -52,13 +56,17 @@ def check(config: Config) -> tuple[Task, list[Problem]]:
 
 
 def begin(
-    shop: Workshop, optimize: optax.GradientTransformation, like: TrainState, assess: Assess
+    shop: Workshop,
+    optimize: optax.GradientTransformation,
+    like: TrainState,
+    assess: Assess,
+    part: Part,
 ) -> Saved:
     """The state to go on from; a first one is saved at once, so that nothing is done twice."""
     if shop.writer.step is not None:
         shop.watch.note(f"continuing {shop.directory} from step {shop.writer.step}")
         return checkpoint.restore(shop.directory, shop.writer.step, like)
-    saved = forked(shop, like) if shop.config.fork else fresh(shop, optimize, like, assess)
+    saved = forked(shop, like) if shop.config.fork else fresh(shop, optimize, like, assess, part)
     with shop.gate.closed():
         shop.writer.save(saved.step, saved.state, saved.host)
         shop.writer.wait()
@@ -68,12 +76,19 @@ def begin(
 
 
 def fresh(
-    shop: Workshop, optimize: optax.GradientTransformation, like: TrainState, assess: Assess
+    shop: Workshop,
+    optimize: optax.GradientTransformation,
+    like: TrainState,
+    assess: Assess,
+    part: Part,
 ) -> Saved:
-    """Step 0: the model's parameters after the warm start, measured."""
-    params = policy.create(shop.config, jax.sharding.get_mesh()).params
-    state = placement.fresh_state(warm_start(shop, params), optimize, like)
-    if shop.config.objective.kl_coef:
+    """Step 0: the model's parameters after the warm start, adapters on, measured."""
+    config = shop.config
+    params = warm_start(shop, policy.create(config, jax.sharding.get_mesh()).params)
+    key = jax.random.fold_in(jax.random.key(config.seed), _ADAPTERS)
+    params = trainable.attach(shop.actor.model, params, config.lora, key)
+    state = placement.fresh_state(params, optimize, like, part)
+    if keeps_reference(config):
         checkpoint.save_reference(shop.directory, state.params)
     before = assess(state, 0)
     count = len(shop.held_out)
@@ -97,7 +112,7 @@ def forked(shop: Workshop, like: TrainState) -> Saved:
     """
     source, step = fork_point(shop.config.fork)
     saved = checkpoint.restore(source, step, like)
-    if shop.config.objective.kl_coef:
+    if keeps_reference(shop.config):
         reference = checkpoint.load_reference(source, like.params)
         checkpoint.save_reference(shop.directory, reference or saved.state.params)
     shop.watch.note(f"forked from step {step} of {source}")
@@ -122,18 +137,25 @@ def fork_point(fork: str) -> tuple[Path, int]:
     return Path(run), newest
 
 
-def reference(shop: Workshop, like: TrainState) -> Params | None:
-    """The frozen reference policy, where the objective has one.
+def keeps_reference(config: Config) -> bool:
+    """Whether the run keeps a copy of the policy as it was: adapters leave theirs as it is."""
+    return bool(config.objective.kl_coef) and not config.lora.rank
+
+
+def reference(shop: Workshop, like: TrainState) -> Callable[[Params], Params] | None:
+    """The frozen reference policy given the current one, where the objective has one.
 
     Raises:
       ValueError: it is missing or damaged.
     """
     if not shop.config.objective.kl_coef:
         return None
+    if shop.config.lora.rank:
+        return lambda params: lora.detach(params)[1]
     params = checkpoint.load_reference(shop.directory, like.params)
     if params is None:
         raise ValueError(
             f"objective.kl_coef={shop.config.objective.kl_coef}, but {shop.directory}/reference is "
             "missing; restore it from a copy"
         )
-    return params
+    return lambda _: params

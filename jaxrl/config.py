@@ -13,6 +13,7 @@ from jaxrl.objective import ObjectiveConfig
 from jaxrl.optimizer import OptimizerConfig
 from jaxrl.packing import PackingConfig
 from jaxrl.sampler import SamplerConfig
+from models.lora import LoraConfig
 from models.remat import Remat
 
 T = TypeVar("T")
@@ -163,6 +164,10 @@ class Config:
     """Optimizer updates on each rollout batch, each over an equal share of its groups."""
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    lora: LoraConfig = LoraConfig(rank=0)
+    """Train low-rank adapters in place of the parameters: give it a rank."""
+    train: tuple[str, ...] = ()
+    """Paths of the parameters to train, such as layers/mlp/*; empty trains all."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Activations and sampling; parameters and optimizer state stay float32."""
     remat: Remat = "none"

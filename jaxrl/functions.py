@@ -52,6 +52,11 @@ def resolve(reference: str, args: Mapping[str, Any], given: set[str]) -> Callabl
     return function
 
 
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether the function has an argument of this name."""
+    return name in inspect.signature(function).parameters
+
+
 def call(function: Callable[..., Any], args: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
     """Call with the config's `args` and those of the `given` arrays that the function names."""
     wanted = inspect.signature(function).parameters

@@ -21,6 +21,7 @@ from jaxrl import (
     evaluate,
     guards,
     mesh,
+    objective,
     optimizer,
     placement,
     policy,
@@ -28,6 +29,7 @@ from jaxrl import (
     rollout_log,
     rundir,
     signals,
+    trainable,
 )
 from jaxrl.begin import begin, check, reference
 from jaxrl.config import Config
@@ -92,9 +94,10 @@ def _run(shop: Workshop, start: float) -> dict[str, Any]:
     )
     sampling_key = jax.random.fold_in(jax.random.key(config.seed), _SAMPLING)
     updates = config.steps * config.updates_per_batch
-    optimize = optimizer.make(config.optimizer, updates)
+    optimize = optimizer.make(config.optimizer, updates, actor.model)
     learning_rate = optimizer.learning_rate(config.optimizer, updates)
-    like = placement.abstract_state(actor.model, optimize)
+    trained = trainable.part(actor.model, config.lora, config.train)
+    like = placement.abstract_state(actor.model, optimize, config.lora, trained)
     update = make_update(
         actor.model,
         config.objective,
@@ -102,6 +105,7 @@ def _run(shop: Workshop, start: float) -> dict[str, Any]:
         temperature=config.rollout.temperature,
         max_new_tokens=config.rollout.max_new_tokens,
         remat=config.remat,
+        part=trained,
     )
     update = placement.settled(guards.guarded(update, config.guard), like)
     score = make_score(actor.model, temperature=config.rollout.temperature)
@@ -117,10 +121,10 @@ def _run(shop: Workshop, start: float) -> dict[str, Any]:
             evaluate.save(shop.directory, step, experience)
         return figures
 
-    _, state, host = begin(shop, optimize, like, assess)
+    _, state, host = begin(shop, optimize, like, assess, trained)
     if host["stream"] is not None:
         problems.set_state(host["stream"])
-    ref_params = reference(shop, like)
+    anchor = reference(shop, like)
     already = host["seconds"]
 
     log = MetricsLog(shop.directory, host["step"], note)
@@ -149,12 +153,18 @@ def _run(shop: Workshop, start: float) -> dict[str, Any]:
                 shop.heart.beat("train", step)
                 trajectory = rollout.as_trajectory(experience, config)
                 with timer("train"):
+                    if objective.needs_proximal(config.objective):
+                        packed, _ = placement.pack(trajectory, config)
+                        proximal = score(state.params, packed)
+                        trajectory = trajectory.replace(proximal_logp=proximal)
                     measured = []
                     for part in shares(trajectory, config.updates_per_batch):
-                        packed, cost = placement.pack(part, config)
-                        ref_logp = None if ref_params is None else score(ref_params, packed)
+                        keep = objective.worth_computing(config.objective, part)
+                        packed, cost = placement.pack(part, config, keep)
+                        ref_logp = score(anchor(state.params), packed) if anchor else None
                         state, metrics = update(state, part, packed, ref_logp)
                         measured.append(metrics)
+                        shown = packed if keep is None else placement.pack(part, config)[0]
                     metrics = combine(jax.device_get(measured))
                 metrics |= rollout.measure(experience) | cost
                 metrics["learning_rate"] = float(learning_rate(int(state.step) - 1))
@@ -176,7 +186,7 @@ def _run(shop: Workshop, start: float) -> dict[str, Any]:
                     continue
 
                 with timer("record"), best_effort("the rollouts", note):
-                    record(step, experience, part, packed, state.params)
+                    record(step, experience, part, shown, state.params)
                 host = host | {
                     "step": step,
                     "tokens": host["tokens"] + metrics["tokens"],

@@ -1,7 +1,8 @@
 """What is minimised: a policy term, a divergence to a reference, an entropy bonus.
 
 Each term is a per-token array from `losses`; `aggregate` reduces it over the denominator of the
-whole batch, so micro-batches add up to exactly the loss of the batch.
+whole batch, so micro-batches add up to exactly the loss of the batch. A policy objective that looks
+at other sequences of a group is computed on the whole batch at once, see `couples`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl import functions
 from jaxrl.types import Trajectory
@@ -17,9 +19,11 @@ from losses import aggregate, masking
 
 _ARRAYS = {
     "logp", "behavior_logp", "ref_logp", "advantages", "mask", "entropy", "rewards", "group_ids",
-    "version_gap",
+    "version_gap", "proximal_logp",
 }  # fmt: skip
-_REWARD_ARRAYS = {"rewards", "group_ids", "num_groups", "valid", "mask", "lengths"}
+_REWARD_ARRAYS = {
+    "rewards", "reward_parts", "group_ids", "num_groups", "valid", "mask", "lengths",
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +46,9 @@ class ObjectiveConfig:
     """Estimator of that divergence, as module:function."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
+    skip_zero_advantages: bool = False
+    """Compute nothing for sequences of advantage 0: the same update, if each term is a multiple of
+    the advantage."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +62,8 @@ class Whole:
     denominator: jax.Array
     prompt_tokens: jax.Array
     """[N] float32, action tokens of each group."""
+    tokens: jax.Array
+    """How many action tokens are computed, over which metrics are means."""
 
 
 jax.tree_util.register_dataclass(Whole)
@@ -69,23 +78,51 @@ def check(config: ObjectiveConfig) -> None:
         hint = functions.nearest(config.aggregation, list(aggregate.MODES))
         raise ValueError(f"objective.aggregation={config.aggregation!r} is unknown; {hint}")
 
+    if config.skip_zero_advantages and (config.kl_coef or config.entropy_coef):
+        raise ValueError(
+            "objective.skip_zero_advantages with a kl_coef or entropy_coef would leave those terms "
+            "out as well; set it to False, or both coefficients to 0"
+        )
 
-def whole_batch(config: ObjectiveConfig, batch: Trajectory, max_new_tokens: int) -> Whole:
-    """Advantages and denominators, from all N sequences at once."""
-    count = batch.tokens.shape[0]
+
+def couples(config: ObjectiveConfig) -> bool:
+    """Whether a sequence's loss depends on the log-probabilities of others in its group."""
+    function = functions.resolve(config.policy, config.policy_args, _ARRAYS)
+    return functions.takes(function, "group_ids")
+
+
+def needs_proximal(config: ObjectiveConfig) -> bool:
+    """Whether the policy objective asks for the log-probabilities before the first update."""
+    function = functions.resolve(config.policy, config.policy_args, _ARRAYS)
+    return functions.takes(function, "proximal_logp")
+
+
+def worth_computing(config: ObjectiveConfig, batch: Trajectory) -> np.ndarray | None:
+    """[N] bool, the sequences that the update depends on; None: compute all."""
+    if not config.skip_zero_advantages:
+        return None
+    advantages = np.asarray(_advantages(config, batch))
+    return np.asarray(batch.valid) & np.any(advantages != 0, axis=-1)
+
+
+def whole_batch(
+    config: ObjectiveConfig,
+    batch: Trajectory,
+    max_new_tokens: int,
+    computed: jax.Array | bool = True,
+) -> Whole:
+    """Advantages and denominators, from all N sequences at once.
+
+    Args:
+      config: the terms.
+      batch: all N sequences.
+      max_new_tokens: the completion budget, for aggregation modes that divide by it.
+      computed: [N, T] bool, the actions that have a log-probability.
+    """
     mask = batch.action_mask & batch.valid[:, None]
-    given = {
-        "rewards": batch.rewards,
-        "group_ids": batch.group_ids,
-        "num_groups": count,
-        "valid": batch.valid,
-        "mask": mask,
-        "lengths": jnp.sum(mask, axis=-1),
-    }
-    function = functions.resolve(config.advantage, config.advantage_args, set(given))
-    advantages = functions.call(function, config.advantage_args, given)
+    count = batch.tokens.shape[0]
     return Whole(
-        advantages=advantages[:, None] if advantages.ndim == 1 else advantages,
+        advantages=_advantages(config, batch),
         mask=mask,
         denominator=aggregate.denominator(
             mask,
@@ -95,7 +132,26 @@ def whole_batch(config: ObjectiveConfig, batch: Trajectory, max_new_tokens: int)
             num_groups=count,
         ),
         prompt_tokens=aggregate.prompt_tokens(mask, batch.group_ids, count),
+        tokens=jnp.sum(mask & computed),
     )
+
+
+def _advantages(config: ObjectiveConfig, batch: Trajectory) -> jax.Array:
+    """[N, 1], or [N, T] from a function that gives each token its own."""
+    mask = batch.action_mask & batch.valid[:, None]
+    given = {
+        "rewards": batch.rewards,
+        "group_ids": batch.group_ids,
+        "num_groups": batch.tokens.shape[0],
+        "valid": batch.valid,
+        "mask": mask,
+        "lengths": jnp.sum(mask, axis=-1),
+    }
+    if batch.reward_parts is not None:
+        given["reward_parts"] = batch.reward_parts
+    function = functions.resolve(config.advantage, config.advantage_args, set(given))
+    advantages = functions.call(function, config.advantage_args, given)
+    return advantages[:, None] if advantages.ndim == 1 else advantages
 
 
 def objective(
@@ -130,6 +186,7 @@ def objective(
         ref_logp=ref_logp,
         entropy=entropy,
         advantages=whole.advantages,
+        proximal_logp=batch.proximal_logp,
     )
     given |= {
         "mask": mask,
@@ -148,7 +205,7 @@ def objective(
             prompt_tokens=whole.prompt_tokens,
         )
 
-    tokens = jnp.maximum(jnp.sum(whole.mask), 1)
+    tokens = jnp.maximum(whole.tokens, 1)
     function = functions.resolve(config.policy, config.policy_args, set(given))
     per_token, details = functions.call(function, config.policy_args, given)
     loss = reduce(per_token)

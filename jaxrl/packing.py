@@ -41,8 +41,9 @@ class _Tree:
     size: int
 
 
-def _trees(trajectory: Trajectory, length: np.ndarray, row_length: int) -> list[_Tree]:
-    tokens, mask = np.asarray(trajectory.tokens), np.asarray(trajectory.action_mask)
+def _trees(
+    tokens: np.ndarray, mask: np.ndarray, length: np.ndarray, row_length: int
+) -> list[_Tree]:
     trees: list[_Tree] = []
     open_tree: dict[bytes, _Tree] = {}
     for n in range(len(tokens)):
@@ -83,7 +84,11 @@ def _fill(trees: Sequence[_Tree], row_length: int) -> list[list[_Tree]]:
 
 
 def pack(
-    trajectory: Trajectory, config: PackingConfig, *, row_multiple: int = 1
+    trajectory: Trajectory,
+    config: PackingConfig,
+    *,
+    row_multiple: int = 1,
+    keep: np.ndarray | None = None,
 ) -> tuple[Packed, dict[str, float]]:
     """Lay trajectories out as packed micro-batches.
 
@@ -91,6 +96,7 @@ def pack(
       trajectory: N sequences, as NumPy arrays on the host.
       config: shapes.
       row_multiple: rows of a micro-batch are a multiple of this (the mesh's batch shards).
+      keep: [N] bool, sequences to compute; None computes all.
 
     Returns:
       The packed input, and what it cost: `padding_share` of the tokens computed, and
@@ -101,6 +107,8 @@ def pack(
     """
     tokens, mask = np.asarray(trajectory.tokens), np.asarray(trajectory.action_mask)
     count, width = tokens.shape
+    if keep is not None:
+        mask = mask & keep[:, None]
     length = np.where(mask.any(axis=1), width - np.argmax(mask[:, ::-1], axis=1), 0)
     longest = max(int(length.max()), 1)
     row_length = config.row_length or round_up(2 * longest, config.bucket)
@@ -109,7 +117,7 @@ def pack(
             f"packing.row_length={row_length} is shorter than a sequence of {longest} tokens; "
             "raise it, or set it to 0"
         )
-    rows = _fill(_trees(trajectory, length, row_length), row_length)
+    rows = _fill(_trees(tokens, mask, length, row_length), row_length)
     per_micro = min(count, max(1, config.micro_batch_tokens // row_length))
     per_micro += -per_micro % row_multiple
     used = -(-len(rows) // per_micro)

@@ -6,45 +6,59 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 
-from jaxrl import mesh, packing
+from jaxrl import mesh, packing, trainable
 from jaxrl.config import Config
 from jaxrl.train_step import init_state
+from jaxrl.trainable import WHOLE, Part
 from jaxrl.types import Packed, Params, TrainState, Trajectory
-from models import decoder
 from models.config import DecoderConfig
+from models.lora import LoraConfig
 
 
-def pack(batch: Trajectory, config: Config) -> tuple[Packed, dict[str, float]]:
-    """Packed micro-batches on the mesh, rows split over its batch axes, and what packing cost."""
+def pack(
+    batch: Trajectory, config: Config, keep: np.ndarray | None = None
+) -> tuple[Packed, dict[str, float]]:
+    """Packed micro-batches on the mesh, rows split over its batch axes, and what packing cost.
+
+    Args:
+      batch: N sequences.
+      config: of the run.
+      keep: [N] bool, the sequences to compute; None computes all.
+    """
     the_mesh = jax.sharding.get_mesh()
-    packed, cost = packing.pack(batch, config.packing, row_multiple=mesh.batch_shards(the_mesh))
+    packed, cost = packing.pack(
+        batch, config.packing, row_multiple=mesh.batch_shards(the_mesh), keep=keep
+    )
     everywhere, split = mesh.replicated(the_mesh), mesh.rows(the_mesh)
     where = Packed(split, split, split, split, split, everywhere, everywhere)
     return jax.device_put(packed, where), cost
 
 
-def abstract_state(model: DecoderConfig, optimize: optax.GradientTransformation) -> TrainState:
-    """Shapes and shardings of the train state: moments lie where their parameters lie."""
-    the_mesh = jax.sharding.get_mesh()
-    shapes = jax.eval_shape(lambda p: init_state(p, optimize), decoder.abstract(model)[0])
-    where = mesh.param_shardings(model, the_mesh)
-    everywhere = mesh.replicated(the_mesh)
+def abstract_state(
+    model: DecoderConfig,
+    optimize: optax.GradientTransformation,
+    adapters: LoraConfig = LoraConfig(rank=0),
+    part: Part = WHOLE,
+) -> TrainState:
+    """Shapes and shardings of the train state: moments lie where their parameters do."""
+    params = trainable.abstract(model, adapters)
+    shapes = jax.eval_shape(lambda p: init_state(p, optimize, part), params)
+    everywhere = mesh.replicated(jax.sharding.get_mesh())
+    flat = jax.tree_util.tree_leaves_with_path(part.split(params)[0])
+    lies = {tuple(k.key for k in path): leaf for path, leaf in flat}
 
-    def place(shape: jax.ShapeDtypeStruct, sharding: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
+    def place(path: tuple[Any, ...], shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        names = tuple(k.key for k in path if isinstance(k, jax.tree_util.DictKey))
+        like = next((lies[names[i:]] for i in range(len(names)) if names[i:] in lies), None)
+        # a factored moment has fewer axes than its parameter, and is small
+        where = like.sharding if like and like.shape == shape.shape else everywhere
+        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where)
 
-    opt_state = optax.tree.map_params(
-        optimize,
-        place,
-        shapes.opt_state,
-        where,
-        transform_non_params=lambda s: place(s, everywhere),
-    )
-    return TrainState(
-        jax.tree.map(place, shapes.params, where), opt_state, place(shapes.step, everywhere)
-    )
+    rest = jax.tree_util.tree_map_with_path(place, shapes.replace(params=None))
+    return rest.replace(params=params)
 
 
 def shardings(like: Any) -> Any:
@@ -53,10 +67,13 @@ def shardings(like: Any) -> Any:
 
 
 def fresh_state(
-    params: Params, optimize: optax.GradientTransformation, like: TrainState
+    params: Params,
+    optimize: optax.GradientTransformation,
+    like: TrainState,
+    part: Part = WHOLE,
 ) -> TrainState:
     """A state at step 0, laid out as `like`: a run and its continuation compile one program."""
-    return jax.device_put(init_state(params, optimize), shardings(like))
+    return jax.device_put(init_state(params, optimize, part), shardings(like))
 
 
 def settled(update: Callable[..., Any], like: TrainState) -> Callable[..., Any]:

@@ -13,12 +13,12 @@ from jax.sharding import Mesh
 
 from data import tasks, tokenizers
 from data.types import Problem
-from jaxrl import checkpoint
+from jaxrl import checkpoint, trainable
 from jaxrl import config as configs
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.mesh import param_shardings
 from jaxrl.types import Params
-from models import catalog, decoder
+from models import catalog, decoder, lora
 from models import load as weights
 from models.config import DecoderConfig
 
@@ -65,12 +65,10 @@ def create(config: Config, mesh: Mesh) -> Policy:
     model, tokenizer = describe(config)
     shardings = param_shardings(model, mesh)
     if is_run(config.model):
-        shapes = jax.tree.map(
-            lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
-            decoder.abstract(model)[0],
-            shardings,
-        )
-        params, _ = checkpoint.restore_params(Path(config.model), shapes)
+        adapters = configs.load(Path(config.model) / "config.json").lora
+        with jax.set_mesh(mesh):
+            shapes = trainable.abstract(model, adapters)
+        params = lora.fold(checkpoint.restore_params(Path(config.model), shapes)[0])
     elif config.model == "fresh":
         make = jax.jit(functools.partial(decoder.init, model), out_shardings=shardings)
         params = make(jax.random.fold_in(jax.random.key(config.seed), 0))
@@ -99,8 +97,8 @@ def is_run(path: str) -> bool:
 
 @functools.partial(jax.jit, static_argnums=1)
 def sampling_params(params: Params, dtype: str) -> Params:
-    """Parameters as the sampler wants them: unstacked, in the compute dtype."""
-    return decoder.cast(decoder.unstack(params), dtype)
+    """Parameters as the sampler wants them: adapters added in, unstacked, in the compute dtype."""
+    return decoder.cast(decoder.unstack(lora.fold(params)), dtype)
 
 
 def encode_prompt(

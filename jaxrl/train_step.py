@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl import mesh
-from jaxrl.objective import ObjectiveConfig, objective, whole_batch
+from jaxrl.objective import ObjectiveConfig, couples, objective, whole_batch
+from jaxrl.trainable import WHOLE, Part
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 from models import decoder, head
 from models.config import DecoderConfig
@@ -25,9 +26,11 @@ Update = Callable[
 ]
 
 
-def init_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
-    """A state at step 0."""
-    return TrainState(params, optimizer.init(params), jnp.int32(0))
+def init_state(
+    params: Params, optimizer: optax.GradientTransformation, part: Part = WHOLE
+) -> TrainState:
+    """A state at step 0; the optimizer keeps moments of the trained part."""
+    return TrainState(params, optimizer.init(part.split(params)[0]), jnp.int32(0))
 
 
 def micro_logprobs(
@@ -59,10 +62,10 @@ def micro_logprobs(
         model, params, tokens, positions, visible_until, remat=remat, layout=layout
     )
     hidden = mesh.constrain(hidden, "batch", None, None)
-    table = decoder.unembedding(params)
+    tables = {name: params[name] for name in ("embed", "head") if name in params}
     logp, entropy = head.token_logprobs(
         jnp.take_along_axis(hidden, predictor[..., None], axis=1),
-        layout.weights({"head" if "head" in params else "embed": table}, "").popitem()[1],
+        decoder.unembedding(layout.weights(tables, "")),
         target,
         softcap=model.logit_softcap,
         process=lambda logits: logits / temperature,
@@ -80,18 +83,24 @@ def make_score(model: DecoderConfig, *, temperature: float) -> Callable[..., jax
 
     @jax.jit
     def score(params: Params, packed: Packed) -> jax.Array:
-        def body(index: jax.Array, total: jax.Array) -> jax.Array:
-            return (
-                total
-                + micro_logprobs(
-                    model, params, packed, index, temperature=temperature, remat="none"
-                )[0]
-            )
-
-        start = jnp.zeros(packed.gather.shape, jnp.float32)
-        return jax.lax.fori_loop(0, packed.micro_batches, body, start)
+        return all_logprobs(model, params, packed, temperature=temperature)[0]
 
     return score
+
+
+def all_logprobs(
+    model: DecoderConfig, params: Params, packed: Packed, *, temperature: float
+) -> tuple[jax.Array, jax.Array]:
+    """Log-probabilities of all actions and entropies, each [N, T], without their gradients."""
+
+    def body(index: jax.Array, total: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        logp, entropy, _ = micro_logprobs(
+            model, params, packed, index, temperature=temperature, remat="none"
+        )
+        return total[0] + logp, total[1] + entropy
+
+    zero = jnp.zeros(packed.gather.shape, jnp.float32)
+    return jax.lax.fori_loop(0, packed.micro_batches, body, (zero, zero))
 
 
 def make_update(
@@ -102,6 +111,7 @@ def make_update(
     temperature: float,
     max_new_tokens: int,
     remat: Remat,
+    part: Part = WHOLE,
 ) -> Update:
     """The jitted update `(state, batch, packed, ref_logp) -> (state, metrics)`; `state` is donated.
 
@@ -112,49 +122,75 @@ def make_update(
       temperature: the sampling temperature, which log-probabilities are taken at.
       max_new_tokens: the completion budget, for aggregation modes that divide by it.
       remat: what the backward pass recomputes, see `models.remat`.
+      part: which parameters are trained.
 
     A gradient that is not finite leaves the state as it was, but for the step, and sets the metric
     `skipped`.
+
+    Where the objective couples sequences that may lie in different micro-batches, its gradient in
+    the log-probabilities is taken on the whole batch first, after one forward pass more, and each
+    micro-batch carries its part back (gradient caching, Gao et al. 2021).
     """
+    coupled = couples(config)
 
     @functools.partial(jax.jit, donate_argnums=0)
     def update(
         state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
     ) -> tuple[TrainState, dict[str, jax.Array]]:
-        whole = whole_batch(config, batch, max_new_tokens)
+        whole = whole_batch(config, batch, max_new_tokens, packed.gather >= 0)
+        trained, frozen = part.split(state.params)
 
-        def loss(params: Params, index: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        def loss(trained: Params, index: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
             logp, entropy, mask = micro_logprobs(
-                model, params, packed, index, temperature=temperature, remat=remat
+                model,
+                part.join(trained, frozen),
+                packed,
+                index,
+                temperature=temperature,
+                remat=remat,
             )
-            mask &= whole.mask
+            if coupled:
+                return jnp.vdot(slopes[0], logp) + jnp.vdot(slopes[1], entropy), {}
+            return share(logp, entropy, mask & whole.mask)
+
+        def share(
+            logp: jax.Array, entropy: jax.Array, mask: jax.Array
+        ) -> tuple[jax.Array, dict[str, jax.Array]]:
             return objective(config, batch, whole, mask, logp, entropy, ref_logp, state.step)
 
+        if coupled:
+            computed = whole.mask & (packed.gather >= 0)
+            slopes, measured = jax.grad(share, argnums=(0, 1), has_aux=True)(
+                *all_logprobs(model, state.params, packed, temperature=temperature), computed
+            )
         gradient = jax.grad(loss, has_aux=True)
 
         def accumulate(index: jax.Array, carry: Any) -> Any:
             grads, metrics = carry
-            more, measured = gradient(state.params, index)
-            peak = jnp.maximum(metrics["logp_gap_max"], measured["logp_gap_max"])
-            metrics = jax.tree.map(jnp.add, metrics, measured) | {"logp_gap_max": peak}
+            more, measured = gradient(trained, index)
+            metrics = {
+                name: (jnp.maximum if name.endswith("_max") else jnp.add)(metrics[name], value)
+                for name, value in measured.items()
+            }
             return jax.tree.map(jnp.add, grads, more), metrics
 
-        shapes = jax.eval_shape(gradient, state.params, jnp.int32(0))
+        shapes = jax.eval_shape(gradient, trained, jnp.int32(0))
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         grads, metrics = jax.lax.fori_loop(0, packed.micro_batches, accumulate, zeros)
+        metrics = measured if coupled else metrics
 
         norm = optax.global_norm(grads)
         finite = jnp.isfinite(norm)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        proposed = (optax.apply_updates(state.params, updates), opt_state)
-        params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old), proposed, (state.params, state.opt_state)
+        updates, opt_state = optimizer.update(grads, state.opt_state, trained)
+        proposed = (optax.apply_updates(trained, updates), opt_state)
+        trained, opt_state = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old), proposed, (trained, state.opt_state)
         )
         metrics |= {
             "grad_norm": norm,
             "skipped": 1.0 - finite,
             "advantage_abs": jnp.mean(jnp.abs(whole.advantages)),
         }
-        return TrainState(params, opt_state, state.step + 1), metrics
+        return TrainState(part.join(trained, frozen), opt_state, state.step + 1), metrics
 
     return update

@@ -44,7 +44,7 @@ def warm_start(shop: Workshop, params: Params) -> Params:
         schedule="cosine",
         warmup_steps=max(1, warm.steps // 20),
     )
-    optimize = optimizer.make(settings, warm.steps)
+    optimize = optimizer.make(settings, warm.steps, shop.actor.model)
     like = placement.abstract_state(shop.actor.model, optimize)
     update = placement.settled(
         make_update(

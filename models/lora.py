@@ -38,6 +38,7 @@ class LoraConfig:
     """Which matrices are adapted, and how."""
 
     rank: int = 16
+    """0 adapts nothing."""
     alpha: float = 32.0
     """The change is scaled by alpha / rank."""
     dropout: float = 0.0
@@ -50,15 +51,15 @@ class LoraConfig:
     """DoRA (Liu et al. 2024): train the norm of each output's weights apart from the direction."""
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"rank={self.rank}: must be 1 or more")
+        if self.rank < 0:
+            raise ValueError(f"rank={self.rank}: must be 1 or more, or 0 for no adapters")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout}: must be at least 0 and below 1")
 
     @property
     def scale(self) -> float:
         """Factor on the change."""
-        return self.alpha / (math.sqrt(self.rank) if self.rank_stabilized else self.rank)
+        return self.alpha / max(1, math.sqrt(self.rank) if self.rank_stabilized else self.rank)
 
 
 def targets(model: DecoderConfig, config: LoraConfig) -> dict[Path, Leaf]:
@@ -171,6 +172,31 @@ def attach(
             dropout=config.dropout,
         )
     return nnx.traversals.unflatten_mapping(flat)
+
+
+def detach(params: Params) -> tuple[Adapters, Params]:
+    """The adapters and the parameters without them; undoes `attach`."""
+    base, adapters = nnx.traversals.flatten_mapping(params), {}
+    for path, weight in base.items():
+        if isinstance(weight, Adapted):
+            base[path] = weight.base
+            parts = {"a": weight.a, "b": weight.b, "magnitude": weight.magnitude}
+            adapters |= {(*path, k): v for k, v in parts.items() if v is not None}
+    return tuple(nnx.traversals.unflatten_mapping(flat) for flat in (adapters, base))
+
+
+def fold(params: Params) -> Params:
+    """Parameters with each adapter added into its matrix, unless that is quantised."""
+
+    def whole(weight: linear.Weight) -> linear.Weight:
+        if not isinstance(weight, Adapted) or isinstance(weight.base, linear.Quantized):
+            return weight
+        add = functools.partial(linear.dense, dtype=weight.base.dtype)
+        for _ in range(weight.a.ndim + weight.b.ndim - 2 - weight.base.ndim):
+            add = jax.vmap(add)
+        return add(weight)
+
+    return jax.tree.map(whole, params, is_leaf=lambda x: isinstance(x, Adapted))
 
 
 def merge(model: DecoderConfig, params: Params, adapters: Adapters, config: LoraConfig) -> Params:

@@ -33,7 +33,8 @@ def params() -> Params:
 
 @functools.cache
 def update(**objective: object):
-    objective = {"policy_args": {"clip_low": 0.2, "clip_high": 0.2}} | objective
+    if "policy" not in objective:
+        objective = {"policy_args": {"clip_low": 0.2, "clip_high": 0.2}} | objective
     return make_update(
         MODEL,
         ObjectiveConfig(**objective),
@@ -169,3 +170,23 @@ def test_terms_of_the_objective_add_up_over_micro_batches(data):
         assert more[name] == pytest.approx(value, abs=1e-5), name
     without, _ = step(data, WIDE, update(aggregation="seq-mean-token-mean"))
     assert tree_max(whole, without) > 1e-3
+
+
+def test_an_objective_that_couples_a_group_is_exact_over_micro_batches(data):
+    """Every pair of a group has a term, also where the two lie in different micro-batches."""
+    run = update(policy="losses.mirror:opmd_pairwise")
+    whole, metrics = step(data, WIDE, run)
+    split, more = step(data, SHAPES["some rows a micro-batch"], run)
+    assert tree_max(whole, split) < 1e-5 < tree_max(whole, jax.tree.map(jnp.zeros_like, whole))
+    assert more["loss"] == pytest.approx(metrics["loss"], rel=1e-4)
+
+
+def test_leaving_out_what_has_no_advantage_changes_nothing(data, expected):
+    keep = data.valid & (data.group_ids < 3)  # the last group has equal rewards
+    packed, _ = pack(data, WIDE, keep=keep)
+    state = init_state(jax.tree.map(jnp.array, params()), optax.sgd(1.0))
+    after, metrics = update()(state, data, packed, None)
+    change = jax.tree.map(jnp.subtract, params(), after.params)
+    assert tree_max(change, expected[1]) < 1e-5
+    assert metrics["loss"] == pytest.approx(float(expected[0]), abs=1e-6)
+    assert (np.asarray(packed.gather)[~keep] == -1).all()

@@ -153,8 +153,8 @@ def test_targets_that_match_nothing_or_everything():
         lora.targets(DENSE, LoraConfig(targets=("query",)))
     with pytest.raises(ValueError, match="dora adapts no experts"):
         lora.targets(MIXED, LoraConfig(dora=True))
-    with pytest.raises(ValueError, match="rank=0"):
-        LoraConfig(rank=0)
+    with pytest.raises(ValueError, match="rank=-1"):
+        LoraConfig(rank=-1)
     paths = {"/".join(path) for path in lora.targets(MIXED, LoraConfig())}
     assert "layers/mlp/gate" in paths and "layers/mlp/router" not in paths
     assert ("layers", "mlp", "router") in lora.targets(MIXED, LoraConfig(targets=("*/router",)))

@@ -1,0 +1,95 @@
+"""Which part of the parameters is trained: all, those that patterns name, or low-rank adapters.
+
+The train state holds the parameters whole, adapters on, so sampling, evaluation and checkpoints
+know nothing of this. Gradients and the optimizer's moments exist for the trained part alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl import mesh
+from jaxrl.types import Params
+from models import decoder, lora, subset
+from models.config import DecoderConfig
+from models.lora import LoraConfig
+
+
+class Part(NamedTuple):
+    """How the parameters come apart and together again; differentiable in the trained part."""
+
+    split: Callable[[Params], tuple[Params, Params]] = lambda params: (params, {})
+    """The parameters to the trained part and the frozen rest."""
+    join: Callable[[Params, Params], Params] = lambda trained, frozen: trained
+    """Back again."""
+
+
+WHOLE = Part()
+
+
+def part(model: DecoderConfig, adapters: LoraConfig, patterns: Sequence[str]) -> Part:
+    """The part that a config trains.
+
+    Args:
+      model: the decoder's shape.
+      adapters: of rank 0 for none; otherwise they alone are trained.
+      patterns: of the paths of parameters to train, see `models.subset`; empty for all.
+
+    Raises:
+      ValueError: adapters with dropout, or both kinds at once, or a pattern that matches nothing.
+    """
+    if adapters.rank and patterns:
+        raise ValueError(
+            f"lora.rank={adapters.rank} with train={tuple(patterns)}: adapters are trained alone; "
+            "leave one of them out"
+        )
+    if adapters.rank and adapters.dropout:
+        raise ValueError(
+            f"lora.dropout={adapters.dropout}: the trainer's log-probabilities would not be those "
+            "of the sampler; set it to 0"
+        )
+    if adapters.rank:
+        lora.targets(model, adapters)
+        return Part(
+            lora.detach, lambda trained, frozen: lora.attach(model, frozen, trained, adapters)
+        )
+    if patterns:
+        subset.split(decoder.abstract(model)[0], patterns)
+        return Part(functools.partial(subset.split, patterns=patterns), subset.join)
+    return WHOLE
+
+
+def attach(model: DecoderConfig, params: Params, adapters: LoraConfig, key: jax.Array) -> Params:
+    """The parameters with fresh adapters on, laid out on the mesh in use; as they were at rank 0.
+
+    Until the first update they change nothing.
+    """
+    if not adapters.rank:
+        return params
+    where = jax.tree.map(lambda s: s.sharding, abstract(model, adapters))
+    make = jax.jit(
+        lambda base: lora.attach(model, base, lora.init(key, model, base, adapters), adapters),
+        out_shardings=where,
+        donate_argnums=0,
+    )
+    return make(params)
+
+
+def abstract(model: DecoderConfig, adapters: LoraConfig) -> Any:
+    """Shapes of the parameters, adapters on, each with where it lies on the mesh in use."""
+    the_mesh = jax.sharding.get_mesh()
+    shapes, axes = decoder.abstract(model)
+    if adapters.rank:
+        small, names = lora.abstract(model, adapters)
+        shapes = lora.attach(model, shapes, small, adapters)
+        axes = lora.attach(model, axes, names, adapters)
+
+    def place(shape: jax.ShapeDtypeStruct, names: tuple[str, ...]) -> jax.ShapeDtypeStruct:
+        where = jax.NamedSharding(the_mesh, mesh.spec(names, shape.shape, the_mesh))
+        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where)
+
+    return jax.tree.map(place, shapes, axes)

@@ -1,0 +1,146 @@
+"""The objective: terms, denominators and the batch as a whole, against NumPy."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl import functions, objective
+from jaxrl.objective import ObjectiveConfig
+from jaxrl.types import Trajectory
+from tests.jaxrl.batches import batch
+
+
+def arrays(data: Trajectory, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    shape = data.tokens.shape
+    return {
+        "logp": np.asarray(data.behavior_logp) + rng.normal(0, 0.3, shape).astype(np.float32),
+        "entropy": rng.random(shape).astype(np.float32),
+        "ref_logp": rng.normal(-3, 0.3, shape).astype(np.float32),
+    }
+
+
+def evaluated(**config: object):
+    config = ObjectiveConfig(**config)
+
+    @jax.jit
+    def run(data: Trajectory, given: dict[str, jax.Array], rows: jax.Array):
+        whole = objective.whole_batch(config, data, 9)
+        mask = whole.mask & rows[:, None]
+        return objective.objective(
+            config, data, whole, mask, given["logp"], given["entropy"], given["ref_logp"], 3
+        )
+
+    return run
+
+
+EVERY = np.ones(16, bool)
+
+
+def test_loss_is_the_formula():
+    """Clipped surrogate + 0.1 k3 - 0.2 entropy, each a mean over sequences of token means."""
+    data = batch(1, failed=(3, 9))
+    given = arrays(data)
+    run = evaluated(
+        kl_coef=0.1,
+        entropy_coef=0.2,
+        aggregation="seq-mean-token-mean",
+        policy_args={"clip_low": 0.2, "clip_high": 0.3},
+        advantage_args={"baseline": "leave_one_out", "scale": "none"},
+    )
+    loss, metrics = jax.device_get(run(data, given, EVERY))
+    total, kl, count = 0.0, 0.0, 0
+    logp, ref, entropy = (given[k].astype(np.float64) for k in ("logp", "ref_logp", "entropy"))
+    for n in np.flatnonzero(data.valid):
+        group = data.valid & (data.group_ids == data.group_ids[n])
+        others = group & (np.arange(16) != n)
+        advantage = data.rewards[n] - data.rewards[others].mean()
+        at = data.action_mask[n]
+        ratio = np.exp(logp[n, at] - data.behavior_logp[n, at])
+        surrogate = np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.3) * advantage)
+        gap = ref[n, at] - logp[n, at]
+        k3 = np.exp(gap) - 1 - gap
+        total += np.mean(-surrogate + 0.1 * k3 - 0.2 * entropy[n, at])
+        kl, count = kl + k3.sum(), count + at.sum()
+    assert loss == pytest.approx(total / data.valid.sum(), rel=1e-5)
+    assert metrics["kl"] == pytest.approx(kl / count, rel=1e-5)
+
+
+@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-sum-norm", "prompt-mean"])
+def test_parts_of_a_batch_add_up(aggregation):
+    """Also with groups cut in two, and parts of very different length."""
+    data = batch(2, failed=(0,))
+    run = evaluated(aggregation=aggregation, kl_coef=0.5)
+    given = arrays(data)
+    rows = np.arange(16) % 5 < 2
+    (whole, metrics), (a, first), (b, second) = (
+        jax.device_get(run(data, given, r)) for r in (EVERY, rows, ~rows)
+    )
+    assert whole == pytest.approx(a + b, rel=1e-5)
+    for name in metrics.keys() - {"logp_gap_max"}:
+        assert metrics[name] == pytest.approx(first[name] + second[name], abs=1e-5), name
+    assert metrics["logp_gap_max"] == max(first["logp_gap_max"], second["logp_gap_max"])
+
+
+def test_what_is_masked_does_not_leak():
+    data = batch(3)
+    given = arrays(data)
+    broken = {k: np.where(data.action_mask, v, np.nan) for k, v in given.items()}
+    run = evaluated(kl_coef=0.1)
+    assert run(data, given, EVERY)[0] == run(data, broken, EVERY)[0]
+
+
+def test_sequences_that_change_nothing_are_known():
+    data = batch(4, failed=(1,))
+    assert objective.worth_computing(ObjectiveConfig(), data) is None
+    skipping = objective.worth_computing(ObjectiveConfig(skip_zero_advantages=True), data)
+    assert skipping.tolist() == [n != 1 and n < 12 for n in range(16)]  # equal rewards in the last
+
+
+def test_parts_of_rewards_reach_the_advantage():
+    config = ObjectiveConfig(advantage="losses.advantages:gdpo")
+    objective.check(config)
+    data = batch(5)
+    parts = np.random.default_rng(0).random((16, 2)).astype(np.float32)
+    a, b = (
+        objective.whole_batch(config, data.replace(reward_parts=p), 9).advantages
+        for p in (parts, parts * np.array([1.0, 9.0], np.float32))
+    )
+    np.testing.assert_allclose(a, b, atol=1e-2)  # each part is normalised before they are added
+    with pytest.raises(ValueError, match="needs 'reward_parts', which this run does not provide"):
+        objective.whole_batch(config, data, 9)
+
+
+def test_arguments_that_only_some_functions_take():
+    assert objective.couples(ObjectiveConfig(policy="losses.mirror:opmd_pairwise"))
+    assert not objective.couples(ObjectiveConfig(policy="losses.sequence:gspo"))
+    assert objective.needs_proximal(ObjectiveConfig(policy="losses.off_policy:decoupled_ppo"))
+    assert not objective.needs_proximal(ObjectiveConfig())
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (dict(policy="losses.policy:ppo_klip"), "does not exist; did you mean 'ppo_clip'"),
+        (dict(policy="losses.polcy:ppo_clip"), "no module 'losses.polcy'"),
+        (dict(policy_args={"clip_lo": 0.1}), "no argument 'clip_lo'; did you mean 'clip_low'"),
+        (dict(policy="losses.policy:clipped_surrogate"), "needs 'r', which this run does not"),
+        (dict(advantage="losses.advantages:remax"), "needs 'greedy_rewards'"),
+        (dict(aggregation="token-men"), "did you mean 'token-mean'"),
+        (dict(skip_zero_advantages=True, kl_coef=0.1), "leave those terms out"),
+    ],
+)
+def test_a_config_that_names_what_does_not_exist_is_refused(config, message):
+    with pytest.raises(ValueError, match=message):
+        objective.check(ObjectiveConfig(**config))
+
+
+def test_functions_get_what_they_ask_for():
+    def needs(b: jax.Array, *, factor: float) -> jax.Array:
+        return factor * b
+
+    assert functions.call(needs, {"factor": 2.0}, {"a": 1, "b": jnp.float32(3)}) == 6
+    assert functions.takes(needs, "b") and not functions.takes(needs, "a")

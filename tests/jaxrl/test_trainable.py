@@ -1,0 +1,110 @@
+"""Adapters and chosen parameters: they alone change, and the sampler sees it."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxrl import mesh, placement, policy, trainable
+from jaxrl.mesh import MeshConfig
+from jaxrl.objective import ObjectiveConfig
+from jaxrl.packing import PackingConfig, pack
+from jaxrl.train_step import init_state, make_score, make_update
+from models import decoder, lora
+from models.lora import LoraConfig
+from tests.jaxrl.batches import MODEL, batch
+
+ADAPTERS = LoraConfig(rank=4)
+OPTIMIZER = optax.adamw(1e-2)
+
+
+@functools.cache
+def trained(rank: int, patterns: tuple[str, ...]):
+    """Parameters before, and the state after two updates."""
+    adapters = LoraConfig(rank=rank)
+    part = trainable.part(MODEL, adapters, patterns)
+    with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
+        params = decoder.init(MODEL, jax.random.key(0))
+        params = trainable.attach(MODEL, params, adapters, jax.random.key(1))
+        before = jax.tree.map(np.array, params)
+        state = init_state(params, OPTIMIZER, part)
+        like = placement.abstract_state(MODEL, OPTIMIZER, adapters, part)
+        assert jax.tree.map(lambda a: (a.shape, a.dtype), like) == jax.tree.map(
+            lambda a: (a.shape, a.dtype), state
+        )
+        update = make_update(
+            MODEL,
+            ObjectiveConfig(),
+            OPTIMIZER,
+            temperature=1.0,
+            max_new_tokens=9,
+            remat="none",
+            part=part,
+        )
+        for seed in range(2):
+            data = batch(seed)
+            packed, _ = pack(data, PackingConfig(row_length=32))
+            state, metrics = update(state, data, packed, None)
+            assert metrics["grad_norm"] > 0
+    return before, state
+
+
+def test_adapters_change_and_their_base_does_not():
+    before, state = trained(4, ())
+    adapters, base = lora.detach(state.params)
+    jax.tree.map(np.testing.assert_array_equal, base, lora.detach(before)[1])
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), adapters, lora.detach(before)[0])
+    assert min(jax.tree.leaves(moved)) > 0
+    small = sum(a.size for a in jax.tree.leaves(adapters))
+    moments = sum(a.size for a in jax.tree.leaves(state.opt_state) if a.ndim)
+    assert moments == 2 * small
+
+
+def test_the_sampler_gets_the_adapters():
+    _, state = trained(4, ())
+    tokens = jnp.arange(8)[None] + 1
+    cache = decoder.empty_cache(MODEL, 1, 8)
+    params = policy.sampling_params(state.params, "float32")
+    assert not any(isinstance(p, lora.Adapted) for p in params["layers"][0]["mlp"].values())
+    position = jnp.arange(8)[None]
+    out = [
+        decoder.extend(MODEL, p, tokens, position, cache, window=8)[0]
+        for p in (params, policy.sampling_params(lora.detach(state.params)[1], "float32"))
+    ]
+    whole = decoder.hidden(MODEL, state.params, tokens, position, jnp.full((1, 8), 8))
+    np.testing.assert_allclose(out[0], whole, atol=1e-5)
+    assert np.abs(out[1] - whole).max() > 1e-3
+
+
+def test_with_the_adapters_off_the_policy_is_as_it_was():
+    before, state = trained(4, ())
+    packed, _ = pack(batch(0), PackingConfig(row_length=32))
+    score = make_score(MODEL, temperature=1.0)
+    reference = score(lora.detach(state.params)[1], packed)
+    np.testing.assert_array_equal(reference, score(lora.detach(before)[1], packed))
+    assert np.abs(reference - score(state.params, packed)).max() > 1e-3
+
+
+def test_only_the_named_parameters_change():
+    before, state = trained(0, ("layers/mlp/*", "head"))
+    moved = jax.tree.map(lambda a, b: bool((a != b).any()), before, state.params)
+    names = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): changed
+        for path, changed in jax.tree_util.tree_leaves_with_path(moved)
+    }
+    wanted = {"head", "layers/mlp/gate", "layers/mlp/up", "layers/mlp/down"}
+    assert {name for name, changed in names.items() if changed} == wanted
+
+
+def test_contradictions_are_refused():
+    with pytest.raises(ValueError, match=r"lora.rank=4 with train=\('embed',\)"):
+        trainable.part(MODEL, ADAPTERS, ("embed",))
+    with pytest.raises(ValueError, match=r"lora\.dropout=0\.1"):
+        trainable.part(MODEL, LoraConfig(dropout=0.1), ())
+    with pytest.raises(ValueError, match="'emned' matches none"):
+        trainable.part(MODEL, LoraConfig(rank=0), ("emned",))
