@@ -1,0 +1,130 @@
+"""Trains and samples on meshes of virtual devices; prints a JSON object a mesh.
+
+    python -m tests.jaxrl.mesh_program '{"name": {"fsdp": 8}}'
+
+With the variables of `jaxrl.distributed`, it is one of several processes, and trains only.
+
+Run in a process of its own: XLA_FLAGS fix the number of devices when JAX starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from jaxrl import distributed, mesh, policy
+from jaxrl.mesh import MeshConfig
+from jaxrl.objective import ObjectiveConfig
+from jaxrl.packing import PackingConfig, pack
+from jaxrl.sampler import SamplerConfig, generate
+from jaxrl.train_step import init_state, make_update
+from jaxrl.types import Packed, Params, Request
+from models import decoder
+from models.config import DecoderConfig, Experts
+from tests.jaxrl.batches import MODEL, batch
+
+EXPERTS = dataclasses.replace(MODEL, experts=Experts(num_experts=8, per_token=2, size=16))
+COLLECTIVE = re.compile(r"= (.*?) (all-gather|all-reduce|reduce-scatter|all-to-all)(?:-start)?\(")
+
+
+def train(model: DecoderConfig, steps: int = 5) -> tuple[Params, str]:
+    """Updates on the mesh in use, each on a batch of odd size; parameters and the program."""
+    the_mesh = jax.sharding.get_mesh()
+    create = jax.jit(
+        functools.partial(decoder.init, model),
+        out_shardings=mesh.param_shardings(model, the_mesh),
+    )
+    optimizer = optax.adamw(1e-3, eps=1e-5)  # the default eps makes steps of rounding errors
+    state = init_state(create(jax.random.key(0)), optimizer)
+    update = make_update(
+        model, ObjectiveConfig(), optimizer, temperature=1.0, max_new_tokens=9, remat="none"
+    )
+    everywhere, rows = mesh.replicated(the_mesh), mesh.rows(the_mesh)
+    where = Packed(rows, rows, rows, rows, rows, everywhere, everywhere)
+    for seed in range(steps):
+        data = batch(seed, groups=3, size=5, failed=(1,))
+        packed, _ = pack(data, PackingConfig(256, row_length=32), row_multiple=8)
+        inputs = state, data, jax.device_put(packed, where), None
+        if seed == 0:
+            program = update.lower(*inputs).compile()
+        state, _ = program(*inputs)
+        assert state.params["embed"].sharding.is_equivalent_to(
+            mesh.param_shardings(model, the_mesh)["embed"], 2
+        )
+    return state.params, program.as_text()
+
+
+def sample(model: DecoderConfig, params: Params) -> dict[int, list[int]]:
+    """Tokens of eleven requests, by id."""
+    requests = [Request(i, (1, 2, 3 + i // 4), 8) for i in range(11)]
+    completions = generate(
+        model,
+        policy.sampling_params(params, "float32"),
+        requests,
+        stop_ids=[0],
+        key=jax.random.key(1),
+        sampler=SamplerConfig(slots=16, prefill_rows=8, chunk=8, bucket=16),
+    )
+    return {c.request.id: c.tokens.tolist() for c in completions}
+
+
+def collectives(program: str) -> list[tuple[str, int]]:
+    """Kind and elements of each array that the compiled program communicates."""
+    return [
+        (kind, int(np.prod([int(n) for n in dims.split(",") if n])))
+        for shapes, kind in COLLECTIVE.findall(program)
+        for dims in re.findall(r"\w+\[([\d,]*)\]", shapes)
+    ]
+
+
+def run(sizes: dict[str, int]) -> tuple[dict[str, Any], Params, dict[int, list[int]]]:
+    """What a mesh gives."""
+    model = EXPERTS if "expert" in sizes else MODEL
+    count = int(np.prod(list(sizes.values())))
+    with jax.set_mesh(mesh.make(MeshConfig(**sizes), jax.devices()[:count])):
+        params, program = train(model)
+        tokens = sample(model, params)
+        return {"collectives": collectives(program)}, jax.device_get(params), tokens
+
+
+def main(meshes: dict[str, dict[str, int]]) -> None:
+    """Compare each mesh with one device."""
+    alone: dict[bool, Any] = {}
+    for name, sizes in meshes.items():
+        routed = "expert" in sizes
+        if routed not in alone:
+            alone[routed] = run({"expert": 1} if routed else {"data": 1})[1:]
+        report, params, tokens = run(sizes)
+        difference = jax.tree.map(lambda a, b: np.max(np.abs(a - b)), params, alone[routed][0])
+        report["difference"] = float(max(jax.tree.leaves(difference)))
+        report["same_tokens"] = tokens == alone[routed][1]
+        print(json.dumps({"name": name} | report), flush=True)
+
+
+def together(sizes: dict[str, int]) -> None:
+    """Train over all processes; the first prints the sum and the sum of squares of each leaf."""
+    with jax.set_mesh(mesh.make(MeshConfig(**sizes))):
+        params, _ = train(MODEL, steps=3)
+        sums = jax.jit(
+            lambda p: jax.tree.map(lambda a: (a.sum(), (a * a).sum()), p),
+            out_shardings=mesh.replicated(jax.sharding.get_mesh()),
+        )(params)
+        if jax.process_index() == 0:
+            values = [float(x) for x in jax.tree.leaves(sums)]
+            print(json.dumps({"processes": jax.process_count(), "sums": values}), flush=True)
+
+
+if __name__ == "__main__":
+    meshes = json.loads(sys.argv[1])
+    if distributed.start() > 1 or "alone" in meshes:
+        together(next(iter(meshes.values())))
+    else:
+        main(meshes)
