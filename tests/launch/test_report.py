@@ -56,9 +56,9 @@ def write_run(directory, *, seed=0, lr=1e-3, steps=40, rollouts=(), evals=(), **
             file.write(json.dumps(row) + "\n")
     for kind, rows in (("rollouts", rollouts), ("evals", evals)):
         (directory / kind).mkdir()
-        for row in rows:
-            with (directory / kind / f"{row['step']:06d}.jsonl").open("a") as file:
-                file.write(json.dumps(row) + "\n")
+        for step in {row["step"] for row in rows}:
+            lines = [json.dumps(row) + "\n" for row in rows if row["step"] == step]
+            (directory / kind / f"{step:06d}.jsonl").write_text("".join(lines))
     if summary:
         (directory / "summary.json").write_text(json.dumps({"steps": steps} | summary))
     return directory
