@@ -100,7 +100,8 @@ def generate(
             if more and len(more) < room:
                 turns[completion.request.id] = more
             else:
-                release(work, [completion.request.id])
+                if setup.hold:
+                    release(work, [completion.request.id])
                 yield completion
         extend(setup, params, work, turns)
 
@@ -288,7 +289,8 @@ def refresh(setup: Setup, params: Params, work: Work) -> None:
     Unfinished sequences go back to the head of the queue, as `requests.resume` makes them.
 
     Raises:
-      ValueError: sequences are held; extend or release them first.
+      ValueError: sequences are held, so extend or release them first; or one has come further than
+        `setup.max_prompt`, which should be `max_length` where sequences are to be refreshed.
     """
     if any(s is not None and s.held for s in work.seats):
         raise ValueError("sequences are held; extend or release them before refresh")

@@ -10,7 +10,7 @@ import pytest
 from jax import monitoring
 from scipy import stats
 
-from jaxrl import logits, requests
+from jaxrl import logits, requests, sampler
 from jaxrl.types import Request
 from models import decoder
 from tests.jaxrl import sampler_oracle as oracle
@@ -80,6 +80,18 @@ def test_tokens_do_not_depend_on_the_batch(completions, changes):
     for name, c in oracle.run(some, **changes).items():
         np.testing.assert_array_equal(c.tokens, completions[name].tokens)
         np.testing.assert_allclose(c.logp, completions[name].logp, atol=1e-5)
+
+
+def test_equal_ids_are_equal_draws():
+    """Of one request, submitted more often than there are slots; none gets lost."""
+    params, items = decoder.unstack(oracle.weights()), [Request(4, (5, 6), 9)] * 20
+    layout = sampler.SamplerConfig(slots=8, chunk=16)
+    done = sampler.generate(
+        oracle.CONFIG, params, items, stop_ids=oracle.STOPS, key=oracle.KEY, max_prompt=32,
+        max_length=64, features=oracle.ALL, sampler=layout,
+    )  # fmt: skip
+    tokens = [c.tokens.tolist() for c in done]
+    assert len(tokens) == 20 and all(t == tokens[0] for t in tokens)
 
 
 def test_draws_depend_on_key_and_id(completions):
