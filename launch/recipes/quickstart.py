@@ -20,13 +20,15 @@ def config() -> Config:
     """The recipe."""
     return Config(
         recipe="quickstart",
-        steps=320,
+        steps=220,
         model="fresh",
         task="arithmetic",
         task_args={"digits": 2, "operators": "+", "slips": 0.65},
         warm_start=WarmStartConfig(steps=400, batch_size=128, learning_rate=2e-3),
         rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=16, max_new_tokens=8),
-        optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=5),
+        optimizer=OptimizerConfig(
+            learning_rate=4e-4, schedule="linear", warmup_steps=5, weight_decay=0.1
+        ),
         sampler=SamplerConfig(slots=384, prefill_rows=48, bucket=32),
         packing=PackingConfig(micro_batch_tokens=1024, row_length=128),
         eval=EvalConfig(problems=512),
