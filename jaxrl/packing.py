@@ -8,7 +8,7 @@ computed once, forward and backward, and the result equals that of G separate ro
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -185,6 +185,22 @@ def round_up(length: int, bucket: int) -> int:
 def _action_bucket(most: int, row_length: int) -> int:
     # Each branch's last action needs no input token, so a row may hold more actions than tokens.
     return round_up(most, max(1, row_length // 8))
+
+
+def reward_parts(parts: Sequence[Mapping[str, float] | None]) -> np.ndarray | None:
+    """Named parts of N rewards as [N, K] float32, in the order of their names.
+
+    Args:
+      parts: of each score; None where scoring failed, which gives zeros.
+
+    Returns:
+      None if the scores have no parts, or not all the same.
+    """
+    names = {tuple(sorted(p)) for p in parts if p is not None}
+    if len(names) != 1 or names == {()}:
+        return None
+    (order,) = names
+    return np.array([[p[k] if p else 0.0 for k in order] for p in parts], np.float32)
 
 
 def trajectory(

@@ -93,12 +93,14 @@ def as_trajectory(experience: Experience, config: Config) -> Trajectory:
     """The experience as one host-side pytree of a length that does not vary from step to step."""
     group = len(experience.completions) // len(experience.problems)
     longest = max(len(c.request.prompt) + len(c.tokens) for c in experience.completions)
-    return packing.trajectory(
+    made = packing.trajectory(
         experience.completions,
         [score.value for score in experience.scores],
         [n // group for n in range(len(experience.completions))],
         length=sampler.round_up(longest, config.packing.bucket),
     )
+    parts = [None if score.error else score.parts for score in experience.scores]
+    return made.replace(reward_parts=packing.reward_parts(parts))
 
 
 def demonstrations(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.packing import PackingConfig, pack, round_up, trajectory
+from jaxrl.packing import PackingConfig, pack, reward_parts, round_up, trajectory
 from jaxrl.types import Completion, Packed, Request, Trajectory
 from tests.jaxrl.batches import batch
 
@@ -128,3 +128,10 @@ def test_buckets_are_powers_of_two_times_the_bucket():
 def test_a_micro_batch_has_no_more_rows_than_the_batch_can_fill():
     packed, _ = pack(batch(0, groups=2, size=2), PackingConfig(row_length=16))
     assert packed.tokens.shape == (1, 4, 16)
+
+
+def test_parts_of_rewards_stand_in_the_order_of_their_names():
+    made = reward_parts([{"form": 1.0, "answer": 0.5}, None, {"answer": 0.0, "form": 0.25}])
+    assert made.tolist() == [[0.5, 1.0], [0.0, 0.0], [0.0, 0.25]]
+    assert reward_parts([{"form": 1.0}, {"answer": 1.0}]) is None
+    assert reward_parts([{}, None]) is None
