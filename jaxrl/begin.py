@@ -10,7 +10,7 @@ import optax
 
 from data import stream, tasks
 from data.types import Problem, Task
-from jaxrl import checkpoint, evaluate, objective, placement, policy, trainable
+from jaxrl import checkpoint, evaluate, objective, placement, policy, selection, trainable
 from jaxrl import config as configs
 from jaxrl.checkpoint import Saved
 from jaxrl.config import Config
@@ -35,6 +35,7 @@ def check(config: Config) -> tuple[Task, list[Problem]]:
     """
     configs.check(config)
     objective.check(config.objective)
+    selection.check(config.curriculum, config.rollout.prompts)
     task = tasks.get(config.task, **config.task_args)
     held_out = evaluate.problems(task, config.eval.split, config.eval.problems)
     first = next(

@@ -59,6 +59,23 @@ class RolloutConfig:
     """Wrap each prompt with the model's own chat template."""
     system: str = ""
     """System message of the chat, if any."""
+    oversampling: float = 1.0
+    """Above 1, groups whose rewards all agree make way for others, and up to so many times the
+    prompts are sampled for it (DAPO's dynamic sampling)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CurriculumConfig:
+    """Prompts chosen by how they were answered before."""
+
+    choose: str = ""
+    """e.g. data.curriculum:difficulty_targeted; empty takes prompts as they come."""
+    args: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Its keyword arguments, e.g. --curriculum.args.target 0.5."""
+    prompts: int = 1024
+    """Chosen among the first so many of the train split."""
+    window: int = 8
+    """Visits of a prompt that are remembered."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +177,7 @@ class Config:
     """Parameters of the task, such as its difficulty."""
     warm_start: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
     updates_per_batch: int = 1
     """Optimizer updates on each rollout batch, each over an equal share of its groups."""
     objective: ObjectiveConfig = ObjectiveConfig()
@@ -234,6 +252,11 @@ def check(config: Config) -> None:
     for name, value in positive.items():
         if value < 1:
             raise ValueError(f"{name}={value}: must be 1 or more")
+    if config.rollout.oversampling < 1:
+        raise ValueError(
+            f"rollout.oversampling={config.rollout.oversampling}: 1 samples what a step needs, "
+            "more is a budget for finding groups that teach; use 1 or more"
+        )
     if config.rollout.temperature <= 0:
         raise ValueError(
             f"rollout.temperature={config.rollout.temperature}: all rollouts of a prompt would be "

@@ -7,14 +7,15 @@ bit for bit, wherever it was interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import math
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
 import jax
 import numpy as np
 
-from data import stream
 from data.scoring import open_pool
 from jaxrl import (
     checkpoint,
@@ -28,8 +29,10 @@ from jaxrl import (
     rollout,
     rollout_log,
     rundir,
+    selection,
     signals,
     trainable,
+    usage,
 )
 from jaxrl.begin import begin, check, reference
 from jaxrl.config import Config
@@ -39,7 +42,7 @@ from jaxrl.metrics import MetricsLog, Timer
 from jaxrl.policy import Policy
 from jaxrl.rundir import best_effort, run_directory
 from jaxrl.train_step import make_score, make_update
-from jaxrl.types import TrainState, Trajectory
+from jaxrl.types import Params, TrainState, Trajectory
 from jaxrl.workshop import Watch, Workshop
 
 __all__ = ["Watch", "run_directory", "train"]
@@ -84,13 +87,15 @@ def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
             shop = Workshop(
                 config, watch, directory, task, held_out, actor, pool, writer, gate, heart
             )
-            return _run(shop, start)
+            with usage.counted() as used:
+                return _run(shop, start, used)
 
 
-def _run(shop: Workshop, start: float) -> dict[str, Any]:
+def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> dict[str, Any]:
     config, actor, writer, note = shop.config, shop.actor, shop.writer, shop.watch.note
-    problems = stream.prompts(
-        shop.task, split="train", seed=config.seed, batch_size=config.rollout.prompts
+    prompts, group = config.rollout.prompts, config.rollout.group_size
+    source = selection.open_source(
+        config.curriculum, shop.task, seed=config.seed, batch_size=prompts
     )
     sampling_key = jax.random.fold_in(jax.random.key(config.seed), _SAMPLING)
     updates = config.steps * config.updates_per_batch
@@ -121,9 +126,27 @@ def _run(shop: Workshop, start: float) -> dict[str, Any]:
             evaluate.save(shop.directory, step, experience)
         return figures
 
+    def sample(
+        params: Params, version: int, first_batch: int, timer: Timer, i: int
+    ) -> rollout.Experience:
+        experience = rollout.collect(
+            actor,
+            params,
+            source.draw(),
+            shop.pool,
+            config.rollout,
+            config.sampler,
+            key=sampling_key,
+            first_id=(first_batch + i) * prompts * group,
+            version=version,
+            timer=timer,
+        )
+        source.learn(selection.rewards_by_group(experience, group))
+        return experience
+
     _, state, host = begin(shop, optimize, like, assess, trained)
     if host["stream"] is not None:
-        problems.set_state(host["stream"])
+        source.set_state(host["stream"])
     anchor = reference(shop, like)
     already = host["seconds"]
 
@@ -133,20 +156,14 @@ def _run(shop: Workshop, start: float) -> dict[str, Any]:
         while host["step"] < config.steps:
             step = host["step"] + 1
             shop.heart.beat("sample", step)
-            batch = next(problems)
             with timer("sync"):
                 params = policy.sampling_params(state.params, config.compute_dtype)
-            experience = rollout.collect(
-                actor,
-                params,
-                batch,
-                shop.pool,
-                config.rollout,
-                config.sampler,
-                key=sampling_key,
-                first_id=(step - 1) * config.rollout.prompts * config.rollout.group_size,
-                version=int(state.step),
-                timer=timer,
+            first_batch = (step - 1) * math.ceil(config.rollout.oversampling)
+            experience, sampled = selection.dynamic(
+                functools.partial(sample, params, int(state.step), first_batch, timer),
+                prompts=prompts,
+                group_size=group,
+                oversampling=config.rollout.oversampling,
             )
             del params
             with shop.gate.closed():  # from here a signal waits for the end of the step
@@ -166,7 +183,8 @@ def _run(shop: Workshop, start: float) -> dict[str, Any]:
                         measured.append(metrics)
                         shown = packed if keep is None else placement.pack(part, config)[0]
                     metrics = combine(jax.device_get(measured))
-                metrics |= rollout.measure(experience) | cost
+                metrics |= rollout.measure(experience) | cost | used()
+                metrics["prompts_sampled"] = float(sampled)
                 metrics["learning_rate"] = float(learning_rate(int(state.step) - 1))
 
                 before, tripped = tripped, guards.trips(config.guard, metrics)
@@ -178,7 +196,7 @@ def _run(shop: Workshop, start: float) -> dict[str, Any]:
                 if action == "rollback":
                     saved = checkpoint.restore(shop.directory, writer.settle(), like)
                     state, rollbacks = saved.state, host["rollbacks"] + 1
-                    position = problems.get_state()  # not the old one: its prompts led here
+                    position = source.get_state()  # not the old one: its prompts led here
                     host = saved.host | {"stream": position, "rollbacks": rollbacks}
                     log.close()
                     log = MetricsLog(shop.directory, saved.step, note)
@@ -190,7 +208,7 @@ def _run(shop: Workshop, start: float) -> dict[str, Any]:
                 host = host | {
                     "step": step,
                     "tokens": host["tokens"] + metrics["tokens"],
-                    "stream": problems.get_state(),
+                    "stream": source.get_state(),
                     "seconds": already + perf_counter() - start,
                 }
                 if config.eval.every and step % config.eval.every == 0 and step < config.steps:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,23 +11,10 @@ import numpy as np
 from data import curriculum, stream
 from data.types import Problem, Task
 from jaxrl import functions
+from jaxrl.config import CurriculumConfig
 from jaxrl.rollout import Experience
 
 _GIVEN = {"state", "count", "allowed"}
-
-
-@dataclasses.dataclass(frozen=True)
-class CurriculumConfig:
-    """Prompts chosen by how they were answered before."""
-
-    choose: str = ""
-    """e.g. data.curriculum:difficulty_targeted; empty takes prompts as they come."""
-    args: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Its keyword arguments, e.g. --curriculum.args.target 0.5."""
-    prompts: int = 1024
-    """Chosen among the first so many of the train split."""
-    window: int = 8
-    """Visits of a prompt that are remembered."""
 
 
 class Source(NamedTuple):

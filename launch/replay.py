@@ -145,5 +145,5 @@ def _comparable(row: Mapping[str, float]) -> dict[str, float | None]:
     return {
         name: None if value is None or not math.isfinite(value) else value
         for name, value in row.items()
-        if not name.startswith(("time/", "eval/"))
+        if not name.startswith(("time/", "eval/", "memory/", "compilations"))
     }

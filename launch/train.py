@@ -1,4 +1,4 @@
-"""`jaxrl train [RECIPE] [flags]`."""
+"""`jaxrl train [RECIPE] [--profile] [flags]`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import sys
 
 from rich.console import Console
 
-from jaxrl import loop
+from jaxrl import loop, profile
 from jaxrl.guards import Stopped
 from launch import flags, progress, recipes
 from launch.cli import REFUSALS, refused
 
 
 def main(argv: list[str]) -> int:
-    """Run a recipe, `quickstart` unless one is named; the same command again continues it."""
+    """Run a recipe, `quickstart` unless one is named; the same command again continues it.
+
+    `--profile` traces steps 3 to 5 into RUN/profile and prints the costliest operations.
+    """
+    profiling, argv = "--profile" in argv, [a for a in argv if a != "--profile"]
     name, rest = (argv[0], argv[1:]) if argv and argv[0][:1] != "-" else ("quickstart", argv)
     try:
         config = recipes.load(name)
@@ -29,6 +33,8 @@ def main(argv: list[str]) -> int:
 
     try:
         with progress.shown(console, begin) as watch:
+            if profiling:
+                watch = profile.profiled(watch, loop.run_directory(config) / "profile")
             summary = loop.train(config, watch)
     except REFUSALS as error:
         if begun:  # a fault of ours, not of the request: show where

@@ -8,8 +8,8 @@ import pytest
 from data import tasks
 from data.types import Problem, Score
 from jaxrl import selection
+from jaxrl.config import CurriculumConfig
 from jaxrl.rollout import Experience
-from jaxrl.selection import CurriculumConfig
 
 TARGETED = CurriculumConfig("data.curriculum:difficulty_targeted", {"target": 0.5}, prompts=32)
 

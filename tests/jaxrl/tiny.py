@@ -103,7 +103,8 @@ def artefacts(run_dir: Path) -> dict[str, object]:
     from jaxrl import checkpoint, metrics
 
     rows = [
-        {k: v for k, v in row.items() if not k.startswith("time/")} for row in metrics.read(run_dir)
+        {k: v for k, v in row.items() if not k.startswith(("time/", "memory/", "compilations"))}
+        for row in metrics.read(run_dir)
     ]
     texts = {
         str(f.relative_to(run_dir)): f.read_text()
