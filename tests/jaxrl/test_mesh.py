@@ -86,18 +86,20 @@ def test_every_axis_alone_and_together():
 
 def test_a_dimension_is_split_over_the_axes_of_its_rule_where_it_divides():
     table = jax.sharding.AbstractMesh((1, 4, 2, 1, 1), mesh.AXES)
-    assert mesh.spec(("embed", "heads", "head_dim"), (64, 8, 16), table) == P("fsdp", "tensor")
-    assert mesh.spec(("embed", "kv_heads", "head_dim"), (64, 1, 16), table) == P("fsdp")
+    assert mesh.spec(("embed", "heads", "head_dim"), (64, 8, 16), table) == P(
+        "fsdp", "tensor", None
+    )
+    assert mesh.spec(("embed", "kv_heads", "head_dim"), (64, 1, 16), table) == P("fsdp", None, None)
     assert mesh.spec(("vocab", "embed"), (33, 64), table) == P(None, "fsdp")
-    assert mesh.spec(("vocab", "embed"), (32, 64), table, whole="fsdp") == P("tensor")
+    assert mesh.spec(("vocab", "embed"), (32, 64), table, whole="fsdp") == P("tensor", None)
     assert mesh.spec(("batch", "sequence", None), (8, 3, 5), table) == P(
-        ("data", "fsdp"), "context"
+        ("data", "fsdp"), "context", None
     )
 
 
 def test_no_mesh_axis_is_used_twice():
     table = jax.sharding.AbstractMesh((1, 4, 2, 1, 1), mesh.AXES)
-    assert mesh.spec(("embed", "embed"), (64, 64), table) == P("fsdp")
+    assert mesh.spec(("embed", "embed"), (64, 64), table) == P("fsdp", None)
 
 
 def test_a_mesh_of_the_wrong_size_says_which_it_needs():
