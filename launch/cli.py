@@ -13,6 +13,7 @@ COMMANDS = {
     "train": ("launch.train", "run a recipe, or continue it in its directory"),
     "eval": ("launch.evaluate", "pass@1, pass@k and majority vote of a run or model on a task"),
     "sample": ("launch.sample", "completions of a prompt by a run or model"),
+    "serve": ("launch.serve", "an OpenAI-compatible endpoint of a run or model"),
     "watch": ("launch.watch", "follow a run from another terminal"),
     "report": ("launch.report", "one or more runs as a self-contained HTML page"),
     "replay": ("launch.replay", "compute a step of a run again, exactly"),
