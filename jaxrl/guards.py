@@ -142,13 +142,14 @@ def record(
     batch: Trajectory,
     metrics: Mapping[str, float],
 ) -> Path | None:
-    """Write the batch and metrics of a step to `spikes/STEP`; None where there are enough already.
+    """Write the batch and metrics of a step to `spikes/STEP`; None if it or enough are there.
 
     `batch.npz` holds the arrays of the `Trajectory` by name.
     """
     spikes = directory / "spikes"
     where = spikes / f"{step:08d}"
-    if not where.exists() and spikes.exists() and len(list(spikes.iterdir())) >= _RECORDS:
+    # The first record of a step stays: it is the one that a replay from its checkpoint meets.
+    if where.exists() or (spikes.exists() and len(list(spikes.iterdir())) >= _RECORDS):
         return None
     where.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.asarray(a) for name, a in vars(batch).items() if a is not None}

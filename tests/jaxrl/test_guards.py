@@ -139,6 +139,8 @@ def test_rollback_then_stop_then_replay(tmp_path):
     assert "step 1 tripped zero_signal, and the run stops" in said
     assert (tmp_path / "spikes" / "00000001" / "batch.npz").exists()
     assert (checkpoint.path(tmp_path, 0) / "pinned").exists()
+    replayed = replay.replay(tmp_path, 1)
+    assert replayed.computed["guard/zero_signal"] == 1.0 and replayed.differs == {}
 
 
 def test_replay_recomputes_a_step_exactly(tmp_path):
