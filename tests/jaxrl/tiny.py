@@ -123,12 +123,13 @@ def arrays(saved: Path) -> dict[str, bytes]:
     import numpy as np
     import orbax.checkpoint as ocp
 
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler("params", "rest")) as reader:
-        read = reader.restore(
-            saved,
-            ocp.args.Composite(params=ocp.args.StandardRestore(), rest=ocp.args.StandardRestore()),
-        )
-    leaves = jax.tree_util.tree_leaves_with_path(dict(read.items()))
+    def plain(item):
+        with ocp.PyTreeCheckpointer() as reader:
+            tree = reader.metadata(saved / item).item_metadata.tree
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+            return reader.restore(saved / item, restore_args=as_numpy)
+
+    leaves = jax.tree_util.tree_leaves_with_path({name: plain(name) for name in ("params", "rest")})
     return {jax.tree_util.keystr(path): np.asarray(leaf).tobytes() for path, leaf in leaves}
 
 
