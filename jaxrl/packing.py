@@ -227,7 +227,7 @@ def trajectory(
         start, stop = len(c.request.prompt), len(c.request.prompt) + len(c.tokens)
         tokens[n, :start] = c.request.prompt
         tokens[n, start:stop] = c.tokens
-        mask[n, start:stop] = True
+        mask[n, start:stop] = c.actions  # not what was forced on it, nor observations
         logp[n, start:stop] = c.logp
         version[n, start:stop] = c.version
     return Trajectory(

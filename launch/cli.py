@@ -21,6 +21,7 @@ COMMANDS = {
     "show": ("launch.tables:show", "the full config of a recipe"),
     "tasks": ("launch.tables:tasks", "the bundled tasks"),
     "losses": ("launch.tables:losses", "the objective library"),
+    "plan": ("launch.plan", "what a recipe would take on a mesh that is not here"),
     "doctor": ("launch.doctor", "devices, versions and optional parts of this installation"),
 }
 """Name to (module or module:function, what it does)."""

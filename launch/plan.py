@@ -7,6 +7,7 @@ which fuses less than that of an accelerator: an upper bound.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import math
@@ -23,6 +24,8 @@ from jaxrl import mesh, optimizer, packing, placement, policy, trainable
 from jaxrl.config import Config
 from jaxrl.train_step import make_update
 from jaxrl.types import Completion, Packed, Request, TrainState, Trajectory
+from launch import flags, recipes
+from launch.cli import REFUSALS, refused
 from models import decoder
 
 HBM = {"v5e": 16, "v5p": 95, "v6e": 32, "a100": 80, "h100": 80, "h200": 141}
@@ -43,7 +46,22 @@ class PlanConfig:
     """Compile the train step for its memory and collectives; minutes for a large model."""
 
 
-def main(config: Config, settings: PlanConfig = PlanConfig()) -> None:
+def main(argv: list[str]) -> int:
+    """`jaxrl plan [RECIPE] [--chip v5p] [--compile] [flags of train]`."""
+    name, rest = (argv[0], argv[1:]) if argv and argv[0][:1] != "-" else ("quickstart", argv)
+    parser = argparse.ArgumentParser(prog="jaxrl plan", add_help=False, allow_abbrev=False)
+    parser.add_argument("--chip", default=PlanConfig.chip)
+    parser.add_argument("--compile", action="store_true")
+    given, rest = parser.parse_known_args(rest)
+    try:
+        config = flags.parse(recipes.load(name), rest, prog=f"jaxrl plan {name}")
+        show(config, PlanConfig(given.chip, given.compile))
+    except REFUSALS as error:
+        return refused(error)
+    return 0
+
+
+def show(config: Config, settings: PlanConfig = PlanConfig()) -> None:
     """Print the plan of a run.
 
     Call before JAX has made its devices.
@@ -55,8 +73,8 @@ def main(config: Config, settings: PlanConfig = PlanConfig()) -> None:
         raise ValueError(f"chip={settings.chip!r} is unknown; choose one of {', '.join(HBM)}")
     sizes = dataclasses.asdict(config.mesh)
     count = math.prod(max(1, n) for n in sizes.values())
-    flags = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}"
+    given = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{given} --xla_force_host_platform_device_count={count}"
     jax.config.update("jax_platforms", "cpu")
     the_mesh = mesh.make(config.mesh, jax.devices()[:count])
     with jax.set_mesh(the_mesh):

@@ -44,4 +44,4 @@ def test_collectives_are_read_from_a_program():
 
 def test_an_unknown_chip_is_refused():
     with pytest.raises(ValueError, match="chip='v9' is unknown; choose one of v5e"):
-        plan.main(CONFIG, PlanConfig(chip="v9"))
+        plan.show(CONFIG, PlanConfig(chip="v9"))
