@@ -37,6 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"jaxrl: no command {name!r}; {nearest(name, list(COMMANDS))}", file=sys.stderr)
         return 2
+    sys.path.insert(0, os.getcwd())  # functions and tasks of your own are named module:name
     module, _, function = COMMANDS[name][0].partition(":")
     keep_compilations()
     return getattr(importlib.import_module(module), function or "main")(rest)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import jax
 import pytest
@@ -11,6 +12,7 @@ from jaxrl import config as configs
 from jaxrl import metrics
 from launch import cli, flags, progress, recipes
 
+README = (Path(__file__).parents[2] / "README.md").read_text()
 TINY = [
     *("--steps", "2", "--warm-start.steps", "2", "--warm-start.batch-size", "8"),
     *("--fresh.hidden-size", "32", "--fresh.num-layers", "2", "--fresh.intermediate-size", "64"),
@@ -66,6 +68,14 @@ def test_sample_of_a_run(run, capsys):
     assert rows[0] == rows[1] and set(rows[0]) == {"text", "token_ids", "logps"}
     assert len(rows[0]["token_ids"]) == len(rows[0]["logps"]) <= 3
     assert cli.main(["sample", str(run), *given]) == 0
+
+
+def test_a_method_of_ones_own_is_a_function_and_a_flag(tmp_path, monkeypatch):
+    (tmp_path / "my_method.py").write_text(README.split("# my_method.py\n")[1].split("```")[0])
+    monkeypatch.chdir(tmp_path)
+    given = ["--objective.policy", "my_method:policy", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(["train", *TINY, *given]) == 0
+    assert metrics.read(tmp_path / "run")[0]["ratio"] == pytest.approx(1.0, abs=1e-4)
 
 
 @pytest.mark.parametrize("table", ["recipes", "tasks", "losses"])
