@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from jaxrl.buckets import round_up
 from jaxrl.types import Completion, Packed, Trajectory
 
 
@@ -172,14 +173,6 @@ def pack(
             "shared_share": 1 - real / max(1, unshared),
         },
     )
-
-
-def round_up(length: int, bucket: int) -> int:
-    """The least power of two times `bucket` that holds `length`."""
-    size = bucket
-    while size < length:
-        size *= 2
-    return size
 
 
 def _action_bucket(most: int, row_length: int) -> int:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from jaxrl import sampling
+from jaxrl.buckets import round_up
 from jaxrl.logits import Guide
-from jaxrl.slots import Features, round_up
+from jaxrl.slots import Features
 from jaxrl.types import Completion, Prefix, Request, Source
 from models.config import DecoderConfig
 

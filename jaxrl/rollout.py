@@ -12,6 +12,7 @@ import numpy as np
 from data.scoring import Pool
 from data.types import Problem, Score, Task, count_errors
 from jaxrl import packing, sampler
+from jaxrl.buckets import round_up
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.metrics import Timer
 from jaxrl.policy import Policy, encode_prompt
@@ -97,7 +98,7 @@ def as_trajectory(experience: Experience, config: Config) -> Trajectory:
         experience.completions,
         [score.value for score in experience.scores],
         [n // group for n in range(len(experience.completions))],
-        length=sampler.round_up(longest, config.packing.bucket),
+        length=round_up(longest, config.packing.bucket),
     )
     parts = [None if score.error else score.parts for score in experience.scores]
     return made.replace(reward_parts=packing.reward_parts(parts))
@@ -125,7 +126,7 @@ def demonstrations(
         tokens = np.array(solution, np.int32)
         written.append(Completion(request, tokens, zeros, zeros, zeros.astype(np.int32), True))
     count = len(written)
-    length = sampler.round_up(
+    length = round_up(
         max(len(c.request.prompt) + len(c.tokens) for c in written), config.packing.bucket
     )
     return packing.trajectory(written, [1.0] * count, range(count), length=length)

@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxrl import logits as processors
 from jaxrl import slots as slot
+from jaxrl.buckets import round_up
 from jaxrl.logits import Guide
 from jaxrl.requests import (
     check_guide,
@@ -28,7 +29,7 @@ from jaxrl.requests import (
     settings_of,
     start_of,
 )
-from jaxrl.slots import Features, round_up
+from jaxrl.slots import Features
 from jaxrl.types import Completion, Params, Prefix, Request, Source
 from jaxrl.work import SamplerConfig, Seat, Setup, Work, find_stops, read_out
 from models.config import DecoderConfig

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import slots
+from jaxrl.buckets import round_up
 from jaxrl.types import Completion, Params, Request
 from models import decoder, head
 from models.config import DecoderConfig
@@ -101,7 +102,7 @@ def beam(
             f"{max_new_tokens}: all must be 1 or more, and the tokens at most max_positions="
             f"{config.max_positions}"
         )
-    tokens = np.zeros((1, slots.round_up(len(prompt), bucket)), np.int32)
+    tokens = np.zeros((1, round_up(len(prompt), bucket)), np.int32)
     tokens[0, : len(prompt)] = prompt
     length = np.array([len(prompt)], np.int32)
     prefix = slots.prefill((config,), (params,), tokens, length, piece=tokens.shape[1])
@@ -115,7 +116,7 @@ def beam(
         jnp.float32(length_penalty),
         width=width,
         budget=max_new_tokens,
-        capacity=slots.round_up(total, bucket),
+        capacity=round_up(total, bucket),
     )
     live = (found.tokens, found.logp, found.logp / float(found.step) ** length_penalty)
     ended = (found.ended, found.ended_logp, found.ended_score)

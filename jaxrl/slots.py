@@ -17,6 +17,7 @@ from flax import struct
 
 from jaxrl import logits as processors
 from jaxrl import sampling
+from jaxrl.buckets import round_up
 from jaxrl.types import Params
 from models import decoder, head
 from models.config import DecoderConfig
@@ -139,14 +140,6 @@ def read(
 ) -> Caches:
     """Caches after tokens [B, T] at `positions` [B, T]; padding lies beyond the cache."""
     return _extend(models, params, tokens, positions, caches, window)[1]
-
-
-def round_up(length: int, bucket: int) -> int:
-    """The least power of two times `bucket` that holds `length`."""
-    size = bucket
-    while size < length:
-        size *= 2
-    return size
 
 
 def prefill(

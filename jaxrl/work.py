@@ -12,8 +12,9 @@ import numpy as np
 
 from jaxrl import logits as processors
 from jaxrl import slots as slot
+from jaxrl.buckets import round_up
 from jaxrl.logits import Guide
-from jaxrl.slots import Features, round_up
+from jaxrl.slots import Features
 from jaxrl.types import Completion, Request, Source
 from models.config import DecoderConfig
 

@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from jaxrl import mesh, optimizer, packing, placement, policy, trainable
+from jaxrl.buckets import round_up
 from jaxrl.config import Config
 from jaxrl.train_step import make_update
 from jaxrl.types import Completion, Packed, Request, TrainState, Trajectory
@@ -133,7 +134,7 @@ def step(config: Config, model: decoder.DecoderConfig, state: TrainState) -> Any
         [whole] * count,
         [0.0] * count,
         list(np.repeat(np.arange(groups), rollout.group_size)),
-        length=packing.round_up(len(prompt) + len(zeros), config.packing.bucket),
+        length=round_up(len(prompt) + len(zeros), config.packing.bucket),
     )
     the_mesh = jax.sharding.get_mesh()
     packed, _ = packing.pack(batch, config.packing, row_multiple=mesh.batch_shards(the_mesh))

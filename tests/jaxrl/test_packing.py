@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.packing import PackingConfig, pack, reward_parts, round_up, trajectory
+from jaxrl.buckets import round_up
+from jaxrl.packing import PackingConfig, pack, reward_parts, trajectory
 from jaxrl.types import Completion, Packed, Request, Trajectory
 from tests.jaxrl.batches import batch
 
