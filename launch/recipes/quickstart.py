@@ -1,4 +1,4 @@
-"""GRPO breaks a bad habit, from nothing, in two minutes on a laptop.
+"""GRPO breaks a bad habit, from nothing, in minutes on a laptop.
 
 A transformer of under a million parameters learns two-digit sums from a sloppy pupil, who forgets
 to carry in 65% of the solutions, and imitates the habit. Then only a verifier speaks: for each
