@@ -114,7 +114,12 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
     )
     update = placement.settled(guards.guarded(update, config.guard), like)
     score = make_score(actor.model, temperature=config.rollout.temperature)
-    record = rollout_log.recorder(shop.directory, config, actor.tokenizer.decode, score)
+    record = rollout_log.recorder(
+        shop.directory,
+        config,
+        actor.tokenizer.decode,
+        lambda params, batch: score(params, placement.pack(batch, config)[0]),
+    )
 
     def assess(state: TrainState, step: int) -> dict[str, float]:
         shop.heart.beat("evaluate", step)
@@ -181,7 +186,6 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                         ref_logp = score(anchor(state.params), packed) if anchor else None
                         state, metrics = update(state, part, packed, ref_logp)
                         measured.append(metrics)
-                        shown = packed if keep is None else placement.pack(part, config)[0]
                     metrics = combine(jax.device_get(measured))
                 metrics |= rollout.measure(experience) | cost | used()
                 metrics["prompts_sampled"] = float(sampled)
@@ -204,7 +208,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                     continue
 
                 with timer("record"), best_effort("the rollouts", note):
-                    record(step, experience, part, shown, state.params)
+                    record(step, experience, part, state.params)
                 host = host | {
                     "step": step,
                     "tokens": host["tokens"] + metrics["tokens"],

@@ -23,14 +23,17 @@ import numpy as np
 from jaxrl import objective
 from jaxrl.config import Config
 from jaxrl.rollout import Experience
-from jaxrl.types import Packed, Params, Trajectory
+from jaxrl.types import Params, Trajectory
 
-Record = Callable[[int, Experience, Trajectory, Packed, Params], None]
+Record = Callable[[int, Experience, Trajectory, Params], None]
 Decode = Callable[[Sequence[int]], str]
 
 
 def recorder(
-    directory: Path, config: Config, decode: Decode, score: Callable[[Params, Packed], jax.Array]
+    directory: Path,
+    config: Config,
+    decode: Decode,
+    score: Callable[[Params, Trajectory], jax.Array],
 ) -> Record:
     """What a loop calls after the updates of a step.
 
@@ -38,11 +41,11 @@ def recorder(
       directory: of the run.
       config: its `rollout_log` says which steps, and how many groups of each, are kept.
       decode: ids to text.
-      score: `(params, packed) -> logp [N, T]`.
+      score: `(params, batch) -> logp [N, T]`; called at the steps that are kept alone.
 
     Returns:
-      `record(step, experience, batch, packed, params)`: the step's experience, the batch of its
-      last update, the same packed, and the parameters after it.
+      `record(step, experience, batch, params)`: the step's experience, the batch of its last
+      update, and the parameters after it.
     """
     keep = config.rollout_log
 
@@ -51,12 +54,10 @@ def recorder(
         whole = objective.whole_batch(config.objective, batch, config.rollout.max_new_tokens)
         return jnp.broadcast_to(whole.advantages, batch.tokens.shape)
 
-    def record(
-        step: int, experience: Experience, batch: Trajectory, packed: Packed, params: Params
-    ) -> None:
+    def record(step: int, experience: Experience, batch: Trajectory, params: Params) -> None:
         if not keep.every or (step % keep.every and step not in (1, config.steps)):
             return
-        advantage, logp = jax.device_get((advantages(jax.device_put(batch)), score(params, packed)))
+        advantage, logp = jax.device_get((advantages(jax.device_put(batch)), score(params, batch)))
         made = rows(step, experience, batch, advantage, logp, decode, groups=keep.groups)
         path = directory / "rollouts" / f"{step:06d}.jsonl"
         path.parent.mkdir(exist_ok=True)

@@ -50,8 +50,8 @@ def made(rewards=((1.0, 0.0), (None, 1.0))):
 
 def record(directory, config, step, experience, batch):
     logp = jnp.where(batch.action_mask, batch.behavior_logp + 0.25, jnp.nan)
-    write = rollout_log.recorder(directory, config, decode, lambda params, packed: logp)
-    write(step, experience, batch, None, None)
+    write = rollout_log.recorder(directory, config, decode, lambda params, batch: logp)
+    write(step, experience, batch, None)
     return [json.loads(line) for line in (directory / "rollouts" / f"{step:06d}.jsonl").open()]
 
 
@@ -77,11 +77,9 @@ def test_which_steps_and_groups_are_kept(tmp_path):
     keep = RolloutLogConfig(every=4, groups=1)
     config = Config(steps=9, rollout=RolloutConfig(max_new_tokens=3), rollout_log=keep)
     experience, batch = made()
-    write = rollout_log.recorder(
-        tmp_path, config, decode, lambda params, packed: batch.behavior_logp
-    )
+    write = rollout_log.recorder(tmp_path, config, decode, lambda params, _: batch.behavior_logp)
     for step in range(1, 10):
-        write(step, experience, batch, None, None)
+        write(step, experience, batch, None)
     files = sorted((tmp_path / "rollouts").iterdir())
     assert [file.stem for file in files] == ["000001", "000004", "000008", "000009"]
     assert all(len(file.read_text().splitlines()) == 2 for file in files)
