@@ -14,6 +14,7 @@ from jaxrl import checkpoint, evaluate, objective, placement, policy, selection,
 from jaxrl import config as configs
 from jaxrl.checkpoint import Saved
 from jaxrl.config import Config
+from jaxrl.policy import Policy
 from jaxrl.trainable import Part
 from jaxrl.types import Params, TrainState
 from jaxrl.warm_start import discard, warm_start
@@ -24,11 +25,11 @@ Assess = Callable[[TrainState, int], dict[str, float]]
 _ADAPTERS = 3  # folded into the run's key, for the first values of adapters
 
 
-def check(config: Config) -> tuple[Task, list[Problem]]:
+def check(config: Config) -> tuple[Task, list[Problem], Policy]:
     """Refuse what cannot work, before anything is compiled or written.
 
     Returns:
-      The task and its held-out problems.
+      The task, its held-out problems, and the policy, its parameters still to come.
 
     Raises:
       ValueError: a config that cannot work.
@@ -53,7 +54,7 @@ def check(config: Config) -> tuple[Task, list[Problem]]:
         )
     if config.fork:
         checkpoint.require(*fork_point(config.fork))
-    return task, held_out
+    return task, held_out, Policy(model, {}, tokenizer)
 
 
 def begin(
@@ -85,7 +86,8 @@ def fresh(
 ) -> Saved:
     """Step 0: the model's parameters after the warm start, adapters on, measured."""
     config = shop.config
-    params = warm_start(shop, policy.create(config, jax.sharding.get_mesh()).params)
+    params = policy.first_params(config, shop.actor.model, jax.sharding.get_mesh())
+    params = warm_start(shop, params)
     key = jax.random.fold_in(jax.random.key(config.seed), _ADAPTERS)
     params = trainable.attach(shop.actor.model, params, config.lora, key)
     state = placement.fresh_state(params, optimize, like, part)

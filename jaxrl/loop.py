@@ -39,7 +39,6 @@ from jaxrl.config import Config
 from jaxrl.guards import Trip
 from jaxrl.heartbeat import Heartbeat
 from jaxrl.metrics import MetricsLog, Timer
-from jaxrl.policy import Policy
 from jaxrl.rundir import best_effort, run_directory
 from jaxrl.train_step import make_score, make_update
 from jaxrl.types import Params, TrainState, Trajectory
@@ -64,7 +63,7 @@ def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
       OSError: the last step could not be saved.
     """
     start = perf_counter()
-    task, held_out = check(config)
+    task, held_out, actor = check(config)
     the_mesh = mesh.make(config.mesh)
     directory = rundir.prepare(config, watch.note)
     with (
@@ -81,8 +80,6 @@ def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
     ):
         rundir.save_config(directory, config)
         checkpoint.set_aside(directory, after=checkpoint.newest(directory, watch.note))
-        model, tokenizer = policy.describe(config)
-        actor = Policy(model, {}, tokenizer)
         with checkpoint.Writer(directory, config.checkpoint, watch.note) as writer:
             shop = Workshop(
                 config, watch, directory, task, held_out, actor, pool, writer, gate, heart
@@ -146,7 +143,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
             version=version,
             timer=timer,
         )
-        source.learn(selection.rewards_by_group(experience, group))
+        source.learn(rollout.rewards_by_group(experience))
         return experience
 
     _, state, host = begin(shop, optimize, like, assess, trained)

@@ -63,20 +63,22 @@ def describe(config: Config) -> tuple[DecoderConfig, tokenizers.Tokenizer]:
 def create(config: Config, mesh: Mesh) -> Policy:
     """The policy that a run starts from, parameters laid out on the mesh."""
     model, tokenizer = describe(config)
-    shardings = param_shardings(model, mesh)
+    return Policy(model, first_params(config, model, mesh), tokenizer)
+
+
+def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
+    """The parameters that a run starts from, laid out on the mesh; `model` is from `describe`."""
     if is_run(config.model):
         adapters = configs.load(Path(config.model) / "config.json").lora
         with jax.set_mesh(mesh):
             shapes = trainable.abstract(model, adapters)
-        params = lora.fold(checkpoint.restore_params(Path(config.model), shapes)[0])
-    elif config.model == "fresh":
-        make = jax.jit(functools.partial(decoder.init, model), out_shardings=shardings)
-        params = make(jax.random.fold_in(jax.random.key(config.seed), 0))
-    else:
-        _, params = weights.load(
-            config.model, shardings=lambda loaded: param_shardings(loaded, mesh)
+        return lora.fold(checkpoint.restore_params(Path(config.model), shapes)[0])
+    if config.model == "fresh":
+        make = jax.jit(
+            functools.partial(decoder.init, model), out_shardings=param_shardings(model, mesh)
         )
-    return Policy(model, params, tokenizer)
+        return make(jax.random.fold_in(jax.random.key(config.seed), 0))
+    return weights.load(config.model, shardings=lambda loaded: param_shardings(loaded, mesh))[1]
 
 
 def named(model: str) -> Config:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from data import curriculum
 from data.scoring import Pool
 from data.types import Problem, Score, Task, count_errors
 from jaxrl import packing, sampler
@@ -132,13 +133,17 @@ def demonstrations(
     return packing.trajectory(written, [1.0] * count, range(count), length=length)
 
 
+def rewards_by_group(experience: Experience) -> np.ndarray:
+    """Rewards [P, G] of P problems; nan is a failed score."""
+    values = [np.nan if s.value is None else s.value for s in experience.scores]
+    return np.array(values, np.float64).reshape(len(experience.problems), -1)
+
+
 def measure(experience: Experience) -> dict[str, float]:
     """Rewards, lengths and failures of a batch, for the log."""
-    rewards = np.array([s.value for s in experience.scores if s.value is not None])
+    by_group = rewards_by_group(experience)
+    rewards = by_group[~np.isnan(by_group)]
     lengths = np.array([len(c.tokens) for c in experience.completions])
-    group = len(experience.completions) // len(experience.problems)
-    values = np.array([np.nan if s.value is None else s.value for s in experience.scores])
-    spread = np.nanmax(values.reshape(-1, group), 1) - np.nanmin(values.reshape(-1, group), 1)
     parts: dict[str, list[float]] = {}
     for score in experience.scores:
         for name, value in score.parts.items():
@@ -147,7 +152,7 @@ def measure(experience: Experience) -> dict[str, float]:
         "reward/mean": float(rewards.mean()) if len(rewards) else float("nan"),
         "reward/std": float(rewards.std()) if len(rewards) else float("nan"),
         "reward/errors": float(sum(count_errors(experience.scores).values())),
-        "reward/zero_variance_groups": float(np.mean(~(spread > 0))),
+        "reward/zero_variance_groups": float(np.mean(~curriculum.informative(by_group))),
         **{f"reward/{name}": float(np.mean(values)) for name, values in parts.items()},
         "completion_length": float(lengths.mean()),
         "completion_length_max": float(lengths.max()),

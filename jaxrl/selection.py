@@ -12,7 +12,7 @@ from data import curriculum, stream
 from data.types import Problem, Task
 from jaxrl import functions
 from jaxrl.config import CurriculumConfig
-from jaxrl.rollout import Experience
+from jaxrl.rollout import Experience, rewards_by_group
 
 _GIVEN = {"state", "count", "allowed"}
 
@@ -90,7 +90,7 @@ def dynamic(
     state = curriculum.quota(prompts, oversampling=oversampling)
     for i in itertools.count():
         experience = sample(i)
-        rewards = rewards_by_group(experience, group_size)
+        rewards = rewards_by_group(experience)
         state, keep, more = curriculum.dynamic(state, rewards)
         kept.append(groups(experience, keep, group_size))
         rest.append(groups(experience, ~keep, group_size))
@@ -99,12 +99,6 @@ def dynamic(
     everything = joined([*kept, *rest])
     first = np.arange(len(everything.problems)) < prompts
     return groups(everything, first, group_size), int(state.sampled)
-
-
-def rewards_by_group(experience: Experience, group_size: int) -> np.ndarray:
-    """Rewards [P, G]; nan is a failed score."""
-    values = [np.nan if s.value is None else s.value for s in experience.scores]
-    return np.array(values, np.float64).reshape(-1, group_size)
 
 
 def groups(experience: Experience, keep: np.ndarray, group_size: int) -> Experience:

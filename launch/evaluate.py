@@ -82,7 +82,8 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
     task = tasks.get(config.task, **config.task_args)
     task.check_split(settings.split)
     held_out = evaluate.problems(task, settings.split, settings.problems, settings.seed)
-    _, tokenizer = policy.describe(policy.named(name))
+    source = policy.named(name)
+    model, tokenizer = policy.describe(source)
     if config.rollout.chat and settings.chat is None and not policy.is_run(name):
         chat = tokenizer.chat is not None and held_out[0].messages is not None
         config = _with_rollout(config, chat=chat)
@@ -99,10 +100,10 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
             time_limit_s=config.score_seconds,
         ) as pool,
     ):
-        actor = policy.create(policy.named(name), the_mesh)
+        params = policy.first_params(source, model, the_mesh)
         figures, _ = evaluate.evaluate(
-            actor,
-            policy.sampling_params(actor.params, config.compute_dtype),
+            policy.Policy(model, params, tokenizer),
+            policy.sampling_params(params, config.compute_dtype),
             held_out,
             pool,
             config.rollout,
