@@ -21,6 +21,11 @@ def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T
     return tyro.cli(type(default), default=default, args=rest, prog=prog, description=description)
 
 
+def recipe(argv: list[str]) -> tuple[str, list[str]]:
+    """The recipe that arguments begin with, `quickstart` where they name none, and the flags."""
+    return (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("quickstart", argv)
+
+
 def _take_dict_entries(default: T, argv: list[str]) -> tuple[T, list[str]]:
     rest: list[str] = []
     queue = list(argv)

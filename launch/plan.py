@@ -49,7 +49,7 @@ class PlanConfig:
 
 def main(argv: list[str]) -> int:
     """`jaxrl plan [RECIPE] [--chip v5p] [--compile] [flags of train]`."""
-    name, rest = (argv[0], argv[1:]) if argv and argv[0][:1] != "-" else ("quickstart", argv)
+    name, rest = flags.recipe(argv)
     parser = argparse.ArgumentParser(prog="jaxrl plan", add_help=False, allow_abbrev=False)
     parser.add_argument("--chip", default=PlanConfig.chip)
     parser.add_argument("--compile", action="store_true")

@@ -41,9 +41,7 @@ def losses(argv: list[str]) -> int:
 
 def show(argv: list[str]) -> int:
     """`jaxrl show RECIPE [flags]`: the resolved config as JSON."""
-    name, rest = (
-        (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("quickstart", argv)
-    )
+    name, rest = flags.recipe(argv)
     try:
         config = library.load(name)
     except ValueError as error:

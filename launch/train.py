@@ -18,7 +18,7 @@ def main(argv: list[str]) -> int:
     `--profile` traces steps 3 to 5 into RUN/profile and prints the costliest operations.
     """
     profiling, argv = "--profile" in argv, [a for a in argv if a != "--profile"]
-    name, rest = (argv[0], argv[1:]) if argv and argv[0][:1] != "-" else ("quickstart", argv)
+    name, rest = flags.recipe(argv)
     try:
         config = recipes.load(name)
     except REFUSALS as error:
