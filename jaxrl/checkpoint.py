@@ -4,6 +4,9 @@ A checkpoint is a directory `checkpoints/STEP`: `params` and `rest`, the arrays,
 `host.json`, the state beside them; and `manifest.json`, written last, with the size and SHA-256 of
 every other file. The manifest is the commit: a directory without one is a torn save and is never
 read; one whose files disagree with it is damaged, and the checkpoint before it is read instead.
+
+With several processes, which must share the run directory, all write and read the arrays, and the
+first alone does the rest. What is documented below as one act is one that all of them take part in.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ from threading import Thread
 from time import time
 from typing import Any, NamedTuple
 
+import jax
 import orbax.checkpoint as ocp
 
+from jaxrl import distributed
 from jaxrl.config import CheckpointConfig
 from jaxrl.rundir import write_json
 from jaxrl.types import Params, TrainState
@@ -98,6 +103,7 @@ def faults(saved: Path) -> list[str]:
     return found
 
 
+@distributed.by_first
 def newest(directory: Path, note: Note) -> int | None:
     """The newest step whose checkpoint is sound, or None where none was ever committed.
 
@@ -125,6 +131,7 @@ def newest(directory: Path, note: Note) -> int | None:
     return None
 
 
+@distributed.by_first
 def set_aside(directory: Path, after: int | None) -> None:
     """Rename the checkpoints after step `after`, found damaged by `newest`, to STEP.damaged.
 
@@ -181,6 +188,7 @@ def restore_params(directory: Path, like: Params, note: Note = warnings.warn) ->
         return checkpointer.restore(path(directory, step), args)["params"], step
 
 
+@distributed.by_first
 def require(directory: Path, step: int) -> None:
     """Raise a ValueError unless a sound checkpoint of `step` is there."""
     committed = steps(directory)
@@ -193,10 +201,10 @@ def require(directory: Path, step: int) -> None:
 def save_reference(directory: Path, params: Params) -> None:
     """Write the frozen reference policy of a run, replacing one that was left half written."""
     where = directory.absolute() / "reference"
-    shutil.rmtree(where, ignore_errors=True)
+    _clear(where)
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(where, params)
-    commit(where, {})
+    distributed.by_first(commit)(where, {})
 
 
 def load_reference(directory: Path, like: Params) -> Params | None:
@@ -206,12 +214,18 @@ def load_reference(directory: Path, like: Params) -> Params | None:
       ValueError: it is damaged.
     """
     where = directory.absolute() / "reference"
-    if not (where / _MANIFEST).exists():
+    found = _reference_faults(where)
+    if found is None:
         return None
-    if found := faults(where):
+    if found:
         raise ValueError(f"{where} is damaged: {'; '.join(found)}; restore it from a copy")
     with ocp.StandardCheckpointer() as checkpointer:
         return checkpointer.restore(where, like)
+
+
+@distributed.by_first
+def _reference_faults(where: Path) -> list[str] | None:
+    return faults(where) if (where / _MANIFEST).exists() else None
 
 
 def kept(scores: Mapping[int, float | None], config: CheckpointConfig) -> set[int]:
@@ -253,12 +267,12 @@ class Writer:
         """Saves that storage has refused."""
         self.owed = False
         """Whether the newest `save` came to nothing."""
-        self.step = max(steps(directory), default=None)
+        self.step = _tidied(directory)
         """The newest committed step."""
-        root(directory).mkdir(exist_ok=True)
-        for left in root(directory).iterdir():
-            if left.is_dir() and not (left / _MANIFEST).exists():
-                shutil.rmtree(left, ignore_errors=True)
+
+    def due(self, step: int) -> bool:
+        """Whether the config asks for a checkpoint of `step`, or one before it is owed."""
+        return step % self._config.every == 0 or any(distributed.gathered(self.owed))
 
     def save(
         self, step: int, state: TrainState, host: Mapping[str, Any], score: float | None = None
@@ -272,7 +286,7 @@ class Writer:
           score: ranks this checkpoint, for `keep_best`.
         """
         self.owed = False
-        if not self._ready():
+        if not all(distributed.gathered(self._ready())):
             self.owed = True
             late = f"storage is slow: step {self._saving} is still being saved"
             self._note(f"WARNING: {late}, so step {step} is not")
@@ -280,7 +294,11 @@ class Writer:
         where = path(self._directory, step)
         self._saving = step
         try:
-            shutil.rmtree(where, ignore_errors=True)
+            _clear(where)
+        except OSError as error:
+            self._failed(step, error)
+            return
+        try:
             self._orbax.save(
                 where,
                 ocp.args.Composite(
@@ -289,6 +307,8 @@ class Writer:
                 ),
             )
         except _STORAGE_ERRORS as error:
+            if jax.process_count() > 1:  # the others may have met none, and wait for this one
+                raise
             self._failed(step, error)
             return
         facts = {"step": step, "score": score}
@@ -335,6 +355,9 @@ class Writer:
         """Wait for the save in progress, if any."""
         if self._thread is not None:
             self._thread.join()
+        self.step, self.owed, self.failures = distributed.gathered(
+            (self.step, self.owed, self.failures)
+        )[0]
 
     def __enter__(self) -> Writer:
         return self
@@ -352,12 +375,15 @@ class Writer:
         where = path(self._directory, step)
         try:
             self._orbax.wait_until_finished()
-            (where / "host.json").write_text(host)
-            commit(where, facts)
+            if distributed.first():  # now all have written
+                (where / "host.json").write_text(host)
+                commit(where, facts)
         except _STORAGE_ERRORS as error:
             self._failed(step, error)
             return
         self.step = step
+        if not distributed.first():
+            return
         try:
             retain(self._directory, self._config)
         except OSError as error:
@@ -371,9 +397,32 @@ class Writer:
             "goes on and tries again at the next step"
         )
         for torn in root(self._directory).glob(f"{_STEP.format(step)}*"):
-            if not (torn / _MANIFEST).exists():
+            if distributed.first() and not (torn / _MANIFEST).exists():
                 shutil.rmtree(torn, ignore_errors=True)
         self._orbax = ocp.AsyncCheckpointer(_handler())
+
+
+@distributed.by_first
+def _tidied(directory: Path) -> int | None:
+    """The newest committed step, once what torn saves have left behind is cleared away."""
+    root(directory).mkdir(parents=True, exist_ok=True)
+    for left in root(directory).iterdir():
+        if left.is_dir() and not (left / _MANIFEST).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return max(steps(directory), default=None)
+
+
+@distributed.by_first
+def _clear(where: Path) -> None:
+    """Make way for `where`, and see that its parent can be written to.
+
+    Raises:
+      OSError: it cannot.
+    """
+    shutil.rmtree(where, ignore_errors=True)
+    probe = where.parent / ".probe"
+    probe.write_bytes(bytes(4096))
+    probe.unlink()
 
 
 def retain(directory: Path, config: CheckpointConfig) -> None:

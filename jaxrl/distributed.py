@@ -1,18 +1,40 @@
 """Several processes as one run: found out from the cluster, or told by the environment.
 
 Each process calls `start` before anything touches a device. From then on `jax.devices()` are all
-devices of all processes, and every process runs the same program on the same host-side data.
+devices of all processes, and every process runs the same program on the same host-side data: what
+one of them alone has seen or done (a file, a signal, a score) is told to all by the functions here
+before anything depends on it. With one process they cost nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping
+import pickle
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
 
 import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+
+from jaxrl.buckets import round_up
 
 VARIABLES = ("JAXRL_COORDINATOR", "JAXRL_PROCESSES", "JAXRL_PROCESS")
 """Address HOST:PORT of process 0, how many processes there are, and which one this is."""
+
+_ENDING_S = 30
+"""How long processes that end wait for each other."""
+_ROLL_CALL_S = 5
+"""How long a process that fails waits to see whether all fail alike."""
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def start(environment: Mapping[str, str] = os.environ) -> int:
@@ -30,11 +52,11 @@ def start(environment: Mapping[str, str] = os.environ) -> int:
     given = {name: environment[name] for name in VARIABLES if name in environment}
     if given:
         coordinator, count, own = explicit(given)
-        jax.distributed.initialize(coordinator, count, own)
+        jax.distributed.initialize(coordinator, count, own, shutdown_timeout_seconds=_ENDING_S)
         return count
     count = announced(environment)
     if count > 1:
-        jax.distributed.initialize()
+        jax.distributed.initialize(shutdown_timeout_seconds=_ENDING_S)
     return count
 
 
@@ -63,3 +85,99 @@ def announced(environment: Mapping[str, str]) -> int:
             return int(environment[name])
     hosts = environment.get("TPU_WORKER_HOSTNAMES", "")
     return len(hosts.split(",")) if hosts else 1
+
+
+def first() -> bool:
+    """Whether this is the process that writes."""
+    return jax.process_index() == 0
+
+
+def gathered(value: T) -> list[T]:
+    """The value that each process calls with, in their order; anything that pickles.
+
+    All processes must call, and from the main thread.
+    """
+    if jax.process_count() == 1:
+        return [value]
+    body = np.frombuffer(pickle.dumps(value), np.uint8)
+    sizes = multihost_utils.process_allgather(np.int32(len(body)))
+    sent = np.zeros(round_up(int(sizes.max()), 1024), np.uint8)
+    sent[: len(body)] = body
+    rows = multihost_utils.process_allgather(sent)
+    return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+
+
+def by_first(function: Callable[P, T]) -> Callable[P, T]:
+    """`function`, which process 0 alone calls; all get its result, or raise its error.
+
+    All processes must call, and from the main thread.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if jax.process_count() == 1:
+            return function(*args, **kwargs)
+        made, error = None, None
+        if first():
+            try:
+                made = function(*args, **kwargs)
+            except Exception as raised:
+                error = raised
+        made, theirs = gathered((made, error))[0]
+        if theirs is not None:
+            raise error or theirs
+        return made
+
+    return call
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """An error in the body that the other processes do not share ends them all.
+
+    The process that meets it shows it and exits with 1; the others, whose next exchange with it
+    fails, say so and exit with 1 as well. An error that all processes meet is raised as usual.
+    """
+    try:
+        yield
+    except Exception as error:
+        if jax.process_count() == 1 or _shared(error):
+            raise
+        if not _broken(error):
+            traceback.print_exc()
+        print(lost(error), file=sys.stderr, flush=True)
+        os._exit(1)  # an orderly end would wait for the others
+
+
+def lost(error: Exception) -> str:
+    """What a process says that ends because of an error of its own, or because another is gone."""
+    own = f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}"
+    said = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    why = (
+        f"{own} has lost another process, whose own log says why ({said})"
+        if _broken(error)
+        else f"{own} has failed ({said})"
+    )
+    return (
+        f"jaxrl: {why}; the run ends in all processes, and the same command in all of them "
+        "continues from the newest checkpoint"
+    )
+
+
+def _broken(error: Exception) -> bool:
+    """Whether an error comes from an exchange with other processes."""
+    words = ("gloo", "nccl", "coordination", "unavailable", "connection", "peer", "heartbeat")
+    told = str(error).lower()
+    return isinstance(error, jax.errors.JaxRuntimeError) and any(word in told for word in words)
+
+
+def _shared(error: Exception) -> bool:
+    """Whether all processes have come to an error, as they do where it lies in what all know."""
+    if _broken(error):
+        return False
+    try:
+        wait = ocp.multihost.get_barrier_sync_fn()
+        wait(key="jaxrl/failed", timeout_ms=1000 * _ROLL_CALL_S)
+    except Exception:  # whatever keeps the others from answering
+        return False
+    return True

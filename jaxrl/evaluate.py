@@ -14,6 +14,7 @@ import numpy as np
 
 from data.scoring import Pool
 from data.types import Problem, Task
+from jaxrl import distributed
 from jaxrl.config import RolloutConfig
 from jaxrl.metrics import Timer
 from jaxrl.policy import Policy
@@ -101,6 +102,8 @@ def figures(experience: Experience, k: int) -> dict[str, float]:
 
 def save(directory: Path, step: int, experience: Experience) -> None:
     """Write the completions of an evaluation to `evals/STEP.jsonl`, one object a line."""
+    if not distributed.first():
+        return
     path = directory / "evals" / f"{step:06d}.jsonl"
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows(experience)))

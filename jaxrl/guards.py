@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl import checkpoint
+from jaxrl import checkpoint, distributed, mesh
 from jaxrl.config import GuardConfig
 from jaxrl.rundir import best_effort, write_json
 from jaxrl.train_step import Update
@@ -128,6 +128,9 @@ def report(
     if set(found) - set(before):
         told = ", ".join(f"{trip.guard} ({trip.action})" for trip in found)
         note(f"WARNING: guards tripped at step {step}: {told}")
+    batch = mesh.fetch(batch)
+    if not distributed.first():
+        return
     with best_effort("the batch", note):
         if record(directory, step, found, batch, metrics) and (
             saved := checkpoint.steps(directory)

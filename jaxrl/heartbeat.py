@@ -10,6 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from time import time
 
+import jax
+
+from jaxrl import distributed
 from jaxrl.rundir import best_effort, write_json
 
 
@@ -17,13 +20,15 @@ class Heartbeat:
     """`heartbeat.json`, rewritten at each sign of progress; `stacks.txt` when there is none.
 
     The stacks of all threads are dumped by a timer that does not need the interpreter, so a call
-    that never returns is shown too. A context manager.
+    that never returns is shown too. With several processes, the first alone beats, and each
+    dumps its own stacks. A context manager.
     """
 
     def __init__(self, directory: Path, stall_s: float, note: Callable[[str], None]) -> None:
         """Args: where to write, seconds without a beat that are a stall (0: never), and a log."""
         self._path, self._stall, self._note = directory / "heartbeat.json", stall_s, note
-        self._stacks = (directory / "stacks.txt").open("a")
+        own = "" if distributed.first() else f"-{jax.process_index()}"
+        self._stacks = (directory / f"stacks{own}.txt").open("a")
         self._beaten = threading.Event()
         self._ended = False
         if stall_s:
@@ -34,6 +39,8 @@ class Heartbeat:
         if self._stall:
             faulthandler.dump_traceback_later(self._stall, repeat=False, file=self._stacks)
         self._beaten.set()
+        if not distributed.first():
+            return
         with best_effort("the heartbeat", self._note):
             write_json(
                 self._path,

@@ -19,6 +19,7 @@ import numpy as np
 from data.scoring import open_pool
 from jaxrl import (
     checkpoint,
+    distributed,
     evaluate,
     guards,
     mesh,
@@ -65,6 +66,7 @@ def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
     start = perf_counter()
     task, held_out, actor = check(config)
     the_mesh = mesh.make(config.mesh)
+    watch = watch if distributed.first() else Watch()
     directory = rundir.prepare(config, watch.note)
     with (
         rundir.locked(directory),
@@ -80,7 +82,10 @@ def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
     ):
         rundir.save_config(directory, config)
         checkpoint.set_aside(directory, after=checkpoint.newest(directory, watch.note))
-        with checkpoint.Writer(directory, config.checkpoint, watch.note) as writer:
+        with (
+            checkpoint.Writer(directory, config.checkpoint, watch.note) as writer,
+            distributed.together(),
+        ):
             shop = Workshop(
                 config, watch, directory, task, held_out, actor, pool, writer, gate, heart
             )
@@ -220,7 +225,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                 metrics |= timer.take() | {"time/step": now - began}
                 began = now
                 log.write(step, metrics)  # before the save: a checkpoint's rows are on disk
-                if step % config.checkpoint.every == 0 or writer.owed:
+                if writer.due(step):
                     with timer("save"):
                         writer.save(step, state, host, metrics.get(config.checkpoint.best))
                 shop.watch.step(step, metrics)
@@ -244,7 +249,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
         "eval": {"before": host["before"], "after": after},
         **rundir.environment(),
     }
-    rundir.write_json(shop.directory / "summary.json", summary)
+    rundir.save_summary(shop.directory, summary)
     return summary
 
 

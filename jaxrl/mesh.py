@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -111,6 +113,36 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def rows(mesh: Mesh) -> NamedSharding:
     """Packed micro-batches [K, R, ...], split over the batch axes on R."""
     return NamedSharding(mesh, P(None, RULES["batch"]))
+
+
+def put(tree: Any, where: Any) -> Any:
+    """Host arrays onto the mesh: each process copies what its own devices hold.
+
+    Args:
+      tree: of host arrays, the same in every process.
+      where: a sharding for each.
+    """
+
+    def place(x: Any, sharding: NamedSharding) -> jax.Array:
+        x = np.asarray(x)
+        return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+
+    return jax.tree.map(place, tree, where)
+
+
+def fetch(tree: Any) -> Any:
+    """Arrays as host arrays, whole in every process; all processes must call."""
+
+    def whole(x: Any) -> Any:
+        here = not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated
+        return x if here else _replicate(x, replicated(x.sharding.mesh))
+
+    return jax.device_get(jax.tree.map(whole, tree))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _replicate(x: jax.Array, where: NamedSharding) -> jax.Array:
+    return jax.lax.with_sharding_constraint(x, where)
 
 
 def batch_shards(mesh: Mesh | AbstractMesh) -> int:

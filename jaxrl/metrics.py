@@ -14,6 +14,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
+from jaxrl import distributed
 from jaxrl.rundir import best_effort
 
 
@@ -21,12 +22,16 @@ class MetricsLog:
     """`metrics.jsonl` and TensorBoard events of a run, appended step by step.
 
     A row is on disk when `write` returns. Where storage fails the rows wait in memory, and the next
-    `write` tries again; TensorBoard then goes without.
+    `write` tries again; TensorBoard then goes without. With several processes, the first alone
+    writes.
     """
 
     def __init__(self, directory: Path, resume_step: int, note: Callable[[str], None]) -> None:
         """Open for appending; lines of steps after `resume_step` are dropped, as they run again."""
         self._path, self._note = directory / "metrics.jsonl", note
+        self._board: EventsWriter | None = None
+        if not distributed.first():
+            return
         kept = [line for line in _lines(self._path) if json.loads(line)["step"] <= resume_step]
         fresh = self._path.with_suffix(".tmp")
         fresh.write_text("".join(line + "\n" for line in kept))
@@ -36,12 +41,14 @@ class MetricsLog:
         # Not SummaryWriter: its thread dies of a full disk, and the run would wait for it forever.
         board = directory / "tensorboard"
         board.mkdir(exist_ok=True)
-        self._board: EventsWriter | None = EventsWriter(str(board / "events"), f".{os.getpid()}")
+        self._board = EventsWriter(str(board / "events"), f".{os.getpid()}")
         again = SessionLog(status=SessionLog.START)  # steps from here on replace earlier ones
         self._board.write_event(Event(step=resume_step + 1, session_log=again, wall_time=time()))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Append one step; not-a-number is written as null, which JSON can hold."""
+        if not distributed.first():
+            return
         row = {k: v if math.isfinite(v) else None for k, v in values.items()}
         self._waiting += json.dumps({"step": step} | row).encode() + b"\n"
         with best_effort("metrics.jsonl", self._note), self._path.open("r+b") as file:

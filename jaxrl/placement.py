@@ -34,7 +34,7 @@ def pack(
     )
     everywhere, split = mesh.replicated(the_mesh), mesh.rows(the_mesh)
     where = Packed(split, split, split, split, split, everywhere, everywhere)
-    return jax.device_put(packed, where), cost
+    return mesh.put(packed, where), cost
 
 
 def abstract_state(

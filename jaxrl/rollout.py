@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
@@ -12,7 +14,7 @@ import numpy as np
 from data import curriculum
 from data.scoring import Pool
 from data.types import Problem, Score, Task, count_errors
-from jaxrl import packing, sampler
+from jaxrl import distributed, packing, sampler
 from jaxrl.buckets import round_up
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.metrics import Timer
@@ -42,7 +44,7 @@ def collect(
     version: int,
     timer: Timer,
 ) -> Experience:
-    """Sample a group for every problem and score it.
+    """Sample a group for every problem and score it; each process scores its share for all.
 
     Args:
       policy: the tokenizer and the decoder's shape.
@@ -69,7 +71,8 @@ def collect(
     ]
     completions: list[Completion | None] = [None] * len(requests)
     texts = [""] * len(requests)
-    futures: list[Future[Score]] = [Future()] * len(requests)
+    shares = jax.process_count()
+    futures: dict[int, Future[Score]] = {}
     with timer("sample"):
         for completion in sampler.generate(
             policy.model,
@@ -85,10 +88,17 @@ def collect(
             n = completion.request.id - first_id
             completions[n] = completion
             texts[n] = policy.tokenizer.decode(completion.tokens.tolist())
-            futures[n] = pool.submit(problems[n // rollout.group_size], texts[n])
+            if n % shares == jax.process_index():
+                futures[n] = pool.submit(problems[n // rollout.group_size], texts[n])
     with timer("score"):
-        scores = [future.result() for future in futures]
-    return Experience(list(problems), [c for c in completions if c is not None], texts, scores)
+        own = {n: future.result() for n, future in futures.items()}
+        scores = functools.reduce(operator.or_, distributed.gathered(own))
+    return Experience(
+        list(problems),
+        [c for c in completions if c is not None],
+        texts,
+        [scores[n] for n in range(len(requests))],
+    )
 
 
 def as_trajectory(experience: Experience, config: Config) -> Trajectory:

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl import objective
+from jaxrl import distributed, mesh, objective
 from jaxrl.config import Config
 from jaxrl.rollout import Experience
 from jaxrl.types import Params, Trajectory
@@ -57,7 +57,10 @@ def recorder(
     def record(step: int, experience: Experience, batch: Trajectory, params: Params) -> None:
         if not keep.every or (step % keep.every and step not in (1, config.steps)):
             return
-        advantage, logp = jax.device_get((advantages(jax.device_put(batch)), score(params, batch)))
+        batch = mesh.fetch(batch)
+        advantage, logp = mesh.fetch((advantages(batch), score(params, batch)))
+        if not distributed.first():
+            return
         made = rows(step, experience, batch, advantage, logp, decode, groups=keep.groups)
         path = directory / "rollouts" / f"{step:06d}.jsonl"
         path.parent.mkdir(exist_ok=True)

@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 import jax
 
 from jaxrl import config as configs
+from jaxrl import distributed
 from jaxrl.config import Config
 
 MAY_CHANGE = (
@@ -31,6 +32,7 @@ def run_directory(config: Config) -> Path:
     return Path(config.run_dir or f"runs/{config.recipe}-seed{config.seed}")
 
 
+@distributed.by_first
 def prepare(config: Config, note: Callable[[str], None]) -> Path:
     """Create the run directory, or check that this run may continue in it.
 
@@ -76,21 +78,33 @@ def locked(directory: Path) -> Iterator[None]:
     Raises:
       BlockingIOError: another process holds it.
     """
-    with (directory / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BlockingIOError(
-                f"run_dir={str(directory)!r} is in use by another process; stop it, or choose "
-                "another directory with --run-dir"
-            ) from error
+    with (directory / "lock").open("a") as file:
+
+        @distributed.by_first
+        def hold() -> None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BlockingIOError(
+                    f"run_dir={str(directory)!r} is in use by another process; stop it, or choose "
+                    "another directory with --run-dir"
+                ) from error
+
+        hold()
         yield
 
 
+@distributed.by_first
 def save_config(directory: Path, config: Config) -> None:
     """The resolved config with versions, revision and command, before the first step."""
     record = {"config": configs.to_dict(config), "command": sys.argv, **environment()}
     write_json(directory / "config.json", record)
+
+
+@distributed.by_first
+def save_summary(directory: Path, summary: Mapping[str, Any]) -> None:
+    """What a run has come to, after its last step."""
+    write_json(directory / "summary.json", summary)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import logits as processors
+from jaxrl import mesh
 from jaxrl import slots as slot
 from jaxrl.buckets import round_up
 from jaxrl.logits import Guide
@@ -187,7 +188,7 @@ def advance(
         features=_needed(setup, [seats[i].request for i in active]),
         window=window,
     )
-    live, length = (np.array(a) for a in jax.device_get((work.slots.live, work.slots.length)))
+    live, length = (np.array(a) for a in mesh.fetch((work.slots.live, work.slots.length)))
     before = [0 if s is None else s.length for s in seats]
     for i in active:
         seats[i].length = int(length[i])
@@ -228,7 +229,7 @@ def release(work: Work, ids: Sequence[int]) -> None:
     gone = set(ids)
     out = [i for i, s in enumerate(work.seats) if s is not None and s.request.id in gone]
     if any(not work.seats[i].held for i in out):
-        length, live = (np.array(a) for a in jax.device_get((work.slots.length, work.slots.live)))
+        length, live = (np.array(a) for a in mesh.fetch((work.slots.length, work.slots.live)))
         live[out] = False
         work.slots = slot.settle(work.slots, length, live)
     for i in out:

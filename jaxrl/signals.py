@@ -1,5 +1,7 @@
 """Being told to stop: SIGTERM and Ctrl-C save and exit; a second Ctrl-C exits at once.
 
+With several processes, a signal to any of them stops all at the end of the same step.
+
 Exit codes: 75 (`EX_TEMPFAIL`) saved, the same command continues; 76 told to stop, but the state
 could not be saved within the grace period; 130 a second Ctrl-C.
 """
@@ -12,6 +14,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+import jax
+
+from jaxrl import distributed
 
 SAVED, UNSAVED, INTERRUPTED = 75, 76, 130
 
@@ -28,10 +34,15 @@ class Stop(SystemExit):
 
 
 class Gate:
-    """Where a signal may break in: anywhere, except where the gate is closed."""
+    """Where a signal may break in: anywhere, except where the gate is closed.
 
-    def __init__(self) -> None:
-        self._asked = ""
+    With several processes, where it opens again alone: they must stop at the same place.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        """`note` is told of the signal."""
+        self._note = note
+        self._asked = self._told = ""
         self._closed = 0
 
     @contextmanager
@@ -42,14 +53,20 @@ class Gate:
             yield
         finally:
             self._closed -= 1
+        self._asked = next(filter(None, distributed.gathered(self._asked)), "")
         self._raise()
 
     def ask(self, name: str) -> None:
         """A signal has come."""
         self._asked = self._asked or name
-        self._raise()
+        if jax.process_count() == 1:
+            self._raise()
 
     def _raise(self) -> None:
+        if self._asked and not self._told:
+            self._told = self._asked
+            again = "; Ctrl-C again exits at once" if self._asked == "SIGINT" else ""
+            self._note(f"{self._asked}: saving and stopping{again}")
         if self._asked and not self._closed:
             self._closed += 1  # once: the saving that follows is not broken into again
             raise Stop(self._asked)
@@ -63,7 +80,7 @@ def stoppable(grace_s: float, note: Callable[[str], None]) -> Iterator[Gate]:
       grace_s: seconds from the signal to a forced exit with code 76.
       note: told of the signal.
     """
-    gate = Gate()
+    gate = Gate(note)
     if threading.current_thread() is not threading.main_thread():
         yield gate
         return
@@ -78,8 +95,6 @@ def stoppable(grace_s: float, note: Callable[[str], None]) -> Iterator[Gate]:
         seen.add(number)
         if first:
             timer.start()
-            again = "; Ctrl-C again exits at once" if number == signal.SIGINT else ""
-            note(f"{name}: saving and stopping{again}")
             gate.ask(name)
 
     before = {s: signal.signal(s, handle) for s in (signal.SIGTERM, signal.SIGINT)}
@@ -88,4 +103,4 @@ def stoppable(grace_s: float, note: Callable[[str], None]) -> Iterator[Gate]:
     finally:
         timer.cancel()
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)  # None: one set outside Python

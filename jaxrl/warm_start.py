@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from data import stream
-from jaxrl import checkpoint, objective, optimizer, placement, rollout
+from jaxrl import checkpoint, distributed, objective, optimizer, placement, rollout
 from jaxrl.signals import Stop
 from jaxrl.train_step import make_update
 from jaxrl.types import Params
@@ -72,7 +72,6 @@ def warm_start(shop: Workshop, params: Params) -> Params:
         step, state, host = checkpoint.restore(directory, last, like)
         batches.set_state(host["stream"])
         note(f"continuing the warm start from step {step}")
-    directory.mkdir(exist_ok=True)
     with checkpoint.Writer(directory, config.checkpoint, note) as writer:
         try:
             while step < warm.steps:
@@ -80,7 +79,7 @@ def warm_start(shop: Workshop, params: Params) -> Params:
                     batch = rollout.demonstrations(shop.actor, config, shop.task, next(batches))
                     state, _ = update(state, batch, placement.pack(batch, config)[0], None)
                     step += 1
-                    if step % config.checkpoint.every == 0:
+                    if writer.due(step):
                         writer.save(step, state, {"stream": batches.get_state()})
                 shop.heart.beat("warm start", step)
                 shop.watch.stage("warm start", step, warm.steps)
@@ -93,7 +92,8 @@ def warm_start(shop: Workshop, params: Params) -> Params:
 
 def discard(directory: Path) -> None:
     """Remove the checkpoints of a run's warm start, whose outcome is saved by now."""
-    shutil.rmtree(_directory(directory), ignore_errors=True)
+    if distributed.first():
+        shutil.rmtree(_directory(directory), ignore_errors=True)
 
 
 def _directory(directory: Path) -> Path:

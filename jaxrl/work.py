@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from jaxrl import logits as processors
+from jaxrl import mesh
 from jaxrl import slots as slot
 from jaxrl.buckets import round_up
 from jaxrl.logits import Guide
@@ -108,7 +109,7 @@ def find_stops(setup: Setup, work: Work, active: list[int], before: list[int]) -
     watched = [i for i in active if work.seats[i].request.stop]
     if not watched:
         return {}
-    tokens, found = jax.device_get(work.slots.tokens), {}
+    tokens, found = mesh.fetch(work.slots.tokens), {}
     for i in watched:
         seat = work.seats[i]
 
@@ -130,7 +131,7 @@ def read_out(
     if not chosen:
         return []
     s = work.slots
-    arrays = jax.device_get((s.tokens, s.logp, s.entropy, s.version, s.top_ids, s.top_logp))
+    arrays = mesh.fetch((s.tokens, s.logp, s.entropy, s.version, s.top_ids, s.top_logp))
     return [_completion(setup, work.seats[i], [a[i] for a in arrays], i in stopped) for i in chosen]
 
 

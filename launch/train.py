@@ -6,7 +6,7 @@ import sys
 
 from rich.console import Console
 
-from jaxrl import loop, profile
+from jaxrl import distributed, loop, profile
 from jaxrl.guards import Stopped
 from launch import flags, progress, recipes
 from launch.cli import REFUSALS, refused
@@ -24,6 +24,10 @@ def main(argv: list[str]) -> int:
     except REFUSALS as error:
         return refused(error)
     config = flags.parse(config, rest, prog=f"jaxrl train {name}")
+    try:
+        distributed.start()
+    except ValueError as error:
+        return refused(error)
     console = Console()
     begun = False
 
@@ -43,5 +47,6 @@ def main(argv: list[str]) -> int:
     except Stopped as error:
         print(f"jaxrl: {error}", file=sys.stderr)
         return 1
-    progress.close(console, loop.run_directory(config), summary)
+    if distributed.first():
+        progress.close(console, loop.run_directory(config), summary)
     return 0

@@ -207,7 +207,11 @@ def _assemble(
         return (value.T if leaf.inputs else value).reshape(shape).astype(jnp.dtype(dtype))
 
     if not leaf.batch:
-        return jax.device_put(read(parts[0]), sharding)
+        value = read(parts[0])
+        if sharding is None:
+            return jax.device_put(value)
+        # Not device_put: where there are several processes, it compares the whole array in all.
+        return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
     make = functools.partial(jnp.zeros, leaf.shape, jnp.dtype(dtype))
     whole = jax.jit(make, out_shardings=sharding)()
     put = jax.jit(

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jaxrl import loop
+from jaxrl import distributed, loop
 from jaxrl.config import (
     CheckpointConfig,
     Config,
@@ -134,6 +134,7 @@ def arrays(saved: Path) -> dict[str, bytes]:
 
 
 def main(arguments: list[str]) -> None:
+    distributed.start()
     run_dir, *given = arguments
     changes = {name: json.loads(value) for name, _, value in (a.partition("=") for a in given)}
     watch = loop.Watch(
