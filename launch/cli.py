@@ -18,6 +18,7 @@ COMMANDS = {
     "report": ("launch.report", "one or more runs as a self-contained HTML page"),
     "replay": ("launch.replay", "compute a step of a run again, exactly"),
     "recipes": ("launch.tables:recipes", "what there is to run"),
+    "effects": ("launch.effects", "what each method does to its own ablation, measured anew"),
     "show": ("launch.tables:show", "the full config of a recipe"),
     "tasks": ("launch.tables:tasks", "the bundled tasks"),
     "losses": ("launch.tables:losses", "the objective library"),

@@ -1,0 +1,38 @@
+"""RAFT: supervised fine-tuning on the best of each prompt's samples, again and again.
+
+Paper: Dong et al. 2023, "RAFT: Reward rAnked FineTuning for Generative Foundation Model Alignment"
+Idea: sample K responses of each prompt, keep the one that the reward ranks first, raise its
+likelihood, repeat. There is no negative gradient, no baseline and no ratio, so sampling and
+training may be as far apart as one likes.
+Formula: `L = -mean_g log pi(argmax_(i in g) r_i)`
+Claim: more stable and simpler than RL, at its strength.
+Reading: ties keep the first; the KL term in the ranking (recalled as optional) is left out. The
+ablation keeps a sample of each group whatever its reward, which is K = 1.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config
+from jaxrl.objective import ObjectiveConfig
+from launch.lab import Arm, Effect, cipher
+from launch.recipes import quickstart
+
+
+def config() -> Config:
+    """The quickstart with RAFT's objective."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="raft",
+        objective=ObjectiveConfig(policy="losses.mixed:raft", aggregation="seq-mean-token-sum"),
+    )
+
+
+def effect() -> Effect:
+    """Best of 8 against any of 8, at equal samples."""
+    method = Arm(objective=config().objective, steps=60)
+    return Effect(
+        claim="keeping the best of 8 beats keeping any",
+        task=cipher(((6, 0.8), (2, 0.2)), (((2, 1), 1.0),)),
+        method=method,
+        ablation=dataclasses.replace(method, shape=lambda batch: batch.rewards * 0.0),
+    )

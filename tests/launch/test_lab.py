@@ -1,0 +1,196 @@
+"""The lab's verifiers, its sampler against its trainer, its update, and its statistics."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl.objective import ObjectiveConfig
+from launch import lab
+from launch.lab import arms, policy, tasks
+from launch.lab import effect as effects
+from models import decoder
+
+TASK = lab.cipher(((4, 0.8), (2, 0.2)), (((2, 1), 0.5), ((0, 2), 0.5)), dawdle=0.1, slack=2)
+MODEL = policy.shape(TASK.vocabulary, TASK.train.prompt.shape[1] + TASK.budget)
+SEEDS = 2
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jax.vmap(lambda k: decoder.init(MODEL, k))(jax.random.split(jax.random.key(0), SEEDS))
+
+
+def batch(count=6):
+    rows = np.tile(np.arange(count), (SEEDS, 1))
+    return jax.tree.map(lambda a: a[rows], TASK.train)
+
+
+def judge(answers, completions, task=TASK):
+    return np.asarray(jax.vmap(task.reward)(answers, completions))
+
+
+@pytest.mark.parametrize(
+    "task", [TASK, lab.cipher(partial=True), lab.cipher(modes=2, accepted=(0.7, 0.3))]
+)
+def test_gold_is_right_and_anything_else_is_not(task):
+    for problems in (task.train, task.test):
+        assert (judge(problems.answer, problems.gold, task) == 1).all()
+    rng = np.random.default_rng(0)
+    written = task.train.gold.copy()
+    place = rng.integers((written > tasks.EOS).sum(axis=1))  # a symbol, not the end
+    written[np.arange(len(written)), place] = tasks.FIRST + (
+        (written[np.arange(len(written)), place] - tasks.FIRST + 2) % 4
+    )
+    assert (judge(task.train.answer, written, task) < 1).all()
+    assert (
+        judge(task.train.answer, np.where(task.train.gold == 1, 0, task.train.gold), task) < 1
+    ).all()
+
+
+def test_fillers_are_ignored_and_the_budget_is_not():
+    answer, gold = TASK.train.answer[:1], TASK.train.gold[0]
+    gold = [int(t) for t in gold if t != tasks.PAD]
+    room = TASK.budget - len(gold)
+    padded = np.array([[tasks.FILLER] * room + gold])
+    assert judge(answer, padded) == 1
+    assert judge(answer, np.array([gold[:1] + [tasks.FILLER] * room + gold[1:]])) == 1
+    assert judge(answer, np.array([[tasks.FILLER] * (room + 1) + gold[:-1]])) == 0
+
+
+def test_the_pupil_is_as_good_as_its_skill():
+    task = lab.cipher(((3, 0.9), (3, 0.5)), (((1, 0), 0.5), ((0, 2), 0.5)))
+    right = judge(task.pupil.answer, task.pupil.gold, task)
+    for domain, expected in ((0, 0.9), (1, 0.25)):
+        seen = right[task.pupil.domain == domain]
+        assert abs(seen.mean() - expected) < 4 * (expected * (1 - expected) / len(seen)) ** 0.5
+
+
+def test_the_sampler_records_what_the_trainer_computes(params):
+    problems, keys = batch(), jax.random.split(jax.random.key(1), SEEDS)
+    forced = np.full((SEEDS, 6, TASK.budget), -1)
+    forced[:, 2, :2] = TASK.train.gold[2, :2]
+    written = policy.sample(
+        MODEL, params, problems.prompt, problems.answer, forced, keys, 0.7, None
+    )
+    score = jax.vmap(lambda p, x, y: policy.logprobs(MODEL, p, x, y, 0.7))
+    logp, entropy = score(params, problems.prompt, written.tokens)
+    assert (np.asarray(written.tokens)[:, 2, :2] == TASK.train.gold[2, :2]).all()
+    assert not np.asarray(written.actions)[:, 2, :2].any()
+    real = np.asarray(written.tokens) != tasks.PAD
+    ended = (np.asarray(written.tokens) == tasks.EOS).cumsum(axis=2) - (written.tokens == tasks.EOS)
+    assert not np.asarray(written.actions)[
+        ended > 0
+    ].any()  # the end is an action, what follows not
+    np.testing.assert_allclose(logp[real], written.logp[real], atol=1e-5)
+    np.testing.assert_allclose(entropy[real], written.entropy[real], atol=1e-5)
+
+
+def test_tokens_of_a_seed_do_not_depend_on_the_others(params):
+    problems, keys = batch(), jax.random.split(jax.random.key(1), SEEDS)
+    forced = jnp.full((SEEDS, 6, TASK.budget), -1)
+    both = policy.sample(MODEL, params, problems.prompt, problems.answer, forced, keys, 1.0, None)
+    one = [a[1:] for a in (problems.prompt, problems.answer, forced, keys)]
+    alone = policy.sample(MODEL, jax.tree.map(lambda a: a[1:], params), *one, 1.0, None)
+    np.testing.assert_array_equal(alone.tokens[0], both.tokens[1])
+
+
+def test_an_update_follows_the_gradient_of_reinforce(params):
+    """A first Adam step moves every parameter by the rate, against the sign of its gradient."""
+    objective = ObjectiveConfig(
+        policy="losses.policy:reinforce",
+        advantage_args={"scale": "none"},
+        aggregation="seq-mean-token-sum",
+    )
+    arm = lab.Arm(objective=objective, prompts=4, group_size=4, learning_rate=1e-3)
+    ids = np.tile(np.arange(4), (SEEDS, 1))
+    state = arms.learner(params)
+    rates = np.full(ids.shape, np.nan)
+    given, _ = arms.collect(TASK, MODEL, params, arm, ids, rates, 0, version=state.steps)
+    rewards = jnp.tile(jnp.arange(16.0) % 4, (SEEDS, 1))
+    given = given._replace(trajectory=given.trajectory.replace(rewards=rewards))
+    after = arms.update(MODEL, arm)(state, params, given, arm.learning_rate)
+
+    def reinforce(p, prompts, t):
+        logp, _ = policy.logprobs(MODEL, p, prompts, t.tokens)
+        row = jnp.sum(jnp.where(t.action_mask, logp, 0), axis=1)
+        return -jnp.mean(row * (t.rewards - 1.5))
+
+    slopes = jax.vmap(jax.grad(reinforce))(params, given.prompts, given.trajectory)
+    for old, new, g in zip(*map(jax.tree.leaves, (params, after.params, slopes)), strict=True):
+        clear = np.abs(g) > 1e-4
+        np.testing.assert_allclose((new - old)[clear], -1e-3 * np.sign(g)[clear], rtol=0.02)
+    assert (after.steps == 1).all()
+
+
+def test_hooks_reach_the_batch(params):
+    """A guide's tokens are no actions; a shape's nan leaves a row out; a retry mends failures."""
+
+    def guide(look):
+        free = jnp.full((len(look.member), TASK.budget), -1)
+        return free.at[:, 0].set(jnp.where(look.member == 0, look.problems.gold[:, 0], -1))
+
+    def retry(look):
+        failed = (look.rewards < 1)[:, None]
+        return jnp.where(failed, look.problems.gold, -1)
+
+    arm = lab.Arm(guide=guide, retry=retry, prompts=4, group_size=2, shape=lambda s: jnp.where(
+        s.group_ids == 1, jnp.nan, 2 * s.rewards))  # fmt: skip
+    ids = np.tile(np.arange(4), (SEEDS, 1))
+    zero = jnp.zeros(SEEDS, jnp.int32)
+    rates = np.full(ids.shape, np.nan)
+    got, judged = arms.collect(TASK, MODEL, params, arm, ids, rates, 0, version=zero)
+    assert judged.shape == (SEEDS, 4, 2) and judged.mean() < 1
+    t = got.trajectory
+    assert (np.asarray(t.valid).reshape(SEEDS, 4, 2)[:, 1] == False).all()  # noqa: E712
+    assert (np.asarray(t.rewards).reshape(SEEDS, 4, 2)[:, [0, 2, 3]] == 2).all()
+    forced = judged.reshape(SEEDS, -1) < 1
+    assert not np.asarray(t.action_mask)[forced].any()
+
+
+def test_an_arm_changes_with_its_stages():
+    arm = lab.Arm(stages=((0, {"temperature": 1.2}), (5, {"max_new_tokens": 3})))
+    assert (arm.at(4).temperature, arm.at(4).max_new_tokens) == (1.2, 0)
+    assert (arm.at(5).temperature, arm.at(5).max_new_tokens) == (1.2, 3)
+
+
+def test_stale_data_is_recorded_as_such(params):
+    """With a delay of 2 the third batch comes from the first policy."""
+    seen = []
+    arm = lab.Arm(prompts=4, group_size=2, delay=2, shape=lambda s: s.problems.gold[:, 0] % 2.0)
+    arm = dataclasses.replace(arm, objective=ObjectiveConfig(advantage_args={"baseline": "batch"}))
+    original = arms.collect
+
+    def watched(task, model, behavior, *rest, **kwargs):
+        seen.append(np.asarray(jax.tree.leaves(behavior)[0]))
+        return original(task, model, behavior, *rest, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arms, "collect", watched)
+        arms.train(TASK, MODEL, params, arm, measure=lambda p: {}, steps=4)
+    assert (seen[0] == seen[1]).all() and (seen[0] == seen[2]).all()
+    assert (seen[0] != seen[3]).any()
+
+
+def test_interval_and_status():
+    """By hand: differences 1, 2, 3 have mean 2, error 1 / sqrt(3), and t(0.975, 2) = 4.3027."""
+    mean, low, high = effects.interval(np.array([1.0, 2.0, 3.0]))
+    assert (mean, low, high) == (
+        2.0,
+        pytest.approx(-0.4841, abs=1e-3),
+        pytest.approx(4.4841, abs=1e-3),
+    )
+    assert effects.status(low, high, "higher") == "no effect at this scale"
+    assert effects.status(0.1, 0.2, "higher") == "effect"
+    assert effects.status(0.1, 0.2, "lower") == "contrary"
+    assert effects.status(-0.2, -0.1, "lower") == "effect"
+
+
+def test_equal_arms_have_no_effect():
+    arm = lab.Arm(steps=3, prompts=4, group_size=4)
+    same = lab.Effect("nothing differs", TASK, arm, dataclasses.replace(arm), seeds=2, warm_steps=3)
+    result = lab.run(same)
+    assert result["difference"] == result["low"] == result["high"] == 0
+    assert result["status"] == "no effect at this scale"

@@ -1,0 +1,101 @@
+"""Every recipe trains in the real loop, every effect runs, and the table is what was measured."""
+
+import dataclasses
+import datetime
+import inspect
+import json
+
+import numpy as np
+import pytest
+
+from jaxrl import loop, metrics
+from jaxrl.config import FreshModel
+from launch import cli, effects, lab, recipes
+
+DAY = datetime.date.today().toordinal()
+EFFECTS = effects.names()
+TODAY = [EFFECTS[(DAY * 2 + i) % len(EFFECTS)] for i in range(2)]
+"""The effects whose code runs today: all of them in turn."""
+
+
+def tiny(config, run_dir):
+    """The recipe on a model, task and shapes that all recipes share."""
+    change = dataclasses.replace
+    return change(
+        config,
+        run_dir=str(run_dir),
+        steps=2,
+        model="fresh",
+        fresh=FreshModel(16, 32, 1, 1, 1, 16),
+        task="arithmetic",
+        task_args={"digits": 1, "operators": "+"},
+        warm_start=change(config.warm_start, steps=2, batch_size=16),
+        rollout=change(
+            config.rollout, prompts=4, group_size=4, max_prompt_tokens=16, max_new_tokens=4,
+            chat=False,
+        ),
+        updates_per_batch=min(config.updates_per_batch, 2),
+        sampler=change(config.sampler, slots=16, prefill_rows=4, bucket=32),
+        packing=change(config.packing, micro_batch_tokens=256, bucket=32, row_length=64),
+        eval=change(config.eval, problems=8, every=0),
+        rollout_log=change(config.rollout_log, every=0),
+        score_workers=0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_recipe_trains_in_the_real_loop(name, tmp_path):
+    loop.train(tiny(recipes.load(name), tmp_path / "run"))
+    rows = metrics.read(tmp_path / "run")
+    assert [row["step"] for row in rows] == [1, 2]
+    assert all(np.isfinite(row["loss"]) and row["skipped"] == 0 for row in rows)
+
+
+@pytest.mark.parametrize("name", TODAY)
+def test_an_effect_can_be_run_again(name):
+    """For a few steps only: the code, not the figure."""
+    result = lab.run(effects.module(name).effect(), steps=5)
+    assert np.isfinite(result["method"]).all() and np.isfinite(result["ablation"]).all()
+    recorded = json.loads((effects.RESULTS / f"{name}.json").read_text())
+    assert result.keys() == recorded.keys()
+    assert result["claim"] == recorded["claim"] and result["statistic"] == recorded["statistic"]
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_a_recipe_says_what_it_is(name):
+    doc = inspect.getdoc(effects.module(name))
+    missing = [field for field in effects.FIELDS if not effects.field(doc, field)]
+    assert not missing
+    source = inspect.getsource(effects.module(name))
+    assert len(source.splitlines()) <= 120
+
+
+def test_the_table_is_what_was_measured():
+    assert effects.TABLE.read_text() == effects.markdown()
+    assert {path.stem for path in effects.RESULTS.glob("*.json")} == set(EFFECTS)
+
+
+def test_status_and_interval_follow_from_the_seeds():
+    for name in EFFECTS:
+        r = json.loads((effects.RESULTS / f"{name}.json").read_text())
+        d = np.array(r["method"]) - np.array(r["ablation"])
+        assert len(d) == r["seeds"] >= 5
+        assert r["difference"] == pytest.approx(d.mean(), abs=2e-4)
+        claimed = d if r["better"] == "higher" else -d
+        assert (r["status"] == "effect") == (
+            r["low"] > 0 if r["better"] == "higher" else r["high"] < 0
+        )
+        assert r["status"] != "effect" or claimed.mean() > 0
+
+
+def test_a_field_of_a_docstring_is_its_whole_paragraph():
+    doc = 'What.\n\nPaper: A 2020,\n"B"\nIdea: one\ntwo: three\nClaim: last.\n\nMore.'
+    assert effects.field(doc, "Paper") == 'A 2020, "B"'
+    assert effects.field(doc, "Idea") == "one two: three"
+    assert effects.field(doc, "Claim") == "last."
+    assert effects.field(doc, "Formula") == ""
+
+
+def test_an_unknown_effect_is_refused_with_the_nearest(capsys):
+    assert cli.main(["effects", "rafd"]) == 2
+    assert "did you mean 'raft'" in capsys.readouterr().err
