@@ -45,7 +45,7 @@ class Effect:
     """One of the figures of `measure`."""
     over: Literal["final", "area"] = "final"
     better: Literal["higher", "lower"] = "higher"
-    seeds: int = 8
+    seeds: int = 6
     warm_steps: int = 150
     """Supervised steps on the pupil's demonstrations before either arm."""
     measure: Measure | None = None

@@ -74,9 +74,8 @@ def _sample(
         scores = jax.nn.log_softmax(head.logits(hidden, table) / temperature)
         given = forced[:, t]
         if respond is not None:
-            given = jnp.where(
-                given >= 0, given, jax.vmap(respond, (0, 0, None))(answers, tokens, t)
-            )
+            said = jax.vmap(respond, (0, 0, None))(answers, tokens, t)
+            given = jnp.where(given >= 0, given, said)
         drawn = jax.random.categorical(jax.random.fold_in(key, t), scores)
         token = jnp.where(done, PAD, jnp.where(given >= 0, given, drawn))
         logp = jnp.take_along_axis(scores, token[:, None], axis=1)[:, 0]

@@ -81,11 +81,9 @@ def test_status_and_interval_follow_from_the_seeds():
         d = np.array(r["method"]) - np.array(r["ablation"])
         assert len(d) == r["seeds"] >= 5
         assert r["difference"] == pytest.approx(d.mean(), abs=2e-4)
-        claimed = d if r["better"] == "higher" else -d
         assert (r["status"] == "effect") == (
             r["low"] > 0 if r["better"] == "higher" else r["high"] < 0
         )
-        assert r["status"] != "effect" or claimed.mean() > 0
 
 
 def test_a_field_of_a_docstring_is_its_whole_paragraph():
