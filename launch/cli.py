@@ -17,6 +17,8 @@ COMMANDS = {
     "watch": ("launch.watch", "follow a run from another terminal"),
     "report": ("launch.report", "one or more runs as a self-contained HTML page"),
     "replay": ("launch.replay", "compute a step of a run again, exactly"),
+    "control": ("launch.control_run", "train an algorithm of control over seeds, or continue it"),
+    "bench": ("launch.bench", "learning curves of control over seeds, as a table with figures"),
     "recipes": ("launch.tables:recipes", "what there is to run"),
     "effects": ("launch.effects", "what each method does to its own ablation, measured anew"),
     "show": ("launch.tables:show", "the full config of a recipe"),

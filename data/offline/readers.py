@@ -1,0 +1,164 @@
+"""Readers of public offline data into `Transitions`: D4RL, OGBench, Minari, RLDS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.offline.transitions import Transitions, check, concatenate
+
+
+def read(source: str) -> Transitions:
+    """A data set by where it lies.
+
+    Args:
+      source: a D4RL-format `.hdf5` file, an OGBench `.npz` file, `minari:NAME`, or
+        `rlds:NAME[:SPLIT]` of TensorFlow Datasets (`d4rl_mujoco_hopper/v2-medium`, `rlu_...`).
+
+    Raises:
+      ValueError: none of these.
+      FileNotFoundError: no such file.
+    """
+    scheme, _, rest = source.partition(":")
+    if scheme == "minari" and rest:
+        return minari(rest)
+    if scheme == "rlds" and rest:
+        name, _, split = rest.partition(":")
+        return rlds(name, split or "train")
+    path = Path(source)
+    if path.suffix not in (".hdf5", ".h5", ".npz"):
+        raise ValueError(
+            f"data={source!r}: give a D4RL .hdf5 file, an OGBench .npz file, minari:NAME or "
+            "rlds:NAME"
+        )
+    if not path.exists():
+        raise FileNotFoundError(f"data={source!r}: no such file; download it first")
+    return ogbench(path) if path.suffix == ".npz" else d4rl(path)
+
+
+def d4rl(path: Path) -> Transitions:
+    """An HDF5 file with `observations`, `actions`, `rewards`, `terminals` and mostly `timeouts`.
+
+    Without `next_observations` the next row is what follows; the last step of a trajectory that was
+    cut off has none and is left out (Fu et al. 2020, "D4RL", `qlearning_dataset`). Without
+    `timeouts` a trajectory is one only up to a terminal.
+    """
+    h5py = _need("h5py")
+    with h5py.File(path) as file:
+        columns = {name: np.asarray(file[name]) for name in _D4RL if name in file}
+    return from_columns(columns)
+
+
+_D4RL = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
+
+
+def from_columns(columns: Mapping[str, np.ndarray]) -> Transitions:
+    """`Transitions` of D4RL's columns; see `d4rl`.
+
+    Raises:
+      ValueError: a column that is missing.
+    """
+    missing = [name for name in _D4RL[:4] if name not in columns]
+    if missing:
+        raise ValueError(f"columns {missing} are missing; there are {sorted(columns)}")
+    terminals = np.asarray(columns["terminals"], bool)
+    timeouts = np.asarray(columns.get("timeouts", np.zeros_like(terminals)), bool)
+    ends = terminals | timeouts
+    if "next_observations" in columns:
+        following, kept = columns["next_observations"], np.ones(len(ends), bool)
+    else:
+        states = columns["observations"]
+        following = np.concatenate([states[1:], states[-1:]])
+        kept = terminals | ~timeouts  # a terminal's next state is never read
+        kept[-1] &= terminals[-1]
+        # the step before one that is left out becomes the last of its trajectory
+        ends = ends | np.append(~kept[1:], True)
+    picked = (columns["observations"], columns["actions"], columns["rewards"], following)
+    return check(Transitions(*(x[kept] for x in picked), terminals[kept], ends[kept]))
+
+
+def ogbench(path: Path) -> Transitions:
+    """An OGBench `.npz`: `observations`, `actions`, `terminals` that mark the last *state*.
+
+    The row of a trajectory's last state has no action, so it is left out; nothing there is a true
+    terminal (Park et al. 2024, "OGBench"). Data sets of a single task carry `rewards` and `masks`;
+    without rewards they are 0.
+    """
+    with np.load(path) as file:
+        columns = {name: file[name] for name in file.files}
+    states, last = columns["observations"], np.asarray(columns["terminals"], bool).copy()
+    last[-1] = True
+    kept = ~last
+    following = np.concatenate([states[1:], states[-1:]])
+    rewards = columns.get("rewards", np.zeros(len(states), np.float32))
+    terminals = 1.0 - columns["masks"] if "masks" in columns else np.zeros(len(states))
+    ends = np.append(last[1:], True)
+    picked = (states, columns["actions"], rewards, following, terminals, ends)
+    return check(Transitions(*(x[kept] for x in picked)))
+
+
+def minari(name: str) -> Transitions:
+    """A Minari data set, already downloaded (`minari download NAME`)."""
+    dataset = _need("minari").load_dataset(name)
+    return concatenate([minari_episode(e) for e in dataset.iterate_episodes()])
+
+
+def minari_episode(episode: Any) -> Transitions:
+    """One episode of Minari: observations [T + 1, ...], a dict of them side by side."""
+    states = _flat(episode.observations)
+    ends = np.zeros(len(episode.rewards))
+    ends[-1] = 1.0
+    return check(
+        Transitions(
+            states[:-1],
+            np.asarray(episode.actions),
+            episode.rewards,
+            states[1:],
+            np.asarray(episode.terminations, np.float32),
+            ends,
+        )
+    )
+
+
+def rlds(name: str, split: str = "train") -> Transitions:
+    """A data set of TensorFlow Datasets in RLDS form, already prepared in its data directory."""
+    builder = _need("tensorflow_datasets").builder(name)
+    return concatenate([rlds_episode(e["steps"]) for e in builder.as_data_source(split)])
+
+
+def rlds_episode(steps: Iterable[Mapping[str, Any]]) -> Transitions:
+    """One episode of RLDS: the reward and action of a step belong to its observation.
+
+    The last step holds the final observation alone (Ramos et al. 2021, "RLDS"); it ended by itself
+    where `is_terminal`.
+    """
+    rows = list(steps)
+    states = np.stack([_flat(row["observation"], axis=0) for row in rows])
+    terminals, ends = np.zeros((2, len(rows) - 1))
+    terminals[-1], ends[-1] = bool(rows[-1]["is_terminal"]), 1.0
+    actions = np.stack([np.asarray(row["action"]) for row in rows[:-1]])
+    rewards = np.array([row["reward"] for row in rows[:-1]])
+    return check(Transitions(states[:-1], actions, rewards, states[1:], terminals, ends))
+
+
+def _flat(observation: Any, axis: int = 1) -> np.ndarray:
+    """Leaves of a nested dict of arrays side by side, in the order of their names."""
+    if isinstance(observation, Mapping):
+        parts = [_flat(observation[name], axis) for name in sorted(observation)]
+        return np.concatenate(parts, axis=axis)
+    array = np.asarray(observation, np.float32)
+    return array.reshape(*array.shape[:axis], -1)
+
+
+def _need(module: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{module} is not installed; install the extra: pip install 'jaxrl[control]'"
+        ) from error

@@ -1,0 +1,79 @@
+"""Numbers about offline data: normalised scores, and how good and how varied a data set is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from data.offline.transitions import Transitions, returns
+
+
+class Bounds(NamedTuple):
+    """Returns that a score is relative to."""
+
+    low: float
+    """Mean return of the random policy."""
+    high: float
+    """Mean return of the expert."""
+
+
+D4RL = {
+    "halfcheetah": Bounds(-280.178953, 12135.0),
+    "hopper": Bounds(-20.272305, 3234.3),
+    "walker2d": Bounds(1.629008, 4592.3),
+    "ant": Bounds(-325.6, 3879.7),
+}
+"""The bounds of Fu et al. 2020 (D4RL) for the locomotion tasks."""
+
+
+def normalised_score(value: np.ndarray | float, bounds: Bounds) -> np.ndarray | float:
+    """D4RL's score: 0 for the random policy, 100 for the expert.
+
+    Formula: `100 (R - R_random) / (R_expert - R_random)`
+
+    Raises:
+      ValueError: bounds that leave no room.
+    """
+    if bounds.high <= bounds.low:
+        raise ValueError(f"bounds {tuple(bounds)}: the expert must be above the random policy")
+    return 100.0 * (value - bounds.low) / (bounds.high - bounds.low)
+
+
+def trajectory_quality(data: Transitions, bounds: Bounds) -> float:
+    """TQ: how good the behaviour was (Schweighofer et al. 2022, "A Dataset Perspective").
+
+    Formula: `(mean return - low) / (high - low)`
+    """
+    return float(normalised_score(returns(data).mean(), bounds)) / 100.0
+
+
+def coverage(data: Transitions, reference: Transitions, *, bins: int = 20) -> float:
+    """SACo: distinct state-action pairs relative to those of a reference, usually a replay.
+
+    Continuous values are counted by the bin they fall into, in the range of the reference
+    (Schweighofer et al. 2022 count discretised states likewise).
+
+    Formula: `|unique (s, a) of data| / |unique (s, a) of reference|`
+    """
+    wide = [_pairs(d) for d in (data, reference)]
+    low, high = wide[1].min(axis=0), wide[1].max(axis=0)
+    width = np.maximum(high - low, 1e-8) / bins
+    cells = [np.clip((x - low) // width, -1, bins).astype(np.int16) for x in wide]
+    counts = [len(np.unique(c, axis=0)) for c in cells]
+    return counts[0] / counts[1]
+
+
+def headroom(data: Transitions) -> float:
+    """Positive-sided variance of the returns: what better-than-average trajectories offer.
+
+    Formula: `E[max(G - E[G], 0)^2]`
+    Paper: Hong et al. 2023, "Harnessing Mixed Offline RL Datasets via Trajectory Weighting"
+    """
+    g = returns(data)
+    return float(np.mean(np.maximum(g - g.mean(), 0.0) ** 2))
+
+
+def _pairs(data: Transitions) -> np.ndarray:
+    actions = np.asarray(data.actions, np.float32).reshape(len(data.rewards), -1)
+    return np.concatenate([np.asarray(data.observations, np.float32), actions], axis=1)

@@ -1,0 +1,138 @@
+"""The one type of control data: N steps in a row, trajectory after trajectory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Transitions(NamedTuple):
+    """N steps of one or more trajectories; a batch has another N, a single step no axis N at all.
+
+    Being a named tuple of arrays it is a pytree to JAX, and NumPy to this package.
+    """
+
+    observations: Any
+    """[N, O] float32."""
+    actions: Any
+    """[N, A] float32 in [-1, 1], or [N] int32."""
+    rewards: Any
+    """[N] float32."""
+    next_observations: Any
+    """[N, O] float32: what followed the action, not the first of the next trajectory."""
+    terminals: Any
+    """[N] float32: 1 where the episode ended by itself, so that nothing is to come. A time limit
+    is no terminal."""
+    ends: Any
+    """[N] float32: 1 at the last step of a trajectory, ended or cut off."""
+    extra: Mapping[str, Any] = {}
+    """Further arrays [N, ...] that an algorithm has prepared for itself."""
+
+
+def check(data: Transitions) -> Transitions:
+    """`data` with the dtypes above, its last step marked as an end.
+
+    Raises:
+      ValueError: lengths that differ, values that are not finite, an action outside the box.
+    """
+    count = len(data.rewards)
+    for name, value in zip(data._fields[:-1], data[:-1], strict=True):
+        if len(value) != count:
+            raise ValueError(f"{name} has {len(value)} steps and rewards {count}; cut them alike")
+        if not np.all(np.isfinite(value)):
+            raise ValueError(f"{name} holds values that are not finite; drop those trajectories")
+    actions = np.asarray(data.actions)
+    if actions.ndim == 2 and np.abs(actions).max(initial=0.0) > 1.0 + 1e-4:
+        raise ValueError(
+            f"actions reach {np.abs(actions).max():.3g}; scale them to [-1, 1] by the bounds of "
+            "the environment"
+        )
+    ends = np.asarray(data.ends, np.float32).copy()
+    ends[-1:] = 1.0
+    plain = [np.asarray(x, np.float32) for x in data[:-1]]
+    checked = Transitions(*plain, dict(data.extra))
+    checked = checked._replace(ends=np.maximum(ends, checked.terminals))
+    return checked._replace(actions=actions.astype(np.int32)) if actions.ndim == 1 else checked
+
+
+def episodes(data: Transitions) -> list[slice]:
+    """Where each trajectory lies."""
+    stops = np.flatnonzero(data.ends) + 1
+    return [slice(a, b) for a, b in zip([0, *stops[:-1]], stops, strict=True)]
+
+
+def returns(data: Transitions) -> np.ndarray:
+    """Undiscounted return of each trajectory, [episodes] float64."""
+    return np.array([np.sum(data.rewards[e], dtype=np.float64) for e in episodes(data)])
+
+
+def returns_to_go(data: Transitions, discount: float = 1.0) -> np.ndarray:
+    """Discounted sum of rewards from each step to the end of its trajectory, [N] float32."""
+    out = np.zeros(len(data.rewards), np.float32)
+    following = 0.0
+    for i in reversed(range(len(out))):
+        following = data.rewards[i] + discount * following * (1.0 - data.ends[i])
+        out[i] = following
+    return out
+
+
+def take(data: Transitions, index: Any) -> Transitions:
+    """The steps that `index`, any of NumPy's kinds, names."""
+    plain = [x[index] for x in data[:-1]]
+    return Transitions(*plain, {name: x[index] for name, x in data.extra.items()})
+
+
+def choose(data: Transitions, which: Sequence[int]) -> Transitions:
+    """The trajectories of these numbers, in this order."""
+    where = episodes(data)
+    return take(data, np.concatenate([np.arange(where[i].start, where[i].stop) for i in which]))
+
+
+def best(data: Transitions, share: float) -> Transitions:
+    """The trajectories of highest return that make up at least `share` of the steps (%BC).
+
+    Raises:
+      ValueError: a share outside (0, 1].
+    """
+    if not 0.0 < share <= 1.0:
+        raise ValueError(f"share={share}: give a part of the steps in (0, 1]")
+    order = np.argsort(-returns(data), kind="stable")
+    lengths = np.array([e.stop - e.start for e in episodes(data)])[order]
+    enough = int(np.searchsorted(np.cumsum(lengths), share * len(data.rewards))) + 1
+    return choose(data, sorted(order[:enough]))
+
+
+def concatenate(parts: Sequence[Transitions]) -> Transitions:
+    """One data set of several; of `extra`, what all have."""
+    plain = [np.concatenate(xs) for xs in zip(*(p[:-1] for p in parts), strict=True)]
+    shared = set.intersection(*(set(p.extra) for p in parts))
+    return Transitions(
+        *plain, {name: np.concatenate([p.extra[name] for p in parts]) for name in sorted(shared)}
+    )
+
+
+def mix(
+    parts: Sequence[Transitions], shares: Sequence[float], steps: int, seed: int
+) -> Transitions:
+    """About `steps` steps, the part of each source in whole trajectories drawn at random.
+
+    Raises:
+      ValueError: a source that is too small for its share.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for number, (part, share) in enumerate(zip(parts, shares, strict=True)):
+        wanted = share / sum(shares) * steps
+        if wanted > len(part.rewards):
+            raise ValueError(
+                f"source {number} has {len(part.rewards)} steps and its share of the mix is "
+                f"{wanted:.0f}; gather more, or lower steps={steps}"
+            )
+        order = rng.permutation(len(episodes(part)))
+        lengths = np.array([e.stop - e.start for e in episodes(part)])[order]
+        count = int(np.searchsorted(np.cumsum(lengths), wanted)) + 1
+        if share:
+            drawn.append(choose(part, order[:count]))
+    return concatenate(drawn)

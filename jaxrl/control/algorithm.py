@@ -1,0 +1,69 @@
+"""What an algorithm is: a few pure functions around one train state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxrl.control import replay
+from jaxrl.control.environment import Environment
+from jaxrl.control.rollout import Act
+from jaxrl.types import TrainState
+
+Metrics = Mapping[str, jax.Array]
+
+
+class Algorithm(NamedTuple):
+    """A learner of control. `launch/control` holds one a file."""
+
+    init: Callable[[jax.Array], TrainState]
+    """key -> the whole state; `params` and `opt_state` are dicts by the name of each network."""
+    update: Callable[[jax.Array, TrainState, Any], tuple[TrainState, Metrics]]
+    """key, state, batch -> state, scalars. The batch is as `sample` gives it."""
+    act: Act
+    """Explores."""
+    best: Act
+    """Is judged."""
+    batch_size: int = 256
+    prepare: Callable[[Any], Any] = lambda data: data
+    """What an offline data set becomes before training, on the host: filtered, weighted, cut."""
+    sample: Callable[[jax.Array, Any, int], Any] = replay.uniform
+    """key, what `prepare` gave, size -> batch."""
+    observe: Callable[[Environment], Environment] = lambda env: env
+    """The environment as this policy sees it: with a history, for one that needs it."""
+
+
+def fresh(
+    params: dict[str, Any], optimizers: Mapping[str, optax.GradientTransformation]
+) -> TrainState:
+    """The state before the first update, with an optimizer state for each trained part."""
+    opt_state = {name: optimizer.init(params[name]) for name, optimizer in optimizers.items()}
+    return TrainState(params, opt_state, jnp.zeros((), jnp.int32))
+
+
+def descend(
+    state: TrainState,
+    name: str,
+    optimizer: optax.GradientTransformation,
+    loss: Callable[[Any], tuple[jax.Array, Metrics]],
+) -> tuple[TrainState, dict[str, jax.Array]]:
+    """One optimizer step on the part `name` of the state, and `update`s counted by the critic's.
+
+    Args:
+      state: with that part in `params` and `opt_state`.
+      name: of the part.
+      optimizer: of the part.
+      loss: the part's parameters -> a scalar, and metrics.
+
+    Returns:
+      The state, and the metrics with `NAME_loss` among them.
+    """
+    (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(state.params[name])
+    step, opt_state = optimizer.update(gradient, state.opt_state[name], state.params[name])
+    params = state.params | {name: optax.apply_updates(state.params[name], step)}
+    state = state.replace(params=params, opt_state=state.opt_state | {name: opt_state})
+    return state, {f"{name}_loss": value, **metrics}

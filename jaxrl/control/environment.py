@@ -1,0 +1,93 @@
+"""What an environment is: two pure functions. And how one is played, step by step, in jit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from data.offline.transitions import Transitions
+
+
+class Space(NamedTuple):
+    """The sizes that networks are built from."""
+
+    observation: int
+    action: int
+    """Dimensions of a continuous action, or the number of choices."""
+    discrete: bool = False
+
+
+class Step(NamedTuple):
+    """What an action leads to."""
+
+    state: Any
+    observation: Any
+    reward: jax.Array
+    terminal: jax.Array
+    """Bool: the episode is over by itself. Time limits are the runner's."""
+    cost: jax.Array | float = 0.0
+    """What a constraint counts."""
+
+
+class Environment(NamedTuple):
+    """A task: pure functions of one episode, vectorised by `vmap`. Actions lie in [-1, 1]^A."""
+
+    name: str
+    space: Space
+    horizon: int
+    """Steps after which an episode is cut off."""
+    reset: Callable[[jax.Array], tuple[Any, Any]]
+    """key -> state, observation."""
+    step: Callable[[jax.Array, Any, jax.Array], Step]
+    """key, state, action -> what follows."""
+
+
+class World(NamedTuple):
+    """An episode under way."""
+
+    state: Any
+    observation: Any
+    clock: jax.Array
+    """int32: steps since the reset."""
+
+
+def begin(env: Environment, key: jax.Array) -> World:
+    """A fresh episode."""
+    return World(*env.reset(key), jnp.zeros((), jnp.int32))
+
+
+def play(
+    env: Environment, key: jax.Array, world: World, action: jax.Array
+) -> tuple[World, Transitions]:
+    """One step; where the episode ends, a fresh one begins. Vectorise over worlds by `vmap`.
+
+    Returns:
+      The world after it, and the step as a transition without leading axis.
+    """
+    step_key, reset_key = jax.random.split(key)
+    step = env.step(step_key, world.state, action)
+    clock = world.clock + 1
+    terminal = jnp.asarray(step.terminal, bool)
+    ended = terminal | (clock >= env.horizon)
+    after = World(step.state, step.observation, clock)
+    fresh = begin(env, reset_key)
+    now = jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, after)
+    transition = Transitions(
+        observations=world.observation,
+        actions=action,
+        rewards=jnp.asarray(step.reward, jnp.float32),
+        next_observations=step.observation,
+        terminals=terminal.astype(jnp.float32),
+        ends=ended.astype(jnp.float32),
+    )
+    return now, transition
+
+
+def random_action(key: jax.Array, space: Space) -> jax.Array:
+    """A uniform action."""
+    if space.discrete:
+        return jax.random.randint(key, (), 0, space.action)
+    return jax.random.uniform(key, (space.action,), minval=-1.0, maxval=1.0)

@@ -1,0 +1,32 @@
+"""Environments that need no download, each a module with `make(...) -> Environment`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+from jaxrl.control.environment import Environment
+from jaxrl.functions import nearest
+
+
+def names() -> list[str]:
+    """All environments, sorted. A module in this package is one; nothing is registered."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def get(name: str, **args: Any) -> Environment:
+    """The environment `name`; gymnax's and brax's are `gymnax/NAME` and `brax/NAME`.
+
+    Raises:
+      ValueError: no such environment, or an argument that it does not take.
+      ModuleNotFoundError: the extra `control` is not installed.
+    """
+    module, _, inner = name.partition("/")
+    if module not in names():
+        raise ValueError(f"environment {name!r} is unknown; {nearest(module, names())}")
+    make = importlib.import_module(f"{__name__}.{module}").make
+    try:
+        return make(inner, **args) if inner else make(**args)
+    except TypeError as error:
+        raise ValueError(f"environment {name!r} with {args}: {error}") from error

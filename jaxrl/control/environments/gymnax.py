@@ -1,0 +1,41 @@
+"""Any environment of gymnax, behind the extra `control`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.control.environment import Environment, Space, Step
+
+
+def make(name: str = "CartPole-v1", **kwargs: Any) -> Environment:
+    """gymnax's environment `name`, with flat observations; its time limit becomes the horizon.
+
+    gymnax folds the time limit into `done`. It is taken out again: the inner limit is put out of
+    reach, so that what is left is a true terminal.
+    """
+    import gymnax
+
+    env, parameters = gymnax.make(name, **kwargs)
+    horizon = int(parameters.max_steps_in_episode)
+    parameters = parameters.replace(max_steps_in_episode=2**30)
+    actions = env.action_space(parameters)
+    discrete = hasattr(actions, "n")
+    sample = jax.eval_shape(lambda key: env.reset_env(key, parameters)[0], jax.random.PRNGKey(0))
+    size = int(actions.n) if discrete else int(jnp.prod(jnp.array(actions.shape)))
+
+    def reset(key: jax.Array) -> tuple[Any, jax.Array]:
+        observation, state = env.reset_env(key, parameters)
+        return state, jnp.ravel(observation).astype(jnp.float32)
+
+    def step(key: jax.Array, state: Any, action: jax.Array) -> Step:
+        if not discrete:
+            middle, half = (actions.high + actions.low) / 2.0, (actions.high - actions.low) / 2.0
+            action = jnp.reshape(middle + half * action, actions.shape)
+        observation, state, reward, done, *_ = env.step_env(key, state, action, parameters)
+        seen = jnp.ravel(observation).astype(jnp.float32)
+        return Step(state, seen, jnp.asarray(reward, jnp.float32), done)
+
+    return Environment(f"gymnax/{name}", Space(sample.size, size, discrete), horizon, reset, step)

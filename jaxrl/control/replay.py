@@ -1,0 +1,61 @@
+"""The replay buffer: a ring of transitions on the device."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from data.offline.transitions import Transitions
+
+
+class Replay(NamedTuple):
+    """The newest steps, up to a capacity."""
+
+    data: Transitions
+    """Leaves [capacity, ...]."""
+    count: jax.Array
+    """int32: steps ever added."""
+
+
+def empty(example: Transitions, capacity: int) -> Replay:
+    """A ring for transitions like `example`, which has no leading axis."""
+    data = jax.tree.map(lambda x: jnp.zeros((capacity, *jnp.shape(x)), jnp.result_type(x)), example)
+    return Replay(data, jnp.zeros((), jnp.int32))
+
+
+def add(replay: Replay, steps: Transitions) -> Replay:
+    """The ring with W further `steps` (leaves [W, ...]), over the oldest where it is full.
+
+    W must divide the capacity, so that the steps lie in one piece.
+    """
+    capacity, width = capacity_of(replay), len(steps.rewards)
+    if capacity % width:
+        raise ValueError(
+            f"capacity={capacity} is not a multiple of {width} steps added at once; make it one"
+        )
+    at = replay.count % capacity
+
+    def write(old: jax.Array, new: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), at, axis=0)
+
+    return Replay(jax.tree.map(write, replay.data, steps), replay.count + width)
+
+
+def capacity_of(replay: Replay) -> int:
+    """How many steps the ring holds."""
+    return replay.data.rewards.shape[0]
+
+
+def sample(key: jax.Array, replay: Replay, size: int) -> Transitions:
+    """`size` steps drawn uniformly, with replacement."""
+    filled = jnp.minimum(replay.count, capacity_of(replay))
+    return uniform(key, replay.data, size, filled)
+
+
+def uniform(key: jax.Array, data: Any, size: int, count: jax.Array | int | None = None) -> Any:
+    """`size` of the first `count` (default: all) entries of a pytree's leading axis."""
+    count = len(jax.tree.leaves(data)[0]) if count is None else count
+    index = jax.random.randint(key, (size,), 0, count)
+    return jax.tree.map(lambda x: x[index], data)

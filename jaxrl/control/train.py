@@ -1,0 +1,129 @@
+"""Training over seeds at once: phases in chunks of scanned steps, judged after each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.control.environment import Environment
+from jaxrl.control.program import Carry, Program
+from jaxrl.control.rollout import evaluate
+
+
+class Point(NamedTuple):
+    """Where a run stands. Arrays lead with the seeds, [S]."""
+
+    phase: int
+    step: int
+    """Of the phase, 0 before its first."""
+    env_steps: int
+    """Of all phases so far, warm-ups left out."""
+    returns: np.ndarray
+    """Mean undiscounted return of the judged policy."""
+    costs: np.ndarray
+    """Mean cost of its episodes."""
+    metrics: dict[str, np.ndarray]
+    """Means over the steps since the point before; empty at step 0."""
+    carry: Carry
+
+
+def train(
+    programs: Sequence[Program],
+    env: Environment,
+    *,
+    seeds: Sequence[int],
+    data: Any = None,
+    points: int = 10,
+    episodes: int = 16,
+    after: Point | None = None,
+) -> Iterator[Point]:
+    """Run the phases one after the other, and judge the policy at evenly spaced points.
+
+    Args:
+      programs: the phases; each takes the learner over from the one before.
+      env: where the policy is judged.
+      seeds: trained side by side, each as if it were alone.
+      data: offline transitions, for the phases that learn from them.
+      points: of each phase, beside one before its first step.
+      episodes: that each seed plays at a point.
+      after: go on after this point of the same run.
+
+    Yields:
+      The points in order.
+    """
+    keys = jnp.stack([jax.random.PRNGKey(seed) for seed in seeds])
+    carry, done = (None, 0) if after is None else (after.carry, 0)
+    for phase, program in enumerate(programs):
+        if after is None or phase >= after.phase:
+            own = jax.vmap(lambda key, phase=phase: jax.random.fold_in(key, phase))(keys)
+            prepared = program.algorithm.prepare(data)
+            advance, judge = _advance(program), _judge(program, env, episodes)
+            at = after.step if after is not None and phase == after.phase else 0
+            if not at:
+                carry = _start(program, own, carry, prepared)
+                yield Point(phase, 0, done, *judge(carry.learner.params, own, 0), {}, carry)
+            while at < program.steps:
+                length = min(-(-program.steps // points), program.steps - at)
+                at += length
+                carry, metrics = advance(carry, prepared, length=length)
+                judged = jax.device_get(judge(carry.learner.params, own, at))
+                env_steps = done + at * program.env_steps
+                yield Point(phase, at, env_steps, *judged, jax.device_get(metrics), carry)
+        done += program.steps * program.env_steps
+
+
+def _start(program: Program, keys: jax.Array, before: Carry | None, data: Any) -> Carry:
+    """The carries of all seeds at the beginning of a phase."""
+
+    def one(key: jax.Array, before: Any, data: Any) -> Carry:
+        init_key, start_key = jax.random.split(key)
+        learner = program.algorithm.init(init_key)
+        if before is not None:
+            learner = program.adopt(before, learner)
+        return program.init(start_key, learner, data)
+
+    learner = None if before is None else before.learner
+    axes = (0, None if learner is None else 0, None)
+    return jax.jit(jax.vmap(one, axes))(keys, learner, data)
+
+
+def _advance(program: Program) -> Callable[..., tuple[Carry, Any]]:
+    """Compiled: carries, data -> carries after `length` steps, and mean metrics."""
+
+    @functools.partial(jax.jit, static_argnames="length")
+    def advance(carries: Carry, data: Any, length: int) -> tuple[Carry, Any]:
+        def one(carry: Carry) -> tuple[Carry, Any]:
+            return jax.lax.scan(lambda c, _: program.step(c, data), carry, length=length)
+
+        carries, metrics = jax.vmap(one)(carries)
+        return carries, jax.tree.map(lambda x: jnp.mean(x, axis=1), metrics)
+
+    return advance
+
+
+def _judge(program: Program, env: Environment, episodes: int) -> Callable[..., tuple]:
+    """Compiled: parameters, keys, step -> mean returns and costs, [S] each."""
+    algorithm = program.algorithm
+    sees = algorithm.observe(env)
+
+    def one(params: Any, key: jax.Array, step: int) -> tuple[jax.Array, jax.Array]:
+        key = jax.random.fold_in(key, step)
+        out = evaluate(sees, algorithm.best, params, key, episodes=episodes)
+        return jnp.mean(out.returns), jnp.mean(out.costs)
+
+    return jax.jit(jax.vmap(one, (0, 0, None)))
+
+
+def shapes(programs: Sequence[Program], *, seeds: Sequence[int], data: Any = None) -> Carry:
+    """The shapes of what the last of `programs` carries, for restoring it."""
+    keys = jax.ShapeDtypeStruct((len(seeds), 2), jnp.uint32)
+    carry = None
+    for program in programs:
+        prepared = program.algorithm.prepare(data)
+        carry = jax.eval_shape(functools.partial(_start, program), keys, carry, prepared)
+    return carry

@@ -1,0 +1,158 @@
+"""`jaxrl bench control [EXPERIMENT ...]`: learning curves over seeds, their table and figures."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from rich.console import Console
+
+from data.offline.statistics import normalised_score
+from jaxrl.control import train
+from jaxrl.rundir import environment, write_json
+from launch import control, experiments
+from launch.cli import REFUSALS, refused
+from launch.experiments import Arm, Claim, Experiment, Setting
+
+OUT = Path("docs/control")
+"""Where records, figures and the table go, from the root of the source tree."""
+SEEDS = range(5)
+
+Record = dict[str, Any]
+
+
+def main(argv: list[str]) -> int:
+    """Run the named experiments, all of them when none is named, and write the table anew."""
+    if not argv or argv[0] != "control":
+        print("usage: jaxrl bench control [EXPERIMENT ...]\n\n" + "\n".join(experiments.names()))
+        return 0 if argv and argv[0] in ("-h", "--help") else 2
+    console = Console()
+    OUT.mkdir(parents=True, exist_ok=True)
+    try:
+        for name in argv[1:] or experiments.names():
+            record = run(experiments.load(name), console)
+            write_json(OUT / f"{name}.json", record)
+            draw(record, OUT / f"{name}.png")
+    except REFUSALS as error:
+        return refused(error)
+    (OUT / "results.md").write_text(table(OUT))
+    console.print(f"the table is {OUT / 'results.md'}")
+    return 0
+
+
+def run(experiment: Experiment, console: Console) -> Record:
+    """All arms of an experiment, as plain values."""
+    start = time.perf_counter()
+    setting = experiment.make()
+    arms = []
+    for arm in experiment.arms:
+        arms.append(curve(arm, setting, experiment.points))
+        score = np.array(arms[-1]["scores"])[:, -1]
+        said = f"{score.mean():.1f} ± {_error(score):.1f} in {arms[-1]['seconds']:.0f} s"
+        console.print(f"{experiment.title}: {arm.label} {said}", highlight=False)
+    found = {arm["label"]: np.array(arm["scores"])[:, -1] for arm in arms}
+    return {
+        "title": experiment.title,
+        "note": experiment.note,
+        "arms": arms,
+        "claims": [judge(claim, found) for claim in experiment.claims],
+        "seconds": time.perf_counter() - start,
+        "host": environment()["host"],
+    }
+
+
+def curve(arm: Arm, setting: Setting, points: int) -> Record:
+    """One arm over the seeds: score by seed and point. Steps are updates, or of the environment."""
+    start = time.perf_counter()
+    module = control.load(arm.algorithm)
+    programs = module.programs(setting.env, module.Config(**arm.config))
+    data = setting.sets[arm.data] if arm.data else None
+    steps, scores = [], []
+    for point in train.train(programs, setting.env, seeds=SEEDS, data=data, points=points):
+        done = sum(p.steps * max(p.env_steps, 1) for p in programs[: point.phase])
+        steps.append(done + point.step * max(programs[point.phase].env_steps, 1))
+        scores.append(normalised_score(point.returns, setting.bounds))
+    return {
+        "label": arm.label,
+        "algorithm": arm.algorithm,
+        "config": dict(arm.config),
+        "steps": steps,
+        "switches": [p.name for p in programs],
+        "scores": np.round(np.stack(scores, axis=1), 2).tolist(),
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def judge(claim: Claim, scores: Mapping[str, np.ndarray]) -> Record:
+    """A claim against the final scores [seeds] of its two arms, by Welch's standard error."""
+    first, second = scores[claim.first], scores[claim.second]
+    gap = float(first.mean() - second.mean())
+    error = float(np.hypot(_error(first), _error(second)))
+    if claim.kind == "matches":
+        verdict = "shown" if gap > -claim.margin else "not shown"
+    else:
+        verdict = "shown" if gap > 2 * error else "reversed" if gap < -2 * error else "not shown"
+    return {"text": claim.text, "gap": gap, "error": error, "verdict": verdict}
+
+
+def draw(record: Record, path: Path) -> None:
+    """Mean and standard error of each arm, as lines and bands."""
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.4, 3.8), dpi=110)
+    for arm in record["arms"]:
+        scores, steps = np.array(arm["scores"]), arm["steps"]
+        mean, error = scores.mean(axis=0), scores.std(axis=0, ddof=1) / len(scores) ** 0.5
+        (line,) = axes.plot(steps, mean, label=arm["label"], linewidth=1.4)
+        axes.fill_between(steps, mean - error, mean + error, color=line.get_color(), alpha=0.2)
+    axes.set(title=record["title"], xlabel="steps", ylabel="normalised score")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7, ncols=2)
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def table(out: Path) -> str:
+    """The page of all records in `out`."""
+    parts = [_HEADER]
+    for path in sorted(out.glob("*.json")):
+        record = json.loads(path.read_text())
+        parts += _section(path.stem, record)
+    return "\n".join(parts) + "\n"
+
+
+_HEADER = """# Results of control
+
+Generated by `jaxrl bench control`; do not edit. Scores are 0 for the random policy and 100 for the
+expert of the task; mean and standard error over 5 seeds, trained side by side. A claim is *shown*
+where the gap is above two standard errors, *reversed* where it is below minus two.
+"""
+
+
+def _section(name: str, record: Record) -> Sequence[str]:
+    lines = [f"\n## {record['title']}\n", f"![{record['title']}]({name}.png)\n"]
+    if record["note"]:
+        lines.append(record["note"] + "\n")
+    lines.append("| arm | score | best point | seconds for 5 seeds |\n|---|---|---|---|")
+    for arm in record["arms"]:
+        scores = np.array(arm["scores"])
+        last, top = scores[:, -1], scores.mean(axis=0).max()
+        cells = f"{last.mean():.1f} ± {_error(last):.1f} | {top:.1f} | {arm['seconds']:.0f}"
+        lines.append(f"| {arm['label']} | {cells} |")
+    if record["claims"]:
+        lines.append("\n| claim | gap | verdict |\n|---|---|---|")
+    for claim in record["claims"]:
+        gap = f"{claim['gap']:+.1f} ± {claim['error']:.1f}"
+        lines.append(f"| {claim['text']} | {gap} | {claim['verdict']} |")
+    return lines
+
+
+def _error(scores: np.ndarray) -> float:
+    return float(scores.std(ddof=1) / len(scores) ** 0.5)

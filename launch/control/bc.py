@@ -1,0 +1,71 @@
+"""BC: the action that the data took, by regression.
+
+Paper: Pomerleau 1988, "ALVINN"; Fujimoto & Gu 2021 and Kostrikov et al. 2021 (as their baseline);
+Chen et al. 2021, "Decision Transformer" (%BC: only the best part of the data).
+Idea: maximise the likelihood of the actions; with `share` below 1, of those trajectories alone that
+have the highest returns (%BC).
+Formula: `min -log pi(a | s)` over the best `share` of the steps.
+Claim: hard to beat on expert data; on mixed data %BC is far above BC, and needs no value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from data.offline import transitions
+from data.offline.transitions import Transitions
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.environment import Environment, Space
+from jaxrl.control.program import Program, offline
+from jaxrl.types import TrainState
+from models.control import policies
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters."""
+
+    steps: int = 3000
+    hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    batch_size: int = 128
+    share: float = 1.0
+    """Part of the steps, in whole trajectories of highest return, that is imitated."""
+
+
+def make(space: Space, config: Config) -> Algorithm:
+    """The algorithm for observations and actions of these sizes."""
+    adam = optax.adam(config.learning_rate)
+
+    def init(key: jax.Array) -> TrainState:
+        sizes = space.observation, config.hidden, space.action
+        return fresh({"actor": policies.gaussian_init(key, *sizes)}, {"actor": adam})
+
+    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
+        def loss(actor: Any) -> tuple[jax.Array, Metrics]:
+            mean, std = policies.gaussian(actor, batch.observations)
+            return -jnp.mean(policies.gaussian_log_prob(mean, std, batch.actions)), {}
+
+        state, metrics = descend(state, "actor", adam, loss)
+        return state.replace(step=state.step + 1), metrics
+
+    def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
+        return policies.gaussian_sample(key, *policies.gaussian(params["actor"], observation))
+
+    def best(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
+        return policies.gaussian(params["actor"], observation)[0]
+
+    def prepare(data: Transitions) -> Transitions:
+        return transitions.best(data, config.share) if config.share < 1.0 else data
+
+    return Algorithm(init, update, act, best, config.batch_size, prepare)
+
+
+def programs(env: Environment, config: Config) -> tuple[Program, ...]:
+    """Offline."""
+    return (offline(make(env.space, config), steps=config.steps),)

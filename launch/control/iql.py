@@ -1,0 +1,105 @@
+"""IQL: values the best action that the data supports without ever asking for one outside it.
+
+Paper: Kostrikov et al. 2021, "Offline Reinforcement Learning with Implicit Q-Learning".
+Idea: an upper expectile of Q over the data's actions stands for their maximum; the policy regresses
+on the data's actions, weighted by how much better than that value they are.
+Formula: `V: |tau - 1[Q < V]| (Q - V)^2`, `Q: (r + gamma V(s') - Q)^2`,
+`pi: -exp(beta (Q - V)) log pi(a | s)`.
+Claim: above BC and one-step methods wherever trajectories must be stitched; fine-tunes online.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from data.offline.transitions import Transitions
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.environment import Environment, Space
+from jaxrl.control.program import Program, offline, online
+from jaxrl.types import TrainState
+from losses import control, value
+from models.control import critics, policies
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters."""
+
+    steps: int = 3000
+    online_steps: int = 0
+    """Steps of the environment after the offline phase, with the data kept in half of a batch."""
+    hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    batch_size: int = 128
+    discount: float = 0.99
+    polyak: float = 0.005
+    expectile: float = 0.8
+    temperature: float = 0.3
+    """Of the advantage weights; the paper's 1 / beta."""
+
+
+def make(space: Space, config: Config) -> Algorithm:
+    """The algorithm for observations and actions of these sizes."""
+    adam = optax.adam(config.learning_rate)
+
+    def init(key: jax.Array) -> TrainState:
+        v_key, q_key, actor_key = jax.random.split(key, 3)
+        critic = critics.init(q_key, space.observation + space.action, config.hidden)
+        v = critics.init(v_key, space.observation, config.hidden, members=1)
+        actor = policies.gaussian_init(actor_key, space.observation, config.hidden, space.action)
+        params = {"value": v, "critic": critic, "target": critic, "actor": actor}
+        return fresh(params, dict.fromkeys(("value", "critic", "actor"), adam))
+
+    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
+        seen = critics.values(state.params["target"], batch.observations, batch.actions)
+        q_data = value.ensemble_target(seen)
+
+        def value_loss(v: Any) -> tuple[jax.Array, Metrics]:
+            here = critics.values(v, batch.observations)[0]
+            loss = value.expectile_loss(here, q_data, tau=config.expectile)
+            return jnp.mean(loss), {"v": jnp.mean(here)}
+
+        state, value_metrics = descend(state, "value", adam, value_loss)
+        here, ahead = (
+            critics.values(state.params["value"], s)[0]
+            for s in (batch.observations, batch.next_observations)
+        )
+        target = control.td_target(batch.rewards, batch.terminals, ahead, discount=config.discount)
+        weight = control.advantage_weight(q_data - here, temperature=config.temperature)
+
+        def critic_loss(critic: Any) -> tuple[jax.Array, Metrics]:
+            q = critics.values(critic, batch.observations, batch.actions)
+            return jnp.sum(jnp.mean(value.squared_error(q, target), 1)), {}
+
+        def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
+            mean, std = policies.gaussian(actor, batch.observations)
+            logp = policies.gaussian_log_prob(mean, std, batch.actions)
+            return -jnp.mean(weight * logp), {"weight": jnp.mean(weight)}
+
+        state, critic_metrics = descend(state, "critic", adam, critic_loss)
+        state, actor_metrics = descend(state, "actor", adam, actor_loss)
+        moved = critics.polyak(state.params["target"], state.params["critic"], config.polyak)
+        state = state.replace(params=state.params | {"target": moved}, step=state.step + 1)
+        return state, value_metrics | critic_metrics | actor_metrics
+
+    def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
+        return policies.gaussian_sample(key, *policies.gaussian(params["actor"], observation))
+
+    def best(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
+        return policies.gaussian(params["actor"], observation)[0]
+
+    return Algorithm(init, update, act, best, config.batch_size)
+
+
+def programs(env: Environment, config: Config) -> tuple[Program, ...]:
+    """Offline, and then online if asked."""
+    algorithm = make(env.space, config)
+    first = offline(algorithm, steps=config.steps)
+    if not config.online_steps:
+        return (first,)
+    return first, online(algorithm, env, steps=config.online_steps, warm=algorithm.act, prior=0.5)

@@ -1,0 +1,176 @@
+"""`jaxrl control [ALGORITHM] [flags]`: train it over seeds in a run directory, or continue it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from jaxrl import checkpoint, metrics, rundir
+from jaxrl.config import CheckpointConfig
+from jaxrl.control import environments, train
+from jaxrl.control.environment import Environment
+from jaxrl.control.program import Program
+from jaxrl.types import TrainState
+from launch import control, flags, offline_sets
+from launch.cli import REFUSALS, refused
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What is trained where; the algorithm's own fields stand under `algorithm`."""
+
+    env: str = "point_mass"
+    """Of jaxrl/control/environments, or gymnax/NAME, brax/NAME."""
+    env_args: dict[str, Any] = dataclasses.field(default_factory=dict)
+    data: str = ""
+    """Offline data: a tier (random, medium, medium_replay, expert, medium_expert) or walks, made on
+    the spot, or a file or name that data.offline.readers.read takes."""
+    seeds: int = 5
+    """Trained side by side: 0, 1, ..."""
+    points: int = 20
+    """How often each phase is judged, and the run saved."""
+    episodes: int = 16
+    """That a seed plays for it."""
+    run_dir: str = ""
+    """Empty: runs/control-ALGORITHM-ENV."""
+
+
+def main(argv: list[str]) -> int:
+    """Run an algorithm; the same command again continues it. Without one, list them."""
+    if not argv or argv[0].startswith("-"):
+        return _list()
+    name, rest = argv[0], argv[1:]
+    try:
+        module = control.load(name)
+        settings = dataclasses.make_dataclass(
+            "ControlRun",
+            [("algorithm", module.Config, dataclasses.field(default=module.Config()))],
+            bases=(Run,),
+            frozen=True,
+        )
+        run = flags.parse(settings(), rest, prog=f"jaxrl control {name}")
+        env = environments.get(run.env, **run.env_args)
+        programs = module.programs(env, run.algorithm)
+        directory = Path(run.run_dir or f"runs/control-{name}-{env.name.replace('/', '-')}")
+        directory.mkdir(parents=True, exist_ok=True)
+        with rundir.locked(directory):
+            _same(directory, name, run)
+            data = _data(env, run) if run.data else None
+            follow(directory, programs, env, run, data)
+    except REFUSALS as error:
+        return refused(error)
+    return 0
+
+
+def follow(
+    directory: Path, programs: Sequence[Program], env: Environment, run: Any, data: Any
+) -> None:
+    """Train in `directory`: a row of metrics and a checkpoint a point, a summary at the end."""
+    console = Console()
+    after = _restore(directory, programs, env, run, data, console.print)
+    log = metrics.MetricsLog(directory, -1 if after is None else _total(programs, after), _warn)
+    options = CheckpointConfig(every=1)
+    point = after
+    with checkpoint.Writer(directory, options, _warn) as writer:
+        given = {"seeds": range(run.seeds), "points": run.points, "episodes": run.episodes}
+        for point in train.train(programs, env, data=data, after=after, **given):
+            step = _total(programs, point)
+            log.write(step, _row(point))
+            state, host = _pack(point)
+            writer.save(step, state, host)
+            shown = f"return {point.returns.mean():.4g} (seeds {_span(point.returns)})"
+            console.print(f"{programs[point.phase].name} {point.step}  {shown}", highlight=False)
+        if point is not None:
+            state, host = _pack(point)
+            writer.save_now(_total(programs, point), state, host)
+            summary = {"return": point.returns.tolist(), "env_steps": point.env_steps}
+            rundir.write_json(directory / "summary.json", summary | rundir.environment())
+    log.close()
+    console.print(f"everything is in {directory}", highlight=False)
+
+
+def _pack(point: train.Point) -> tuple[TrainState, dict[str, Any]]:
+    """A point as a checkpoint holds it: networks, everything else, and where it stands."""
+    learner, rest = point.carry.learner, point.carry._replace(learner=())
+    state = TrainState(learner.params, (learner.opt_state, rest), learner.step)
+    return state, {"phase": point.phase, "step": point.step, "env_steps": point.env_steps}
+
+
+def _restore(
+    directory: Path, programs: Sequence[Program], env: Environment, run: Any, data: Any, note: Any
+) -> train.Point | None:
+    step = checkpoint.newest(directory, note)
+    if step is None:
+        return None
+    host = json.loads((checkpoint.path(directory, step) / "host.json").read_text())
+    shapes = train.shapes(programs[: host["phase"] + 1], seeds=range(run.seeds), data=data)
+    like = train.Point(0, 0, 0, np.zeros(0), np.zeros(0), {}, shapes)
+    saved = checkpoint.restore(directory, step, _pack(like)[0])
+    opt_state, rest = saved.state.opt_state
+    learner = TrainState(saved.state.params, opt_state, saved.state.step)
+    note(f"continuing {directory} after step {step}")
+    none = np.full(run.seeds, np.nan)
+    carry = rest._replace(learner=learner)
+    return train.Point(host["phase"], host["step"], host["env_steps"], none, none, {}, carry)
+
+
+def _total(programs: Sequence[Program], point: train.Point) -> int:
+    """Steps of all phases; a phase's step 0 counts as one more, so that no two points are equal."""
+    return sum(p.steps + 1 for p in programs[: point.phase]) + point.step
+
+
+def _row(point: train.Point) -> dict[str, float]:
+    row = {"return": point.returns, "cost": point.costs, **point.metrics}
+    means = {name: float(np.mean(value)) for name, value in row.items()}
+    each = {f"return/seed{i}": float(value) for i, value in enumerate(point.returns)}
+    return {"env_steps": point.env_steps, **means, **each}
+
+
+def _data(env: Environment, run: Any) -> Any:
+    if run.data == "walks":
+        return offline_sets.walks(env.name.removeprefix("maze_")).sets["walks"]
+    if run.data in offline_sets.TIERS:
+        return offline_sets.tiers(env).sets[run.data]
+    from data.offline import readers
+
+    return readers.read(run.data)
+
+
+def _same(directory: Path, name: str, run: Any) -> None:
+    """Write the config, or check that the run may go on under this one."""
+    config = {"recipe": f"control/{name}", **dataclasses.asdict(run)}
+    config = json.loads(json.dumps(config | {"run_dir": ""}))
+    saved = directory / "config.json"
+    if not saved.exists():
+        rundir.write_json(saved, {"config": config, "command": [], **rundir.environment()})
+        return
+    held = json.loads(saved.read_text())["config"]
+    differs = sorted(k for k in held.keys() | config if held.get(k) != config.get(k))
+    if differs:
+        raise ValueError(
+            f"run_dir={str(directory)!r} holds a run of another config (differs in "
+            f"{', '.join(differs)}); choose another directory with --run-dir, or the same values"
+        )
+
+
+def _list() -> int:
+    table = Table("algorithm", "what it is")
+    for name in control.names():
+        table.add_row(name, (control.load(name).__doc__ or "").partition("\n")[0])
+    Console().print(table)
+    return 0
+
+
+def _span(values: np.ndarray) -> str:
+    return f"{values.min():.4g} to {values.max():.4g}"
+
+
+def _warn(text: str) -> None:
+    Console(stderr=True).print(text, highlight=False)

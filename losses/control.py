@@ -1,0 +1,190 @@
+"""Losses of control: targets, actors and conservative terms for continuous and discrete actions.
+
+Unreduced, any leading axes; what a formula marks as a target carries no gradient.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from losses.masking import as_float, bounded_exp, constant
+
+KIND = "control"
+
+
+def td_target(
+    rewards: jax.Array, terminals: jax.Array, next_values: jax.Array, *, discount: float
+) -> jax.Array:
+    """The one-step target of a value.
+
+    Formula: `r + gamma (1 - d) V(s')`
+    Paper: Sutton & Barto 2018, "Reinforcement Learning: An Introduction"
+
+    Args:
+      rewards, terminals: `[...]`; a terminal is 1 where nothing follows, 0 at a time limit.
+      next_values: `[...]`.
+      discount: gamma.
+
+    Returns:
+      `[...]`, without gradient.
+    """
+    return constant(rewards + discount * (1.0 - terminals) * next_values)
+
+
+def soft_actor(logp: jax.Array, q_values: jax.Array, *, temperature: jax.Array) -> jax.Array:
+    """SAC's actor: value of its own action, and entropy. The gradient flows through the action.
+
+    Formula: `alpha log pi(a | s) - Q(s, a)`, `a ~ pi`
+    Paper: Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications"
+
+    Args:
+      logp: `[...]` of the sampled action.
+      q_values: `[...]`, already one value of the ensemble.
+      temperature: alpha, without gradient.
+
+    Returns:
+      `[...]`.
+    """
+    return constant(temperature) * logp - q_values
+
+
+def temperature_loss(
+    log_temperature: jax.Array, logp: jax.Array, *, target_entropy: float
+) -> jax.Array:
+    """SAC's dual: the temperature rises where the entropy is below its target.
+
+    Formula: `-log alpha (log pi(a | s) + H)`
+    Paper: Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications" (with `log alpha`
+      in place of alpha, as its authors implement it)
+
+    Args:
+      log_temperature: scalar.
+      logp: `[...]`, without gradient.
+      target_entropy: H; minus the number of action dimensions is usual.
+
+    Returns:
+      `[...]`.
+    """
+    return -log_temperature * constant(logp + target_entropy)
+
+
+def advantage_weight(
+    advantages: jax.Array, *, temperature: float, high: float = 100.0
+) -> jax.Array:
+    """The weight of an action in the data when a policy is extracted by regression.
+
+    Formula: `min(exp(A / T), high)`
+    Paper: Peng et al. 2019, "Advantage-Weighted Regression"; Nair et al. 2020, "AWAC"; Kostrikov et
+      al. 2021, "Offline Reinforcement Learning with Implicit Q-Learning"
+
+    Args:
+      advantages: `[...]`.
+      temperature: `T`; the inverse of IQL's beta.
+      high: bound of the weight.
+
+    Returns:
+      `[...]`, without gradient.
+    """
+    return jnp.minimum(bounded_exp(constant(advantages) / temperature), high)
+
+
+def gumbel_loss(
+    values: jax.Array, targets: jax.Array, *, temperature: float, high: float = 7.0
+) -> jax.Array:
+    """XQL's Gumbel regression: the value whose expectation is the soft maximum over the data.
+
+    Formula: `exp(z) - z - 1`, `z = min((Q - V) / T, high)`
+    Paper: Garg et al. 2023, "Extreme Q-Learning: MaxEnt RL without Entropy"
+
+    Args:
+      values: `[...]`, V.
+      targets: `[...]`, Q of the actions in the data.
+      temperature: `T`; towards 0 the maximum, large the mean.
+      high: bound of the exponent, beyond which an element no longer pulls.
+
+    Returns:
+      `[...]`.
+    """
+    z = jnp.minimum((constant(targets) - as_float(values)) / temperature, high)
+    return jnp.exp(z) - z - 1.0
+
+
+def huber(values: jax.Array, targets: jax.Array, *, width: float = 1.0) -> jax.Array:
+    """A regression that a corrupted target moves no more than an error of `width` does.
+
+    Formula: `u^2 / 2` where `|u| <= w`, else `w (|u| - w / 2)`, `u = target - value`
+    Paper: Huber 1964; Yang et al. 2023, "Towards Robust Offline Reinforcement Learning under
+      Diverse Data Corruption" (RIQL)
+
+    Args:
+      values, targets: `[...]`.
+      width: `w`.
+
+    Returns:
+      `[...]`.
+    """
+    error = jnp.abs(constant(targets) - as_float(values))
+    near = jnp.minimum(error, width)
+    return near * (error - 0.5 * near)
+
+
+def sampled_cql(
+    q_values: jax.Array,
+    log_density: jax.Array,
+    q_data: jax.Array,
+    *,
+    floor: jax.Array | float = -jnp.inf,
+) -> jax.Array:
+    """CQL's term for continuous actions, by importance sampling; with a floor, Cal-QL's.
+
+    Formula: `log mean_i exp(max(Q(s, a_i), floor) - log mu(a_i | s)) - Q(s, a_data)`
+    Paper: Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning"; Nakamoto
+      et al. 2023, "Cal-QL" (the floor: a reference value, such as the return to go)
+
+    Args:
+      q_values: `[N, ...]` of N sampled actions.
+      log_density: `[N, ...]` under the density that each was drawn from.
+      q_data: `[...]` of the action in the data.
+      floor: `[...]`; none when omitted.
+
+    Returns:
+      `[...]`, to be weighted and added to the Bellman error.
+    """
+    lifted = jnp.maximum(as_float(q_values), floor) - constant(log_density)
+    return jax.nn.logsumexp(lifted, axis=0) - jnp.log(len(lifted)) - q_data
+
+
+def gradient_diversity(gradients: jax.Array) -> jax.Array:
+    """EDAC's term: how alike the members' gradients of the action are.
+
+    Formula: `sum_(i != j) <g_i, g_j> / (E - 1)`, `g = grad_a Q / |grad_a Q|`
+    Paper: An et al. 2021, "Uncertainty-Based Offline RL with Diversified Q-Ensemble"
+
+    Args:
+      gradients: `[E, ..., A]` of Q by the action, for each of E members.
+
+    Returns:
+      `[...]`, to be weighted and added to the members' Bellman errors.
+    """
+    norm = jnp.sqrt(jnp.sum(jnp.square(gradients), axis=-1, keepdims=True) + 1e-10)
+    unit = gradients / norm
+    total = jnp.sum(unit, axis=0)
+    alike = jnp.sum(total**2, axis=-1) - jnp.sum(unit**2, axis=(0, -1))
+    return alike / (len(gradients) - 1)
+
+
+def flow_matching(velocity: jax.Array, noise: jax.Array, actions: jax.Array) -> jax.Array:
+    """Behaviour cloning of a flow: the field along straight lines from noise to the data.
+
+    Formula: `mean_A (v(x_t, t) - (a - x_0))^2`, at `x_t = (1 - t) x_0 + t a`
+    Paper: Lipman et al. 2022, "Flow Matching for Generative Modeling"; Park et al. 2025, "Flow
+      Q-Learning"
+
+    Args:
+      velocity: `[..., A]`, the field at `x_t`.
+      noise: `[..., A]`, `x_0`.
+      actions: `[..., A]`, `a`.
+
+    Returns:
+      `[...]`.
+    """
+    return jnp.mean(jnp.square(velocity - constant(actions - noise)), axis=-1)

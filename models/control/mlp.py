@@ -1,0 +1,80 @@
+"""Multi-layer perceptrons: initialised once, applied by one function, stacked into ensembles.
+
+The parameters say what the network is: a layer that holds a `scale` is normalised, and parameters
+whose leaves lead with an axis [E] are an ensemble of E networks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Params = dict[str, Any]
+Activation = Callable[[jax.Array], jax.Array]
+
+
+def init(
+    key: jax.Array, sizes: Sequence[int], *, norm: bool = False, last: float = 1.0
+) -> tuple[Params, ...]:
+    """Fresh fp32 layers: orthogonal weights of gain sqrt 2, zero biases (Saxe et al. 2013).
+
+    Args:
+      key: of the draw.
+      sizes: of the input, the hidden layers and the output.
+      norm: LayerNorm before each hidden activation (Ball et al. 2023, RLPD).
+      last: gain of the output layer; 0.01 starts a policy near zero.
+
+    Returns:
+      One dict a layer.
+    """
+    layers = []
+    for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
+        hidden = i < len(sizes) - 2
+        weight = jax.nn.initializers.orthogonal(2**0.5 if hidden else last)
+        layer = {
+            "weight": weight(jax.random.fold_in(key, i), (fan_in, fan_out)),
+            "bias": jnp.zeros(fan_out),
+        }
+        if norm and hidden:
+            layer |= {"scale": jnp.ones(fan_out), "shift": jnp.zeros(fan_out)}
+        layers.append(layer)
+    return tuple(layers)
+
+
+def apply(
+    params: tuple[Params, ...],
+    x: jax.Array,
+    *,
+    activation: Activation = jax.nn.relu,
+    dropout: float = 0.0,
+    key: jax.Array | None = None,
+) -> jax.Array:
+    """The network's output [..., sizes[-1]] for `x` [..., sizes[0]].
+
+    Args:
+      params: as from `init`.
+      x: input.
+      activation: after each hidden layer, and after its norm.
+      dropout: rate at hidden layers, before the norm (Hiraoka et al. 2021, DroQ).
+      key: needed for dropout; without one nothing is dropped.
+    """
+    for i, layer in enumerate(params[:-1]):
+        x = x @ layer["weight"] + layer["bias"]
+        if dropout and key is not None:
+            kept = jax.random.bernoulli(jax.random.fold_in(key, i), 1.0 - dropout, x.shape)
+            x = jnp.where(kept, x / (1.0 - dropout), 0.0)
+        if "scale" in layer:
+            centred = x - jnp.mean(x, axis=-1, keepdims=True)
+            spread = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + 1e-6)
+            x = centred * spread * layer["scale"] + layer["shift"]
+        x = activation(x)
+    return x @ params[-1]["weight"] + params[-1]["bias"]
+
+
+def ensemble(key: jax.Array, members: int, sizes: Sequence[int], **kwargs: Any) -> tuple:
+    """Parameters of `members` independent networks, stacked on a leading axis."""
+    return jax.vmap(lambda k: init(k, sizes, **kwargs))(jax.random.split(key, members))

@@ -1,0 +1,115 @@
+"""Every algorithm of control trains; runs resume exactly; seeds trained together equal seeds alone."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from data.offline import transitions
+from jaxrl import metrics
+from jaxrl.control import environments, rollout, train
+from jaxrl.control.environment import random_action
+from jaxrl.control.environments import point_mass
+from launch import cli, control
+
+FOLDER = Path(control.__file__).parent
+TINY = {"steps": 8, "online_steps": 8, "hidden": (8,), "batch_size": 16, "warmup": 16}
+
+
+@pytest.fixture(scope="module")
+def data():
+    env = point_mass.make(horizon=10)
+    act = lambda key, params, observation: random_action(key, env.space)  # noqa: E731
+    return rollout.gather(env, act, None, jax.random.PRNGKey(0), steps=200)
+
+
+def tiny(module):
+    """The module's config with everything that takes time made small."""
+    fields = {f.name for f in dataclasses.fields(module.Config)}
+    return module.Config(**{k: v for k, v in TINY.items() if k in fields})
+
+
+@pytest.mark.parametrize("name", control.names())
+def test_an_algorithm_trains_and_says_what_it_is(name, data):
+    module = control.load(name)
+    discrete = getattr(module, "DISCRETE", False)
+    env = environments.get("cartpole" if discrete else "point_mass", horizon=10)
+    programs = module.programs(env, tiny(module))
+    points = list(train.train(programs, env, seeds=[0, 1], data=data, points=2, episodes=2))
+    assert [p.phase for p in points] == [i for i in range(len(programs)) for _ in range(3)]
+    for point in points:
+        leaves = jax.tree.leaves((point.carry.learner, point.metrics))
+        assert all(np.all(np.isfinite(x)) for x in leaves), (name, point.phase, point.step)
+        assert point.returns.shape == (2,)
+    before, after = points[0].carry.learner.params, points[-1].carry.learner.params
+    moved = [np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (before, after)), strict=False)]
+    assert any(moved)
+    for part in ("Paper:", "Idea:", "Formula:", "Claim:"):
+        assert part in module.__doc__, part
+
+
+@pytest.mark.parametrize("name", control.names())
+def test_an_algorithm_fits_on_three_screens(name):
+    source = (FOLDER / f"{name}.py").read_text()
+    assert ast.get_docstring(ast.parse(source))
+    assert len(source.splitlines()) <= 160, "one algorithm, one file of about 150 lines"
+
+
+def test_seeds_trained_together_equal_seeds_alone(data):
+    env = point_mass.make(horizon=10)
+    module = control.load("sac")
+
+    def last(seeds):
+        programs = module.programs(env, tiny(module))
+        *_, point = train.train(programs, env, seeds=seeds, points=2, episodes=2)
+        return point
+
+    both, alone = last([3, 7]), last([7])
+    for a, b in zip(*map(jax.tree.leaves, (both.carry, alone.carry)), strict=True):
+        np.testing.assert_allclose(a[1], b[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_leaves_what_reports_read_and_continues_exactly(tmp_path, capsys):
+    def run(where, points):
+        flags = ["--env", "point_mass", "--seeds", "2", "--points", "4", "--episodes", "2"]
+        flags += ["--algorithm.steps", "8", "--algorithm.warmup", "16", "--algorithm.hidden", "8"]
+        flags += ["--algorithm.batch-size", "16", "--run-dir", str(where)]
+        return cli.main(["control", "sac", *flags, *points])
+
+    assert run(tmp_path / "whole", []) == 0
+    whole = metrics.read(tmp_path / "whole")
+    assert [row["env_steps"] for row in whole] == [0, 2, 4, 6, 8]
+    assert {"return", "return/seed0", "return/seed1", "critic_loss"} <= whole[-1].keys()
+    # the same run, cut after its third point and continued
+    assert run(tmp_path / "cut", []) == 0
+    kept = sorted((tmp_path / "cut" / "checkpoints").iterdir())
+    for late in kept[1:]:
+        for file in sorted(late.rglob("*"), reverse=True):
+            file.rmdir() if file.is_dir() else file.unlink()
+        late.rmdir()
+    assert run(tmp_path / "cut", []) == 0
+    assert "continuing" in capsys.readouterr().out
+    assert metrics.read(tmp_path / "cut") == whole
+    summaries = [json.loads((tmp_path / d / "summary.json").read_text()) for d in ("whole", "cut")]
+    assert summaries[0]["return"] == summaries[1]["return"]
+
+
+def test_a_misspelt_algorithm_or_environment_is_refused(capsys, tmp_path):
+    assert cli.main(["control", "sacc"]) == 2
+    assert "did you mean 'sac'" in capsys.readouterr().err
+    given = ["--env", "pendulumm", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(["control", "sac", *given]) == 2
+    assert "did you mean 'pendulum'" in capsys.readouterr().err
+
+
+def test_best_trajectories_are_the_ones_prepared(data):
+    best = control.load("bc").make(point_mass.make().space, control.load("bc").Config(share=0.2))
+    kept = best.prepare(data)
+    assert 40 <= len(kept.rewards) <= 60
+    assert transitions.returns(kept).min() >= np.quantile(transitions.returns(data), 0.7)
