@@ -1,4 +1,4 @@
-"""Every algorithm of control trains; runs resume exactly; seeds trained together equal seeds alone."""
+"""Every algorithm of control trains; runs resume exactly; seeds together equal seeds alone."""
 
 from __future__ import annotations
 
