@@ -7,6 +7,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -22,6 +23,19 @@ FOLDER = Path(control.__file__).parent
 TINY = {"steps": 8, "online_steps": 8, "hidden": (8,), "batch_size": 16, "warmup": 16}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _compile_fast():
+    """What is compiled here runs for a few steps; optimising it would take longer."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def slow_but(name, *quick):
+    """A parameter that only runs with the slow tests, unless it is one of `quick`."""
+    return name if name in quick else pytest.param(name, marks=pytest.mark.slow)
+
+
 @pytest.fixture(scope="module")
 def data():
     env = point_mass.make(horizon=10)
@@ -35,11 +49,33 @@ def tiny(module):
     return module.Config(**{k: v for k, v in TINY.items() if k in fields})
 
 
-@pytest.mark.parametrize("name", control.names())
-def test_an_algorithm_trains_and_says_what_it_is(name, data):
-    module = control.load(name)
+def where(module):
+    """A small environment that the algorithm can act in."""
     discrete = getattr(module, "DISCRETE", False)
-    env = environments.get("cartpole" if discrete else "point_mass", horizon=10)
+    return environments.get("cartpole" if discrete else "point_mass", horizon=10)
+
+
+@pytest.mark.parametrize("name", control.names())
+def test_an_algorithm_says_what_it_is_and_keeps_its_shapes(name, data):
+    module = control.load(name)
+    env = where(module)
+    programs = module.programs(env, tiny(module))
+    for count, program in enumerate(programs, 1):
+        carry = train.shapes(programs[:count], seeds=[0, 1], data=data)
+        prepared = program.algorithm.prepare(data)
+        after, metrics = jax.eval_shape(jax.vmap(program.step, (0, None)), carry, prepared)
+        jax.tree.map(
+            lambda a, b: chex.assert_equal((a.shape, a.dtype), (b.shape, b.dtype)), carry, after
+        )
+        assert all(m.shape == (2,) for m in metrics.values())
+    for part in ("Paper:", "Idea:", "Formula:", "Claim:"):
+        assert part in module.__doc__, part
+
+
+@pytest.mark.parametrize("name", [slow_but(n, "sac") for n in control.names()])
+def test_an_algorithm_trains(name, data):
+    module = control.load(name)
+    env = where(module)
     programs = module.programs(env, tiny(module))
     points = list(train.train(programs, env, seeds=[0, 1], data=data, points=2, episodes=2))
     assert [p.phase for p in points] == [i for i in range(len(programs)) for _ in range(3)]
@@ -50,8 +86,6 @@ def test_an_algorithm_trains_and_says_what_it_is(name, data):
     before, after = points[0].carry.learner.params, points[-1].carry.learner.params
     moved = [np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (before, after)), strict=False)]
     assert any(moved)
-    for part in ("Paper:", "Idea:", "Formula:", "Claim:"):
-        assert part in module.__doc__, part
 
 
 @pytest.mark.parametrize("name", control.names())

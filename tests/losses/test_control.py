@@ -1,0 +1,88 @@
+"""Losses of control against float64 formulas written from the papers, and their gradients."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+
+from losses import control
+
+FEW = settings(max_examples=8, deadline=None)
+
+
+def close(a, b):
+    np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-5)
+
+
+@FEW
+@given(seed=st.integers(0, 9999))
+def test_values_against_numpy(seed):
+    rng = np.random.default_rng(seed)
+    q, v, logp = rng.normal(size=(3, 6)) * 3
+    close(
+        control.td_target(q, np.arange(6) % 2, v, discount=0.9),
+        q + 0.9 * (1 - np.arange(6) % 2) * v,
+    )
+    close(control.soft_actor(logp, q, temperature=0.3), 0.3 * logp - q)
+    close(control.temperature_loss(0.5, logp, target_entropy=-2.0), -0.5 * (logp - 2.0))
+    close(control.advantage_weight(q, temperature=0.5, high=9.0), np.minimum(np.exp(q / 0.5), 9.0))
+    z = np.minimum((q - v) / 2.0, 1.5)
+    close(control.gumbel_loss(v, q, temperature=2.0, high=1.5), np.exp(z) - z - 1)
+    u = np.abs(q - v)
+    close(control.huber(v, q, width=0.7), np.where(u <= 0.7, u**2 / 2, 0.7 * (u - 0.35)))
+    velocity, noise, actions = rng.normal(size=(3, 6, 2))
+    matched = ((velocity - (actions - noise)) ** 2).mean(-1)
+    close(control.flow_matching(velocity, noise, actions), matched)
+
+
+@FEW
+@given(seed=st.integers(0, 9999))
+def test_the_conservative_term_is_a_log_mean_of_weighted_exponentials(seed):
+    rng = np.random.default_rng(seed)
+    q, density = rng.normal(size=(2, 7, 3))
+    data, floor = rng.normal(size=(2, 3))
+    mean = special.logsumexp(q - density, axis=0) - np.log(7)
+    close(control.sampled_cql(q, density, data), mean - data)
+    lifted = special.logsumexp(np.maximum(q, floor) - density, axis=0) - np.log(7)
+    close(control.sampled_cql(q, density, data, floor=floor), lifted - data)
+
+
+def test_below_the_floor_cal_ql_pushes_nothing_down():
+    slope = jax.grad(lambda q: control.sampled_cql(q, jnp.zeros((2, 1)), q[0], floor=1.0).sum())
+    np.testing.assert_allclose(slope(jnp.array([[0.0], [2.0]]))[0], -1.0)  # only data's own term
+    assert slope(jnp.array([[0.0], [2.0]]))[1] > 0.5
+
+
+@FEW
+@given(seed=st.integers(0, 9999))
+def test_diversity_is_the_mean_cosine_over_pairs(seed):
+    g = np.random.default_rng(seed).normal(size=(4, 3, 2))
+    unit = g / np.linalg.norm(g, axis=-1, keepdims=True)
+    pairs = sum((unit[i] * unit[j]).sum(-1) for i in range(4) for j in range(4) if i != j)
+    close(control.gradient_diversity(jnp.asarray(g)), pairs / 3)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+def test_gumbel_regression_finds_the_soft_maximum(temperature):
+    q = jnp.array([0.0, 0.2, 0.3, 0.5])
+    soft = temperature * np.log(np.mean(np.exp(np.asarray(q) / temperature)))
+    slope = jax.grad(lambda v: control.gumbel_loss(v, q, temperature=temperature).mean())
+    assert abs(slope(jnp.asarray(soft))) < 1e-4
+    assert slope(jnp.asarray(soft + 0.1)) > 0 > slope(jnp.asarray(soft - 0.1))
+
+
+def test_targets_carry_no_gradient():
+    x = jnp.array([0.3, -0.2])
+    for f in (
+        lambda t: control.td_target(t, t, t, discount=0.9),
+        lambda t: control.advantage_weight(t, temperature=1.0),
+        lambda t: control.gumbel_loss(x, t, temperature=1.0),
+        lambda t: control.huber(x, t),
+        lambda t: control.temperature_loss(jnp.array(0.1), t, target_entropy=1.0),
+    ):
+        assert not np.any(jax.grad(lambda t, f=f: f(t).sum())(x))
