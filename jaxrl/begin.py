@@ -10,10 +10,21 @@ import optax
 
 from data import stream, tasks
 from data.types import Problem, Task
-from jaxrl import checkpoint, evaluate, objective, placement, policy, selection, trainable
+from jaxrl import (
+    checkpoint,
+    evaluate,
+    guided,
+    objective,
+    placement,
+    policy,
+    replay,
+    selection,
+    trainable,
+)
 from jaxrl import config as configs
 from jaxrl.checkpoint import Saved
 from jaxrl.config import Config
+from jaxrl.placement import FirstCritic
 from jaxrl.policy import Policy
 from jaxrl.trainable import Part
 from jaxrl.types import Params, TrainState
@@ -37,7 +48,9 @@ def check(config: Config) -> tuple[Task, list[Problem], Policy]:
     configs.check(config)
     objective.check(config.objective)
     selection.check(config.curriculum, config.rollout.prompts)
+    replay.check(config.replay, config.rollout.prompts, config.updates_per_batch)
     task = tasks.get(config.task, **config.task_args)
+    guided.check(config.guidance, task)
     held_out = evaluate.problems(task, config.eval.split, config.eval.problems)
     first = next(
         stream.prompts(task, split="train", seed=config.seed, batch_size=config.rollout.prompts)
@@ -52,6 +65,12 @@ def check(config: Config) -> tuple[Task, list[Problem], Policy]:
             f"rollout.max_prompt_tokens + rollout.max_new_tokens = {total} exceed the model's "
             f"{model.max_positions} positions; lower one of them"
         )
+    if config.reference.every and not keeps_reference(config):
+        raise ValueError(
+            f"reference.every={config.reference.every}, but this run keeps no reference policy to "
+            "replace: adapters leave theirs as it is, and without a KL term there is none; set it "
+            "to 0"
+        )
     if config.fork:
         checkpoint.require(*fork_point(config.fork))
     return task, held_out, Policy(model, {}, tokenizer)
@@ -63,12 +82,16 @@ def begin(
     like: TrainState,
     assess: Assess,
     part: Part,
+    critic: FirstCritic | None,
 ) -> Saved:
     """The state to go on from; a first one is saved at once, so that nothing is done twice."""
     if shop.writer.step is not None:
         shop.watch.note(f"continuing {shop.directory} from step {shop.writer.step}")
         return checkpoint.restore(shop.directory, shop.writer.step, like)
-    saved = forked(shop, like) if shop.config.fork else fresh(shop, optimize, like, assess, part)
+    if shop.config.fork:
+        saved = forked(shop, like)
+    else:
+        saved = fresh(shop, optimize, like, assess, part, critic)
     with shop.gate.closed():
         shop.writer.save(saved.step, saved.state, saved.host)
         shop.writer.wait()
@@ -83,6 +106,7 @@ def fresh(
     like: TrainState,
     assess: Assess,
     part: Part,
+    critic: FirstCritic | None,
 ) -> Saved:
     """Step 0: the model's parameters after the warm start, adapters on, measured."""
     config = shop.config
@@ -90,7 +114,7 @@ def fresh(
     params = warm_start(shop, params)
     key = jax.random.fold_in(jax.random.key(config.seed), _ADAPTERS)
     params = trainable.attach(shop.actor.model, params, config.lora, key)
-    state = placement.fresh_state(params, optimize, like, part)
+    state = placement.fresh_state(params, optimize, like, part, critic)
     if keeps_reference(config):
         checkpoint.save_reference(shop.directory, state.params)
     before = assess(state, 0)
@@ -102,6 +126,7 @@ def fresh(
         "seconds": 0.0,
         "tokens": 0.0,
         "stream": None,
+        "replay": [],
         "rollbacks": 0,
         "lineage": [],
     }
@@ -116,8 +141,8 @@ def forked(shop: Workshop, like: TrainState) -> Saved:
     source, step = fork_point(shop.config.fork)
     saved = checkpoint.restore(source, step, like)
     if keeps_reference(shop.config):
-        reference = checkpoint.load_reference(source, like.params)
-        checkpoint.save_reference(shop.directory, reference or saved.state.params)
+        reference = checkpoint.load_reference(source, like.params, step)
+        checkpoint.save_reference(shop.directory, reference or saved.state.params, step)
     shop.watch.note(f"forked from step {step} of {source}")
     lineage = [*saved.host["lineage"], {"run": str(source.absolute()), "step": step}]
     return saved._replace(host=saved.host | {"lineage": lineage})
@@ -140,25 +165,30 @@ def fork_point(fork: str) -> tuple[Path, int]:
     return Path(run), newest
 
 
+def needs_reference(config: Config) -> bool:
+    """Whether the run compares with a reference policy."""
+    return objective.needs_reference(config.objective) or bool(config.critic.kl_coef)
+
+
 def keeps_reference(config: Config) -> bool:
     """Whether the run keeps a copy of the policy as it was: adapters leave theirs as it is."""
-    return bool(config.objective.kl_coef) and not config.lora.rank
+    return needs_reference(config) and not config.lora.rank
 
 
-def reference(shop: Workshop, like: TrainState) -> Callable[[Params], Params] | None:
-    """The frozen reference policy given the current one, where the objective has one.
+def reference(shop: Workshop, like: TrainState, step: int) -> Callable[[Params], Params] | None:
+    """The reference policy at `step` given the current one, where the run has one.
 
     Raises:
       ValueError: it is missing or damaged.
     """
-    if not shop.config.objective.kl_coef:
+    if not needs_reference(shop.config):
         return None
     if shop.config.lora.rank:
         return lambda params: lora.detach(params)[1]
-    params = checkpoint.load_reference(shop.directory, like.params)
+    params = checkpoint.load_reference(shop.directory, like.params, step)
     if params is None:
         raise ValueError(
-            f"objective.kl_coef={shop.config.objective.kl_coef}, but {shop.directory}/reference is "
-            "missing; restore it from a copy"
+            f"the objective needs a reference policy, but {shop.directory}/references has none of "
+            f"step {step} or before; restore it from a copy"
         )
     return lambda _: params

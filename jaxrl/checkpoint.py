@@ -11,6 +11,7 @@ first alone does the rest. What is documented below as one act is one that all o
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ from time import time
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from jaxrl import distributed
@@ -162,14 +164,14 @@ def restore(directory: Path, step: int, like: TrainState) -> Saved:
                 saved,
                 ocp.args.Composite(
                     params=ocp.args.StandardRestore(like.params),
-                    rest=ocp.args.StandardRestore({"opt_state": like.opt_state, "step": like.step}),
+                    rest=ocp.args.StandardRestore(_rest(like)),
                 ),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{saved} does not fit the config's model and optimizer: {error}"
             ) from error
-    host = json.loads((saved / "host.json").read_text())
+    host = json.loads((saved / "host.json").read_text(), object_hook=_from_json)
     return Saved(step, TrainState(read["params"], **read["rest"]), host)
 
 
@@ -198,34 +200,40 @@ def require(directory: Path, step: int) -> None:
         raise ValueError(f"{path(directory, step)} is damaged: {'; '.join(found)}")
 
 
-def save_reference(directory: Path, params: Params) -> None:
-    """Write the frozen reference policy of a run, replacing one that was left half written."""
-    where = directory.absolute() / "reference"
+def save_reference(directory: Path, params: Params, step: int = 0) -> None:
+    """Write the reference policy of a run from `step` on, replacing one left half written."""
+    where = _reference(directory, step)
     _clear(where)
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(where, params)
     distributed.by_first(commit)(where, {})
 
 
-def load_reference(directory: Path, like: Params) -> Params | None:
-    """The reference policy of a run, laid out as `like`; None if the run keeps none.
+def load_reference(directory: Path, like: Params, step: int) -> Params | None:
+    """The reference policy of a run at `step`, laid out as `like`; None if the run keeps none.
 
     Raises:
       ValueError: it is damaged.
     """
-    where = directory.absolute() / "reference"
-    found = _reference_faults(where)
-    if found is None:
+    known = _references(directory, step)
+    if not known:
         return None
-    if found:
+    where = _reference(directory, max(known))
+    if found := faults(where):
         raise ValueError(f"{where} is damaged: {'; '.join(found)}; restore it from a copy")
     with ocp.StandardCheckpointer() as checkpointer:
         return checkpointer.restore(where, like)
 
 
 @distributed.by_first
-def _reference_faults(where: Path) -> list[str] | None:
-    return faults(where) if (where / _MANIFEST).exists() else None
+def _references(directory: Path, step: int) -> list[int]:
+    """The steps, up to `step`, at which the run took a reference policy."""
+    found = (directory.absolute() / "references").glob(f"[0-9]*/{_MANIFEST}")
+    return [at for at in (int(file.parent.name) for file in found) if at <= step]
+
+
+def _reference(directory: Path, step: int) -> Path:
+    return directory.absolute() / "references" / _STEP.format(step)
 
 
 def kept(scores: Mapping[int, float | None], config: CheckpointConfig) -> set[int]:
@@ -282,7 +290,7 @@ class Writer:
         Args:
           step: a step that has no checkpoint yet.
           state: on the mesh.
-          host: JSON-able.
+          host: JSON-able, but that values may be NumPy arrays.
           score: ranks this checkpoint, for `keep_best`.
         """
         self.owed = False
@@ -303,7 +311,7 @@ class Writer:
                 where,
                 ocp.args.Composite(
                     params=ocp.args.StandardSave(state.params),
-                    rest=ocp.args.StandardSave({"opt_state": state.opt_state, "step": state.step}),
+                    rest=ocp.args.StandardSave(_rest(state)),
                 ),
             )
         except _STORAGE_ERRORS as error:
@@ -313,7 +321,9 @@ class Writer:
             return
         facts = {"step": step, "score": score}
         self._thread = Thread(
-            target=self._finish, args=(step, json.dumps(host), facts), name="checkpoint"
+            target=self._finish,
+            args=(step, json.dumps(host, default=_to_json), facts),
+            name="checkpoint",
         )
         self._thread.daemon = True  # storage that hangs must not keep the process from ending
         self._thread.start()
@@ -438,6 +448,23 @@ def retain(directory: Path, config: CheckpointConfig) -> None:
         if not (old / _PINNED).exists():
             (old / _MANIFEST).unlink()  # first: a half-removed checkpoint must not look whole
             shutil.rmtree(old)
+
+
+def _rest(state: TrainState) -> dict[str, Any]:
+    """All of a state but the parameters, which are also read alone."""
+    return {k: v for k, v in vars(state).items() if k != "params" and v is not None}
+
+
+def _to_json(array: np.ndarray) -> dict[str, Any]:
+    data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    return {"dtype": str(array.dtype), "shape": array.shape, "base64": data}
+
+
+def _from_json(value: dict[str, Any]) -> Any:
+    if "base64" not in value:
+        return value
+    flat = np.frombuffer(base64.b64decode(value["base64"]), value["dtype"])
+    return flat.reshape(value["shape"]).copy()
 
 
 def _handler() -> ocp.CompositeCheckpointHandler:

@@ -15,6 +15,7 @@ from jaxrl.packing import PackingConfig
 from jaxrl.sampler import SamplerConfig
 from models.lora import LoraConfig
 from models.remat import Remat
+from models.value import ValueConfig
 
 T = TypeVar("T")
 
@@ -59,6 +60,9 @@ class RolloutConfig:
     """Wrap each prompt with the model's own chat template."""
     system: str = ""
     """System message of the chat, if any."""
+    in_flight: float = 1.0
+    """Above 1, so many times the prompts are under way at once; a step takes the first that are
+    whole, and the others go on where they stand under the next policy (partial rollouts)."""
     oversampling: float = 1.0
     """Above 1, groups whose rewards all agree make way for others, and up to so many times the
     prompts are sampled for it (DAPO's dynamic sampling)."""
@@ -76,6 +80,69 @@ class CurriculumConfig:
     """Chosen among the first so many of the train split."""
     window: int = 8
     """Visits of a prompt that are remembered."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GuidanceConfig:
+    """Help on problems that the policy fails, from the task's own solutions."""
+
+    guide: str = ""
+    """e.g. data.guidance:escalate; empty gives none."""
+    args: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Its keyword arguments, e.g. --guidance.args.attempts 2."""
+    shown: str = "{solution}\n{prompt}"
+    """The prompt of a policy that is shown the solution."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayConfig:
+    """Groups of earlier steps that are trained on again."""
+
+    groups: int = 0
+    """Of the buffer, added to each step's batch; 0 keeps none."""
+    size: int = 256
+    """Groups that the buffer holds."""
+    max_age: int = 0
+    """Optimizer updates after which a group is dropped; 0 drops the oldest when it is full."""
+    keep: str = "data.replay:everything"
+    """Which completions are kept."""
+    keep_args: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Its keyword arguments."""
+    choose: str = "data.replay:uniform"
+    """Which groups come back."""
+    choose_args: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Its keyword arguments."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReferenceConfig:
+    """The policy that divergences are measured to."""
+
+    every: int = 0
+    """Steps after which the current policy becomes the reference; 0 keeps the first."""
+    reset_optimizer: bool = False
+    """The optimizer's moments begin anew with it (ProRL)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CriticConfig:
+    """A value function beside the policy, whose advantages take the place of a group's."""
+
+    use: bool = False
+    """A decoder of its own, first a copy of the policy, with a value head (PPO)."""
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
+    head: ValueConfig = ValueConfig()
+    """Scalar; with more bins, a distribution trained by cross-entropy to HL-Gauss targets."""
+    discount: float = 1.0
+    """gamma, from one token to the next."""
+    mixing: float = 0.95
+    """lambda of the generalised advantage estimate."""
+    kl_coef: float = 0.0
+    """Weight of a penalty on each token's reward: the log-ratio to the reference."""
+    clip: float = 0.2
+    """How far a scalar value may move in one update; 0 does not clip."""
+    whiten: bool = True
+    """Advantages of a batch have mean 0 and deviation 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,6 +245,10 @@ class Config:
     warm_start: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
+    guidance: GuidanceConfig = GuidanceConfig()
+    replay: ReplayConfig = ReplayConfig()
+    reference: ReferenceConfig = ReferenceConfig()
+    critic: CriticConfig = CriticConfig()
     updates_per_batch: int = 1
     """Optimizer updates on each rollout batch, each over an equal share of its groups."""
     objective: ObjectiveConfig = ObjectiveConfig()
@@ -256,6 +327,17 @@ def check(config: Config) -> None:
         raise ValueError(
             f"rollout.oversampling={config.rollout.oversampling}: 1 samples what a step needs, "
             "more is a budget for finding groups that teach; use 1 or more"
+        )
+    others = {
+        "curriculum.choose": config.curriculum.choose,
+        "guidance.guide": config.guidance.guide,
+        "rollout.oversampling": config.rollout.oversampling > 1,
+    }
+    if config.rollout.in_flight < 1 or (config.rollout.in_flight > 1 and any(others.values())):
+        asked = ", ".join(name for name, value in others.items() if value) or "nothing else"
+        raise ValueError(
+            f"rollout.in_flight={config.rollout.in_flight} with {asked}: it must be 1 or more, and "
+            f"above 1 it goes without {', '.join(others)}, which need whole groups at once"
         )
     if config.rollout.temperature <= 0:
         raise ValueError(

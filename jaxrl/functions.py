@@ -57,6 +57,12 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     return name in inspect.signature(function).parameters
 
 
+def requires(function: Callable[..., Any], name: str) -> bool:
+    """Whether the function cannot be called without this argument."""
+    parameter = inspect.signature(function).parameters.get(name)
+    return parameter is not None and parameter.default is parameter.empty
+
+
 def call(function: Callable[..., Any], args: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
     """Call with the config's `args` and those of the `given` arrays that the function names."""
     wanted = inspect.signature(function).parameters

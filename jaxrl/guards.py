@@ -64,7 +64,9 @@ def guarded(update: Update, config: GuardConfig) -> Update:
         state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         proposed, metrics = update(state, batch, packed, ref_logp)
-        metrics["error_rate"] = 1.0 - jnp.mean(jnp.asarray(batch.valid, jnp.float32))
+        answered = jnp.any(batch.action_mask, axis=-1)
+        failed = jnp.sum(answered & ~batch.valid)
+        metrics["error_rate"] = failed / jnp.maximum(jnp.sum(answered), 1)
         found = tripped(config, metrics)
         refusals = [value for name, value in found.items() if getattr(config, name) != "warn"]
         refused = jnp.any(jnp.stack([jnp.bool_(False), *refusals]))

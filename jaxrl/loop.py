@@ -7,8 +7,6 @@ bit for bit, wherever it was interrupted.
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
@@ -19,6 +17,7 @@ import numpy as np
 from data.scoring import open_pool
 from jaxrl import (
     checkpoint,
+    critic,
     distributed,
     evaluate,
     guards,
@@ -27,6 +26,7 @@ from jaxrl import (
     optimizer,
     placement,
     policy,
+    replay,
     rollout,
     rollout_log,
     rundir,
@@ -37,17 +37,17 @@ from jaxrl import (
 )
 from jaxrl.begin import begin, check, reference
 from jaxrl.config import Config
+from jaxrl.gather import open_gather
 from jaxrl.guards import Trip
 from jaxrl.heartbeat import Heartbeat
 from jaxrl.metrics import MetricsLog, Timer
+from jaxrl.prepare import prepared, with_expert_logp
 from jaxrl.rundir import best_effort, run_directory
 from jaxrl.train_step import make_score, make_update
-from jaxrl.types import Params, TrainState, Trajectory
+from jaxrl.types import TrainState, Trajectory
 from jaxrl.workshop import Watch, Workshop
 
 __all__ = ["Watch", "run_directory", "train"]
-
-_SAMPLING = 1  # folded into the run's key, for its streams of sampled tokens
 
 
 def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
@@ -95,16 +95,17 @@ def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
 
 def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> dict[str, Any]:
     config, actor, writer, note = shop.config, shop.actor, shop.writer, shop.watch.note
-    prompts, group = config.rollout.prompts, config.rollout.group_size
     source = selection.open_source(
-        config.curriculum, shop.task, seed=config.seed, batch_size=prompts
+        config.curriculum, shop.task, seed=config.seed, batch_size=config.rollout.prompts
     )
-    sampling_key = jax.random.fold_in(jax.random.key(config.seed), _SAMPLING)
+    experiences = open_gather(shop, source)
+    buffer = replay.open_buffer(config.replay, config.seed)
     updates = config.steps * config.updates_per_batch
     optimize = optimizer.make(config.optimizer, updates, actor.model)
     learning_rate = optimizer.learning_rate(config.optimizer, updates)
     trained = trainable.part(actor.model, config.lora, config.train)
-    like = placement.abstract_state(actor.model, optimize, config.lora, trained)
+    first_critic = critic.starter(config.critic, actor.model, updates)
+    like = placement.abstract_state(actor.model, optimize, config.lora, trained, first_critic)
     update = make_update(
         actor.model,
         config.objective,
@@ -114,8 +115,10 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
         remat=config.remat,
         part=trained,
     )
+    update = critic.beside(update, config.critic, actor.model, updates, config.remat)
     update = placement.settled(guards.guarded(update, config.guard), like)
     score = make_score(actor.model, temperature=config.rollout.temperature)
+    value = critic.make_values(config.critic, actor.model)
     record = rollout_log.recorder(
         shop.directory,
         config,
@@ -133,28 +136,11 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
             evaluate.save(shop.directory, step, experience)
         return figures
 
-    def sample(
-        params: Params, version: int, first_batch: int, timer: Timer, i: int
-    ) -> rollout.Experience:
-        experience = rollout.collect(
-            actor,
-            params,
-            source.draw(),
-            shop.pool,
-            config.rollout,
-            config.sampler,
-            key=sampling_key,
-            first_id=(first_batch + i) * prompts * group,
-            version=version,
-            timer=timer,
-        )
-        source.learn(rollout.rewards_by_group(experience))
-        return experience
-
-    _, state, host = begin(shop, optimize, like, assess, trained)
+    _, state, host = begin(shop, optimize, like, assess, trained, first_critic)
     if host["stream"] is not None:
-        source.set_state(host["stream"])
-    anchor = reference(shop, like)
+        experiences.set_state(host["stream"])
+        buffer.set_state(host["replay"])
+    anchor = reference(shop, like, host["step"])
     already = host["seconds"]
 
     log = MetricsLog(shop.directory, host["step"], note)
@@ -165,25 +151,21 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
             shop.heart.beat("sample", step)
             with timer("sync"):
                 params = policy.sampling_params(state.params, config.compute_dtype)
-            first_batch = (step - 1) * math.ceil(config.rollout.oversampling)
-            experience, sampled = selection.dynamic(
-                functools.partial(sample, params, int(state.step), first_batch, timer),
-                prompts=prompts,
-                group_size=group,
-                oversampling=config.rollout.oversampling,
-            )
+            experience, sampled = experiences.step(params, int(state.step), step, timer)
             del params
             with shop.gate.closed():  # from here a signal waits for the end of the step
                 shop.heart.beat("train", step)
                 trajectory = rollout.as_trajectory(experience, config)
+                own = len(trajectory.tokens)
                 with timer("train"):
-                    if objective.needs_proximal(config.objective):
-                        packed, _ = placement.pack(trajectory, config)
-                        proximal = score(state.params, packed)
-                        trajectory = trajectory.replace(proximal_logp=proximal)
+                    trajectory = with_expert_logp(config, score, state, trajectory)
+                    if config.replay.groups:
+                        version = int(state.step)
+                        trajectory = buffer.mix(trajectory, config.rollout.group_size, version)
+                    trajectory = prepared(config, score, value, anchor, state, trajectory)
                     measured = []
-                    for part in shares(trajectory, config.updates_per_batch):
-                        keep = objective.worth_computing(config.objective, part)
+                    for part in shares(trajectory, config.updates_per_batch, own):
+                        keep = objective.worth_computing(config.objective, part, int(state.step))
                         packed, cost = placement.pack(part, config, keep)
                         ref_logp = score(anchor(state.params), packed) if anchor else None
                         state, metrics = update(state, part, packed, ref_logp)
@@ -202,19 +184,29 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                 if action == "rollback":
                     saved = checkpoint.restore(shop.directory, writer.settle(), like)
                     state, rollbacks = saved.state, host["rollbacks"] + 1
-                    position = source.get_state()  # not the old one: its prompts led here
+                    position = experiences.get_state()  # not the old one: its prompts led here
                     host = saved.host | {"stream": position, "rollbacks": rollbacks}
+                    buffer.set_state(host["replay"])
+                    anchor = reference(shop, like, saved.step)
                     log.close()
                     log = MetricsLog(shop.directory, saved.step, note)
                     note(f"rolled back from step {step} to {saved.step}, on with other prompts")
                     continue
 
                 with timer("record"), best_effort("the rollouts", note):
-                    record(step, experience, part, state.params)
+                    record(step, experience, trajectory, state.params)
+                every = config.reference.every
+                if anchor and every and step % every == 0:
+                    with timer("reference"):
+                        checkpoint.save_reference(shop.directory, state.params, step)
+                        anchor = reference(shop, like, step)
+                    if config.reference.reset_optimizer:
+                        state = state.replace(opt_state=optimizer.cleared(state.opt_state))
                 host = host | {
                     "step": step,
                     "tokens": host["tokens"] + metrics["tokens"],
-                    "stream": source.get_state(),
+                    "stream": experiences.get_state(),
+                    "replay": buffer.get_state(),
                     "seconds": already + perf_counter() - start,
                 }
                 if config.eval.every and step % config.eval.every == 0 and step < config.steps:
@@ -265,11 +257,19 @@ def save_stopped(
         shop.watch.note(f"WARNING: {error}")
 
 
-def shares(batch: Trajectory, count: int) -> Iterator[Trajectory]:
-    """Equal runs of whole groups, one an update."""
-    size = len(batch.tokens) // count
+def shares(batch: Trajectory, count: int, own: int) -> Iterator[Trajectory]:
+    """Equal runs of whole groups, one an update.
+
+    Args:
+      batch: N sequences.
+      count: of updates.
+      own: how many sequences are of this step; each run has its part of them, and of the rest.
+    """
+    starts = (0, own)
+    sizes = (own // count, (len(batch.tokens) - own) // count)
     for i in range(count):
-        yield jax.tree.map(lambda a: a[i * size : (i + 1) * size], batch)  # noqa: B023
+        spans = [slice(s + i * n, s + (i + 1) * n) for s, n in zip(starts, sizes, strict=True)]
+        yield jax.tree.map(lambda a: np.concatenate([a[span] for span in spans]), batch)  # noqa: B023
 
 
 def combine(measured: list[dict[str, np.ndarray]]) -> dict[str, float]:

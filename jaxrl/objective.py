@@ -8,6 +8,7 @@ at other sequences of a group is computed on the whole batch at once, see `coupl
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +20,13 @@ from losses import aggregate, masking
 
 _ARRAYS = {
     "logp", "behavior_logp", "ref_logp", "advantages", "mask", "entropy", "rewards", "group_ids",
-    "version_gap", "proximal_logp",
+    "version_gap", "proximal_logp", "expert", "step",
 }  # fmt: skip
 _REWARD_ARRAYS = {
-    "rewards", "reward_parts", "group_ids", "num_groups", "valid", "mask", "lengths",
+    "rewards", "reward_parts", "greedy_rewards", "group_ids", "num_groups", "valid", "mask",
+    "lengths", "tokens", "expert", "step",
 }  # fmt: skip
+_ROW_ARRAYS = _REWARD_ARRAYS | {"advantages"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +37,18 @@ class ObjectiveConfig:
     """Policy objective, as module:function."""
     policy_args: dict[str, float | str] = dataclasses.field(default_factory=dict)
     """Its keyword arguments, e.g. --objective.policy-args.clip_high 0.28."""
+    shaping: str = ""
+    """What becomes of the rewards of the batch before anything else, as module:function."""
+    shaping_args: dict[str, float | str] = dataclasses.field(default_factory=dict)
+    """Its keyword arguments."""
     advantage: str = "losses.advantages:group_advantages"
     """Advantage of a sequence from the rewards of the batch, as module:function."""
     advantage_args: dict[str, float | str] = dataclasses.field(default_factory=dict)
     """Its keyword arguments, e.g. --objective.advantage-args.scale none."""
+    rows: str = ""
+    """Which sequences are trained on once they all have their advantage, as module:function."""
+    rows_args: dict[str, float | str] = dataclasses.field(default_factory=dict)
+    """Its keyword arguments."""
     aggregation: str = "token-mean"
     """How token losses are reduced: see `losses.aggregate`."""
     kl_coef: float = 0.0
@@ -73,6 +84,10 @@ def check(config: ObjectiveConfig) -> None:
     """Refuse a config that names what does not exist."""
     functions.resolve(config.policy, config.policy_args, _ARRAYS)
     functions.resolve(config.advantage, config.advantage_args, _REWARD_ARRAYS)
+    if config.shaping:
+        functions.resolve(config.shaping, config.shaping_args, _REWARD_ARRAYS)
+    if config.rows:
+        functions.resolve(config.rows, config.rows_args, _ROW_ARRAYS)
     functions.resolve(config.kl, {}, _ARRAYS)
     if config.aggregation not in aggregate.MODES:
         hint = functions.nearest(config.aggregation, list(aggregate.MODES))
@@ -97,12 +112,27 @@ def needs_proximal(config: ObjectiveConfig) -> bool:
     return functions.takes(function, "proximal_logp")
 
 
-def worth_computing(config: ObjectiveConfig, batch: Trajectory) -> np.ndarray | None:
+def needs_reference(config: ObjectiveConfig) -> bool:
+    """Whether a term compares with the reference policy."""
+    function = functions.resolve(config.policy, config.policy_args, _ARRAYS)
+    return bool(config.kl_coef) or functions.requires(function, "ref_logp")
+
+
+def needs_greedy(config: ObjectiveConfig) -> bool:
+    """Whether the advantage asks for the reward of each prompt's greedy answer."""
+    function = functions.resolve(config.advantage, config.advantage_args, _REWARD_ARRAYS)
+    return functions.takes(function, "greedy_rewards")
+
+
+def worth_computing(config: ObjectiveConfig, batch: Trajectory, step: int = 0) -> np.ndarray | None:
     """[N] bool, the sequences that the update depends on; None: compute all."""
-    if not config.skip_zero_advantages:
+    if not config.skip_zero_advantages and not config.rows:
         return None
-    advantages = np.asarray(_advantages(config, batch))
-    return np.asarray(batch.valid) & np.any(advantages != 0, axis=-1)
+    advantages = _advantages(config, batch, step)
+    keep = np.asarray(_rows(config, batch, advantages, step) & batch.valid)
+    if config.skip_zero_advantages:
+        keep = keep & np.any(np.asarray(advantages) != 0, axis=-1)
+    return keep
 
 
 def whole_batch(
@@ -110,6 +140,7 @@ def whole_batch(
     batch: Trajectory,
     max_new_tokens: int,
     computed: jax.Array | bool = True,
+    step: jax.Array | int = 0,
 ) -> Whole:
     """Advantages and denominators, from all N sequences at once.
 
@@ -118,11 +149,14 @@ def whole_batch(
       batch: all N sequences.
       max_new_tokens: the completion budget, for aggregation modes that divide by it.
       computed: [N, T] bool, the actions that have a log-probability.
+      step: updates done.
     """
-    mask = batch.action_mask & batch.valid[:, None]
+    advantages = _advantages(config, batch, step)
+    keep = _rows(config, batch, advantages, step) & batch.valid
+    mask = batch.action_mask & keep[:, None]
     count = batch.tokens.shape[0]
     return Whole(
-        advantages=_advantages(config, batch),
+        advantages=advantages,
         mask=mask,
         denominator=aggregate.denominator(
             mask,
@@ -136,8 +170,8 @@ def whole_batch(
     )
 
 
-def _advantages(config: ObjectiveConfig, batch: Trajectory) -> jax.Array:
-    """[N, 1], or [N, T] from a function that gives each token its own."""
+def _given(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) -> dict[str, Any]:
+    """What functions of the whole batch may ask for; rewards are the shaped ones."""
     mask = batch.action_mask & batch.valid[:, None]
     given = {
         "rewards": batch.rewards,
@@ -146,12 +180,42 @@ def _advantages(config: ObjectiveConfig, batch: Trajectory) -> jax.Array:
         "valid": batch.valid,
         "mask": mask,
         "lengths": jnp.sum(mask, axis=-1),
+        "tokens": batch.tokens,
+        "expert": _expert(batch),
+        "step": step,
     }
-    if batch.reward_parts is not None:
-        given["reward_parts"] = batch.reward_parts
+    for name in ("reward_parts", "greedy_rewards"):
+        if (array := getattr(batch, name)) is not None:
+            given[name] = array
+    if config.shaping:
+        function = functions.resolve(config.shaping, config.shaping_args, set(given))
+        given["rewards"] = functions.call(function, config.shaping_args, given)
+    return given
+
+
+def _advantages(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) -> jax.Array:
+    """[N, 1], or [N, T] from a critic or a function that gives each token its own."""
+    if batch.advantages is not None:
+        return batch.advantages
+    given = _given(config, batch, step)
     function = functions.resolve(config.advantage, config.advantage_args, set(given))
     advantages = functions.call(function, config.advantage_args, given)
     return advantages[:, None] if advantages.ndim == 1 else advantages
+
+
+def _rows(
+    config: ObjectiveConfig, batch: Trajectory, advantages: jax.Array, step: jax.Array | int
+) -> jax.Array:
+    """[N] bool: the sequences that are trained on."""
+    if not config.rows:
+        return jnp.ones(len(batch.valid), bool)
+    given = _given(config, batch, step) | {"advantages": advantages}
+    function = functions.resolve(config.rows, config.rows_args, set(given))
+    return functions.call(function, config.rows_args, given)
+
+
+def _expert(batch: Trajectory) -> jax.Array:
+    return jnp.zeros(len(batch.valid), bool) if batch.expert is None else batch.expert
 
 
 def objective(
@@ -193,6 +257,8 @@ def objective(
         "rewards": batch.rewards,
         "group_ids": batch.group_ids,
         "version_gap": version - batch.policy_version,
+        "expert": _expert(batch),
+        "step": version,
     }
 
     def reduce(per_token: jax.Array) -> jax.Array:

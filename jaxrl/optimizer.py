@@ -7,6 +7,7 @@ import functools
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import optax
 import optax.contrib
 
@@ -110,6 +111,11 @@ def make(
     if not config.clip_norm:
         return method
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), method)
+
+
+def cleared(opt_state: optax.OptState) -> optax.OptState:
+    """Moments begun anew; counts, and with them the schedule, go on."""
+    return jax.tree.map(lambda x: jnp.zeros_like(x) if x.ndim else x, opt_state)
 
 
 def _decayed(params: optax.Params) -> optax.Params:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jaxrl.buckets import round_up
-from jaxrl.types import Completion, Packed, Trajectory
+from jaxrl.types import Completion, Packed, Source, Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,6 +223,7 @@ def trajectory(
         mask[n, start:stop] = c.actions  # not what was forced on it, nor observations
         logp[n, start:stop] = c.logp
         version[n, start:stop] = c.version
+    expert = [c.source is not None and np.any(c.source == Source.EXPERT) for c in completions]
     return Trajectory(
         tokens=tokens,
         action_mask=mask,
@@ -231,4 +232,5 @@ def trajectory(
         rewards=np.array([0.0 if r is None else r for r in rewards], np.float32),
         valid=np.array([r is not None for r in rewards]),
         group_ids=np.asarray(group_ids, np.int32),
+        expert=np.array(expert, bool),
     )

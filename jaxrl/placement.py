@@ -11,11 +11,15 @@ import optax
 
 from jaxrl import mesh, packing, trainable
 from jaxrl.config import Config
+from jaxrl.critic import Critic
 from jaxrl.train_step import init_state
 from jaxrl.trainable import WHOLE, Part
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 from models.config import DecoderConfig
 from models.lora import LoraConfig
+
+FirstCritic = Callable[[Params], Critic]
+"""Makes a run's critic from the policy it starts with."""
 
 
 def pack(
@@ -42,13 +46,14 @@ def abstract_state(
     optimize: optax.GradientTransformation,
     adapters: LoraConfig = LoraConfig(rank=0),
     part: Part = WHOLE,
+    critic: FirstCritic | None = None,
 ) -> TrainState:
     """Shapes and shardings of the train state: moments lie where their parameters do."""
     params = trainable.abstract(model, adapters)
-    shapes = jax.eval_shape(lambda p: init_state(p, optimize, part), params)
+    shapes = jax.eval_shape(lambda p: _first(p, optimize, part, critic), params)
     everywhere = mesh.replicated(jax.sharding.get_mesh())
-    flat = jax.tree_util.tree_leaves_with_path(part.split(params)[0])
-    lies = {tuple(k.key for k in path): leaf for path, leaf in flat}
+    flat = jax.tree_util.tree_leaves_with_path((params, part.split(params)[0]))
+    lies = {tuple(k.key for k in path[1:]): leaf for path, leaf in flat}
 
     def place(path: tuple[Any, ...], shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         names = tuple(k.key for k in path if isinstance(k, jax.tree_util.DictKey))
@@ -71,9 +76,17 @@ def fresh_state(
     optimize: optax.GradientTransformation,
     like: TrainState,
     part: Part = WHOLE,
+    critic: FirstCritic | None = None,
 ) -> TrainState:
     """A state at step 0, laid out as `like`: a run and its continuation compile one program."""
-    return jax.device_put(init_state(params, optimize, part), shardings(like))
+    return jax.device_put(_first(params, optimize, part, critic), shardings(like))
+
+
+def _first(
+    params: Params, optimize: optax.GradientTransformation, part: Part, critic: FirstCritic | None
+) -> TrainState:
+    state = init_state(params, optimize, part)
+    return state.replace(critic=critic(params)) if critic else state
 
 
 def settled(update: Callable[..., Any], like: TrainState) -> Callable[..., Any]:

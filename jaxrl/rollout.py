@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from data import curriculum
+from data import curriculum, tokenizers
 from data.scoring import Pool
 from data.types import Problem, Score, Task, count_errors
 from jaxrl import distributed, packing, sampler
@@ -19,7 +19,8 @@ from jaxrl.buckets import round_up
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.metrics import Timer
 from jaxrl.policy import Policy, encode_prompt
-from jaxrl.types import Completion, Params, Request, Trajectory
+from jaxrl.requests import for_training
+from jaxrl.types import Completion, Params, Request, Source, Trajectory
 
 
 class Experience(NamedTuple):
@@ -29,6 +30,16 @@ class Experience(NamedTuple):
     completions: list[Completion]
     texts: list[str]
     scores: list[Score]
+    greedy: list[Score]
+    """Of the greedy answer to each problem, where the objective asks for it; else empty."""
+
+
+class Row(NamedTuple):
+    """One sampled and scored completion."""
+
+    completion: Completion
+    text: str
+    score: Score
 
 
 def collect(
@@ -58,7 +69,20 @@ def collect(
       version: policy version of `params`.
       timer: given `sample` and `score` seconds, the latter being what scoring adds.
     """
-    requests = [
+    wanted = requests(policy, problems, rollout, first_id)
+    asked = [problem for problem in problems for _ in range(rollout.group_size)]
+    rows = sample(
+        policy, params, wanted, asked, pool, rollout, sampling,
+        key=key, version=version, timer=timer,
+    )  # fmt: skip
+    return experience(problems, rows)
+
+
+def requests(
+    policy: Policy, problems: Sequence[Problem], rollout: RolloutConfig, first_id: int
+) -> list[Request]:
+    """A group of requests for every problem, numbered on from `first_id`."""
+    return [
         Request(
             id=first_id + p * rollout.group_size + g,
             prompt=prompt,
@@ -69,10 +93,35 @@ def collect(
         for prompt in [encode_prompt(policy.tokenizer, rollout, problem)]
         for g in range(rollout.group_size)
     ]
+
+
+def sample(
+    policy: Policy,
+    params: Params,
+    requests: Sequence[Request],
+    problems: Sequence[Problem],
+    pool: Pool,
+    rollout: RolloutConfig,
+    sampling: sampler.SamplerConfig,
+    *,
+    key: jax.Array,
+    version: int,
+    timer: Timer,
+    longest_start: int = 0,
+) -> list[Row]:
+    """Sample requests, each scored as the answer to its problem while decoding goes on.
+
+    Args:
+      policy, params, pool, rollout, sampling, key, version, timer: see `collect`.
+      requests: N of them, each of its own id.
+      problems: N, those that they answer.
+      longest_start: of any request's prompt and prefix; 0 stands for the rollout's longest prompt.
+    """
+    place = {request.id: n for n, request in enumerate(requests)}
     completions: list[Completion | None] = [None] * len(requests)
     texts = [""] * len(requests)
-    shares = jax.process_count()
     futures: dict[int, Future[Score]] = {}
+    start = longest_start or rollout.max_prompt_tokens
     with timer("sample"):
         for completion in sampler.generate(
             policy.model,
@@ -82,22 +131,43 @@ def collect(
             key=key,
             version=version,
             sampler=sampling,
-            max_prompt=rollout.max_prompt_tokens,
-            max_length=rollout.max_prompt_tokens + rollout.max_new_tokens,
+            max_prompt=start,
+            max_length=start + rollout.max_new_tokens,
         ):
-            n = completion.request.id - first_id
-            completions[n] = completion
+            n = place[completion.request.id]
+            completions[n] = for_training(completion)
             texts[n] = policy.tokenizer.decode(completion.tokens.tolist())
-            if n % shares == jax.process_index():
-                futures[n] = pool.submit(problems[n // rollout.group_size], texts[n])
+            submit(futures, n, pool, problems[n], texts[n])
     with timer("score"):
-        own = {n: future.result() for n, future in futures.items()}
-        scores = functools.reduce(operator.or_, distributed.gathered(own))
+        scores = results(futures)
+    sampled = [c for c in completions if c is not None]
+    return [Row(c, texts[n], scores[n]) for n, c in enumerate(sampled)]
+
+
+def submit(
+    futures: dict[int, Future[Score]], n: int, pool: Pool, problem: Problem, text: str
+) -> None:
+    """Have the n-th completion scored, if it falls to this process's share."""
+    if n % jax.process_count() == jax.process_index():
+        futures[n] = pool.submit(problem, text)
+
+
+def results(futures: dict[int, Future[Score]]) -> dict[int, Score]:
+    """The scores of all processes' shares, told to all."""
+    own = {n: future.result() for n, future in futures.items()}
+    return functools.reduce(operator.or_, distributed.gathered(own))
+
+
+def experience(
+    problems: Sequence[Problem], rows: Sequence[Row], greedy: Sequence[Row] = ()
+) -> Experience:
+    """The rows, problem by problem, and the greedy row of each, as one experience."""
     return Experience(
         list(problems),
-        [c for c in completions if c is not None],
-        texts,
-        [scores[n] for n in range(len(requests))],
+        [row.completion for row in rows],
+        [row.text for row in rows],
+        [row.score for row in rows],
+        [row.score for row in greedy],
     )
 
 
@@ -112,7 +182,12 @@ def as_trajectory(experience: Experience, config: Config) -> Trajectory:
         length=round_up(longest, config.packing.bucket),
     )
     parts = [None if score.error else score.parts for score in experience.scores]
-    return made.replace(reward_parts=packing.reward_parts(parts))
+    made = made.replace(reward_parts=packing.reward_parts(parts))
+    if experience.greedy:
+        # a baseline that is missing leaves the reward as it is
+        greedy = np.array([score.value or 0.0 for score in experience.greedy], np.float32)
+        made = made.replace(greedy_rewards=np.repeat(greedy, group))
+    return made
 
 
 def demonstrations(
@@ -123,24 +198,44 @@ def demonstrations(
     Raises:
       ValueError: a prompt or solution over the rollout's budgets.
     """
-    rollout, written = config.rollout, []
-    for problem in problems:
-        prompt = encode_prompt(policy.tokenizer, rollout, problem)
-        solution = [*policy.tokenizer.encode(task.gold(problem)), policy.tokenizer.eos_ids[0]]
-        if len(solution) > rollout.max_new_tokens:
-            raise ValueError(
-                f"problem {problem.id}: its solution has {len(solution)} tokens, more than "
-                f"rollout.max_new_tokens={rollout.max_new_tokens}; raise the budget"
-            )
-        request = Request(0, prompt, rollout.max_new_tokens)
-        zeros = np.zeros(len(solution), np.float32)
-        tokens = np.array(solution, np.int32)
-        written.append(Completion(request, tokens, zeros, zeros, zeros.astype(np.int32), True))
+    written = [
+        written_by_expert(
+            request, solution(policy.tokenizer, task, problem, config.rollout.max_new_tokens)
+        )
+        for problem in problems
+        for prompt in [encode_prompt(policy.tokenizer, config.rollout, problem)]
+        for request in [Request(0, prompt, config.rollout.max_new_tokens)]
+    ]
     count = len(written)
     length = round_up(
         max(len(c.request.prompt) + len(c.tokens) for c in written), config.packing.bucket
     )
     return packing.trajectory(written, [1.0] * count, range(count), length=length)
+
+
+def solution(
+    tokenizer: tokenizers.Tokenizer, task: Task, problem: Problem, budget: int
+) -> list[int]:
+    """Token ids of the task's own solution, the end of sequence included.
+
+    Raises:
+      ValueError: it has more than `budget` tokens.
+    """
+    tokens = [*tokenizer.encode(task.gold(problem)), tokenizer.eos_ids[0]]
+    if len(tokens) > budget:
+        raise ValueError(
+            f"problem {problem.id}: its solution has {len(tokens)} tokens, more than "
+            f"rollout.max_new_tokens={budget}; raise the budget"
+        )
+    return tokens
+
+
+def written_by_expert(request: Request, tokens: Sequence[int]) -> Completion:
+    """The completion of a request that consists of given tokens, all trained on."""
+    zeros = np.zeros(len(tokens), np.float32)
+    marks = np.full(len(tokens), Source.EXPERT, np.int8)
+    ids = np.array(tokens, np.int32)
+    return Completion(request, ids, zeros, zeros, zeros.astype(np.int32), True, marks)
 
 
 def rewards_by_group(experience: Experience) -> np.ndarray:

@@ -23,7 +23,7 @@ import numpy as np
 from jaxrl import distributed, mesh, objective
 from jaxrl.config import Config
 from jaxrl.rollout import Experience
-from jaxrl.types import Params, Trajectory
+from jaxrl.types import Completion, Params, Source, Trajectory
 
 Record = Callable[[int, Experience, Trajectory, Params], None]
 Decode = Callable[[Sequence[int]], str]
@@ -44,8 +44,8 @@ def recorder(
       score: `(params, batch) -> logp [N, T]`; called at the steps that are kept alone.
 
     Returns:
-      `record(step, experience, batch, params)`: the step's experience, the batch of its last
-      update, and the parameters after it.
+      `record(step, experience, batch, params)`: the step's experience, the batch that begins with
+      it, and the parameters after its updates.
     """
     keep = config.rollout_log
 
@@ -85,8 +85,8 @@ def rows(
 
     Args:
       step: the training step.
-      experience: N or more completions, of which the last N are the batch.
-      batch: N sequences of T tokens, on the host.
+      experience: the completions.
+      batch: N sequences of T tokens, on the host; the first are the experience.
       advantage: [N, T].
       logp: [N, T], nats, under the parameters after the step's updates. Less what the sampler
         recorded it is `log_ratio`: how far the updates, and any staleness before them, moved the
@@ -95,10 +95,9 @@ def rows(
       groups: how many to take.
     """
     size = len(experience.completions) // len(experience.problems)
-    first = len(experience.completions) - len(batch.tokens)
-    for n in range(min(groups * size, len(batch.tokens))):
-        completion, score = experience.completions[first + n], experience.scores[first + n]
-        problem = experience.problems[(first + n) // size]
+    for n in range(min(groups * size, len(experience.completions))):
+        completion, score = experience.completions[n], experience.scores[n]
+        problem = experience.problems[n // size]
         start = len(completion.request.prompt)
         span = slice(start, start + len(completion.tokens))
         chosen = batch.action_mask[n, span]
@@ -109,7 +108,7 @@ def rows(
             "problem": problem.id,
             "prompt": problem.prompt,
             "answer": str(problem.answer),
-            "completion": experience.texts[first + n],
+            "completion": experience.texts[n],
             "reward": score.value,
             "parts": dict(score.parts),
             "error": score.error,
@@ -118,10 +117,25 @@ def rows(
             "logp": _rounded(completion.logp),
             "entropy": _rounded(completion.entropy),
             "version": completion.version.tolist(),
-            "source": ["policy" if c else "tool" for c in chosen],
+            "source": sources(completion),
             "advantage": _rounded(np.where(chosen, advantage[n, span], 0.0)),
             "log_ratio": _rounded(ratio),
         }
+
+
+_NAMES = {
+    Source.POLICY: "policy",
+    Source.FORCED: "forced",
+    Source.OBSERVATION: "tool",
+    Source.EXPERT: "expert",
+}
+
+
+def sources(completion: Completion) -> list[str]:
+    """Who wrote each token, in words."""
+    if completion.source is None:
+        return ["policy"] * len(completion.tokens)
+    return [_NAMES[Source(mark)] for mark in completion.source]
 
 
 def pieces(decode: Decode, tokens: Sequence[int]) -> list[str]:

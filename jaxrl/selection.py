@@ -107,7 +107,7 @@ def groups(experience: Experience, keep: np.ndarray, group_size: int) -> Experie
     return Experience(
         *(
             list(itertools.compress(field, mask))
-            for field, mask in zip(experience, (keep, each, each, each), strict=True)
+            for field, mask in zip(experience, (keep, each, each, each, keep), strict=True)
         )
     )
 

@@ -33,6 +33,35 @@ def init_state(
     return TrainState(params, optimizer.init(part.split(params)[0]), jnp.int32(0))
 
 
+def micro_states(
+    model: DecoderConfig, params: Params, packed: Packed, index: jax.Array, remat: Remat
+) -> jax.Array:
+    """States [R, A, D] that the actions of micro-batch `index` are chosen in."""
+    tokens, positions, visible_until, predictor = (
+        jax.lax.dynamic_index_in_dim(a, index, keepdims=False)
+        for a in (packed.tokens, packed.positions, packed.visible_until, packed.predictor)
+    )
+    layout = mesh.layout(model)
+    hidden = decoder.hidden(
+        model, params, tokens, positions, visible_until, remat=remat, layout=layout
+    )
+    hidden = mesh.constrain(hidden, "batch", None, None)
+    return jnp.take_along_axis(hidden, predictor[..., None], axis=1)
+
+
+def spread(packed: Packed, index: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Arrays [R * A, ...] of micro-batch `index` as [N, T, ...], zero elsewhere, and its mask."""
+    size = packed.target[0].size
+    place = packed.gather - index * size
+    mask = (packed.gather >= 0) & (place >= 0) & (place < size)
+    place = jnp.where(mask, place, 0)
+
+    def lay(x: jax.Array) -> jax.Array:
+        return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x[place], 0.0)
+
+    return *(lay(x) for x in arrays), mask
+
+
 def micro_logprobs(
     model: DecoderConfig,
     params: Params,
@@ -47,35 +76,17 @@ def micro_logprobs(
     Returns:
       logp, entropy and mask, each [N, T]: zero and False outside this micro-batch.
     """
-    tokens, positions, visible_until, predictor, target = (
-        jax.lax.dynamic_index_in_dim(a, index, keepdims=False)
-        for a in (
-            packed.tokens,
-            packed.positions,
-            packed.visible_until,
-            packed.predictor,
-            packed.target,
-        )
-    )
-    layout = mesh.layout(model)
-    hidden = decoder.hidden(
-        model, params, tokens, positions, visible_until, remat=remat, layout=layout
-    )
-    hidden = mesh.constrain(hidden, "batch", None, None)
+    states = micro_states(model, params, packed, index, remat)
     tables = {name: params[name] for name in ("embed", "head") if name in params}
     logp, entropy = head.token_logprobs(
-        jnp.take_along_axis(hidden, predictor[..., None], axis=1),
-        decoder.unembedding(layout.weights(tables, "")),
-        target,
+        states,
+        decoder.unembedding(mesh.layout(model).weights(tables, "")),
+        jax.lax.dynamic_index_in_dim(packed.target, index, keepdims=False),
         softcap=model.logit_softcap,
         process=lambda logits: logits / temperature,
         chunk=_LOGIT_TOKENS * mesh.batch_shards(jax.sharding.get_abstract_mesh()),
     )
-    logp, entropy = logp.reshape(-1), entropy.reshape(-1)
-    place = packed.gather - index * target.size
-    mask = (packed.gather >= 0) & (place >= 0) & (place < target.size)
-    place = jnp.where(mask, place, 0)
-    return jnp.where(mask, logp[place], 0.0), jnp.where(mask, entropy[place], 0.0), mask
+    return spread(packed, index, logp.reshape(-1), entropy.reshape(-1))
 
 
 def make_score(model: DecoderConfig, *, temperature: float) -> Callable[..., jax.Array]:
@@ -137,7 +148,7 @@ def make_update(
     def update(
         state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
     ) -> tuple[TrainState, dict[str, jax.Array]]:
-        whole = whole_batch(config, batch, max_new_tokens, packed.gather >= 0)
+        whole = whole_batch(config, batch, max_new_tokens, packed.gather >= 0, state.step)
         trained, frozen = part.split(state.params)
 
         def loss(trained: Params, index: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -191,6 +202,8 @@ def make_update(
             "skipped": 1.0 - finite,
             "advantage_abs": jnp.mean(jnp.abs(whole.advantages)),
         }
-        return TrainState(part.join(trained, frozen), opt_state, state.step + 1), metrics
+        return state.replace(
+            params=part.join(trained, frozen), opt_state=opt_state, step=state.step + 1
+        ), metrics
 
     return update

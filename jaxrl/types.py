@@ -17,13 +17,16 @@ Params = dict[str, Any]
 
 
 class Source(enum.IntEnum):
-    """Who wrote a token of a response. The policy is trained on its own alone."""
+    """Who wrote a token of a response. The policy is trained on its own, and on an expert's."""
 
     POLICY = 0
     FORCED = 1
     """Given to start from: a hint, an expert's prefix, an inpainted chunk."""
     OBSERVATION = 2
     """Came from the environment between two turns."""
+    EXPERT = 3
+    """Trained on, though the policy did not choose it under this prompt: a gold solution, or what
+    the policy wrote when it was shown one."""
 
 
 class Prefix(NamedTuple):
@@ -95,10 +98,10 @@ class Completion:
 
     @property
     def actions(self) -> np.ndarray:
-        """Bool: the tokens that the policy chose."""
+        """Bool: the tokens that are trained on."""
         if self.source is None:
             return np.ones(len(self.tokens), bool)
-        return self.source == Source.POLICY
+        return (self.source == Source.POLICY) | (self.source == Source.EXPERT)
 
 
 @struct.dataclass
@@ -121,8 +124,19 @@ class Trajectory:
     """[N] int32 in [0, number of groups): sequences of one prompt share a group."""
     reward_parts: jax.Array | None = None
     """[N, K] float32: the K named parts of each reward by name; None where there are none."""
+    greedy_rewards: jax.Array | None = None
+    """[N] float32: the reward of the greedy answer to the same prompt."""
+    expert: jax.Array | None = None
+    """[N] bool: sequences that the policy did not sample; their `behavior_logp` is that of the
+    policy before the first update on this batch. None: there are none."""
     proximal_logp: jax.Array | None = None
     """[N, T] float32: under the policy before the first update on this batch."""
+    advantages: jax.Array | None = None
+    """[N, T] float32: from a critic; None: computed from the rewards."""
+    values: jax.Array | None = None
+    """[N, T] float32: what the critic expected, before its first update on this batch."""
+    returns: jax.Array | None = None
+    """[N, T] float32: what it should have expected."""
 
 
 @struct.dataclass
@@ -153,3 +167,5 @@ class TrainState:
     opt_state: Any
     step: jax.Array
     """int32: optimizer updates done, and so the policy version."""
+    critic: Any = None
+    """`critic.Critic`, where the run has one."""

@@ -202,10 +202,10 @@ def test_retention_on_disk(tmp_path):
 
 
 def test_reference(tmp_path):
-    assert checkpoint.load_reference(tmp_path, like().params) is None
+    assert checkpoint.load_reference(tmp_path, like().params, 9) is None
     checkpoint.save_reference(tmp_path, state(1).params)
     checkpoint.save_reference(tmp_path, state(2).params)
-    assert equal(checkpoint.load_reference(tmp_path, like().params), state(2).params)
-    damage(tmp_path / "reference" / "_METADATA", FAULTS[1])
+    assert equal(checkpoint.load_reference(tmp_path, like().params, 9), state(2).params)
+    damage(tmp_path / "references" / "00000000" / "_METADATA", FAULTS[1])
     with pytest.raises(ValueError, match="_METADATA: its SHA-256"):
-        checkpoint.load_reference(tmp_path, like().params)
+        checkpoint.load_reference(tmp_path, like().params, 9)

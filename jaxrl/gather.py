@@ -1,0 +1,99 @@
+"""A step's experience, in whichever way the config has it gathered."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from data.types import Problem
+from jaxrl import guided, in_flight, objective, rollout, selection
+from jaxrl.in_flight import Flight
+from jaxrl.metrics import Timer
+from jaxrl.rollout import Experience
+from jaxrl.selection import Source
+from jaxrl.types import Params
+from jaxrl.workshop import Workshop
+
+_SAMPLING = 1  # folded into the run's key, for its streams of sampled tokens
+
+
+class Gather(NamedTuple):
+    """Where a run's experience comes from."""
+
+    step: Callable[[Params, int, int, Timer], tuple[Experience, int]]
+    """`(sampling params, version, step, timer)`: the experience of `rollout.prompts` groups, and
+    how many groups were sampled for it."""
+    get_state: Callable[[], dict[str, Any]]
+    """The position, for a checkpoint."""
+    set_state: Callable[[dict[str, Any]], None]
+
+
+def open_gather(shop: Workshop, source: Source) -> Gather:
+    """The experience of a run, from its start."""
+    config, actor = shop.config, shop.actor
+    settings = config.rollout
+    prompts, group = settings.prompts, settings.group_size
+    key = jax.random.fold_in(jax.random.key(config.seed), _SAMPLING)
+    flight = Flight([], [], 0)
+
+    def batch(params: Params, version: int, index: int, timer: Timer) -> Experience:
+        """The groups of the `index`-th batch of prompts."""
+        told = {
+            "key": key, "first_id": index * prompts * group, "version": version, "timer": timer
+        }  # fmt: skip
+        problems = source.draw()
+        if config.guidance.guide:
+            experience = guided.collect(
+                actor, params, problems, shop.task, shop.pool, config, **told
+            )
+        else:
+            experience = rollout.collect(
+                actor, params, problems, shop.pool, settings, config.sampler, **told
+            )
+        source.learn(rollout.rewards_by_group(experience))
+        return experience
+
+    def step(params: Params, version: int, step: int, timer: Timer) -> tuple[Experience, int]:
+        if settings.in_flight > 1:
+            experience, sampled = in_flight.collect(
+                actor, params, source.draw, flight, shop.pool, config,
+                key=key, version=version, timer=timer,
+            ), prompts  # fmt: skip
+        else:
+            first = (step - 1) * math.ceil(settings.oversampling)
+            experience, sampled = selection.dynamic(
+                lambda i: batch(params, version, first + i, timer),
+                prompts=prompts,
+                group_size=group,
+                oversampling=settings.oversampling,
+            )
+        if objective.needs_greedy(config.objective):
+            experience = experience._replace(greedy=greedy(params, experience.problems, timer))
+        return experience, sampled
+
+    def greedy(params: Params, problems: list[Problem], timer: Timer) -> list[rollout.Score]:
+        one = dataclasses.replace(settings, group_size=1, temperature=0.0)
+        return rollout.collect(
+            actor, params, problems, shop.pool, one, config.sampler,
+            key=key, first_id=0, version=0, timer=timer,
+        ).scores  # fmt: skip
+
+    def get_state() -> dict[str, Any]:
+        state = {"source": source.get_state()}
+        if settings.in_flight > 1:
+            state["flight"] = np.frombuffer(pickle.dumps(flight), np.uint8)
+        return state
+
+    def set_state(state: dict[str, Any]) -> None:
+        nonlocal flight
+        source.set_state(state["source"])
+        if "flight" in state:
+            flight = pickle.loads(state["flight"].tobytes())
+
+    return Gather(step, get_state, set_state)

@@ -1,0 +1,96 @@
+"""Every way to gather experience and train on it: it resumes exactly, and does what it says."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from data.guidance import Hint
+from jaxrl import checkpoint, loop, metrics
+from tests.jaxrl import tiny
+
+WAYS = {
+    "critic": {"critic.use": True, "objective.kl_coef": 0.01},
+    "categorical critic": {"critic.use": True, "critic.head.bins": 5, "updates_per_batch": 2},
+    "replay": {"replay.groups": 2, "replay.size": 3, "updates_per_batch": 2},
+    "in flight": {"rollout.in_flight": 1.5},
+    "expert rows": {
+        "guidance.guide": "data.guidance:expert_rows",
+        "objective.policy": "losses.mixed:chord",
+    },
+    "escalate": {"guidance.guide": "data.guidance:escalate", "guidance.args": {"attempts": 2}},
+    "shown": {
+        "guidance.guide": "tests.jaxrl.test_ways:always_shown",
+        "guidance.shown": "{prompt}{solution}",
+    },
+    "reference refresh": {
+        "objective.kl_coef": 0.1,
+        "reference.every": 2,
+        "reference.reset_optimizer": True,
+    },
+    "greedy baseline": {"objective.advantage": "losses.advantages:remax"},
+}
+
+
+QUICK = ("critic", "in flight", "escalate")  # the others take the same paths
+
+
+def always_shown(attempt, rewards, rng):
+    return [] if attempt else [Hint(0, 0, shown=True)]
+
+
+def run(directory, **changes):
+    made = tiny.config(directory, **changes)
+    made = dataclasses.replace(made, eval=dataclasses.replace(made.eval, every=0))
+    return loop.train(made)
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """A warm-started policy that all ways begin from."""
+    directory = tmp_path_factory.mktemp("started") / "run"
+    run(directory, steps=1, **{"warm_start.steps": 80, "warm_start.batch_size": 32})
+    return directory
+
+
+@pytest.mark.parametrize(
+    "way", [w if w in QUICK else pytest.param(w, marks=pytest.mark.slow) for w in WAYS]
+)
+def test_stops_and_goes_on_as_if_it_had_not(way, tmp_path, started):
+    given = WAYS[way] | {"warm_start.steps": 0, "model": str(started), "steps": 4}
+    run(tmp_path / "straight", **given)
+
+    def stop(step, row):
+        if step == 3:
+            raise KeyboardInterrupt
+
+    halfway = tiny.config(tmp_path / "stopped", **given)
+    halfway = dataclasses.replace(halfway, eval=dataclasses.replace(halfway.eval, every=0))
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(halfway, loop.Watch(step=stop))
+    assert checkpoint.newest(tmp_path / "stopped", print) == 2
+    loop.train(halfway)
+    assert tiny.artefacts(tmp_path / "stopped") == tiny.artefacts(tmp_path / "straight")
+    rows = metrics.read(tmp_path / "straight")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert all(np.isfinite(row["loss"]) and row["skipped"] == 0 for row in rows)
+    assert max(row["logp_gap_max"] for row in rows[:1]) < 1e-4
+    written = [json.loads(line) for f in sorted((tmp_path / "straight/rollouts").glob("*.jsonl"))
+               for line in f.read_text().splitlines()]  # fmt: skip
+    sources = {name for row in written for name in row["source"]}
+    match way:
+        case "expert rows" | "shown":
+            assert "expert" in sources
+        case "escalate":
+            assert "forced" in sources
+        case "in flight":
+            versions = {(row["step"], v) for row in written for v in row["version"]}
+            assert any(v < step - 1 for step, v in versions)  # sampled before this step
+        case "critic" | "categorical critic":
+            assert rows[-1]["value_loss"] > 0
+            assert any(len(set(row["advantage"])) > 1 for row in written)  # differs by token
+        case "reference refresh":
+            names = sorted(f.name for f in (tmp_path / "straight/references").iterdir())
+            assert names == ["00000000", "00000002", "00000004"]
+            assert rows[0]["kl"] == 0 and rows[1]["kl"] > 0 and rows[2]["kl"] < rows[1]["kl"]
