@@ -219,7 +219,7 @@ def load_reference(directory: Path, like: Params, step: int) -> Params | None:
     if not known:
         return None
     where = _reference(directory, max(known))
-    if found := faults(where):
+    if found := distributed.by_first(faults)(where):
         raise ValueError(f"{where} is damaged: {'; '.join(found)}; restore it from a copy")
     with ocp.StandardCheckpointer() as checkpointer:
         return checkpointer.restore(where, like)
@@ -430,6 +430,7 @@ def _clear(where: Path) -> None:
       OSError: it cannot.
     """
     shutil.rmtree(where, ignore_errors=True)
+    where.parent.mkdir(parents=True, exist_ok=True)
     probe = where.parent / ".probe"
     probe.write_bytes(bytes(4096))
     probe.unlink()

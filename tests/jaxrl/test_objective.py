@@ -128,7 +128,7 @@ def test_arguments_that_only_some_functions_take():
         (dict(policy="losses.polcy:ppo_clip"), "no module 'losses.polcy'"),
         (dict(policy_args={"clip_lo": 0.1}), "no argument 'clip_lo'; did you mean 'clip_low'"),
         (dict(policy="losses.policy:clipped_surrogate"), "needs 'r', which this run does not"),
-        (dict(advantage="losses.advantages:remax"), "needs 'greedy_rewards'"),
+        (dict(advantage="losses.credit:gigpo"), "needs '"),
         (dict(aggregation="token-men"), "did you mean 'token-mean'"),
         (dict(skip_zero_advantages=True, kl_coef=0.1), "leave those terms out"),
     ],
