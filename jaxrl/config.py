@@ -95,6 +95,16 @@ class GuidanceConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class PolicyRewardConfig:
+    """Rewards without a verifier: the policy's own probability of the reference answer."""
+
+    use: bool = False
+    """In place of the task's rewards."""
+    marker: str = "Answer: "
+    """Where in a completion its answer begins; what comes before is the reasoning."""
+
+
+@dataclasses.dataclass(frozen=True)
 class ReplayConfig:
     """Groups of earlier steps that are trained on again."""
 
@@ -246,6 +256,7 @@ class Config:
     rollout: RolloutConfig = RolloutConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
     guidance: GuidanceConfig = GuidanceConfig()
+    policy_reward: PolicyRewardConfig = PolicyRewardConfig()
     replay: ReplayConfig = ReplayConfig()
     reference: ReferenceConfig = ReferenceConfig()
     critic: CriticConfig = CriticConfig()

@@ -26,6 +26,7 @@ from jaxrl import (
     optimizer,
     placement,
     policy,
+    policy_reward,
     replay,
     rollout,
     rollout_log,
@@ -155,6 +156,11 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
             del params
             with shop.gate.closed():  # from here a signal waits for the end of the step
                 shop.heart.beat("train", step)
+                if config.policy_reward.use:
+                    with timer("score"):
+                        experience = policy_reward.rewarded(
+                            config, actor.tokenizer, score, state.params, experience
+                        )
                 trajectory = rollout.as_trajectory(experience, config)
                 own = len(trajectory.tokens)
                 with timer("train"):
