@@ -1,12 +1,12 @@
 """Small experiments on the machine at hand: a tiny transformer, token tasks, many seeds at once.
 
-    Effect(claim, task, method=Arm(...), ablation=Arm(...), statistic=..., better=...)
+    Effect(claim, task, method=arm(config()), ablation=Arm(...), statistic=..., better=...)
 
 is one; `run` carries it out. `arms` says what an arm may do, `tasks` what there is to learn.
 """
 
-from launch.lab.arms import Arm, Look, Sampled
+from launch.lab.arms import Arm, Sampled, arm
 from launch.lab.effect import Effect, run
-from launch.lab.tasks import Problems, Task, cipher
+from launch.lab.tasks import Problems, Task, cipher, lookup
 
-__all__ = ["Arm", "Effect", "Look", "Problems", "Sampled", "Task", "cipher", "run"]
+__all__ = ["Arm", "Effect", "Problems", "Sampled", "Task", "arm", "cipher", "lookup", "run"]

@@ -1,9 +1,9 @@
 """An arm of an experiment, and the loop that trains it: all seeds at once, one step at a time.
 
-A step chooses prompts on the host, lets the policy write (guided, where a method guides it), judges
-and reshapes the rewards, and updates by `jaxrl.objective`, which the real loop updates by as well.
-Every part is a jitted function of arrays that lead with the seeds; the Python loop around them only
-hands them on, so that replay, delays and curricula are ordinary host code.
+A step chooses prompts, lets the policy write (with the guide's help, where there is one), judges,
+mixes in what was kept of earlier steps, and updates. Curricula, guides, replay and the objective
+are the real loop's own, by the same configs; only the model, its sampling and its update are small
+enough here to be computed for all seeds in one call.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -21,40 +22,32 @@ import numpy as np
 import optax
 
 from data import curriculum
-from jaxrl import functions
-from jaxrl.config import CurriculumConfig
-from jaxrl.objective import ObjectiveConfig, needs_proximal, objective, whole_batch
+from data.guidance import Hint
+from jaxrl import functions, replay
+from jaxrl.config import Config, CurriculumConfig, GuidanceConfig, ReferenceConfig, ReplayConfig
+from jaxrl.objective import (
+    ObjectiveConfig,
+    needs_proximal,
+    needs_reference,
+    objective,
+    whole_batch,
+)
 from jaxrl.types import Params, Trajectory
 from launch.lab import policy
+from launch.lab.policy import Written
 from launch.lab.tasks import Problems, Task
 from models.config import DecoderConfig
 
 
-class Look(NamedTuple):
-    """What a guide sees of a batch that is about to be written; one seed, N sequences."""
+class Sampled(NamedTuple):
+    """What a change of the rewards sees of a batch; one seed, N sequences of T tokens."""
 
     problems: Problems
     """Of each sequence: fields [N, ...]."""
-    member: jax.Array
-    """[N] int32, place of the sequence in its group."""
-    rate: jax.Array
-    """[N] pass rate of the prompt at earlier visits; nan before the first."""
-    step: jax.Array
-    key: jax.Array
-    rewards: jax.Array
-    """[N] of the first attempt, where this is a retry; else nan."""
-    group_ids: jax.Array
-    """[N] int32."""
-
-
-class Sampled(NamedTuple):
-    """What a reward shape sees of a batch; one seed, N sequences of T tokens."""
-
-    problems: Problems
     tokens: jax.Array
-    """[N, T] int32."""
+    """[N, T] int32, the completions."""
     actions: jax.Array
-    """[N, T] bool: what the policy chose and is trained on."""
+    """[N, T] bool: what the policy chose."""
     logp: jax.Array
     """[N, T] float32."""
     entropy: jax.Array
@@ -67,20 +60,18 @@ class Sampled(NamedTuple):
     key: jax.Array
 
 
-Guide = Callable[[Look], jax.Array]
-"""-> [N, T] int32: tokens to force on the beginning of each completion, -1 where it writes itself.
-A row forced to its end is an expert's."""
-Shape = Callable[[Sampled], jax.Array]
-"""-> [N] float32: the rewards to train on; nan leaves the sequence out, as a failed score does."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Arm:
     """One way to train. Two arms that differ in one field are a method and its ablation."""
 
     objective: ObjectiveConfig = ObjectiveConfig()
-    learning_rate: float = 1e-3
+    guidance: GuidanceConfig = GuidanceConfig()
+    replay: ReplayConfig = ReplayConfig()
+    reference: ReferenceConfig = ReferenceConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
+    """`prompts` there is ignored: all of the train split are candidates."""
     steps: int = 100
+    learning_rate: float = 1e-3
     prompts: int = 16
     """Prompts a step."""
     group_size: int = 8
@@ -93,20 +84,10 @@ class Arm:
     """The sampler's policy is this many steps old,"""
     sync_every: int = 1
     """and renewed every so many steps; a number above `steps` makes the data offline."""
-    replay: int = 0
-    """Earlier batches that each update sees as well, drawn evenly"""
-    memory: int = 8
-    """from the last so many."""
-    reference_every: int = 0
-    """Steps after which the reference becomes the policy, the optimizer starts anew; 0: never."""
-    curriculum: CurriculumConfig = CurriculumConfig()
-    """How prompts are chosen; `prompts` there is ignored, all of the train split are candidates."""
-    guide: Guide | None = None
-    retry: Guide | None = None
-    """Sees the rewards of a first attempt; rows in which it forces a token are written again."""
-    shape: Shape | None = None
-    scale: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] | None = None
-    """(logp, behavior_logp, mask, each [N, T]) -> multiplier of the update."""
+    rewards: Callable[[Sampled], jax.Array] | None = None
+    """-> [N] float32: the environment's rewards in place of the verifier's, such as noisy ones; nan
+    leaves the sequence out, as a failed score does. What a method does to rewards is rather the
+    objective's `shaping`."""
     stages: tuple[tuple[int, Mapping[str, Any]], ...] = ()
     """(first step, fields that change there), the first from step 0 on."""
 
@@ -115,6 +96,12 @@ class Arm:
         if not self.stages:
             return self
         return dataclasses.replace(self, **curriculum.stage_at(self.stages, step), stages=())
+
+
+def arm(config: Config, **changes: Any) -> Arm:
+    """The arm that does what a recipe's config does, with `changes` of other fields."""
+    shared = ("objective", "guidance", "replay", "reference", "curriculum", "updates_per_batch")
+    return Arm(**{name: getattr(config, name) for name in shared} | changes)
 
 
 class Learner(NamedTuple):
@@ -161,32 +148,41 @@ def train(
     """
     steps = steps or arm.steps
     seeds = len(jax.tree.leaves(params)[0])
-    problems = len(task.train.prompt)
     histories = [
-        curriculum.start(problems, window=arm.curriculum.window, seed=s) for s in range(seeds)
+        curriculum.start(len(task.train.prompt), window=arm.curriculum.window, seed=seed)
+        for seed in range(seeds)
     ]
+    buffers = [replay.open_buffer(arm.replay, seed) for seed in range(seeds)]
     state, reference = learner(params), params
     behaviors = collections.deque[Params](maxlen=arm.delay + 1)
-    memory: collections.deque[Trajectory] = collections.deque(maxlen=arm.memory)
-    rng = np.random.default_rng(0)
     marks = {round(steps * (i + 1) / measurements) for i in range(measurements)}
     figures = collections.defaultdict(list)
     for step in range(steps):
         now = arm.at(step)
         if step % now.sync_every == 0:
             behaviors.append(state.params)
-        if now.reference_every and step and step % now.reference_every == 0:
-            reference, state = state.params, learner(state.params)._replace(steps=state.steps)
+        if now.reference.every and step and step % now.reference.every == 0:
+            reference = state.params
+            if now.reference.reset_optimizer:
+                state = learner(state.params)._replace(steps=state.steps)
         histories, ids = choose(now, histories)
-        rates = np.stack([curriculum.pass_rate(h)[i] for h, i in zip(histories, ids, strict=True)])
         batch, rewards = collect(
-            task, model, behaviors[0], now, ids, rates, step, version=state.steps
+            task, model, behaviors[0], now, ids, step, versions=np.asarray(state.steps)
         )
         histories = [curriculum.record(*x) for x in zip(histories, ids, rewards, strict=True)]
-        old = [memory[i] for i in rng.integers(len(memory), size=now.replay)] if memory else []
-        memory.append(batch)
-        for part in [*shares(batch, now), *old]:
-            state = update(model, now)(state, reference, part, now.learning_rate)
+        if now.replay.groups:
+            version = int(state.steps[0])
+            mixed = [
+                buffer.mix(jax.tree.map(lambda a, s=s: a[s], batch), now.group_size, version)
+                for s, buffer in enumerate(buffers)
+            ]
+            batch = jax.tree.map(lambda *a: np.stack(a), *mixed)
+        if now.guidance.guide:  # what an expert wrote is as likely as the policy finds it now
+            logp = _score(model, state.params, batch.tokens, now.temperature)
+            mixed = np.where(batch.expert[..., None], logp, batch.behavior_logp)
+            batch = batch.replace(behavior_logp=mixed)
+        for part in shares(batch, now.updates_per_batch):
+            state = update(model, task, now)(state, reference, part, now.learning_rate)
         if step + 1 in marks:
             for name, value in measure(state.params).items():
                 figures[name].append(np.asarray(value))
@@ -205,75 +201,65 @@ def choose(
     return [state for state, _ in chosen], np.stack([ids for _, ids in chosen])
 
 
-class Batch(NamedTuple):
-    """A scored batch of all seeds."""
-
-    prompts: jax.Array
-    """[S, N, P] int32."""
-    trajectory: Trajectory
-    """Of completions alone: tokens [S, N, T]."""
-
-
 def collect(
     task: Task,
     model: DecoderConfig,
     params: Params,
     arm: Arm,
     ids: np.ndarray,
-    rates: np.ndarray,
     step: int,
     *,
-    version: jax.Array,
-) -> tuple[Batch, np.ndarray]:
+    versions: np.ndarray,
+) -> tuple[Trajectory, np.ndarray]:
     """Write and judge the groups of the prompts `ids` [S, P].
 
     Returns:
-      The batch, and the task's own rewards [S, P, group size] of what the policy wrote.
+      The batch on the host, fields [S, N, ...], prompts first as in the real loop; and the rewards
+      [S, P, group size], nan where there is none.
     """
-    seeds, group = len(ids), arm.group_size
-    rows = np.repeat(ids, group, axis=1)
-    problems = jax.tree.map(lambda a: a[rows], task.train)
-    shape = rows.shape
-    member = np.broadcast_to(np.arange(shape[1]) % group, shape)
-    group_ids = np.broadcast_to(np.arange(shape[1], dtype=np.int32) // group, shape)
+    (seeds, count), group = ids.shape, arm.group_size
+    problems = jax.tree.map(lambda a: a[np.repeat(ids, group, axis=1)], task.train)
+    shape = problems.domain.shape
     keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(s), step))(jnp.arange(seeds))
-    look = Look(
-        problems,
-        member,
-        np.repeat(rates, group, axis=1).astype(np.float32),
-        np.full(seeds, step),
-        keys,
-        np.full(shape, np.nan, np.float32),
-        group_ids,
-    )
-    free = jnp.full((*shape, arm.max_new_tokens or task.budget), -1)
-    forced = free if arm.guide is None else _vmapped(arm.guide)(look)
-    given = (task, model, params, problems)
-    written, rewards = attempt(*given, forced, keys, arm.temperature)
-    judged = rewards
-    if arm.retry is not None:
-        again = _vmapped(arm.retry)(look._replace(rewards=rewards))
-        keys = jax.vmap(lambda k: jax.random.fold_in(k, 1))(keys)
-        chosen = jnp.any(again >= 0, axis=-1)
-        second, better = attempt(*given, again, keys, arm.temperature)
-        written = jax.tree.map(lambda a, b: jnp.where(chosen[..., None], a, b), second, written)
-        rewards = jnp.where(chosen, better, rewards)
-    if arm.shape is not None:
-        sampled = Sampled(
-            problems, written.tokens, written.actions, written.logp, written.entropy, rewards,
-            group_ids, np.full(seeds, step), keys,
-        )  # fmt: skip
-        rewards = _vmapped(arm.shape)(sampled)
-    trajectory = Trajectory(
-        tokens=written.tokens,
-        action_mask=written.actions,
-        behavior_logp=written.logp,
-        policy_version=jnp.broadcast_to(version[:, None, None], written.tokens.shape),
-        rewards=jnp.nan_to_num(rewards),
-        valid=~jnp.isnan(rewards),
-        group_ids=group_ids,
-    )
-    return Batch(problems.prompt, trajectory), np.asarray(judged).reshape(seeds, -1, group)
+    rewards = np.full(shape, np.nan, np.float32)
+    for number in itertools.count():
+        hints = [
+            ask(arm, number, earned, np.random.default_rng([seed, step, number]))
+            for seed, earned in enumerate(rewards.reshape(seeds, count, group))
+        ]
+        if number and not any(hints):
+            break
+        prompts, forced, expert = _apply(hints, problems, group, arm.max_new_tokens or task.budget)
+        key = jax.vmap(lambda k, n=number: jax.random.fold_in(k, n))(keys)
+        seen = problems._replace(prompt=prompts)
+        made, earned = attempt(task, model, params, seen, forced, key, arm.temperature)
+        if not number:
+            written, rewards, experts = made, earned, expert
+            continue
+        again = np.zeros(shape, bool)
+        for seed, hint in ((s, h) for s, hinted in enumerate(hints) for h in hinted):
+            n = hint.problem * group + hint.row
+            again[seed, n] = not hint.if_better or earned[seed, n] > rewards[seed, n]
+        rewards, experts = np.where(again, earned, rewards), np.where(again, expert, experts)
+        mixed = zip(made, written, strict=True)
+        written = Written(*(np.where(again[..., None], new, old) for new, old in mixed))
+    group_ids = np.broadcast_to(np.arange(shape[1], dtype=np.int32) // group, shape)
+    if arm.rewards is not None:
+        step_ = np.full(seeds, step)
+        sampled = Sampled(problems, *written, rewards, group_ids, step_, keys)
+        rewards = np.asarray(_vmapped(arm.rewards)(sampled))
+    batch = _trajectory(problems, written, rewards, group_ids, experts, versions)
+    return batch, rewards.reshape(seeds, count, group)
+
+
+def ask(arm: Arm, number: int, rewards: np.ndarray, rng: np.random.Generator) -> list[Hint]:
+    """The guide's hints for an attempt of one seed, see `data.guidance`; none without a guide."""
+    if not arm.guidance.guide:
+        return []
+    given = {"attempt": number, "rewards": rewards if number else None, "rng": rng}
+    given |= {"count": len(rewards), "group_size": arm.group_size}
+    function = functions.resolve(arm.guidance.guide, arm.guidance.args, set(given))
+    return functions.call(function, arm.guidance.args, given)
 
 
 def attempt(
@@ -281,32 +267,33 @@ def attempt(
     model: DecoderConfig,
     params: Params,
     problems: Problems,
-    forced: jax.Array,
+    forced: np.ndarray,
     keys: jax.Array,
     temperature: float,
-) -> tuple[policy.Written, jax.Array]:
-    """Completions of problems [S, N, ...] and their rewards [S, N]."""
+) -> tuple[Written, np.ndarray]:
+    """Completions of problems [S, N, ...] and their rewards [S, N], on the host."""
     written = policy.sample(
         model, params, problems.prompt, problems.answer, forced, keys, temperature, task.respond
     )
     missing = [(0, 0), (0, 0), (0, task.budget - forced.shape[-1])]
-    return written, _judge(task.reward)(problems.answer, jnp.pad(written.tokens, missing))
+    rewards = _vmapped(jax.vmap(task.reward))(problems.answer, jnp.pad(written.tokens, missing))
+    return jax.device_get((written, rewards))
 
 
-def shares(batch: Batch, arm: Arm) -> list[Batch]:
+def shares(batch: Trajectory, count: int) -> list[Trajectory]:
     """Equal runs of whole groups, one an update."""
-    size = arm.prompts * arm.group_size // arm.updates_per_batch
-    cut = [slice(i * size, (i + 1) * size) for i in range(arm.updates_per_batch)]
+    size = batch.tokens.shape[1] // count
+    cut = [slice(i * size, (i + 1) * size) for i in range(count)]
     return [jax.tree.map(lambda a, c=c: a[:, c], batch) for c in cut]
 
 
-def update(model: DecoderConfig, arm: Arm) -> Callable[..., Learner]:
+def update(model: DecoderConfig, task: Task, arm: Arm) -> Callable[..., Learner]:
     """The jitted `(learner, reference params, batch, learning rate) -> learner`.
 
     Shared by all arms of the same objective.
     """
     config = json.dumps(dataclasses.asdict(arm.objective), sort_keys=True)
-    return _update(model, config, arm.temperature, arm.max_new_tokens, arm.scale)
+    return _update(model, config, arm.temperature, arm.max_new_tokens or task.budget)
 
 
 @functools.cache
@@ -315,50 +302,84 @@ def _update(
     config: str,
     temperature: float,
     max_new_tokens: int,
-    scale: Callable[..., jax.Array] | None,
 ) -> Callable[..., Learner]:
     terms = ObjectiveConfig(**json.loads(config))
-    function = functions.resolve(terms.policy, terms.policy_args, set(_GIVEN))
-    refers = bool(terms.kl_coef) or functions.takes(function, "ref_logp")
 
-    def one(state: Learner, reference: Params, batch: Batch, rate: jax.Array) -> Learner:
-        t = batch.trajectory
-        score = functools.partial(
-            policy.logprobs,
-            model,
-            prompts=batch.prompts,
-            completions=t.tokens,
-            temperature=temperature,
-        )
-        ref_logp = score(reference)[0] if refers else None
+    def one(state: Learner, reference: Params, t: Trajectory, rate: jax.Array) -> Learner:
+        def score(params: Params) -> tuple[jax.Array, jax.Array]:
+            return policy.logprobs(model, params, t.tokens, temperature)
+
+        ref_logp = score(reference)[0] if needs_reference(terms) else None
         if needs_proximal(terms):
             t = t.replace(proximal_logp=score(state.params)[0])
-        whole = whole_batch(terms, t, max_new_tokens or t.tokens.shape[1])
+        whole = whole_batch(terms, t, max_new_tokens, step=state.steps)
 
-        def loss(params: Params) -> tuple[jax.Array, jax.Array]:
-            logp, entropy = score(params)
-            total, _ = objective(terms, t, whole, whole.mask, logp, entropy, ref_logp, state.steps)
-            return total, logp
+        def loss(params: Params) -> jax.Array:
+            scored = score(params)
+            return objective(terms, t, whole, whole.mask, *scored, ref_logp, state.steps)[0]
 
-        grads, logp = jax.grad(loss, has_aux=True)(state.params)
-        updates, opt_state = _OPTIMIZER.update(grads, state.opt_state)
-        if scale is not None:
-            rate = rate * scale(logp, t.behavior_logp, whole.mask)
+        updates, opt_state = _OPTIMIZER.update(jax.grad(loss)(state.params), state.opt_state)
         params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
         return Learner(params, opt_state, state.steps + 1)
 
     return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))
 
 
-_GIVEN = ("logp", "behavior_logp", "ref_logp", "advantages", "mask", "entropy", "rewards",
-          "group_ids", "version_gap", "proximal_logp")  # fmt: skip
+def _apply(
+    hints: list[list[Hint]], problems: Problems, group_size: int, budget: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Prompts [S, N, P] as the policy sees them, tokens to force [S, N, T], whose rows are experts.
+
+    Like `jaxrl.guided`: a prefix leaves the policy at least one token.
+    """
+    prompts, gold = problems.prompt.copy(), problems.gold[..., :budget]
+    forced = np.full(gold.shape, -1, np.int32)
+    expert = np.zeros(gold.shape[:2], bool)
+    for seed, hinted in enumerate(hints):
+        for hint in hinted:
+            n = hint.problem * group_size + hint.row
+            length = int(np.count_nonzero(gold[seed, n]))
+            if hint.given:
+                length = min(round(hint.given * length), length - 1)
+            if hint.shown:
+                prompts[seed, n] = problems.shown[seed, n]
+            else:
+                forced[seed, n, :length] = gold[seed, n, :length]
+            expert[seed, n] = hint.expert or hint.shown
+    return prompts, forced, expert
+
+
+def _trajectory(
+    problems: Problems,
+    written: Written,
+    rewards: np.ndarray,
+    group_ids: np.ndarray,
+    expert: np.ndarray,
+    versions: np.ndarray,
+) -> Trajectory:
+    before = ((0, 0), (0, 0), (problems.prompt.shape[-1], 0))
+    real = written.tokens != 0
+    actions = np.pad(np.where(expert[..., None], real, written.actions), before)
+    return Trajectory(
+        tokens=np.concatenate([problems.prompt, written.tokens], axis=-1),
+        action_mask=actions,
+        behavior_logp=np.where(actions, np.pad(written.logp, before), 0.0),
+        policy_version=np.where(actions, versions[:, None, None], 0).astype(np.int32),
+        rewards=np.nan_to_num(rewards).astype(np.float32),
+        valid=~np.isnan(rewards),
+        group_ids=group_ids,
+        expert=expert,
+    )
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _score(
+    model: DecoderConfig, params: Params, tokens: jax.Array, temperature: float
+) -> jax.Array:
+    one = functools.partial(policy.logprobs, model, temperature=temperature)
+    return jax.vmap(lambda p, t: one(p, t)[0])(params, tokens)
 
 
 @functools.cache
 def _vmapped(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return jax.jit(jax.vmap(function))
-
-
-@functools.cache
-def _judge(verifier: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    return jax.jit(jax.vmap(jax.vmap(verifier)))

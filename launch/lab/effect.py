@@ -23,8 +23,10 @@ from models.config import DecoderConfig
 
 SAMPLES = 8
 """Completions of each held-out problem."""
-Measure = Callable[[DecoderConfig, Task, Params], dict[str, np.ndarray]]
-"""Figures [S] of the policies of all seeds."""
+_AT_ONCE = 128
+"""Sequences of a call, as in a batch of 16 groups of 8, whose compilation serves here too."""
+Measure = Callable[[DecoderConfig, Task, Params, Params], dict[str, np.ndarray]]
+"""(model, task, policies, policies before either arm) -> figures [S]."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +69,10 @@ def run(effect: Effect, *, steps: int | None = None) -> dict[str, Any]:
     length = effect.task.train.prompt.shape[1] + effect.task.budget
     model = policy.shape(effect.task.vocabulary, length)
     params = imitate(effect.task, model, effect.seeds, min(steps or 10**9, effect.warm_steps))
-    measure = functools.partial(effect.measure or held_out, model, effect.task)
+
+    def measure(now: Params) -> dict[str, np.ndarray]:
+        return (effect.measure or held_out)(model, effect.task, now, params)
+
     curves = {
         name: arms.train(effect.task, model, params, arm, measure=measure, steps=steps)
         for name, arm in (("method", effect.method), ("ablation", effect.ablation))
@@ -117,7 +122,9 @@ def status(low: float, high: float, better: str) -> str:
     return "effect" if (low > 0) == (better == "higher") else "contrary"
 
 
-def held_out(model: DecoderConfig, task: Task, params: Params) -> dict[str, np.ndarray]:
+def held_out(
+    model: DecoderConfig, task: Task, params: Params, start: Params
+) -> dict[str, np.ndarray]:
     """The figures of the policies on the test split, each [S], at temperature 1.
 
     `pass@1` (mean reward), `pass@8`, `distinct` (different full-reward completions among 8, as a
@@ -127,14 +134,19 @@ def held_out(model: DecoderConfig, task: Task, params: Params) -> dict[str, np.n
     rows = np.tile(np.repeat(np.arange(len(task.test.prompt)), SAMPLES), (seeds, 1))
     problems = jax.tree.map(lambda a: a[rows], task.test)
     keys = jax.random.split(jax.random.key(10**6), seeds)
-    forced = jnp.full((*rows.shape, task.budget), -1)
-    written, rewards = arms.attempt(task, model, params, problems, forced, keys, 1.0)
-    rewards = np.asarray(rewards).reshape(seeds, -1, SAMPLES)
-    tokens, actions = np.asarray(written.tokens), np.asarray(written.actions)
+    parts = []
+    for i in range(0, rows.shape[1], _AT_ONCE):
+        some = jax.tree.map(lambda a, i=i: a[:, i : i + _AT_ONCE], problems)
+        forced = np.full((*some.domain.shape, task.budget), -1, np.int32)
+        key = jax.vmap(lambda k, i=i: jax.random.fold_in(k, i))(keys)
+        parts.append(arms.attempt(task, model, params, some, forced, key, 1.0))
+    written, rewards = jax.tree.map(lambda *a: np.concatenate(a, axis=1), *parts)
+    rewards = rewards.reshape(seeds, -1, SAMPLES)
+    tokens, actions = written.tokens, written.actions
     texts = tokens.reshape(*rewards.shape, -1)
     same = (texts[..., :, None, :] == texts[..., None, :, :]).all(axis=-1)
     first = ~np.any(np.tril(same, -1), axis=-1)
-    entropy = np.where(actions, np.asarray(written.entropy), 0.0).sum((1, 2)) / actions.sum((1, 2))
+    entropy = np.where(actions, written.entropy, 0.0).sum((1, 2)) / actions.sum((1, 2))
     figures = {
         "pass@1": rewards.mean((1, 2)),
         f"pass@{SAMPLES}": (rewards == 1).any(axis=2).mean(axis=1),
@@ -155,15 +167,17 @@ def imitate(task: Task, model: DecoderConfig, seeds: int, steps: int) -> Params:
     keys = jax.random.split(jax.random.key(0), seeds)
     params = jax.jit(jax.vmap(functools.partial(decoder.init, model)))(keys)
     optimizer = optax.adam(optax.linear_schedule(4e-3, 4e-4, steps))
+    demonstrations = np.concatenate([task.pupil.prompt, task.pupil.gold], axis=1)
+    prompt = task.pupil.prompt.shape[1]
 
     @jax.jit
     @jax.vmap
     def step(
-        params: Params, opt_state: optax.OptState, prompts: jax.Array, completions: jax.Array
+        params: Params, opt_state: optax.OptState, tokens: jax.Array
     ) -> tuple[Params, optax.OptState]:
         def loss(params: Params) -> jax.Array:
-            logp, _ = policy.logprobs(model, params, prompts, completions)
-            written = completions != PAD
+            logp, _ = policy.logprobs(model, params, tokens)
+            written = (tokens != PAD) & (jnp.arange(tokens.shape[1]) >= prompt)
             return -jnp.sum(jnp.where(written, logp, 0.0)) / jnp.sum(written)
 
         updates, opt_state = optimizer.update(jax.grad(loss)(params), opt_state)
@@ -172,6 +186,6 @@ def imitate(task: Task, model: DecoderConfig, seeds: int, steps: int) -> Params:
     opt_state = jax.vmap(optimizer.init)(params)
     rng = np.random.default_rng(0)
     for _ in range(steps):
-        rows = rng.integers(len(task.pupil.prompt), size=(seeds, 128))
-        params, opt_state = step(params, opt_state, task.pupil.prompt[rows], task.pupil.gold[rows])
+        rows = rng.integers(len(demonstrations), size=(seeds, 128))
+        params, opt_state = step(params, opt_state, demonstrations[rows])
     return params

@@ -94,19 +94,14 @@ def _sample(
 
 
 def logprobs(
-    model: DecoderConfig,
-    params: Params,
-    prompts: jax.Array,
-    completions: jax.Array,
-    temperature: float = 1.0,
+    model: DecoderConfig, params: Params, tokens: jax.Array, temperature: float = 1.0
 ) -> tuple[jax.Array, jax.Array]:
-    """Log-probabilities and entropies [N, T] of completions [N, T] of prompts [N, P]; one seed."""
-    tokens = jnp.concatenate([prompts, completions], axis=1)
+    """Log-probabilities and entropies [N, L] of tokens [N, L], the first 0; one seed."""
     n, length = tokens.shape
     place = jnp.broadcast_to(jnp.arange(length), (n, length))
-    until = jnp.full((n, length), length)
-    hidden = decoder.hidden(model, params, tokens, place, until)
-    scores = head.logits(hidden[:, prompts.shape[1] - 1 : -1], decoder.unembedding(params))
+    hidden = decoder.hidden(model, params, tokens, place, jnp.full((n, length), length))
+    scores = head.logits(hidden[:, :-1], decoder.unembedding(params))
     scores = jax.nn.log_softmax(scores / temperature)
-    logp = jnp.take_along_axis(scores, completions[..., None], axis=-1)[..., 0]
-    return logp, -jnp.sum(jnp.exp(scores) * scores, axis=-1)
+    logp = jnp.take_along_axis(scores, tokens[:, 1:, None], axis=-1)[..., 0]
+    entropy = -jnp.sum(jnp.exp(scores) * scores, axis=-1)
+    return jnp.pad(logp, ((0, 0), (1, 0))), jnp.pad(entropy, ((0, 0), (1, 0)))

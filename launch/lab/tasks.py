@@ -29,6 +29,8 @@ class Problems(NamedTuple):
     """[M, T] int32: a completion of full reward, EOS included, then padding."""
     domain: np.ndarray
     """[M] int32."""
+    shown: np.ndarray
+    """[M, P] int32: the prompt of a policy that is shown the solution."""
 
 
 Verifier = Callable[[jax.Array, jax.Array], jax.Array]
@@ -65,6 +67,7 @@ def cipher(
     dawdle: float = 0.0,
     slack: int = 0,
     partial: bool = False,
+    copying: float = 0.0,
     problems: int = 256,
 ) -> Task:
     """Rewrite each symbol by its code. The pupil knows some codes well and others hardly.
@@ -85,6 +88,7 @@ def cipher(
         are then geometric. The verifier ignores fillers.
       slack: tokens of the completion budget beyond the longest gold one.
       partial: the reward is the share of right symbols, not 1 for all right and else 0.
+      copying: share of the pupil's demonstrations that copy a shown solution.
       problems: in the train split; a quarter as many are held out.
     """
     rng = np.random.default_rng(0)
@@ -137,8 +141,14 @@ def cipher(
                 mode = rng.choice(len(accepted), size, p=accepted)[:, None]
             right = rng.random(symbols.shape) < skill[symbols]
             gold = write(symbols, code(symbols, np.where(right, mode, modes)), dawdle)
+        codes = code(symbols, 0 if pupil else mode)
+        shown = np.concatenate([np.where(symbols >= 0, codes, blank), ask - ASK + FILLER], axis=1)
+        if pupil:
+            copies = rng.random(size) < copying
+            prompt[copies], gold[copies] = shown[copies], write(symbols, codes, 0.0)[copies]
         answer = np.concatenate([symbols, only[:, None]], axis=1)
-        return Problems(*(a.astype(np.int32) for a in (prompt, answer, gold, domains)))
+        fields = (prompt, answer, gold, domains, shown)
+        return Problems(*(a.astype(np.int32) for a in fields))
 
     def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:
         symbols, only = answer[:-1], answer[-1]
@@ -162,4 +172,73 @@ def cipher(
         test=make(max(problems // 4, 32), pupil=False),
         reward=reward,
         pupil=make(4096, pupil=True),
+    )
+
+
+@functools.cache
+def lookup(
+    hops: int = 2,
+    *,
+    keys: int = 8,
+    skill: float = 0.7,
+    hasty: float = 0.3,
+    slack: int = 0,
+    problems: int = 256,
+) -> Task:
+    """Follow a chain of keys through a table that the environment alone knows; say where it ends.
+
+    The policy writes a key and the environment answers with the key that follows it in this
+    problem's own table; `ASK`, then a key, then the end is an answer. The prompt gives the first
+    key. The pupil asks on from the wrong key now and then, and answers too soon.
+
+    Args:
+      hops: links of the chain.
+      keys: in a table.
+      skill: chance that the pupil asks for the right key.
+      hasty: chance at each turn that it answers instead, with the key it holds.
+      slack: tokens beyond the shortest solution.
+      problems: in the train split; a quarter as many are held out.
+    """
+    rng = np.random.default_rng(0)
+    budget = 2 * hops + 3 + slack
+
+    def make(size: int, *, pupil: bool) -> Problems:
+        tables = np.stack([rng.permutation(keys) for _ in range(size)])
+        start = rng.integers(keys, size=size)
+        gold = np.full((size, budget), PAD)
+        ends = []
+        for row, table, key in zip(gold, tables, start, strict=True):
+            held, turn = int(key), 0
+            end = functools.reduce(lambda k, _, table=table: table[k], range(hops), held)
+            ends.append(end)
+            while turn < 2 * hops and not (pupil and rng.random() < hasty):
+                asked = held if not pupil or rng.random() < skill else rng.integers(keys)
+                held = int(table[asked])
+                row[turn : turn + 2] = FIRST + asked, FIRST + held
+                turn += 2
+            row[turn : turn + 3] = ASK, FIRST + held, EOS
+        prompt = np.stack([FIRST + start, np.full(size, ASK)], axis=1)
+        answer = np.concatenate([np.array(ends)[:, None], tables], axis=1)
+        fields = (prompt, answer, gold, np.zeros(size), prompt)
+        return Problems(*(a.astype(np.int32) for a in fields))
+
+    def respond(answer: jax.Array, completion: jax.Array, t: jax.Array) -> jax.Array:
+        asked = completion[t - 1] - FIRST
+        known = jnp.where(asked >= 0, FIRST + answer[1:][asked], FILLER)
+        answering = jnp.any((completion == ASK) & (jnp.arange(budget) < t))
+        return jnp.where((t % 2 == 1) & ~answering, known, -1)
+
+    def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:
+        at = jnp.argmax(completion == ASK)
+        said = jax.lax.dynamic_slice(jnp.pad(completion, (0, 2)), (at,), (3,))
+        right = jnp.stack([jnp.int32(ASK), FIRST + answer[0], jnp.int32(EOS)])
+        return jnp.all(said == right).astype(jnp.float32)
+
+    return Task(
+        vocabulary=FIRST + keys,
+        train=make(problems, pupil=False),
+        test=make(max(problems // 4, 32), pupil=False),
+        reward=reward,
+        pupil=make(4096, pupil=True),
+        respond=respond,
     )

@@ -14,7 +14,7 @@ import dataclasses
 
 from jaxrl.config import Config
 from jaxrl.objective import ObjectiveConfig
-from launch.lab import Arm, Effect, cipher
+from launch.lab import Effect, arm, cipher
 from launch.recipes import quickstart
 
 
@@ -29,10 +29,10 @@ def config() -> Config:
 
 def effect() -> Effect:
     """Best of 8 against any of 8, at equal samples."""
-    method = Arm(objective=config().objective, steps=60)
+    method = arm(config(), steps=60)
     return Effect(
         claim="keeping the best of 8 beats keeping any",
         task=cipher(((6, 0.8), (2, 0.2)), (((2, 1), 1.0),)),
         method=method,
-        ablation=dataclasses.replace(method, shape=lambda batch: batch.rewards * 0.0),
+        ablation=dataclasses.replace(method, rewards=lambda batch: batch.rewards * 0.0),
     )

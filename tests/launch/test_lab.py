@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from data.guidance import Hint
+from jaxrl.config import GuidanceConfig
 from jaxrl.objective import ObjectiveConfig
 from launch import lab
 from launch.lab import arms, policy, tasks
@@ -75,8 +77,9 @@ def test_the_sampler_records_what_the_trainer_computes(params):
     written = policy.sample(
         MODEL, params, problems.prompt, problems.answer, forced, keys, 0.7, None
     )
-    score = jax.vmap(lambda p, x, y: policy.logprobs(MODEL, p, x, y, 0.7))
-    logp, entropy = score(params, problems.prompt, written.tokens)
+    tokens = jnp.concatenate([problems.prompt, written.tokens], axis=2)
+    score = jax.vmap(lambda p, x: policy.logprobs(MODEL, p, x, 0.7))
+    logp, entropy = (a[..., -TASK.budget :] for a in score(params, tokens))
     assert (np.asarray(written.tokens)[:, 2, :2] == TASK.train.gold[2, :2]).all()
     assert not np.asarray(written.actions)[:, 2, :2].any()
     real = np.asarray(written.tokens) != tasks.PAD
@@ -107,47 +110,66 @@ def test_an_update_follows_the_gradient_of_reinforce(params):
     arm = lab.Arm(objective=objective, prompts=4, group_size=4, learning_rate=1e-3)
     ids = np.tile(np.arange(4), (SEEDS, 1))
     state = arms.learner(params)
-    rates = np.full(ids.shape, np.nan)
-    given, _ = arms.collect(TASK, MODEL, params, arm, ids, rates, 0, version=state.steps)
-    rewards = jnp.tile(jnp.arange(16.0) % 4, (SEEDS, 1))
-    given = given._replace(trajectory=given.trajectory.replace(rewards=rewards))
-    after = arms.update(MODEL, arm)(state, params, given, arm.learning_rate)
+    given, _ = arms.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
+    given = given.replace(rewards=jnp.tile(jnp.arange(16.0) % 4, (SEEDS, 1)))
+    after = arms.update(MODEL, TASK, arm)(state, params, given, arm.learning_rate)
 
-    def reinforce(p, prompts, t):
-        logp, _ = policy.logprobs(MODEL, p, prompts, t.tokens)
+    def reinforce(p, t):
+        logp, _ = policy.logprobs(MODEL, p, t.tokens)
         row = jnp.sum(jnp.where(t.action_mask, logp, 0), axis=1)
         return -jnp.mean(row * (t.rewards - 1.5))
 
-    slopes = jax.vmap(jax.grad(reinforce))(params, given.prompts, given.trajectory)
+    slopes = jax.vmap(jax.grad(reinforce))(params, given)
     for old, new, g in zip(*map(jax.tree.leaves, (params, after.params, slopes)), strict=True):
         clear = np.abs(g) > 1e-4
         np.testing.assert_allclose((new - old)[clear], -1e-3 * np.sign(g)[clear], rtol=0.02)
     assert (after.steps == 1).all()
 
 
-def test_hooks_reach_the_batch(params):
-    """A guide's tokens are no actions; a shape's nan leaves a row out; a retry mends failures."""
+def prefix_then_solution(attempt, rewards, count):
+    """First row 0 of each group begins with half the solution; then failures become experts."""
+    if attempt == 0:
+        return [Hint(p, 0, given=0.5) for p in range(count)]
+    failed = zip(*np.nonzero(rewards < 1), strict=True) if attempt == 1 else []
+    return [Hint(int(p), int(g), expert=True) for p, g in failed]
 
-    def guide(look):
-        free = jnp.full((len(look.member), TASK.budget), -1)
-        return free.at[:, 0].set(jnp.where(look.member == 0, look.problems.gold[:, 0], -1))
 
-    def retry(look):
-        failed = (look.rewards < 1)[:, None]
-        return jnp.where(failed, look.problems.gold, -1)
-
-    arm = lab.Arm(guide=guide, retry=retry, prompts=4, group_size=2, shape=lambda s: jnp.where(
-        s.group_ids == 1, jnp.nan, 2 * s.rewards))  # fmt: skip
+def test_a_guide_helps_as_in_the_real_loop(params):
+    guidance = GuidanceConfig(guide=f"{__name__}:prefix_then_solution")
+    arm = lab.Arm(guidance=guidance, prompts=4, group_size=2)
     ids = np.tile(np.arange(4), (SEEDS, 1))
-    zero = jnp.zeros(SEEDS, jnp.int32)
-    rates = np.full(ids.shape, np.nan)
-    got, judged = arms.collect(TASK, MODEL, params, arm, ids, rates, 0, version=zero)
-    assert judged.shape == (SEEDS, 4, 2) and judged.mean() < 1
-    t = got.trajectory
-    assert (np.asarray(t.valid).reshape(SEEDS, 4, 2)[:, 1] == False).all()  # noqa: E712
-    assert (np.asarray(t.rewards).reshape(SEEDS, 4, 2)[:, [0, 2, 3]] == 2).all()
-    forced = judged.reshape(SEEDS, -1) < 1
-    assert not np.asarray(t.action_mask)[forced].any()
+    got, rewards = arms.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
+    assert (rewards == 1).all()  # an untrained policy fails; the experts do not
+    width = TASK.train.prompt.shape[1]
+    answers = np.asarray(got.tokens)[:, ::2, width:]
+    np.testing.assert_array_equal(answers, np.tile(TASK.train.gold[:4], (SEEDS, 1, 1)))
+    expert = np.asarray(got.expert)
+    assert expert.mean() > 0.8
+    real = np.asarray(got.tokens)[..., width:] != tasks.PAD
+    assert (np.asarray(got.action_mask)[..., width:] == real)[expert].all()
+
+    first = dataclasses.replace(arm, guidance=GuidanceConfig(guide=f"{__name__}:prefix_only"))
+    got, _ = arms.collect(TASK, MODEL, params, first, ids, 0, versions=np.zeros(SEEDS, int))
+    half = np.round(0.5 * np.count_nonzero(TASK.train.gold[:4], axis=1)).astype(int)
+    for row, n in enumerate(half):
+        begun = slice(width, width + n)
+        assert (got.tokens[:, 2 * row, begun] == TASK.train.gold[row, :n]).all()
+        assert not got.action_mask[:, 2 * row, begun].any()  # given, not chosen
+        assert got.action_mask[:, 2 * row, width + n].all()
+
+
+def prefix_only(attempt, count):
+    return prefix_then_solution(0, None, count) if attempt == 0 else []
+
+
+def test_rewards_of_the_environment(params):
+    """nan leaves a row out."""
+    arm = lab.Arm(prompts=4, group_size=2, rewards=lambda s: jnp.where(
+        s.group_ids == 1, jnp.nan, s.rewards + 2))  # fmt: skip
+    ids = np.tile(np.arange(4), (SEEDS, 1))
+    got, rewards = arms.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
+    assert np.isnan(rewards[:, 1]).all() and (rewards[:, [0, 2, 3]] >= 2).all()
+    assert not got.valid.reshape(SEEDS, 4, 2)[:, 1].any() and got.valid.mean() == 0.75
 
 
 def test_an_arm_changes_with_its_stages():
@@ -159,7 +181,7 @@ def test_an_arm_changes_with_its_stages():
 def test_stale_data_is_recorded_as_such(params):
     """With a delay of 2 the third batch comes from the first policy."""
     seen = []
-    arm = lab.Arm(prompts=4, group_size=2, delay=2, shape=lambda s: s.problems.gold[:, 0] % 2.0)
+    arm = lab.Arm(prompts=4, group_size=2, delay=2, rewards=lambda s: s.problems.gold[:, 0] % 2.0)
     arm = dataclasses.replace(arm, objective=ObjectiveConfig(advantage_args={"baseline": "batch"}))
     original = arms.collect
 
