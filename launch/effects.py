@@ -96,9 +96,9 @@ def describe(result: dict[str, Any]) -> str:
 def markdown() -> str:
     """The table, from the recipes and the results."""
     lines = []
-    for name in names():
+    for path in sorted(RESULTS.glob("*.json")):
+        name, result = path.stem, json.loads(path.read_text())
         doc = inspect.getdoc(module(name)) or ""
-        result = json.loads((RESULTS / f"{name}.json").read_text())
         cells = (
             f"[{name}]({name}.py)",
             field(doc, "Paper"),
