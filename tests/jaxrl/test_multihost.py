@@ -1,17 +1,21 @@
-"""Two processes of four devices train as one process of eight."""
+"""Two processes of four devices train as one process of eight, and end together."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
-from jaxrl import distributed
+from jaxrl import checkpoint, distributed, loop
+from tests.jaxrl import tiny
 from tests.jaxrl.test_mesh import FLAGS, ROOT
 
 
@@ -31,6 +35,120 @@ def report(process: subprocess.Popen) -> dict:
     out, _ = process.communicate(timeout=900)
     assert process.returncode == 0
     return json.loads(next(line for line in out.splitlines() if line.startswith("{")))
+
+
+SHORT = {"steps": 4, "warm_start.steps": 2, "eval.every": 0, "eval.problems": 4}
+ROUNDING = 1e-5
+"""Between one process and two, sums over devices are taken in another order. fp32 rounding is 1e-7
+of a parameter; what it does to a small gradient, AdamW may make a hundredth of its step of 1e-3."""
+
+
+def ended(process, seconds=60.0):
+    """Exit code and last words of a process that must end soon."""
+    start = time.monotonic()
+    _, error = process.communicate(timeout=300)
+    assert time.monotonic() - start < seconds
+    return process.returncode, error
+
+
+def test_killed_pair_is_continued_by_one_process(tmp_path):
+    """SIGKILL to one process; the other ends with one message; one process goes on, and equals one
+    that was never two."""
+    every = {"checkpoint.every": 1}
+    first, second = tiny.start_pair(tmp_path / "killed", devices=1, **SHORT, **every)
+    tiny.await_line(first, "train 2")
+    second.kill()
+    second.communicate()
+    code, error = ended(first)
+    assert code == 1 and error.count("jaxrl: process 0 of 2") == 1
+    assert "has lost another process" in error and "Traceback" not in error
+    notes = []
+    loop.train(tiny.config(tmp_path / "killed", **SHORT), loop.Watch(note=notes.append))
+    assert any(re.match("continuing .* from step [12]", note) for note in notes)
+    loop.train(tiny.config(tmp_path / "straight", **SHORT))
+    assert tiny.close(tmp_path / "killed", tmp_path / "straight", ROUNDING)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mesh", [{}, {"mesh.fsdp": 4, "mesh.tensor": 2}, {"mesh.fsdp": 2, "mesh.context": 2}]
+)
+def test_a_pair_equals_one_process_and_one_device(tmp_path, mesh):
+    """Begun by one process, ended by two; and two from beginning to end."""
+    tiny.finish_pair(tiny.start_pair(tmp_path / "pair", **mesh))
+    for devices in (1, 8):
+        tiny.finish(
+            tiny.start(tmp_path / str(devices), devices=devices, **(mesh if devices > 1 else {}))
+        )
+        assert tiny.close(tmp_path / "pair", tmp_path / str(devices), ROUNDING)
+    first = tiny.start(tmp_path / "handed", devices=8, **mesh, **{"checkpoint.every": 1})
+    assert tiny.kill_at(first, "train 3")
+    said = tiny.finish_pair(tiny.start_pair(tmp_path / "handed", **mesh))
+    assert "note continuing" in said
+    assert tiny.close(tmp_path / "pair", tmp_path / "handed", ROUNDING)
+
+
+@pytest.mark.slow
+def test_a_killed_pair_continues_byte_for_byte(tmp_path):
+    """Whichever process dies, and as long as there are two of them again."""
+    tiny.finish_pair(tiny.start_pair(tmp_path / "straight"))
+    for victim, line in ((0, "train 1"), (1, "train 3"), (0, "train 5")):
+        pair = tiny.start_pair(tmp_path / "killed")
+        tiny.await_line(pair[0], line)
+        pair[victim].kill()
+        code, error = ended(pair[1 - victim])
+        if victim:
+            assert code == 1 and "has lost another process" in error
+        else:  # JAX ends what has lost process 0, unless we come first
+            assert code in (1, -signal.SIGABRT)
+            assert "has lost another process" in error or "another task died" in error
+        pair[victim].communicate()
+    tiny.finish_pair(tiny.start_pair(tmp_path / "killed"))
+    assert tiny.artefacts(tmp_path / "killed") == tiny.artefacts(tmp_path / "straight")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("told", [0, 1])
+def test_a_signal_to_one_process_stops_both_at_one_step(tmp_path, told):
+    """Exit code 75 from both, and one whole step saved."""
+    never = {"checkpoint.every": 100, "steps": 50}
+    pair = tiny.start_pair(tmp_path, **never)
+    tiny.await_line(pair[0], "train 3")
+    pair[told].send_signal(signal.SIGTERM)
+    out, error = pair[0].communicate(timeout=120)
+    pair[1].communicate(timeout=120)
+    assert [process.returncode for process in pair] == [75, 75], error[-2000:]
+    assert "note SIGTERM: saving and stopping" in out
+    (step,) = re.findall(r"step (\d+) is saved; the same command continues", out)
+    assert checkpoint.steps(tmp_path) == [0, int(step)]
+
+
+FAILS = """
+import sys
+from jaxrl import distributed, signals
+from data import scoring
+
+def fails(task, problem, completion):
+    if jax.process_index() == 1:
+        raise {error}
+    return judge(task, problem, completion)
+
+import jax
+judge, scoring.judge = scoring.judge, fails
+from tests.jaxrl import tiny
+tiny.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_an_error_of_one_process_ends_both(tmp_path):
+    """With the traceback where it happened, and a line where it did not."""
+    (tmp_path / "fails.py").write_text(FAILS.format(error='AssertionError("a fault of one host")'))
+    pair = tiny.start_pair(tmp_path / "run", module="fails", **SHORT)
+    (first, error), (second, fault) = (ended(process) for process in pair)
+    assert (first, second) == (1, 1)
+    assert "process 0 of 2" in error and "has lost another process" in error
+    assert "Traceback" in fault and "process 1 of 2" in fault and "a fault of one host" in fault
 
 
 @pytest.mark.slow

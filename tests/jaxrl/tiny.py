@@ -6,6 +6,7 @@
 import dataclasses
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -59,9 +60,11 @@ def changed(value, path, new):
     return dataclasses.replace(value, **{path[0]: inner})
 
 
-def start(run_dir, *, devices=1, module="tests.jaxrl.tiny", **changes) -> subprocess.Popen:
+def start(
+    run_dir, *, devices=1, module="tests.jaxrl.tiny", variables=None, **changes
+) -> subprocess.Popen:
     """The run as a process; stages and steps are lines of its standard output."""
-    environment = os.environ | {
+    environment = (variables or {}) | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         "JAX_COMPILATION_CACHE_DIR": os.environ.get(
@@ -74,11 +77,31 @@ def start(run_dir, *, devices=1, module="tests.jaxrl.tiny", **changes) -> subpro
     return subprocess.Popen(
         [sys.executable, "-m", module, str(run_dir), *given],
         cwd=ROOT,
-        env=environment,
+        env=os.environ | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def start_pair(run_dir, *, devices=4, **changes) -> list[subprocess.Popen]:
+    """The run as two processes that find each other on this machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    return [
+        start(
+            run_dir,
+            devices=devices,
+            variables={
+                "JAXRL_COORDINATOR": address,
+                "JAXRL_PROCESSES": "2",
+                "JAXRL_PROCESS": str(i),
+            },
+            **changes,
+        )
+        for i in range(2)
+    ]
 
 
 def finish(process) -> str:
@@ -88,12 +111,24 @@ def finish(process) -> str:
     return out
 
 
-def kill_at(process, line: str) -> bool:
-    """SIGKILL once a line begins so; False if the run was over before."""
+def finish_pair(pair) -> str:
+    """Wait for both processes; what the first said, as the other must say nothing."""
+    said, other = (finish(process) for process in pair)
+    assert not [line for line in other.splitlines() if not line.startswith("[Gloo]")]
+    return said
+
+
+def await_line(process, line: str) -> None:
+    """Return once a line begins so, or the run is over."""
     for said in process.stdout:
         if said.startswith(line):
-            process.kill()
-            break
+            return
+
+
+def kill_at(process, line: str) -> bool:
+    """SIGKILL once a line begins so; False if the run was over before."""
+    await_line(process, line)
+    process.kill()
     process.communicate()
     return process.returncode != 0
 
@@ -115,6 +150,28 @@ def artefacts(run_dir: Path) -> dict[str, object]:
     host = json.loads((saved / "host.json").read_text())
     del host["seconds"]
     return {"rows": rows, "texts": texts, "host": host, "arrays": arrays(saved)}
+
+
+def close(left: Path, right: Path, atol: float) -> bool:
+    """Whether two runs sampled the same tokens, with the same scores, and agree in every array."""
+    import numpy as np
+
+    one, two = artefacts(left), artefacts(right)
+
+    def sampled(texts):
+        rows = {name: map(json.loads, lines.splitlines()) for name, lines in texts.items()}
+        fields = ("problem", "completion", "tokens", "reward")
+        return {name: [[r.get(f) for f in fields] for r in each] for name, each in rows.items()}
+
+    def equal(name):
+        a, b = one["arrays"][name], two["arrays"][name]
+        if len(a) < 8:  # counters
+            return a == b
+        return np.allclose(np.frombuffer(a, "f4"), np.frombuffer(b, "f4"), rtol=0, atol=atol)
+
+    assert one["arrays"].keys() == two["arrays"].keys()
+    same = sampled(one["texts"]) == sampled(two["texts"]) and one["host"] == two["host"]
+    return same and all(map(equal, one["arrays"]))
 
 
 def arrays(saved: Path) -> dict[str, bytes]:
