@@ -1,0 +1,97 @@
+"""The replay buffer: what it keeps, what comes back, and that the batch keeps its shape."""
+
+import numpy as np
+import pytest
+
+from data import replay as rules
+from jaxrl import replay
+from jaxrl.config import ReplayConfig
+from tests.jaxrl.batches import batch
+
+
+def buffer(**changes):
+    return replay.open_buffer(ReplayConfig(groups=2, size=4, **changes), seed=0)
+
+
+def test_a_batch_keeps_its_shape_and_its_own_come_first():
+    """Whether the buffer is empty, filling, or full."""
+    made, size = buffer(), 4
+    for version in range(4):
+        fresh = batch(version, groups=3, length=24 + 8 * (version % 2))
+        mixed = made.mix(fresh, size, version)
+        assert len(mixed.tokens) == (3 + 2) * size
+        own = {k: a[: 3 * size] for k, a in vars(mixed).items() if a is not None}
+        width = fresh.tokens.shape[1]
+        np.testing.assert_array_equal(own["tokens"][:, :width], fresh.tokens)
+        np.testing.assert_array_equal(own["rewards"], fresh.rewards)
+        assert mixed.group_ids.tolist() == np.repeat(np.arange(5), size).tolist()
+        if version == 0:  # nothing to draw: rows that train nothing
+            assert not mixed.action_mask[3 * size :].any() and not mixed.valid[3 * size :].any()
+        else:
+            assert mixed.action_mask[3 * size :].any(axis=1).all()
+            assert mixed.valid[3 * size :].all()
+
+
+def test_what_comes_back_is_what_was_sampled_then():
+    made = buffer(choose="data.replay:newest")
+    old = batch(0, groups=2)
+    made.mix(old, 4, 0)
+    back = made.mix(batch(1, groups=2), 4, 1)
+    for name in ("tokens", "behavior_logp", "action_mask", "rewards", "policy_version"):
+        np.testing.assert_array_equal(getattr(back, name)[8:], getattr(old, name))
+
+
+def test_what_is_too_old_is_dropped():
+    made = buffer(max_age=2)
+    made.mix(batch(0, groups=2), 4, 0)
+    assert made.mix(batch(1, groups=2), 4, 3).action_mask[8:].sum() == 0
+    assert len(made.get_state()) == 2
+
+
+def test_only_kept_rows_are_trained_on_again():
+    """The others stay in the group as what the kept are compared with."""
+    made = buffer(keep="data.replay:passed", keep_args={"threshold": 0.9})
+    old = batch(0, groups=2)
+    made.mix(old, 4, 0)
+    back = made.mix(batch(1, groups=2), 4, 1)
+    kept = {tuple(row) for row, r in zip(old.tokens.tolist(), old.rewards, strict=True) if r >= 0.9}
+    trained = back.action_mask[8:].any(axis=1)
+    assert {tuple(row) for row in back.tokens[8:][trained].tolist()} == kept
+    assert back.valid[8:].all() and not trained.all()
+
+
+def test_the_state_goes_on_as_if_it_had_not_stopped():
+    straight, stopped = buffer(), buffer()
+    for version in range(3):
+        straight.mix(batch(version, groups=2), 4, version)
+        stopped.mix(batch(version, groups=2), 4, version)
+    again = buffer()
+    again.set_state(stopped.get_state())
+    a, b = (m.mix(batch(9, groups=2), 4, 3) for m in (straight, again))
+    for name, array in vars(a).items():
+        if array is not None:
+            np.testing.assert_array_equal(array, getattr(b, name))
+
+
+def test_rules():
+    rewards = np.array([[1.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, np.nan]])
+    lengths = np.array([[2, 3, 8, 9], [1, 2, 3, 4]])
+    assert rules.informative(rewards, lengths).tolist() == [[True] * 4, [False] * 4]
+    clear = [[True, False, False, True], [True, True, False, True]]
+    assert rules.clear_cut(rewards, lengths).tolist() == clear
+    assert rules.unclear(rewards, lengths).tolist() == (~np.array(clear)).tolist()
+    rng = np.random.default_rng(0)
+    assert rules.newest(np.array([3, 1, 2]), rewards, 2, rng).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (dict(groups=4, size=2), "replay.size=2 cannot give replay.groups=4"),
+        (dict(groups=3), "does not divide replay.groups=3"),
+        (dict(groups=2, keep="data.replay:al"), "does not exist"),
+    ],
+)
+def test_a_buffer_that_cannot_work_is_refused(config, message):
+    with pytest.raises(ValueError, match=message):
+        replay.check(ReplayConfig(**config), prompts=4, updates=2)
