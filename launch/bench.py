@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def curve(arm: Arm, setting: Setting, points: int) -> Record:
     """One arm over the seeds: score by seed and point. Steps are updates, or of the environment."""
     start = time.perf_counter()
     module = control.load(arm.algorithm)
-    programs = module.programs(setting.env, module.Config(**arm.config))
+    programs = module.programs(setting.env, replace(module.config(), **arm.config))
     data = setting.sets[arm.data] if arm.data else None
     steps, scores = [], []
     for point in train.train(programs, setting.env, seeds=SEEDS, data=data, points=points):

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
         module = control.load(name)
         settings = dataclasses.make_dataclass(
             "ControlRun",
-            [("algorithm", module.Config, dataclasses.field(default=module.Config()))],
+            [("algorithm", type(module.config()), dataclasses.field(default=module.config()))],
             bases=(Run,),
             frozen=True,
         )

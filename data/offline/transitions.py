@@ -78,6 +78,12 @@ def returns_to_go(data: Transitions, discount: float = 1.0) -> np.ndarray:
     return out
 
 
+def next_actions(data: Transitions) -> np.ndarray:
+    """The action that followed in the data, [N, A]; the last of a trajectory has its own."""
+    ahead = np.concatenate([data.actions[1:], data.actions[-1:]])
+    return np.where(data.ends[:, None] > 0, data.actions, ahead)
+
+
 def take(data: Transitions, index: Any) -> Transitions:
     """The steps that `index`, any of NumPy's kinds, names."""
     plain = [x[index] for x in data[:-1]]

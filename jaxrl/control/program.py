@@ -67,6 +67,7 @@ def online(
     *,
     steps: int,
     worlds: int = 1,
+    every: int = 1,
     updates: int = 1,
     warmup: int = 1000,
     warm: Act | None = None,
@@ -74,7 +75,7 @@ def online(
     prior: float = 0.0,
     adopt: Callable[[TrainState, TrainState], TrainState] = lambda before, fresh: before,
 ) -> Program:
-    """Off-policy training: a step of each world into the replay buffer, then updates from it.
+    """Off-policy training: steps of each world into the replay buffer, then updates from it.
 
     Args:
       algorithm: what learns and acts.
@@ -91,8 +92,8 @@ def online(
     sees = algorithm.observe(env)
     if warm is None:
         warm = lambda key, params, observation: random_action(key, env.space)  # noqa: E731
-    cycles, warm_cycles = -(-steps // worlds), max(1, -(-warmup // worlds))
-    capacity = (-(-capacity // worlds) if capacity else cycles + warm_cycles) * worlds
+    cycles, warm_cycles = -(-steps // (worlds * every)), max(1, -(-warmup // worlds))
+    rows = -(-capacity // worlds) if capacity else cycles * every + warm_cycles
     old = round(prior * algorithm.batch_size)
 
     def advance(act: Act, carry: Carry, key: jax.Array) -> Carry:
@@ -110,13 +111,15 @@ def online(
         example = jax.eval_shape(
             lambda: play(sees, start, *jax.tree.map(lambda x: x[0], (world, action)))[1]
         )
-        carry = Carry(learner, key, world, replay.empty(example, capacity))
+        carry = Carry(learner, key, world, replay.empty(example, rows * worlds))
         keys = jax.random.split(warming, warm_cycles)
         return jax.lax.scan(lambda c, k: (advance(warm, c, k), None), carry, keys)[0]
 
     def step(carry: Carry, data: Any) -> tuple[Carry, Metrics]:
         key, playing, learning = split(carry, 2)
-        carry = advance(algorithm.act, carry._replace(key=key), playing)
+        carry = carry._replace(key=key)
+        for i in range(every):
+            carry = advance(algorithm.act, carry, jax.random.fold_in(playing, i))
 
         def update(learner: TrainState, key: jax.Array) -> tuple[TrainState, Metrics]:
             new_key, old_key, update_key = jax.random.split(key, 3)
@@ -129,7 +132,7 @@ def online(
         learner, metrics = jax.lax.scan(update, carry.learner, keys)
         return carry._replace(learner=learner), jax.tree.map(jnp.mean, metrics)
 
-    return Program(algorithm, init, step, cycles, "online", worlds, adopt)
+    return Program(algorithm, init, step, cycles, "online", worlds * every, adopt)
 
 
 def join(first: Transitions, second: Transitions) -> Transitions:

@@ -1,7 +1,8 @@
 """The algorithms of control: one module each, that says everything about one.
 
-A module has a docstring (paper, idea, formula, claim), a frozen `Config`, `make(space, config)`
-that returns an `Algorithm`, and `programs(env, config)` that returns the phases of its training.
+A module has a docstring (paper, idea, formula, claim), `config()` that returns a frozen dataclass,
+and `programs(env, config)` that returns the phases of its training, whose `Algorithm` it makes or
+takes from another module.
 """
 
 from __future__ import annotations

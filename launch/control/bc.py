@@ -38,6 +38,11 @@ class Config:
     """Part of the steps, in whole trajectories of highest return, that is imitated."""
 
 
+def config() -> Config:
+    """The paper's, with small networks."""
+    return Config()
+
+
 def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
     adam = optax.adam(config.learning_rate)

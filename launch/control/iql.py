@@ -43,6 +43,11 @@ class Config:
     """Of the advantage weights; the paper's 1 / beta."""
 
 
+def config() -> Config:
+    """The paper's, with small networks."""
+    return Config()
+
+
 def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
     adam = optax.adam(config.learning_rate)

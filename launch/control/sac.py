@@ -27,12 +27,12 @@ from models.control import critics, policies
 
 @dataclass(frozen=True)
 class Config:
-    """Hyperparameters."""
+    """Hyperparameters; REDQ, DroQ, RLPD and EDAC are other values of them."""
 
     steps: int = 20_000
     worlds: int = 1
     updates: int = 1
-    """Updates after each step of the worlds."""
+    """Updates after each step of the worlds, of which each is `critic_updates` and one actor's."""
     warmup: int = 1000
     hidden: tuple[int, ...] = (64, 64)
     learning_rate: float = 1e-3
@@ -40,54 +40,92 @@ class Config:
     discount: float = 0.99
     polyak: float = 0.005
     members: int = 2
+    """Critics."""
+    subset: int = 2
+    """Critics, drawn anew each time, whose least value is the target."""
+    critic_updates: int = 1
+    """Of the critics, each on a batch of its own, to one of the actor."""
+    norm: bool = False
+    """LayerNorm in the critics."""
+    dropout: float = 0.0
+    """In the critics."""
+    diversity: float = 0.0
+    """Weight of EDAC's term."""
+    backup_entropy: bool = True
+    """Whether the target counts the next action's entropy."""
+
+
+def config() -> Config:
+    """The paper's, with small networks."""
+    return Config()
 
 
 def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
     adam = optax.adam(config.learning_rate)
-    trained = {"critic": adam, "actor": adam, "temperature": adam}
+    parts = {"critic": adam, "actor": adam, "temperature": adam}
 
     def init(key: jax.Array) -> TrainState:
         critic_key, actor_key = jax.random.split(key)
         inputs = space.observation + space.action
-        critic = critics.init(critic_key, inputs, config.hidden, members=config.members)
+        sizes = {"members": config.members, "norm": config.norm}
+        critic = critics.init(critic_key, inputs, config.hidden, **sizes)
         actor = policies.squashed_init(actor_key, space.observation, config.hidden, space.action)
         params = {"critic": critic, "target": critic, "actor": actor, "temperature": jnp.zeros(())}
-        return fresh(params, trained)
+        return fresh(params, parts)
 
     def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
-        next_key, own_key = jax.random.split(key)
         alpha = jnp.exp(state.params["temperature"])
+        actor_key, *keys = jax.random.split(key, config.critic_updates + 1)
 
-        ahead = policies.squashed(state.params["actor"], batch.next_observations)
-        next_actions, next_logp = policies.squashed_sample(next_key, *ahead)
-        q_next = critics.values(state.params["target"], batch.next_observations, next_actions)
-        soft = value.ensemble_target(q_next) - alpha * next_logp
-        target = control.td_target(batch.rewards, batch.terminals, soft, discount=config.discount)
+        def improve_critic(state: TrainState, given: Any) -> tuple[TrainState, Metrics]:
+            key, batch = given
+            act_key, pick_key, drop_key, target_key = jax.random.split(key, 4)
+            ahead = policies.squashed(state.params["actor"], batch.next_observations)
+            actions, logp = policies.squashed_sample(act_key, *ahead)
+            pick = jax.random.choice(pick_key, config.members, (config.subset,), replace=False)
+            chosen = jax.tree.map(lambda x: x[pick], state.params["target"])
+            drop = {"dropout": config.dropout, "key": target_key} if config.dropout else {}
+            q_next = critics.values(chosen, batch.next_observations, actions, **drop)
+            v_next = value.ensemble_target(q_next) - config.backup_entropy * alpha * logp
+            target = control.td_target(
+                batch.rewards, batch.terminals, v_next, discount=config.discount
+            )
 
-        def critic_loss(critic: Any) -> tuple[jax.Array, Metrics]:
-            q = critics.values(critic, batch.observations, batch.actions)
-            return jnp.sum(jnp.mean(value.squared_error(q, target), 1)), {"q": jnp.mean(q)}
+            def loss(critic: Any) -> tuple[jax.Array, Metrics]:
+                own = drop | {"key": drop_key} if drop else {}
+                q = critics.values(critic, batch.observations, batch.actions, **own)
+                total = jnp.sum(jnp.mean(value.squared_error(q, target), axis=1))
+                if config.diversity:
+                    each = jax.vmap(lambda c: by_action(c, batch))(critic)
+                    total += config.diversity * jnp.mean(control.gradient_diversity(each))
+                return total, {"q": jnp.mean(q), "q_spread": jnp.mean(jnp.std(q, axis=0))}
 
-        def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            mean, std = policies.squashed(actor, batch.observations)
-            actions, logp = policies.squashed_sample(own_key, mean, std)
-            q = critics.values(state.params["critic"], batch.observations, actions)
-            loss = control.soft_actor(logp, jnp.min(q, axis=0), temperature=alpha)
-            return jnp.mean(loss), {"logp": logp}
+            state, metrics = descend(state, "critic", adam, loss)
+            moved = critics.polyak(state.params["target"], state.params["critic"], config.polyak)
+            return state.replace(params=state.params | {"target": moved}), metrics
+
+        cut = jax.tree.map(lambda x: x.reshape(config.critic_updates, -1, *x.shape[1:]), batch)
+        state, metrics = jax.lax.scan(improve_critic, state, (jnp.stack(keys), cut))
+        last = jax.tree.map(lambda x: x[-1], cut)
+
+        def actor_loss(actor: Any) -> tuple[jax.Array, jax.Array]:
+            mean, std = policies.squashed(actor, last.observations)
+            actions, logp = policies.squashed_sample(actor_key, mean, std)
+            q = critics.values(state.params["critic"], last.observations, actions)
+            q = jnp.min(q, axis=0) if config.subset == config.members else jnp.mean(q, axis=0)
+            return jnp.mean(control.soft_actor(logp, q, temperature=alpha)), {"entropy": -logp}
+
+        state, actor_metrics = descend(state, "actor", adam, actor_loss)
 
         def temperature_loss(log_alpha: jax.Array) -> tuple[jax.Array, Metrics]:
-            wanted = -float(space.action)
+            wanted, logp = -float(space.action), -actor_metrics["entropy"]
             loss = control.temperature_loss(log_alpha, logp, target_entropy=wanted)
-            return jnp.mean(loss), {"entropy": -jnp.mean(logp)}
+            return jnp.mean(loss), {"temperature": jnp.exp(log_alpha)}
 
-        state, critic_metrics = descend(state, "critic", adam, critic_loss)
-        state, actor_metrics = descend(state, "actor", adam, actor_loss)
-        logp = actor_metrics.pop("logp")
         state, temperature_metrics = descend(state, "temperature", adam, temperature_loss)
-        moved = critics.polyak(state.params["target"], state.params["critic"], config.polyak)
-        state = state.replace(params=state.params | {"target": moved}, step=state.step + 1)
-        return state, critic_metrics | actor_metrics | temperature_metrics
+        metrics = jax.tree.map(jnp.mean, metrics | actor_metrics | temperature_metrics)
+        return state.replace(step=state.step + 1), metrics
 
     def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
         return policies.squashed_sample(key, *policies.squashed(params["actor"], observation))[0]
@@ -95,18 +133,24 @@ def make(space: Space, config: Config) -> Algorithm:
     def best(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
         return jnp.tanh(policies.squashed(params["actor"], observation)[0])
 
-    return Algorithm(init, update, act, best, config.batch_size)
+    return Algorithm(init, update, act, best, config.batch_size * config.critic_updates)
 
 
-def programs(env: Environment, config: Config) -> tuple[Program, ...]:
-    """Online, from nothing."""
-    return (
-        online(
-            make(env.space, config),
-            env,
-            steps=config.steps,
-            worlds=config.worlds,
-            updates=config.updates,
-            warmup=config.warmup,
-        ),
+def programs(env: Environment, config: Config, *, prior: float = 0.0) -> tuple[Program, ...]:
+    """Online, from nothing; `prior` is the share of offline data in a batch (RLPD)."""
+    phase = online(
+        make(env.space, config),
+        env,
+        steps=config.steps,
+        worlds=config.worlds,
+        updates=config.updates,
+        warmup=config.warmup,
+        prior=prior,
     )
+    return (phase,)
+
+
+def by_action(critic: Any, batch: Transitions) -> jax.Array:
+    """The gradient of one critic by the action, [B, A]."""
+    sole = jax.tree.map(lambda x: x[None], critic)
+    return jax.grad(lambda a: jnp.sum(critics.values(sole, batch.observations, a)))(batch.actions)

@@ -41,6 +41,18 @@ def gaussian_log_prob(mean: jax.Array, std: jax.Array, action: jax.Array) -> jax
     return jnp.sum(-0.5 * jnp.square(z) - jnp.log(std) - 0.5 * math.log(2 * math.pi), axis=-1)
 
 
+def gaussian_entropy(std: jax.Array) -> jax.Array:
+    """Entropy [...] of a diagonal normal, in nats."""
+    return jnp.sum(jnp.log(std) + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
+
+
+def categorical(logits: jax.Array, actions: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Log-probability of `actions` [...] and entropy [...] of the softmax of `logits` [..., A]."""
+    logp = jax.nn.log_softmax(logits)
+    chosen = jnp.take_along_axis(logp, actions[..., None], axis=-1)[..., 0]
+    return chosen, -jnp.sum(jnp.exp(logp) * logp, axis=-1)
+
+
 def gaussian_sample(key: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
     """An action, clipped to the box."""
     return jnp.clip(mean + std * jax.random.normal(key, mean.shape), -1.0, 1.0)

@@ -18,6 +18,7 @@ from jaxrl.control import environments, rollout, train
 from jaxrl.control.environment import random_action
 from jaxrl.control.environments import point_mass
 from launch import cli, control
+from launch.control import bc
 
 FOLDER = Path(control.__file__).parent
 TINY = {"steps": 8, "online_steps": 8, "hidden": (8,), "batch_size": 16, "warmup": 16}
@@ -45,8 +46,9 @@ def data():
 
 def tiny(module):
     """The module's config with everything that takes time made small."""
-    fields = {f.name for f in dataclasses.fields(module.Config)}
-    return module.Config(**{k: v for k, v in TINY.items() if k in fields})
+    config = module.config()
+    fields = {f.name for f in dataclasses.fields(config)}
+    return dataclasses.replace(config, **{k: v for k, v in TINY.items() if k in fields})
 
 
 def where(module):
@@ -143,7 +145,7 @@ def test_a_misspelt_algorithm_or_environment_is_refused(capsys, tmp_path):
 
 
 def test_best_trajectories_are_the_ones_prepared(data):
-    best = control.load("bc").make(point_mass.make().space, control.load("bc").Config(share=0.2))
+    best = bc.make(point_mass.make().space, bc.Config(share=0.2))
     kept = best.prepare(data)
     assert 40 <= len(kept.rewards) <= 60
     assert transitions.returns(kept).min() >= np.quantile(transitions.returns(data), 0.7)

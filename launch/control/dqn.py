@@ -1,0 +1,133 @@
+"""DQN: the value of every choice by bootstrapping from a target network; scalar or categorical.
+
+Paper: Mnih et al. 2015, "Human-level control through deep reinforcement learning"; van Hasselt et
+al. 2016 (double); Farebrother et al. 2024, "Stop Regressing" (HL-Gauss).
+Idea: replay decorrelates the data and a slow target steadies the bootstrap; with atoms the value is
+a distribution learnt by classification: C51's projected return, or HL-Gauss's blurred target.
+Formula: `y = r + gamma Q_target(s', argmax_a Q(s', a))`; loss Huber, or cross-entropy to the
+encoding of y.
+Claim: human level on most of Atari; classification scales with the network where regression fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+import rlax
+
+from data.offline.transitions import Transitions
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.environment import Environment, Space, random_action
+from jaxrl.control.program import Program, online
+from jaxrl.types import TrainState
+from losses import control, value
+from models.control import critics
+
+DISCRETE = True
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; C51 and HL-Gauss are other values of them."""
+
+    critic: Literal["scalar", "c51", "hl_gauss"] = "scalar"
+    steps: int = 20_000
+    worlds: int = 1
+    every: int = 4
+    """Steps of each world to one update."""
+    warmup: int = 1000
+    hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    batch_size: int = 128
+    discount: float = 0.99
+    polyak: float = 0.02
+    epsilon: float = 0.05
+    """Of the exploration, once it has fallen from 1."""
+    epsilon_updates: int = 1000
+    """Over which it falls."""
+    atoms: int = 51
+    low: float = 0.0
+    high: float = 100.0
+    """Values of the first and last atom."""
+
+
+def config() -> Config:
+    """Double DQN with small networks."""
+    return Config()
+
+
+def make(space: Space, config: Config) -> Algorithm:
+    """The algorithm for observations and choices of these sizes."""
+    adam = optax.adam(config.learning_rate)
+    atoms = 1 if config.critic == "scalar" else config.atoms
+    centers = jnp.linspace(config.low, config.high, config.atoms)
+
+    def outputs(critic: Any, observations: jax.Array) -> jax.Array:
+        """[..., choices, atoms]."""
+        out = critics.outputs(critic, observations)[0]
+        return out.reshape(*out.shape[:-1], space.action, atoms)
+
+    def values(out: jax.Array) -> jax.Array:
+        """[..., choices]."""
+        return out[..., 0] if atoms == 1 else value.categorical_value(out, centers)
+
+    def init(key: jax.Array) -> TrainState:
+        sizes = space.observation, config.hidden
+        critic = critics.init(key, *sizes, members=1, outputs=space.action * atoms)
+        epsilon = jnp.ones(())
+        return fresh({"critic": critic, "target": critic, "epsilon": epsilon}, {"critic": adam})
+
+    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
+        rows = jnp.arange(len(batch.rewards))
+        chosen = jnp.argmax(values(outputs(state.params["critic"], batch.next_observations)), -1)
+        ahead = outputs(state.params["target"], batch.next_observations)[rows, chosen]
+        discounts = config.discount * (1.0 - batch.terminals)
+        v_next = values(ahead[:, None])[:, 0]
+        target = control.td_target(batch.rewards, batch.terminals, v_next, discount=config.discount)
+        if config.critic == "c51":
+            places = batch.rewards[:, None] + discounts[:, None] * centers
+            project = jax.vmap(rlax.categorical_l2_project, (0, 0, None))
+            encoded = project(places, jax.nn.softmax(ahead), centers)
+        elif config.critic == "hl_gauss":
+            encoded = value.hl_gauss(target, centers)
+
+        def loss(critic: Any) -> tuple[jax.Array, Metrics]:
+            out = outputs(critic, batch.observations)[rows, batch.actions]
+            if atoms == 1:
+                return jnp.mean(control.huber(out[:, 0], target)), {"q": jnp.mean(out)}
+            return jnp.mean(value.categorical_loss(out, encoded)), {"q": jnp.mean(target)}
+
+        state, metrics = descend(state, "critic", adam, loss)
+        moved = critics.polyak(state.params["target"], state.params["critic"], config.polyak)
+        part = jnp.minimum((state.step + 1) / config.epsilon_updates, 1.0)
+        epsilon = 1.0 + part * (config.epsilon - 1.0)
+        params = state.params | {"target": moved, "epsilon": epsilon}
+        return state.replace(params=params, step=state.step + 1), metrics
+
+    def best(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
+        return jnp.argmax(values(outputs(params["critic"], observation)), axis=-1)
+
+    def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
+        coin, choice = jax.random.split(key)
+        explore = jax.random.uniform(coin) < params["epsilon"]
+        greedy = best(key, params, observation)
+        return jnp.where(explore, random_action(choice, space), greedy)
+
+    return Algorithm(init, update, act, best, config.batch_size)
+
+
+def programs(env: Environment, config: Config) -> tuple[Program, ...]:
+    """Online, from nothing."""
+    phase = online(
+        make(env.space, config),
+        env,
+        steps=config.steps,
+        worlds=config.worlds,
+        every=config.every,
+        warmup=config.warmup,
+    )
+    return (phase,)

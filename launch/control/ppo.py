@@ -1,0 +1,160 @@
+"""PPO: on-policy updates from short segments of many worlds, kept near by clipping the ratio.
+
+Paper: Schulman et al. 2017, "Proximal Policy Optimization Algorithms".
+Idea: play T steps in W worlds, estimate advantages by GAE, take a few epochs of minibatches on the
+clipped surrogate and a value loss.
+Formula: `-min(r A, clip(r, 1 - c, 1 + c) A) + w (V - R)^2 / 2`, `r = pi / pi_old`.
+Claim: the reliability of trust regions with first-order updates; the default of on-policy control.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.environment import Environment, Space, begin, play
+from jaxrl.control.program import Carry, Program, split
+from jaxrl.types import TrainState
+from losses import policy, returns, value
+from models.control import critics, mlp, policies
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters."""
+
+    steps: int = 100_000
+    worlds: int = 16
+    segment: int = 64
+    """Steps of each world to one round of updates."""
+    epochs: int = 8
+    minibatches: int = 8
+    hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    discount: float = 0.99
+    mixing: float = 0.95
+    """GAE's lambda."""
+    clip: float = 0.2
+    value_weight: float = 0.5
+    max_norm: float = 0.5
+
+
+def config() -> Config:
+    """The paper's, with small networks."""
+    return Config()
+
+
+def make(space: Space, config: Config) -> Algorithm:
+    """The algorithm for observations and actions of these sizes; `update` takes one minibatch."""
+    adam = optax.chain(
+        optax.clip_by_global_norm(config.max_norm), optax.adam(config.learning_rate, eps=1e-5)
+    )
+
+    def init(key: jax.Array) -> TrainState:
+        actor_key, critic_key = jax.random.split(key)
+        sizes = space.observation, *config.hidden, space.action
+        net = mlp.init(actor_key, sizes, last=0.01)
+        actor = {"net": net, "log_std": jnp.full(space.action, -0.5)}
+        critic = critics.init(critic_key, space.observation, config.hidden, members=1)
+        return fresh({"both": {"actor": actor, "critic": critic}}, {"both": adam})
+
+    def update(key: jax.Array, state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+        observations, actions, old_logp, advantages, targets = batch
+        spread = jnp.std(advantages) + 1e-8
+        standardised = (advantages - jnp.mean(advantages)) / spread
+
+        def loss(both: Any) -> tuple[jax.Array, Metrics]:
+            logp, entropy = distribution(space, both["actor"], observations, actions)
+            surrogate, _ = policy.ppo_clip(
+                logp[None], old_logp[None], standardised[None],
+                clip_low=config.clip, clip_high=config.clip,
+            )  # fmt: skip
+            error = value.squared_error(critics.values(both["critic"], observations)[0], targets)
+            total = jnp.mean(surrogate + config.value_weight * error)
+            return total, {"entropy": jnp.mean(entropy), "value_error": jnp.mean(error)}
+
+        state, metrics = descend(state, "both", adam, loss)
+        return state.replace(step=state.step + 1), metrics
+
+    def best(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
+        out = mlp.apply(params["both"]["actor"]["net"], observation, activation=jnp.tanh)
+        return jnp.argmax(out, axis=-1) if space.discrete else jnp.clip(out, -1.0, 1.0)
+
+    def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
+        actor = params["both"]["actor"]
+        out = mlp.apply(actor["net"], observation, activation=jnp.tanh)
+        if space.discrete:
+            return jax.random.categorical(key, out)
+        return out + jnp.exp(actor["log_std"]) * jax.random.normal(key, out.shape)
+
+    return Algorithm(init, update, act, best)
+
+
+def distribution(space: Space, actor: Any, observations: jax.Array, actions: jax.Array) -> tuple:
+    """Log-density [...] of the actions under the actor, and its entropy [...]."""
+    out = mlp.apply(actor["net"], observations, activation=jnp.tanh)
+    if space.discrete:
+        return policies.categorical(out, actions)
+    std = jnp.exp(actor["log_std"])
+    logp = policies.gaussian_log_prob(out, std, actions)
+    return logp, jnp.broadcast_to(policies.gaussian_entropy(std), logp.shape)
+
+
+def programs(env: Environment, config: Config) -> tuple[Program, ...]:
+    """Rounds of playing and learning."""
+    algorithm = make(env.space, config)
+    count = config.worlds * config.segment
+
+    def init(key: jax.Array, learner: TrainState, data: Any) -> Carry:
+        key, start = jax.random.split(key)
+        world = jax.vmap(lambda k: begin(env, k))(jax.random.split(start, config.worlds))
+        return Carry(learner, key, world)
+
+    def step(carry: Carry, data: Any) -> tuple[Carry, Metrics]:
+        key, playing, learning = split(carry, 2)
+        params = carry.learner.params
+
+        def move(world: Any, key: jax.Array) -> tuple[Any, Any]:
+            act_keys, play_keys = jax.random.split(key, (2, config.worlds))
+            actions = jax.vmap(algorithm.act, (0, None, 0))(act_keys, params, world.observation)
+            return jax.vmap(lambda *a: play(env, *a))(play_keys, world, actions)
+
+        world, played = jax.lax.scan(move, carry.world, jax.random.split(playing, config.segment))
+        played = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), played)  # [W, T, ...]
+        critic = params["both"]["critic"]
+        values = critics.values(critic, played.observations)[0]
+        # an episode that was cut off is worth what its last state promises
+        cut = played.ends * (1.0 - played.terminals)
+        promised = critics.values(critic, played.next_observations)[0]
+        advantages, targets = returns.gae(
+            played.rewards + config.discount * cut * promised,
+            values,
+            mask=jnp.ones_like(values, bool),
+            discount=config.discount * (1.0 - played.ends),
+            mixing=config.mixing,
+            last_value=critics.values(critic, world.observation)[0],
+        )
+        actor = params["both"]["actor"]
+        logp, _ = distribution(env.space, actor, played.observations, played.actions)
+        batch = played.observations, played.actions, logp, advantages, targets
+        flat = jax.tree.map(lambda x: x.reshape(count, *x.shape[2:]), batch)
+
+        def epoch(learner: TrainState, key: jax.Array) -> tuple[TrainState, Metrics]:
+            order = jax.random.permutation(key, count).reshape(config.minibatches, -1)
+            return jax.lax.scan(
+                lambda s, rows: algorithm.update(key, s, jax.tree.map(lambda x: x[rows], flat)),
+                learner,
+                order,
+            )
+
+        keys = jax.random.split(learning, config.epochs)
+        learner, metrics = jax.lax.scan(epoch, carry.learner, keys)
+        metrics = jax.tree.map(jnp.mean, metrics)
+        return carry._replace(learner=learner, key=key, world=world), metrics
+
+    return (Program(algorithm, init, step, -(-config.steps // count), "online", count),)
