@@ -100,7 +100,8 @@ def is_run(path: str) -> bool:
 @functools.partial(jax.jit, static_argnums=1)
 def sampling_params(params: Params, dtype: str) -> Params:
     """Parameters as the sampler wants them: adapters added in, unstacked, in the compute dtype."""
-    return decoder.cast(decoder.unstack(lora.fold(params)), dtype)
+    params = decoder.cast(decoder.unstack(lora.fold(params)), dtype)
+    return decoder.outputs_first(params) if jax.default_backend() == "cpu" else params
 
 
 def encode_prompt(

@@ -10,6 +10,7 @@ seen.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -158,7 +159,7 @@ def advance(
       Completions whose sequence has ended, or, when `setup.hold`, its turn.
     """
     everything = (params, *setup.guide.params)
-    _resize(setup, work)
+    _make_room(setup, work)
     while work.queue and None in work.seats:
         _admit(setup, everything, work)
     active = [i for i, s in enumerate(work.seats) if s is not None and not s.held]
@@ -166,12 +167,11 @@ def advance(
         return []
     seats, total = work.seats, len(work.seats)
     longest = max(seats[i].length for i in active)
-    window = min(round_up(longest + 1, setup.sampler.bucket), setup.capacity)
-    steps = min(setup.sampler.chunk, window - longest)
+    steps = min(setup.sampler.chunk, work.slots.width - longest)
     if budget is not None:
         steps = max(1, min(steps, budget // len(active)))
-    # Refill or halve as soon as it pays: a quarter free with work waiting, half free without.
-    min_live = max(1, len(active) - total // 4 + 1 if work.queue else total // 2 + 1)
+    # Refill or halve as soon as it pays: an eighth free with work waiting, half free without.
+    min_live = max(1, len(active) - total // 8 + 1 if work.queue else total // 2 + 1)
     if total <= _SMALLEST and not work.queue:
         min_live = 1
     work.slots = slot.decode(
@@ -186,7 +186,6 @@ def advance(
         args=setup.guide.args,
         process=setup.guide.process,
         features=_needed(setup, [seats[i].request for i in active]),
-        window=window,
     )
     live, length = (np.array(a) for a in mesh.fetch((work.slots.live, work.slots.length)))
     before = [0 if s is None else s.length for s in seats]
@@ -249,7 +248,7 @@ def extend(
     Raises:
       ValueError: an unknown id, an empty observation, or one that leaves no room for a token.
     """
-    seats = {s.request.id: i for i, s in enumerate(work.seats) if s is not None and s.held}
+    seats = _held(work)
     for name, tokens in observations.items():
         if name not in seats:
             raise ValueError(f"request {name} is not held; held are {sorted(seats)}")
@@ -262,6 +261,12 @@ def extend(
             )
     rows, everything = setup.sampler.prefill_rows, (params, *setup.guide.params)
     names = list(observations)
+    if names:
+        after = [
+            s.length + len(observations.get(s.request.id, ())) for s in work.seats if s is not None
+        ]
+        _reshape(setup, work, len(work.seats), max(after))
+        seats = _held(work)
     for first in range(0, len(names), rows):
         group = names[first : first + rows]
         width = min(round_up(max(len(observations[n]) for n in group), 16), _piece(setup))
@@ -274,11 +279,7 @@ def extend(
                     target[row] = seats[name]
                     tokens[row, : len(part)], count[row] = part, len(part)
                     work.seats[seats[name]].length += len(part)
-            longest = max(work.seats[seats[n]].length for n in group)
-            window = min(round_up(longest, setup.sampler.bucket), setup.capacity)
-            work.slots = slot.append(
-                setup.models, everything, work.slots, target, tokens, count, window=window
-            )
+            work.slots = slot.append(setup.models, everything, work.slots, target, tokens, count)
         for name in group:
             seat = work.seats[seats[name]]
             seat.observed.append((seat.length - len(observations[name]), seat.length))
@@ -302,6 +303,11 @@ def refresh(setup: Setup, params: Params, work: Work) -> None:
     work.slots, work.seats, work.queue = None, [], fresh.queue
 
 
+def _held(work: Work) -> dict[int, int]:
+    """Where held sequences are, by request id."""
+    return {s.request.id: i for i, s in enumerate(work.seats) if s is not None and s.held}
+
+
 def _needed(setup: Setup, live: Sequence[Request]) -> Features:
     """The features to decode with. What is left out keeps its place in the slots."""
     full, asked = setup.features, features_of(live)
@@ -316,22 +322,31 @@ def _piece(setup: Setup) -> int:
     return min(setup.sampler.prefill_piece, setup.prompt_width)
 
 
-def _resize(setup: Setup, work: Work) -> None:
+def _make_room(setup: Setup, work: Work) -> None:
     """Grow towards what is queued; halve when half are free, so a tail pays for itself alone."""
-    occupied = [i for i, s in enumerate(work.seats) if s is not None]
-    total = len(work.seats)
+    occupied, total = [s for s in work.seats if s is not None], len(work.seats)
     wanted = min(setup.sampler.slots, round_up(len(occupied) + len(work.queue), _SMALLEST))
-    if not work.queue and len(occupied) > total // 2:
+    if wanted < total:
+        halve = not work.queue and len(occupied) <= total // 2
+        wanted = max(wanted, round_up(total, _SMALLEST) // 2) if halve else total
+    coming = itertools.islice(work.queue, wanted - len(occupied))
+    lengths = [s.length for s in occupied] + [len(start_of(r)) for r in coming]
+    _reshape(setup, work, wanted, max(lengths, default=0))
+
+
+def _reshape(setup: Setup, work: Work, total: int, longest: int) -> None:
+    """Have `total` slots, whose caches have room for one token more than `longest`."""
+    width = min(round_up(longest + 1, setup.sampler.bucket), setup.capacity)
+    if work.slots is not None and (total, width) == (len(work.seats), work.slots.width):
         return
-    if wanted == total or (work.queue and wanted < total):
-        return
-    if not occupied and (work.slots is None or wanted > total):
-        work.slots = slot.empty_slots(setup.models, wanted, setup.capacity, setup.features)
+    occupied = [i for i, s in enumerate(work.seats) if s is not None]
+    if occupied:
+        chosen = np.array((occupied + [0] * total)[:total], np.int32)
+        work.slots = slot.resize(work.slots, chosen, np.int32(len(occupied)), width=width)
     else:
-        chosen = np.array((occupied + [0] * wanted)[:wanted], np.int32)
-        work.slots = slot.resize(work.slots, chosen, np.int32(len(occupied)))
+        work.slots = slot.empty_slots(setup.models, total, setup.capacity, width, setup.features)
     kept = [work.seats[i] for i in occupied]
-    work.seats = kept + [None] * (wanted - len(kept))
+    work.seats = kept + [None] * (total - len(kept))
 
 
 def _admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:

@@ -99,13 +99,22 @@ def _invert(weights: jax.Array, uniform: jax.Array) -> jax.Array:
     return jnp.argmax(partial > uniform[:, None] * partial[:, -1:], axis=-1).astype(jnp.int32)
 
 
+def _argmax(logits: jax.Array) -> jax.Array:
+    # two reductions that XLA vectorises, where its argmax goes an entry at a time on a CPU
+    vocab = logits.shape[-1]
+    best = logits == jnp.max(logits, axis=-1, keepdims=True)
+    return jnp.min(jnp.where(best, jnp.arange(vocab, dtype=jnp.int32), vocab - 1), axis=-1)
+
+
 def log_prob(logits: jax.Array, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Log-probability of `tokens` [S] and entropy, both [S] in nats, under logits [S, V]."""
-    normalizer = jax.nn.logsumexp(logits, axis=-1)
-    logp = jnp.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0] - normalizer
-    probs = jnp.exp(logits - normalizer[:, None])
+    shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
+    weights = jnp.exp(shifted)
+    total = jnp.sum(weights, axis=-1)
+    logp = jnp.take_along_axis(shifted, tokens[:, None], axis=-1)[:, 0] - jnp.log(total)
     # where: a truncated logit is -inf, and 0 * -inf would be nan
-    return logp, normalizer - jnp.sum(jnp.where(probs > 0, probs * logits, 0.0), axis=-1)
+    mean = jnp.sum(jnp.where(weights > 0, weights * shifted, 0.0), axis=-1) / total
+    return logp, jnp.log(total) - mean
 
 
 def sample(
@@ -122,7 +131,7 @@ def sample(
     """
     processed = process(logits, settings, truncate=truncate)
     greedy = settings.temperature == 0
-    token = jnp.where(greedy, jnp.argmax(logits, axis=-1), draw(processed, keys)).astype(jnp.int32)
+    token = jnp.where(greedy, _argmax(logits), draw(processed, keys))
     best, ids = jax.lax.top_k(processed, top)
     normalizer = jax.nn.logsumexp(processed, axis=-1, keepdims=True)
     return Draw(token, *log_prob(processed, token), ids, best - normalizer)

@@ -151,7 +151,7 @@ def _search(
     candidates = min(width * (stop_ids.shape[0] + 1), width * config.vocab_size)
 
     def widen(a: jax.Array) -> jax.Array:
-        room = [(0, 0), (0, capacity - a.shape[1]), *[(0, 0)] * (a.ndim - 2)]
+        room = ((0, 0), (0, 0), (0, capacity - a.shape[2]), (0, 0))
         return jnp.repeat(jnp.pad(a, room), width, axis=0)
 
     def worth_it(s: _Search) -> jax.Array:
@@ -162,9 +162,7 @@ def _search(
     def advance(s: _Search) -> _Search:
         token = jnp.where(s.step == 0, last, s.tokens[:, s.step - 1])
         position = jnp.full((width, 1), length + s.step - 1)
-        hidden, cache = decoder.extend(
-            config, params, token[:, None], position, s.caches[0], window=capacity
-        )
+        hidden, cache = decoder.extend(config, params, token[:, None], position, s.caches[0])
         scores = head.logits(
             hidden[:, 0], decoder.unembedding(params), softcap=config.logit_softcap
         )

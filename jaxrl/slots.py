@@ -69,6 +69,11 @@ class SlotState:
     """[S] bool."""
     settings: sampling.Sampling
 
+    @property
+    def width(self) -> int:
+        """Positions that the caches hold: at least those of the longest sequence, at most M."""
+        return jax.tree.leaves(self.caches)[0].shape[2]
+
 
 def empty_settings(slots: int, biases: int) -> sampling.Sampling:
     """Settings of free slots."""
@@ -84,14 +89,16 @@ def empty_settings(slots: int, biases: int) -> sampling.Sampling:
     )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def empty_slots(models: Models, slots: int, length: int, features: Features) -> SlotState:
-    """All slots free."""
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def empty_slots(
+    models: Models, slots: int, length: int, width: int, features: Features
+) -> SlotState:
+    """All slots free, for sequences of up to `length` tokens, with caches for `width` of them."""
     ints = jnp.zeros((slots, length), jnp.int32)
     floats = jnp.zeros((slots, length), jnp.float32)
     row = jnp.zeros(slots, jnp.int32)
     return SlotState(
-        caches=tuple(decoder.empty_cache(m, slots, length) for m in models),
+        caches=tuple(decoder.empty_cache(m, slots, width) for m in models),
         tokens=ints,
         logp=floats,
         entropy=floats,
@@ -118,7 +125,7 @@ def _extend(
     tokens: jax.Array,
     positions: jax.Array,
     caches: Caches,
-    window: int,
+    window: int | None = None,
 ) -> tuple[list[jax.Array], Caches]:
     """`decoder.extend` for each model."""
     both = [
@@ -138,8 +145,14 @@ def read(
     *,
     window: int,
 ) -> Caches:
-    """Caches after tokens [B, T] at `positions` [B, T]; padding lies beyond the cache."""
-    return _extend(models, params, tokens, positions, caches, window)[1]
+    """Caches after tokens [R, T] at `positions` [R, T] of their first R rows.
+
+    Padding lies beyond the cache.
+    """
+    rows = tokens.shape[0]
+    part = jax.tree.map(lambda a: a[:rows], caches)
+    part = _extend(models, params, tokens, positions, part, window)[1]
+    return jax.tree.map(lambda a, new: a.at[:rows].set(new), caches, part)
 
 
 def prefill(
@@ -150,23 +163,26 @@ def prefill(
     *,
     piece: int,
 ) -> Caches:
-    """Caches of prompts, read `piece` tokens at a time, and no further than the longest.
+    """Caches of prompts, [B, ...]: as few rows and positions are computed as buckets allow.
 
     Args:
       models: shapes.
       params: as from `decoder.unstack`.
       tokens: [B, P] int32, padded on the right.
-      length: [B] int32.
+      length: [B] int32; rows of length 0 come last.
       piece: most tokens a row in one pass: attention then needs memory for piece x P scores.
     """
-    rows, width = tokens.shape
+    total, width = tokens.shape
+    rows = min(round_up(int(np.count_nonzero(length)), 1), total)
     index = np.arange(width, dtype=np.int32)
     positions = np.where(index < length[:, None], index, width).astype(np.int32)
-    caches = empty_caches(models, rows, width)
-    for start in range(0, max(1, int(length.max())), piece):
-        part = slice(start, min(start + piece, width))
-        window = min(round_up(part.stop, piece), width)
-        caches = read(models, params, caches, tokens[:, part], positions[:, part], window=window)
+    caches, step = empty_caches(models, total, width), min(piece, round_up(int(length.max()), 16))
+    for start in range(0, int(length.max()), step):
+        part = slice(start, min(start + step, width))
+        window = min(round_up(part.stop, step), width)
+        caches = read(
+            models, params, caches, tokens[:rows, part], positions[:rows, part], window=window
+        )
     return caches
 
 
@@ -187,18 +203,19 @@ def insert(
       target: [S] int32 slots; one beyond the last is a no-op.
       rows: the new `tokens` [S, P], `length`, `limit`, `request` and `settings`, each [S].
     """
-    width = rows["tokens"].shape[1]
+    prompt = rows["tokens"].shape[1]
+    kept = min(prompt, slots.width)  # what is longer than the caches are wide is padding
 
     def put(old: jax.Array, new: jax.Array) -> jax.Array:
         return old.at[target].set(new, mode="drop")
 
     return slots.replace(
         caches=jax.tree.map(
-            lambda old, new: old.at[target, :width].set(new[source], mode="drop"),
+            lambda old, new: old.at[target, :, :kept].set(new[source, :, :kept], mode="drop"),
             slots.caches,
             prefix,
         ),
-        tokens=slots.tokens.at[target, :width].set(rows["tokens"], mode="drop"),
+        tokens=slots.tokens.at[target, :prompt].set(rows["tokens"], mode="drop"),
         length=put(slots.length, rows["length"]),
         limit=put(slots.limit, rows["limit"]),
         request=put(slots.request, rows["request"]),
@@ -207,11 +224,22 @@ def insert(
     )
 
 
-@jax.jit
-def resize(slots: SlotState, chosen: jax.Array, count: jax.Array) -> SlotState:
-    """The slots `chosen` [s]; those from `count` on are free, whatever they were."""
-    kept = jax.tree.map(lambda a: a[chosen], slots)
-    return kept.replace(live=kept.live & (jnp.arange(chosen.shape[0]) < count))
+@functools.partial(jax.jit, static_argnames="width")
+def resize(slots: SlotState, chosen: jax.Array, count: jax.Array, *, width: int) -> SlotState:
+    """The slots `chosen` [s], with caches `width` wide.
+
+    Those from `count` on are free, whatever they were.
+    """
+    room = max(0, width - slots.width)
+
+    def fit(a: jax.Array) -> jax.Array:
+        return jnp.pad(a[chosen, :, :width], ((0, 0), (0, 0), (0, room), (0, 0)))
+
+    kept = jax.tree.map(lambda a: a[chosen], slots.replace(caches=()))
+    return kept.replace(
+        caches=jax.tree.map(fit, slots.caches),
+        live=kept.live & (jnp.arange(chosen.shape[0]) < count),
+    )
 
 
 @functools.partial(jax.jit, donate_argnames="slots")
@@ -220,7 +248,7 @@ def settle(slots: SlotState, length: jax.Array, live: jax.Array) -> SlotState:
     return slots.replace(length=length, live=live)
 
 
-@functools.partial(jax.jit, static_argnames=("models", "window"), donate_argnames="slots")
+@functools.partial(jax.jit, static_argnames="models", donate_argnames="slots")
 def append(
     models: Models,
     params: tuple[Params, ...],
@@ -228,19 +256,16 @@ def append(
     target: jax.Array,
     tokens: jax.Array,
     count: jax.Array,
-    *,
-    window: int,
 ) -> SlotState:
     """Append given tokens to sequences, without reading their history again; they become live.
 
     Args:
       models: shapes.
       params: as from `decoder.unstack`.
-      slots: donated.
+      slots: donated; its caches must be at least as wide as the greatest length afterwards.
       target: [R] int32 slots; one beyond the last is a no-op.
       tokens: [R, T] int32, padded on the right.
       count: [R] int32, how many are real.
-      window: static, at least the greatest length afterwards.
     """
     capacity = slots.tokens.shape[1]
     index = jnp.arange(tokens.shape[1])
@@ -256,7 +281,6 @@ def append(
         unread,
         jnp.where(real, at - 1, capacity),
         jax.tree.map(lambda a: a[target], slots.caches),
-        window,
     )
     return slots.replace(
         caches=jax.tree.map(
@@ -272,7 +296,7 @@ def append(
 
 @functools.partial(
     jax.jit,
-    static_argnames=("models", "process", "features", "window"),
+    static_argnames=("models", "process", "features"),
     donate_argnames="slots",
 )
 def decode(
@@ -288,14 +312,14 @@ def decode(
     args: Any,
     process: processors.Processor,
     features: Features,
-    window: int,
 ) -> SlotState:
     """Advance every live slot by up to `steps` tokens, while at least `min_live` are live.
 
     Args:
       models: shapes.
       params: as from `decoder.unstack`.
-      slots: donated.
+      slots: donated; its caches must be as wide as the greatest live length after `steps` tokens.
+        Attention reads them whole: a part would be copied at every step.
       key: the run's sampling key; a token's own key folds in its request's id and its position.
       version: scalar int32, the policy version of `params`.
       stop_ids: [E] int32, tokens that end a sequence.
@@ -304,7 +328,6 @@ def decode(
       args: of `process`.
       process: static, see `logits`.
       features: static, what any slot asks for.
-      window: static, at least the greatest live length after `steps` tokens.
     """
     rows = jnp.arange(slots.length.shape[0])
     capacity = slots.tokens.shape[1]
@@ -319,7 +342,7 @@ def decode(
         last = s.length - 1
         position = jnp.where(s.live, last, capacity)
         hidden, caches = _extend(
-            models, params, s.tokens[rows, last][:, None], position[:, None], s.caches, window
+            models, params, s.tokens[rows, last][:, None], position[:, None], s.caches
         )
         scores, *others = (
             head.logits(h[:, 0], decoder.unembedding(p), softcap=m.logit_softcap)

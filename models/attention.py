@@ -61,12 +61,16 @@ def attend(
       [B, T, N, V] in v's dtype.
     """
     b, t, n, h = q.shape
-    groups = n // k.shape[2]
     scale = h**-0.5 if scale is None else scale
-    q = q.reshape(b, t, k.shape[2], groups, h)
-    scores = jnp.einsum("btkgh,bskh->bkgts", q, k, preferred_element_type=jnp.float32) * scale
+    # Heads first, the queries of a head's group as its rows: a cache that lies so is read in place.
+    q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q, k, v))
+    rows = (b, k.shape[1], n // k.shape[1] * t)
+    q = q.reshape(*rows, h)
+    scores = jnp.einsum("bkqh,bksh->bkqs", q, k, preferred_element_type=jnp.float32) * scale
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
-    scores = jnp.where(mask[:, None, None], scores, jnp.finfo(jnp.float32).min)
-    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    return jnp.einsum("bkgts,bskh->btkgh", weights, v).reshape(b, t, n, v.shape[-1])
+    scores = scores.reshape(b, n, t, -1)
+    scores = jnp.where(mask[:, None], scores, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype).reshape(*rows, -1)
+    y = jnp.einsum("bkqs,bksh->bkqh", weights, v)
+    return jnp.swapaxes(y.reshape(b, n, t, -1), 1, 2)

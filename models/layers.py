@@ -32,7 +32,7 @@ class LatentKeyValue(NamedTuple):
     """What latent attention keeps of past tokens."""
 
     latent: jax.Array
-    """[B, S, kv_rank], normalised."""
+    """[B, S, 1, kv_rank], normalised."""
     k_rope: jax.Array
     """[B, S, 1, rope_dim], rotated."""
 
@@ -166,7 +166,7 @@ class LatentAttention(nnx.Module):
         q_rope = rope.rotate(q_rope, table, interleaved=interleaved)
         k_rope = rope.rotate(k_rope[:, :, None], table, interleaved=interleaved)
         q = jnp.concatenate([q_nope, q_rope], axis=-1)
-        return q, LatentKeyValue(self.kv_norm(latent), k_rope)
+        return q, LatentKeyValue(self.kv_norm(latent)[:, :, None], k_rope)
 
     def read(self, q: jax.Array, memory: LatentKeyValue, mask: jax.Array) -> jax.Array:
         """What the tokens take from memory, [B, T, D]."""
@@ -177,7 +177,7 @@ class LatentAttention(nnx.Module):
         saved = 2 * m.kv_rank - m.nope_dim - m.v_dim
         if q.shape[1] * saved > m.kv_rank * (m.nope_dim + m.v_dim):
             # many queries: giving each head its keys and values costs less than it saves
-            k_nope, v = (project(memory.latent, w) for w in (k_up, v_up))
+            k_nope, v = (project(memory.latent[:, :, 0], w) for w in (k_up, v_up))
             shared = jnp.broadcast_to(memory.k_rope, (*k_nope.shape[:2], n, m.rope_dim))
             k = jnp.concatenate([k_nope, shared], axis=-1)
             y = attend(q, k, v, mask, scale=scale)
@@ -185,10 +185,10 @@ class LatentAttention(nnx.Module):
             # few: queries move into the latent space, where all heads share one key and value
             q_nope, q_rope = jnp.split(q, [m.nope_dim], axis=-1)
             q_latent = jnp.einsum("btnh,rnh->btnr", q_nope, k_up)
-            latent = memory.latent[:, :, None]
             q = jnp.concatenate([q_latent, q_rope], axis=-1)
-            k = jnp.concatenate([latent, memory.k_rope], axis=-1)
-            y = jnp.einsum("btnr,rnh->btnh", attend(q, k, latent, mask, scale=scale), v_up)
+            k = jnp.concatenate(memory, axis=-1)
+            y = attend(q, k, memory.latent, mask, scale=scale)
+            y = jnp.einsum("btnr,rnh->btnh", y, v_up)
         return project(y, self.o.get_value(), inputs=2)
 
 

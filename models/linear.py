@@ -6,6 +6,7 @@ layers and experts, so they are scanned, unstacked and sharded like it.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import jax
@@ -53,7 +54,15 @@ class Adapted:
     dropout: float = struct.field(pytree_node=False)
 
 
-Weight = jax.Array | Quantized | Adapted
+@struct.dataclass
+class Transposed:
+    """A matrix with its outputs first; made by `decoder.outputs_first`."""
+
+    values: jax.Array
+    """[*O, *I]."""
+
+
+Weight = jax.Array | Quantized | Adapted | Transposed
 
 
 def dense(weight: Weight, dtype: jnp.dtype) -> jax.Array:
@@ -68,6 +77,8 @@ def dense(weight: Weight, dtype: jnp.dtype) -> jax.Array:
 
 def project(x: jax.Array, weight: Weight, *, inputs: int = 1) -> jax.Array:
     """Contract the last `inputs` axes of x with the first of the weight, in x's dtype."""
+    if isinstance(weight, Transposed):
+        return project_transposed(x, weight.values.astype(x.dtype), inputs=inputs)
     if not isinstance(weight, Adapted):
         return jnp.tensordot(x, dense(weight, x.dtype), axes=inputs)
     low = project(_drop(x, weight), weight.a, inputs=inputs)
@@ -75,6 +86,30 @@ def project(x: jax.Array, weight: Weight, *, inputs: int = 1) -> jax.Array:
     if weight.magnitude is None:
         return y
     return y * _stretch(weight).astype(y.dtype)
+
+
+def project_transposed(
+    x: jax.Array, matrix: jax.Array, *, inputs: int = 1, dtype: jnp.dtype | None = None
+) -> jax.Array:
+    """Contract the last `inputs` axes of x with the last of `matrix` [*O, *I], as `matrix @ x.T`.
+
+    XLA's CPU kernels repack the right factor at every product, which for few tokens costs as much
+    as the product; so the weights stand on the left, and the barriers keep XLA from swapping.
+
+    Args:
+      x: [..., *I].
+      matrix: [*O, *I].
+      inputs: number of axes in I.
+      dtype: of the result; None: x's.
+
+    Returns:
+      [..., *O].
+    """
+    outputs, tokens = matrix.shape[: matrix.ndim - inputs], x.shape[: x.ndim - inputs]
+    size = math.prod(matrix.shape[matrix.ndim - inputs :])
+    right = jax.lax.optimization_barrier(x.reshape(-1, size).T)
+    y = jnp.matmul(matrix.reshape(-1, size), right, preferred_element_type=dtype)
+    return jax.lax.optimization_barrier(y).T.reshape(*tokens, *outputs)
 
 
 def project_ragged(x: jax.Array, weight: Weight, sizes: jax.Array) -> jax.Array:

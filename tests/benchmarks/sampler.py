@@ -89,13 +89,16 @@ def static(
             "settings": settings_of(part, config.vocab_size, batch, 0),
         }
         prefix = slots.prefill((config,), (params,), tokens, length, piece=width)
-        state = slots.empty_slots((config,), batch, capacity, slots.Features())
+        window = slots.round_up(int(length.max()) + 1, 64)
+        state = slots.empty_slots((config,), batch, capacity, window, slots.Features())
         index = np.arange(batch, dtype=np.int32)
         target = np.where(index < len(part), index, batch).astype(np.int32)
         state = slots.insert(state, prefix, index, target, rows)
         while (live := np.array(state.live)).any():
             longest = int(np.array(state.length)[live].max())
             window = min(slots.round_up(longest + 1, 64), capacity)
+            if window != state.width:
+                state = slots.resize(state, index, np.int32(batch), width=window)
             state = slots.decode(
                 (config,),
                 (params,),
@@ -108,7 +111,6 @@ def static(
                 args=(),
                 process=logits.keep,
                 features=slots.Features(),
-                window=window,
             )
         total += int(np.array(state.length).sum() - length.sum())
     return total
@@ -212,7 +214,7 @@ def main() -> None:
     else:
         config, params = load.load(arguments.model)
     config = dataclasses.replace(config, max_positions=max(2048, 20 * arguments.median))
-    params = jax.device_put(decoder.unstack(params))
+    params = jax.jit(lambda p: decoder.outputs_first(decoder.unstack(p)))(params)
     machine = {"model": arguments.model, "cores": len(os.sched_getaffinity(0))}
     print(json.dumps({**machine, **bound(params, arguments.batch)}), flush=True)
     for kind in arguments.workloads:
