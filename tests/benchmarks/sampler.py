@@ -1,13 +1,15 @@
-"""Useful tokens a second: our sampler, a static batch of our own, and transformers' generate.
+"""Useful tokens a second: our sampler, a static batch of our own, transformers and Tunix.
 
-    python -m tests.benchmarks.sampler --model small --requests 96
-    python -m tests.benchmarks.sampler --model smollm2-135m --requests 32 --median 16
+    python -m tests.benchmarks.sampler --model small
+    python -m tests.benchmarks.sampler --model smollm2-135m --venvs /tmp/venvs
 
 Two workloads of the same prompts: `tail`, whose response lengths are lognormal and at most 16 times
-the median, and `equal`. Rates are given by the clock and by the processor time used, which a busy
-machine distorts less. Lengths are a schedule given to every system, so all emit the same number
-of tokens. One line of JSON a measurement, the best of `--repeats` after a warm-up, with the tokens
-a second that this machine's measured arithmetic and memory would allow at most (`bound`).
+the median, and `equal`. Lengths are a schedule given to every system, so all emit the same number
+of tokens; all hold `--batch` sequences at once, in fp32. Each system runs in a process of its own,
+warms up, and is timed at least once and until `--repeats` or `--seconds` are reached. The table
+gives medians, beside the tokens a second that this machine's arithmetic and memory, measured in
+the same run, would allow a full batch at most. Tunix gets its own environment in `--venvs`,
+made at the first run.
 """
 
 from __future__ import annotations
@@ -16,18 +18,26 @@ import argparse
 import dataclasses
 import json
 import os
+import statistics
+import subprocess
+import sys
+import tempfile
 import time
+import venv
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import logits, sampler, slots
+from jaxrl.buckets import round_up
 from jaxrl.requests import settings_of
 from jaxrl.types import Request
 from models import decoder, load
 from models.config import DecoderConfig
+from tests.benchmarks.timing import timed
 
 SMALL = DecoderConfig(
     vocab_size=4096,
@@ -38,6 +48,13 @@ SMALL = DecoderConfig(
     num_kv_heads=4,
     head_dim=64,
 )
+HERE = Path(__file__).parent
+PEERS = {
+    "transformers": "sampler_transformers.py",
+    "transformers-static-cache": "sampler_transformers.py",
+    "transformers-continuous": "sampler_transformers.py",
+    "tunix": "sampler_tunix.py",
+}
 
 
 def workload(kind: str, count: int, median: int, vocab_size: int) -> list[Request]:
@@ -71,8 +88,8 @@ def static(
     config: DecoderConfig, params: decoder.Params, requests: list[Request], batch: int
 ) -> int:
     """The same jitted functions, a batch at a time: each runs until its longest row has ended."""
-    width = slots.round_up(max(len(r.prompt) for r in requests), 16)
-    capacity = slots.round_up(max(len(r.prompt) + r.max_new_tokens for r in requests), 64)
+    width = round_up(max(len(r.prompt) for r in requests), 16)
+    capacity = round_up(max(len(r.prompt) + r.max_new_tokens for r in requests), 64)
     total = 0
     for first in range(0, len(requests), batch):
         part = requests[first : first + batch]
@@ -89,14 +106,14 @@ def static(
             "settings": settings_of(part, config.vocab_size, batch, 0),
         }
         prefix = slots.prefill((config,), (params,), tokens, length, piece=width)
-        window = slots.round_up(int(length.max()) + 1, 64)
+        window = round_up(int(length.max()) + 1, 64)
         state = slots.empty_slots((config,), batch, capacity, window, slots.Features())
         index = np.arange(batch, dtype=np.int32)
         target = np.where(index < len(part), index, batch).astype(np.int32)
         state = slots.insert(state, prefix, index, target, rows)
         while (live := np.array(state.live)).any():
             longest = int(np.array(state.length)[live].max())
-            window = min(slots.round_up(longest + 1, 64), capacity)
+            window = min(round_up(longest + 1, 64), capacity)
             if window != state.width:
                 state = slots.resize(state, index, np.int32(batch), width=window)
             state = slots.decode(
@@ -116,69 +133,14 @@ def static(
     return total
 
 
-def transformers_generate(
-    config: DecoderConfig, requests: list[Request], batch: int
-) -> Callable[[], int]:
-    """`generate` on a Llama of the same shape with random weights, rows padded on the left."""
-    import torch
-    import transformers
-
-    shape = transformers.LlamaConfig(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_hidden_layers=config.num_layers,
-        num_attention_heads=config.num_heads,
-        num_key_value_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        max_position_embeddings=config.max_positions,
-        tie_word_embeddings=config.tie_embeddings,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    model = transformers.LlamaForCausalLM(shape).eval()
-
-    class Schedule(transformers.StoppingCriteria):
-        def __init__(self, ends: torch.Tensor) -> None:
-            self.ends = ends
-
-        def __call__(self, ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:
-            return ids.shape[1] >= self.ends
-
-    def run() -> int:
-        total = 0
-        for first in range(0, len(requests), batch):
-            part = requests[first : first + batch]
-            width = max(len(r.prompt) for r in part)
-            ids = torch.zeros(len(part), width, dtype=torch.long)
-            for row, r in enumerate(part):
-                ids[row, width - len(r.prompt) :] = torch.tensor(r.prompt)
-            ends = width + torch.tensor([r.max_new_tokens for r in part])
-            with torch.no_grad():
-                model.generate(
-                    ids,
-                    attention_mask=(ids != 0).long(),
-                    do_sample=True,
-                    top_k=0,
-                    max_new_tokens=int(ends.max()) - width,
-                    stopping_criteria=transformers.StoppingCriteriaList([Schedule(ends)]),
-                )
-            total += sum(r.max_new_tokens for r in part)
-        return total
-
-    return run
-
-
-def bound(params: decoder.Params, batch: int) -> dict[str, float]:
+def bound(parameters: int, batch: int) -> dict[str, float]:
     """What a step of `batch` tokens costs at least: its arithmetic, or reading the weights once."""
-    size = sum(a.size for a in jax.tree.leaves(params))
     square = jnp.ones((1024, 1024))
-    flops = 2 * 1024**3 / _seconds(lambda: (MATMUL(square)).block_until_ready())
+    flops = 2 * 1024**3 / _fastest(lambda: (MATMUL(square)).block_until_ready())
     large = jnp.ones(1 << 25)
-    bandwidth = large.nbytes / _seconds(lambda: (SUM(large)).block_until_ready())
-    step = max(2 * size * batch / flops, 4 * size / bandwidth)
+    bandwidth = large.nbytes / _fastest(lambda: (SUM(large)).block_until_ready())
+    step = max(2 * parameters * batch / flops, 4 * parameters / bandwidth)
     return {
-        "parameters": size,
         "gflops": round(flops / 1e9, 1),
         "gbytes_per_second": round(bandwidth / 1e9, 1),
         "bound_tokens_per_second": round(batch / step, 1),
@@ -188,7 +150,7 @@ def bound(params: decoder.Params, batch: int) -> dict[str, float]:
 MATMUL, SUM = jax.jit(lambda a: a @ a), jax.jit(jnp.sum)
 
 
-def _seconds(run: Callable[[], object], repeats: int = 5) -> float:
+def _fastest(run: Callable[[], object], repeats: int = 9) -> float:
     run()
     times = []
     for _ in range(repeats):
@@ -198,49 +160,111 @@ def _seconds(run: Callable[[], object], repeats: int = 5) -> float:
     return min(times)
 
 
-def main() -> None:
-    """Measure what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="small", choices=["small", "smollm2-135m"])
-    parser.add_argument("--requests", type=int, default=96)
-    parser.add_argument("--median", type=int, default=24, help="response length")
-    parser.add_argument("--batch", type=int, default=32, help="slots, and rows of a static batch")
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--systems", nargs="+", default=["ours", "static", "transformers"])
-    parser.add_argument("--workloads", nargs="+", default=["tail", "equal"])
-    arguments = parser.parse_args()
+def shape_of(model: str, median: int) -> DecoderConfig:
+    """The decoder that is measured, with room for the longest response."""
+    config = SMALL if model == "small" else load.read_config(model)
+    return dataclasses.replace(config, max_positions=max(2048, 20 * median))
+
+
+def measure_ours(arguments: argparse.Namespace) -> None:
+    """Time one of our two systems on all workloads; a line of JSON each."""
+    config = shape_of(arguments.model, arguments.median)
     if arguments.model == "small":
-        config, params = SMALL, decoder.init(SMALL, jax.random.key(0))
+        params = decoder.init(config, jax.random.key(0))
     else:
-        config, params = load.load(arguments.model)
-    config = dataclasses.replace(config, max_positions=max(2048, 20 * arguments.median))
+        params = load.load(arguments.model)[1]
     params = jax.jit(lambda p: decoder.outputs_first(decoder.unstack(p)))(params)
-    machine = {"model": arguments.model, "cores": len(os.sched_getaffinity(0))}
-    print(json.dumps({**machine, **bound(params, arguments.batch)}), flush=True)
+    function = {"ours": ours, "static": static}[arguments.one]
     for kind in arguments.workloads:
         requests = workload(kind, arguments.requests, arguments.median, config.vocab_size)
-        expected = sum(r.max_new_tokens for r in requests)
+
+        def run(requests: list[Request] = requests) -> int:
+            return function(config, params, requests, arguments.batch)
+
+        timed(kind, run, run, arguments.repeats, arguments.seconds)
+
+
+def main() -> None:
+    """Measure what the command line asks for, each system in its own process."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="small", choices=["small", "smollm2-135m"])
+    parser.add_argument("--requests", type=int, default=128)
+    parser.add_argument("--median", type=int, default=16, help="response length")
+    parser.add_argument("--batch", type=int, default=16, help="sequences at once")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of repeats, a measurement")
+    parser.add_argument("--systems", nargs="+", default=["ours", "static", *PEERS])
+    parser.add_argument("--workloads", nargs="+", default=["tail", "equal"])
+    parser.add_argument("--venvs", type=Path, default=Path("/tmp/jaxrl-venvs"))
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        measure_ours(arguments)
+        return
+    config = shape_of(arguments.model, arguments.median)
+    tree = jax.eval_shape(lambda: decoder.init(config, jax.random.key(0)))
+    parameters = sum(a.size for a in jax.tree.leaves(tree))
+    limits = {"parameters": parameters, **bound(parameters, arguments.batch)}
+    print(json.dumps({"model": arguments.model, "cores": os.cpu_count(), **limits}), flush=True)
+    work = {
+        kind: [
+            (r.prompt, r.max_new_tokens)
+            for r in workload(kind, arguments.requests, arguments.median, config.vocab_size)
+        ]
+        for kind in arguments.workloads
+    }
+    rates: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        asked = Path(folder) / "work.json"
+        asked.write_text(json.dumps({"model": dataclasses.asdict(config), "work": work}))
         for system in arguments.systems:
-            if system == "transformers":
-                run = transformers_generate(config, requests, arguments.batch)
-            else:
-                function = {"ours": ours, "static": static}[system]
+            rates[system] = _measured(system, asked, arguments)
+    _table(rates, limits["bound_tokens_per_second"], arguments.workloads)
 
-                def run(function: Callable[..., int] = function, requests=requests) -> int:
-                    return function(config, params, requests, arguments.batch)
 
-            wall, cpu = [], []
-            for _ in range(arguments.repeats + 1):  # the first is the warm-up
-                start, busy = time.perf_counter(), time.process_time()
-                assert run() == expected, system
-                wall.append(time.perf_counter() - start)
-                cpu.append(time.process_time() - busy)
-            row = {"benchmark": f"sampler/{kind}", "system": system, "tokens": expected}
-            rate = {
-                "tokens_per_second": round(expected / min(wall[1:]), 1),
-                "tokens_per_cpu_second": round(expected / min(cpu[1:]), 1),
-            }
-            print(json.dumps({**row, "load": os.getloadavg()[0], **rate}), flush=True)
+def _measured(system: str, asked: Path, arguments: argparse.Namespace) -> dict[str, float]:
+    """Median tokens a second of one system by workload."""
+    limits = ["--repeats", str(arguments.repeats), "--seconds", str(arguments.seconds)]
+    if system in PEERS:
+        python = _tunix_python(arguments.venvs) if system == "tunix" else sys.executable
+        command = [python, str(HERE / PEERS[system]), system, str(asked), str(arguments.batch)]
+    else:
+        command = [sys.executable, "-m", "tests.benchmarks.sampler", "--one", system]
+        command += ["--workloads", *arguments.workloads]
+        for name in ("model", "requests", "median", "batch"):
+            command += [f"--{name}", str(getattr(arguments, name))]
+    done = subprocess.run([*command, *limits], stdout=subprocess.PIPE, text=True, check=False)
+    rates = {}
+    for line in done.stdout.splitlines():
+        if line.startswith('{"workload"'):
+            row = json.loads(line)
+            print(json.dumps({"system": system, **row}), flush=True)
+            rates[row["workload"]] = row["tokens"] / statistics.median(row["seconds"])
+    if done.returncode:
+        print(f"{system}: failed with {done.returncode}", flush=True)
+    return rates
+
+
+def _tunix_python(venvs: Path) -> str:
+    """The interpreter of an environment that has Tunix."""
+    home = venvs / "tunix"
+    if not (home / "bin" / "tunix-is-here").exists():
+        venv.create(home, with_pip=True)
+        subprocess.run([home / "bin" / "pip", "install", "-q", "google-tunix==0.1.7"], check=True)
+        (home / "bin" / "tunix-is-here").touch()
+    return str(home / "bin" / "python")
+
+
+def _table(rates: dict[str, dict[str, float]], limit: float, kinds: list[str]) -> None:
+    print("| System | " + " | ".join(f"{k}, tokens/s | ours over it" for k in kinds) + " |")
+    print("| --- |" + " --- | --- |" * len(kinds))
+    for system, row in {**rates, "bound": dict.fromkeys(kinds, limit)}.items():
+        cells = [system]
+        for kind in kinds:
+            own = rates.get("ours", {}).get(kind)
+            cells.append(f"{row[kind]:.0f}" if kind in row else "failed")
+            cells.append(f"{own / row[kind]:.2f}" if own and kind in row else "")
+        print("| " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":
