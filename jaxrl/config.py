@@ -13,6 +13,7 @@ from jaxrl.objective import ObjectiveConfig
 from jaxrl.optimizer import OptimizerConfig
 from jaxrl.packing import PackingConfig
 from jaxrl.sampler import SamplerConfig
+from models.config import Kernel
 from models.lora import LoraConfig
 from models.remat import Remat
 from models.value import ValueConfig
@@ -270,6 +271,8 @@ class Config:
     """Paths of the parameters to train, such as layers/mlp/*; empty trains all."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Activations and sampling; parameters and optimizer state stay float32."""
+    attention: Kernel = "auto"
+    """What computes it: `auto` takes cudnn on GPU and splash on TPU where they serve, else xla."""
     remat: Remat = "none"
     """What the backward pass recomputes: nothing, all but `dots`, or layers in `full`."""
     sampler: SamplerConfig = SamplerConfig()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from models import decoder
-from models.config import DecoderConfig
+from models import attention, decoder
+from models.config import DecoderConfig, Kernel
 from models.decoder import Params
 
 AXES = ("data", "fsdp", "tensor", "context", "expert")
@@ -35,6 +38,9 @@ RULES: dict[str, tuple[str, ...]] = {
 }
 """Logical axis of an array to the mesh axes it is split over. Rows and slots are the batch."""
 
+Rules = Sequence[tuple[str, str]]
+"""Exceptions to them, as `MeshConfig.rules`."""
+
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
@@ -50,6 +56,10 @@ class MeshConfig:
     """Shards of the sequence."""
     expert: int = 1
     """Shards of the experts."""
+    rules: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Where arrays are split, other than by `RULES`: mesh axes by logical axis, as `fsdp+tensor`
+    for `vocab`, or for each dimension by a pattern of paths, as `-,tensor,fsdp` for
+    `layers/mlp/down`; `-` is not at all. The first pattern that matches a parameter holds."""
 
 
 def make(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
@@ -59,7 +69,7 @@ def make(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
       ValueError: the axes do not multiply to the number of devices.
     """
     devices = devices or jax.devices()
-    sizes = dataclasses.asdict(config)
+    sizes = {axis: getattr(config, axis) for axis in AXES}
     others = math.prod(n for axis, n in sizes.items() if axis != "data")
     sizes["data"] = sizes["data"] or max(1, len(devices) // others)
     if math.prod(sizes.values()) != len(devices):
@@ -76,8 +86,56 @@ def make(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
     )
 
 
+def check(rules: Mapping[str, str], model: DecoderConfig) -> None:
+    """Refuse rules that would do nothing, or not what they say.
+
+    Raises:
+      ValueError: an unknown logical or mesh axis, a pattern that matches no parameter, or another
+        number of entries than the parameter has dimensions.
+    """
+    parameters = {"/".join(path): leaf.shape for path, leaf in decoder.layout(model).items()}
+    for name, value in rules.items():
+        rule, entries = f"mesh.rules.{name}={value!r}", _entries(value)
+        axes = [axis for entry in entries for axis in entry]
+        if unknown := [axis for axis in axes if axis not in AXES]:
+            raise ValueError(
+                f"{rule}: {unknown[0]!r} is not a mesh axis; choose of {', '.join(AXES)}, several "
+                "joined by +, or - for none"
+            )
+        if len({*axes}) < len(axes):
+            raise ValueError(f"{rule} splits over one mesh axis twice; name each once")
+        if name in ("batch", "sequence"):
+            raise ValueError(
+                f"{rule}: rows are split by mesh.data, mesh.fsdp and mesh.context alone"
+            )
+        if name in RULES:
+            wanted, what = 1, "a logical axis"
+        else:
+            found = fnmatch.filter(parameters, name)
+            if not found:
+                raise ValueError(
+                    f"{rule} names neither a logical axis ({', '.join(RULES)}) nor a parameter "
+                    f"({', '.join(parameters)})"
+                )
+            odd = next((n for n in found if len(parameters[n]) != len(entries)), found[0])
+            wanted, what = len(parameters[odd]), f"{odd} of shape {parameters[odd]}"
+        if len(entries) != wanted:
+            raise ValueError(
+                f"{rule} has {len(entries)} entries for {what}; give {wanted}, separated by commas"
+            )
+
+
+def _entries(value: str) -> list[tuple[str, ...]]:
+    return [() if entry == "-" else tuple(entry.split("+")) for entry in value.split(",")]
+
+
 def spec(
-    axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh | AbstractMesh, *, whole: str = ""
+    axes: Sequence[str | None],
+    shape: Sequence[int],
+    mesh: Mesh | AbstractMesh,
+    *,
+    whole: Sequence[str] = (),
+    rules: Rules = (),
 ) -> P:
     """Where an array of these logical axes lies; a dimension that does not divide stays whole.
 
@@ -85,24 +143,61 @@ def spec(
       axes: a logical axis for each dimension; None for one that is never split.
       shape: of the array.
       mesh: the mesh.
-      whole: a mesh axis over which nothing is split.
+      whole: mesh axes over which nothing is split.
+      rules: exceptions to `RULES`.
     """
-    used: set[str] = {whole}
+    table = RULES | {name: _entries(value)[0] for name, value in rules if name in RULES}
+    return _fit([table[axis] if axis else () for axis in axes], shape, mesh, whole)
+
+
+def _fit(
+    wanted: Sequence[tuple[str, ...]],
+    shape: Sequence[int],
+    mesh: Mesh | AbstractMesh,
+    whole: Sequence[str],
+) -> P:
+    used: set[str] = {*whole}
     split: list[tuple[str, ...] | None] = []
-    for axis, size in zip(axes, shape, strict=True):
-        to = RULES[axis] if axis else ()
+    for axes, size in zip(wanted, shape, strict=True):
+        to = tuple(axis for axis in axes if axis not in whole)
         fits = to and not used & {*to} and size % math.prod(mesh.shape[a] for a in to) == 0
         split.append(to if fits else None)
         used |= {*to} if fits else set()
     return P(*split)
 
 
+def param_spec(
+    model: DecoderConfig,
+    path: Sequence[str],
+    axes: Sequence[str],
+    shape: Sequence[int],
+    mesh: Mesh | AbstractMesh,
+    *,
+    whole: Sequence[str] = (),
+) -> P:
+    """Where a parameter lies, or one layer of it, by its path or else by its logical axes.
+
+    Args:
+      model: the decoder's shape, with its rules.
+      path: of the parameter; of what is none, such as an adapter, ().
+      axes: a logical axis for each dimension.
+      shape: of the parameter, or of one layer of it.
+      mesh: the mesh.
+      whole: mesh axes over which nothing is split.
+    """
+    for pattern, value in model.rules:
+        if pattern not in RULES and fnmatch.fnmatchcase("/".join(path), pattern):
+            return _fit(_entries(value)[-len(shape) :], shape, mesh, whole)
+    return spec(axes, shape, mesh, whole=whole, rules=model.rules)
+
+
 def param_shardings(config: DecoderConfig, mesh: Mesh) -> Any:
     """A sharding for each parameter of the decoder."""
-    shapes, axes = decoder.abstract(config)
-    return jax.tree.map(
-        lambda shape, names: NamedSharding(mesh, spec(names, shape.shape, mesh)), shapes, axes
-    )
+    where = {
+        path: NamedSharding(mesh, param_spec(config, path, leaf.axes, leaf.shape, mesh))
+        for path, leaf in decoder.layout(config).items()
+    }
+    return nnx.traversals.unflatten_mapping(where)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -150,21 +245,21 @@ def batch_shards(mesh: Mesh | AbstractMesh) -> int:
     return 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in RULES["batch"])
 
 
-def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+def constrain(x: jax.Array, *axes: str | None, rules: Rules = ()) -> jax.Array:
     """Inside jit, fix where an array of these logical axes lies on the mesh in use, if any."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return x
-    return jax.lax.with_sharding_constraint(x, spec(axes, x.shape, mesh))
+    return jax.lax.with_sharding_constraint(x, spec(axes, x.shape, mesh, rules=rules))
 
 
 def layout(model: DecoderConfig) -> decoder.Layout:
     """The training pass on the mesh in use, inside jit.
 
     Rows stay on the devices that hold them, cut along the sequence by `context`; each layer's
-    weights are brought together over `fsdp` while the layer is computed, in the compute dtype, and
-    the gradient is scattered again. Without this, the compiler may instead leave the weights in
-    place and send every device's activations to all others.
+    weights are brought together over the batch's axes while the layer is computed, in the compute
+    dtype, and the gradient is scattered again. Without this, the compiler may instead leave the
+    weights in place and send every device's activations to all others.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
@@ -175,12 +270,72 @@ def layout(model: DecoderConfig) -> decoder.Layout:
         prefix, stacked = ((stack,), 1) if stack else ((), 0)
 
         def gather(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
-            names = axes.get((*prefix, *(getattr(step, "key", "") for step in path)))
-            if names is None:  # codes of quantised weights and adapters lie as they lie
+            path = (*prefix, *(getattr(step, "key", "") for step in path))
+            if path not in axes:  # codes of quantised weights and adapters lie as they lie
                 return x
-            where = spec(names[stacked:], x.shape, mesh, whole="fsdp")
+            where = param_spec(
+                model, path, axes[path][stacked:], x.shape, mesh, whole=RULES["batch"]
+            )
             return jax.lax.with_sharding_constraint(x, where)
 
         return jax.tree_util.tree_map_with_path(gather, decoder.cast(params, model.dtype))
 
-    return decoder.Layout(lambda x: constrain(x, "batch", "sequence", None), weights)
+    return decoder.Layout(
+        activations=lambda x: constrain(x, "batch", "sequence", None),
+        weights=weights,
+        attend=functools.partial(attend, rules=model.rules),
+    )
+
+
+def sampling_layout(model: DecoderConfig) -> decoder.Layout:
+    """Decoding on the mesh in use, inside jit: slots lie over the batch's axes, with their caches.
+
+    Weights are read where they lie.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return decoder.Layout()
+    return decoder.Layout(
+        activations=lambda x: constrain(x, "batch", None, None),
+        attend=functools.partial(attend, rules=model.rules),
+        cache=lambda layer: jax.tree.map(
+            lambda x, axes: constrain(x, *axes, rules=model.rules),
+            layer,
+            decoder.cache_axes(model),
+        ),
+    )
+
+
+def attend(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array,
+    *,
+    kernel: Kernel,
+    rules: Rules,
+    softcap: float | None = None,
+    scale: float | None = None,
+) -> jax.Array:
+    """`attention.attend` on the mesh in use, inside jit.
+
+    A device computes its rows, its heads and, over `context`, its queries, for which it gathers all
+    keys and values of the row. XLA's own attention is split by the compiler, likewise.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if kernel == "auto":
+        kernel = attention.choose(jax.default_backend(), q, k, v, softcap)
+    local = functools.partial(attention.attend, kernel=kernel, softcap=softcap, scale=scale)
+    if kernel == "xla":
+        return local(q, k, v, mask)
+    rows, queries, heads = spec(("batch", "sequence", "heads"), q.shape[:3], mesh, rules=rules)
+    shards = q.shape[2] // NamedSharding(mesh, P(heads)).shard_shape(q.shape[2:3])[0]
+    copies = math.lcm(k.shape[2], shards) // k.shape[2]  # so that each device has its heads' keys
+    k, v = (jnp.repeat(x, copies, axis=2) for x in (k, v))
+    split = jax.shard_map(
+        local,
+        in_specs=(P(rows, queries, heads), *[P(rows, None, heads)] * 2, P(rows, queries)),
+        out_specs=P(rows, queries, heads),
+        check_vma=False,
+    )
+    return split(q, k, v, mask)

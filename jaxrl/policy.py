@@ -16,6 +16,7 @@ from data.types import Problem
 from jaxrl import checkpoint, trainable
 from jaxrl import config as configs
 from jaxrl.config import Config, RolloutConfig
+from jaxrl.mesh import check as check_rules
 from jaxrl.mesh import param_shardings
 from jaxrl.types import Params
 from models import catalog, decoder, lora
@@ -32,14 +33,22 @@ class Policy(NamedTuple):
 
 
 def describe(config: Config) -> tuple[DecoderConfig, tokenizers.Tokenizer]:
-    """The decoder's shape and the tokenizer of a config's model, without its weights.
+    """The decoder of a config, without its weights, and the model's tokenizer.
 
     Raises:
-      ValueError: a fresh model for a task that has no alphabet, or a tokenizer with more ids than
-        the model has embeddings.
+      ValueError: a fresh model for a task that has no alphabet, a tokenizer with more ids than the
+        model has embeddings, or rules of the mesh that do not fit the model.
     """
+    model, tokenizer = _describe(config)
+    check_rules(config.mesh.rules, model)
+    computed = {"dtype": config.compute_dtype, "attention": config.attention}
+    rules = tuple(config.mesh.rules.items())
+    return dataclasses.replace(model, **computed, rules=rules), tokenizer
+
+
+def _describe(config: Config) -> tuple[DecoderConfig, tokenizers.Tokenizer]:
     if is_run(config.model):
-        return describe(configs.load(Path(config.model) / "config.json"))
+        return _describe(configs.load(Path(config.model) / "config.json"))
     if config.model == "fresh":
         alphabet = tasks.get(config.task, **config.task_args).alphabet
         if alphabet is None:
@@ -78,7 +87,7 @@ def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
             functools.partial(decoder.init, model), out_shardings=param_shardings(model, mesh)
         )
         return make(jax.random.fold_in(jax.random.key(config.seed), 0))
-    return weights.load(config.model, shardings=lambda loaded: param_shardings(loaded, mesh))[1]
+    return weights.load(config.model, shardings=lambda _: param_shardings(model, mesh))[1]
 
 
 def named(model: str) -> Config:

@@ -342,7 +342,8 @@ def _reshape(setup: Setup, work: Work, total: int, longest: int) -> None:
     occupied = [i for i, s in enumerate(work.seats) if s is not None]
     if occupied:
         chosen = np.array((occupied + [0] * total)[:total], np.int32)
-        work.slots = slot.resize(work.slots, chosen, np.int32(len(occupied)), width=width)
+        count = np.int32(len(occupied))
+        work.slots = slot.resize(setup.models, work.slots, chosen, count, width=width)
     else:
         work.slots = slot.empty_slots(setup.models, total, setup.capacity, width, setup.features)
     kept = [work.seats[i] for i in occupied]
@@ -382,7 +383,7 @@ def _admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
         "settings": settings_of(taken, setup.config.vocab_size, total, setup.features.biases),
     }
     prefix = slot.prefill(setup.models, params, tokens, length, piece=_piece(setup))
-    work.slots = slot.insert(work.slots, prefix, source, target, new)
+    work.slots = slot.insert(setup.models, work.slots, prefix, source, target, new)
     for request, i in zip(taken, free, strict=False):
         given = len(start_of(request))
         marks = np.zeros(0, np.int8) if request.prefix is None else request.prefix.source

@@ -16,7 +16,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl import logits as processors
-from jaxrl import sampling
+from jaxrl import mesh, sampling
 from jaxrl.buckets import round_up
 from jaxrl.types import Params
 from models import decoder, head
@@ -75,6 +75,18 @@ class SlotState:
         return jax.tree.leaves(self.caches)[0].shape[2]
 
 
+def lay(models: Models, slots: SlotState) -> SlotState:
+    """The same, inside jit, split over the mesh in use: slots as its batch, caches by its rules."""
+    caches = tuple(
+        tuple(mesh.sampling_layout(model).cache(layer) for layer in cache)
+        for model, cache in zip(models, slots.caches, strict=True)
+    )
+    rest = jax.tree.map(
+        lambda x: mesh.constrain(x, "batch", *[None] * (x.ndim - 1)), slots.replace(caches=())
+    )
+    return rest.replace(caches=caches)
+
+
 def empty_settings(slots: int, biases: int) -> sampling.Sampling:
     """Settings of free slots."""
     row, floats = jnp.zeros(slots, jnp.int32), jnp.zeros(slots, jnp.float32)
@@ -97,7 +109,7 @@ def empty_slots(
     ints = jnp.zeros((slots, length), jnp.int32)
     floats = jnp.zeros((slots, length), jnp.float32)
     row = jnp.zeros(slots, jnp.int32)
-    return SlotState(
+    state = SlotState(
         caches=tuple(decoder.empty_cache(m, slots, width) for m in models),
         tokens=ints,
         logp=floats,
@@ -111,6 +123,7 @@ def empty_slots(
         live=row.astype(bool),
         settings=empty_settings(slots, features.biases),
     )
+    return lay(models, state)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -129,7 +142,9 @@ def _extend(
 ) -> tuple[list[jax.Array], Caches]:
     """`decoder.extend` for each model."""
     both = [
-        decoder.extend(model, p, tokens, positions, cache, window=window)
+        decoder.extend(
+            model, p, tokens, positions, cache, window=window, layout=mesh.sampling_layout(model)
+        )
         for model, p, cache in zip(models, params, caches, strict=True)
     ]
     return [hidden for hidden, _ in both], tuple(cache for _, cache in both)
@@ -186,8 +201,9 @@ def prefill(
     return caches
 
 
-@functools.partial(jax.jit, donate_argnames="slots")
+@functools.partial(jax.jit, static_argnames="models", donate_argnames="slots")
 def insert(
+    models: Models,
     slots: SlotState,
     prefix: Caches,
     source: jax.Array,
@@ -197,6 +213,7 @@ def insert(
     """Start sequences: prompt `source[i]` of `prefix` goes to slot `target[i]`.
 
     Args:
+      models: shapes.
       slots: donated.
       prefix: caches as from `prefill`, [B, P, ...].
       source: [S] int32 rows of the prefix.
@@ -209,7 +226,7 @@ def insert(
     def put(old: jax.Array, new: jax.Array) -> jax.Array:
         return old.at[target].set(new, mode="drop")
 
-    return slots.replace(
+    state = slots.replace(
         caches=jax.tree.map(
             lambda old, new: old.at[target, :, :kept].set(new[source, :, :kept], mode="drop"),
             slots.caches,
@@ -222,10 +239,13 @@ def insert(
         live=put(slots.live, jnp.ones_like(target, bool)),
         settings=jax.tree.map(put, slots.settings, rows["settings"]),
     )
+    return lay(models, state)
 
 
-@functools.partial(jax.jit, static_argnames="width")
-def resize(slots: SlotState, chosen: jax.Array, count: jax.Array, *, width: int) -> SlotState:
+@functools.partial(jax.jit, static_argnames=("models", "width"))
+def resize(
+    models: Models, slots: SlotState, chosen: jax.Array, count: jax.Array, *, width: int
+) -> SlotState:
     """The slots `chosen` [s], with caches `width` wide.
 
     Those from `count` on are free, whatever they were.
@@ -236,10 +256,11 @@ def resize(slots: SlotState, chosen: jax.Array, count: jax.Array, *, width: int)
         return jnp.pad(a[chosen, :, :width], ((0, 0), (0, 0), (0, room), (0, 0)))
 
     kept = jax.tree.map(lambda a: a[chosen], slots.replace(caches=()))
-    return kept.replace(
+    state = kept.replace(
         caches=jax.tree.map(fit, slots.caches),
         live=kept.live & (jnp.arange(chosen.shape[0]) < count),
     )
+    return lay(models, state)
 
 
 @functools.partial(jax.jit, donate_argnames="slots")
@@ -282,7 +303,7 @@ def append(
         jnp.where(real, at - 1, capacity),
         jax.tree.map(lambda a: a[target], slots.caches),
     )
-    return slots.replace(
+    state = slots.replace(
         caches=jax.tree.map(
             lambda old, new: old.at[target].set(new, mode="drop"), slots.caches, caches
         ),
@@ -292,6 +313,7 @@ def append(
         length=slots.length.at[target].add(count, mode="drop"),
         live=slots.live.at[target].set(True, mode="drop"),
     )
+    return lay(models, state)
 
 
 @functools.partial(
@@ -370,7 +392,7 @@ def decode(
             )
         length = s.length + s.live
         ended = jnp.isin(drawn.token, stop_ids) | (length >= s.limit)
-        return taken + 1, s.replace(
+        s = s.replace(
             caches=caches,
             tokens=write(s.tokens, drawn.token),
             logp=write(s.logp, drawn.logp),
@@ -379,5 +401,6 @@ def decode(
             length=length,
             live=s.live & ~ended,
         )
+        return taken + 1, lay(models, s)
 
     return jax.lax.while_loop(running, advance, (jnp.int32(0), slots))[1]

@@ -88,8 +88,14 @@ def abstract(model: DecoderConfig, adapters: LoraConfig) -> Any:
         shapes = lora.attach(model, shapes, small, adapters)
         axes = lora.attach(model, axes, names, adapters)
 
-    def place(shape: jax.ShapeDtypeStruct, names: tuple[str, ...]) -> jax.ShapeDtypeStruct:
-        where = jax.NamedSharding(the_mesh, mesh.spec(names, shape.shape, the_mesh))
+    def place(
+        path: tuple[Any, ...], shape: jax.ShapeDtypeStruct, names: tuple[str, ...]
+    ) -> jax.ShapeDtypeStruct:
+        keys = tuple(step.key for step in path if isinstance(step, jax.tree_util.DictKey))
+        attributes = [step.name for step in path[len(keys) :]]
+        own = keys if attributes in ([], ["base"]) else ()
+        where = mesh.param_spec(model, own, names, shape.shape, the_mesh)
+        where = jax.NamedSharding(the_mesh, where)
         return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where)
 
-    return jax.tree.map(place, shapes, axes)
+    return jax.tree_util.tree_map_with_path(place, shapes, axes)

@@ -82,7 +82,7 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
     task = tasks.get(config.task, **config.task_args)
     task.check_split(settings.split)
     held_out = evaluate.problems(task, settings.split, settings.problems, settings.seed)
-    source = policy.named(name)
+    source = dataclasses.replace(policy.named(name), compute_dtype=config.compute_dtype)
     model, tokenizer = policy.describe(source)
     if config.rollout.chat and settings.chat is None and not policy.is_run(name):
         chat = tokenizer.chat is not None and held_out[0].messages is not None

@@ -86,7 +86,6 @@ def show(config: Config, settings: PlanConfig = PlanConfig()) -> None:
 def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     """The plan, on the mesh in use."""
     the_mesh, (model, _) = jax.sharding.get_mesh(), policy.describe(config)
-    model = dataclasses.replace(model, dtype=config.compute_dtype)
     optimize = optimizer.make(config.optimizer, config.steps, model)
     part = trainable.part(model, config.lora, config.train)
     state = placement.abstract_state(model, optimize, config.lora, part)

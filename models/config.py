@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+Kernel = Literal["auto", "xla", "cudnn", "splash"]
+"""What computes attention; see `models.attention`."""
+
 
 @dataclasses.dataclass(frozen=True)
 class RopeScaling:
@@ -125,6 +128,9 @@ class DecoderConfig:
     experts: Experts | None = None
     dtype: str = "float32"
     """Compute dtype; parameters stay float32 unless the caller casts them."""
+    attention: Kernel = "auto"
+    rules: tuple[tuple[str, str], ...] = ()
+    """Where arrays lie on a mesh, other than by default: `jaxrl.mesh.MeshConfig.rules`."""
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:

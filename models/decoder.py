@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models import rope
-from models.attention import near, tree_mask
+from models.attention import attend, near, tree_mask
 from models.config import DecoderConfig
-from models.layers import Block, KeyValue, LatentKeyValue, Memory, Norm, rms_norm
+from models.layers import Attend, Block, KeyValue, LatentKeyValue, Memory, Norm, rms_norm
 from models.linear import Transposed
 from models.remat import Remat, wrap
 
@@ -33,6 +33,10 @@ class Layout(NamedTuple):
     """Fixes where the residual stream [B, T, D] lies."""
     weights: Callable[[Params, str], Params] = lambda params, stack: params
     """Brings weights together for use: those of one layer of a stack, or of "" for the rest."""
+    attend: Attend = attend
+    """Attention, each device its part."""
+    cache: Callable[[LayerCache], LayerCache] = lambda layer: layer
+    """Fixes where one layer's cache lies."""
 
 
 STACKS = ("dense_layers", "layers")
@@ -159,7 +163,7 @@ def hidden(
         block = _block(config, layout.weights(layer_params, stack))
         q, memory = block.look(x, table[kind])
         seen = mask if within is None else mask & (within | ~local)
-        return layout.activations(block.finish(x, q, memory, seen)), None
+        return layout.activations(block.finish(x, q, memory, seen, layout.attend)), None
 
     rest = layout.weights({k: v for k, v in params.items() if k not in STACKS}, "")
     x = layout.activations(_embed(config, rest, tokens))
@@ -228,6 +232,13 @@ def cast(params: Params, dtype: str) -> Params:
     return jax.tree_util.tree_map_with_path(leaf, params)
 
 
+def cache_axes(config: DecoderConfig) -> LayerCache:
+    """Logical axis names of the leaves of one layer's cache."""
+    if config.latent:
+        return LatentKeyValue(("batch", None, None, "latent"), ("batch", None, None, "head_dim"))
+    return KeyValue(*[("batch", "kv_heads", None, "head_dim")] * 2)
+
+
 def empty_cache(config: DecoderConfig, slots: int, length: int) -> tuple[LayerCache, ...]:
     """Zeroed caches of all layers for `slots` sequences of up to `length` tokens.
 
@@ -255,6 +266,7 @@ def extend(
     cache: tuple[LayerCache, ...],
     *,
     window: int | None = None,
+    layout: Layout = Layout(),
 ) -> tuple[jax.Array, tuple[LayerCache, ...]]:
     """Run new tokens over a cache and write what is to be remembered of them into it.
 
@@ -267,6 +279,7 @@ def extend(
       cache: per layer, as from `empty_cache`.
       window: static; how much of the cache attention reads, by default all. Every real position
         must be below it. Less than all is copied first, which pays for many tokens, not for one.
+      layout: how it lies on several devices.
 
     Returns:
       hidden [S, T, D], and the cache.
@@ -291,7 +304,7 @@ def extend(
     for i, (layer_params, layer) in enumerate(zip(params["layers"], cache, strict=True)):
         block = _block(config, layer_params)
         q, new = block.look(x, table[kinds[i]])
-        written.append(jax.tree.map(write, layer, new))
+        written.append(layout.cache(jax.tree.map(write, layer, new)))
         seen = jax.tree.map(read, written[-1])
-        x = block.finish(x, q, seen, local_mask if local[i] else mask)
+        x = block.finish(x, q, seen, local_mask if local[i] else mask, layout.attend)
     return _final_norm(config, params, x), tuple(written)

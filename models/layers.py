@@ -7,6 +7,8 @@ and how many before those enumerate experts (`batch`).
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -14,11 +16,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models import rope
-from models.attention import attend
 from models.config import DecoderConfig
 from models.linear import dense, project, project_ragged
 
 Axes = tuple[str, ...]
+Attend = Callable[..., jax.Array]
+"""`attention.attend`, or what stands for it on several devices."""
 
 
 class KeyValue(NamedTuple):
@@ -123,10 +126,11 @@ class Attention(nnx.Module):
         q, k = (rope.rotate(y, table, interleaved=c.rope_interleaved) for y in (q, k))
         return q, KeyValue(k, v)
 
-    def read(self, q: jax.Array, memory: KeyValue, mask: jax.Array) -> jax.Array:
+    def read(self, q: jax.Array, memory: KeyValue, mask: jax.Array, attend: Attend) -> jax.Array:
         """What the tokens take from memory, [B, T, D]."""
         c = self.config
-        y = attend(q, *memory, mask, scale=rope.attention_scale(c), softcap=c.attention_softcap)
+        scale, softcap = rope.attention_scale(c), c.attention_softcap
+        y = attend(q, *memory, mask, scale=scale, softcap=softcap, kernel=c.attention)
         y = project(y, self.o.get_value(), inputs=2)
         return y + self.o_bias[...].astype(y.dtype) if c.o_bias else y
 
@@ -168,10 +172,12 @@ class LatentAttention(nnx.Module):
         q = jnp.concatenate([q_nope, q_rope], axis=-1)
         return q, LatentKeyValue(self.kv_norm(latent)[:, :, None], k_rope)
 
-    def read(self, q: jax.Array, memory: LatentKeyValue, mask: jax.Array) -> jax.Array:
+    def read(
+        self, q: jax.Array, memory: LatentKeyValue, mask: jax.Array, attend: Attend
+    ) -> jax.Array:
         """What the tokens take from memory, [B, T, D]."""
         c, m, n = self.config, self.config.latent, self.config.num_heads
-        scale = rope.attention_scale(c)
+        attend = functools.partial(attend, scale=rope.attention_scale(c), kernel=c.attention)
         up = dense(self.kv_up.get_value(), q.dtype)
         k_up, v_up = jnp.split(up, [m.nope_dim], axis=-1)
         saved = 2 * m.kv_rank - m.nope_dim - m.v_dim
@@ -180,14 +186,14 @@ class LatentAttention(nnx.Module):
             k_nope, v = (project(memory.latent[:, :, 0], w) for w in (k_up, v_up))
             shared = jnp.broadcast_to(memory.k_rope, (*k_nope.shape[:2], n, m.rope_dim))
             k = jnp.concatenate([k_nope, shared], axis=-1)
-            y = attend(q, k, v, mask, scale=scale)
+            y = attend(q, k, v, mask)
         else:
             # few: queries move into the latent space, where all heads share one key and value
             q_nope, q_rope = jnp.split(q, [m.nope_dim], axis=-1)
             q_latent = jnp.einsum("btnh,rnh->btnr", q_nope, k_up)
             q = jnp.concatenate([q_latent, q_rope], axis=-1)
             k = jnp.concatenate(memory, axis=-1)
-            y = attend(q, k, memory.latent, mask, scale=scale)
+            y = attend(q, k, memory.latent, mask)
             y = jnp.einsum("btnr,rnh->btnh", y, v_up)
         return project(y, self.o.get_value(), inputs=2)
 
@@ -299,10 +305,12 @@ class Block(nnx.Module):
         """Queries, and what is to be remembered, of the residual stream x [B, T, D]."""
         return self.attention.look(self.attention_norm(x) if self.config.pre_norm else x, table)
 
-    def finish(self, x: jax.Array, q: jax.Array, memory: Memory, mask: jax.Array) -> jax.Array:
+    def finish(
+        self, x: jax.Array, q: jax.Array, memory: Memory, mask: jax.Array, attend: Attend
+    ) -> jax.Array:
         """The residual stream [B, T, D] after the layer, given queries and what they may see."""
         pre, post = self.config.pre_norm, self.config.post_norm
-        y = self.attention.read(q, memory, mask)
+        y = self.attention.read(q, memory, mask, attend)
         x = x + (self.attention_post_norm(y) if post else y)
         y = self.mlp(self.mlp_norm(x) if pre else x)
         return x + (self.mlp_post_norm(y) if post else y)

@@ -110,12 +110,12 @@ def static(
         state = slots.empty_slots((config,), batch, capacity, window, slots.Features())
         index = np.arange(batch, dtype=np.int32)
         target = np.where(index < len(part), index, batch).astype(np.int32)
-        state = slots.insert(state, prefix, index, target, rows)
+        state = slots.insert((config,), state, prefix, index, target, rows)
         while (live := np.array(state.live)).any():
             longest = int(np.array(state.length)[live].max())
             window = min(round_up(longest + 1, 64), capacity)
             if window != state.width:
-                state = slots.resize(state, index, np.int32(batch), width=window)
+                state = slots.resize((config,), state, index, np.int32(batch), width=window)
             state = slots.decode(
                 (config,),
                 (params,),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -26,6 +27,8 @@ MESHES = {
     "tensor, fsdp": {"data": 2, "fsdp": 2, "tensor": 2},
     "context, fsdp": {"fsdp": 4, "context": 2},
     "expert, fsdp": {"data": 1, "fsdp": 2, "expert": 4},
+    "tensor, context by splash": {"data": 2, "tensor": 2, "context": 2},
+    "rules": {"data": 2, "fsdp": 2, "tensor": 2},
 }
 MORE = {
     "fsdp": {"fsdp": 8},
@@ -91,10 +94,38 @@ def test_a_dimension_is_split_over_the_axes_of_its_rule_where_it_divides():
     )
     assert mesh.spec(("embed", "kv_heads", "head_dim"), (64, 1, 16), table) == P("fsdp", None, None)
     assert mesh.spec(("vocab", "embed"), (33, 64), table) == P(None, "fsdp")
-    assert mesh.spec(("vocab", "embed"), (32, 64), table, whole="fsdp") == P("tensor", None)
+    assert mesh.spec(("vocab", "embed"), (32, 64), table, whole=("fsdp",)) == P("tensor", None)
     assert mesh.spec(("batch", "sequence", None), (8, 3, 5), table) == P(
         ("data", "fsdp"), "context", None
     )
+
+
+def test_rules_by_name_and_by_path():
+    rules = (("vocab", "fsdp+tensor"), ("layers/mlp/*", "-,tensor,fsdp"), ("layers/*/q", "-,-,-,-"))
+    model = dataclasses.replace(MODEL, rules=rules)
+    table = jax.sharding.AbstractMesh((1, 4, 2, 1, 1), mesh.AXES)
+
+    def where(path: str, **more: object) -> P:
+        leaf = decoder.layout(model)[tuple(path.split("/"))]
+        return mesh.param_spec(
+            model, path.split("/"), leaf.axes, (8,) * len(leaf.shape), table, **more
+        )
+
+    assert where("embed") == P(("fsdp", "tensor"), None)
+    assert where("embed", whole=("data", "fsdp")) == P("tensor", None)
+    assert where("layers/mlp/up") == P(None, "tensor", "fsdp")
+    assert where("layers/mlp/up", whole=("data", "fsdp")) == P(None, "tensor", None)
+    assert where("layers/attention/q") == P(None, None, None, None)
+    assert where("layers/attention/k") == P(None, "fsdp", "tensor", None)
+    assert mesh.spec(("vocab",), (4,), table, rules=rules) == P(None)  # 8 do not divide 4
+
+
+def test_slots_and_caches_lie_by_the_rules(reports):
+    """Slots over the batch's axes, heads of keys over tensor."""
+    data, fsdp, tensor = 2, 2, 2
+    slots, length, heads, size = 12, 16, 2, 4
+    shard = [slots // data // fsdp, heads // tensor, length, size]
+    assert reports["tensor, fsdp"]["cache"] == shard
 
 
 def test_no_mesh_axis_is_used_twice():

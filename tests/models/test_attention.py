@@ -1,0 +1,128 @@
+"""The kernels of attention against plain XLA, and that they lower for the platforms they serve."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.export import DisabledSafetyCheck
+
+from models import attention, decoder
+from models.config import DecoderConfig
+
+VISIBLE = np.zeros((2, 200), np.int32)  # not a multiple of the kernel's blocks
+VISIBLE[0, :40], VISIBLE[0, 40:90], VISIBLE[0, 90:150] = 150, 90, 150  # a prompt, two branches
+VISIBLE[1] = 200
+REAL = VISIBLE > 0
+
+
+def _inputs(size: int, value_size: int) -> tuple[jax.Array, ...]:
+    rng = np.random.default_rng(0)
+    shapes = (2, 200, 4, size), (2, 200, 2, size), (2, 200, 2, value_size)
+    return tuple(jnp.asarray(rng.normal(size=s), jnp.float32) for s in shapes)
+
+
+@pytest.mark.parametrize(("value_size", "softcap", "window"), [(16, None, None), (24, 5.0, 30)])
+def test_splash_is_exact_on_trees(value_size, softcap, window):
+    """Shared prompts, grouped queries, uneven sizes, soft-caps, windows; forward and gradient."""
+    inputs, mask = _inputs(16, value_size), attention.tree_mask(jnp.asarray(VISIBLE))
+    if window:
+        index = jnp.arange(200)[None]
+        mask &= attention.near(index, index, window)
+    weights = np.random.default_rng(1).normal(size=(2, 200, 4, value_size)) * REAL[..., None, None]
+
+    def run(kernel):
+        def loss(*qkv):
+            y = attention.attend(*qkv, mask, scale=0.3, softcap=softcap, kernel=kernel)
+            return jnp.sum(y * weights), y
+
+        return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(*inputs)
+
+    (expected, y), (got, ours) = run("xla"), run("splash")
+    assert np.isfinite(ours).all()  # padding too
+    np.testing.assert_allclose(ours[REAL], y[REAL], atol=1e-5)
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(b).max())
+
+
+def test_a_decoder_by_splash():
+    """Alternating windows and a soft-cap: hidden states and gradients of every parameter."""
+    config = DecoderConfig(
+        19, 16, 24, 2, 4, 2, 8, sliding_window=30, local_layers=(True, False), attention_softcap=4.0
+    )
+    params = decoder.init(config, jax.random.key(0))
+    tokens = np.random.default_rng(0).integers(0, 19, VISIBLE.shape).astype(np.int32)
+    positions = np.broadcast_to(np.arange(200, dtype=np.int32), VISIBLE.shape)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def gradient(kernel, params):
+        def loss(params):
+            model = dataclasses.replace(config, attention=kernel)
+            x = decoder.hidden(model, params, tokens, positions, VISIBLE)
+            return jnp.sum(jnp.where(REAL[..., None], x, 0) ** 3)
+
+        return jax.value_and_grad(loss)(params)
+
+    (loss, expected), (ours, got) = gradient("xla", params), gradient("splash", params)
+    assert float(ours) == pytest.approx(float(loss), rel=1e-5)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4 * np.abs(b).max()), got, expected
+    )
+
+
+def _shapes(length: int, size: int = 64, value_size: int = 64, dtype: str = "bfloat16"):
+    shapes = (2, length, 4, size), (2, length, 2, size), (2, length, 2, value_size)
+    return [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+
+
+def test_who_computes_what():
+    ours, cap = attention.choose, 50.0
+    assert ours("tpu", *_shapes(256), cap) == "splash"
+    assert ours("tpu", *_shapes(64), None) == "xla"
+    assert ours("cpu", *_shapes(256), None) == "xla"
+    assert ours("gpu", *_shapes(256), None) == "cudnn"
+    assert ours("gpu", *_shapes(256), cap) == "xla"
+    assert ours("gpu", *_shapes(256, 192, 128), None) == "xla"
+    assert ours("gpu", *_shapes(256, dtype="float32"), None) == "xla"
+    assert ours("gpu", *_shapes(255), None) == "xla"
+
+
+def test_what_a_kernel_cannot_do_is_refused():
+    inputs, mask = _inputs(16, 16), attention.tree_mask(jnp.asarray(VISIBLE))
+    with pytest.raises(ValueError, match=r"attention='cudnn' has no softcap=5\.0; use 'auto'"):
+        attention.attend(*inputs, mask, softcap=5.0, kernel="cudnn")
+    with pytest.raises(ValueError, match="attention='flash': choose auto, xla, cudnn or splash"):
+        attention.attend(*inputs, mask, kernel="flash")
+
+
+def _lowered(attend, platform: str, *checks: DisabledSafetyCheck) -> str:
+    def loss(q, k, v, mask):
+        return jnp.sum(attend(q, k, v, mask, scale=0.1).astype(jnp.float32))
+
+    mask = jax.ShapeDtypeStruct((2, 256, 256), jnp.bool_)
+    gradient = jax.jit(jax.grad(loss, (0, 1, 2)))
+    export = jax.export.export(gradient, platforms=[platform], disabled_checks=checks)
+    return export(*_shapes(256), mask).mlir_module()
+
+
+def test_splash_lowers_for_tpu():
+    """The kernel itself, forward, dQ and dKV, through Mosaic."""
+    assert _lowered(attention.splash, "tpu").count("@tpu_custom_call") == 3
+
+
+def test_cudnn_lowers_for_cuda(monkeypatch):
+    """With a library and a device that are claimed to be there."""
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
+    monkeypatch.setattr(cudnn, "check_compute_capability", lambda _: True)
+    monkeypatch.setattr(cudnn, "is_cuda_compute_capability_equal", lambda _: False)
+    calls = ["__cudnn$fmhaScaleBiasSoftmax", "__cudnn$fmhaScaleBiasSoftmaxBackward"]
+    checks = [DisabledSafetyCheck.custom_call(call) for call in calls]
+    program = _lowered(functools.partial(attention.attend, kernel="cudnn"), "cuda", *checks)
+    assert all(f"@{call}(" in program for call in calls)
