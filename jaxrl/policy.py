@@ -22,6 +22,7 @@ from jaxrl.types import Params
 from models import catalog, decoder, lora
 from models import load as weights
 from models.config import DecoderConfig
+from models.lora import LoraConfig
 
 
 class Policy(NamedTuple):
@@ -81,13 +82,19 @@ def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
         adapters = configs.load(Path(config.model) / "config.json").lora
         with jax.set_mesh(mesh):
             shapes = trainable.abstract(model, adapters)
-        return lora.fold(checkpoint.restore_params(Path(config.model), shapes)[0])
+        params = checkpoint.restore_params(Path(config.model), shapes)[0]
+        return lora.merge(model, *reversed(lora.detach(params)), adapters)
     if config.model == "fresh":
         make = jax.jit(
             functools.partial(decoder.init, model), out_shardings=param_shardings(model, mesh)
         )
         return make(jax.random.fold_in(jax.random.key(config.seed), 0))
-    return weights.load(config.model, shardings=lambda _: param_shardings(model, mesh))[1]
+    # a warm start trains the parameters whole, before they are quantised
+    base = LoraConfig(rank=0) if config.warm_start.steps else config.lora
+    with jax.set_mesh(mesh):
+        shapes = trainable.abstract(model, base, on=False)
+    where = jax.tree.map(lambda s: s.sharding, shapes)
+    return weights.load(config.model, shardings=lambda _: where, quantized=base.kind)[1]
 
 
 def named(model: str) -> Config:

@@ -14,7 +14,7 @@ import jax
 
 from jaxrl import mesh
 from jaxrl.types import Params
-from models import decoder, lora, subset
+from models import decoder, lora, quantize, subset
 from models.config import DecoderConfig
 from models.lora import LoraConfig
 
@@ -66,24 +66,25 @@ def part(model: DecoderConfig, adapters: LoraConfig, patterns: Sequence[str]) ->
 def attach(model: DecoderConfig, params: Params, adapters: LoraConfig, key: jax.Array) -> Params:
     """The parameters with fresh adapters on, laid out on the mesh in use; as they were at rank 0.
 
-    Until the first update they change nothing.
+    Until the first update they change nothing. A base that is to be quantised is, if it is not yet.
     """
     if not adapters.rank:
         return params
     where = jax.tree.map(lambda s: s.sharding, abstract(model, adapters))
-    make = jax.jit(
-        lambda base: lora.attach(model, base, lora.init(key, model, base, adapters), adapters),
-        out_shardings=where,
-        donate_argnums=0,
-    )
-    return make(params)
+
+    def make(base: Params) -> Params:
+        if adapters.kind:
+            base = quantize.quantize(model, base, adapters.kind)
+        return lora.attach(model, base, lora.init(key, model, base, adapters), adapters)
+
+    return jax.jit(make, out_shardings=where, donate_argnums=0)(params)
 
 
-def abstract(model: DecoderConfig, adapters: LoraConfig) -> Any:
-    """Shapes of the parameters, adapters on, each with where it lies on the mesh in use."""
-    the_mesh = jax.sharding.get_mesh()
-    shapes, axes = decoder.abstract(model)
-    if adapters.rank:
+def abstract(model: DecoderConfig, adapters: LoraConfig, *, on: bool = True) -> Any:
+    """Shapes of the parameters, adapters `on`, each with where it lies on the mesh in use."""
+    the_mesh, kind = jax.sharding.get_mesh(), adapters.kind
+    shapes, axes = quantize.abstract(model, kind) if kind else decoder.abstract(model)
+    if adapters.rank and on:
         small, names = lora.abstract(model, adapters)
         shapes = lora.attach(model, shapes, small, adapters)
         axes = lora.attach(model, axes, names, adapters)

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from models.config import DecoderConfig
 from models.decoder import Leaf, Params, layout
+from models.linear import Kind
+from models.stream import Shardings, assemble, places
 
 _OUTSIDE = {"embed": "token_embd", "norm/weight": "output_norm", "head": "output"}
 
@@ -101,8 +102,17 @@ def _to_ours(config: DecoderConfig, path: str, leaf: Leaf, value: np.ndarray) ->
     return value.T.reshape(shape)
 
 
-def load(path: str | Path) -> tuple[DecoderConfig, Params]:
+def load(
+    path: str | Path, *, shardings: Shardings | None = None, quantized: Kind | None = None
+) -> tuple[DecoderConfig, Params]:
     """Config and fp32 parameters of a GGUF file of any quantisation `gguf` can undo.
+
+    Beside the parameters, the host holds one tensor of one layer at a time.
+
+    Args:
+      path: of the file.
+      shardings: where the parameters go; None: the default device.
+      quantized: quantise the matrices of the layers anew, as `quantize.quantize` does.
 
     Raises:
       ValueError: tensors are missing or have no place; the message lists them.
@@ -127,9 +137,15 @@ def load(path: str | Path) -> tuple[DecoderConfig, Params]:
         value = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         return _to_ours(config, ours, leaves[ours], value)
 
+    where = places(config, shardings)
     flat = {
-        ours: np.stack([read(ours, n) for n in group]) if leaves[ours].batch else read(ours, *group)
-        for ours, group in names.items()
+        path: assemble(
+            leaf,
+            (read("/".join(path), name) for name in names["/".join(path)]),
+            where[path],
+            "float32",
+            quantized,
+        )
+        for path, leaf in layout(config).items()
     }
-    arrays = {ours: jnp.asarray(value, jnp.float32) for ours, value in flat.items()}
-    return config, nnx.traversals.unflatten_mapping(arrays, sep="/")
+    return config, nnx.traversals.unflatten_mapping(flat)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors
@@ -24,9 +22,8 @@ from models import hf_config
 from models.config import DecoderConfig
 from models.decoder import STACKS, Leaf, Params, layout
 from models.families import LAYER, OUTSIDE, ROUTED, Family
-
-Shardings = Callable[[DecoderConfig], Any]
-"""From a config to a pytree of shardings like the parameters, or one sharding for all."""
+from models.linear import Kind
+from models.stream import Shardings, assemble, places
 
 _INDEX = "model.safetensors.index.json"
 
@@ -91,17 +88,20 @@ def load(
     *,
     shardings: Shardings | None = None,
     dtype: str = "float32",
+    quantized: Kind | None = None,
     classifier: bool = False,
     family: Family | None = None,
 ) -> tuple[DecoderConfig, Params]:
     """Config and parameters, each layer put where it belongs as soon as it is read.
 
-    Beside the parameters, the host holds one tensor of one layer at a time (one layer's experts).
+    Beside the parameters, the host holds one tensor of one layer at a time (one layer's experts),
+    also where they are quantised on the way.
 
     Args:
       directory: config.json and safetensors files, in one piece or sharded.
       shardings: where the parameters go; None: the default device.
       dtype: of the parameters.
+      quantized: quantise the matrices of the layers, as `quantize.quantize` does.
       classifier: the files hold a `score` in place of the output head; see `reward.load`.
       family: a record of your own; None: looked up by `model_type`.
 
@@ -117,18 +117,13 @@ def load(
         config = dataclasses.replace(config, tie_embeddings=True)
         family = dataclasses.replace(family, ignored=(*family.ignored, r"^score\."))
     plan = pieces(config, family)
-    where = shardings(config) if shardings else None
-    if where is None or isinstance(where, jax.sharding.Sharding):
-        where = dict.fromkeys(layout(config), where)
-    else:
-        where = nnx.traversals.flatten_mapping(where)
-    flat = {}
+    where, flat = places(config, shardings), {}
     with contextlib.ExitStack() as stack:
         tensors = _open(directory, stack)
         _check(config, family, plan, tensors)
         for path, leaf in layout(config).items():
             parts = [piece for piece in plan if piece.path == "/".join(path)]
-            flat[path] = _assemble(leaf, parts, tensors, where[path], dtype)
+            flat[path] = assemble(leaf, _read(leaf, parts, tensors), where[path], dtype, quantized)
     return config, nnx.traversals.unflatten_mapping(flat)
 
 
@@ -193,34 +188,18 @@ def _check(
         )
 
 
-def _assemble(
-    leaf: Leaf,
-    parts: list[Piece],
-    tensors: dict[str, Any],
-    sharding: jax.sharding.Sharding | None,
-    dtype: str,
-) -> jax.Array:
+def _read(leaf: Leaf, parts: list[Piece], tensors: dict[str, Any]) -> Iterator[np.ndarray]:
+    """The parameter, or its layers one by one."""
     shape = leaf.shape[leaf.batch :]
 
-    def read(part: Piece) -> np.ndarray:
+    def matrix(part: Piece) -> np.ndarray:
         value = tensors[part.tensor][part.rows]
-        return (value.T if leaf.inputs else value).reshape(shape).astype(jnp.dtype(dtype))
+        return (value.T if leaf.inputs else value).reshape(shape)
 
     if not leaf.batch:
-        value = read(parts[0])
-        if sharding is None:
-            return jax.device_put(value)
-        # Not device_put: where there are several processes, it compares the whole array in all.
-        return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
-    make = functools.partial(jnp.zeros, leaf.shape, jnp.dtype(dtype))
-    whole = jax.jit(make, out_shardings=sharding)()
-    put = jax.jit(
-        lambda whole, layer, row: whole.at[row].set(layer), donate_argnums=0, out_shardings=sharding
-    )
-    for row, group in itertools.groupby(parts, key=lambda part: part.at[0]):
-        layer = np.stack([read(part) for part in group]).reshape(leaf.shape[1:])
-        whole = put(whole, layer, row)
-    return whole
+        yield matrix(parts[0])
+    for _, layer in itertools.groupby(parts, key=lambda part: part.at[:1]) if leaf.batch else ():
+        yield np.stack([matrix(part) for part in layer]).reshape(leaf.shape[1:])
 
 
 def save(

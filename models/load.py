@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import gguf as gguf_files
-import jax
 
 from models import catalog, gguf, huggingface
 from models.config import DecoderConfig
 from models.decoder import Params
+from models.linear import Kind
+from models.stream import Shardings
 
 
 def read_config(name_or_path: str) -> DecoderConfig:
@@ -21,19 +22,18 @@ def read_config(name_or_path: str) -> DecoderConfig:
 
 
 def load(
-    name_or_path: str, *, shardings: huggingface.Shardings | None = None
+    name_or_path: str, *, shardings: Shardings | None = None, quantized: Kind | None = None
 ) -> tuple[DecoderConfig, Params]:
     """Config and fp32 parameters of a model.
 
     Args:
       name_or_path: a key of `catalog.PACKAGED`, a GGUF file, or a Hugging Face directory.
       shardings: from the config to where the parameters go; None: the default device.
+      quantized: quantise the matrices of the layers as they are read.
     """
     path = _checked(name_or_path)
-    if path.is_dir():
-        return huggingface.load(path, shardings=shardings)
-    config, params = gguf.load(path)
-    return config, jax.device_put(params, shardings(config)) if shardings else params
+    read = huggingface.load if path.is_dir() else gguf.load
+    return read(path, shardings=shardings, quantized=quantized)
 
 
 def _checked(name_or_path: str) -> Path:

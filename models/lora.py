@@ -15,7 +15,7 @@ import fnmatch
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from flax import nnx
 from models import linear
 from models.config import DecoderConfig
 from models.decoder import Leaf, Params, layout
-from models.linear import Adapted
+from models.linear import Adapted, Kind
 
 Adapters = dict[str, Any]
 """A nested dict like the parameters, with a dict of `a`, `b` and, for DoRA, `magnitude` in place of
@@ -49,12 +49,21 @@ class LoraConfig:
     """rsLoRA (Kalajdzievski 2023): scale by alpha / sqrt(rank)."""
     dora: bool = False
     """DoRA (Liu et al. 2024): train the norm of each output's weights apart from the direction."""
+    base: Literal["plain", "int8", "nf4"] = "plain"
+    """QLoRA (Dettmers et al. 2023): what a training run holds the matrices of the layers in."""
 
     def __post_init__(self) -> None:
         if self.rank < 0:
             raise ValueError(f"rank={self.rank}: must be 1 or more, or 0 for no adapters")
+        if self.base != "plain" and not self.rank:
+            raise ValueError(f"base={self.base!r} without adapters trains nothing; give it a rank")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout}: must be at least 0 and below 1")
+
+    @property
+    def kind(self) -> Kind | None:
+        """What the base is quantised to, if at all."""
+        return None if self.base == "plain" else self.base
 
     @property
     def scale(self) -> float:

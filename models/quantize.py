@@ -12,6 +12,7 @@ from flax import nnx
 
 from models.config import DecoderConfig
 from models.decoder import Leaf, Params, layout
+from models.decoder import abstract as decoder_abstract
 from models.linear import NF4, Kind, Quantized
 
 BLOCK = 64
@@ -27,7 +28,7 @@ def quantize(config: DecoderConfig, params: Params, kind: Kind) -> Params:
 
     Args:
       config: the decoder's shape.
-      params: as from `decoder.init`.
+      params: as from `decoder.init`; what is quantised already stays as it is.
       kind: "int8" or "nf4".
 
     Raises:
@@ -35,13 +36,32 @@ def quantize(config: DecoderConfig, params: Params, kind: Kind) -> Params:
     """
     flat = nnx.traversals.flatten_mapping(params)
     for path, leaf in layout(config).items():
-        if leaf.inputs and path[-1] != "router":
-            flat[path] = _quantize(flat[path], leaf, kind)
+        if applies(leaf) and not isinstance(flat[path], Quantized):
+            flat[path] = one(flat[path], leaf, kind)
     return nnx.traversals.unflatten_mapping(flat)
 
 
+def applies(leaf: Leaf) -> bool:
+    """Whether a parameter is quantised: the matrices of layers are, but for routers."""
+    return leaf.inputs > 0 and leaf.axes[-1] != "expert"
+
+
+def abstract(config: DecoderConfig, kind: Kind) -> tuple[Params, Params]:
+    """Shapes of the quantised parameters and, leaf by leaf, their logical axis names."""
+    shapes, axes = decoder_abstract(config)
+    shapes = jax.eval_shape(functools.partial(quantize, config, kind=kind), shapes)
+    flat, axes = (nnx.traversals.flatten_mapping(tree) for tree in (shapes, axes))
+    for path, leaf in layout(config).items():
+        if applies(leaf):
+            # all inputs are one axis, which the first of them names
+            names = leaf.axes[: leaf.batch + 1] + leaf.axes[leaf.batch + leaf.inputs :]
+            axes[path] = flat[path].replace(codes=names, scales=names)
+    return shapes, nnx.traversals.unflatten_mapping(axes)
+
+
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def _quantize(weight: jax.Array, leaf: Leaf, kind: Kind) -> Quantized:
+def one(weight: jax.Array, leaf: Leaf, kind: Kind) -> Quantized:
+    """One matrix, or a stack of them, quantised."""
     batch, inputs = weight.shape[: leaf.batch], weight.shape[leaf.batch : leaf.batch + leaf.inputs]
     outputs = weight.shape[leaf.batch + leaf.inputs :]
     size = math.prod(inputs)

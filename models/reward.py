@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from models import huggingface
 from models.config import DecoderConfig
 from models.decoder import Params
+from models.stream import Shardings
 
 
 def init(hidden_size: int, labels: int = 1) -> Params:
@@ -33,7 +34,7 @@ def score(params: Params, hidden: jax.Array, last: jax.Array) -> jax.Array:
 
 
 def load(
-    directory: str | Path, *, shardings: huggingface.Shardings | None = None
+    directory: str | Path, *, shardings: Shardings | None = None
 ) -> tuple[DecoderConfig, Params, Params]:
     """Config, decoder and head of a Hugging Face `...ForSequenceClassification` directory.
 

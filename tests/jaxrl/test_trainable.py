@@ -15,7 +15,7 @@ from jaxrl.mesh import MeshConfig
 from jaxrl.objective import ObjectiveConfig
 from jaxrl.packing import PackingConfig, pack
 from jaxrl.train_step import init_state, make_score, make_update
-from models import decoder, lora
+from models import decoder, linear, lora
 from models.lora import LoraConfig
 from tests.jaxrl.batches import MODEL, batch
 
@@ -24,9 +24,9 @@ OPTIMIZER = optax.adamw(1e-2)
 
 
 @functools.cache
-def trained(rank: int, patterns: tuple[str, ...]):
+def trained(rank: int, patterns: tuple[str, ...], base: str = "plain"):
     """Parameters before, and the state after two updates."""
-    adapters = LoraConfig(rank=rank)
+    adapters = LoraConfig(rank=rank, base=base)
     part = trainable.part(MODEL, adapters, patterns)
     with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
         params = decoder.init(MODEL, jax.random.key(0))
@@ -54,8 +54,11 @@ def trained(rank: int, patterns: tuple[str, ...]):
     return before, state
 
 
-def test_adapters_change_and_their_base_does_not():
-    before, state = trained(4, ())
+@pytest.mark.parametrize("base", ["plain", "nf4"])
+def test_adapters_change_and_their_base_does_not(base):
+    before, state = trained(4, (), base)
+    up = state.params["layers"]["mlp"]["up"].base
+    assert isinstance(up, linear.Quantized) == (base == "nf4")
     adapters, base = lora.detach(state.params)
     jax.tree.map(np.testing.assert_array_equal, base, lora.detach(before)[1])
     moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), adapters, lora.detach(before)[0])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import shutil
+import subprocess
+import sys
 import tracemalloc
 
 import jax
@@ -13,7 +16,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from safetensors import numpy as files
 
-from models import decoder, hf_config, huggingface, load
+from models import decoder, hf_config, huggingface, load, quantize
 from models.config import DecoderConfig, RopeScaling
 from tests.models import tiny
 
@@ -110,6 +113,33 @@ def test_the_host_holds_one_layer_at_a_time(tmp_path):
         tracemalloc.stop()
     assert model > 24 * matrix
     assert peak < 6 * matrix
+
+
+@pytest.mark.parametrize("kind", ["int8", "nf4"])
+def test_quantised_while_loaded(saved, kind):
+    directory, params = saved
+    got = huggingface.load(directory, quantized=kind)[1]
+    jax.tree.map(np.testing.assert_array_equal, got, quantize.quantize(CONFIG, params, kind))
+
+
+def test_quantised_as_loaded_the_host_never_holds_the_model(tmp_path):
+    """Sixteen layers more add to the peak what they take quantised, in processes of their own."""
+    wide = dataclasses.replace(CONFIG, hidden_size=256, intermediate_size=4096)
+    peaks, sizes = [], []
+    for depth in (8, 24):
+        config = dataclasses.replace(wide, num_layers=depth)
+        params, path = decoder.init(config, jax.random.key(0)), tmp_path / str(depth)
+        huggingface.save(path, config, params)
+        small = jax.eval_shape(functools.partial(quantize.quantize, config, kind="nf4"), params)
+        sizes.append(
+            [sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(t)) for t in (params, small)]
+        )
+        command = [sys.executable, "-m", "tests.models.peak_memory", str(path), "nf4"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300)
+        peaks.append(int(done.stdout))
+    (model, small), more = np.subtract(sizes[1], sizes[0]), peaks[1] - peaks[0]
+    assert small < model / 6
+    assert more < 1.5 * small < model / 4
 
 
 def _edit(directory, change):

@@ -1,0 +1,66 @@
+"""Parameters put together a layer at a time, each where it belongs as soon as it is read."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models import quantize
+from models.config import DecoderConfig
+from models.decoder import Leaf, layout
+from models.linear import Kind, Weight
+
+Shardings = Callable[[DecoderConfig], Any]
+"""From a config to a pytree of shardings like the parameters, or one sharding for all."""
+
+
+def places(config: DecoderConfig, shardings: Shardings | None) -> dict[tuple[str, ...], Any]:
+    """Where each parameter goes, by its path; None is the default device."""
+    where = shardings(config) if shardings else None
+    if where is None or isinstance(where, jax.sharding.Sharding):
+        return dict.fromkeys(layout(config), where)
+    return {
+        path: functools.reduce(lambda part, key: part[key], path, where) for path in layout(config)
+    }
+
+
+def assemble(
+    leaf: Leaf, layers: Iterable[np.ndarray], where: Any, dtype: str, kind: Kind | None
+) -> Weight:
+    """One parameter from its layers.
+
+    The host holds one layer of it at a time; where it is quantised, so does the device in full.
+
+    Args:
+      leaf: the parameter.
+      layers: each of shape `leaf.shape[1:]`; of a parameter that is not stacked, itself alone.
+      where: sharding, or shardings like the result; None for the default device.
+      dtype: of what is not quantised.
+      kind: quantise the matrices of the layers to this; None: nothing.
+    """
+    layers = (np.asarray(layer, jnp.dtype(dtype)) for layer in layers)
+    if not leaf.batch:
+        return jax.device_put(next(layers), where)
+    depth, one = leaf.shape[0], leaf._replace(shape=leaf.shape[1:], batch=leaf.batch - 1)
+
+    def finish(layer: jax.Array) -> Weight:
+        return quantize.one(layer, one, kind) if kind and quantize.applies(leaf) else layer
+
+    def start() -> Weight:
+        rows = jax.eval_shape(finish, jax.ShapeDtypeStruct(one.shape, jnp.dtype(dtype)))
+        return jax.tree.map(lambda row: jnp.zeros((depth, *row.shape), row.dtype), rows)
+
+    def put(whole: Weight, layer: jax.Array, row: int) -> Weight:
+        return jax.tree.map(lambda a, b: a.at[row].set(b), whole, finish(layer))
+
+    put = jax.jit(put, donate_argnums=0, out_shardings=where)
+    whole = jax.jit(start, out_shardings=where)()
+    for row, layer in enumerate(layers):
+        # a layer in flight is host memory: without the wait, all of them would be
+        whole = jax.block_until_ready(put(whole, layer, row))
+    return whole
