@@ -53,10 +53,10 @@ def abstract_state(
     shapes = jax.eval_shape(lambda p: _first(p, optimize, part, critic), params)
     everywhere = mesh.replicated(jax.sharding.get_mesh())
     flat = jax.tree_util.tree_leaves_with_path((params, part.split(params)[0]))
-    lies = {tuple(k.key for k in path[1:]): leaf for path, leaf in flat}
+    lies = {_names(path[1:]): leaf for path, leaf in flat}
 
     def place(path: tuple[Any, ...], shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        names = tuple(k.key for k in path if isinstance(k, jax.tree_util.DictKey))
+        names = _names(path)
         like = next((lies[names[i:]] for i in range(len(names)) if names[i:] in lies), None)
         # a factored moment has fewer axes than its parameter, and is small
         where = like.sharding if like and like.shape == shape.shape else everywhere
@@ -64,6 +64,11 @@ def abstract_state(
 
     rest = jax.tree_util.tree_map_with_path(place, shapes.replace(params=None))
     return rest.replace(params=params)
+
+
+def _names(path: tuple[Any, ...]) -> tuple[str, ...]:
+    """Keys and fields of a path: the parts of an adapter are named alike on and off."""
+    return tuple(jax.tree_util.keystr((step,), simple=True) for step in path)
 
 
 def shardings(like: Any) -> Any:

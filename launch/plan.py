@@ -1,8 +1,9 @@
-"""What a run would take on a mesh, without its hardware: where parameters lie, and bytes a device.
+"""What a run would take on a mesh, without its hardware: bytes a device, and time at best.
 
-The mesh is made of virtual CPU devices, so the figures of where arrays lie are exact, and so are
-the collectives of the compiled step; its temporary memory is what XLA's CPU backend would take,
-which fuses less than that of an accelerator: an upper bound.
+The mesh is made of virtual CPU devices, so the figures of where arrays lie are exact. Temporary
+memory and collectives of the compiled step are those of XLA's CPU backend: an upper bound, as it
+fuses less, scatters no gradients (it reduces them whole) and, unless `--attention splash` emulates
+the kernel of TPUs, holds the scores of attention.
 """
 
 from __future__ import annotations
@@ -12,10 +13,8 @@ import dataclasses
 import functools
 import math
 import os
-import re
-from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -25,16 +24,15 @@ from jaxrl.buckets import round_up
 from jaxrl.config import Config
 from jaxrl.train_step import make_update
 from jaxrl.types import Completion, Packed, Request, TrainState, Trajectory
-from launch import flags, recipes
+from launch import flags, recipes, roofline
 from launch.cli import REFUSALS, refused
-from models import decoder
+from launch.roofline import CHIPS, Chip
+from launch.shapes import SHAPES
+from models import decoder, hf_config
+from models.config import DecoderConfig
 
-HBM = {"v5e": 16, "v5p": 95, "v6e": 32, "a100": 80, "h100": 80, "h200": 141}
-"""GiB of memory of a device."""
-_COLLECTIVE = re.compile(
-    r"= (.*?) (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
-)
-_LARGE = 64 << 20
+_LARGE = 64  # MiB
+_TPUS = ("v4", "v5e", "v5p", "v6e")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +40,16 @@ class PlanConfig:
     """What is planned for."""
 
     chip: str = "v5p"
-    """Kind of device: v5e, v5p, v6e, a100, h100 or h200."""
+    """Kind of device, a key of `roofline.CHIPS`."""
     compile: bool = False
     """Compile the train step for its memory and collectives; minutes for a large model."""
 
 
 def main(argv: list[str]) -> int:
-    """`jaxrl plan [RECIPE] [--chip v5p] [--compile] [flags of train]`."""
+    """`jaxrl plan [RECIPE] [--chip v5p] [--compile] [flags of train]`.
+
+    `--model` also takes the names of `launch.shapes`, which have no weights.
+    """
     name, rest = flags.recipe(argv)
     parser = argparse.ArgumentParser(prog="jaxrl plan", add_help=False, allow_abbrev=False)
     parser.add_argument("--chip", default=PlanConfig.chip)
@@ -70,22 +71,58 @@ def show(config: Config, settings: PlanConfig = PlanConfig()) -> None:
     Raises:
       ValueError: an unknown chip, or a config that cannot work.
     """
-    if settings.chip not in HBM:
-        raise ValueError(f"chip={settings.chip!r} is unknown; choose one of {', '.join(HBM)}")
-    sizes = dataclasses.asdict(config.mesh)
-    count = math.prod(max(1, n) for n in sizes.values())
+    if settings.chip not in CHIPS:
+        raise ValueError(f"chip={settings.chip!r} is unknown; choose one of {', '.join(CHIPS)}")
+    count = math.prod(max(1, getattr(config.mesh, axis)) for axis in mesh.AXES)
     given = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{given} --xla_force_host_platform_device_count={count}"
+    # optimising code that never runs would take hours
+    os.environ["XLA_FLAGS"] = (
+        f"{given} --xla_force_host_platform_device_count={count} "
+        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    )
     jax.config.update("jax_platforms", "cpu")
     the_mesh = mesh.make(config.mesh, jax.devices()[:count])
     with jax.set_mesh(the_mesh):
         for line in lines(config, settings):
-            print(line)
+            print(line, flush=True)
+
+
+def describe(config: Config) -> DecoderConfig:
+    """The decoder of a config; of a published shape, that one."""
+    if config.model not in SHAPES:
+        return policy.describe(config)[0]
+    model = hf_config.read(SHAPES[config.model])
+    mesh.check(config.mesh.rules, model)
+    rules = tuple(config.mesh.rules.items())
+    computed = {"dtype": config.compute_dtype, "attention": config.attention}
+    return dataclasses.replace(model, **computed, rules=rules)
+
+
+class Batch(NamedTuple):
+    """One update's input, sequences as long as the budgets allow."""
+
+    trajectory: Trajectory
+    packed: Packed
+
+    @property
+    def row(self) -> int:
+        """Length of a row."""
+        return self.packed.tokens.shape[-1]
+
+    @property
+    def micro_batches(self) -> int:
+        """Forward and backward passes of an update."""
+        return int(self.packed.micro_batches)
+
+    @property
+    def micro_tokens(self) -> int:
+        """Tokens of one of them, on all devices."""
+        return self.packed.tokens.shape[1] * self.row
 
 
 def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     """The plan, on the mesh in use."""
-    the_mesh, (model, _) = jax.sharding.get_mesh(), policy.describe(config)
+    the_mesh, model, chip = jax.sharding.get_mesh(), describe(config), CHIPS[settings.chip]
     optimize = optimizer.make(config.optimizer, config.steps, model)
     part = trainable.part(model, config.lora, config.train)
     state = placement.abstract_state(model, optimize, config.lora, part)
@@ -96,30 +133,115 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         where = str(tuple(leaf.sharding.spec))
         yield f"{name:<40} {leaf.shape!s:<24} {where:<32} {_mib(leaf):.1f}"
-        if the_mesh.size > 1 and leaf.sharding.is_fully_replicated and leaf.nbytes > _LARGE:
-            yield f"  warning: {name} is whole on every device; no axis of it divides"
+    yield from (f"warning: {line}" for line in warnings(config, model, the_mesh, state.params))
+    batch, shards = _batch(config), mesh.batch_shards(the_mesh)
+    local = batch.micro_tokens / shards / the_mesh.shape["context"]
+    scores = model.attention in ("auto", "xla") and settings.chip not in _TPUS
+    width = roofline.saved(model, config.remat, batch.row, scores)
+    width *= np.dtype(model.dtype).itemsize / the_mesh.shape["tensor"]
+    state_mib, cache = _sum(state), _cache(model, config, the_mesh)
+    copy = _copy(state.params, model.dtype)
     total = {
         "parameters": _sum(state.params),
-        "gradients": _sum(part.split(state.params)[0]),
         "optimizer": _sum(state.opt_state),
-        "KV cache": _cache(config, model) / mesh.batch_shards(the_mesh),
+        "gradients": _sum(part.split(state.params)[0]),
+        "activations": local * width / 2**20,
+        "sampler's copy": copy,
+        "KV cache": cache,
     }
     for name, mib in total.items():
-        yield f"{name:<20} {mib:12.1f} MiB a device"
+        about = " (estimate)" if name == "activations" else ""
+        yield f"{name:<20} {mib:12.1f} MiB a device{about}"
+    training = state_mib + total["gradients"] + total["activations"]
+    wire = 0.0
     if settings.compile:
-        compiled = step(config, model, state)
+        compiled = step(config, model, state, batch)
         memory = compiled.memory_analysis()
-        total["temporary"] = memory.temp_size_in_bytes / 2**20
-        yield f"{'temporary':<20} {total['temporary']:12.1f} MiB a device (XLA on CPU)"
-        for (kind, shape), times in sorted(collectives(compiled.as_text()).items()):
-            yield f"  {times} x {kind} of {shape}"
-    gib, room = sum(total.values()) / 1024, HBM[settings.chip]
+        training = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
+        yield f"{'train step, compiled':<20} {training:12.1f} MiB a device (XLA on CPU)"
+        found = roofline.collectives(compiled.as_text(), batch.micro_batches)
+        wire = sum(c.times * c.bytes for c in found)
+        for c in found:
+            yield f"  {c.times} x {c.kind} of {c.shape}, {c.bytes / 2**20:.2f} MiB each"
+        yield f"{'sent in an update':<20} {wire / 2**20:12.1f} MiB a device"
+    yield from _times(config, model, chip, batch, state, wire, cache, settings.compile)
+    gib, room = max(training, state_mib + copy + cache) / 1024, chip.hbm / 2**30
     fits = "fits" if gib < room else "does not fit"
-    yield f"{gib:.2f} GiB of {room} GiB of a {settings.chip}: {fits}"
+    yield f"{gib:.2f} GiB of {room:.0f} GiB of a {settings.chip}: {fits}"
 
 
-def step(config: Config, model: decoder.DecoderConfig, state: TrainState) -> Any:
-    """The compiled train step of a batch whose sequences are as long as the budgets allow."""
+def warnings(
+    config: Config, model: DecoderConfig, the_mesh: jax.sharding.Mesh, params: Any
+) -> Iterator[str]:
+    """What of the mesh does less than one may think."""
+    used: set[str] = set()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        used |= {
+            a
+            for entry in leaf.sharding.spec
+            for a in ((entry,) if isinstance(entry, str) else entry or ())
+        }
+        if the_mesh.size > 1 and leaf.sharding.is_fully_replicated and _mib(leaf) > _LARGE:
+            yield f"{name} is whole on every device; no axis of it divides"
+    for axis in ("fsdp", "tensor", "expert"):
+        if the_mesh.shape[axis] > 1 and axis not in used:
+            yield f"mesh.{axis}={the_mesh.shape[axis]} splits no parameter"
+    sizes = {
+        "heads": model.num_heads,
+        "kv_heads": model.num_kv_heads,
+        "mlp": model.intermediate_size,
+        "vocab": model.vocab_size,
+        "embed": model.hidden_size,
+    }
+    for name, size in sizes.items():
+        split = mesh.spec((name,), (size,), the_mesh, rules=model.rules)
+        over = mesh.RULES[name]
+        ways = math.prod(the_mesh.shape[axis] for axis in over)
+        if split == jax.P(None) and ways > 1:
+            yield f"{name}={size} does not divide by {'*'.join(over)}={ways} and stays whole"
+    shards = mesh.batch_shards(the_mesh)
+    if config.sampler.slots % shards:
+        slots = f"sampler.slots={config.sampler.slots}"
+        yield f"{slots} do not divide by data*fsdp={shards}, and caches stay whole"
+
+
+def _times(
+    config: Config,
+    model: DecoderConfig,
+    chip: Chip,
+    batch: Batch,
+    state: TrainState,
+    wire: float,
+    cache: float,
+    compiled: bool,
+) -> Iterator[str]:
+    devices = jax.sharding.get_mesh()
+    size, rollout = devices.size, config.rollout
+    tokens = batch.micro_batches * batch.micro_tokens
+    flops = roofline.train_flops(model, tokens, batch.row, config.remat) / size
+    gathered = _copy(state.params, model.dtype) * devices.shape["fsdp"]
+    memory = (2 * _sum(state) + 3 * batch.micro_batches * gathered) * 2**20
+    train, bound = roofline.seconds(chip, flops, memory, wire)
+    mfu = roofline.train_flops(model, tokens, batch.row, "none") / size / chip.flops / train
+    known = "" if compiled else "; --compile adds what wires take"
+    yield (
+        f"an update of {tokens} tokens takes {train:.2f} s at best, bound by {bound} "
+        f"(MFU {mfu:.0%}){known}"
+    )
+    requests, slots = rollout.prompts * rollout.group_size, config.sampler.slots
+    steps = roofline.decode_steps(requests, slots, rollout.max_new_tokens)
+    copy, own = gathered * 2**20, _copy(state.params, model.dtype) * 2**20
+    flops = 2 * roofline.active(model) * slots / size
+    # caches are half full on average; weights split over fsdp are gathered for every token
+    each, bound = roofline.seconds(chip, flops, copy + cache * 2**19, copy - own)
+    yield (
+        f"{requests} completions of {rollout.max_new_tokens} tokens take {steps * each:.2f} s at "
+        f"best, bound by {bound}"
+    )
+
+
+def _batch(config: Config) -> Batch:
     rollout = config.rollout
     prompt = (1,) * rollout.max_prompt_tokens
     zeros = np.zeros(rollout.max_new_tokens, np.float32)
@@ -135,33 +257,29 @@ def step(config: Config, model: decoder.DecoderConfig, state: TrainState) -> Any
         list(np.repeat(np.arange(groups), rollout.group_size)),
         length=round_up(len(prompt) + len(zeros), config.packing.bucket),
     )
+    shards = mesh.batch_shards(jax.sharding.get_mesh())
+    return Batch(batch, packing.pack(batch, config.packing, row_multiple=shards)[0])
+
+
+def step(config: Config, model: DecoderConfig, state: TrainState, batch: Batch) -> Any:
+    """The compiled train step."""
     the_mesh = jax.sharding.get_mesh()
-    packed, _ = packing.pack(batch, config.packing, row_multiple=mesh.batch_shards(the_mesh))
     everywhere, rows = mesh.replicated(the_mesh), mesh.rows(the_mesh)
     where = Packed(rows, rows, rows, rows, rows, everywhere, everywhere)
     update = make_update(
         model,
         config.objective,
         optimizer.make(config.optimizer, config.steps, model),
-        temperature=rollout.temperature,
-        max_new_tokens=rollout.max_new_tokens,
+        temperature=config.rollout.temperature,
+        max_new_tokens=config.rollout.max_new_tokens,
         remat=config.remat,
         part=trainable.part(model, config.lora, config.train),
     )
     place = functools.partial(_shape, everywhere)
-    shapes: Trajectory = jax.tree.map(place, batch)
+    shapes: Trajectory = jax.tree.map(place, batch.trajectory)
     ref_logp = shapes.behavior_logp if config.objective.kl_coef else None
-    packed = jax.tree.map(_shape, where, packed)
+    packed = jax.tree.map(_shape, where, batch.packed)
     return update.lower(state, shapes, packed, ref_logp).compile()
-
-
-def collectives(program: str) -> Counter[tuple[str, str]]:
-    """How often a compiled program has a collective of a kind and shape; once for each loop."""
-    return Counter(
-        (kind, shape)
-        for shapes, kind in _COLLECTIVE.findall(program)
-        for shape in re.findall(r"\w+\[[\d,]*\]", shapes)
-    )
 
 
 def _shape(where: Any, a: Any) -> jax.ShapeDtypeStruct:
@@ -176,7 +294,25 @@ def _sum(tree: Any) -> float:
     return sum(_mib(leaf) for leaf in jax.tree.leaves(tree))
 
 
-def _cache(config: Config, model: decoder.DecoderConfig) -> float:
+def _copy(params: Any, dtype: str) -> float:
+    """MiB a device of the parameters as the sampler reads them."""
+    return sum(
+        _mib(leaf) * np.dtype(dtype).itemsize / leaf.dtype.itemsize
+        if np.issubdtype(leaf.dtype, np.floating)
+        else _mib(leaf)
+        for leaf in jax.tree.leaves(params)
+    )
+
+
+def _cache(model: DecoderConfig, config: Config, the_mesh: jax.sharding.Mesh) -> float:
+    """MiB a device of the sampler's caches."""
     length = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
-    cache = jax.eval_shape(lambda: decoder.empty_cache(model, config.sampler.slots, length))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache)) / 2**20
+    layer = jax.eval_shape(lambda: decoder.empty_cache(model, config.sampler.slots, length)[0])
+    axes = decoder.cache_axes(model)
+
+    def mib(leaf: jax.ShapeDtypeStruct, names: tuple[str | None, ...]) -> float:
+        spec = mesh.spec(names, leaf.shape, the_mesh, rules=model.rules)
+        where = jax.NamedSharding(the_mesh, spec)
+        return _mib(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where))
+
+    return model.num_layers * sum(jax.tree.leaves(jax.tree.map(mib, layer, axes)))

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 import jax
+import numpy as np
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from jaxrl import mesh
 from jaxrl.config import Config, FreshModel
 from jaxrl.mesh import MeshConfig
-from launch import plan
+from launch import plan, roofline
 from launch.plan import PlanConfig
+from launch.roofline import Chip
+from models import decoder
+from models.config import DecoderConfig, Experts
 
 CONFIG = Config(fresh=FreshModel(64, 128, 2, 4, 2, 16), task_args={"digits": 1})
 
@@ -28,20 +37,81 @@ def test_bytes_of_a_small_model_on_one_device():
     assert lines[-1].endswith("of a v5p: fits")
 
 
-def test_collectives_are_read_from_a_program():
+def test_collectives_are_counted_as_often_as_loops_run():
     program = """
-      %all-gather.1 = f32[16,64]{1,0} all-gather(%p), dimensions={0}
-      %all-reduce.2 = (f32[8]{0}, bf16[4,4]{1,0}) all-reduce(%a, %b), to_apply=%add
-      %all-reduce.3 = f32[8]{0} all-reduce-start(%a), to_apply=%add
-      %fusion.4 = f32[8]{0} fusion(%all-reduce.3)
-    """
-    assert plan.collectives(program) == {
-        ("all-gather", "f32[16,64]"): 1,
-        ("all-reduce", "f32[8]"): 2,
-        ("all-reduce", "bf16[4,4]"): 1,
+%layer (p: f32[8]) -> f32[8] {
+  %all-gather.1 = f32[16,64]{1,0} all-gather(%p), replica_groups=[2,4]<=[8], dimensions={0}
+}
+%micro (p: f32[8]) -> f32[8] {
+  %while.1 = f32[8]{0} while(%p), body=%layer, backend_config={"known_trip_count":{"n":"3"}}
+  %all-reduce.2 = (f32[8]{0}, bf16[4,4]{1,0}) all-reduce(%a, %b), replica_groups={{0,1},{2,3}}
+}
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %while.2 = f32[8]{0} while(%p), condition=%c, body=%micro
+  %reduce-scatter.1 = f32[8]{0} reduce-scatter(%a), replica_groups={{0,1,2,3}}, to_apply=%add
+  %fusion.4 = f32[8]{0} fusion(%all-reduce.3), kind=kLoop, calls=%fused
+}
+"""
+    assert roofline.collectives(program, unknown=5) == [
+        ("all-gather", "f32[16,64]", 15, 16 * 64 * 4 * 3 / 4),
+        ("all-reduce", "bf16[4,4]", 5, 32),
+        ("all-reduce", "f32[8]", 5, 32),
+        ("reduce-scatter", "f32[8]", 1, 96),
+    ]
+
+
+def test_arithmetic_of_an_update_counted_by_hand():
+    dense = DecoderConfig(10, 4, 6, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=2)
+    layer = 4 * (2 + 1 + 1) * 2 + 2 * 2 * 4 + 3 * 4 * 6
+    assert roofline.active(dense) == 10 * 4 + 2 * layer
+    # a token sees half the row on average: two products of half the row by heads by their size
+    attention = 2 * 2 * (8 / 2) * 2 * 2 * 2
+    tokens = 3 * 8
+    expected = tokens * 3 * (2 * roofline.active(dense) + attention)
+    assert roofline.train_flops(dense, tokens, 8, "none") == expected
+    routed = dataclasses.replace(dense, experts=Experts(num_experts=8, per_token=2, size=6))
+    more = 2 * (4 * 8 + 3 * 4 * 6)  # a router, and another expert, in each layer
+    assert roofline.active(routed) == roofline.active(dense) + more
+
+
+def test_a_step_takes_what_its_scarcest_resource_takes():
+    chip = Chip(hbm=1, flops=10, bandwidth=5, wire=2)
+    assert roofline.seconds(chip, 20, 5, 2) == (2, "arithmetic")
+    assert roofline.seconds(chip, 20, 50, 2) == (10, "memory")
+    assert roofline.seconds(chip, 20, 5, 6) == (3, "wires")
+
+
+def test_warnings_name_what_does_not_divide():
+    table = jax.sharding.AbstractMesh((1, 1, 4, 1, 2), mesh.AXES)
+    model = DecoderConfig(8, 16, 16, num_layers=1, num_heads=8, num_kv_heads=2, head_dim=4)
+    params = {
+        "embed": jax.ShapeDtypeStruct(
+            (8, 16), np.float32, sharding=NamedSharding(table, P("tensor"))
+        ),
+        "wide": jax.ShapeDtypeStruct((5000, 5000), np.float32, sharding=NamedSharding(table, P())),
     }
+    found = list(plan.warnings(Config(), model, table, params))
+    assert found == [
+        "wide is whole on every device; no axis of it divides",
+        "mesh.expert=2 splits no parameter",
+        "kv_heads=2 does not divide by tensor=4 and stays whole",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("llama-3-8b", 8.03),
+        ("llama-3-405b", 405.85),
+        ("qwen3-32b", 32.76),
+        ("qwen3-235b-a22b", 235.09),
+    ],
+)
+def test_published_shapes_have_their_sizes(name, billions):
+    leaves = jax.tree.leaves(decoder.abstract(plan.describe(Config(model=name)))[0])
+    assert sum(math.prod(leaf.shape) for leaf in leaves) / 1e9 == pytest.approx(billions, abs=0.01)
 
 
 def test_an_unknown_chip_is_refused():
-    with pytest.raises(ValueError, match="chip='v9' is unknown; choose one of v5e"):
+    with pytest.raises(ValueError, match="chip='v9' is unknown; choose one of v4, v5e"):
         plan.show(CONFIG, PlanConfig(chip="v9"))

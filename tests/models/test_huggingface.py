@@ -130,16 +130,16 @@ def test_quantised_as_loaded_the_host_never_holds_the_model(tmp_path):
         config = dataclasses.replace(wide, num_layers=depth)
         params, path = decoder.init(config, jax.random.key(0)), tmp_path / str(depth)
         huggingface.save(path, config, params)
-        small = jax.eval_shape(functools.partial(quantize.quantize, config, kind="nf4"), params)
+        small = jax.eval_shape(functools.partial(quantize.quantize, config, kind="int8"), params)
         sizes.append(
             [sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(t)) for t in (params, small)]
         )
-        command = [sys.executable, "-m", "tests.models.peak_memory", str(path), "nf4"]
+        command = [sys.executable, "-m", "tests.models.peak_memory", str(path), "int8"]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300)
         peaks.append(int(done.stdout))
     (model, small), more = np.subtract(sizes[1], sizes[0]), peaks[1] - peaks[0]
-    assert small < model / 6
-    assert more < 1.5 * small < model / 4
+    assert small < model / 3
+    assert more < 1.5 * small < model / 2
 
 
 def _edit(directory, change):

@@ -1,0 +1,183 @@
+"""How fast a step could be at best: a chip's arithmetic, memory and wires at stated peaks."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from models import decoder
+from models.config import DecoderConfig
+
+
+class Chip(NamedTuple):
+    """What its maker states of a device."""
+
+    hbm: float
+    """Bytes of memory."""
+    flops: float
+    """bf16 operations a second, dense."""
+    bandwidth: float
+    """Bytes a second from memory."""
+    wire: float
+    """Bytes a second to its neighbours, each way: ICI or NVLink. Networks of hosts are slower."""
+
+
+_GIB = 2.0**30
+CHIPS = {
+    "v4": Chip(32 * _GIB, 275e12, 1.228e12, 300e9),
+    "v5e": Chip(16 * _GIB, 197e12, 0.819e12, 200e9),
+    "v5p": Chip(95 * _GIB, 459e12, 2.765e12, 600e9),
+    "v6e": Chip(32 * _GIB, 918e12, 1.638e12, 400e9),
+    "a100": Chip(80 * _GIB, 312e12, 2.039e12, 300e9),
+    "h100": Chip(80 * _GIB, 989e12, 3.35e12, 450e9),
+    "h200": Chip(141e9, 989e12, 4.8e12, 450e9),
+    "b200": Chip(180e9, 2250e12, 8.0e12, 900e9),
+}
+"""Figures of docs.cloud.google.com/tpu/docs and of NVIDIA's data sheets (SXM, no sparsity)."""
+
+_KINDS = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
+_COLLECTIVE = re.compile(rf"= (.*?) ({_KINDS})(?:-start)?\((.*)")
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
+_CALLED = re.compile(r"(?:calls|to_apply|body|branch_computations)=(?:%?([\w.\-]+)|\{([^}]*)\})")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "f64": 8, "s64": 8, "u64": 8}
+
+
+class Collective(NamedTuple):
+    """One kind and shape of communication in a program."""
+
+    kind: str
+    shape: str
+    times: int
+    bytes: float
+    """That a device sends in one of them, by a ring."""
+
+
+def collectives(program: str, unknown: int = 1) -> list[Collective]:
+    """What a compiled program communicates, loops counted as often as they run.
+
+    Args:
+      program: text of the optimised HLO.
+      unknown: how often a loop runs whose count the program does not say: over micro-batches.
+    """
+    found: dict[str, list[tuple[str, str, float]]] = {}
+    calls: dict[str, list[tuple[str, int]]] = {}
+    entry = name = ""
+    for line in program.splitlines():
+        if opened := _COMPUTATION.match(line):
+            name = opened[1]
+            entry = name if line.startswith("ENTRY") or not entry else entry
+        if match := _COLLECTIVE.search(line):
+            shapes, kind, rest = match.groups()
+            size = _group(rest)
+            found.setdefault(name, []).extend(
+                (kind, shape, _sent(kind, _size(shape), size))
+                for shape in re.findall(r"\w+\[[\d,]*\]", shapes)
+            )
+        trips = _TRIPS.search(line)
+        often = int(trips[1]) if trips else unknown if " while(" in line else 1
+        for one, several in _CALLED.findall(line):
+            for called in (one or several).split(", "):
+                calls.setdefault(name, []).append((called.lstrip("%"), often))
+    total: dict[tuple[str, str, float], int] = {}
+
+    def walk(name: str, often: int) -> None:
+        for one in found.get(name, ()):
+            total[one] = total.get(one, 0) + often
+        for called, times in calls.get(name, ()):
+            walk(called, often * times)
+
+    walk(entry, 1)
+    return [Collective(kind, shape, n, sent) for (kind, shape, sent), n in sorted(total.items())]
+
+
+def _size(shape: str) -> int:
+    kind, dims = shape.rstrip("]").split("[")
+    return math.prod(int(d) for d in dims.split(",") if d) * _BYTES.get(kind, 4)
+
+
+def _group(text: str) -> int:
+    if iota := re.search(r"replica_groups=\[\d+,(\d+)\]", text):
+        return int(iota[1])
+    listed = re.search(r"replica_groups=\{\{([\d,]*)\}", text)
+    return listed[1].count(",") + 1 if listed else 2
+
+
+def _sent(kind: str, result: int, size: int) -> float:
+    share = (size - 1) / size
+    match kind:
+        case "all-reduce":
+            return 2 * share * result
+        case "reduce-scatter":
+            return (size - 1) * result
+        case "collective-permute":
+            return result
+    return share * result
+
+
+def active(config: DecoderConfig) -> int:
+    """Weights that a token is multiplied by: of experts, those it is sent to; the head, once."""
+    count = config.vocab_size * config.hidden_size
+    for leaf in decoder.layout(config).values():
+        if leaf.inputs:
+            used = config.experts.per_token if leaf.axes[leaf.batch - 1] == "expert" else 1
+            of = config.experts.num_experts if used > 1 else 1
+            count += math.prod(leaf.shape) * used // of
+    return count
+
+
+def train_flops(config: DecoderConfig, tokens: int, row: int, remat: str) -> float:
+    """Of an update: 6 a weight and token, and causal attention over rows; what is recomputed too.
+
+    Args:
+      config: the decoder's shape; windows are counted as if they were not there.
+      tokens: computed, padding included.
+      row: length of a row.
+      remat: `full` computes the forward pass twice, `dots` and `offload` attention alone.
+    """
+    attention = 2 * config.num_layers * config.num_heads * row * _head(config) * tokens
+    weights = 2 * active(config) * tokens
+    return weights * (4 if remat == "full" else 3) + attention * (3 if remat == "none" else 4)
+
+
+def _head(config: DecoderConfig) -> float:
+    """Mean size of a head's keys and values."""
+    m = config.latent
+    return (m.nope_dim + m.rope_dim + m.v_dim) / 2 if m else config.head_dim
+
+
+def saved(config: DecoderConfig, remat: str, row: int, scores: bool) -> float:
+    """Numbers a token that the forward pass keeps for the backward pass, of all layers.
+
+    Args:
+      config: the decoder's shape.
+      remat: policy.
+      row: length of a row.
+      scores: attention keeps them, as XLA's does and kernels do not.
+    """
+    d, n, k, h = config.hidden_size, config.num_heads, config.num_kv_heads, _head(config)
+    e = config.experts
+    wide = config.intermediate_size if e is None else e.per_token * e.size + e.shared_size
+    dots = 3 * d + (n + 2 * k) * h + 2 * wide
+    if remat == "none":
+        dots += 4 * d + n * h + 2 * wide + (2 * n * row if scores else 0)
+    return config.num_layers * {"full": d, "offload": d}.get(remat, dots)
+
+
+def seconds(chip: Chip, flops: float, memory: float, wire: float) -> tuple[float, str]:
+    """Least time for so much of each, all overlapped, and what it is bound by."""
+    times = {
+        "arithmetic": flops / chip.flops,
+        "memory": memory / chip.bandwidth,
+        "wires": wire / chip.wire,
+    }
+    bound = max(times, key=times.get)
+    return times[bound], bound
+
+
+def decode_steps(requests: int, slots: int, new_tokens: int) -> int:
+    """Passes over the weights that sampling takes, if every request uses its budget."""
+    return int(np.ceil(requests / slots)) * new_tokens

@@ -1,0 +1,62 @@
+"""Published models as their config.json describes them, to plan for without their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "head_dim": 128,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+}
+_QWEN = {
+    "vocab_size": 151936,
+    "head_dim": 128,
+    "num_attention_heads": 64,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000.0,
+    "tie_word_embeddings": False,
+}
+
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "llama-3-8b": {
+        **_LLAMA,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+    },
+    "llama-3-405b": {
+        **_LLAMA,
+        "hidden_size": 16384,
+        "intermediate_size": 53248,
+        "num_hidden_layers": 126,
+        "num_attention_heads": 128,
+    },
+    "qwen3-32b": {
+        **_QWEN,
+        "model_type": "qwen3",
+        "hidden_size": 5120,
+        "intermediate_size": 25600,
+        "num_hidden_layers": 64,
+        "num_key_value_heads": 8,
+    },
+    "qwen3-235b-a22b": {
+        **_QWEN,
+        "model_type": "qwen3_moe",
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 94,
+        "num_key_value_heads": 4,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 1536,
+        "norm_topk_prob": True,
+    },
+}
+"""By the name that `jaxrl plan --model` takes."""
