@@ -137,8 +137,8 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     batch, shards = _batch(config), mesh.batch_shards(the_mesh)
     local = batch.micro_tokens / shards / the_mesh.shape["context"]
     scores = model.attention in ("auto", "xla") and settings.chip not in _TPUS
-    width = roofline.saved(model, config.remat, batch.row, scores)
-    width *= np.dtype(model.dtype).itemsize / the_mesh.shape["tensor"]
+    width = roofline.saved(model, config.remat, batch.row, the_mesh.shape["tensor"], scores=scores)
+    width *= np.dtype(model.dtype).itemsize
     state_mib, cache = _sum(state), _cache(model, config, the_mesh)
     copy = _copy(state.params, model.dtype)
     total = {

@@ -149,21 +149,22 @@ def _head(config: DecoderConfig) -> float:
     return (m.nope_dim + m.rope_dim + m.v_dim) / 2 if m else config.head_dim
 
 
-def saved(config: DecoderConfig, remat: str, row: int, scores: bool) -> float:
-    """Numbers a token that the forward pass keeps for the backward pass, of all layers.
+def saved(config: DecoderConfig, remat: str, row: int, tensor: int, *, scores: bool) -> float:
+    """Numbers a token that a device keeps of the forward pass for the backward, of all layers.
 
     Args:
       config: the decoder's shape.
       remat: policy.
       row: length of a row.
+      tensor: ways that heads and the MLP's width are split.
       scores: attention keeps them, as XLA's does and kernels do not.
     """
     d, n, k, h = config.hidden_size, config.num_heads, config.num_kv_heads, _head(config)
     e = config.experts
     wide = config.intermediate_size if e is None else e.per_token * e.size + e.shared_size
-    dots = 3 * d + (n + 2 * k) * h + 2 * wide
+    dots = 3 * d + ((n + 2 * k) * h + 2 * wide) / tensor
     if remat == "none":
-        dots += 4 * d + n * h + 2 * wide + (2 * n * row if scores else 0)
+        dots += 4 * d + (n * h + 2 * wide + (2 * n * row if scores else 0)) / tensor
     return config.num_layers * {"full": d, "offload": d}.get(remat, dots)
 
 
