@@ -33,10 +33,8 @@ from jaxrl.requests import (
 )
 from jaxrl.slots import Features
 from jaxrl.types import Completion, Params, Prefix, Request, Source
-from jaxrl.work import SamplerConfig, Seat, Setup, Work, find_stops, read_out
+from jaxrl.work import SMALLEST, SamplerConfig, Seat, Setup, Work, find_stops, read_out
 from models.config import DecoderConfig
-
-_SMALLEST = 4  # slots; fewer decode no faster
 
 
 def generate(
@@ -172,7 +170,7 @@ def advance(
         steps = max(1, min(steps, budget // len(active)))
     # Refill or halve as soon as it pays: an eighth free with work waiting, half free without.
     min_live = max(1, len(active) - total // 8 + 1 if work.queue else total // 2 + 1)
-    if total <= _SMALLEST and not work.queue:
+    if total <= SMALLEST and not work.queue:
         min_live = 1
     work.slots = slot.decode(
         setup.models,
@@ -269,7 +267,7 @@ def extend(
         seats = _held(work)
     for first in range(0, len(names), rows):
         group = names[first : first + rows]
-        width = min(round_up(max(len(observations[n]) for n in group), 16), _piece(setup))
+        width = min(round_up(max(len(observations[n]) for n in group), 16), setup.piece)
         for start in range(0, max(len(observations[n]) for n in group), width):
             target = np.full(rows, len(work.seats), np.int32)
             tokens, count = np.zeros((rows, width), np.int32), np.zeros(rows, np.int32)
@@ -318,36 +316,41 @@ def _needed(setup: Setup, live: Sequence[Request]) -> Features:
     )
 
 
-def _piece(setup: Setup) -> int:
-    return min(setup.sampler.prefill_piece, setup.prompt_width)
-
-
 def _make_room(setup: Setup, work: Work) -> None:
     """Grow towards what is queued; halve when half are free, so a tail pays for itself alone."""
     occupied, total = [s for s in work.seats if s is not None], len(work.seats)
-    wanted = min(setup.sampler.slots, round_up(len(occupied) + len(work.queue), _SMALLEST))
-    if wanted < total:
-        halve = not work.queue and len(occupied) <= total // 2
-        wanted = max(wanted, round_up(total, _SMALLEST) // 2) if halve else total
+    wanted = min(setup.sampler.slots, round_up(len(occupied) + len(work.queue), SMALLEST))
+    if wanted < total and (work.queue or len(occupied) > total // 2):
+        wanted = total
     coming = itertools.islice(work.queue, wanted - len(occupied))
     lengths = [s.length for s in occupied] + [len(start_of(r)) for r in coming]
     _reshape(setup, work, wanted, max(lengths, default=0))
 
 
 def _reshape(setup: Setup, work: Work, total: int, longest: int) -> None:
-    """Have `total` slots, whose caches have room for one token more than `longest`."""
-    width = min(round_up(longest + 1, setup.sampler.bucket), setup.capacity)
-    if work.slots is not None and (total, width) == (len(work.seats), work.slots.width):
-        return
-    occupied = [i for i, s in enumerate(work.seats) if s is not None]
-    if occupied:
-        chosen = np.array((occupied + [0] * total)[:total], np.int32)
-        count = np.int32(len(occupied))
-        work.slots = slot.resize(setup.models, work.slots, chosen, count, width=width)
-    else:
+    """Have `total` slots, whose caches have room for one token more than `longest`.
+
+    It goes by way of the buckets between: few programs lead from each to the next.
+    """
+    width = next(w for w in setup.widths if w > longest)
+    kept = [i for i, s in enumerate(work.seats) if s is not None]
+    if not kept and (work.slots is None or (total, width) != (len(work.seats), work.slots.width)):
         work.slots = slot.empty_slots(setup.models, total, setup.capacity, width, setup.features)
-    kept = [work.seats[i] for i in occupied]
-    work.seats = kept + [None] * (total - len(kept))
+        work.seats = [None] * total
+    steps = [(len(work.seats), w) for w in _path(setup.widths, work.slots.width, width)]
+    steps += [(size, width) for size in _path(setup.sizes, len(work.seats), total)]
+    for size, wide in steps:
+        kept = [i for i, s in enumerate(work.seats) if s is not None]
+        chosen = np.array((kept + [0] * size)[:size], np.int32)
+        work.slots = slot.resize(setup.models, work.slots, chosen, np.int32(len(kept)), width=wide)
+        work.seats = [work.seats[i] for i in kept] + [None] * (size - len(kept))
+
+
+def _path(buckets: list[int], start: int, end: int) -> list[int]:
+    """The buckets after `start` on the way to `end`."""
+    first, last = buckets.index(start), buckets.index(end)
+    step = 1 if last > first else -1
+    return [buckets[i] for i in range(first + step, last + step, step)]
 
 
 def _admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
@@ -382,7 +385,7 @@ def _admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
         "request": column([r.id & 0xFFFFFFFF for r in taken], np.uint32),
         "settings": settings_of(taken, setup.config.vocab_size, total, setup.features.biases),
     }
-    prefix = slot.prefill(setup.models, params, tokens, length, piece=_piece(setup))
+    prefix = slot.prefill(setup.models, params, tokens, length, piece=setup.piece)
     work.slots = slot.insert(setup.models, work.slots, prefix, source, target, new)
     for request, i in zip(taken, free, strict=False):
         given = len(start_of(request))

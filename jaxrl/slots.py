@@ -81,10 +81,11 @@ def lay(models: Models, slots: SlotState) -> SlotState:
         tuple(mesh.sampling_layout(model).cache(layer) for layer in cache)
         for model, cache in zip(models, slots.caches, strict=True)
     )
-    rest = jax.tree.map(
-        lambda x: mesh.constrain(x, "batch", *[None] * (x.ndim - 1)), slots.replace(caches=())
-    )
-    return rest.replace(caches=caches)
+    return _lay_rows(slots.replace(caches=())).replace(caches=caches)
+
+
+def _lay_rows(slots: SlotState) -> SlotState:
+    return jax.tree.map(lambda x: mesh.constrain(x, "batch", *[None] * (x.ndim - 1)), slots)
 
 
 def empty_settings(slots: int, biases: int) -> sampling.Sampling:
@@ -242,25 +243,45 @@ def insert(
     return lay(models, state)
 
 
-@functools.partial(jax.jit, static_argnames=("models", "width"))
 def resize(
-    models: Models, slots: SlotState, chosen: jax.Array, count: jax.Array, *, width: int
+    models: Models, slots: SlotState, chosen: np.ndarray, count: np.int32, *, width: int
 ) -> SlotState:
     """The slots `chosen` [s], with caches `width` wide.
 
-    Those from `count` on are free, whatever they were.
+    Those from `count` on are free, whatever they were. `slots` is used up, a layer at a
+    time, so that memory never holds both whole.
     """
-    room = max(0, width - slots.width)
+    caches = tuple(
+        tuple(_refit(model, layer, chosen, width) for layer in cache)
+        for model, cache in zip(models, slots.caches, strict=True)
+    )
+    return _choose(slots.replace(caches=()), chosen, count).replace(caches=caches)
 
+
+def _refit(
+    model: DecoderConfig, layer: decoder.LayerCache, chosen: np.ndarray, width: int
+) -> decoder.LayerCache:
+    new = _fit(model, layer, chosen, width=width)
+    for leaf in layer:
+        leaf.delete()
+    return new
+
+
+@functools.partial(jax.jit, static_argnames=("model", "width"))
+def _fit(
+    model: DecoderConfig, layer: decoder.LayerCache, chosen: jax.Array, *, width: int
+) -> decoder.LayerCache:
     def fit(a: jax.Array) -> jax.Array:
+        room = max(0, width - a.shape[2])
         return jnp.pad(a[chosen, :, :width], ((0, 0), (0, 0), (0, room), (0, 0)))
 
-    kept = jax.tree.map(lambda a: a[chosen], slots.replace(caches=()))
-    state = kept.replace(
-        caches=jax.tree.map(fit, slots.caches),
-        live=kept.live & (jnp.arange(chosen.shape[0]) < count),
-    )
-    return lay(models, state)
+    return mesh.sampling_layout(model).cache(jax.tree.map(fit, layer))
+
+
+@jax.jit
+def _choose(slots: SlotState, chosen: jax.Array, count: jax.Array) -> SlotState:
+    kept = jax.tree.map(lambda a: a[chosen], slots)
+    return _lay_rows(kept.replace(live=kept.live & (jnp.arange(chosen.shape[0]) < count)))
 
 
 @functools.partial(jax.jit, donate_argnames="slots")

@@ -19,6 +19,9 @@ from jaxrl.slots import Features
 from jaxrl.types import Completion, Request, Source
 from models.config import DecoderConfig
 
+SMALLEST = 4
+"""Slots; fewer decode no faster."""
+
 
 @dataclasses.dataclass(frozen=True)
 class SamplerConfig:
@@ -73,9 +76,31 @@ class Setup(NamedTuple):
         return width if width <= piece else round_up(width, piece)
 
     @property
+    def piece(self) -> int:
+        """Most tokens of a prompt, or of an observation, read in one pass."""
+        return min(self.sampler.prefill_piece, self.prompt_width)
+
+    @property
     def capacity(self) -> int:
-        """Width of the slots' caches."""
+        """Greatest width of the slots' caches."""
         return max(self.prompt_width, round_up(self.max_length, self.sampler.bucket))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of slots that there may be, ascending."""
+        return _doubling(min(SMALLEST, self.sampler.slots), self.sampler.slots)
+
+    @property
+    def widths(self) -> list[int]:
+        """Widths that the slots' caches may have, ascending."""
+        return _doubling(min(self.sampler.bucket, self.capacity), self.capacity)
+
+
+def _doubling(first: int, last: int) -> list[int]:
+    values = [first]
+    while values[-1] < last:
+        values.append(min(2 * values[-1], last))
+    return values
 
 
 @dataclasses.dataclass

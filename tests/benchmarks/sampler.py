@@ -3,8 +3,9 @@
     python -m tests.benchmarks.sampler --model small
     python -m tests.benchmarks.sampler --model smollm2-135m --venvs /tmp/venvs
 
-Two workloads of the same prompts: `tail`, whose response lengths are lognormal and at most 16 times
-the median, and `equal`. Lengths are a schedule given to every system, so all emit the same number
+Two workloads: `tail`, whose response lengths are lognormal and at most 16 times the median, and
+`equal`, half as many requests of four times the median, which is about as many tokens. Prompts and
+lengths are a schedule given to every system, so all emit the same number
 of tokens; all hold `--batch` sequences at once, in fp32. Each system runs in a process of its own,
 warms up, and is timed at least once and until `--repeats` or `--seconds` are reached. The table
 gives medians, beside the tokens a second that this machine's arithmetic and memory, measured in
@@ -60,7 +61,7 @@ PEERS = {
 def workload(kind: str, count: int, median: int, vocab_size: int) -> list[Request]:
     """Requests with prompts of 8 to 32 tokens and scheduled response lengths."""
     rng = np.random.default_rng(0)
-    lengths = np.full(count, median)
+    lengths = np.full(count // 2, 4 * median)
     if kind == "tail":
         lengths = np.exp(rng.normal(np.log(median), 1.2, count)).astype(int)
         lengths = np.clip(lengths, 1, 16 * median)

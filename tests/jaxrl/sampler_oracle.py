@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -48,7 +49,8 @@ def requests(count: int, **settings) -> list[Request]:
 
 def run(items: Sequence[Request], *, seed: int = 0, **changes) -> dict[int, Completion]:
     """Completions by id, with compiled shapes that all tests share."""
-    layout = {k: changes.pop(k) for k in ("slots", "chunk", "prefill_piece") if k in changes}
+    names = [field.name for field in dataclasses.fields(sampler.SamplerConfig)]
+    layout = {k: changes.pop(k) for k in names if k in changes}
     layout = {"slots": 8, "chunk": 16, "bucket": 64, **layout}
     given = {"stop_ids": STOPS, "key": KEY, "features": ALL, **changes}
     params = decoder.unstack(weights(seed))

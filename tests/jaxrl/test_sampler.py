@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -12,6 +14,7 @@ from scipy import stats
 
 from jaxrl import logits, requests, sampler
 from jaxrl.types import Request
+from jaxrl.warm_up import warm_up
 from models import decoder
 from tests.jaxrl import sampler_oracle as oracle
 
@@ -123,19 +126,47 @@ def test_sampled_frequencies():
 def test_nothing_is_compiled_after_warm_up():
     """200 requests of mixed lengths and settings, after 200 others."""
     items = [dataclasses.replace(r, top_logprobs=0) for r in mixed(400)]
+    oracle.run(items[:200])
+    with compilations() as compiled:
+        assert len(oracle.run(items[200:])) == 200
+        assert not compiled
+        jax.jit(lambda x: x + 1)(np.zeros(3))  # the count can rise
+        assert compiled
+
+
+def test_compiled_ahead():
+    """After `warm_up` nothing is compiled, whatever number of requests of whatever lengths."""
+    layout = {"slots": 8, "chunk": 16, "bucket": 16, "prefill_rows": 4, "prefill_piece": 16}
+    plain = {"max_prompt": 32, "max_length": 64, "features": sampler.Features()}
+    setup = sampler.Setup(
+        oracle.CONFIG,
+        oracle.KEY,
+        oracle.STOPS,
+        sampler=sampler.SamplerConfig(**layout),
+        **plain,
+    )
+    warm_up(setup, decoder.unstack(oracle.weights()))
+    with compilations() as compiled:
+        for count in (1, 3, 40):
+            assert (
+                len(oracle.run(oracle.requests(count), **layout, features=plain["features"]))
+                == count
+            )
+    assert not compiled
+
+
+@contextlib.contextmanager
+def compilations() -> Iterator[list[str]]:
+    """Programs that XLA compiles meanwhile."""
     compiled: list[str] = []
 
     def listen(event: str, duration: float, **_: object) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
             compiled.append(event)
 
-    oracle.run(items[:200])
     monitoring.register_event_duration_secs_listener(listen)
     try:
-        assert len(oracle.run(items[200:])) == 200
-        assert not compiled
-        jax.jit(lambda x: x + 1)(np.zeros(3))  # the count can rise
-        assert compiled
+        yield compiled
     finally:
         monitoring.unregister_event_duration_listener(listen)
 

@@ -89,7 +89,7 @@ def test_cached_decoding(tiny_model, variant):
     model, _, config, params = tiny_model(variant)
     tokens = _rows()["tokens"][:2]
     prompt = np.array([8, 5])  # rows differ in length; the second is padded to the first
-    unstacked = decoder.unstack(params)
+    unstacked = decoder.outputs_first(decoder.unstack(params))
 
     @jax.jit
     def step(tokens, positions, cache):
