@@ -53,7 +53,11 @@ def end(run: list[subprocess.Popen], chance: random.Random) -> str | None:
     victim = chance.choice(run)
     victim.send_signal(number)
     for process in run:
-        process.communicate()
+        try:
+            process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:  # before the two had found each other
+            process.kill()
+            process.communicate()
     return number.name if victim.returncode in (-number, 75) else None
 
 
