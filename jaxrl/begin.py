@@ -19,6 +19,7 @@ from jaxrl import (
     policy,
     replay,
     selection,
+    storage,
     trainable,
 )
 from jaxrl import config as configs
@@ -144,7 +145,7 @@ def forked(shop: Workshop, like: TrainState) -> Saved:
         reference = checkpoint.load_reference(source, like.params, step)
         checkpoint.save_reference(shop.directory, reference or saved.state.params, step)
     shop.watch.note(f"forked from step {step} of {source}")
-    lineage = [*saved.host["lineage"], {"run": str(source.absolute()), "step": step}]
+    lineage = [*saved.host["lineage"], {"run": str(storage.absolute(source)), "step": step}]
     return saved._replace(host=saved.host | {"lineage": lineage})
 
 
@@ -155,14 +156,14 @@ def fork_point(fork: str) -> tuple[Path, int]:
       ValueError: there is no such run, or it holds no checkpoint.
     """
     run, _, step = fork.rpartition("@") if fork.rpartition("@")[2].isdigit() else (fork, "", "")
-    if not checkpoint.root(Path(run)).is_dir():
+    if not checkpoint.root(storage.locate(run)).is_dir():
         raise ValueError(f"fork={fork!r}: {run} holds no checkpoints; name a run directory")
     if step:
-        return Path(run), int(step)
-    newest = checkpoint.newest(Path(run), lambda _: None)
+        return storage.locate(run), int(step)
+    newest = checkpoint.newest(storage.locate(run), lambda _: None)
     if newest is None:
         raise ValueError(f"fork={fork!r}: {run} holds no checkpoint yet; wait for its first")
-    return Path(run), newest
+    return storage.locate(run), newest
 
 
 def needs_reference(config: Config) -> bool:

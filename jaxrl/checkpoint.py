@@ -14,8 +14,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
-import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -27,7 +25,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from jaxrl import distributed
+from jaxrl import distributed, storage
 from jaxrl.config import CheckpointConfig
 from jaxrl.rundir import write_json
 from jaxrl.types import Params, TrainState
@@ -52,7 +50,7 @@ class Saved(NamedTuple):
 
 def root(directory: Path) -> Path:
     """Where a run's checkpoints lie."""
-    return directory.absolute() / "checkpoints"
+    return storage.absolute(directory) / "checkpoints"
 
 
 def path(directory: Path, step: int) -> Path:
@@ -69,13 +67,12 @@ def steps(directory: Path) -> list[int]:
 def commit(saved: Path, facts: Mapping[str, Any]) -> None:
     """Make what is in `saved` a checkpoint: sync every file, then write the manifest."""
     for file in _files(saved):
-        _sync(file)
+        storage.sync(file)
     files = {str(file.relative_to(saved)): _measure(file) for file in _files(saved)}
     body = {"schema": SCHEMA, "time": time(), "files": files, **facts}
     write_json(saved / _MANIFEST, {"sha256": _digest(body), "body": body})
-    _sync(saved / _MANIFEST)
-    _sync(saved)
-    _sync(saved.parent)
+    for written in (saved / _MANIFEST, saved, saved.parent):
+        storage.sync(written)
 
 
 def faults(saved: Path) -> list[str]:
@@ -96,11 +93,13 @@ def faults(saved: Path) -> list[str]:
     found = []
     for name, expected in body["files"].items():
         file = saved / name
-        if not file.is_file():
+        if not file.exists():
             found.append(f"{name}: missing")
-        elif file.stat().st_size != expected["bytes"]:
-            found.append(f"{name}: {file.stat().st_size} bytes, not {expected['bytes']}")
-        elif _measure(file) != expected:
+            continue
+        measured = _measure(file)
+        if measured["bytes"] != expected["bytes"]:
+            found.append(f"{name}: {measured['bytes']} bytes, not {expected['bytes']}")
+        elif measured != expected:
             found.append(f"{name}: its SHA-256 is not the one written")
     return found
 
@@ -142,7 +141,7 @@ def set_aside(directory: Path, after: int | None) -> None:
     for step in steps(directory):
         if after is not None and step > after:
             damaged = path(directory, step)
-            shutil.rmtree(damaged.with_suffix(".damaged"), ignore_errors=True)
+            storage.remove(damaged.with_suffix(".damaged"))
             damaged.rename(damaged.with_suffix(".damaged"))
 
 
@@ -228,12 +227,12 @@ def load_reference(directory: Path, like: Params, step: int) -> Params | None:
 @distributed.by_first
 def _references(directory: Path, step: int) -> list[int]:
     """The steps, up to `step`, at which the run took a reference policy."""
-    found = (directory.absolute() / "references").glob(f"[0-9]*/{_MANIFEST}")
+    found = (storage.absolute(directory) / "references").glob(f"[0-9]*/{_MANIFEST}")
     return [at for at in (int(file.parent.name) for file in found) if at <= step]
 
 
 def _reference(directory: Path, step: int) -> Path:
-    return directory.absolute() / "references" / _STEP.format(step)
+    return storage.absolute(directory) / "references" / _STEP.format(step)
 
 
 def kept(scores: Mapping[int, float | None], config: CheckpointConfig) -> set[int]:
@@ -255,7 +254,7 @@ def kept(scores: Mapping[int, float | None], config: CheckpointConfig) -> set[in
 
 def pin(directory: Path, step: int) -> None:
     """Keep the checkpoint of `step` from retention for good."""
-    (path(directory, step) / _PINNED).touch()
+    (path(directory, step) / _PINNED).write_bytes(b"")
 
 
 class Writer:
@@ -408,7 +407,7 @@ class Writer:
         )
         for torn in root(self._directory).glob(f"{_STEP.format(step)}*"):
             if distributed.first() and not (torn / _MANIFEST).exists():
-                shutil.rmtree(torn, ignore_errors=True)
+                storage.remove(torn)
         self._orbax = ocp.AsyncCheckpointer(_handler())
 
 
@@ -416,9 +415,9 @@ class Writer:
 def _tidied(directory: Path) -> int | None:
     """The newest committed step, once what torn saves have left behind is cleared away."""
     root(directory).mkdir(parents=True, exist_ok=True)
-    for left in root(directory).iterdir():
+    for left in storage.entries(root(directory)):
         if left.is_dir() and not (left / _MANIFEST).exists():
-            shutil.rmtree(left, ignore_errors=True)
+            storage.remove(left)
     return max(steps(directory), default=None)
 
 
@@ -429,7 +428,7 @@ def _clear(where: Path) -> None:
     Raises:
       OSError: it cannot.
     """
-    shutil.rmtree(where, ignore_errors=True)
+    storage.remove(where)
     where.parent.mkdir(parents=True, exist_ok=True)
     probe = where.parent / ".probe"
     probe.write_bytes(bytes(4096))
@@ -448,7 +447,7 @@ def retain(directory: Path, config: CheckpointConfig) -> None:
         old = path(directory, step)
         if not (old / _PINNED).exists():
             (old / _MANIFEST).unlink()  # first: a half-removed checkpoint must not look whole
-            shutil.rmtree(old)
+            storage.remove(old)
 
 
 def _rest(state: TrainState) -> dict[str, Any]:
@@ -474,13 +473,16 @@ def _handler() -> ocp.CompositeCheckpointHandler:
 
 def _files(saved: Path) -> Iterable[Path]:
     ours = (_MANIFEST, _PINNED)
-    return sorted(f for f in saved.rglob("*") if f.is_file() and f.name not in ours)
+    return [file for file in storage.files(saved) if file.name not in ours]
 
 
 def _measure(file: Path) -> dict[str, Any]:
+    digest, size = hashlib.sha256(), 0
     with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return {"bytes": stream.tell(), "sha256": digest}
+        while piece := stream.read(1 << 20):
+            digest.update(piece)
+            size += len(piece)
+    return {"bytes": size, "sha256": digest.hexdigest()}
 
 
 def _digest(body: Mapping[str, Any]) -> str:
@@ -492,11 +494,3 @@ def _read_manifest(saved: Path) -> dict[str, Any]:
     if _digest(manifest["body"]) != manifest["sha256"]:
         raise ValueError("its SHA-256 is not the one written")
     return manifest["body"]
-
-
-def _sync(where: Path) -> None:
-    descriptor = os.open(where, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -105,7 +105,7 @@ def save(directory: Path, step: int, experience: Experience) -> None:
     if not distributed.first():
         return
     path = directory / "evals" / f"{step:06d}.jsonl"
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows(experience)))
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl import checkpoint, distributed, mesh
+from jaxrl import checkpoint, distributed, mesh, storage
 from jaxrl.config import GuardConfig
 from jaxrl.rundir import best_effort, write_json
 from jaxrl.train_step import Update
@@ -154,11 +154,12 @@ def record(
     spikes = directory / "spikes"
     where = spikes / f"{step:08d}"
     # The first record of a step stays: it is the one that a replay from its checkpoint meets.
-    if where.exists() or (spikes.exists() and len(list(spikes.iterdir())) >= _RECORDS):
+    if where.exists() or (len(storage.entries(spikes)) >= _RECORDS):
         return None
     where.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.asarray(a) for name, a in vars(batch).items() if a is not None}
-    np.savez(where / "batch.npz", **arrays)
+    with (where / "batch.npz").open("wb") as file:
+        np.savez(file, **arrays)
     record = {"step": step, "trips": [trip._asdict() for trip in found], "metrics": dict(metrics)}
     write_json(where / "spike.json", record)
     return where

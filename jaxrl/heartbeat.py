@@ -12,7 +12,7 @@ from time import time
 
 import jax
 
-from jaxrl import distributed
+from jaxrl import distributed, storage
 from jaxrl.rundir import best_effort, write_json
 
 
@@ -28,7 +28,8 @@ class Heartbeat:
         """Args: where to write, seconds without a beat that are a stall (0: never), and a log."""
         self._path, self._stall, self._note = directory / "heartbeat.json", stall_s, note
         own = "" if distributed.first() else f"-{jax.process_index()}"
-        self._stacks = (directory / f"stacks{own}.txt").open("a")
+        local = directory / f"stacks{own}.txt"
+        self._stacks = (Path("/dev/stderr") if storage.remote(directory) else local).open("a")
         self._beaten = threading.Event()
         self._ended = False
         if stall_s:

@@ -14,7 +14,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
-from jaxrl import distributed
+from jaxrl import distributed, storage
 from jaxrl.rundir import best_effort
 
 
@@ -22,8 +22,8 @@ class MetricsLog:
     """`metrics.jsonl` and TensorBoard events of a run, appended step by step.
 
     A row is on disk when `write` returns. Where storage fails the rows wait in memory, and the next
-    `write` tries again; TensorBoard then goes without. With several processes, the first alone
-    writes.
+    `write` tries again; TensorBoard then goes without, as it does in a bucket. With several
+    processes, the first alone writes.
     """
 
     def __init__(self, directory: Path, resume_step: int, note: Callable[[str], None]) -> None:
@@ -33,11 +33,12 @@ class MetricsLog:
         if not distributed.first():
             return
         kept = [line for line in _lines(self._path) if json.loads(line)["step"] <= resume_step]
-        fresh = self._path.with_suffix(".tmp")
-        fresh.write_text("".join(line + "\n" for line in kept))
-        os.replace(fresh, self._path)
-        self._size = self._path.stat().st_size
-        self._waiting = b""
+        text = "".join(line + "\n" for line in kept)
+        storage.write(self._path, text)
+        if storage.remote(self._path):
+            self._size, self._waiting = 0, text.encode()  # all of it is written again and again
+            return
+        self._size, self._waiting = len(text.encode()), b""
         # Not SummaryWriter: its thread dies of a full disk, and the run would wait for it forever.
         board = directory / "tensorboard"
         board.mkdir(exist_ok=True)
@@ -51,6 +52,10 @@ class MetricsLog:
             return
         row = {k: v if math.isfinite(v) else None for k, v in values.items()}
         self._waiting += json.dumps({"step": step} | row).encode() + b"\n"
+        if storage.remote(self._path):
+            with best_effort("metrics.jsonl", self._note):
+                self._path.write_bytes(self._waiting)
+            return
         with best_effort("metrics.jsonl", self._note), self._path.open("r+b") as file:
             file.truncate(self._size)  # of a line that was cut short
             file.seek(self._size)

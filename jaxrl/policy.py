@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +12,7 @@ from jax.sharding import Mesh
 
 from data import tasks, tokenizers
 from data.types import Problem
-from jaxrl import checkpoint, trainable
+from jaxrl import checkpoint, storage, trainable
 from jaxrl import config as configs
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.mesh import check as check_rules
@@ -49,7 +48,7 @@ def describe(config: Config) -> tuple[DecoderConfig, tokenizers.Tokenizer]:
 
 def _describe(config: Config) -> tuple[DecoderConfig, tokenizers.Tokenizer]:
     if is_run(config.model):
-        return _describe(configs.load(Path(config.model) / "config.json"))
+        return _describe(configs.load(storage.locate(config.model) / "config.json"))
     if config.model == "fresh":
         alphabet = tasks.get(config.task, **config.task_args).alphabet
         if alphabet is None:
@@ -79,10 +78,10 @@ def create(config: Config, mesh: Mesh) -> Policy:
 def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
     """The parameters that a run starts from, laid out on the mesh; `model` is from `describe`."""
     if is_run(config.model):
-        adapters = configs.load(Path(config.model) / "config.json").lora
+        adapters = configs.load(storage.locate(config.model) / "config.json").lora
         with jax.set_mesh(mesh):
             shapes = trainable.abstract(model, adapters)
-        params = checkpoint.restore_params(Path(config.model), shapes)[0]
+        params = checkpoint.restore_params(storage.locate(config.model), shapes)[0]
         return lora.merge(model, *reversed(lora.detach(params)), adapters)
     if config.model == "fresh":
         make = jax.jit(
@@ -110,7 +109,8 @@ def named(model: str) -> Config:
 
 def is_run(path: str) -> bool:
     """Whether `path` is a run directory."""
-    return (Path(path) / "config.json").exists() and (Path(path) / "checkpoints").exists()
+    run = storage.locate(path)
+    return (run / "config.json").exists() and (run / "checkpoints").exists()
 
 
 @functools.partial(jax.jit, static_argnums=1)

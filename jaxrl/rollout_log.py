@@ -11,7 +11,6 @@ A line is one completion; its lists have one entry a token:
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl import distributed, mesh, objective
+from jaxrl import distributed, mesh, objective, storage
 from jaxrl.config import Config
 from jaxrl.rollout import Experience
 from jaxrl.types import Completion, Params, Source, Trajectory
@@ -63,10 +62,8 @@ def recorder(
             return
         made = rows(step, experience, batch, advantage, logp, decode, groups=keep.groups)
         path = directory / "rollouts" / f"{step:06d}.jsonl"
-        path.parent.mkdir(exist_ok=True)
-        fresh = path.with_suffix(".tmp")
-        fresh.write_text("".join(json.dumps(row) + "\n" for row in made))
-        os.replace(fresh, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        storage.write(path, "".join(json.dumps(row) + "\n" for row in made))
 
     return record
 

@@ -8,8 +8,11 @@ import os
 import platform
 import subprocess
 import sys
+import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from typing import Any
 import jax
 
 from jaxrl import config as configs
-from jaxrl import distributed
+from jaxrl import distributed, storage
 from jaxrl.config import Config
 
 MAY_CHANGE = (
@@ -27,10 +30,13 @@ MAY_CHANGE = (
 )  # fmt: skip
 """Fields, or groups of fields, that a continued run may be given new values of."""
 
+RENEWAL_S = 10.0
+"""Time between two renewals of the lease of a run directory in a bucket."""
+
 
 def run_directory(config: Config) -> Path:
     """Where the run writes."""
-    return Path(config.run_dir or f"runs/{config.recipe}-seed{config.seed}")
+    return storage.locate(config.run_dir or f"runs/{config.recipe}-seed{config.seed}")
 
 
 @distributed.by_first
@@ -47,7 +53,8 @@ def prepare(config: Config, note: Callable[[str], None]) -> Path:
     directory = run_directory(config)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "lock").touch()
+        (directory / ".probe").write_text("can be written")
+        (directory / ".probe").unlink()
     except OSError as error:
         raise ValueError(
             f"run_dir={str(directory)!r} cannot be written: {error}; choose another with --run-dir"
@@ -74,25 +81,70 @@ def _list(differs: dict[str, tuple[Any, Any]]) -> str:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the run directory; the lock goes with the process, however it ends.
+    """Hold the run directory; on a local disk the lock goes with the process, however it ends.
+
+    In a bucket it is a lease, renewed while the run lasts: a run that was killed holds it for
+    another half minute, for which the next one waits. Two runs that start there within the same
+    second may both believe to hold it.
 
     Raises:
       BlockingIOError: another process holds it.
     """
-    with (directory / "lock").open("a") as file:
+    with ExitStack() as held:
+        take = _lease if storage.remote(directory) else _lock
 
         @distributed.by_first
         def hold() -> None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+            if not held.enter_context(take(directory / "lock")):
                 raise BlockingIOError(
                     f"run_dir={str(directory)!r} is in use by another process; stop it, or choose "
                     "another directory with --run-dir"
-                ) from error
+                )
 
         hold()
         yield
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[bool]:
+    """Whether this process holds the lock."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+@contextmanager
+def _lease(path: Path) -> Iterator[bool]:
+    """Whether this process holds the lease; whoever holds it writes a new value again and again."""
+    ended = threading.Event()
+
+    def read() -> str:
+        return path.read_text() if path.exists() else ""
+
+    def renew() -> None:
+        while not ended.wait(RENEWAL_S):
+            with suppress(OSError):  # the next may succeed; nobody takes it for one that is late
+                path.write_text(str(uuid.uuid4()))
+
+    before = read()
+    if before:
+        time.sleep(3 * RENEWAL_S)
+    if read() != before:
+        yield False
+        return
+    path.write_text(str(uuid.uuid4()))
+    thread = threading.Thread(target=renew, name="lease", daemon=True)
+    thread.start()
+    try:
+        yield True
+    finally:
+        ended.set()
+        thread.join()
+        path.write_text("")
 
 
 @distributed.by_first
@@ -110,9 +162,7 @@ def save_summary(directory: Path, summary: Mapping[str, Any]) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write whole or not at all."""
-    fresh = path.with_suffix(".tmp")
-    fresh.write_text(json.dumps(value, indent=2) + "\n")
-    os.replace(fresh, path)
+    storage.write(path, json.dumps(value, indent=2) + "\n")
 
 
 @contextmanager

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from pathlib import Path
 
 from data import stream
-from jaxrl import checkpoint, distributed, objective, optimizer, placement, rollout
+from jaxrl import checkpoint, distributed, objective, optimizer, placement, rollout, storage
 from jaxrl.signals import Stop
 from jaxrl.train_step import make_update
 from jaxrl.types import Params
@@ -93,7 +92,7 @@ def warm_start(shop: Workshop, params: Params) -> Params:
 def discard(directory: Path) -> None:
     """Remove the checkpoints of a run's warm start, whose outcome is saved by now."""
     if distributed.first():
-        shutil.rmtree(_directory(directory), ignore_errors=True)
+        storage.remove(_directory(directory))
 
 
 def _directory(directory: Path) -> Path:

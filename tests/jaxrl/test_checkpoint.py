@@ -165,6 +165,14 @@ def test_newer_schema_and_other_model_are_refused(two, tmp_path):
         checkpoint.require(run, 7)
 
 
+def test_restore_in_another_dtype(two):
+    """Numbers are rounded to the dtype that is asked for, the optimizer's are left."""
+    wanted = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, jnp.bfloat16), like().params)
+    read = checkpoint.restore(two, 2, like().replace(params=wanted)).state
+    assert equal(read.params, jax.tree.map(lambda x: x.astype(jnp.bfloat16), state(2).params))
+    assert equal(read.opt_state, state(2).opt_state)
+
+
 def test_kept_by_hand():
     scores = {10: 0.9, 20: None, 30: 0.2, 40: 0.9, 50: 0.1, 60: None}
     assert checkpoint.kept(scores, CheckpointConfig(keep=1)) == {60}

@@ -65,6 +65,51 @@ def test_full_disk(small_disk):
     assert equal(checkpoint.restore(small_disk, 4, like()).state, state(4))
 
 
+def test_full_disk_at_every_file(small_disk):
+    """Room for a part of a checkpoint only, from nothing on: whichever file is the one that does
+    not fit, the save fails aloud and what was saved before is sound."""
+    notes = []
+    with checkpoint.Writer(small_disk, CheckpointConfig(keep=1), notes.append) as writer:
+        attempt(writer, 0)
+        for step in range(1, 99):
+            ballast = fill(small_disk)
+            with ballast.open("r+b") as file:
+                file.truncate(ballast.stat().st_size - 4096 * (step - 1))
+            attempt(writer, step)
+            ballast.unlink()
+            if not writer.owed:
+                break
+            assert checkpoint.steps(small_disk) == [0]
+            assert not checkpoint.faults(checkpoint.path(small_disk, 0))
+    assert step > 5 and writer.failures == len(notes) == step - 1
+    assert checkpoint.steps(small_disk) == [step]
+    assert equal(checkpoint.restore(small_disk, step, like()).state, state(step))
+
+
+def test_input_output_error_at_every_file(tmp_path, monkeypatch):
+    """EIO when the n-th file or directory is synced: none is committed but the last."""
+    fsync, notes, left = os.fsync, [], [0]
+
+    def fails(descriptor):
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with checkpoint.Writer(tmp_path, CheckpointConfig(keep=1), notes.append) as writer:
+        attempt(writer, 0)
+        files = len(checkpoint._files(checkpoint.path(tmp_path, 0)))
+        for step in range(1, files + 1):
+            left[0] = step
+            attempt(writer, step)
+            assert writer.owed and checkpoint.steps(tmp_path) == [0]
+        attempt(writer, files + 1)
+    assert writer.failures == len(notes) == files >= 18
+    assert all("Input/output error" in note for note in notes)
+    assert checkpoint.steps(tmp_path) == [files + 1]
+
+
 def test_read_only(small_disk):
     notes = []
     with checkpoint.Writer(small_disk, CheckpointConfig(), notes.append) as writer:

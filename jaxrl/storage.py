@@ -1,0 +1,74 @@
+"""Where a run lies: a local directory, or one in a bucket, `gs://BUCKET/...`, by way of etils.
+
+A path is a `pathlib.Path`, or `etils.epath`'s look-alike of one. Here is what the two do not share;
+beside it, use what they do: `/`, `exists`, `is_dir`, `iterdir`, `glob` without `**`, `mkdir`,
+`read_text`, `write_bytes`, `open` to read or to write, `unlink` and `rename`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from etils import epath
+
+
+def locate(where: str | Path) -> Path:
+    """The path that a string names, in this machine's files or in a bucket."""
+    return epath.Path(where) if "://" in str(where) else Path(where)
+
+
+def remote(path: Path) -> bool:
+    """Whether a path lies in a bucket, where a write is whole or not at all and nothing is synced.
+
+    Empty directories do not exist there, and nothing can be appended to.
+    """
+    return not isinstance(path, Path)
+
+
+def absolute(path: Path) -> Path:
+    """The path from the root."""
+    return path if remote(path) else path.absolute()
+
+
+def write(path: Path, content: str) -> None:
+    """Write whole or not at all."""
+    if remote(path):
+        path.write_text(content)
+        return
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(content)
+    os.replace(fresh, path)
+
+
+def entries(directory: Path) -> list[Path]:
+    """What a directory holds; nothing if it is not there."""
+    return sorted(directory.iterdir()) if directory.exists() else []
+
+
+def files(directory: Path) -> list[Path]:
+    """All files in a directory and in those beneath."""
+    found: list[Path] = []
+    for entry in entries(directory):
+        found += files(entry) if entry.is_dir() else [entry]
+    return sorted(found)
+
+
+def remove(directory: Path) -> None:
+    """Remove a directory with all that it holds, as far as that is possible."""
+    if not remote(directory):
+        shutil.rmtree(directory, ignore_errors=True)
+    elif directory.exists():
+        directory.rmtree()
+
+
+def sync(path: Path) -> None:
+    """Return once a file or directory is on the disk."""
+    if remote(path):
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

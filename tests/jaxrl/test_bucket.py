@@ -1,0 +1,64 @@
+"""A run in a bucket, on an emulator of Google Cloud Storage on this machine."""
+
+import logging
+import socket
+import time
+
+import pytest
+
+from jaxrl import checkpoint, loop, rundir, storage
+from tests.jaxrl import tiny
+
+pytest.importorskip("gcsfs", reason="the extra `gcs` is not installed")
+server = pytest.importorskip("gcp_storage_emulator.server")
+
+SHORT = {"steps": 3, "warm_start.steps": 2, "eval.every": 0, "checkpoint.every": 1}
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """Its address; the libraries find the emulator by their own variables."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL"):
+            patched.setenv(name, f"http://127.0.0.1:{port}")
+        patched.setattr(rundir, "RENEWAL_S", 0.2)
+        logging.getLogger("gcsfs").setLevel(logging.ERROR)  # that there are no credentials
+        emulator = server.create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
+        emulator.start()
+        yield "gs://bucket"
+        emulator.stop()
+
+
+def test_a_run_in_a_bucket_equals_one_on_disk(bucket, tmp_path):
+    """Begun, ended, and continued there; then damaged there."""
+    where = f"{bucket}/runs/one"
+    loop.train(tiny.config(where, **SHORT | {"steps": 1}))
+    notes = []
+    summary = loop.train(tiny.config(where, **SHORT), loop.Watch(note=notes.append))
+    assert f"continuing {where} from step 1" in notes and not summary["failed_saves"]
+    loop.train(tiny.config(tmp_path, **SHORT))
+    run = storage.locate(where)
+    assert tiny.artefacts(run) == tiny.artefacts(tmp_path)
+    assert checkpoint.steps(run) == [2, 3]
+    (checkpoint.path(run, 3) / "host.json").write_text("{}")
+    assert checkpoint.newest(run, notes.append) == 2
+    assert "host.json: 2 bytes, not" in notes[-1]
+    checkpoint.set_aside(run, after=2)
+    assert checkpoint.steps(run) == [2]
+
+
+def test_second_run_in_a_bucket_is_refused(bucket):
+    """While the first lives; the lease of one that was killed runs out."""
+    run = storage.locate(f"{bucket}/runs/two")
+    refused = pytest.raises(BlockingIOError, match="in use by another")
+    with rundir.locked(run), refused, rundir.locked(run):
+        pass
+    with rundir.locked(run):  # free again
+        pass
+    (run / "lock").write_text("of a process that is gone")
+    start = time.monotonic()
+    with rundir.locked(run):
+        assert time.monotonic() - start > 2 * rundir.RENEWAL_S
