@@ -302,7 +302,7 @@ class Writer:
         self._saving = step
         try:
             _clear(where)
-        except OSError as error:
+        except storage.errors() as error:
             self._failed(step, error)
             return
         try:
@@ -313,7 +313,7 @@ class Writer:
                     rest=ocp.args.StandardSave(_rest(state)),
                 ),
             )
-        except _STORAGE_ERRORS as error:
+        except (*_STORAGE_ERRORS, *storage.errors()) as error:
             if jax.process_count() > 1:  # the others may have met none, and wait for this one
                 raise
             self._failed(step, error)
@@ -387,7 +387,7 @@ class Writer:
             if distributed.first():  # now all have written
                 (where / "host.json").write_text(host)
                 commit(where, facts)
-        except _STORAGE_ERRORS as error:
+        except (*_STORAGE_ERRORS, *storage.errors()) as error:
             self._failed(step, error)
             return
         self.step = step
@@ -395,7 +395,7 @@ class Writer:
             return
         try:
             retain(self._directory, self._config)
-        except OSError as error:
+        except storage.errors() as error:
             self._note(f"WARNING: old checkpoints could not be removed: {error}")
 
     def _failed(self, step: int, error: Exception) -> None:

@@ -55,7 +55,7 @@ def prepare(config: Config, note: Callable[[str], None]) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / ".probe").write_text("can be written")
         (directory / ".probe").unlink()
-    except OSError as error:
+    except storage.errors() as error:
         raise ValueError(
             f"run_dir={str(directory)!r} cannot be written: {error}; choose another with --run-dir"
         ) from error
@@ -127,7 +127,9 @@ def _lease(path: Path) -> Iterator[bool]:
 
     def renew() -> None:
         while not ended.wait(RENEWAL_S):
-            with suppress(OSError):  # the next may succeed; nobody takes it for one that is late
+            with suppress(
+                *storage.errors()
+            ):  # the next may succeed; nobody takes it for one that is late
                 path.write_text(str(uuid.uuid4()))
 
     before = read()
@@ -144,7 +146,8 @@ def _lease(path: Path) -> Iterator[bool]:
     finally:
         ended.set()
         thread.join()
-        path.write_text("")
+        with suppress(*storage.errors()):
+            path.write_text("")
 
 
 @distributed.by_first
@@ -170,7 +173,7 @@ def best_effort(what: str, note: Callable[[str], None]) -> Iterator[None]:
     """Let storage fail where the run can do without what is written; the failure is told."""
     try:
         yield
-    except OSError as error:
+    except storage.errors() as error:
         note(f"WARNING: {what} could not be written: {error}; the run goes on")
 
 

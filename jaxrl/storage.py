@@ -11,12 +11,17 @@ import os
 import shutil
 from pathlib import Path
 
+import fsspec
 from etils import epath
 
 
 def locate(where: str | Path) -> Path:
     """The path that a string names, in this machine's files or in a bucket."""
-    return epath.Path(where) if "://" in str(where) else Path(where)
+    if "://" not in str(where):
+        return Path(where)
+    # Orbax writes past fsspec, whose listings would not know of it.
+    fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
+    return epath.Path(where)
 
 
 def remote(path: Path) -> bool:
@@ -25,6 +30,15 @@ def remote(path: Path) -> bool:
     Empty directories do not exist there, and nothing can be appended to.
     """
     return not isinstance(path, Path)
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What storage raises that fails."""
+    try:
+        from gcsfs.retry import HttpError
+    except ImportError:
+        return (OSError,)
+    return OSError, HttpError
 
 
 def absolute(path: Path) -> Path:

@@ -33,9 +33,14 @@ def bucket():
 
 
 def test_a_run_in_a_bucket_equals_one_on_disk(bucket, tmp_path):
-    """Begun, ended, and continued there; then damaged there."""
+    """Begun, broken off, and continued there; then damaged there."""
     where = f"{bucket}/runs/one"
-    loop.train(tiny.config(where, **SHORT | {"steps": 1}))
+
+    def break_off(step, row):
+        raise KeyError(step)
+
+    with pytest.raises(KeyError):
+        loop.train(tiny.config(where, **SHORT), loop.Watch(step=break_off))
     notes = []
     summary = loop.train(tiny.config(where, **SHORT), loop.Watch(note=notes.append))
     assert f"continuing {where} from step 1" in notes and not summary["failed_saves"]
