@@ -26,7 +26,10 @@ from jax.experimental import multihost_utils
 from jaxrl.buckets import round_up
 
 VARIABLES = ("JAXRL_COORDINATOR", "JAXRL_PROCESSES", "JAXRL_PROCESS")
-"""Address HOST:PORT of process 0, how many processes there are, and which one this is."""
+"""Address HOST:PORT of process 0, how many processes there are, and which one this is.
+
+`JAXRL_PROCESSES=auto` alone leaves all three to JAX, where the environment says nothing that tells a
+process of many from one alone, as on TPU VMs."""
 
 _ENDING_S = 30
 """How long processes that end wait for each other."""
@@ -41,7 +44,7 @@ def start(environment: Mapping[str, str] = os.environ) -> int:
     """Join the other processes, if there are any.
 
     Explicit variables (`VARIABLES`) win. Else JAX finds its peers by itself where SLURM, Open MPI
-    or a TPU pod announces more than one process. A process alone starts nothing.
+    or a TPU slice on GKE announces more than one process. A process alone starts nothing.
 
     Returns:
       The number of processes.
@@ -50,14 +53,21 @@ def start(environment: Mapping[str, str] = os.environ) -> int:
       ValueError: some of the variables are set, but not all, or not to numbers that fit.
     """
     given = {name: environment[name] for name in VARIABLES if name in environment}
-    if given:
+    if given and given != {"JAXRL_PROCESSES": "auto"}:
         coordinator, count, own = explicit(given)
-        jax.distributed.initialize(coordinator, count, own, shutdown_timeout_seconds=_ENDING_S)
-        return count
-    count = announced(environment)
-    if count > 1:
+        jax.distributed.initialize(
+            coordinator,
+            count,
+            own,
+            # else a scheduler around us would have JAX take one device alone
+            cluster_detection_method="deactivate",
+            shutdown_timeout_seconds=_ENDING_S,
+        )
+    elif given or announced(environment) > 1:
         jax.distributed.initialize(shutdown_timeout_seconds=_ENDING_S)
-    return count
+    else:
+        return 1
+    return jax.process_count()
 
 
 def explicit(given: Mapping[str, str]) -> tuple[str, int, int]:
@@ -80,11 +90,12 @@ def explicit(given: Mapping[str, str]) -> tuple[str, int, int]:
 
 def announced(environment: Mapping[str, str]) -> int:
     """How many processes the cluster's own variables speak of; 1 where they say nothing."""
-    for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"):
-        if name in environment:
-            return int(environment[name])
-    hosts = environment.get("TPU_WORKER_HOSTNAMES", "")
-    return len(hosts.split(",")) if hosts else 1
+    if "SLURM_STEP_NODELIST" in environment:  # within srun, not in the script around it
+        return int(environment["SLURM_NTASKS"])
+    if "OMPI_COMM_WORLD_SIZE" in environment:
+        return int(environment["OMPI_COMM_WORLD_SIZE"])
+    hosts = environment.get("TPU_WORKER_HOSTNAMES", "localhost")
+    return len(hosts.split(",")) * int(environment.get("MEGASCALE_NUM_SLICES", "1"))
 
 
 def first() -> bool:

@@ -11,7 +11,6 @@ import os
 import shutil
 from pathlib import Path
 
-import fsspec
 from etils import epath
 
 
@@ -19,6 +18,8 @@ def locate(where: str | Path) -> Path:
     """The path that a string names, in this machine's files or in a bucket."""
     if "://" not in str(where):
         return Path(where)
+    import fsspec
+
     # Orbax writes past fsspec, whose listings would not know of it.
     fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
     return epath.Path(where)

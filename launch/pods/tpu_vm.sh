@@ -7,4 +7,4 @@ shift 2
 command=$(printf '%q ' jaxrl train "$@")
 gcloud compute tpus tpu-vm scp --recurse --worker=all --zone="$zone" . "$name":jaxrl
 gcloud compute tpus tpu-vm ssh "$name" --zone="$zone" --worker=all --command="
-  cd jaxrl && pip install --quiet '.[tpu]' && $command"
+  cd jaxrl && pip install --quiet '.[tpu]' && JAXRL_PROCESSES=auto $command"

@@ -170,9 +170,29 @@ def test_two_processes_train_as_one():
 
 def test_a_process_alone_starts_nothing():
     assert distributed.start({}) == 1
-    assert distributed.announced({"SLURM_NTASKS": "8"}) == 8
+    assert distributed.announced({"SLURM_NTASKS": "8"}) == 1  # in a script, but not in its srun
+    assert distributed.announced({"SLURM_NTASKS": "8", "SLURM_STEP_NODELIST": "node[1-8]"}) == 8
+    assert distributed.announced({"MEGASCALE_NUM_SLICES": "2"}) == 2
     assert distributed.announced({"OMPI_COMM_WORLD_SIZE": "4"}) == 4
     assert distributed.announced({"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"}) == 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments"),
+    [
+        (dict(zip(distributed.VARIABLES, ("a:1", "2", "1"), strict=True)), ("a:1", 2, 1)),
+        ({"JAXRL_PROCESSES": "auto"}, ()),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, ()),
+    ],
+)
+def test_what_is_asked_of_jax(monkeypatch, environment, arguments):
+    """With a scheduler's own variables alone, JAX is left to find the others."""
+    asked = []
+    monkeypatch.setattr("jax.distributed.initialize", lambda *a, **k: asked.append((a, k)))
+    distributed.start(environment)
+    ((given, options),) = asked
+    assert given == arguments
+    assert (options.get("cluster_detection_method") == "deactivate") == bool(arguments)
 
 
 def test_variables_that_do_not_fit_are_refused():
