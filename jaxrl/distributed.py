@@ -28,7 +28,7 @@ from jaxrl.buckets import round_up
 VARIABLES = ("JAXRL_COORDINATOR", "JAXRL_PROCESSES", "JAXRL_PROCESS")
 """Address HOST:PORT of process 0, how many processes there are, and which one this is.
 
-`JAXRL_PROCESSES=auto` alone leaves all three to JAX, where the environment says nothing that tells a
+`JAXRL_PROCESSES=auto` alone leaves all three to JAX, where nothing in the environment tells a
 process of many from one alone, as on TPU VMs."""
 
 _ENDING_S = 30
