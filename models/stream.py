@@ -45,7 +45,11 @@ def assemble(
     """
     layers = (np.asarray(layer, jnp.dtype(dtype)) for layer in layers)
     if not leaf.batch:
-        return jax.device_put(next(layers), where)
+        value = next(layers)
+        if where is None:
+            return jax.device_put(value)
+        # Not device_put: with several processes, that would compare the whole array in all of them.
+        return jax.make_array_from_callback(value.shape, where, lambda index: value[index])
     depth, one = leaf.shape[0], leaf._replace(shape=leaf.shape[1:], batch=leaf.batch - 1)
 
     def finish(layer: jax.Array) -> Weight:
