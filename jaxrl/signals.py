@@ -53,23 +53,23 @@ class Gate:
             yield
         finally:
             self._closed -= 1
-        self._asked = next(filter(None, distributed.gathered(self._asked)), "")
-        self._raise()
+        # A signal that comes amid this exchange is for the next: the others do not know of it.
+        self._raise(next(filter(None, distributed.gathered(self._asked)), ""))
 
     def ask(self, name: str) -> None:
         """A signal has come."""
         self._asked = self._asked or name
         if jax.process_count() == 1:
-            self._raise()
+            self._raise(self._asked)
 
-    def _raise(self) -> None:
-        if self._asked and not self._told:
-            self._told = self._asked
-            again = "; Ctrl-C again exits at once" if self._asked == "SIGINT" else ""
-            self._note(f"{self._asked}: saving and stopping{again}")
-        if self._asked and not self._closed:
+    def _raise(self, name: str) -> None:
+        if name and not self._told:
+            self._told = name
+            again = "; Ctrl-C again exits at once" if name == "SIGINT" else ""
+            self._note(f"{name}: saving and stopping{again}")
+        if name and not self._closed:
             self._closed += 1  # once: the saving that follows is not broken into again
-            raise Stop(self._asked)
+            raise Stop(name)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ def bucket():
         emulator.stop()
 
 
+@pytest.mark.slow
 def test_a_run_in_a_bucket_equals_one_on_disk(bucket, tmp_path):
     """Begun, broken off, and continued there; then damaged there."""
     where = f"{bucket}/runs/one"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 
@@ -123,29 +124,19 @@ def test_a_signal_to_one_process_stops_both_at_one_step(tmp_path, told):
     assert checkpoint.steps(tmp_path) == [0, int(step)]
 
 
-FAILS = """
-import sys
-from jaxrl import distributed, signals
-from data import scoring
-
-def fails(task, problem, completion):
+def faulty(logp):
+    """A policy objective with a fault that shows in one process."""
     if jax.process_index() == 1:
-        raise {error}
-    return judge(task, problem, completion)
-
-import jax
-judge, scoring.judge = scoring.judge, fails
-from tests.jaxrl import tiny
-tiny.main(sys.argv[1:])
-"""
+        raise AssertionError("a fault of one host")
+    return -logp, {}
 
 
 @pytest.mark.slow
 def test_an_error_of_one_process_ends_both(tmp_path):
     """With the traceback where it happened, and a line where it did not."""
-    (tmp_path / "fails.py").write_text(FAILS.format(error='AssertionError("a fault of one host")'))
-    pair = tiny.start_pair(tmp_path / "run", module="fails", **SHORT)
-    (first, error), (second, fault) = (ended(process) for process in pair)
+    fault = {"objective.policy": "tests.jaxrl.test_multihost:faulty", "warm_start.steps": 0}
+    pair = tiny.start_pair(tmp_path / "run", **SHORT | fault)
+    (first, error), (second, fault) = (ended(process, 300) for process in pair)
     assert (first, second) == (1, 1)
     assert "process 0 of 2" in error and "has lost another process" in error
     assert "Traceback" in fault and "process 1 of 2" in fault and "a fault of one host" in fault
