@@ -142,7 +142,7 @@ def set_aside(directory: Path, after: int | None) -> None:
         if after is not None and step > after:
             damaged = path(directory, step)
             storage.remove(damaged.with_suffix(".damaged"))
-            damaged.rename(damaged.with_suffix(".damaged"))
+            storage.rename(damaged, damaged.with_suffix(".damaged"))
 
 
 def restore(directory: Path, step: int, like: TrainState) -> Saved:

@@ -78,6 +78,18 @@ def remove(directory: Path) -> None:
         directory.rmtree()
 
 
+def rename(directory: Path, target: Path) -> None:
+    """Give a directory another name; in a bucket, by copying each of its files."""
+    if not remote(directory):
+        directory.rename(target)
+        return
+    for file in files(directory):
+        copied = target / str(file.relative_to(directory))
+        with file.open("rb") as source, copied.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
+    remove(directory)
+
+
 def sync(path: Path) -> None:
     """Return once a file or directory is on the disk."""
     if remote(path):
