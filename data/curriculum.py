@@ -204,27 +204,6 @@ def hardest_retained(
     return highest(state, min(count, int(open_.sum())), open_, -rate)
 
 
-def routed(
-    state: Prompts,
-    domains: np.ndarray,
-    counts: Mapping[int, int],
-    selectors: Mapping[int, Choose],
-) -> tuple[Prompts, np.ndarray]:
-    """A batch with a number of prompts of each domain, chosen by that domain's own function.
-
-    Args:
-      state: before.
-      domains: [N] int, the domain of each prompt.
-      counts: prompts by domain, as from `data.bandits.split`.
-      selectors: by domain, such as `uniform`; a domain left out is chosen uniformly.
-    """
-    chosen = []
-    for domain, count in sorted(counts.items()):
-        state, ids = selectors.get(domain, uniform)(state, count, domains == domain)
-        chosen.append(ids)
-    return state, np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
-
-
 def stage_at(stages: Sequence[tuple[int, Mapping[str, Any]]], step: int) -> dict[str, Any]:
     """The settings in force at a step: lengths, group size, data set, weights, whatever they are.
 

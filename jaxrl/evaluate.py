@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,17 @@ from jaxrl.types import Params
 _FIRST_ID = 1 << 31  # streams of evaluation and of training never meet
 
 
-def problems(task: Task, split: str, count: int, seed: int = 0) -> list[Problem]:
-    """The first `count` problems of a split, the same for every run."""
+def problems(
+    task: Task,
+    split: str,
+    count: int,
+    seed: int = 0,
+    keep: Callable[[Problem], bool] | None = None,
+) -> list[Problem]:
+    """The first `count` problems of a split, the same for every run; of them, those to `keep`."""
     available = task.sizes.get(split)
-    return [task.problem(split, seed, i) for i in range(min(count, available or count))]
+    first = [task.problem(split, seed, i) for i in range(min(count, available or count))]
+    return list(filter(keep, first)) if keep else first
 
 
 def evaluate(
@@ -91,6 +98,10 @@ def figures(experience: Experience, k: int) -> dict[str, float]:
     for name, values in per_problem.items():
         low, high = np.quantile(values[draws].mean(axis=1), [0.025, 0.975])
         out |= {name: float(values.mean()), f"{name}/low": float(low), f"{name}/high": float(high)}
+    domains = np.array([problem.domain for problem in experience.problems])
+    if len(set(domains)) > 1:
+        for name in np.unique(domains):
+            out[f"pass@1/{name}"] = float(per_problem["pass@1"][domains == name].mean())
     lengths = [len(c.tokens) for c in experience.completions]
     return out | {
         "reward": float(np.mean([s.value for s in experience.scores if s.value is not None] or 0)),

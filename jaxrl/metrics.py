@@ -32,7 +32,7 @@ class MetricsLog:
         self._board: EventsWriter | None = None
         if not distributed.first():
             return
-        kept = [line for line in _lines(self._path) if json.loads(line)["step"] <= resume_step]
+        kept = [line for line in lines(self._path) if json.loads(line)["step"] <= resume_step]
         fresh = self._path.with_suffix(".tmp")
         fresh.write_text("".join(line + "\n" for line in kept))
         os.replace(fresh, self._path)
@@ -77,7 +77,7 @@ class MetricsLog:
                 self._board.close()
 
 
-def _lines(path: Path) -> list[str]:
+def lines(path: Path) -> list[str]:
     """Complete lines; a last one torn by a crash is left out."""
     if not path.exists():
         return []
@@ -86,7 +86,7 @@ def _lines(path: Path) -> list[str]:
 
 def read(directory: Path) -> list[dict[str, float]]:
     """The rows of a run's `metrics.jsonl`."""
-    return [json.loads(line) for line in _lines(directory / "metrics.jsonl")]
+    return [json.loads(line) for line in lines(directory / "metrics.jsonl")]
 
 
 class Timer:
