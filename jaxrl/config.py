@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import typing
 from pathlib import Path
@@ -333,6 +334,8 @@ class Config:
     mesh: MeshConfig = MeshConfig()
     eval: EvalConfig = EvalConfig()
     rollout_log: RolloutLogConfig = RolloutLogConfig()
+    wandb: str = ""
+    """Project of Weights & Biases that metrics go to as well (extra `wandb`); empty: none."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     guard: GuardConfig = GuardConfig()
     score_workers: int = 2
@@ -413,6 +416,11 @@ def check(config: Config) -> None:
     for name, value in positive.items():
         if value < 1:
             raise ValueError(f"{name}={value}: must be 1 or more")
+    if config.wandb and importlib.util.find_spec("wandb") is None:
+        raise ValueError(
+            f"wandb={config.wandb!r}: wandb is not installed; pip install 'jaxrl[wandb]', or leave "
+            "the field empty"
+        )
     if config.rollout.oversampling < 1:
         raise ValueError(
             f"rollout.oversampling={config.rollout.oversampling}: 1 samples what a step needs, "

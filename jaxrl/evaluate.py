@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
 from data.scoring import Pool
 from data.types import Problem, Task
-from jaxrl import distributed
+from jaxrl import distributed, rollout_log
 from jaxrl.config import RolloutConfig
 from jaxrl.metrics import Timer
 from jaxrl.policy import Policy
@@ -111,29 +110,19 @@ def figures(experience: Experience, k: int) -> dict[str, float]:
     }
 
 
-def save(directory: Path, step: int, experience: Experience) -> None:
-    """Write the completions of an evaluation to `evals/STEP.jsonl`, one object a line."""
+def save(directory: Path, step: int, experience: Experience, decode: rollout_log.Decode) -> None:
+    """Write the completions of an evaluation to `evals/STEP.jsonl`, one object a line.
+
+    They are as those of `jaxrl.rollout_log`, without what only training knows of a token. Greedy
+    tokens have their log-probabilities and entropies under temperature 1.
+    """
     if not distributed.first():
         return
     path = directory / "evals" / f"{step:06d}.jsonl"
     path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows(experience)))
-
-
-def rows(experience: Experience) -> Iterator[dict[str, Any]]:
-    """Each completion with its problem and score, as JSON-able values."""
-    group = len(experience.completions) // len(experience.problems)
-    for n, (text, score) in enumerate(zip(experience.texts, experience.scores, strict=True)):
-        problem = experience.problems[n // group]
-        yield {
-            "problem": problem.id,
-            "prompt": problem.prompt,
-            "answer": str(problem.answer),
-            "completion": text,
-            "reward": score.value,
-            "parts": dict(score.parts),
-            "error": score.error,
-        }
+    count = len(experience.completions)
+    made = (rollout_log.sampled(experience, n, decode) for n in range(count))
+    path.write_text("".join(json.dumps(row) + "\n" for row in made))
 
 
 def pass_at_k(correct: np.ndarray, n: int, k: int) -> np.ndarray:

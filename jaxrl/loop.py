@@ -104,7 +104,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
             actor, params, shop.held_out, shop.pool, config.rollout, config.sampler
         )
         with best_effort("the evaluation", note):
-            evaluate.save(shop.directory, step, experience)
+            evaluate.save(shop.directory, step, experience, actor.tokenizer.decode)
         return figures
 
     _, state, host = begin(shop, optimize, like, assess, trained, first_critic)
@@ -115,7 +115,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
     anchor = reference(shop, like, host["step"])
     already = host["seconds"]
 
-    log = MetricsLog(shop.directory, host["step"], note)
+    log = MetricsLog(shop.directory, host["step"], note, config.wandb)
     timer, tripped, began = Timer(), list[Trip](), perf_counter()
     try:
         while host["step"] < config.steps:
@@ -172,7 +172,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                     buffer.set_state(host["replay"])
                     anchor = reference(shop, like, saved.step)
                     log.close()
-                    log = MetricsLog(shop.directory, saved.step, note)
+                    log = MetricsLog(shop.directory, saved.step, note, config.wandb)
                     note(f"rolled back from step {step} to {saved.step}, on with other prompts")
                     continue
 
@@ -256,6 +256,10 @@ def shares(batch: Trajectory, count: int, own: int) -> Iterator[Trajectory]:
 
 
 def combine(measured: list[dict[str, np.ndarray]]) -> dict[str, float]:
-    """Means over a step's updates; the sampler's gap is taken at the first, before any update."""
+    """Means over a step's updates, and the greatest staleness.
+
+    The sampler's gap is taken at the first update, before any.
+    """
     out = {k: float(np.mean([m[k] for m in measured])) for k in measured[0]}
+    out["staleness_max"] = float(max(m["staleness_max"] for m in measured))
     return out | {k: float(measured[0][k]) for k in ("logp_gap", "logp_gap_max")}

@@ -173,7 +173,9 @@ def held_out(run: Run) -> dict[str, Json]:
     made: dict[str, Json] = {}
     for step in sorted(points):
         for name, value in points[step].items():
-            base, _, bound = name.partition("/")
+            base, _, bound = name.rpartition("/")
+            if bound not in ("low", "high"):
+                base, bound = name, ""
             if name != "problems" and math.isfinite(value):
                 curve = made.setdefault(prefix + base, {"step": [], "value": []})
                 if bound:

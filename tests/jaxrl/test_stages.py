@@ -1,6 +1,7 @@
 """Fields that change at declared steps: what is in force when, and runs that are cut and go on."""
 
 import json
+import sys
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_entries_of_dicts_change_too_and_configs_are_read_back_equal():
     [
         (
             {"optimizer.learning_rate": 1e-4},
-            "'optimizer.learning_rate', which is the same for a wh",
+            "which is the same for a whole run",
         ),
         ({"rollout.prompts": 8}, "go on from it with --fork"),
         ({"rollout.max_new_tokens": "long"}, "must be of the type of 64"),
@@ -115,7 +116,8 @@ DOMAINS = {
 }
 
 
-def test_domains_are_judged_by_their_own_tasks_and_logged_apart(tmp_path):
+def test_domains_are_judged_by_their_own_tasks_and_logged_apart(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # a run that does not ask for it goes without
     changes = {
         "domains": DOMAINS,
         "bandit.weigh": "data.bandits:sec",
@@ -129,6 +131,9 @@ def test_domains_are_judged_by_their_own_tasks_and_logged_apart(tmp_path):
         assert row["domain/numbers/reward"] == 1.0 > row["domain/sums/reward"]
         assert row["domain/numbers/share"] + row["domain/sums/share"] == 1
         assert row["domain/sums/completion_length"] <= 2
+    row = json.loads((tmp_path / "evals/000002.jsonl").read_text().splitlines()[0])
+    assert "".join(row["tokens"]) == row["completion"] and max(row["logp"]) <= 0
+    assert len(row["tokens"]) == len(row["logp"]) == len(row["entropy"]) == len(row["source"])
     assert {"pass@1/numbers", "pass@1/sums"} <= summary["eval"]["after"].keys()
 
 
