@@ -147,6 +147,12 @@ def test_names_and_lineage_of_runs_with_a_parent(tmp_path):
     assert one["name"].endswith("/run") and two["name"] == "later/run"
     assert two["lineage"][: len(one["lineage"])] == one["lineage"]
     assert str(first) in two["lineage"][len(one["lineage"])]
+    changes = {"fork": f"{first}@20", "domains": {"sums": {}, "mazes": {}}, "stages": {"9": {}}}
+    saved["config"] |= {"model": "fresh"} | changes
+    (second / "config.json").write_text(json.dumps(saved))
+    path = collect.gather([second])["runs"][0]["lineage"]
+    assert path[:-2] == one["lineage"] and path[-2] == f"forked from {first}@20"
+    assert "RL on sums, mazes in 2 stages" in path[-1]
 
 
 def test_long_runs_are_averaged(tmp_path, monkeypatch):
