@@ -12,6 +12,7 @@ import numpy as np
 
 from data import bandits
 from data.types import Problem
+from jaxrl import mesh
 from jaxrl.buckets import round_up
 from jaxrl.config import RolloutConfig
 from jaxrl.policy import Policy, encode_prompt
@@ -49,7 +50,7 @@ def concentrations(
         rows = [*batch, *[()] * (_ROWS - len(batch))]
         tokens = np.array([[*p, *[0] * (width - len(p))] for p in rows], np.int32)
         places = np.array([[*range(len(p)), *[width] * (width - len(p))] for p in rows], np.int32)
-        hidden = jax.device_get(_hidden(actor.model, params, tokens, places))
+        hidden = mesh.fetch(_hidden(actor.model, params, tokens, places))
         for states, prompt in zip(hidden, batch, strict=False):
             segments = np.arange(len(prompt)) >= shared
             own = np.asarray(states[: len(prompt)], np.float64)

@@ -14,6 +14,7 @@ from jaxrl import (
     checkpoint,
     evaluate,
     guided,
+    history,
     objective,
     placement,
     policy,
@@ -85,7 +86,10 @@ def check_prompts(config: Config, actor: Policy) -> None:
     selection.check(config)
     whole, keep = tasks.named(config), policy.keeps(actor.tokenizer, config.rollout)
     guided.check(config.guidance, whole)
-    for task in whole.parts.values() or [whole]:
+    curricula = [domain.curriculum for domain in config.domains.values()] or [config.curriculum]
+    for curriculum, task in zip(curricula, whole.parts.values() or [whole], strict=True):
+        if curriculum.history:
+            history.best(curriculum, task)
         batch = {"seed": config.seed, "batch_size": config.rollout.prompts}
         first = next(stream.prompts(task, split="train", **batch))
         if keep and not any(map(keep, first)):
