@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -110,6 +111,7 @@ def open_source(config: Config, task: Task, actor: Policy) -> Source:
         if settings.history:
             task, seed = history.best(settings, task)
             of |= {"history": settings.history, "score": settings.score, "keep": settings.keep}
+        of = json.loads(json.dumps(of))  # as it will be when it is read from a checkpoint
         if settings.choose:
             return chosen(settings, task, of, seed=seed, keep=keep, measure=measure)
         return ordered(task, of, seed=seed, keep=keep)
@@ -189,7 +191,7 @@ def chosen(
     def draw(count: int, params: Params) -> list[Problem]:
         nonlocal state, ranks, course
         turned = 0.0
-        if by_rank and not course.batches:
+        if by_rank and np.isnan(course.signal).any():
             course = course._replace(signal=measure(params, problems(range(size))))
             ranks = bandits.rank(course.signal, seed=seed)
         elif by_rank:

@@ -91,12 +91,24 @@ def test_a_restored_source_goes_on_as_the_original(name):
 @pytest.mark.parametrize("name", ["stream", "targeted", "mixture"])
 def test_a_source_stays_at_its_start_if_told_the_state_of_another(name):
     source, draw = opened(SOURCES[name])
-    for other in SOURCES:
-        if other != name and not SOURCES[other].domains:
-            elsewhere, draw_there = opened(SOURCES[other])
-            draw_there()
-            source.set_state(elsewhere.get_state())
+    for other in {"stream", "drop", "targeted"} - {name}:
+        elsewhere, draw_there = opened(SOURCES[other])
+        draw_there()
+        source.set_state(elsewhere.get_state())
     assert draw() == opened(SOURCES[name])[1]()
+
+
+def test_what_is_known_of_prompts_is_kept_under_another_choice():
+    """Sequences in parameters come back from JSON as lists, which must not count as a change."""
+    source, draw = opened(config(curriculum=TARGETED, task_args={"operators": ("+",)}))
+    batch = draw()
+    source.learn(rewards(batch))
+    ranked, draw = opened(config(curriculum=GAIN, task_args={"operators": ("+",)}))
+    ranked.set_state(json.loads(json.dumps(source.get_state())))
+    state = curriculum.from_json(curriculum.Prompts, ranked.get_state()["state"])
+    assert (state.visits > 0).sum() == BATCH == len(draw())
+    course = curriculum.from_json(selection.Course, ranked.get_state()["course"])
+    assert np.isfinite(course.signal).all()  # measured now, for want of a measure before
 
 
 def test_a_curriculum_comes_to_prefer_what_teaches():
@@ -145,7 +157,7 @@ def test_the_hardest_prompts_are_retained():
         if batch == 4:  # the hardest of what was left
             solved = np.nan_to_num(rates, nan=-1)
             assert solved[course.allowed].max() <= solved[~course.allowed & before].min()
-        source.learn(rewards(problems))
+        source.learn(rewards(problems) / 2)  # none is solved
         rates, before = known()[0], course.allowed
     assert left == [32, 32, 16, 16, 8, 8]
 
@@ -239,11 +251,9 @@ def test_rewards_of_a_domain_reach_its_own_curriculum():
     source.learn(rewards(batch))
     part = source.get_state()["parts"]["short"]
     store = curriculum.from_json(curriculum.Prompts, part["state"])
-    task = tasks.named(SOURCES["sec"]).parts["short"]
-    ids = {task.problem("train", 3, i).id: i for i in range(32)}
-    for p, r in zip(batch, rewards(batch), strict=True):
-        if p.domain == "short":
-            assert curriculum.pass_rate(store)[ids[p.id]] == pytest.approx(r.mean())
+    known = curriculum.pass_rate(store)
+    told = [r.mean() for p, r in zip(batch, rewards(batch), strict=True) if p.domain == "short"]
+    assert sorted(known[~np.isnan(known)]) == pytest.approx(sorted(told)) and told
 
 
 # Chosen by an earlier run
