@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,7 +111,7 @@ def _wandb_run(directory: Path, project: str) -> Any:
     mark = directory / "wandb" / "id"
     mark.parent.mkdir(exist_ok=True)
     if not mark.exists():
-        mark.write_text(wandb.util.generate_id())
+        mark.write_text(uuid.uuid4().hex)
     saved = json.loads((directory / "config.json").read_text())
     run = wandb.init(
         project=project,
