@@ -149,11 +149,11 @@ def test_a_pair_killed_in_mid_epoch_and_continued_by_one_sees_every_prompt_once(
         "checkpoint.every": 1,
         "steps": 5,
     }
-    first, second = tiny.start_pair(tmp_path / "run", **changes)
+    first, second = tiny.start_pair(tmp_path / "run", devices=1, **changes)
     assert tiny.kill_at(first, "train 2")
     second.kill()
     second.communicate()
-    tiny.finish(tiny.start(tmp_path / "run", devices=8, **changes))
+    tiny.finish(tiny.start(tmp_path / "run", devices=2, **changes))
     seen = history.read(tmp_path / "run")
     assert [len(curve) for curve in seen.curves] == [2] * 10  # five steps of four: two epochs
     batches = [json.loads(line) for line in (tmp_path / "run/history.jsonl").open()]
