@@ -162,6 +162,17 @@ def highest(
     return state, np.argsort(-ranked, kind="stable")[:count]
 
 
+def easiest_first(state: Prompts, count: int, allowed: np.ndarray) -> tuple[Prompts, np.ndarray]:
+    """Passes through the prompts from easy to hard, as the policy last found them.
+
+    Among the prompts of fewest visits, those of highest pass rate at their last visit; the first
+    pass goes by id. ADCL sorts each batch anew by rates sampled for it ("Learning Like Humans",
+    2025); here the last visit has to do.
+    """
+    last = np.nan_to_num(state.curve[:, -1].astype(np.float64))
+    return highest(state, count, allowed, np.clip(last, 0, 1) - 2 * state.visits)
+
+
 def historical_variance(state: Prompts) -> np.ndarray:
     """[N] variance of each curve, by which 1-shot RLVR ranks prompts (Wang et al. 2025).
 

@@ -37,6 +37,18 @@ def test_the_store_keeps_the_last_window_and_leaves_failures_out():
         curriculum.record(state, [1, 1], [[0], [0]])
 
 
+def test_passes_go_from_what_was_easiest_at_the_last_visit():
+    state = filled([[0.0, 0.2], [1.0, 0.9], [0.5, 0.5], [NAN, 0.0], [0.9, 0.7]])
+    everyone = everything(state)
+    state, first = curriculum.easiest_first(state, 2, everyone)
+    assert first.tolist() == [3, 1]  # visited once; then the easiest of the others
+    state = curriculum.record(state, first, [[0.4], [0.1]])
+    _, second = curriculum.easiest_first(state, 5, everyone)
+    assert second.tolist() == [4, 2, 3, 0, 1]
+    _, allowed = curriculum.easiest_first(state, 1, np.arange(5) == 2)
+    assert allowed.tolist() == [2]
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 10), st.integers(0, 5))
 def test_choices_are_pure_unrepeated_allowed_and_survive_a_checkpoint(seed, count, before):
