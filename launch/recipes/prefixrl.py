@@ -30,7 +30,7 @@ def config() -> Config:
 
 def effect() -> Effect:
     """With and without prefixes, at equal samples."""
-    method = arm(config(), steps=80)
+    method = arm(config(), steps=60)
     return Effect(
         claim="prefixes of solutions make hard prompts learnable, without a prefix too",
         task=hard_prompts(),
