@@ -7,7 +7,15 @@ an expert wrote; their `behavior_logp` may hold anything finite where a function
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, bounded_exp, constant, indicator, row_constant
+from losses.masking import (
+    as_float,
+    bounded_exp,
+    constant,
+    indicator,
+    row_constant,
+    row_mean,
+    token_constant,
+)
 from losses.masking import ratio as importance_ratio
 from losses.policy import Objective, clipped_surrogate, ppo_clip
 
@@ -263,7 +271,7 @@ def grao(
     Returns:
       Loss `[B, T]` and no metrics.
     """
-    a = row_constant(advantages[:, 0], logp)
+    a = row_mean(mask, jnp.broadcast_to(token_constant(advantages, logp), logp.shape))
     expert = jnp.asarray(expert, bool)
     own = ~expert & jnp.any(jnp.asarray(mask, bool), axis=-1)
     size = jax.ops.segment_sum(own.astype(a.dtype), group_ids, len(a))[group_ids]
