@@ -142,19 +142,23 @@ def rank(signal: np.ndarray, *, seed: int = 0) -> Ranks:
     return Ranks(np.uint64(seed), np.int64(0), order, np.float64(0))
 
 
-def gaussian(state: Ranks, count: int, *, width: float) -> tuple[Ranks, np.ndarray]:
+def gaussian(
+    state: Ranks, count: int, *, width: float, allowed: np.ndarray | None = None
+) -> tuple[Ranks, np.ndarray]:
     """`count` prompts without replacement, their ranks weighted by a Gaussian around the centre.
 
     Args:
       state: before.
       count: prompts.
       width: standard deviation, in ranks.
+      allowed: [N] bool, which prompts may be chosen; None: all.
     """
-    if count > len(state.order):
-        raise ValueError(f"count={count} exceeds the {len(state.order)} prompts there are")
+    may = np.ones(len(state.order), bool) if allowed is None else allowed[state.order]
+    if count > may.sum():
+        raise ValueError(f"count={count} exceeds the {may.sum()} prompts there are")
     rng = np.random.Generator(np.random.Philox(key=[int(state.seed), int(state.draws)]))
     distance = (np.arange(len(state.order)) - state.centre) / width
-    keys = -0.5 * distance**2 + rng.gumbel(size=len(state.order))
+    keys = np.where(may, -0.5 * distance**2 + rng.gumbel(size=len(state.order)), -np.inf)
     chosen = state.order[np.argsort(-keys, kind="stable")[:count]]
     return state._replace(draws=state.draws + 1), chosen
 
@@ -177,6 +181,34 @@ def move(
     change = (np.tanh(2 * (accuracy - target)) + np.tanh(concentration)) / 2
     centre = np.clip(state.centre + speed * change, 0, len(state.order) - 1)
     return state._replace(centre=np.float64(centre))
+
+
+def gain(
+    ranks: Ranks,
+    count: int,
+    allowed: np.ndarray,
+    accuracy: float,
+    concentration: float,
+    *,
+    width: float,
+    speed: float,
+    target: float = 0.5,
+) -> tuple[Ranks, np.ndarray]:
+    """GAIN-RL's choice of a batch (Wang et al. 2025): `move`, but for the first, then `gaussian`.
+
+    Args:
+      ranks: of the N prompts, by the angle signal that the policy gave them before training.
+      count: prompts.
+      allowed: [N] bool.
+      accuracy: mean of the last batch; nan before the first.
+      concentration: see `move`.
+      width: see `gaussian`.
+      speed: see `move`.
+      target: see `move`.
+    """
+    if not np.isnan(accuracy):
+        ranks = move(ranks, accuracy, concentration, speed=speed, target=target)
+    return gaussian(ranks, count, width=width, allowed=allowed)
 
 
 def _softmax(x: np.ndarray) -> np.ndarray:

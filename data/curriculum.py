@@ -162,6 +162,17 @@ def highest(
     return state, np.argsort(-ranked, kind="stable")[:count]
 
 
+def easiest_first(state: Prompts, count: int, allowed: np.ndarray) -> tuple[Prompts, np.ndarray]:
+    """Passes through the prompts from easy to hard, as the policy last found them.
+
+    Among the prompts of fewest visits, those of highest pass rate at their last visit; the first
+    pass goes by id. ADCL sorts each batch anew by rates sampled for it ("Learning Like Humans",
+    2025); here the last visit has to do.
+    """
+    last = np.nan_to_num(state.curve[:, -1].astype(np.float64))
+    return highest(state, count, allowed, np.clip(last, 0, 1) - 2 * state.visits)
+
+
 def historical_variance(state: Prompts) -> np.ndarray:
     """[N] variance of each curve, by which 1-shot RLVR ranks prompts (Wang et al. 2025).
 
@@ -202,27 +213,6 @@ def hardest_retained(
     rate = np.nan_to_num(pass_rate(state), nan=-1.0)
     open_ = allowed & (rate < solved)
     return highest(state, min(count, int(open_.sum())), open_, -rate)
-
-
-def routed(
-    state: Prompts,
-    domains: np.ndarray,
-    counts: Mapping[int, int],
-    selectors: Mapping[int, Choose],
-) -> tuple[Prompts, np.ndarray]:
-    """A batch with a number of prompts of each domain, chosen by that domain's own function.
-
-    Args:
-      state: before.
-      domains: [N] int, the domain of each prompt.
-      counts: prompts by domain, as from `data.bandits.split`.
-      selectors: by domain, such as `uniform`; a domain left out is chosen uniformly.
-    """
-    chosen = []
-    for domain, count in sorted(counts.items()):
-        state, ids = selectors.get(domain, uniform)(state, count, domains == domain)
-        chosen.append(ids)
-    return state, np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
 
 
 def stage_at(stages: Sequence[tuple[int, Mapping[str, Any]]], step: int) -> dict[str, Any]:

@@ -108,6 +108,7 @@ def escalate(
     *,
     rows: int = 0,
     attempts: int = 3,
+    help: float = 1.0,
     threshold: float = 0.5,
 ) -> list[Hint]:
     """Groups that have all failed try again with a quarter of the solution, then half, and so on.
@@ -119,13 +120,14 @@ def escalate(
     Args:
       attempt, rewards, rng: see the module.
       rows: how many rows of a group try again; 0 for all.
-      attempts: how often; the share given is `attempt / (attempts + 1)`.
+      attempts: how often; the share given is `help * attempt / (attempts + 1)`.
+      help: 0 gives nothing, which is sampling again.
       threshold: the reward that is no failure.
     """
     if rewards is None or not 1 <= attempt <= attempts:
         return []
     groups, size = np.flatnonzero(failed(rewards, threshold)), rewards.shape[1]
-    given = attempt / (attempts + 1)
+    given = help * attempt / (attempts + 1)
     return [Hint(int(p), g, given=given) for p in groups for g in range(rows or size)]
 
 

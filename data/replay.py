@@ -29,22 +29,6 @@ def passed(
     return good & (good.mean(axis=1, keepdims=True) >= share)
 
 
-def clear_cut(rewards: np.ndarray, lengths: np.ndarray, *, threshold: float = 0.5) -> np.ndarray:
-    """Passed and shorter, or failed and longer, than the median of the group.
-
-    Paper: "RoRecomp: Enhancing Reasoning Efficiency via Rollout Response Recomposition" (the
-      priority batch)
-    """
-    good = np.nan_to_num(rewards, nan=-np.inf) >= threshold
-    middle = np.median(lengths, axis=1, keepdims=True)
-    return np.where(good, lengths <= middle, lengths > middle)
-
-
-def unclear(rewards: np.ndarray, lengths: np.ndarray, *, threshold: float = 0.5) -> np.ndarray:
-    """What is not `clear_cut`: the compensation batch of RoRecomp."""
-    return ~clear_cut(rewards, lengths, threshold=threshold)
-
-
 def uniform(
     ages: np.ndarray, rewards: np.ndarray, count: int, rng: np.random.Generator
 ) -> np.ndarray:

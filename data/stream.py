@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import grain
 
 from data.types import Problem, Task
+
+_ENDLESS = sys.maxsize // 2  # grain computes with it in floats, which round up
 
 
 def prompts(
@@ -17,6 +20,7 @@ def prompts(
     batch_size: int,
     host_index: int = 0,
     host_count: int = 1,
+    keep: Callable[[Problem], bool] | None = None,
 ) -> grain.DatasetIterator[list[Problem]]:
     """Batches of problems, without end.
 
@@ -32,6 +36,8 @@ def prompts(
       batch_size: problems in a batch, all hosts together.
       host_index: which of the hosts this is; it gets every `host_count`-th problem of the batch.
       host_count: how many there are.
+      keep: problems that are not to be kept are passed over. The state then counts problems of this
+        host: it may be restored with the same `host_count` alone.
 
     Raises:
       ValueError: a batch that does not divide among the hosts, or an unknown split.
@@ -45,12 +51,16 @@ def prompts(
         raise ValueError(f"host_index={host_index} must be in [0, host_count={host_count})")
     size = task.sizes.get(split)
     if size is None:
-        order = grain.MapDataset.range(sys.maxsize)
+        order = grain.MapDataset.range(_ENDLESS)
     else:
-        order = grain.MapDataset.range(size).shuffle(seed).repeat()
-    return iter(
-        order.slice(slice(host_index, None, host_count))
-        .map(lambda index: task.problem(split, seed, int(index)))
-        .batch(batch_size // host_count, batch_fn=list)
-        .to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=2))
+        order = grain.MapDataset.range(size).shuffle(seed).repeat(_ENDLESS // size)
+    each, options = (
+        batch_size // host_count,
+        grain.ReadOptions(num_threads=1, prefetch_buffer_size=2),
     )
+    own = order.slice(slice(host_index, None, host_count)).map(
+        lambda index: task.problem(split, seed, int(index))
+    )
+    if keep is None:
+        return iter(own.batch(each, batch_fn=list).to_iter_dataset(options))
+    return iter(own.filter(keep).to_iter_dataset(options).batch(each, batch_fn=list))

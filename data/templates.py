@@ -1,10 +1,9 @@
-"""How a problem becomes a prompt: a template, examples, an answer format, and a length policy."""
+"""How a problem becomes a prompt: a template, examples, and an answer format."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 from data import extract
 from data.types import Problem, Task
@@ -86,46 +85,3 @@ def shots(task: Task, count: int, *, seed: int = 0) -> Callable[[Problem], Probl
         return few_shot(problem, [(p, task.gold(p)) for p in others])
 
     return change
-
-
-Policy = Literal["error", "drop", "truncate"]
-
-
-def within(
-    problems: Sequence[Problem],
-    encode: Callable[[Problem], Sequence[int]],
-    longest: int,
-    policy: Policy,
-) -> tuple[list[tuple[Problem, list[int]]], dict[str, int]]:
-    """Problems with their prompt ids, none over the budget.
-
-    Args:
-      problems: in order.
-      encode: problem -> prompt ids.
-      longest: ids a prompt may have.
-      policy: for a longer one: "error"; "drop" leaves the problem out; "truncate" keeps the last
-        `longest` ids, which end in the question and the turn's opening.
-
-    Returns:
-      What is left, and how many were dropped and truncated.
-
-    Raises:
-      ValueError: policy "error" and a prompt over the budget, or an unknown policy.
-    """
-    if policy not in ("error", "drop", "truncate"):
-        raise ValueError(f"policy={policy!r}: choose error, drop or truncate")
-    kept: list[tuple[Problem, list[int]]] = []
-    counts = {"dropped": 0, "truncated": 0}
-    for problem in problems:
-        ids = list(encode(problem))
-        if len(ids) > longest and policy == "error":
-            raise ValueError(
-                f"problem {problem.id}: its prompt has {len(ids)} tokens, more than {longest}; "
-                "raise the budget, or choose the policy drop or truncate"
-            )
-        if len(ids) > longest and policy == "drop":
-            counts["dropped"] += 1
-            continue
-        counts["truncated"] += len(ids) > longest
-        kept.append((problem, ids[-longest:]))
-    return kept, counts

@@ -72,6 +72,8 @@ class Task:
     """Number of problems of a split, indices 0 to size - 1; a split not listed is endless."""
     alphabet: str | None = None
     """Every character of prompts and gold completions, where a character tokenizer will do."""
+    parts: Mapping[str, Task] = dataclasses.field(default_factory=dict)
+    """The tasks by domain that a mixture is made of."""
     description: str = ""
 
     def check_split(self, split: str) -> None:

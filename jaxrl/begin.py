@@ -8,18 +8,21 @@ from pathlib import Path
 import jax
 import optax
 
-from data import stream, tasks
+from data import stream
 from data.types import Problem, Task
 from jaxrl import (
     checkpoint,
     evaluate,
     guided,
+    history,
     objective,
     placement,
     policy,
     replay,
     selection,
+    stages,
     storage,
+    tasks,
     trainable,
 )
 from jaxrl import config as configs
@@ -47,24 +50,22 @@ def check(config: Config) -> tuple[Task, list[Problem], Policy]:
       ValueError: a config that cannot work.
     """
     configs.check(config)
+    stages.check(config)
     objective.check(config.objective)
-    selection.check(config.curriculum, config.rollout.prompts)
     replay.check(config.replay, config.rollout.prompts, config.updates_per_batch)
-    task = tasks.get(config.task, **config.task_args)
-    guided.check(config.guidance, task)
-    held_out = evaluate.problems(task, config.eval.split, config.eval.problems)
-    first = next(
-        stream.prompts(task, split="train", seed=config.seed, batch_size=config.rollout.prompts)
-    )
     model, tokenizer = policy.describe(config)
     trainable.part(model, config.lora, config.train)
-    for problem in held_out + first:
+    actor = Policy(model, {}, tokenizer)
+    for staged in stages.all_of(config):
+        check_prompts(staged, actor)
+    task, keep = tasks.named(config), policy.keeps(tokenizer, config.rollout)
+    held_out = evaluate.problems(task, config.eval.split, config.eval.problems, keep=keep)
+    for problem in held_out:
         policy.encode_prompt(tokenizer, config.rollout, problem)
-    total = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
-    if total > model.max_positions:
+    if not held_out:
         raise ValueError(
-            f"rollout.max_prompt_tokens + rollout.max_new_tokens = {total} exceed the model's "
-            f"{model.max_positions} positions; lower one of them"
+            f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops every held-out "
+            "problem; raise it"
         )
     if config.reference.every and not keeps_reference(config):
         raise ValueError(
@@ -74,7 +75,37 @@ def check(config: Config) -> tuple[Task, list[Problem], Policy]:
         )
     if config.fork:
         checkpoint.require(*fork_point(config.fork))
-    return task, held_out, Policy(model, {}, tokenizer)
+    return task, held_out, actor
+
+
+def check_prompts(config: Config, actor: Policy) -> None:
+    """Refuse what prompts a config asks for where they cannot be drawn, or not be answered.
+
+    Raises:
+      ValueError: naming the field.
+    """
+    selection.check(config)
+    whole, keep = tasks.named(config), policy.keeps(actor.tokenizer, config.rollout)
+    guided.check(config.guidance, whole)
+    curricula = [domain.curriculum for domain in config.domains.values()] or [config.curriculum]
+    for curriculum, task in zip(curricula, whole.parts.values() or [whole], strict=True):
+        if curriculum.history:
+            history.best(curriculum, task)
+        batch = {"seed": config.seed, "batch_size": config.rollout.prompts}
+        first = next(stream.prompts(task, split="train", **batch))
+        if keep and not any(map(keep, first)):
+            raise ValueError(
+                f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops the first "
+                f"{len(first)} prompts of task {task.name!r}; raise it"
+            )
+        for problem in first if keep is None else filter(keep, first):
+            policy.encode_prompt(actor.tokenizer, config.rollout, problem)
+    total = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
+    if total > actor.model.max_positions:
+        raise ValueError(
+            f"rollout.max_prompt_tokens + rollout.max_new_tokens = {total} exceed the model's "
+            f"{actor.model.max_positions} positions; lower one of them"
+        )
 
 
 def begin(

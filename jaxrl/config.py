@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import typing
 from pathlib import Path
@@ -53,7 +54,10 @@ class RolloutConfig:
     group_size: int = 8
     """Completions of each prompt."""
     max_prompt_tokens: int = 256
-    """Longest prompt; a longer one is an error that names the problem."""
+    """Longest prompt."""
+    long_prompts: Literal["error", "drop", "truncate"] = "error"
+    """What is done about a longer one: an error that names the problem; drop it, from training and
+    evaluation alike; or truncate it to its last tokens."""
     max_new_tokens: int = 64
     """Completion budget."""
     temperature: float = 1.0
@@ -71,16 +75,60 @@ class RolloutConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CurriculumConfig:
-    """Prompts chosen by how they were answered before."""
+    """Prompts chosen by how they were answered before, in this run or in an earlier one."""
 
     choose: str = ""
-    """e.g. data.curriculum:difficulty_targeted; empty takes prompts as they come."""
+    """e.g. data.curriculum:difficulty_targeted, or data.bandits:gain; empty takes prompts as they
+    come."""
     args: dict[str, float] = dataclasses.field(default_factory=dict)
     """Its keyword arguments, e.g. --curriculum.args.target 0.5."""
     prompts: int = 1024
     """Chosen among the first so many of the train split."""
     window: int = 8
     """Visits of a prompt that are remembered."""
+    retain: float = 1.0
+    """Below 1, this share of the prompts, the hardest, is retained every `retain_every` batches
+    and the others are not chosen again (DRIVE)."""
+    retain_every: int = 50
+    history: str = ""
+    """A run of this task: its prompts are chosen once, by how that run answered them."""
+    score: str = "data.curriculum:historical_variance"
+    """By what, e.g. data.curriculum:learning_impact (LIMR)."""
+    keep: int = 1
+    """So many of them, those with the highest score."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Domain:
+    """One of several tasks that a run trains on."""
+
+    task: str = "arithmetic"
+    """As in `Config`."""
+    args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
+    """Parameters of the task."""
+    weight: float = 1.0
+    """Its share of the prompts, relative to the other domains'."""
+    max_new_tokens: int = 0
+    """Completion budget of its problems; 0 stands for the rollout's, which it may not exceed."""
+    curriculum: CurriculumConfig = CurriculumConfig()
+    """How its prompts are chosen."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BanditConfig:
+    """Shares of the domains that follow what is learned from them."""
+
+    weigh: str = ""
+    """data.bandits:sec, dump or dads: multiplies the domains' weights; empty leaves them alone."""
+    args: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Its keyword arguments, e.g. --bandit.args.temperature 0.5."""
+    signal: Literal["advantage", "reward"] = "advantage"
+    """What a completion tells of its domain: the size of its advantage over its group, in units of
+    the group's spread (SEC, DUMP), or its reward (dads)."""
+    rate: float = 0.5
+    """Of the moving average of a domain's signal."""
+    window: int = 64
+    """Completions of a domain that are remembered."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,6 +301,12 @@ class Config:
     """Name of a task, or reasoning_gym/NAME for a generator of reasoning-gym."""
     task_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Parameters of the task, such as its difficulty."""
+    domains: dict[str, Domain] = dataclasses.field(default_factory=dict)
+    """Several tasks by name, in place of `task`. A problem is judged by its own task."""
+    bandit: BanditConfig = BanditConfig()
+    stages: dict[int, dict[str, bool | int | float | str]] = dataclasses.field(default_factory=dict)
+    """Fields that change during the run: steps done to {dotted field: value}, such as
+    --stages.100 '{"rollout.max_new_tokens": 128}'; see `jaxrl.stages`."""
     warm_start: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
@@ -280,6 +334,8 @@ class Config:
     mesh: MeshConfig = MeshConfig()
     eval: EvalConfig = EvalConfig()
     rollout_log: RolloutLogConfig = RolloutLogConfig()
+    wandb: str = ""
+    """Project of Weights & Biases that metrics go to as well (extra `wandb`); empty: none."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     guard: GuardConfig = GuardConfig()
     score_workers: int = 2
@@ -310,8 +366,31 @@ def from_dict(kind: type[T], values: dict[str, Any]) -> T:
 
 def _value(hint: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(hint):
-        return from_dict(typing.cast(type, hint), value)
+        return from_dict(typing.cast(type, hint), value) if isinstance(value, dict) else value
+    if typing.get_origin(hint) is dict:
+        key, inner = typing.get_args(hint)
+        return {key(k): _value(inner, v) for k, v in value.items()}  # JSON's keys are all strings
     return tuple(value) if typing.get_origin(hint) is tuple else value
+
+
+def replaced(config: T, name: str, value: Any) -> T:
+    """The config with the field of a dotted name changed, of entries of a dict too.
+
+    Raises:
+      ValueError: no such field.
+    """
+    first, _, rest = name.partition(".")
+    if isinstance(config, dict):
+        old = config.get(first) if rest else None
+    elif first in {field.name for field in dataclasses.fields(typing.cast(Any, config))}:
+        old = getattr(config, first)
+    else:
+        raise ValueError(f"{type(config).__name__} has no field {name!r}")
+    new = replaced(old, rest, value) if rest else value
+    if isinstance(config, dict):
+        return typing.cast(T, config | {first: new})
+    hint = typing.get_type_hints(type(config))[first]
+    return dataclasses.replace(typing.cast(Any, config), **{first: _value(hint, new)})
 
 
 def load(path: Path) -> Config:
@@ -337,13 +416,22 @@ def check(config: Config) -> None:
     for name, value in positive.items():
         if value < 1:
             raise ValueError(f"{name}={value}: must be 1 or more")
+    if config.wandb and importlib.util.find_spec("wandb") is None:
+        raise ValueError(
+            f"wandb={config.wandb!r}: wandb is not installed; pip install 'jaxrl[wandb]', or leave "
+            "the field empty"
+        )
     if config.rollout.oversampling < 1:
         raise ValueError(
             f"rollout.oversampling={config.rollout.oversampling}: 1 samples what a step needs, "
             "more is a budget for finding groups that teach; use 1 or more"
         )
     others = {
-        "curriculum.choose": config.curriculum.choose,
+        "curriculum.choose": any(
+            each.choose
+            for each in (config.curriculum, *(d.curriculum for d in config.domains.values()))
+        ),
+        "bandit.weigh": config.bandit.weigh,
         "guidance.guide": config.guidance.guide,
         "rollout.oversampling": config.rollout.oversampling > 1,
     }

@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
 from data.scoring import Pool
 from data.types import Problem, Task
-from jaxrl import distributed
+from jaxrl import distributed, rollout_log
 from jaxrl.config import RolloutConfig
 from jaxrl.metrics import Timer
 from jaxrl.policy import Policy
@@ -25,10 +24,17 @@ from jaxrl.types import Params
 _FIRST_ID = 1 << 31  # streams of evaluation and of training never meet
 
 
-def problems(task: Task, split: str, count: int, seed: int = 0) -> list[Problem]:
-    """The first `count` problems of a split, the same for every run."""
+def problems(
+    task: Task,
+    split: str,
+    count: int,
+    seed: int = 0,
+    keep: Callable[[Problem], bool] | None = None,
+) -> list[Problem]:
+    """The first `count` problems of a split, the same for every run; of them, those to `keep`."""
     available = task.sizes.get(split)
-    return [task.problem(split, seed, i) for i in range(min(count, available or count))]
+    first = [task.problem(split, seed, i) for i in range(min(count, available or count))]
+    return list(filter(keep, first)) if keep else first
 
 
 def evaluate(
@@ -91,6 +97,10 @@ def figures(experience: Experience, k: int) -> dict[str, float]:
     for name, values in per_problem.items():
         low, high = np.quantile(values[draws].mean(axis=1), [0.025, 0.975])
         out |= {name: float(values.mean()), f"{name}/low": float(low), f"{name}/high": float(high)}
+    domains = np.array([problem.domain for problem in experience.problems])
+    if len(set(domains)) > 1:
+        for name in np.unique(domains):
+            out[f"pass@1/{name}"] = float(per_problem["pass@1"][domains == name].mean())
     lengths = [len(c.tokens) for c in experience.completions]
     return out | {
         "reward": float(np.mean([s.value for s in experience.scores if s.value is not None] or 0)),
@@ -100,29 +110,19 @@ def figures(experience: Experience, k: int) -> dict[str, float]:
     }
 
 
-def save(directory: Path, step: int, experience: Experience) -> None:
-    """Write the completions of an evaluation to `evals/STEP.jsonl`, one object a line."""
+def save(directory: Path, step: int, experience: Experience, decode: rollout_log.Decode) -> None:
+    """Write the completions of an evaluation to `evals/STEP.jsonl`, one object a line.
+
+    They are as those of `jaxrl.rollout_log`, without what only training knows of a token. Greedy
+    tokens have their log-probabilities and entropies under temperature 1.
+    """
     if not distributed.first():
         return
     path = directory / "evals" / f"{step:06d}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows(experience)))
-
-
-def rows(experience: Experience) -> Iterator[dict[str, Any]]:
-    """Each completion with its problem and score, as JSON-able values."""
-    group = len(experience.completions) // len(experience.problems)
-    for n, (text, score) in enumerate(zip(experience.texts, experience.scores, strict=True)):
-        problem = experience.problems[n // group]
-        yield {
-            "problem": problem.id,
-            "prompt": problem.prompt,
-            "answer": str(problem.answer),
-            "completion": text,
-            "reward": score.value,
-            "parts": dict(score.parts),
-            "error": score.error,
-        }
+    count = len(experience.completions)
+    made = (rollout_log.sampled(experience, n, decode) for n in range(count))
+    path.write_text("".join(json.dumps(row) + "\n" for row in made))
 
 
 def pass_at_k(correct: np.ndarray, n: int, k: int) -> np.ndarray:

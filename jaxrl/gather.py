@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -34,20 +33,24 @@ class Gather(NamedTuple):
     set_state: Callable[[dict[str, Any]], None]
 
 
-def open_gather(shop: Workshop, source: Source) -> Gather:
-    """The experience of a run, from its start."""
+def open_gather(shop: Workshop, source: Source, stride: int) -> Gather:
+    """The experience of a run or of a stage of it, from its start.
+
+    Args:
+      shop: of the run, with the stage's config, task and pool.
+      source: of its prompts.
+      stride: by how much the ids of the sequences of two steps differ; at least as many as a step
+        samples.
+    """
     config, actor = shop.config, shop.actor
     settings = config.rollout
     prompts, group = settings.prompts, settings.group_size
     key = jax.random.fold_in(jax.random.key(config.seed), _SAMPLING)
     flight = Flight([], [], 0)
 
-    def batch(params: Params, version: int, index: int, timer: Timer) -> Experience:
-        """The groups of the `index`-th batch of prompts."""
-        told = {
-            "key": key, "first_id": index * prompts * group, "version": version, "timer": timer
-        }  # fmt: skip
-        problems = source.draw()
+    def batch(params: Params, version: int, first_id: int, timer: Timer) -> Experience:
+        told = {"key": key, "first_id": first_id, "version": version, "timer": timer}
+        problems = source.draw(prompts, params)
         if config.guidance.guide:
             experience = guided.collect(
                 actor, params, problems, shop.task, shop.pool, config, **told
@@ -62,13 +65,13 @@ def open_gather(shop: Workshop, source: Source) -> Gather:
     def step(params: Params, version: int, step: int, timer: Timer) -> tuple[Experience, int]:
         if settings.in_flight > 1:
             experience, sampled = in_flight.collect(
-                actor, params, source.draw, flight, shop.pool, config,
+                actor, params, lambda: source.draw(prompts, params), flight, shop.pool, config,
                 key=key, version=version, timer=timer,
             ), prompts  # fmt: skip
         else:
-            first = (step - 1) * math.ceil(settings.oversampling)
+            first = (step - 1) * stride
             experience, sampled = selection.dynamic(
-                lambda i: batch(params, version, first + i, timer),
+                lambda i: batch(params, version, first + i * prompts * group, timer),
                 prompts=prompts,
                 group_size=group,
                 oversampling=settings.oversampling,

@@ -14,13 +14,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from data.scoring import open_pool
 from jaxrl import (
     checkpoint,
     critic,
     distributed,
     evaluate,
     guards,
+    history,
     mesh,
     objective,
     optimizer,
@@ -29,22 +29,19 @@ from jaxrl import (
     policy_reward,
     replay,
     rollout,
-    rollout_log,
     rundir,
-    selection,
     signals,
+    stages,
     trainable,
     usage,
 )
 from jaxrl.begin import begin, check, reference
 from jaxrl.config import Config
-from jaxrl.gather import open_gather
 from jaxrl.guards import Trip
 from jaxrl.heartbeat import Heartbeat
 from jaxrl.metrics import MetricsLog, Timer
 from jaxrl.prepare import prepared, with_expert_logp
 from jaxrl.rundir import best_effort, run_directory
-from jaxrl.train_step import make_score, make_update
 from jaxrl.types import TrainState, Trajectory
 from jaxrl.workshop import Watch, Workshop
 
@@ -74,12 +71,7 @@ def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
         signals.stoppable(config.checkpoint.grace_seconds, watch.note) as gate,
         Heartbeat(directory, config.guard.stall_seconds, watch.note) as heart,
         jax.set_mesh(the_mesh),
-        open_pool(
-            task.name,
-            config.task_args,
-            workers=config.score_workers,
-            time_limit_s=config.score_seconds,
-        ) as pool,
+        stages.open_pools(config) as pools,
     ):
         rundir.save_config(directory, config)
         checkpoint.set_aside(directory, after=checkpoint.newest(directory, watch.note))
@@ -88,7 +80,7 @@ def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
             distributed.together(),
         ):
             shop = Workshop(
-                config, watch, directory, task, held_out, actor, pool, writer, gate, heart
+                config, watch, directory, task, held_out, actor, pools, writer, gate, heart
             )
             with usage.counted() as used:
                 return _run(shop, start, used)
@@ -96,10 +88,6 @@ def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
 
 def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> dict[str, Any]:
     config, actor, writer, note = shop.config, shop.actor, shop.writer, shop.watch.note
-    source = selection.open_source(
-        config.curriculum, shop.task, seed=config.seed, batch_size=config.rollout.prompts
-    )
-    experiences = open_gather(shop, source)
     buffer = replay.open_buffer(config.replay, config.seed)
     updates = config.steps * config.updates_per_batch
     optimize = optimizer.make(config.optimizer, updates, actor.model)
@@ -107,25 +95,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
     trained = trainable.part(actor.model, config.lora, config.train)
     first_critic = critic.starter(config.critic, actor.model, updates)
     like = placement.abstract_state(actor.model, optimize, config.lora, trained, first_critic)
-    update = make_update(
-        actor.model,
-        config.objective,
-        optimize,
-        temperature=config.rollout.temperature,
-        max_new_tokens=config.rollout.max_new_tokens,
-        remat=config.remat,
-        part=trained,
-    )
-    update = critic.beside(update, config.critic, actor.model, updates, config.remat)
-    update = placement.settled(guards.guarded(update, config.guard), like)
-    score = make_score(actor.model, temperature=config.rollout.temperature)
     value = critic.make_values(config.critic, actor.model)
-    record = rollout_log.recorder(
-        shop.directory,
-        config,
-        actor.tokenizer.decode,
-        lambda params, batch: score(params, placement.pack(batch, config)[0]),
-    )
 
     def assess(state: TrainState, step: int) -> dict[str, float]:
         shop.heart.beat("evaluate", step)
@@ -134,47 +104,52 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
             actor, params, shop.held_out, shop.pool, config.rollout, config.sampler
         )
         with best_effort("the evaluation", note):
-            evaluate.save(shop.directory, step, experience)
+            evaluate.save(shop.directory, step, experience, actor.tokenizer.decode)
         return figures
 
     _, state, host = begin(shop, optimize, like, assess, trained, first_critic)
     if host["stream"] is not None:
-        experiences.set_state(host["stream"])
         buffer.set_state(host["replay"])
+    recorder = history.Recorder(shop.directory, note)
+    begun = -1  # where the stage began that is under way
     anchor = reference(shop, like, host["step"])
     already = host["seconds"]
 
-    log = MetricsLog(shop.directory, host["step"], note)
+    log = MetricsLog(shop.directory, host["step"], note, config.wandb)
     timer, tripped, began = Timer(), list[Trip](), perf_counter()
     try:
         while host["step"] < config.steps:
             step = host["step"] + 1
+            if begun != (begun := stages.start(config, host["step"])):
+                stage = stages.open_stage(
+                    shop, begun, host["stream"], recorder, optimize, trained, like
+                )
             shop.heart.beat("sample", step)
             with timer("sync"):
                 params = policy.sampling_params(state.params, config.compute_dtype)
-            experience, sampled = experiences.step(params, int(state.step), step, timer)
+            experience, sampled = stage.experiences.step(params, int(state.step), step, timer)
             del params
             with shop.gate.closed():  # from here a signal waits for the end of the step
                 shop.heart.beat("train", step)
                 if config.policy_reward.use:
                     with timer("score"):
                         experience = policy_reward.rewarded(
-                            config, actor.tokenizer, score, state.params, experience
+                            config, actor.tokenizer, stage.score, state.params, experience
                         )
                 trajectory = rollout.as_trajectory(experience, config)
                 own = len(trajectory.tokens)
                 with timer("train"):
-                    trajectory = with_expert_logp(config, score, state, trajectory)
+                    trajectory = with_expert_logp(config, stage.score, state, trajectory)
                     if config.replay.groups:
                         version = int(state.step)
                         trajectory = buffer.mix(trajectory, config.rollout.group_size, version)
-                    trajectory = prepared(config, score, value, anchor, state, trajectory)
+                    trajectory = prepared(config, stage.score, value, anchor, state, trajectory)
                     measured = []
                     for part in shares(trajectory, config.updates_per_batch, own):
                         keep = objective.worth_computing(config.objective, part, int(state.step))
                         packed, cost = placement.pack(part, config, keep)
-                        ref_logp = score(anchor(state.params), packed) if anchor else None
-                        state, metrics = update(state, part, packed, ref_logp)
+                        ref_logp = stage.score(anchor(state.params), packed) if anchor else None
+                        state, metrics = stage.update(state, part, packed, ref_logp)
                         measured.append(metrics)
                     metrics = combine(jax.device_get(measured))
                 metrics |= rollout.measure(experience) | cost | used()
@@ -190,17 +165,19 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                 if action == "rollback":
                     saved = checkpoint.restore(shop.directory, writer.settle(), like)
                     state, rollbacks = saved.state, host["rollbacks"] + 1
-                    position = experiences.get_state()  # not the old one: its prompts led here
+                    position = (
+                        stage.experiences.get_state()
+                    )  # not the old one: its prompts led here
                     host = saved.host | {"stream": position, "rollbacks": rollbacks}
                     buffer.set_state(host["replay"])
                     anchor = reference(shop, like, saved.step)
                     log.close()
-                    log = MetricsLog(shop.directory, saved.step, note)
+                    log = MetricsLog(shop.directory, saved.step, note, config.wandb)
                     note(f"rolled back from step {step} to {saved.step}, on with other prompts")
                     continue
 
                 with timer("record"), best_effort("the rollouts", note):
-                    record(step, experience, trajectory, state.params)
+                    stage.record(step, experience, trajectory, state.params)
                 every = config.reference.every
                 if anchor and every and step % every == 0:
                     with timer("reference"):
@@ -211,7 +188,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                 host = host | {
                     "step": step,
                     "tokens": host["tokens"] + metrics["tokens"],
-                    "stream": experiences.get_state(),
+                    "stream": stage.experiences.get_state(),
                     "replay": buffer.get_state(),
                     "seconds": already + perf_counter() - start,
                 }
@@ -223,7 +200,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                 metrics |= timer.take() | {"time/step": now - began}
                 began = now
                 log.write(step, metrics)  # before the save: a checkpoint's rows are on disk
-                if writer.due(step):
+                if writer.due(step) or step in config.stages:
                     with timer("save"):
                         writer.save(step, state, host, metrics.get(config.checkpoint.best))
                 shop.watch.step(step, metrics)
@@ -279,6 +256,10 @@ def shares(batch: Trajectory, count: int, own: int) -> Iterator[Trajectory]:
 
 
 def combine(measured: list[dict[str, np.ndarray]]) -> dict[str, float]:
-    """Means over a step's updates; the sampler's gap is taken at the first, before any update."""
+    """Means over a step's updates, and the greatest staleness.
+
+    The sampler's gap is taken at the first update, before any.
+    """
     out = {k: float(np.mean([m[k] for m in measured])) for k in measured[0]}
+    out["staleness_max"] = float(max(m["staleness_max"] for m in measured))
     return out | {k: float(measured[0][k]) for k in ("logp_gap", "logp_gap_max")}

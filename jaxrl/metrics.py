@@ -1,14 +1,16 @@
-"""Metrics to disk: one JSON object a line, and TensorBoard beside it."""
+"""Metrics to disk: one JSON object a line, TensorBoard beside it; and to wandb where asked for."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter, time
+from typing import Any, TypeVar
 
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -17,34 +19,45 @@ from tensorboardX.proto.summary_pb2 import Summary
 from jaxrl import distributed, storage
 from jaxrl.rundir import best_effort
 
+T = TypeVar("T")
+
 
 class MetricsLog:
     """`metrics.jsonl` and TensorBoard events of a run, appended step by step.
 
     A row is on disk when `write` returns. Where storage fails the rows wait in memory, and the next
-    `write` tries again; TensorBoard then goes without, as it does in a bucket. With several
-    processes, the first alone writes.
+    `write` tries again; TensorBoard and wandb then go without. A bucket has neither.
+    With several processes, the first alone writes.
     """
 
-    def __init__(self, directory: Path, resume_step: int, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        resume_step: int,
+        note: Callable[[str], None],
+        wandb_project: str = "",
+    ) -> None:
         """Open for appending; lines of steps after `resume_step` are dropped, as they run again."""
         self._path, self._note = directory / "metrics.jsonl", note
         self._board: EventsWriter | None = None
+        self._wandb: Any = None
         if not distributed.first():
             return
-        kept = [line for line in _lines(self._path) if json.loads(line)["step"] <= resume_step]
+        kept = [line for line in lines(self._path) if json.loads(line)["step"] <= resume_step]
         text = "".join(line + "\n" for line in kept)
         storage.write(self._path, text)
+        self._size, self._waiting = len(text.encode()), b""
         if storage.remote(self._path):
             self._size, self._waiting = 0, text.encode()  # all of it is written again and again
             return
-        self._size, self._waiting = len(text.encode()), b""
         # Not SummaryWriter: its thread dies of a full disk, and the run would wait for it forever.
         board = directory / "tensorboard"
         board.mkdir(exist_ok=True)
         self._board = EventsWriter(str(board / "events"), f".{os.getpid()}")
         again = SessionLog(status=SessionLog.START)  # steps from here on replace earlier ones
         self._board.write_event(Event(step=resume_step + 1, session_log=again, wall_time=time()))
+        if wandb_project:
+            self._wandb = self._attempt(lambda: _wandb_run(directory, wandb_project))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Append one step; not-a-number is written as null, which JSON can hold."""
@@ -63,6 +76,9 @@ class MetricsLog:
             file.flush()
             os.fsync(file.fileno())
             self._size, self._waiting = file.tell(), b""
+        if self._wandb is not None:
+            shown = {k: v for k, v in row.items() if v is not None}
+            self._attempt(lambda: self._wandb.log({"step": step} | shown))
         if self._board is None:
             return
         try:
@@ -75,14 +91,46 @@ class MetricsLog:
             self._note(f"WARNING: TensorBoard goes without further steps: {error}")
             self._board = None
 
+    def _attempt(self, act: Callable[[], T]) -> T | None:
+        """What `act` gives; its failure is told, and wandb goes without from then on."""
+        try:
+            return act()
+        except Exception as error:  # whatever it is, it is no reason to end a run
+            self._note(f"WARNING: wandb goes without further steps: {error}")
+            self._wandb = None
+            return None
+
     def close(self) -> None:
-        """Close the TensorBoard file."""
+        """Close the TensorBoard file, and the run of wandb."""
+        if self._wandb is not None:
+            self._attempt(self._wandb.finish)
         if self._board is not None:
             with best_effort("the TensorBoard file", self._note):
                 self._board.close()
 
 
-def _lines(path: Path) -> list[str]:
+def _wandb_run(directory: Path, project: str) -> Any:
+    """The run of wandb that belongs to a run directory, begun or gone on with."""
+    import wandb
+
+    mark = directory / "wandb" / "id"
+    mark.parent.mkdir(exist_ok=True)
+    if not mark.exists():
+        mark.write_text(uuid.uuid4().hex)
+    saved = json.loads((directory / "config.json").read_text())
+    run = wandb.init(
+        project=project,
+        id=mark.read_text(),
+        name=directory.name,
+        dir=directory,
+        config=saved["config"],
+        resume="allow",
+    )
+    run.define_metric("*", step_metric="step")  # its own count cannot go back, as ours can
+    return run
+
+
+def lines(path: Path) -> list[str]:
     """Complete lines; a last one torn by a crash is left out."""
     if not path.exists():
         return []
@@ -91,7 +139,7 @@ def _lines(path: Path) -> list[str]:
 
 def read(directory: Path) -> list[dict[str, float]]:
     """The rows of a run's `metrics.jsonl`."""
-    return [json.loads(line) for line in _lines(directory / "metrics.jsonl")]
+    return [json.loads(line) for line in lines(directory / "metrics.jsonl")]
 
 
 class Timer:

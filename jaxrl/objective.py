@@ -24,7 +24,7 @@ _ARRAYS = {
 }  # fmt: skip
 _REWARD_ARRAYS = {
     "rewards", "reward_parts", "greedy_rewards", "group_ids", "num_groups", "valid", "mask",
-    "lengths", "tokens", "expert", "step",
+    "lengths", "tokens", "expert", "step", "age",
 }  # fmt: skip
 _ROW_ARRAYS = _REWARD_ARRAYS | {"advantages"}
 
@@ -183,6 +183,7 @@ def _given(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) ->
         "tokens": batch.tokens,
         "expert": _expert(batch),
         "step": step,
+        "age": _age(batch, step),
     }
     for name in ("reward_parts", "greedy_rewards"):
         if (array := getattr(batch, name)) is not None:
@@ -212,6 +213,11 @@ def _rows(
     given = _given(config, batch, step) | {"advantages": advantages}
     function = functions.resolve(config.rows, config.rows_args, set(given))
     return functions.call(function, config.rows_args, given)
+
+
+def _age(batch: Trajectory, step: jax.Array | int) -> jax.Array:
+    """[N] int32: updates since the first action of each sequence; 0 without actions."""
+    return jnp.max(jnp.where(batch.action_mask, step - batch.policy_version, 0), axis=-1)
 
 
 def _expert(batch: Trajectory) -> jax.Array:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
-from data import tasks, tokenizers
+from data import tokenizers
 from data.types import Problem
-from jaxrl import checkpoint, storage, trainable
+from jaxrl import checkpoint, storage, tasks, trainable
 from jaxrl import config as configs
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.mesh import check as check_rules
@@ -50,13 +50,13 @@ def _describe(config: Config) -> tuple[DecoderConfig, tokenizers.Tokenizer]:
     if is_run(config.model):
         return _describe(configs.load(storage.locate(config.model) / "config.json"))
     if config.model == "fresh":
-        alphabet = tasks.get(config.task, **config.task_args).alphabet
-        if alphabet is None:
+        task = tasks.named(config)
+        if task.alphabet is None:
             raise ValueError(
-                f"task {config.task!r} has no alphabet of its own, so a fresh model has no "
+                f"task {task.name!r} has no alphabet of its own, so a fresh model has no "
                 "tokenizer for it; name a pretrained model, e.g. --model smollm2-135m"
             )
-        tokenizer = tokenizers.characters(alphabet)
+        tokenizer = tokenizers.characters(task.alphabet)
         shape = dataclasses.asdict(config.fresh)
         return DecoderConfig(vocab_size=tokenizer.vocab_size, **shape), tokenizer
     model = weights.read_config(config.model)
@@ -123,22 +123,38 @@ def sampling_params(params: Params, dtype: str) -> Params:
 def encode_prompt(
     policy_tokenizer: tokenizers.Tokenizer, rollout: RolloutConfig, problem: Problem
 ) -> tuple[int, ...]:
-    """Token ids of a problem's prompt.
+    """Token ids of a problem's prompt, by `rollout.long_prompts` no more than are allowed.
 
     Raises:
       ValueError: the prompt exceeds `rollout.max_prompt_tokens`, or there is no chat template.
     """
-    if rollout.chat:
-        turns = problem.messages or ({"role": "user", "content": problem.prompt},)
-        ids = chat(policy_tokenizer, rollout.system, turns)
-    else:
-        ids = policy_tokenizer.prompt(problem.prompt)
-    if len(ids) > rollout.max_prompt_tokens:
+    ids = _prompt(policy_tokenizer, rollout, problem)
+    if len(ids) > rollout.max_prompt_tokens and rollout.long_prompts != "truncate":
         raise ValueError(
             f"problem {problem.id}: its prompt has {len(ids)} tokens, more than "
-            f"rollout.max_prompt_tokens={rollout.max_prompt_tokens}; raise the budget"
+            f"rollout.max_prompt_tokens={rollout.max_prompt_tokens}; raise the budget, or set "
+            "rollout.long_prompts to drop or truncate"
         )
-    return tuple(ids)
+    return tuple(ids[-rollout.max_prompt_tokens :])
+
+
+def keeps(
+    policy_tokenizer: tokenizers.Tokenizer, rollout: RolloutConfig
+) -> Callable[[Problem], bool] | None:
+    """Which problems are kept where `rollout.long_prompts` drops some; None: all."""
+    if rollout.long_prompts != "drop":
+        return None
+    longest = rollout.max_prompt_tokens
+    return lambda problem: len(_prompt(policy_tokenizer, rollout, problem)) <= longest
+
+
+def _prompt(
+    policy_tokenizer: tokenizers.Tokenizer, rollout: RolloutConfig, problem: Problem
+) -> Sequence[int]:
+    if rollout.chat:
+        turns = problem.messages or ({"role": "user", "content": problem.prompt},)
+        return chat(policy_tokenizer, rollout.system, turns)
+    return policy_tokenizer.prompt(problem.prompt)
 
 
 def chat(

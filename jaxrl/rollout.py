@@ -86,7 +86,7 @@ def requests(
         Request(
             id=first_id + p * rollout.group_size + g,
             prompt=prompt,
-            max_new_tokens=rollout.max_new_tokens,
+            max_new_tokens=budget(problem, rollout),
             temperature=rollout.temperature,
         )
         for p, problem in enumerate(problems)
@@ -238,6 +238,12 @@ def written_by_expert(request: Request, tokens: Sequence[int]) -> Completion:
     return Completion(request, ids, zeros, zeros, zeros.astype(np.int32), True, marks)
 
 
+def budget(problem: Problem, rollout: RolloutConfig) -> int:
+    """Tokens that a completion of the problem may have: its own budget, if it has one."""
+    own = problem.metadata.get("max_new_tokens", rollout.max_new_tokens)
+    return min(own, rollout.max_new_tokens)
+
+
 def rewards_by_group(experience: Experience) -> np.ndarray:
     """Rewards [P, G] of P problems; nan is a failed score."""
     values = [np.nan if s.value is None else s.value for s in experience.scores]
@@ -263,4 +269,20 @@ def measure(experience: Experience) -> dict[str, float]:
         "completion_length_max": float(lengths.max()),
         "truncated": float(np.mean([not c.stopped for c in experience.completions])),
         "tokens": float(lengths.sum()),
+        **_by_domain(experience.problems, by_group, lengths.reshape(by_group.shape)),
     }
+
+
+def _by_domain(
+    problems: Sequence[Problem], rewards: np.ndarray, lengths: np.ndarray
+) -> dict[str, float]:
+    """What a mixture's domains have of a batch, and how they fare; rewards, lengths are [P, G]."""
+    domains = np.array([problem.domain for problem in problems])
+    out: dict[str, float] = {}
+    for name in np.unique(domains) if len(set(domains)) > 1 else ():
+        own = domains == name
+        scored = rewards[own][~np.isnan(rewards[own])]
+        out[f"domain/{name}/share"] = float(own.mean())
+        out[f"domain/{name}/reward"] = float(scored.mean()) if len(scored) else float("nan")
+        out[f"domain/{name}/completion_length"] = float(lengths[own].mean())
+    return out

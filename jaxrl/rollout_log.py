@@ -93,8 +93,7 @@ def rows(
     """
     size = len(experience.completions) // len(experience.problems)
     for n in range(min(groups * size, len(experience.completions))):
-        completion, score = experience.completions[n], experience.scores[n]
-        problem = experience.problems[n // size]
+        completion = experience.completions[n]
         start = len(completion.request.prompt)
         span = slice(start, start + len(completion.tokens))
         chosen = batch.action_mask[n, span]
@@ -102,19 +101,8 @@ def rows(
         yield {
             "step": step,
             "group": n // size,
-            "problem": problem.id,
-            "prompt": problem.prompt,
-            "answer": str(problem.answer),
-            "completion": experience.texts[n],
-            "reward": score.value,
-            "parts": dict(score.parts),
-            "error": score.error,
-            "stopped": completion.stopped,
-            "tokens": pieces(decode, completion.tokens.tolist()),
-            "logp": _rounded(completion.logp),
-            "entropy": _rounded(completion.entropy),
+            **sampled(experience, n, decode),
             "version": completion.version.tolist(),
-            "source": sources(completion),
             "advantage": _rounded(np.where(chosen, advantage[n, span], 0.0)),
             "log_ratio": _rounded(ratio),
         }
@@ -133,6 +121,26 @@ def sources(completion: Completion) -> list[str]:
     if completion.source is None:
         return ["policy"] * len(completion.tokens)
     return [_NAMES[Source(mark)] for mark in completion.source]
+
+
+def sampled(experience: Experience, n: int, decode: Decode) -> dict[str, Any]:
+    """What is known of the n-th completion when it is sampled and scored."""
+    completion, score = experience.completions[n], experience.scores[n]
+    problem = experience.problems[n * len(experience.problems) // len(experience.completions)]
+    return {
+        "problem": problem.id,
+        "prompt": problem.prompt,
+        "answer": str(problem.answer),
+        "completion": experience.texts[n],
+        "reward": score.value,
+        "parts": dict(score.parts),
+        "error": score.error,
+        "stopped": completion.stopped,
+        "tokens": pieces(decode, completion.tokens.tolist()),
+        "logp": _rounded(completion.logp),
+        "entropy": _rounded(completion.entropy),
+        "source": sources(completion),
+    }
 
 
 def pieces(decode: Decode, tokens: Sequence[int]) -> list[str]:

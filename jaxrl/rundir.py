@@ -24,9 +24,8 @@ from jaxrl import distributed, storage
 from jaxrl.config import Config
 
 MAY_CHANGE = (
-    "steps", "run_dir", "score_workers", "score_seconds", "eval.every", "compute_dtype",
-    "attention", "remat",
-    "rollout_log.", "checkpoint.", "guard.", "mesh.", "sampler.",
+    "steps", "run_dir", "score_workers", "score_seconds", "eval.every", "wandb", "compute_dtype",
+    "attention", "remat", "rollout_log.", "checkpoint.", "guard.", "mesh.", "sampler.",
 )  # fmt: skip
 """Fields, or groups of fields, that a continued run may be given new values of."""
 

@@ -201,9 +201,26 @@ def make_update(
             "grad_norm": norm,
             "skipped": 1.0 - finite,
             "advantage_abs": jnp.mean(jnp.abs(whole.advantages)),
+            **staleness(batch, state.step),
         }
         return state.replace(
             params=part.join(trained, frozen), opt_state=opt_state, step=state.step + 1
         ), metrics
 
     return update
+
+
+def staleness(batch: Trajectory, step: jax.Array) -> dict[str, jax.Array]:
+    """Updates between the policy that sampled a token and the one that learns from it.
+
+    Mean and maximum over the tokens that the policy chose; 0 on-policy. What an expert wrote has no
+    age.
+    """
+    own = batch.action_mask
+    if batch.expert is not None:
+        own &= ~batch.expert[:, None]
+    age = jnp.where(own, step - batch.policy_version, 0).astype(jnp.float32)
+    return {
+        "staleness": jnp.sum(age) / jnp.maximum(jnp.sum(own), 1),
+        "staleness_max": jnp.max(age),
+    }

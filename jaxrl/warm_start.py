@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from data import stream
-from jaxrl import checkpoint, distributed, objective, optimizer, placement, rollout, storage
+from jaxrl import checkpoint, distributed, objective, optimizer, placement, policy, rollout, storage
 from jaxrl.signals import Stop
 from jaxrl.train_step import make_update
 from jaxrl.types import Params
@@ -31,8 +31,8 @@ def warm_start(shop: Workshop, params: Params) -> Params:
         return params
     if shop.task.gold is None:
         raise ValueError(
-            f"warm_start.steps={warm.steps}, but task {config.task!r} has no solutions to imitate; "
-            "set it to 0"
+            f"warm_start.steps={warm.steps}, but task {shop.task.name!r} has no solutions to "
+            "imitate; set it to 0"
         )
     imitate = objective.ObjectiveConfig(
         policy="losses.policy:reinforce", advantage_args={"baseline": "none", "scale": "none"}
@@ -61,6 +61,7 @@ def warm_start(shop: Workshop, params: Params) -> Params:
         split="train",
         seed=config.seed + _OTHER_PROBLEMS,
         batch_size=warm.batch_size,
+        keep=policy.keeps(shop.actor.tokenizer, config.rollout),
     )
     directory, note = _directory(shop.directory), shop.watch.note
     last = checkpoint.newest(directory, note)

@@ -36,7 +36,13 @@ class Workshop(NamedTuple):
     held_out: list[Problem]
     actor: Policy
     """The model's shape and tokenizer; its parameters are in the train state."""
-    pool: Pool
+    pools: dict[int, Pool]
+    """By the step that a stage begins after; the first also scores evaluations."""
     writer: Writer
     gate: Gate
     heart: Heartbeat
+
+    @property
+    def pool(self) -> Pool:
+        """Scores what is not of a later stage."""
+        return self.pools[0]

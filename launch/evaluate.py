@@ -11,10 +11,9 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from data import tasks
 from data.scoring import open_pool
 from jaxrl import config as configs
-from jaxrl import evaluate, mesh, policy
+from jaxrl import evaluate, mesh, policy, tasks
 from jaxrl.config import Config
 from launch import flags
 from launch.cli import REFUSALS, refused
@@ -79,11 +78,12 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
     temperature = settings.temperature
     if temperature is None:
         temperature = 0.0 if settings.k == 1 else config.rollout.temperature
-    task = tasks.get(config.task, **config.task_args)
+    task = tasks.named(config)
     task.check_split(settings.split)
-    held_out = evaluate.problems(task, settings.split, settings.problems, settings.seed)
     source = dataclasses.replace(policy.named(name), compute_dtype=config.compute_dtype)
     model, tokenizer = policy.describe(source)
+    keep = policy.keeps(tokenizer, config.rollout)
+    held_out = evaluate.problems(task, settings.split, settings.problems, settings.seed, keep)
     if config.rollout.chat and settings.chat is None and not policy.is_run(name):
         chat = tokenizer.chat is not None and held_out[0].messages is not None
         config = _with_rollout(config, chat=chat)
@@ -95,7 +95,7 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
         jax.set_mesh(the_mesh),
         open_pool(
             task.name,
-            config.task_args,
+            task.params,
             workers=settings.score_workers,
             time_limit_s=config.score_seconds,
         ) as pool,
@@ -124,7 +124,7 @@ def resolve(name: str, settings: EvaluateConfig) -> Config:
     else:
         config = _with_rollout(Config(), chat=True, max_prompt_tokens=1024, max_new_tokens=512)
     if settings.task and settings.task != config.task:
-        config = dataclasses.replace(config, task=settings.task, task_args={})
+        config = dataclasses.replace(config, task=settings.task, task_args={}, domains={})
     config = dataclasses.replace(config, task_args=config.task_args | settings.task_args)
     given = {"chat": settings.chat, "max_new_tokens": settings.max_new_tokens}
     return _with_rollout(config, **{k: v for k, v in given.items() if v is not None})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any, TypeVar
 
 import tyro
+
+from jaxrl import config as configs
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ def _take_dict_entries(default: T, argv: list[str]) -> tuple[T, list[str]]:
         if token.startswith("--") and isinstance(_at(default, path), dict):
             if not has_value:
                 value = queue.pop(0) if queue and not queue[0].startswith("--") else "true"
-            default = _replace(default, path.split("."), {key: _value(value)})
+            default = configs.replaced(default, f"{path}.{key}", _value(value))
         else:
             rest.append(token)
     return default, rest
@@ -46,12 +47,6 @@ def _at(config: Any, path: str) -> Any:
     for name in path.split("."):
         config = getattr(config, name, None)
     return config
-
-
-def _replace(config: Any, path: list[str], entry: dict[str, Any]) -> Any:
-    old = getattr(config, path[0])
-    new = old | entry if len(path) == 1 else _replace(old, path[1:], entry)
-    return dataclasses.replace(config, **{path[0]: new})
 
 
 def _value(text: str) -> Any:

@@ -72,6 +72,37 @@ def group_advantages(
     return where_valid(valid, advantages)
 
 
+def sampled_advantages(
+    rewards: jax.Array,
+    group_ids: jax.Array,
+    *,
+    num_groups: int,
+    expert: jax.Array,
+    scale: str = "group",
+    valid: jax.Array | None = None,
+) -> jax.Array:
+    """The policy's samples compared among themselves: an expert beside them is not in the group.
+
+    Formula: `(r_i - mean_own r) / (std_own r + eps)`, 0 for experts
+    Paper: Shao et al. 2024, "DeepSeekMath"; Zhang et al. 2025, "On-Policy RL Meets Off-Policy
+      Experts" (CHORD keeps its experts apart so)
+
+    Args:
+      rewards: `[N]`.
+      group_ids: `[N]` int32.
+      num_groups: static.
+      expert: `[N]` bool.
+      scale: as in `group_advantages`.
+      valid: `[N]` bool.
+
+    Returns:
+      `[N]`.
+    """
+    rewards, valid = clean_rewards(rewards, valid)
+    own = valid & ~jnp.asarray(expert, bool)
+    return group_advantages(rewards, group_ids, num_groups=num_groups, scale=scale, valid=own)
+
+
 def informative(
     rewards: jax.Array,
     group_ids: jax.Array,

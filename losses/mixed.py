@@ -7,7 +7,15 @@ an expert wrote; their `behavior_logp` may hold anything finite where a function
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, bounded_exp, constant, indicator, row_constant
+from losses.masking import (
+    as_float,
+    bounded_exp,
+    constant,
+    indicator,
+    row_constant,
+    row_mean,
+    token_constant,
+)
 from losses.masking import ratio as importance_ratio
 from losses.policy import Objective, clipped_surrogate, ppo_clip
 
@@ -150,6 +158,127 @@ def chord_mu(
       A scalar.
     """
     return start + (end - start) * jnp.minimum(step / decay_steps, 1.0)
+
+
+def chord_annealed(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    expert: jax.Array,
+    step: jax.Array,
+    start: float = 0.9,
+    end: float = 0.05,
+    decay_steps: int = 200,
+    phi: bool = False,
+) -> Objective:
+    """CHORD as it is run: from imitation to exploration, by the schedule of mu.
+
+    Formula: `chord(mu = chord_mu(step))`
+    Paper: Zhang et al. 2025, "On-Policy RL Meets Off-Policy Experts" (CHORD-mu; with `phi`,
+      CHORD-phi)
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`.
+      expert: `[B]` bool.
+      step: scalar int, the optimizer step.
+      start, end, decay_steps: as in `chord_mu`.
+      phi: as in `chord`.
+
+    Returns:
+      Loss `[B, T]`; the metrics of `ppo_clip`.
+    """
+    mu = chord_mu(step, start=start, end=end, decay_steps=decay_steps)
+    return chord(logp, behavior_logp, advantages, expert=expert, mu=mu, phi=phi)
+
+
+def sasr(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    expert: jax.Array,
+    mask: jax.Array,
+    step: jax.Array,
+    warmup_steps: int = 20,
+    warm_gradient: float = 0.5,
+    gamma: float = 1.0,
+) -> Objective:
+    """SASR: imitation weighs as much as its gradient still does, exploration the rest.
+
+    The gradient of imitation is measured at the logits, where half its L1 norm is `1 - pi` of the
+    expert's token; the mean is over the expert tokens handed in. The paper draws a kind of step
+    with probability p from norms at the parameters; mixing the two by p, that norm, and its value
+    after the warm-up as a constant are our reading.
+
+    Formula: `-p log pi_t` on expert rows, `(1 - p) ppo_clip` on sampled rows,
+      `p = g / (g + gamma g_warm)`, `g = mean_expert (1 - pi_t)`; `p = 1` while warming up
+    Paper: Chen et al. 2025, "Step-wise Adaptive Integration of Supervised Fine-tuning and
+      Reinforcement Learning for Task-Specific LLMs" (SASR, recalled)
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`.
+      expert: `[B]` bool.
+      mask: `[B, T]`.
+      step: scalar int, the optimizer step.
+      warmup_steps: of imitation alone.
+      warm_gradient: g when they are over.
+      gamma: how much of g p compares itself with.
+
+    Returns:
+      Loss `[B, T]`; the metrics of `ppo_clip` and `imitation` `[B, T]`, which is p.
+    """
+    policy, metrics = ppo_clip(logp, behavior_logp, advantages)
+    expert = jnp.asarray(expert, bool)[:, None]
+    taught = expert & jnp.asarray(mask, bool)
+    wrong = jnp.where(taught, 1.0 - jnp.exp(jnp.minimum(constant(logp), 0.0)), 0.0)
+    g = jnp.sum(wrong) / jnp.maximum(jnp.sum(taught), 1)
+    p = jnp.where(step < warmup_steps, 1.0, g / (g + gamma * warm_gradient))
+    loss = jnp.where(expert, -p * as_float(logp), (1.0 - p) * policy)
+    return loss, metrics | {"imitation": jnp.broadcast_to(p, logp.shape)}
+
+
+def grao(
+    logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    expert: jax.Array,
+    mask: jax.Array,
+    group_ids: jax.Array,
+    imitation: float = 0.5,
+    alignment: float = 0.5,
+) -> Objective:
+    """GRAO: explore by the samples, imitate the reference, and tell the better from the worse.
+
+    All three terms are linear in the log-probabilities, so a reference row gathers what its samples
+    put on it. Written as G times the paper's objective; reduce with `seq-mean-token-sum`.
+
+    Formula: `J = mean_i A_i log pi(o_i) + beta A_y log pi(y) + lambda mean_i A_i log(pi(o_i) /
+      pi(y))`, over the G samples `o_i` of a prompt and its reference `y`
+    Paper: Wang et al. 2025, "Learning to Align, Aligning to Learn: A Unified Approach for
+      Self-Optimized Alignment" (GRAO; structure recalled)
+
+    Args:
+      logp: `[B, T]`; the rows of a group must be in the same call.
+      advantages: `[B, 1]`, of samples and references alike.
+      expert: `[B]` bool, the references.
+      mask: `[B, T]`; rows without action tokens do not count.
+      group_ids: `[B]` int32 in `[0, B)`.
+      imitation, alignment: beta and lambda.
+
+    Returns:
+      Loss `[B, T]` and no metrics.
+    """
+    a = row_mean(mask, jnp.broadcast_to(token_constant(advantages, logp), logp.shape))
+    expert = jnp.asarray(expert, bool)
+    own = ~expert & jnp.any(jnp.asarray(mask, bool), axis=-1)
+    size = jax.ops.segment_sum(own.astype(a.dtype), group_ids, len(a))[group_ids]
+    total = jax.ops.segment_sum(jnp.where(own, a, 0.0), group_ids, len(a))[group_ids]
+    reference = imitation * size * a - alignment * total
+    weight = jnp.where(expert, reference, (1.0 + alignment) * a)
+    return -weight[:, None] * as_float(logp), {}
 
 
 def rl_plus(

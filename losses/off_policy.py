@@ -8,6 +8,7 @@ Calling convention and masking contract as in `losses.policy`.
 import jax
 import jax.numpy as jnp
 
+from losses.divergence import k3
 from losses.masking import (
     as_float,
     bounded_exp,
@@ -47,6 +48,43 @@ def aipo(
     r = constant(importance_ratio(logp, behavior_logp))
     loss = -jnp.minimum(r, clip_high) * token_constant(advantages, logp) * as_float(logp)
     return loss, {"ratio": r, "clipped": indicator(r > clip_high)}
+
+
+def remix(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    ref_logp: jax.Array,
+    proximal_logp: jax.Array,
+    kl_coef: float = 0.01,
+    convex: float = 0.5,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+) -> Objective:
+    """ReMix: PPO on fresh and replayed rows, held to both the base policy and the previous one.
+
+    Each row's ratio is to the policy that sampled it.
+
+    Formula: `ppo_clip + c (lambda k3(pi, pi_ref) + (1 - lambda) k3(pi, pi_prox))`
+    Paper: Liang et al. 2025, "Squeeze the Soaked Sponge: Efficient Off-policy Reinforcement
+      Finetuning for Large Language Model" (ReMix, KL-convex)
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`.
+      ref_logp, proximal_logp: `[B, T]`, of the base policy and of the one before this batch.
+      kl_coef: c.
+      convex: lambda.
+      clip_low, clip_high: widths as in `ppo_clip`.
+
+    Returns:
+      Loss `[B, T]`; the metrics of `ppo_clip` and `kl_convex` `[B, T]`.
+    """
+    r = importance_ratio(logp, behavior_logp)
+    loss, metrics = clipped_surrogate(r, advantages, clip_low=clip_low, clip_high=clip_high)
+    kl = convex * k3(logp, ref_logp) + (1.0 - convex) * k3(logp, proximal_logp)
+    return loss + kl_coef * kl, metrics | {"kl_convex": constant(kl)}
 
 
 def importance_correction(

@@ -7,6 +7,17 @@ is one; `run` carries it out. `arms` says what an arm may do, `tasks` what there
 
 from launch.lab.arms import Arm, Sampled, arm
 from launch.lab.effect import Effect, run
-from launch.lab.tasks import Problems, Task, cipher, lookup
+from launch.lab.tasks import Problems, Task, cipher, hard_prompts, lookup
 
-__all__ = ["Arm", "Effect", "Problems", "Sampled", "Task", "arm", "cipher", "lookup", "run"]
+__all__ = [
+    "Arm",
+    "Effect",
+    "Problems",
+    "Sampled",
+    "Task",
+    "arm",
+    "cipher",
+    "hard_prompts",
+    "lookup",
+    "run",
+]

@@ -339,12 +339,11 @@ def _apply(
         for hint in hinted:
             n = hint.problem * group_size + hint.row
             length = int(np.count_nonzero(gold[seed, n]))
-            if hint.given:
+            if not hint.expert:
                 length = min(round(hint.given * length), length - 1)
+            forced[seed, n, :length] = gold[seed, n, :length]
             if hint.shown:
                 prompts[seed, n] = problems.shown[seed, n]
-            else:
-                forced[seed, n, :length] = gold[seed, n, :length]
             expert[seed, n] = hint.expert or hint.shown
     return prompts, forced, expert
 

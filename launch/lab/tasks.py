@@ -175,6 +175,15 @@ def cipher(
     )
 
 
+def hard_prompts(*, copying: float = 0.0) -> Task:
+    """Prompts that the pupil gets right every other time, and as many that it hardly ever does.
+
+    At a pass rate of 1 in 15 thousand hardly a group has anything to teach, and what the easy
+    prompts teach is no use here: they have no symbol in common. Domain 1 is the hard one.
+    """
+    return cipher(((6, 0.8), (4, 0.04)), (((3, 0), 0.5), ((0, 3), 0.5)), copying=copying)
+
+
 @functools.cache
 def lookup(
     hops: int = 2,

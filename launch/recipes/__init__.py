@@ -37,7 +37,7 @@ def rows() -> list[dict[str, str | int]]:
                 "name": name,
                 "summary": summary,
                 "model": config.model,
-                "task": config.task,
+                "task": ", ".join(config.domains) or config.task,
                 "steps": config.steps,
             }
         )

@@ -173,7 +173,9 @@ def held_out(run: Run) -> dict[str, Json]:
     made: dict[str, Json] = {}
     for step in sorted(points):
         for name, value in points[step].items():
-            base, _, bound = name.partition("/")
+            base, _, bound = name.rpartition("/")
+            if bound not in ("low", "high"):
+                base, bound = name, ""
             if name != "problems" and math.isfinite(value):
                 curve = made.setdefault(prefix + base, {"step": [], "value": []})
                 if bound:
@@ -238,18 +240,22 @@ def facts(run: Run, series: dict[str, Json]) -> Json:
 
 def lineage(config: Json) -> list[str]:
     """What the policy went through, from its first weights to this run."""
-    model, parent = str(config.get("model", "")), Path(str(config.get("model", "")))
+    model, fork = str(config.get("model", "")), str(config.get("fork", ""))
+    parent = Path(fork.rpartition("@")[0] or fork) if fork else Path(model)
     if (parent / "config.json").exists():
         path = [*lineage(json.loads((parent / "config.json").read_text())["config"])]
-        path.append(f"saved in {parent}")
+        path.append(f"forked from {fork}" if fork else f"saved in {parent}")
     else:
-        path = ["fresh weights" if model == "fresh" else model]
+        path = [fork or ("fresh weights" if model == "fresh" else model)]
+    task = ", ".join(config.get("domains", {})) or config.get("task")
     warm = config.get("warm_start", {})
-    if warm.get("steps"):
-        path.append(f"warm start: {warm['steps']} steps on solutions of {config.get('task')}")
+    if warm.get("steps") and not fork:
+        path.append(f"warm start: {warm['steps']} steps on solutions of {task}")
+    stages = config.get("stages", {})
     path.append(
-        f"{config.get('recipe')}: {config.get('steps')} steps of RL on {config.get('task')}, "
-        f"seed {config.get('seed')}"
+        f"{config.get('recipe')}: {config.get('steps')} steps of RL on {task}"
+        + (f" in {len(stages) + 1} stages" if stages else "")
+        + f", seed {config.get('seed')}"
     )
     return path
 

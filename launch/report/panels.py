@@ -64,6 +64,8 @@ PANELS = (
     Panel("gradient", "Gradient norm", ("grad_norm",), "Before clipping."),
     Panel("advantage", "Advantage", ("advantage_abs",), "Mean magnitude."),
     Panel("loss", "Loss", ("loss",), "The objective; its level says little in RL."),
+    Panel("domains", "Reward by domain", ("domain/*/reward",), "Means of a mixture's domains."),
+    Panel("shares", "Shares of domains", ("domain/*/share",), "Of the prompts trained on."),
     Panel(
         "spread",
         "Groups without signal",

@@ -139,7 +139,7 @@ function viewer(root) {
     }
     const group = groups.get(JSON.stringify([chosen.run, chosen.kind, chosen.step, chosen.problem, chosen.group ?? 0]));
     const elsewhere = problems.get(chosen.problem);
-    const status = el("div", { class: "status soft" }, chosen.tokens ? "Point at a token, or use the arrow keys in a completion." : "Completions of evaluations are kept as text alone.");
+    const status = el("div", { class: "status soft" }, chosen.tokens ? "Point at a token, or use the arrow keys in a completion." : "This completion was kept as text alone.");
     put(pane,
       el("h3", {}, `${data.runs[chosen.run].name} · ${KINDS[chosen.kind]} · step ${chosen.step} · `, el("span", { class: "text" }, visible(chosen.problem.slice(0, 200)))),
       elsewhere.length > 1 ? el("div", { class: "bar" }, el("span", { class: "soft" }, "Through training:"), elsewhere.slice(0, 40).map((row) =>
@@ -212,11 +212,13 @@ function viewer(root) {
 
   function told(row, i) {
     const figure = (name) => value(row, name, i);
+    const known = (name, text) => (figure(name) == null ? null : text(figure(name)));
     const facts = [
       `token ${i + 1} of ${row.tokens.length}`, `${visible(JSON.stringify(row.tokens[i].slice(0, 40)))}`,
-      `log-prob ${short(figure("logp"))} (${short(100 * Math.exp(figure("logp")))}%)`, `entropy ${short(figure("entropy"))}`,
-      `advantage ${short(figure("advantage"))}`, `log-ratio ${short(figure("log_ratio"))}`, `${figure("source")}`, `version ${figure("version")}`];
-    return facts.join(" · ");
+      known("logp", (v) => `log-prob ${short(v)} (${short(100 * Math.exp(v))}%)`), known("entropy", (v) => `entropy ${short(v)}`),
+      known("advantage", (v) => `advantage ${short(v)}`), known("log_ratio", (v) => `log-ratio ${short(v)}`),
+      known("source", String), known("version", (v) => `version ${v}`)];
+    return facts.filter((fact) => fact != null).join(" · ");
   }
 
   // ---- shading

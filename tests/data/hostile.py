@@ -64,6 +64,7 @@ def finite(size: int = 10) -> Task:
         reward=lambda problem, completion: Score(1.0),
         splits=("train",),
         sizes={"train": size},
+        alphabet="0123456789",
     )
 
 

@@ -37,6 +37,18 @@ def test_the_store_keeps_the_last_window_and_leaves_failures_out():
         curriculum.record(state, [1, 1], [[0], [0]])
 
 
+def test_passes_go_from_what_was_easiest_at_the_last_visit():
+    state = filled([[0.0, 0.2], [1.0, 0.9], [0.5, 0.5], [NAN, 0.0], [0.9, 0.7]])
+    everyone = everything(state)
+    state, first = curriculum.easiest_first(state, 2, everyone)
+    assert first.tolist() == [3, 1]  # visited once; then the easiest of the others
+    state = curriculum.record(state, first, [[0.4], [0.1]])
+    _, second = curriculum.easiest_first(state, 5, everyone)
+    assert second.tolist() == [4, 2, 3, 0, 1]
+    _, allowed = curriculum.easiest_first(state, 1, np.arange(5) == 2)
+    assert allowed.tolist() == [2]
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 10), st.integers(0, 5))
 def test_choices_are_pure_unrepeated_allowed_and_survive_a_checkpoint(seed, count, before):
@@ -181,14 +193,6 @@ def test_split_is_unbiased():
     np.testing.assert_allclose(total / 9000, [0.5, 0.3, 0.2], atol=0.01)
 
 
-def test_routing_uses_each_domains_own_selector():
-    state = filled([[0.9], [0.1], [0.5], [0.2], [0.7], [0.6]])
-    domains = np.array([0, 0, 0, 1, 1, 1])
-    hardest = lambda s, n, allowed: curriculum.hardest_retained(s, n, allowed)  # noqa: E731
-    state, ids = curriculum.routed(state, domains, {0: 2, 1: 1}, {0: hardest})
-    assert ids[:2].tolist() == [1, 2] and ids[2] in (3, 4, 5) and state.draws == 1
-
-
 def test_angles_by_hand_and_ranked_sampling_that_moves():
     hidden = np.array([[1.0, 0], [2.0, 0], [0, 3.0]])
     assert bandits.angle_concentration(hidden, np.array([0, 0, 1])) == pytest.approx(1.0 + 0.0)
@@ -204,6 +208,11 @@ def test_angles_by_hand_and_ranked_sampling_that_moves():
     assert bandits.move(moved, 0.0, 0.0, speed=10).centre < 99
     restored = curriculum.from_json(bandits.Ranks, curriculum.to_json(moved))
     np.testing.assert_array_equal(bandits.gaussian(restored, 10, width=5)[1], late)
+    half = np.arange(100) < 50
+    assert (bandits.gaussian(state, 10, width=5, allowed=half)[1] < 50).all()
+    given = {"allowed": half, "concentration": 0.0, "width": 5, "speed": 10}
+    assert bandits.gain(state, 4, accuracy=float("nan"), **given)[0].centre == 0
+    assert bandits.gain(state, 4, accuracy=1.0, **given)[0].centre == 5 * np.tanh(1.0)
     with pytest.raises(ValueError, match="Domains has"):
         curriculum.from_json(bandits.Domains, curriculum.to_json(moved))
 

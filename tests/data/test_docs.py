@@ -1,11 +1,15 @@
 """What docs/data.md shows works as shown."""
 
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 
 from data import curriculum, scoring, tasks
+from jaxrl import selection, stages
+from jaxrl.tasks import named
+from launch import flags, recipes
 
 DOC = Path(__file__).parents[2] / "docs" / "data.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)
@@ -42,3 +46,24 @@ def test_every_name_and_task_it_mentions_exists():
         assert hasattr(curriculum, name), name
     for module in re.findall(r"`rewards\.(\w+)`", text):
         assert (DOC.parents[1] / "data" / "rewards" / f"{module}.py").exists(), module
+
+
+def test_the_commands_are_understood_and_pass_their_checks():
+    text = DOC.read_text().replace("\\\n", " ")
+    commands = re.findall(r"^jaxrl (train \w+ [^#\n]*)", text, re.MULTILINE)
+    assert len(commands) == 6
+    for command in commands:
+        _, recipe, *rest = shlex.split(command)
+        config = flags.parse(recipes.load(recipe), rest, prog=command)
+        assert config != recipes.load(recipe)
+        stages.check(config)
+        for staged in stages.all_of(config):
+            selection.check(staged)
+
+
+def test_the_mixture_example_passes_its_checks():
+    (source,) = [block for block in BLOCKS if "domains=" in block]
+    scope = {}
+    exec(source.replace("Config(\n", "made = Config(\n"), scope)
+    selection.check(scope["made"])
+    assert set(named(scope["made"]).parts) == {"sums", "mazes"}

@@ -1,6 +1,5 @@
 """Records from files, mixtures with schedules, contamination, templates."""
 
-import collections
 import json
 import os
 import subprocess
@@ -9,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from data import contamination, mixture, sources, tasks, templates
+from data import contamination, sources, tasks, templates
 from data.types import Problem
 
 RECORDS = [{"question": f"Größe {i}?", "answer": i} for i in range(7)]
@@ -113,81 +110,32 @@ def test_tfds_episodes_are_records(tmp_path):
 # Mixtures
 
 
-def parts():
-    return {
-        "small": tasks.get("tests.data.hostile:finite", size=5),
-        "big": tasks.get("tests.data.hostile:finite", size=23),
-        "endless": tasks.get("arithmetic"),
-    }
-
-
-SCHEDULE = [(0, {"small": 1.0, "big": 1.0}), (6, {"big": 1.0, "endless": 3.0})]
-
-
-def run(schedule, batches, hosts=1, state=None, seed=0, batch_size=8):
-    streams = [
-        mixture.mix(
-            parts(), schedule, seed=seed, batch_size=batch_size, host_index=h, host_count=hosts
-        )
-        for h in range(hosts)
-    ]
-    for stream in streams if state else ():
-        stream.set_state(json.loads(state))
-    got = [sorted((p.domain, p.id) for s in streams for p in next(s)) for _ in range(batches)]
-    return got, json.dumps(streams[0].get_state())
-
-
-@settings(max_examples=12, deadline=None)
-@given(cut=st.integers(0, 11), hosts=st.sampled_from([1, 2, 4]), after=st.sampled_from([1, 2]))
-def test_mixtures_restart_exactly_on_any_number_of_hosts(cut, hosts, after):
-    before, state = run(SCHEDULE, cut, hosts)
-    assert before + run(SCHEDULE, 12 - cut, after, state)[0] == run(SCHEDULE, 12)[0]
-
-
-def test_every_epoch_of_a_part_has_each_problem_once_and_weights_hold():
-    flat = [p for batch in run({"small": 1.0, "big": 3.0}, 200)[0] for p in batch]
-    stream = mixture.mix(parts(), {"small": 1.0, "big": 3.0}, seed=0, batch_size=8)
-    drawn = collections.defaultdict(list)
-    for _ in range(200):
-        for problem in next(stream):
-            drawn[problem.domain].append(problem.id)
-    for name, size in [("small", 5), ("big", 23)]:
-        ids = drawn[name]
-        for start in range(0, len(ids) - size, size):
-            assert len(set(ids[start : start + size])) == size
-        assert ids[:size] != ids[size : 2 * size]
-    share = sum(domain == "big" for domain, _ in flat) / len(flat)
-    assert abs(share - 0.75) < 0.04
-    early, late = run(SCHEDULE, 12)[0][:6], run(SCHEDULE, 12)[0][6:]
-    assert {d for b in early for d, _ in b} == {"small", "big"}
-    assert {d for b in late for d, _ in b} == {"big", "endless"}
-    assert run(SCHEDULE, 3, seed=1)[0] != run(SCHEDULE, 3)[0]
-
-
 def test_a_mixture_as_one_task():
-    spec = json.dumps({"a": [1, "maze", {"size": 2}], "b": [3, "countdown", {}]})
+    spec = json.dumps({"a": [1, "sat", {}], "b": [3, "countdown", {}, {"most": 5}]})
     task = tasks.get("mixture", parts=spec)
     problems = [task.problem("train", 0, i) for i in range(100)]
     assert all(task.reward(p, task.gold(p)).value == 1.0 for p in problems)
     assert abs(sum(p.domain == "b" for p in problems) - 75) < 15 and task.alphabet
     assert task.problem("train", 0, 7) == problems[7]
+    assert {p.metadata.get("most") for p in problems if p.domain == "b"} == {5}
+    assert [task.problem("test", 0, i).domain for i in range(4)] == ["a", "b", "a", "b"]
+    assert len({task.problem("test", 0, i).id for i in range(20)}) > 15
+
+
+def test_a_mixture_is_judged_by_each_problems_own_task():
+    spec = json.dumps({"a": [1, "arithmetic", {}], "b": [1, "tests.data.hostile:finite", {}]})
+    task = tasks.get("mixture", parts=spec)
+    assert task.splits == ("train",) and set(task.parts) == {"a", "b"}
+    sums, numbers = (task.parts[name].problem("train", 0, 3) for name in "ab")
+    assert task.reward(sums, "no sum").value == 0.0 and task.reward(numbers, "no sum").value == 1.0
+    assert task.reward(sums, str(sums.answer)).value == 1.0
 
 
 def test_bad_mixtures_are_named():
-    for schedule, message in [
-        ({"smal": 1.0}, "weights of \\['smal'\\]"),
-        ({"small": -1.0, "big": 2.0}, "need >= 0"),
-        ({"small": 0.0}, "sum > 0"),
-        ([(1, {"small": 1.0})], "start at step 0"),
-        ([(0, {"small": 1.0}), (0, {"big": 1.0})], "must rise"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            mixture.mix(parts(), schedule, seed=0, batch_size=2)
-    with pytest.raises(ValueError, match="batch_size=3"):
-        mixture.mix(parts(), {"small": 1.0}, seed=0, batch_size=3, host_count=2)
-    stream = mixture.mix(parts(), {"small": 1.0}, seed=0, batch_size=2)
-    with pytest.raises(ValueError, match="same mixture"):
-        stream.set_state({"step": 1, "counts": {"other": 1}})
+    for weights in [(-1.0, 2.0), (0.0, 0.0)]:
+        parts = {str(i): [w, "arithmetic", {}] for i, w in enumerate(weights)}
+        with pytest.raises(ValueError, match="need >= 0, sum > 0"):
+            tasks.get("mixture", parts=json.dumps(parts))
 
 
 # Contamination
@@ -261,16 +209,3 @@ def test_few_shot_never_shows_the_problem_itself():
         assert wrapped.reward(problem, wrapped.gold(problem)).value == 1.0
     with pytest.raises(ValueError, match="its own examples"):
         templates.few_shot(QUESTION, [(QUESTION, "4")])
-
-
-def test_over_long_policies():
-    problems = [Problem(str(n), "x" * n, 0) for n in (2, 5, 3)]
-    encode = lambda p: list(range(len(p.prompt)))  # noqa: E731
-    with pytest.raises(ValueError, match="problem 5: its prompt has 5 tokens, more than 3"):
-        templates.within(problems, encode, 3, "error")
-    kept, counts = templates.within(problems, encode, 3, "drop")
-    assert [p.id for p, _ in kept] == ["2", "3"] and counts == {"dropped": 1, "truncated": 0}
-    kept, counts = templates.within(problems, encode, 3, "truncate")
-    assert kept[1][1] == [2, 3, 4] and counts == {"dropped": 0, "truncated": 1}
-    with pytest.raises(ValueError, match="policy='ignore'"):
-        templates.within(problems, encode, 3, "ignore")

@@ -86,10 +86,29 @@ def test_two_processes_restarted_in_mid_epoch(tmp_path):
     batches += [sorted(a + b) for a, b in zip(first[0][0], first[1][0], strict=True)]
     second = [host(h, 10, first[h][1]) for h in range(2)]
     batches += [sorted(a + b) for a, b in zip(second[0][0], second[1][0], strict=True)]
+    alone = stream.prompts(finite(30), seed=1, batch_size=4)  # and another number of processes
+    alone.set_state(second[0][1])
+    batches += [sorted(p.id for p in next(alone)) for _ in range(15)]
     whole = stream.prompts(finite(30), seed=1, batch_size=4)
-    assert batches == [sorted(p.id for p in next(whole)) for _ in range(15)]
+    assert batches == [sorted(p.id for p in next(whole)) for _ in range(30)]
     counts = collections.Counter(itertools.chain(*batches))
-    assert set(counts.values()) == {2} and len(counts) == 30
+    assert set(counts.values()) == {4} and len(counts) == 30
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_problems_that_are_not_kept_are_passed_over(batch):
+    def run(state=None):
+        odd = lambda p: int(p.id) % 2  # noqa: E731
+        made = stream.prompts(finite(20), seed=3, batch_size=batch, keep=odd)
+        if state:
+            made.set_state(json.loads(state))
+        return made
+
+    first, whole = run(), run()
+    got = ids(first, 12 // batch)
+    got += ids(run(json.dumps(first.get_state())), 28 // batch)
+    assert got == ids(whole, 40 // batch)
+    assert collections.Counter(got) == {str(i): 4 for i in range(1, 20, 2)}
 
 
 def test_bad_arguments_are_named():

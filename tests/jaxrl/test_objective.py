@@ -144,3 +144,21 @@ def test_functions_get_what_they_ask_for():
 
     assert functions.call(needs, {"factor": 2.0}, {"a": 1, "b": jnp.float32(3)}) == 6
     assert functions.takes(needs, "b") and not functions.takes(needs, "a")
+
+
+def fresh_and_long(age: jax.Array, lengths: jax.Array, expert: jax.Array) -> jax.Array:
+    return (age == 2) & (lengths > 3) & ~expert
+
+
+def test_rows_know_how_old_a_sequence_is():
+    """Of two versions in a sequence the older counts, and only where the policy acted."""
+    data = batch(1)
+    versions = np.where(data.action_mask, 7, 0).astype(np.int32)
+    versions[::2] = np.where(np.cumsum(data.action_mask[::2], axis=1) == 1, 5, versions[::2])
+    data = data.replace(policy_version=versions)
+    config = ObjectiveConfig(rows="tests.jaxrl.test_objective:fresh_and_long")
+    lengths = data.action_mask.sum(axis=1)
+    whole = objective.whole_batch(config, data, 9, step=9)
+    kept = (np.arange(16) % 2 == 1) & (lengths > 3)
+    np.testing.assert_array_equal(np.any(whole.mask, axis=1), kept)
+    np.testing.assert_array_equal(objective.worth_computing(config, data, 9), kept)

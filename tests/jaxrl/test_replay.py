@@ -77,9 +77,6 @@ def test_rules():
     rewards = np.array([[1.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, np.nan]])
     lengths = np.array([[2, 3, 8, 9], [1, 2, 3, 4]])
     assert rules.informative(rewards, lengths).tolist() == [[True] * 4, [False] * 4]
-    clear = [[True, False, False, True], [True, True, False, True]]
-    assert rules.clear_cut(rewards, lengths).tolist() == clear
-    assert rules.unclear(rewards, lengths).tolist() == (~np.array(clear)).tolist()
     rng = np.random.default_rng(0)
     assert rules.newest(np.array([3, 1, 2]), rewards, 2, rng).tolist() == [1, 2]
 

@@ -43,7 +43,7 @@ def made(rewards=((1.0, 0.0), (None, 1.0))):
         for r in pair
     ]
     problems = [Problem("p/0", "++", 0), Problem("p/1", "a++", [1])]
-    experience = Experience(problems, completions, [decode(ids) for ids in texts], scores)
+    experience = Experience(problems, completions, [decode(ids) for ids in texts], scores, [])
     batch = packing.trajectory(completions, [s.value for s in scores], [0, 0, 1, 1], length=8)
     return experience, batch
 

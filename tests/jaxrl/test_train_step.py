@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl.objective import ObjectiveConfig
 from jaxrl.packing import PackingConfig, pack
-from jaxrl.train_step import init_state, make_score, make_update
+from jaxrl.train_step import init_state, make_score, make_update, staleness
 from jaxrl.types import Params, Trajectory
 from models import decoder
 from tests.jaxrl.batches import MODEL, batch
@@ -190,3 +190,19 @@ def test_leaving_out_what_has_no_advantage_changes_nothing(data, expected):
     assert tree_max(change, expected[1]) < 1e-5
     assert metrics["loss"] == pytest.approx(float(expected[0]), abs=1e-6)
     assert (np.asarray(packed.gather)[~keep] == -1).all()
+
+
+def test_staleness_by_hand():
+    data = batch()
+    versions = np.full(data.tokens.shape, 5, np.int32)
+    own = np.zeros(data.tokens.shape, bool)
+    own[0, 2:4] = own[1, 2:4] = True
+    versions[0, 2], versions[0, 3], versions[1] = 7, 4, 1
+    expert = np.arange(len(own)) == 1
+    data = data.replace(policy_version=versions, action_mask=own)
+    found = staleness(data, jnp.int32(7))
+    assert (found["staleness"], found["staleness_max"]) == ((0 + 3 + 6 + 6) / 4, 6)
+    found = staleness(data.replace(expert=expert), jnp.int32(7))
+    assert (found["staleness"], found["staleness_max"]) == (1.5, 3)
+    nothing = staleness(data.replace(action_mask=np.zeros_like(own)), jnp.int32(7))
+    assert (nothing["staleness"], nothing["staleness_max"]) == (0, 0)

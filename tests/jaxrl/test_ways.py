@@ -88,6 +88,7 @@ def test_stops_and_goes_on_as_if_it_had_not(way, tmp_path, started):
         case "in flight":
             versions = {(row["step"], v) for row in written for v in row["version"]}
             assert any(v < step - 1 for step, v in versions)  # sampled before this step
+            assert rows[0]["staleness_max"] == 0 < max(row["staleness"] for row in rows)
         case "critic" | "categorical critic":
             assert rows[-1]["value_loss"] > 0
             assert any(len(set(row["advantage"])) > 1 for row in written)  # differs by token

@@ -3,7 +3,6 @@
 `python -m tests.jaxrl.tiny RUN_DIR [--notes FILE] [FIELD=JSON ...]` runs it.
 """
 
-import dataclasses
 import json
 import os
 import socket
@@ -12,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from jaxrl import config as configs
 from jaxrl import distributed, loop
 from jaxrl.config import (
     CheckpointConfig,
@@ -51,13 +51,8 @@ def config(run_dir, **changes) -> Config:
         score_workers=0,
     )
     for name, value in changes.items():
-        made = changed(made, name.split("."), value)
+        made = configs.replaced(made, name, value)
     return made
-
-
-def changed(value, path, new):
-    inner = changed(getattr(value, path[0]), path[1:], new) if path[1:] else new
-    return dataclasses.replace(value, **{path[0]: inner})
 
 
 def start(

@@ -89,6 +89,7 @@ def rollout(step, problem, text, reward, pieces=None, error=None):
 
 
 FIGURES = {"pass@1": 0.25, "pass@1/low": 0.2, "pass@1/high": 0.3, "problems": 4.0}
+FIGURES |= {"pass@1/easy": 0.5}
 
 
 def test_what_is_gathered(tmp_path):
@@ -108,6 +109,7 @@ def test_what_is_gathered(tmp_path):
     assert series["throughput"]["step"][0] == 2  # the step that compiles says nothing of speed
     assert series["eval/pass@1"]["step"] == [0, 20, 30, 40]
     assert series["eval/pass@1"]["value"] == [0.25, 0.5, 0.5, 0.75]
+    assert series["eval/pass@1/easy"] == {"step": [0, 40], "value": [0.5, 0.5]}
     assert series["eval/pass@1"]["low"] == {"0": 0.2, "20": 0.4, "40": 0.2}
     # 39 steps of half a second, of which 0.2 sampled and 0.25 trained; 60 s in all.
     expected = {"sample": 7.8, "train": 9.75, "other": 1.95, "first step": 9.5}
@@ -145,6 +147,12 @@ def test_names_and_lineage_of_runs_with_a_parent(tmp_path):
     assert one["name"].endswith("/run") and two["name"] == "later/run"
     assert two["lineage"][: len(one["lineage"])] == one["lineage"]
     assert str(first) in two["lineage"][len(one["lineage"])]
+    changes = {"fork": f"{first}@20", "domains": {"sums": {}, "mazes": {}}, "stages": {"9": {}}}
+    saved["config"] |= {"model": "fresh"} | changes
+    (second / "config.json").write_text(json.dumps(saved))
+    path = collect.gather([second])["runs"][0]["lineage"]
+    assert path[:-2] == one["lineage"] and path[-2] == f"forked from {first}@20"
+    assert "RL on sums, mazes in 2 stages" in path[-1]
 
 
 def test_long_runs_are_averaged(tmp_path, monkeypatch):
@@ -220,7 +228,7 @@ def written(tmp_path_factory) -> Path:
     rows += [rollout(20, "3+4", "7", 1.0), rollout(20, "1+1", "99999", 0.0)]
     rows += [rollout(30, f"evil{i}", text, 0.0, [text]) for i, text in enumerate(HOSTILE)]
     rows += [rollout(40, "5+5", "?", None, error="timeout: no score after 5 s")]
-    evals = [{k: v for k, v in rows[0].items() if k in _EVAL} | {"step": 40}]
+    evals = [{k: v for k, v in rows[0].items() if k not in _TRAINING} | {"step": 40}]
     ends = {"before": FIGURES, "after": FIGURES | {"pass@1": 0.75}}
     runs = [
         write_run(folder / "a", rollouts=rows, evals=evals, seconds=60.0, eval=ends),
@@ -230,7 +238,7 @@ def written(tmp_path_factory) -> Path:
     return report.write(runs, folder / "report.html")[0]
 
 
-_EVAL = ("problem", "prompt", "answer", "completion", "reward", "parts", "error")
+_TRAINING = ("group", "version", "advantage", "log_ratio")
 
 
 @pytest.mark.browser
@@ -299,6 +307,13 @@ def test_filter_and_shading(page, written):
     page.click("#clear")
     page.select("#kind", "evals")
     assert page.js(count) == f"1 of {total}"
+    for name, colour in (("logp", "--amount"), ("advantage", ""), ("version", "")):
+        page.select("#shade", name)
+        assert colour in page.js(shaded) and bool(colour) == bool(page.js(shaded))
+    page.js("document.querySelector('.answer .block[tabindex]').focus()")
+    page.press("ArrowRight")
+    told = page.js("document.querySelector('.status').textContent")
+    assert "log-prob -0.1" in told and "undefined" not in told and "version" not in told
     assert page.errors == []
 
 

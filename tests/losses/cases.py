@@ -276,6 +276,33 @@ def rl_plus(x, s):
     return np.where(s.expert[:, None], external, ppo(x, s))
 
 
+def sasr(x, s, warming):
+    taught = s.mask & s.expert[:, None]
+    g = (1 - np.exp(s.logp))[taught].mean()
+    p = 1.0 if warming else g / (g + 0.7 * 0.4)
+    return np.where(s.expert[:, None], -p * x.logp, (1 - p) * ppo(x, s))
+
+
+def grao(x, s):
+    """The terms as the paper writes them, each on the row whose log-probability it has."""
+    loss, acts, a = np.zeros(x.logp.shape), s.mask.any(1), s.advantages[:, 0]
+    for g in set(s.group_ids):
+        mine = (s.group_ids == g) & acts
+        own, references = np.flatnonzero(mine & ~s.expert), np.flatnonzero(mine & s.expert)
+        for i in own:
+            loss[i] -= a[i] * x.logp[i] + 0.3 * a[i] * x.logp[i]
+        for y in references:
+            loss[y] -= len(own) * 0.6 * a[y] * x.logp[y]
+            for i in own:
+                loss[y] += 0.3 * a[i] * x.logp[y]
+    return loss
+
+
+def remix(x, s):
+    u = np.exp(s.proximal_logp - x.logp)
+    return ppo(x, s) + 0.3 * (0.25 * k3(x, s) + 0.75 * (u - np.log(u) - 1))
+
+
 SEQUENCE = {"advantages": "sequence_advantages"}
 TOKEN = ("token-sum", "token-sum")
 ROW = ("seq-mean-token-mean", "seq-mean-token-sum")
@@ -356,5 +383,12 @@ CASES = {
     "chord, phi": Case(mixed.chord, lambda x, s: chord(x, s, True), {"mu": 0.3, "phi": True}),
     "chord_phi": Case(mixed.chord_phi, lambda x, s: -np.exp(s.logp) * (1 - np.exp(s.logp))
                       * x.logp),
+    "chord_annealed": Case(mixed.chord_annealed, lambda x, s: chord(x, s, False), {
+        "step": 30, "start": 0.5, "end": 0.1, "decay_steps": 60}),
+    "sasr": Case(mixed.sasr, lambda x, s: sasr(x, s, False), {
+        "step": 20, "warm_gradient": 0.4, "gamma": 0.7}),
+    "sasr, warming up": Case(mixed.sasr, lambda x, s: sasr(x, s, True), {"step": 19}),
+    "grao": Case(mixed.grao, grao, {"imitation": 0.6, "alignment": 0.3}, SEQUENCE),
+    "remix": Case(off_policy.remix, remix, {"kl_coef": 0.3, "convex": 0.25}),
     "rl_plus": Case(mixed.rl_plus, rl_plus, {"vocabulary_size": 50, "gamma": 2.0}),
 }  # fmt: skip

@@ -331,3 +331,15 @@ def test_trl(scale, decoupled, x64):
             parts @ weights, groups, num_groups=3, scale=scale, valid=valid
         )
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-8)
+
+
+@FEW
+@given(seeds)
+def test_samples_are_compared_among_themselves(seed):
+    rewards, groups, valid = batch(seed)
+    expert = np.random.default_rng(seed).random(10) < 0.3
+    got = advantages.sampled_advantages(
+        jnp.asarray(rewards), groups, num_groups=7, expert=expert, valid=valid
+    )
+    want = by_group(rewards, groups, valid & ~expert, lambda r: (r - r.mean()) / (std(r) + 1e-4))
+    np.testing.assert_allclose(got, want, atol=1e-5)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from losses import aggregate, off_policy, policy, sequence, surrogates
+from losses import aggregate, mixed, off_policy, policy, sequence, surrogates
 from tests.losses import checks
 from tests.losses.cases import CASES, SEQUENCE, Case, draw
 
@@ -76,7 +76,7 @@ def test_permuting_rows_permutes_the_loss(case: Case, x64):
 
 
 # The statistics of these are of the tokens handed in, as their docstrings say.
-WHOLE_BATCH = (surrogates.clip_cov, surrogates.kl_cov, off_policy.m2po)
+WHOLE_BATCH = (surrogates.clip_cov, surrogates.kl_cov, off_policy.m2po, mixed.sasr)
 SEPARABLE = {name: case for name, case in CASES.items() if case.function not in WHOLE_BATCH}
 
 

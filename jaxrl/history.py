@@ -1,0 +1,164 @@
+"""How each prompt was answered through a run, `RUN/history.jsonl`, and choices made from it.
+
+A line is one batch of prompts: `{"batch": 3, "problems": ["arithmetic/1+2", ...], "rewards": [0.25,
+...]}`, rewards being means over a prompt's completions, null where every score of it failed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data import curriculum
+from data.types import Problem, Task
+from jaxrl import config as configs
+from jaxrl import distributed, functions
+from jaxrl.config import CurriculumConfig
+from jaxrl.metrics import lines
+from jaxrl.rundir import best_effort
+
+
+class History(NamedTuple):
+    """The rewards of N prompts."""
+
+    problems: list[str]
+    """Their ids, in the order that they first came up in."""
+    curves: list[list[float]]
+    """Of each, its mean rewards visit by visit."""
+
+
+class Recorder:
+    """Appends to a run's history, and drops what a restored run will do again."""
+
+    def __init__(self, directory: Path, note: Callable[[str], None]) -> None:
+        self._path, self._note, self.batches = directory / "history.jsonl", note, 0
+
+    def add(self, problems: Iterable[Problem], rewards: np.ndarray) -> None:
+        """Enter a batch of P problems and their rewards [P, G]."""
+        seen = ~np.isnan(rewards)
+        total = np.where(seen, rewards, 0.0).sum(axis=1)
+        means = np.where(seen.any(axis=1), total / np.maximum(seen.sum(axis=1), 1), np.nan)
+        row = {
+            "batch": self.batches,
+            "problems": [problem.id for problem in problems],
+            "rewards": [None if np.isnan(m) else round(float(m), 6) for m in means],
+        }
+        self.batches += 1
+        mode = "a" if row["batch"] else "w"
+        with best_effort("history.jsonl", self._note), self._path.open(mode) as file:
+            file.write(json.dumps(row) + "\n")
+
+    def back_to(self, batches: int) -> None:
+        """Forget all but the first so many batches."""
+        self.batches = batches
+        if not distributed.first():
+            return
+        with best_effort("history.jsonl", self._note):
+            kept = [row for row in _rows(self._path) if row["batch"] < batches]
+            fresh = self._path.with_suffix(".tmp")
+            fresh.write_text("".join(json.dumps(row) + "\n" for row in kept))
+            os.replace(fresh, self._path)
+
+
+def read(directory: Path) -> History:
+    """The history of a run."""
+    curves: dict[str, list[float]] = {}
+    for row in _rows(directory / "history.jsonl"):
+        for problem, reward in zip(row["problems"], row["rewards"], strict=True):
+            curve = curves.setdefault(problem, [])
+            if reward is not None:
+                curve.append(reward)
+    return History(list(curves), list(curves.values()))
+
+
+def store(history: History) -> curriculum.Prompts:
+    """The history as a store of N prompts.
+
+    Its window is the median number of visits, so that the end of an epoch that only some prompts
+    saw does not count; of each prompt it holds the first so many visits.
+    """
+    window = max(1, int(np.median([len(curve) for curve in history.curves])))
+    made = curriculum.start(len(history.problems), window=window)
+    for i, curve in enumerate(history.curves):
+        first = curve[:window]
+        made.curve[i, window - len(first) :] = first
+        made.visits[i] = len(first)
+    return made
+
+
+def best(settings: CurriculumConfig, task: Task) -> tuple[Task, int]:
+    """The task with the `settings.keep` train prompts that score highest in an earlier run alone.
+
+    Historical variance finds the prompts of 1-shot RLVR (Wang et al. 2025), `learning_impact` those
+    of LIMR (Li et al. 2025).
+
+    Args:
+      settings: names the run, the score and how many to keep.
+      task: of both runs.
+
+    Returns:
+      The task, its train split now `settings.keep` problems, and the seed of its problems.
+
+    Raises:
+      ValueError: no such run, one of another task, or too few prompts that have a score.
+    """
+    directory = Path(settings.history)
+    if not (directory / "history.jsonl").exists():
+        raise ValueError(
+            f"history={settings.history!r}: no history.jsonl there; name the directory of a run "
+            "without rollout.in_flight"
+        )
+    run = configs.load(directory / "config.json")
+    if (run.task, run.task_args, run.domains) != (task.name, dict(task.params), {}):
+        raise ValueError(
+            f"history={settings.history!r} is of task {run.task!r} with {run.task_args}, not of "
+            f"{task.name!r} with {dict(task.params)}; name a run of this task"
+        )
+    history = read(directory)
+    prompts = store(history)
+    score = functions.resolve(settings.score, {}, {"state"})(prompts)
+    try:
+        _, ids = curriculum.highest(prompts, settings.keep, np.ones(len(score), bool), score)
+    except ValueError as error:
+        raise ValueError(
+            f"keep={settings.keep} of history={settings.history!r}: {error} by {settings.score}, "
+            "which asks for several visits of each; keep fewer, or let that run see its prompts "
+            "more often (--curriculum.choose data.curriculum:uniform --curriculum.prompts N)"
+        ) from error
+    visits = sum(len(curve) for curve in history.curves)
+    known = task.sizes.get("train", max(run.curriculum.prompts, visits))
+    places = _places(task, run.seed, [history.problems[i] for i in ids], known)
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        return task.problem(split, seed, places[index] if split == "train" else index)
+
+    sizes = {**task.sizes, "train": len(places)}
+    return dataclasses.replace(task, problem=problem, sizes=sizes), run.seed
+
+
+def _places(task: Task, seed: int, wanted: list[str], count: int) -> list[int]:
+    """Indices in the train split of the problems with these ids."""
+    found: dict[str, int] = {}
+    for i in range(count):
+        if len(found) == len(wanted):
+            break
+        id_ = task.problem("train", seed, i).id
+        if id_ in wanted:
+            found.setdefault(id_, i)
+    missing = [id_ for id_ in wanted if id_ not in found]
+    if missing:
+        raise ValueError(
+            f"problems {missing[:3]} of the history are not among the first {count} of the train "
+            "split; has its file changed?"
+        )
+    return [found[id_] for id_ in wanted]
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines(path)]

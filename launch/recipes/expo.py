@@ -1,0 +1,40 @@
+"""ExPO: the policy explains the answer it is shown, and learns the explanation as if it had not.
+
+Paper: Zhou et al. 2025, "ExPO: Unlocking Hard Reasoning with Self-Explanation-Guided Reinforcement
+Learning"
+Idea: an expert's solution is unlike anything the policy would write. Its own explanation of the
+right answer is likely under the policy and leads to the answer: a positive sample for questions
+where it has none.
+Formula: `c ~ pi(. | q, a*)`; GRPO with `c` among the responses to `q`
+Claim: above training on experts' demonstrations, most on the hardest questions.
+Reading: ExP-GRPO: where a group has failed, two explanations stand in for two samples if they are
+right, with their group's advantage. The ablation samples those rows again, shown nothing.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, GuidanceConfig
+from launch.lab import Effect, arm, hard_prompts
+from launch.recipes import quickstart
+
+
+def config() -> Config:
+    """The quickstart with explanations for failed groups."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="expo",
+        guidance=GuidanceConfig("data.guidance:explain", {"rows": 2}, "{solution}={prompt}"),
+    )
+
+
+def effect() -> Effect:
+    """Second attempts that see the solution against second attempts that do not."""
+    method = arm(config(), steps=60)
+    unaided = GuidanceConfig("data.guidance:inpaint", {"rows": 2, "low": 0.0, "high": 0.0})
+    return Effect(
+        claim="learning its own explanations solves prompts that it fails",
+        task=hard_prompts(copying=0.25),
+        method=method,
+        ablation=dataclasses.replace(method, guidance=unaided),
+        statistic="pass@1/1",
+    )

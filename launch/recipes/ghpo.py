@@ -1,0 +1,40 @@
+"""GHPO: a prompt that a whole group fails is asked again with part of its solution.
+
+Paper: Liu et al. 2025, "GHPO: Adaptive Guidance for Stable and Efficient LLM Reinforcement
+Learning"
+Idea: the group itself tells a prompt that is too hard: all rewards are 0 and nothing is learnt.
+Then the prompt is refined with a share of the solution, more of it until somebody passes, and GRPO
+goes on as usual.
+Formula: `x := x + h_w` where all rewards of a group are 0, `w = 1/4, 1/2, 3/4`; else GRPO
+Claim: 5% above on-policy RL and curricula on average over six benchmarks.
+Reading: the share escalates within the step (recalled); the hint stands at the beginning of the
+response and is not trained on. The ablation tries again as often, without a hint.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, GuidanceConfig
+from launch.lab import Effect, arm, hard_prompts
+from launch.recipes import quickstart
+
+
+def config() -> Config:
+    """The quickstart with hints for failed groups."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="ghpo",
+        guidance=GuidanceConfig("data.guidance:escalate"),
+    )
+
+
+def effect() -> Effect:
+    """Second attempts with a hint against second attempts without."""
+    method = arm(config(), steps=60)
+    plain = dataclasses.replace(config().guidance, args={"help": 0.0})
+    return Effect(
+        claim="hints for failed groups beat sampling them again",
+        task=hard_prompts(),
+        method=method,
+        ablation=dataclasses.replace(method, guidance=plain),
+        statistic="pass@1/1",
+    )

@@ -1,0 +1,42 @@
+"""GRAO: explore by the samples, imitate the reference, and prefer the better to the worse.
+
+Paper: Wang et al. 2025, "Learning to Align, Aligning to Learn: A Unified Approach for
+Self-Optimized Alignment"
+Idea: the reference answer is scored in the group as the samples are. One loss reinforces samples by
+their advantage, imitates the reference by its own, and raises each sample against the reference by
+how much it is worth: a policy that outgrows its references leaves them.
+Formula: `J = mean_i A_i log pi(o_i) + beta A_y log pi(y) + lambda mean_i A_i log(pi(o_i) / pi(y))`
+Claim: 57.70%, 17.65%, 7.95% and 5.18% above SFT, DPO, PPO and GRPO.
+Reading: the structure is recalled, beta = lambda = 1/2 ours. The ablation is GRPO's term alone.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, GuidanceConfig
+from jaxrl.objective import ObjectiveConfig
+from launch.lab import Effect, arm, hard_prompts
+from launch.recipes import quickstart
+
+
+def config() -> Config:
+    """The quickstart with a reference beside each group."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="grao",
+        guidance=GuidanceConfig("data.guidance:expert_rows"),
+        objective=ObjectiveConfig(policy="losses.mixed:grao", aggregation="seq-mean-token-sum"),
+    )
+
+
+def effect() -> Effect:
+    """With and without the reference, on prompts that samples fail."""
+    method = arm(config(), steps=60)
+    alone = ObjectiveConfig(
+        advantage="losses.advantages:sampled_advantages", aggregation="seq-mean-token-sum"
+    )
+    return Effect(
+        claim="references in the loss beat GRPO beside them",
+        task=hard_prompts(),
+        method=method,
+        ablation=dataclasses.replace(method, objective=alone),
+    )

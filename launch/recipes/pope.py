@@ -1,0 +1,43 @@
+"""POPE: some samples of a hard prompt go on from the shortest oracle prefix that helps.
+
+Paper: Qu et al. 2026, "POPE: Learning to Reason on Hard Problems via Privileged On-Policy
+Exploration"
+Idea: the oracle's solution is never a target, only a place to explore from. Where no sample of a
+group passes, half of it tries again from longer and longer prefixes until one does; guided and
+unguided samples then train side by side.
+Formula: `y_i ~ pi(. | x, h)` for guided rows, `h` the shortest prefix with a success; no gradient
+on `h`
+Claim: more hard problems become solvable, unguided too, than by entropy bonus, clip-higher or
+pass@k objectives.
+Reading: prefixes of a quarter, half and three quarters of the solution; guided and unguided rows
+share their group's baseline; no instruction says that this is a prefix. The ablation tries again
+as often, without a prefix.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, GuidanceConfig
+from launch.lab import Effect, arm, hard_prompts
+from launch.recipes import quickstart
+
+
+def config() -> Config:
+    """The quickstart with half of each failed group guided."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="pope",
+        guidance=GuidanceConfig("data.guidance:escalate", {"rows": 4}),
+    )
+
+
+def effect() -> Effect:
+    """Second attempts from a prefix against second attempts from nothing."""
+    method = arm(config(), steps=60)
+    plain = dataclasses.replace(config().guidance, args={"rows": 4, "help": 0.0})
+    return Effect(
+        claim="guided exploration solves prompts that more samples do not",
+        task=hard_prompts(),
+        method=method,
+        ablation=dataclasses.replace(method, guidance=plain),
+        statistic="pass@1/1",
+    )

@@ -1,0 +1,45 @@
+"""ReLIFT: RL, and supervised fine-tuning on just those questions that no sample answers.
+
+Paper: Ma et al. 2025, "Learning What Reinforcement Learning Can't: Interleaved Online Fine-Tuning
+for Hardest Questions"
+Idea: RL sharpens what the policy can do, imitation brings in what it cannot. A question whose group
+has failed altogether gets its solution, and is imitated; everything else is RL.
+Formula: `L_GRPO` on samples, `-log pi(y*)` on solutions of questions with pass rate 0
+Claim: 5.2 points above zero-RL models with 13% of the demonstrations.
+Reading: imitation is a term of the same update with equal weight, in place of an update of its own
+when enough hard questions have gathered. The ablation learns nothing from the solutions.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, GuidanceConfig
+from jaxrl.objective import ObjectiveConfig
+from launch.lab import Effect, arm, hard_prompts
+from launch.recipes import quickstart
+
+
+def config() -> Config:
+    """The quickstart with solutions to what has failed."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="relift",
+        guidance=GuidanceConfig("data.guidance:expert_on_failure"),
+        objective=ObjectiveConfig(
+            policy="losses.mixed:chord",
+            policy_args={"mu": 0.5},
+            advantage="losses.advantages:sampled_advantages",
+        ),
+    )
+
+
+def effect() -> Effect:
+    """With and without imitation of the hardest."""
+    method = arm(config(), steps=60)
+    alone = ObjectiveConfig(advantage="losses.advantages:sampled_advantages")
+    return Effect(
+        claim="imitating only what all samples fail teaches it",
+        task=hard_prompts(),
+        method=method,
+        ablation=dataclasses.replace(method, objective=alone),
+        statistic="pass@1/1",
+    )

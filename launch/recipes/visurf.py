@@ -1,0 +1,42 @@
+"""ViSurf: the label as one more response of the group, until the samples are as good.
+
+Paper: Liu et al. 2025, "ViSurf: Visual Supervised-and-Reinforcement Fine-Tuning for Large
+Vision-and-Language Models"
+Idea: one stage in place of SFT-then-RL. The label's group-relative advantage is large where samples
+fail, which is supervision, and small where they succeed, which is reinforcement. Controls of its
+reward keep it from pulling at a policy that no longer needs it.
+Formula: `A` over the samples and the label; `r_label := mean r` once a sample is as good
+Claim: better than SFT, RLVR and SFT-then-RLVR.
+Reading: the form for text. The controls are recalled: the label has the format of a response and no
+reward for one, so the smoothing is what remains. The ablation learns nothing from the label.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, GuidanceConfig
+from jaxrl.objective import ObjectiveConfig
+from launch.lab import Effect, arm, hard_prompts
+from launch.recipes import quickstart
+
+
+def config() -> Config:
+    """The quickstart with the label in each group."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="visurf",
+        guidance=GuidanceConfig("data.guidance:expert_rows"),
+        objective=ObjectiveConfig(shaping="losses.shaping:settled_label"),
+    )
+
+
+def effect() -> Effect:
+    """With and without the label's advantage."""
+    method = arm(config(), steps=60)
+    alone = ObjectiveConfig(advantage="losses.advantages:sampled_advantages")
+    return Effect(
+        claim="a label in the group teaches what samples fail",
+        task=hard_prompts(),
+        method=method,
+        ablation=dataclasses.replace(method, objective=alone),
+        statistic="pass@1/1",
+    )

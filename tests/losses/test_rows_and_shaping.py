@@ -1,0 +1,105 @@
+"""What a batch trains on and what its rewards become, against plain loops over groups."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from losses import rows, shaping
+
+FEW = settings(max_examples=15, deadline=None)
+seeds = st.integers(0, 9999)
+
+
+def batch(seed):
+    """Twelve samples of up to four interleaved groups; two are invalid and NaN; rewards tie."""
+    rng = np.random.default_rng(seed)
+    valid = np.ones(12, bool)
+    valid[rng.choice(12, 2, replace=False)] = False
+    rewards = np.where(valid, rng.integers(0, 4, 12) / 3, np.nan)
+    return rewards, rng.choice([0, 1, 3, 6], 12), valid, rng.random(12) < 0.3
+
+
+def members(groups, valid):
+    return [np.flatnonzero((groups == g) & valid) for g in set(groups)]
+
+
+@FEW
+@given(seeds)
+def test_par_is_the_preference_over_the_reference(seed):
+    rewards, groups, valid, expert = batch(seed)
+    want = np.zeros(12)
+    for mine in members(groups, valid):
+        references = rewards[mine][expert[mine]]
+        reference = references.mean() if len(references) else 0.0
+        want[mine] = 1 / (1 + np.exp(reference - rewards[mine]))
+    got = shaping.par(jnp.asarray(rewards), groups, num_groups=7, expert=expert, valid=valid)
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_par_by_hand():
+    """sigmoid(1) = 0.7310586, and the reference itself is at 1/2."""
+    got = shaping.par(
+        jnp.array([3.0, 2.0, 50.0]), jnp.zeros(3, int), num_groups=1,
+        expert=np.array([False, True, False]),
+    )  # fmt: skip
+    np.testing.assert_allclose(got, [0.7310586, 0.5, 1.0], atol=1e-6)
+
+
+@FEW
+@given(seeds)
+def test_a_label_settles_where_a_sample_is_as_good(seed):
+    rewards, groups, valid, expert = batch(seed)
+    want = np.where(valid, rewards, 0.0)
+    for mine in members(groups, valid):
+        own = rewards[mine][~expert[mine]]
+        for i in mine[expert[mine]]:
+            if len(own) and own.max() >= rewards[i]:
+                want[i] = own.mean()
+    got = shaping.settled_label(
+        jnp.asarray(rewards), groups, num_groups=7, expert=expert, valid=valid
+    )
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+@FEW
+@given(seeds, st.integers(0, 3), st.integers(0, 2))
+def test_the_ends_of_the_ranking(seed, best, worst):
+    rewards, groups, valid, _ = batch(seed)
+    want = np.zeros(12, bool)
+    for mine in members(groups, valid):
+        ranked = mine[np.argsort(-rewards[mine], kind="stable")]
+        want[ranked[:best]] = True
+        want[ranked[len(ranked) - min(worst, len(ranked)) :]] = True
+    got = rows.best_worst(jnp.asarray(rewards), groups, best=best, worst=worst, valid=valid)
+    np.testing.assert_array_equal(got, want)
+
+
+@FEW
+@given(seeds)
+def test_priority_now_and_compensation_later(seed):
+    rewards, groups, valid, _ = batch(seed)
+    rng = np.random.default_rng(seed)
+    lengths, age = rng.integers(1, 5, 12), rng.integers(0, 3, 7)[groups]
+    want = np.zeros(12, bool)
+    for mine in members(groups, valid):
+        middle = np.median(lengths[mine]) if len(mine) else 0
+        for i in mine:
+            good = rewards[i] >= 0.5
+            clear = (good and lengths[i] <= middle) or (not good and lengths[i] > middle)
+            want[i] = clear if age[i] == 0 else not clear
+    got = rows.recomposed(
+        jnp.asarray(rewards), jnp.asarray(lengths), groups, age=jnp.asarray(age), valid=valid
+    )
+    np.testing.assert_array_equal(got, want)
+
+
+def test_experts_can_be_left_out():
+    np.testing.assert_array_equal(rows.sampled(jnp.array([True, False])), [False, True])
+
+
+@pytest.mark.parametrize("shape", [(3, 1), ()])
+def test_rewards_are_one_a_sample(shape):
+    with pytest.raises(ValueError, match="one entry a sample"):
+        rows.best_worst(jnp.zeros(shape), jnp.zeros(3, int))
