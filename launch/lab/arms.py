@@ -58,6 +58,8 @@ class Sampled(NamedTuple):
     """[N] int32 in [0, N)."""
     step: jax.Array
     key: jax.Array
+    score: Callable[[jax.Array], jax.Array] | None = None
+    """[N, L] int32 tokens, prompts first -> their log-probabilities under the sampler's policy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,9 +247,9 @@ def collect(
         written = Written(*(np.where(again[..., None], new, old) for new, old in mixed))
     group_ids = np.broadcast_to(np.arange(shape[1], dtype=np.int32) // group, shape)
     if arm.rewards is not None:
-        step_ = np.full(seeds, step)
-        sampled = Sampled(problems, *written, rewards, group_ids, step_, keys)
-        rewards = np.asarray(_vmapped(arm.rewards)(sampled))
+        steps = np.full(seeds, step)
+        sampled = Sampled(problems, *written, rewards, group_ids, steps, keys)
+        rewards = np.asarray(_rewarded(arm.rewards, model, params, sampled))
     batch = _trajectory(problems, written, rewards, group_ids, experts, versions)
     return batch, rewards.reshape(seeds, count, group)
 
@@ -377,6 +379,16 @@ def _score(
 ) -> jax.Array:
     one = functools.partial(policy.logprobs, model, temperature=temperature)
     return jax.vmap(lambda p, t: one(p, t)[0])(params, tokens)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _rewarded(
+    rewards: Callable[[Sampled], jax.Array], model: DecoderConfig, params: Params, batch: Sampled
+) -> jax.Array:
+    def one(params: Params, batch: Sampled) -> jax.Array:
+        return rewards(batch._replace(score=lambda t: policy.logprobs(model, params, t)[0]))
+
+    return jax.vmap(one)(params, batch)
 
 
 @functools.cache

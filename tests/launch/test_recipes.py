@@ -5,6 +5,7 @@ import datetime
 import inspect
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -16,6 +17,14 @@ DAY = datetime.date.today().toordinal()
 EFFECTS = effects.names()
 TODAY = [EFFECTS[(DAY * 2 + i) % len(EFFECTS)] for i in range(2)]
 """The effects whose code runs today: all of them in turn."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compile_fast():
+    """What is compiled here runs for a few steps; optimising it would take longer."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def tiny(config, run_dir):
