@@ -191,6 +191,27 @@ def test_a_guide_helps_as_in_the_real_loop(params):
         assert got.action_mask[:, 2 * row, width + n].all()
 
 
+def own_beginnings(attempt, tokens, entropies, count):
+    """Row 1 of each group begins as row 0 did."""
+    if attempt != 1:
+        return []
+    assert all(len(t) == len(e) > 0 for t, e in zip(tokens[0], entropies[0], strict=True))
+    return [Hint(p, 1, begin=tuple(tokens[p][0][:2])) for p in range(count)]
+
+
+def test_a_response_may_begin_as_another_did(params):
+    guidance = GuidanceConfig(guide=f"{__name__}:own_beginnings")
+    arm = lab.Arm(guidance=guidance, prompts=4, group_size=2)
+    ids = np.tile(np.arange(4), (SEEDS, 1))
+    got, _ = arms.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
+    begun = got.tokens[:, :, TASK.train.prompt.shape[1] :][:, :, :2]
+    long = (begun[:, ::2, 0] > tasks.EOS) & (begun[:, ::2, 1] > tasks.PAD)
+    assert long.any()
+    np.testing.assert_array_equal(begun[:, ::2][long], begun[:, 1::2][long])
+    chosen = got.action_mask[:, 1::2, TASK.train.prompt.shape[1] :][:, :, :2]
+    assert not chosen[long].any()
+
+
 def prefix_only(attempt, count):
     return prefix_then_solution(0, None, count) if attempt == 0 else []
 
