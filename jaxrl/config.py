@@ -205,6 +205,16 @@ class CriticConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class SamplingConfig:
+    """Where sampling happens."""
+
+    devices: int = 0
+    """The last so many devices sample, and do not train; 0 samples on the devices that train."""
+    mesh: MeshConfig = MeshConfig()
+    """Their mesh."""
+
+
+@dataclasses.dataclass(frozen=True)
 class EvalConfig:
     """Held-out evaluation, before the first step, after the last, and in between."""
 
@@ -332,6 +342,7 @@ class Config:
     sampler: SamplerConfig = SamplerConfig()
     packing: PackingConfig = PackingConfig()
     mesh: MeshConfig = MeshConfig()
+    sampling: SamplingConfig = SamplingConfig()
     eval: EvalConfig = EvalConfig()
     rollout_log: RolloutLogConfig = RolloutLogConfig()
     wandb: str = ""

@@ -21,13 +21,12 @@ from jaxrl import (
     evaluate,
     guards,
     history,
-    mesh,
     objective,
     optimizer,
     placement,
-    policy,
     policy_reward,
     replay,
+    reshard,
     rollout,
     rundir,
     signals,
@@ -63,7 +62,7 @@ def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
     """
     start = perf_counter()
     task, held_out, actor = check(config)
-    the_mesh = mesh.make(config.mesh)
+    the_mesh, sampling_mesh = reshard.meshes(config.mesh, config.sampling)
     watch = watch if distributed.first() else Watch()
     directory = rundir.prepare(config, watch.note)
     with (
@@ -80,7 +79,17 @@ def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
             distributed.together(),
         ):
             shop = Workshop(
-                config, watch, directory, task, held_out, actor, pools, writer, gate, heart
+                config,
+                watch,
+                directory,
+                task,
+                held_out,
+                actor,
+                pools,
+                sampling_mesh,
+                writer,
+                gate,
+                heart,
             )
             with usage.counted() as used:
                 return _run(shop, start, used)
@@ -95,14 +104,18 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
     trained = trainable.part(actor.model, config.lora, config.train)
     first_critic = critic.starter(config.critic, actor.model, updates)
     like = placement.abstract_state(actor.model, optimize, config.lora, trained, first_critic)
+    to_sampler = reshard.sampler_weights(
+        actor.model, jax.sharding.get_mesh(), shop.sampling_mesh, config.compute_dtype
+    )
     value = critic.make_values(config.critic, actor.model)
 
     def assess(state: TrainState, step: int) -> dict[str, float]:
         shop.heart.beat("evaluate", step)
-        params = policy.sampling_params(state.params, config.compute_dtype)
-        figures, experience = evaluate.evaluate(
-            actor, params, shop.held_out, shop.pool, config.rollout, config.sampler
-        )
+        params = to_sampler(state.params)
+        with jax.set_mesh(shop.sampling_mesh):
+            figures, experience = evaluate.evaluate(
+                actor, params, shop.held_out, shop.pool, config.rollout, config.sampler
+            )
         with best_effort("the evaluation", note):
             evaluate.save(shop.directory, step, experience, actor.tokenizer.decode)
         return figures
@@ -126,8 +139,9 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                 )
             shop.heart.beat("sample", step)
             with timer("sync"):
-                params = policy.sampling_params(state.params, config.compute_dtype)
-            experience, sampled = stage.experiences.step(params, int(state.step), step, timer)
+                params = to_sampler(state.params)
+            with jax.set_mesh(shop.sampling_mesh):
+                experience, sampled = stage.experiences.step(params, int(state.step), step, timer)
             del params
             with shop.gate.closed():  # from here a signal waits for the end of the step
                 shop.heart.beat("train", step)

@@ -16,7 +16,7 @@ import numpy as np
 from data.rewards import group
 from data.tokenizers import Tokenizer
 from data.types import Problem, Score
-from jaxrl import packing, placement
+from jaxrl import mesh, packing, placement
 from jaxrl.buckets import round_up
 from jaxrl.config import Config
 from jaxrl.policy import encode_prompt
@@ -97,5 +97,5 @@ def _probabilities(
     longest = max(len(c.request.prompt) + len(c.tokens) for c in made)
     length = round_up(longest, config.packing.bucket)
     batch = packing.trajectory(made, [0.0] * len(made), range(len(made)), length=length)
-    logp = jax.device_get(score(params, placement.pack(batch, config)[0]))
+    logp = mesh.fetch(score(params, placement.pack(batch, config)[0]))
     return group.reference_probability(logp, batch.action_mask)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from jaxrl import critic, objective, placement
+from jaxrl import critic, mesh, objective, placement
 from jaxrl.config import Config
 from jaxrl.types import Params, TrainState, Trajectory
 
@@ -26,7 +26,7 @@ def with_expert_logp(
     if batch.expert is None or not np.any(batch.expert):
         return batch
     packed, _ = placement.pack(batch, config, batch.expert)
-    logp = jax.device_get(score(state.params, packed))
+    logp = mesh.fetch(score(state.params, packed))
     mixed = np.where(batch.expert[:, None], logp, batch.behavior_logp)
     return batch.replace(behavior_logp=mixed)
 
@@ -56,4 +56,4 @@ def prepared(
         ref_logp = score(anchor(state.params), packed) if config.critic.kl_coef else None
         values = value(state.critic.params, packed)
         batch = critic.estimate(config.critic, batch, values, ref_logp)
-    return jax.device_get(batch)
+    return mesh.fetch(batch)
