@@ -11,15 +11,14 @@ import optax
 
 from jaxrl import mesh, packing, trainable
 from jaxrl.config import Config
-from jaxrl.critic import Critic
 from jaxrl.train_step import init_state
 from jaxrl.trainable import WHOLE, Part
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 from models.config import DecoderConfig
 from models.lora import LoraConfig
 
-FirstCritic = Callable[[Params], Critic]
-"""Makes a run's critic from the policy it starts with."""
+Complete = Callable[[TrainState], TrainState]
+"""Gives a state at step 0 what the run carries beside the policy: a critic, an average."""
 
 
 def pack(
@@ -46,11 +45,11 @@ def abstract_state(
     optimize: optax.GradientTransformation,
     adapters: LoraConfig = LoraConfig(rank=0),
     part: Part = WHOLE,
-    critic: FirstCritic | None = None,
+    complete: Complete = lambda state: state,
 ) -> TrainState:
     """Shapes and shardings of the train state: moments lie where their parameters do."""
     params = trainable.abstract(model, adapters)
-    shapes = jax.eval_shape(lambda p: _first(p, optimize, part, critic), params)
+    shapes = jax.eval_shape(lambda p: complete(init_state(p, optimize, part)), params)
     everywhere = mesh.replicated(jax.sharding.get_mesh())
     flat = jax.tree_util.tree_leaves_with_path((params, part.split(params)[0]))
     lies = {_names(path[1:]): leaf for path, leaf in flat}
@@ -81,17 +80,10 @@ def fresh_state(
     optimize: optax.GradientTransformation,
     like: TrainState,
     part: Part = WHOLE,
-    critic: FirstCritic | None = None,
+    complete: Complete = lambda state: state,
 ) -> TrainState:
     """A state at step 0, laid out as `like`: a run and its continuation compile one program."""
-    return jax.device_put(_first(params, optimize, part, critic), shardings(like))
-
-
-def _first(
-    params: Params, optimize: optax.GradientTransformation, part: Part, critic: FirstCritic | None
-) -> TrainState:
-    state = init_state(params, optimize, part)
-    return state.replace(critic=critic(params)) if critic else state
+    return jax.device_put(complete(init_state(params, optimize, part)), shardings(like))
 
 
 def settled(update: Callable[..., Any], like: TrainState) -> Callable[..., Any]:
