@@ -20,8 +20,8 @@ import optax
 
 from data import curriculum
 from data.scoring import Pool, open_pool
-from jaxrl import config as configs
 from jaxrl import average, critic, guards, placement, rollout_log, selection, tasks
+from jaxrl import config as configs
 from jaxrl.config import Config
 from jaxrl.gather import Gather, open_gather
 from jaxrl.history import Recorder
