@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from data.offline.transitions import Transitions
-from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, online
 from jaxrl.types import TrainState
@@ -127,12 +127,7 @@ def make(space: Space, config: Config) -> Algorithm:
         metrics = jax.tree.map(jnp.mean, metrics | actor_metrics | temperature_metrics)
         return state.replace(step=state.step + 1), metrics
 
-    def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-        return policies.squashed_sample(key, *policies.squashed(params["actor"], observation))[0]
-
-    def best(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-        return jnp.tanh(policies.squashed(params["actor"], observation)[0])
-
+    act, best = of_actor(policies.squashed_act), of_actor(policies.squashed_mode)
     return Algorithm(init, update, act, best, config.batch_size * config.critic_updates)
 
 
