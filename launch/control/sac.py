@@ -83,8 +83,10 @@ def make(space: Space, config: Config) -> Algorithm:
             act_key, pick_key, drop_key, target_key = jax.random.split(key, 4)
             ahead = policies.squashed(state.params["actor"], batch.next_observations)
             actions, logp = policies.squashed_sample(act_key, *ahead)
-            pick = jax.random.choice(pick_key, config.members, (config.subset,), replace=False)
-            chosen = jax.tree.map(lambda x: x[pick], state.params["target"])
+            chosen = state.params["target"]
+            if config.subset < config.members:
+                pick = jax.random.choice(pick_key, config.members, (config.subset,), replace=False)
+                chosen = jax.tree.map(lambda x: x[pick], chosen)
             drop = {"dropout": config.dropout, "key": target_key} if config.dropout else {}
             q_next = critics.values(chosen, batch.next_observations, actions, **drop)
             v_next = value.ensemble_target(q_next) - config.backup_entropy * alpha * logp
