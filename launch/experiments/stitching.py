@@ -18,7 +18,7 @@ def experiment() -> Experiment:
     arms = (
         Arm("BC", "bc", {"steps": 2000}, "walks"),
         Arm("10%BC", "bc", {"steps": 2000, "share": 0.1}, "walks"),
-        Arm("DT", "dt", {"steps": 800, "target": 1.0}, "walks"),
+        Arm("DT", "dt", {"steps": 600, "target": 1.0}, "walks"),
         Arm("AWR", "awr", sharp, "walks"),
         Arm("AWAC", "awac", sharp, "walks"),
         Arm("IQL", "iql", {**sharp, "expectile": 0.9}, "walks"),
