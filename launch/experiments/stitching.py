@@ -22,6 +22,7 @@ def experiment() -> Experiment:
         Arm("AWR", "awr", sharp, "walks"),
         Arm("AWAC", "awac", sharp, "walks"),
         Arm("IQL", "iql", {**sharp, "expectile": 0.9}, "walks"),
+        Arm("FB, zero-shot", "fb", {"steps": 3000}, "walks"),
         Arm("FQL", "fql", {"steps": 2000, "distillation": 0.3}, "walks"),
     )
     claims = (
