@@ -49,7 +49,7 @@ TASKS = {
     "dqn": Task(
         "dqn", "cartpole", "CartPole-v1", 20_000, {},
         {
-            **OFF_POLICY, "tau": 0.02, "learning_starts": 1000, "train_freq": 4,
+            **OFF_POLICY, "tau": 0.05, "learning_starts": 1000, "train_freq": 2,
             "gradient_steps": 1, "target_update_interval": 1, "exploration_fraction": 0.2,
         },
     ),
