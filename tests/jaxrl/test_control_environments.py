@@ -148,8 +148,8 @@ def test_environments_of_others(name):
     pytest.importorskip(name.split("/")[0])
     env = environments.get(name)
     walk = lambda k, p, o: random_action(k, env.space)  # noqa: E731
-    data = rollout.gather(env, walk, None, KEY, steps=64, worlds=4)
-    assert data.observations.shape == (64, env.space.observation)
+    data = rollout.gather(env, walk, None, KEY, steps=256, worlds=4)
+    assert data.observations.shape == (256, env.space.observation)
     if name == "gymnax/CartPole-v1":
         assert env.horizon == 500 and data.terminals.sum() > 0
 
