@@ -206,7 +206,7 @@ def forward_backward(measure: jax.Array, target: jax.Array, *, discount: jax.Arr
       `[N]`.
     """
     size = len(measure)
-    off = 1.0 - jnp.eye(size, dtype=measure.dtype)
+    off = 1.0 - jnp.eye(size)
     error = jnp.square(measure - constant(discount[:, None] * target))
     return 0.5 * jnp.sum(off * error, axis=1) / (size - 1) - jnp.diagonal(measure)
 
@@ -224,6 +224,6 @@ def orthonormality(features: jax.Array) -> jax.Array:
       `[N]`.
     """
     products = features @ features.T
-    off = 1.0 - jnp.eye(len(features), dtype=features.dtype)
+    off = 1.0 - jnp.eye(len(features))
     alike = jnp.sum(off * jnp.square(products), axis=1) / (len(features) - 1)
     return alike - 2.0 * jnp.diagonal(products)

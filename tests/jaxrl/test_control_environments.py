@@ -93,9 +93,10 @@ def test_disturbance_noise_and_constraint():
     env = point_mass.make()
     windy = wrappers.disturbance(env, 0.3)
     state, _ = jax.vmap(windy.reset)(jax.random.split(KEY, 2000))
-    for _ in range(3):
-        keys = jax.random.split(KEY, 2000)
-        state = jax.vmap(windy.step)(keys, state, jnp.zeros((2000, 2))).state
+    blow = jax.jit(jax.vmap(windy.step))
+    for i in range(3):
+        keys = jax.random.split(jax.random.fold_in(KEY, i + 1), 2000)
+        state = blow(keys, state, jnp.zeros((2000, 2))).state
     assert float(jnp.std(state[1])) == pytest.approx(0.3, rel=0.1)  # stationary
 
     noisy = wrappers.observation_noise(env, 0.1)
