@@ -108,7 +108,14 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
         state = critic.begun(config.critic, actor.model, updates, state)
         return average.begun(config.average, trained, state)
 
-    like = placement.abstract_state(actor.model, optimize, config.lora, trained, complete)
+    like = placement.abstract_state(
+        actor.model,
+        optimize,
+        config.lora,
+        trained,
+        complete,
+        offload=config.optimizer.offload,
+    )
     to_sampler = reshard.sampler_weights(
         actor.model, jax.sharding.get_mesh(), shop.sampling_mesh, config.compute_dtype
     )

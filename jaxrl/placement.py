@@ -17,6 +17,7 @@ from jaxrl.types import Packed, Params, TrainState, Trajectory
 from models.config import DecoderConfig
 from models.lora import LoraConfig
 
+_HOST = "pinned_host"
 Complete = Callable[[TrainState], TrainState]
 """Gives a state at step 0 what the run carries beside the policy: a critic, an average."""
 
@@ -46,8 +47,16 @@ def abstract_state(
     adapters: LoraConfig = LoraConfig(rank=0),
     part: Part = WHOLE,
     complete: Complete = lambda state: state,
+    *,
+    offload: bool = False,
 ) -> TrainState:
-    """Shapes and shardings of the train state: moments lie where their parameters do."""
+    """Shapes and shardings of the train state: moments lie where their parameters do.
+
+    With `offload` they lie there in the memory of the host.
+
+    Raises:
+      ValueError: there is no such memory.
+    """
     params = trainable.abstract(model, adapters)
     shapes = jax.eval_shape(lambda p: complete(init_state(p, optimize, part)), params)
     everywhere = mesh.replicated(jax.sharding.get_mesh())
@@ -62,7 +71,22 @@ def abstract_state(
         return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where)
 
     rest = jax.tree_util.tree_map_with_path(place, shapes.replace(params=None))
+    if offload:
+        rest = rest.replace(opt_state=_in_memory(_HOST, rest.opt_state))
     return rest.replace(params=params)
+
+
+def _in_memory(kind: str, like: Any) -> Any:
+    """Sharded shapes, or arrays' places, in another memory of their devices."""
+    kinds = [memory.kind for memory in jax.devices()[0].addressable_memories()]
+    if kind not in kinds:
+        raise ValueError(f"optimizer.offload needs memory {kind!r}, and devices have {kinds}")
+
+    def move(leaf: Any) -> jax.ShapeDtypeStruct:
+        where = leaf.sharding.with_memory_kind(kind)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+    return jax.tree.map(move, like)
 
 
 def _names(path: tuple[Any, ...]) -> tuple[str, ...]:
@@ -87,10 +111,14 @@ def fresh_state(
 
 
 def settled(update: Callable[..., Any], like: TrainState) -> Callable[..., Any]:
-    """`update`, with its new state laid out as `like` again."""
+    """`update`, with its new state laid out as `like` again; moments on the host are fetched."""
     where = shardings(like)
+    away = any(leaf.sharding.memory_kind == _HOST for leaf in jax.tree.leaves(like.opt_state))
 
     def settle(state: TrainState, *args: Any) -> tuple[TrainState, Any]:
+        if away:
+            here = shardings(_in_memory("device", like.opt_state))
+            state = state.replace(opt_state=jax.device_put(state.opt_state, here))
         state, metrics = update(state, *args)
         return jax.device_put(state, where), metrics
 
