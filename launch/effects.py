@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jax
 import tyro
 from rich.console import Console
 
@@ -66,7 +67,9 @@ def main(argv: list[str]) -> int:
             RESULTS.mkdir(exist_ok=True)
             lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in result.items())
             (RESULTS / f"{name}.json").write_text("{\n" + lines + "\n}\n")
-    if not options.steps:
+            TABLE.write_text(markdown())
+        jax.clear_caches()  # a process can hold the programs of some ten experiments, not of all
+    if options.table:
         TABLE.write_text(markdown())
     return 0
 
