@@ -2,7 +2,8 @@
 
 A guide is a function `(attempt, rewards, rng) -> hints`. It is asked first before anything is
 sampled (attempt 0, rewards `None`), then again with the rewards [P, G] of what was sampled, until
-it has no hint left to give. nan is a failed score.
+it has no hint left to give. nan is a failed score. It may ask for `count` and `group_size`, P and
+G, and for `tokens` and `entropies` of the responses so far, P lists of G arrays.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ class Hint(NamedTuple):
     """The whole solution is the response, and is trained on."""
     shown: bool = False
     """The policy sees the solution in its prompt, and is trained as if it had not."""
+    begin: tuple[int, ...] = ()
+    """Tokens that the response begins with, such as those of an earlier one; not trained on."""
     if_better: bool = False
     """It takes the place of what was there only if its reward is higher."""
 

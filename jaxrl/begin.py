@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import optax
 from data import stream
 from data.types import Problem, Task
 from jaxrl import (
+    average,
     checkpoint,
     evaluate,
     guided,
@@ -28,7 +30,7 @@ from jaxrl import (
 from jaxrl import config as configs
 from jaxrl.checkpoint import Saved
 from jaxrl.config import Config
-from jaxrl.placement import FirstCritic
+from jaxrl.placement import Complete
 from jaxrl.policy import Policy
 from jaxrl.trainable import Part
 from jaxrl.types import Params, TrainState
@@ -70,8 +72,8 @@ def check(config: Config) -> tuple[Task, list[Problem], Policy]:
     if config.reference.every and not keeps_reference(config):
         raise ValueError(
             f"reference.every={config.reference.every}, but this run keeps no reference policy to "
-            "replace: adapters leave theirs as it is, and without a KL term there is none; set it "
-            "to 0"
+            "replace: adapters leave theirs as it is, an average follows by itself, and without a "
+            "KL term there is none; set it to 0"
         )
     if config.fork:
         checkpoint.require(*fork_point(config.fork))
@@ -114,7 +116,7 @@ def begin(
     like: TrainState,
     assess: Assess,
     part: Part,
-    critic: FirstCritic | None,
+    complete: Complete,
 ) -> Saved:
     """The state to go on from; a first one is saved at once, so that nothing is done twice."""
     if shop.writer.step is not None:
@@ -123,7 +125,7 @@ def begin(
     if shop.config.fork:
         saved = forked(shop, like)
     else:
-        saved = fresh(shop, optimize, like, assess, part, critic)
+        saved = fresh(shop, optimize, like, assess, part, complete)
     with shop.gate.closed():
         shop.writer.save(saved.step, saved.state, saved.host)
         shop.writer.wait()
@@ -138,7 +140,7 @@ def fresh(
     like: TrainState,
     assess: Assess,
     part: Part,
-    critic: FirstCritic | None,
+    complete: Complete,
 ) -> Saved:
     """Step 0: the model's parameters after the warm start, adapters on, measured."""
     config = shop.config
@@ -146,7 +148,7 @@ def fresh(
     params = warm_start(shop, params)
     key = jax.random.fold_in(jax.random.key(config.seed), _ADAPTERS)
     params = trainable.attach(shop.actor.model, params, config.lora, key)
-    state = placement.fresh_state(params, optimize, like, part, critic)
+    state = placement.fresh_state(params, optimize, like, part, complete)
     if keeps_reference(config):
         checkpoint.save_reference(shop.directory, state.params)
     before = assess(state, 0)
@@ -203,20 +205,27 @@ def needs_reference(config: Config) -> bool:
 
 
 def keeps_reference(config: Config) -> bool:
-    """Whether the run keeps a copy of the policy as it was: adapters leave theirs as it is."""
-    return needs_reference(config) and not config.lora.rank
+    """Whether the run keeps a copy of the policy as it was.
+
+    Adapters leave theirs as it is, and an average is part of the state.
+    """
+    return needs_reference(config) and not config.lora.rank and not config.average.reference
 
 
-def reference(shop: Workshop, like: TrainState, step: int) -> Callable[[Params], Params] | None:
-    """The reference policy at `step` given the current one, where the run has one.
+def reference(
+    shop: Workshop, like: TrainState, part: Part, step: int
+) -> Callable[[TrainState], Params] | None:
+    """The reference policy from `step` on given the state, where the run has one.
 
     Raises:
       ValueError: it is missing or damaged.
     """
     if not needs_reference(shop.config):
         return None
+    if shop.config.average.reference:
+        return functools.partial(average.params, part)
     if shop.config.lora.rank:
-        return lambda params: lora.detach(params)[1]
+        return lambda state: lora.detach(state.params)[1]
     params = checkpoint.load_reference(shop.directory, like.params, step)
     if params is None:
         raise ValueError(

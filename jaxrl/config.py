@@ -184,6 +184,18 @@ class ReferenceConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class AverageConfig:
+    """An exponential moving average of the parameters that are trained."""
+
+    decay: float = 0.0
+    """At each update, e.g. 0.99; 0 keeps no average."""
+    evaluate: bool = True
+    """Held-out evaluations sample from it."""
+    reference: bool = False
+    """It is the reference policy: one that follows."""
+
+
+@dataclasses.dataclass(frozen=True)
 class CriticConfig:
     """A value function beside the policy, whose advantages take the place of a group's."""
 
@@ -202,6 +214,16 @@ class CriticConfig:
     """How far a scalar value may move in one update; 0 does not clip."""
     whiten: bool = True
     """Advantages of a batch have mean 0 and deviation 1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingConfig:
+    """Where sampling happens."""
+
+    devices: int = 0
+    """The last so many devices sample, and do not train; 0 samples on the devices that train."""
+    mesh: MeshConfig = MeshConfig()
+    """Their mesh."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -314,6 +336,7 @@ class Config:
     policy_reward: PolicyRewardConfig = PolicyRewardConfig()
     replay: ReplayConfig = ReplayConfig()
     reference: ReferenceConfig = ReferenceConfig()
+    average: AverageConfig = AverageConfig()
     critic: CriticConfig = CriticConfig()
     updates_per_batch: int = 1
     """Optimizer updates on each rollout batch, each over an equal share of its groups."""
@@ -332,6 +355,7 @@ class Config:
     sampler: SamplerConfig = SamplerConfig()
     packing: PackingConfig = PackingConfig()
     mesh: MeshConfig = MeshConfig()
+    sampling: SamplingConfig = SamplingConfig()
     eval: EvalConfig = EvalConfig()
     rollout_log: RolloutLogConfig = RolloutLogConfig()
     wandb: str = ""
@@ -440,6 +464,11 @@ def check(config: Config) -> None:
         raise ValueError(
             f"rollout.in_flight={config.rollout.in_flight} with {asked}: it must be 1 or more, and "
             f"above 1 it goes without {', '.join(others)}, which need whole groups at once"
+        )
+    if not 0 <= config.average.decay < 1 or (config.average.reference and not config.average.decay):
+        raise ValueError(
+            f"average.decay={config.average.decay} with average.reference="
+            f"{config.average.reference}: use a decay from 0, which keeps no average, to below 1"
         )
     if config.rollout.temperature <= 0:
         raise ValueError(

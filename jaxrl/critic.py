@@ -32,26 +32,22 @@ class Critic:
     opt_state: Any
 
 
-def starter(
-    config: CriticConfig, model: DecoderConfig, updates: int
-) -> Callable[[Params], Critic] | None:
-    """Makes the critic of a run of so many updates from the policy it starts with; None: no critic.
+def begun(
+    config: CriticConfig, model: DecoderConfig, updates: int, state: TrainState
+) -> TrainState:
+    """A state at step 0 of a run of so many updates, with a critic where the run has one.
 
     It is a copy of the policy's decoder, with a head that expects the same of every state.
     """
     if not config.use:
-        return None
+        return state
     optimize = optimizer.make(config.optimizer, updates, model)
-
-    def first(policy: Params) -> Critic:
-        decoder = {name: leaf for name, leaf in lora.fold(policy).items() if name != "head"}
-        params = {
-            "decoder": jax.tree.map(jnp.copy, decoder),
-            "value": value.init(config.head, model.hidden_size),
-        }
-        return Critic(params, optimize.init(params))
-
-    return first
+    decoder = {name: leaf for name, leaf in lora.fold(state.params).items() if name != "head"}
+    params = {
+        "decoder": jax.tree.map(jnp.copy, decoder),
+        "value": value.init(config.head, model.hidden_size),
+    }
+    return state.replace(critic=Critic(params, optimize.init(params)))
 
 
 def make_values(config: CriticConfig, model: DecoderConfig) -> Callable[..., jax.Array]:

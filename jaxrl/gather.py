@@ -45,7 +45,8 @@ def open_gather(shop: Workshop, source: Source, stride: int) -> Gather:
     config, actor = shop.config, shop.actor
     settings = config.rollout
     prompts, group = settings.prompts, settings.group_size
-    key = jax.random.fold_in(jax.random.key(config.seed), _SAMPLING)
+    with jax.set_mesh(shop.sampling_mesh):
+        key = jax.random.fold_in(jax.random.key(config.seed), _SAMPLING)
     flight = Flight([], [], 0)
 
     def batch(params: Params, version: int, first_id: int, timer: Timer) -> Experience:

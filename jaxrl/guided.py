@@ -20,7 +20,7 @@ from jaxrl.requests import forced
 from jaxrl.rollout import Experience, Row
 from jaxrl.types import Params, Request, Source
 
-_GIVEN = {"attempt", "rewards", "rng", "count", "group_size"}
+_GIVEN = {"attempt", "rewards", "rng", "count", "group_size", "tokens", "entropies"}
 
 
 def check(config: GuidanceConfig, task: Task) -> None:
@@ -67,7 +67,11 @@ def collect(
             "rng": np.random.default_rng([config.seed, first_id, attempt]),
             "count": len(problems),
             "group_size": size,
-        }
+        } | {
+            name: [[getattr(r.completion, field) for r in rows[i : i + size]]
+                   for i in range(0, len(rows), size)]
+            for name, field in (("tokens", "tokens"), ("entropies", "entropy"))
+        }  # fmt: skip
         hints = {
             h.problem * size + h.row: h for h in functions.call(guide, config.guidance.args, given)
         }
@@ -151,6 +155,8 @@ def _hinted(
     hint: Hint,
     solution: Sequence[int],
 ) -> Request:
+    if hint.begin:
+        return dataclasses.replace(request, prefix=forced(hint.begin))
     if hint.given:
         # at least one token is left to the policy
         count = min(round(hint.given * len(solution)), len(solution) - 1)

@@ -15,19 +15,19 @@ import jax
 import numpy as np
 
 from jaxrl import (
+    average,
     checkpoint,
     critic,
     distributed,
     evaluate,
     guards,
     history,
-    mesh,
     objective,
     optimizer,
     placement,
-    policy,
     policy_reward,
     replay,
+    reshard,
     rollout,
     rundir,
     signals,
@@ -63,7 +63,7 @@ def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
     """
     start = perf_counter()
     task, held_out, actor = check(config)
-    the_mesh = mesh.make(config.mesh)
+    the_mesh, sampling_mesh = reshard.meshes(config.mesh, config.sampling)
     watch = watch if distributed.first() else Watch()
     directory = rundir.prepare(config, watch.note)
     with (
@@ -80,7 +80,17 @@ def train(config: Config, watch: Watch = Watch()) -> dict[str, Any]:
             distributed.together(),
         ):
             shop = Workshop(
-                config, watch, directory, task, held_out, actor, pools, writer, gate, heart
+                config,
+                watch,
+                directory,
+                task,
+                held_out,
+                actor,
+                pools,
+                sampling_mesh,
+                writer,
+                gate,
+                heart,
             )
             with usage.counted() as used:
                 return _run(shop, start, used)
@@ -93,26 +103,42 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
     optimize = optimizer.make(config.optimizer, updates, actor.model)
     learning_rate = optimizer.learning_rate(config.optimizer, updates)
     trained = trainable.part(actor.model, config.lora, config.train)
-    first_critic = critic.starter(config.critic, actor.model, updates)
-    like = placement.abstract_state(actor.model, optimize, config.lora, trained, first_critic)
+
+    def complete(state: TrainState) -> TrainState:
+        state = critic.begun(config.critic, actor.model, updates, state)
+        return average.begun(config.average, trained, state)
+
+    like = placement.abstract_state(
+        actor.model,
+        optimize,
+        config.lora,
+        trained,
+        complete,
+        offload=config.optimizer.offload,
+    )
+    to_sampler = reshard.sampler_weights(
+        actor.model, jax.sharding.get_mesh(), shop.sampling_mesh, config.compute_dtype
+    )
     value = critic.make_values(config.critic, actor.model)
 
     def assess(state: TrainState, step: int) -> dict[str, float]:
         shop.heart.beat("evaluate", step)
-        params = policy.sampling_params(state.params, config.compute_dtype)
-        figures, experience = evaluate.evaluate(
-            actor, params, shop.held_out, shop.pool, config.rollout, config.sampler
-        )
+        averaged = config.average.decay and config.average.evaluate
+        params = to_sampler(average.params(trained, state) if averaged else state.params)
+        with jax.set_mesh(shop.sampling_mesh):
+            figures, experience = evaluate.evaluate(
+                actor, params, shop.held_out, shop.pool, config.rollout, config.sampler
+            )
         with best_effort("the evaluation", note):
             evaluate.save(shop.directory, step, experience, actor.tokenizer.decode)
         return figures
 
-    _, state, host = begin(shop, optimize, like, assess, trained, first_critic)
+    _, state, host = begin(shop, optimize, like, assess, trained, complete)
     if host["stream"] is not None:
         buffer.set_state(host["replay"])
     recorder = history.Recorder(shop.directory, note)
     begun = -1  # where the stage began that is under way
-    anchor = reference(shop, like, host["step"])
+    anchor = reference(shop, like, trained, host["step"])
     already = host["seconds"]
 
     log = MetricsLog(shop.directory, host["step"], note, config.wandb)
@@ -126,8 +152,9 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                 )
             shop.heart.beat("sample", step)
             with timer("sync"):
-                params = policy.sampling_params(state.params, config.compute_dtype)
-            experience, sampled = stage.experiences.step(params, int(state.step), step, timer)
+                params = to_sampler(state.params)
+            with jax.set_mesh(shop.sampling_mesh):
+                experience, sampled = stage.experiences.step(params, int(state.step), step, timer)
             del params
             with shop.gate.closed():  # from here a signal waits for the end of the step
                 shop.heart.beat("train", step)
@@ -148,7 +175,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                     for part in shares(trajectory, config.updates_per_batch, own):
                         keep = objective.worth_computing(config.objective, part, int(state.step))
                         packed, cost = placement.pack(part, config, keep)
-                        ref_logp = stage.score(anchor(state.params), packed) if anchor else None
+                        ref_logp = stage.score(anchor(state), packed) if anchor else None
                         state, metrics = stage.update(state, part, packed, ref_logp)
                         measured.append(metrics)
                     metrics = combine(jax.device_get(measured))
@@ -165,12 +192,11 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                 if action == "rollback":
                     saved = checkpoint.restore(shop.directory, writer.settle(), like)
                     state, rollbacks = saved.state, host["rollbacks"] + 1
-                    position = (
-                        stage.experiences.get_state()
-                    )  # not the old one: its prompts led here
+                    # not the old position: its prompts led here
+                    position = stage.experiences.get_state()
                     host = saved.host | {"stream": position, "rollbacks": rollbacks}
                     buffer.set_state(host["replay"])
-                    anchor = reference(shop, like, saved.step)
+                    anchor = reference(shop, like, trained, saved.step)
                     log.close()
                     log = MetricsLog(shop.directory, saved.step, note, config.wandb)
                     note(f"rolled back from step {step} to {saved.step}, on with other prompts")
@@ -182,7 +208,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                 if anchor and every and step % every == 0:
                     with timer("reference"):
                         checkpoint.save_reference(shop.directory, state.params, step)
-                        anchor = reference(shop, like, step)
+                        anchor = reference(shop, like, trained, step)
                     if config.reference.reset_optimizer:
                         state = state.replace(opt_state=optimizer.cleared(state.opt_state))
                 host = host | {

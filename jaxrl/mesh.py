@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -284,6 +284,7 @@ def layout(model: DecoderConfig) -> decoder.Layout:
         activations=lambda x: constrain(x, "batch", "sequence", None),
         weights=weights,
         attend=functools.partial(attend, rules=model.rules),
+        by_rows=by_rows,
     )
 
 
@@ -298,12 +299,53 @@ def sampling_layout(model: DecoderConfig) -> decoder.Layout:
     return decoder.Layout(
         activations=lambda x: constrain(x, "batch", None, None),
         attend=functools.partial(attend, rules=model.rules),
+        by_rows=by_rows,
         cache=lambda layer: jax.tree.map(
             lambda x, axes: constrain(x, *axes, rules=model.rules),
             layer,
             decoder.cache_axes(model),
         ),
     )
+
+
+def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Inside jit, a function of weights and of arrays [B, ...], such that devices share the rows.
+
+    What it sorts, gathers or scans over stays on the device, and the gradient of the weights is
+    summed over devices once and in fp32, where the compiler would sum it in every step of a scan.
+    Rows that do not divide are computed by all.
+
+    Args:
+      function: of a pytree of weights and of arrays; gives arrays [B, ...].
+    """
+
+    def run(weights: Any, *rows: jax.Array) -> Any:
+        mesh = jax.sharding.get_abstract_mesh()
+        if batch_shards(mesh) == 1 or rows[0].shape[0] % batch_shards(mesh):
+            return function(weights, *rows)
+        split, dtypes = P(RULES["batch"]), jax.tree.map(lambda x: x.dtype, weights)
+
+        def narrow(weights: Any, *rows: jax.Array) -> Any:
+            return function(jax.tree.map(_as, weights, dtypes), *rows)
+
+        local = jax.shard_map(
+            narrow,
+            in_specs=(P(), *[split] * len(rows)),
+            out_specs=split,
+            axis_names={*RULES["batch"]},
+            check_vma=False,
+        )
+        wide = [
+            jnp.float32 if dtype == jnp.bfloat16 else dtype for dtype in jax.tree.leaves(dtypes)
+        ]
+        wide = jax.tree.unflatten(jax.tree.structure(weights), wide)
+        return local(jax.tree.map(_as, weights, wide), *rows)
+
+    return run
+
+
+def _as(x: jax.Array, dtype: Any) -> jax.Array:
+    return x if x.dtype == dtype else x.astype(dtype)
 
 
 def attend(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import functools
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
@@ -36,6 +38,11 @@ class OptimizerConfig:
     """Decoupled; norms and other vectors are never decayed."""
     clip_norm: float = 1.0
     """Gradients are scaled down to this global norm; 0 turns clipping off."""
+    rates: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Factors on the updates, decay included, of the parameters whose paths match a pattern, such
+    as 0.1 for `layers/attention/*`; the first pattern that matches holds."""
+    offload: bool = False
+    """Keep moments in host memory between updates: room for sampling, and a copy each way."""
 
 
 def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
@@ -73,7 +80,7 @@ def make(
       model: the decoder's shape, which tells Muon what the axes of a matrix are.
 
     Raises:
-      ValueError: Muon without a model.
+      ValueError: Muon without a model; on `init`, a pattern of `rates` that matches nothing.
     """
     rate, weight_decay = learning_rate(config, steps), config.weight_decay
     match config.method:
@@ -108,9 +115,38 @@ def make(
                 muon_weight_dimension_numbers=functools.partial(_matrices, model),
                 consistent_rms=0.2,
             )
+    if config.rates:
+        method = optax.chain(method, _scale_by_path(config.rates))
     if not config.clip_norm:
         return method
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), method)
+
+
+def _scale_by_path(rates: Mapping[str, float]) -> optax.GradientTransformation:
+    def name(path: tuple[Any, ...]) -> str:
+        return jax.tree_util.keystr(path, simple=True, separator="/")
+
+    def init(params: optax.Params) -> optax.EmptyState:
+        names = [name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        for pattern in rates:
+            if not fnmatch.filter(names, pattern):
+                raise ValueError(
+                    f"optimizer.rates has {pattern!r}, which matches none of {', '.join(names)}"
+                )
+        return optax.EmptyState()
+
+    def scale(path: tuple[Any, ...], update: jax.Array) -> jax.Array:
+        found = (
+            rate for pattern, rate in rates.items() if fnmatch.fnmatchcase(name(path), pattern)
+        )
+        return update * next(found, 1.0)
+
+    def update(
+        updates: optax.Updates, state: optax.EmptyState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.EmptyState]:
+        return jax.tree_util.tree_map_with_path(scale, updates), state
+
+    return optax.GradientTransformation(init, update)
 
 
 def cleared(opt_state: optax.OptState) -> optax.OptState:

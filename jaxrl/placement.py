@@ -11,15 +11,15 @@ import optax
 
 from jaxrl import mesh, packing, trainable
 from jaxrl.config import Config
-from jaxrl.critic import Critic
 from jaxrl.train_step import init_state
 from jaxrl.trainable import WHOLE, Part
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 from models.config import DecoderConfig
 from models.lora import LoraConfig
 
-FirstCritic = Callable[[Params], Critic]
-"""Makes a run's critic from the policy it starts with."""
+_HOST = "pinned_host"
+Complete = Callable[[TrainState], TrainState]
+"""Gives a state at step 0 what the run carries beside the policy: a critic, an average."""
 
 
 def pack(
@@ -46,11 +46,19 @@ def abstract_state(
     optimize: optax.GradientTransformation,
     adapters: LoraConfig = LoraConfig(rank=0),
     part: Part = WHOLE,
-    critic: FirstCritic | None = None,
+    complete: Complete = lambda state: state,
+    *,
+    offload: bool = False,
 ) -> TrainState:
-    """Shapes and shardings of the train state: moments lie where their parameters do."""
+    """Shapes and shardings of the train state: moments lie where their parameters do.
+
+    With `offload` they lie there in the memory of the host.
+
+    Raises:
+      ValueError: there is no such memory.
+    """
     params = trainable.abstract(model, adapters)
-    shapes = jax.eval_shape(lambda p: _first(p, optimize, part, critic), params)
+    shapes = jax.eval_shape(lambda p: complete(init_state(p, optimize, part)), params)
     everywhere = mesh.replicated(jax.sharding.get_mesh())
     flat = jax.tree_util.tree_leaves_with_path((params, part.split(params)[0]))
     lies = {_names(path[1:]): leaf for path, leaf in flat}
@@ -63,7 +71,22 @@ def abstract_state(
         return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where)
 
     rest = jax.tree_util.tree_map_with_path(place, shapes.replace(params=None))
+    if offload:
+        rest = rest.replace(opt_state=_in_memory(_HOST, rest.opt_state))
     return rest.replace(params=params)
+
+
+def _in_memory(kind: str, like: Any) -> Any:
+    """Sharded shapes, or arrays' places, in another memory of their devices."""
+    kinds = [memory.kind for memory in jax.devices()[0].addressable_memories()]
+    if kind not in kinds:
+        raise ValueError(f"optimizer.offload needs memory {kind!r}, and devices have {kinds}")
+
+    def move(leaf: Any) -> jax.ShapeDtypeStruct:
+        where = leaf.sharding.with_memory_kind(kind)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+    return jax.tree.map(move, like)
 
 
 def _names(path: tuple[Any, ...]) -> tuple[str, ...]:
@@ -81,24 +104,21 @@ def fresh_state(
     optimize: optax.GradientTransformation,
     like: TrainState,
     part: Part = WHOLE,
-    critic: FirstCritic | None = None,
+    complete: Complete = lambda state: state,
 ) -> TrainState:
     """A state at step 0, laid out as `like`: a run and its continuation compile one program."""
-    return jax.device_put(_first(params, optimize, part, critic), shardings(like))
-
-
-def _first(
-    params: Params, optimize: optax.GradientTransformation, part: Part, critic: FirstCritic | None
-) -> TrainState:
-    state = init_state(params, optimize, part)
-    return state.replace(critic=critic(params)) if critic else state
+    return jax.device_put(complete(init_state(params, optimize, part)), shardings(like))
 
 
 def settled(update: Callable[..., Any], like: TrainState) -> Callable[..., Any]:
-    """`update`, with its new state laid out as `like` again."""
+    """`update`, with its new state laid out as `like` again; moments on the host are fetched."""
     where = shardings(like)
+    away = any(leaf.sharding.memory_kind == _HOST for leaf in jax.tree.leaves(like.opt_state))
 
     def settle(state: TrainState, *args: Any) -> tuple[TrainState, Any]:
+        if away:
+            here = shardings(_in_memory("device", like.opt_state))
+            state = state.replace(opt_state=jax.device_put(state.opt_state, here))
         state, metrics = update(state, *args)
         return jax.device_put(state, where), metrics
 

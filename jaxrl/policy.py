@@ -82,6 +82,8 @@ def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
         with jax.set_mesh(mesh):
             shapes = trainable.abstract(model, adapters)
         params = checkpoint.restore_params(storage.locate(config.model), shapes)[0]
+        if not adapters.rank:
+            return params
         return lora.merge(model, *reversed(lora.detach(params)), adapters)
     if config.model == "fresh":
         make = jax.jit(

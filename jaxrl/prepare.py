@@ -35,7 +35,7 @@ def prepared(
     config: Config,
     score: Callable[..., jax.Array],
     value: Callable[..., jax.Array],
-    anchor: Callable[[Params], Params] | None,
+    anchor: Callable[[TrainState], Params] | None,
     state: TrainState,
     batch: Trajectory,
 ) -> Trajectory:
@@ -53,7 +53,7 @@ def prepared(
     if proximal:
         batch = batch.replace(proximal_logp=score(state.params, packed))
     if config.critic.use:
-        ref_logp = score(anchor(state.params), packed) if config.critic.kl_coef else None
+        ref_logp = score(anchor(state), packed) if config.critic.kl_coef else None
         values = value(state.critic.params, packed)
         batch = critic.estimate(config.critic, batch, values, ref_logp)
     return mesh.fetch(batch)

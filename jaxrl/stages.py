@@ -20,8 +20,8 @@ import optax
 
 from data import curriculum
 from data.scoring import Pool, open_pool
+from jaxrl import average, critic, guards, placement, rollout_log, selection, tasks
 from jaxrl import config as configs
-from jaxrl import critic, guards, placement, rollout_log, selection, tasks
 from jaxrl.config import Config
 from jaxrl.gather import Gather, open_gather
 from jaxrl.history import Recorder
@@ -85,6 +85,7 @@ def open_stage(
     )
     updates = config.steps * config.updates_per_batch
     update = critic.beside(update, config.critic, actor.model, updates, config.remat)
+    update = average.beside(update, config.average, trained)
     update = placement.settled(guards.guarded(update, config.guard), like)
     record = rollout_log.recorder(
         shop.directory,

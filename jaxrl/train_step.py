@@ -78,13 +78,23 @@ def micro_logprobs(
     """
     states = micro_states(model, params, packed, index, remat)
     tables = {name: params[name] for name in ("embed", "head") if name in params}
-    logp, entropy = head.token_logprobs(
-        states,
+
+    def logprobs(
+        unembedding: jax.Array, states: jax.Array, target: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        return head.token_logprobs(
+            states,
+            unembedding,
+            target,
+            softcap=model.logit_softcap,
+            process=lambda logits: logits / temperature,
+            chunk=_LOGIT_TOKENS,
+        )
+
+    logp, entropy = mesh.by_rows(logprobs)(
         decoder.unembedding(mesh.layout(model).weights(tables, "")),
+        states,
         jax.lax.dynamic_index_in_dim(packed.target, index, keepdims=False),
-        softcap=model.logit_softcap,
-        process=lambda logits: logits / temperature,
-        chunk=_LOGIT_TOKENS * mesh.batch_shards(jax.sharding.get_abstract_mesh()),
     )
     return spread(packed, index, logp.reshape(-1), entropy.reshape(-1))
 

@@ -169,3 +169,5 @@ class TrainState:
     """int32: optimizer updates done, and so the policy version."""
     critic: Any = None
     """`critic.Critic`, where the run has one."""
+    average: Params | None = None
+    """The moving average of the trained part of the parameters, where the run keeps one."""

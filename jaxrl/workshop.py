@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from jax.sharding import Mesh
+
 from data.scoring import Pool
 from data.types import Problem, Task
 from jaxrl.checkpoint import Writer
@@ -38,6 +40,8 @@ class Workshop(NamedTuple):
     """The model's shape and tokenizer; its parameters are in the train state."""
     pools: dict[int, Pool]
     """By the step that a stage begins after; the first also scores evaluations."""
+    sampling_mesh: Mesh
+    """The devices that sample; the mesh in use has those that train."""
     writer: Writer
     gate: Gate
     heart: Heartbeat

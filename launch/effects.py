@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jax
+import tyro
 from rich.console import Console
 
 from jaxrl.functions import nearest
@@ -43,6 +45,8 @@ leaves out 0. These figures say what a mechanism does in the small; they rank no
 class Options:
     """How effects are measured."""
 
+    methods: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Recipes; all that have an effect where none is named."""
     steps: int = 0
     """Train each arm for so many steps only and record nothing; 0 runs the experiment."""
     table: bool = False
@@ -51,23 +55,21 @@ class Options:
 
 def main(argv: list[str]) -> int:
     """Run the effects named, or all, and record them."""
-    given = [a for a in argv if not a.startswith("-")]
-    wanted = [a for a in given if not a.isdigit()]
-    options = flags.parse(
-        Options(), [a for a in argv if a not in wanted], prog="jaxrl effects [NAME...]"
-    )
-    for name in wanted:
+    options = flags.parse(Options(), argv, prog="jaxrl effects")
+    for name in options.methods:
         if name not in names():
             return refused(ValueError(f"no effect {name!r}; {nearest(name, names())}"))
     console = Console()
-    for name in [] if options.table else wanted or names():
+    for name in [] if options.table else options.methods or names():
         result = lab.run(module(name).effect(), steps=options.steps or None)
         console.print(f"{name}: {describe(result)} ({result['minutes']} min)", highlight=False)
         if not options.steps:
             RESULTS.mkdir(exist_ok=True)
             lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in result.items())
             (RESULTS / f"{name}.json").write_text("{\n" + lines + "\n}\n")
-    if not options.steps:
+            TABLE.write_text(markdown())
+        jax.clear_caches()  # a process can hold the programs of some ten experiments, not of all
+    if options.table:
         TABLE.write_text(markdown())
     return 0
 

@@ -188,3 +188,42 @@ def flow_matching(velocity: jax.Array, noise: jax.Array, actions: jax.Array) -> 
       `[...]`.
     """
     return jnp.mean(jnp.square(velocity - constant(actions - noise)), axis=-1)
+
+
+def forward_backward(measure: jax.Array, target: jax.Array, *, discount: jax.Array) -> jax.Array:
+    """FB: the successor measure as an inner product, by temporal differences between all pairs.
+
+    Formula: `mean_(j != i) (M_ij - gamma_i M'_ij)^2 / 2 - M_ii`,
+      `M_ij = F(s_i, a_i, z_i) . B(s'_j)`
+    Paper: Touati & Ollivier 2021, "Learning One Representation to Optimize All Rewards"
+
+    Args:
+      measure: `[N, N]`, M of each step i and each next state j of the batch.
+      target: `[N, N]`, M' of the target networks at the next state and action of i.
+      discount: `[N]`, gamma, or 0 where the episode ended.
+
+    Returns:
+      `[N]`.
+    """
+    size = len(measure)
+    off = 1.0 - jnp.eye(size)
+    error = jnp.square(measure - constant(discount[:, None] * target))
+    return 0.5 * jnp.sum(off * error, axis=1) / (size - 1) - jnp.diagonal(measure)
+
+
+def orthonormality(features: jax.Array) -> jax.Array:
+    """FB's constraint on B: its covariance stays near the identity.
+
+    Formula: `mean_(j != i) (B_i . B_j)^2 - 2 |B_i|^2`
+    Paper: Touati et al. 2022, "Does Zero-Shot Reinforcement Learning Exist?"
+
+    Args:
+      features: `[N, D]`, B of N independent states.
+
+    Returns:
+      `[N]`.
+    """
+    products = features @ features.T
+    off = 1.0 - jnp.eye(len(features))
+    alike = jnp.sum(off * jnp.square(products), axis=1) / (len(features) - 1)
+    return alike - 2.0 * jnp.diagonal(products)

@@ -14,6 +14,7 @@ from losses.masking import (
     bounded_exp,
     constant,
     indicator,
+    row_constant,
     row_mean,
     token_constant,
     where_valid,
@@ -386,6 +387,54 @@ def vcpo_scale(effective: jax.Array, *, power: float = 0.5, floor: float = 0.0) 
       A scalar to multiply the update by.
     """
     return jnp.maximum(effective**power, floor)
+
+
+def vcpo(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    rewards: jax.Array,
+    *,
+    mask: jax.Array,
+    group_ids: jax.Array,
+    weight_high: float = 5.0,
+    power: float = 0.5,
+    baseline: str = "variance",
+) -> Objective:
+    """VCPO: REINFORCE under truncated sequence weights, its variance held down in two ways.
+
+    A batch is worth its effective sample size, which scales the loss; the baseline is the one of
+    least variance off-policy, a sequence's squared gradient norm taken to grow with its length. The
+    truncation, the scale as a factor of the loss and that approximation are our reading.
+
+    Formula: `-ESS^power sg(w_i) (R_i - b_g) log pi_t`, `w = min(pi / pi_b, high)`,
+      `b_g = sum w^2 l R / sum w^2 l`
+    Paper: Huang et al. 2026, "Stable Asynchrony: Variance-Controlled Off-Policy RL for LLMs"
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      rewards: `[B]`.
+      mask: `[B, T]`.
+      group_ids: `[B]` int32 in `[0, B)`.
+      weight_high: bound of the sequence weights.
+      power: exponent of the effective sample size; 0 does not scale.
+      baseline: `variance`, or `mean` for the group's plain mean.
+
+    Returns:
+      Loss `[B, T]` (reduce with `seq-mean-token-sum`); metrics `weight`, `baseline` `[B]`.
+    """
+    if baseline not in ("variance", "mean"):
+        raise ValueError(f"baseline={baseline!r} is unknown; choose variance or mean")
+    log_w = constant(sequence_log_ratio(logp, behavior_logp, mask=mask))[:, 0]
+    w = jnp.minimum(bounded_exp(log_w), weight_high)
+    length = jnp.sum(jnp.asarray(mask, bool), axis=-1).astype(w.dtype)
+    share = w**2 * length if baseline == "variance" else jnp.sign(length)
+    count = len(rewards)
+    rewards = row_constant(rewards, logp)
+    earned = jax.ops.segment_sum(jnp.where(share > 0, share * rewards, 0.0), group_ids, count)
+    b = (earned / jnp.maximum(jax.ops.segment_sum(share, group_ids, count), 1e-30))[group_ids]
+    scale = vcpo_scale(effective_sample_size(logp, behavior_logp, mask=mask), power=power)
+    loss = -(scale * w * (rewards - b))[:, None] * as_float(logp)
+    return loss, {"weight": w, "baseline": b}
 
 
 def _divergence_masked(

@@ -155,6 +155,41 @@ def target_length_penalty(
     return -weight * jnp.abs(as_float(lengths) - target)
 
 
+def loop_onset(
+    tokens: jax.Array, mask: jax.Array, *, period: int = 4, repeats: int = 3
+) -> jax.Array:
+    """How early a response begins to go round in circles: 1 at once, 0 never.
+
+    A loop is a block of up to `period` tokens written `repeats` times in a row; it begins where its
+    first block does. That definition is our reading.
+
+    Formula: `1 - onset / |o|`, 0 without a loop
+    Paper: MiroMind 2025, "MiroMind-M1" (CAMPO's repetition score, recalled)
+
+    Args:
+      tokens: `[N, T]` int32.
+      mask: `[N, T]`, the response: one run of tokens a row.
+      period: longest block.
+      repeats: how often it must come, 2 or more.
+
+    Returns:
+      `[N]` in `[0, 1]`.
+    """
+    mask = jnp.asarray(mask, bool)
+    place = jnp.arange(tokens.shape[1])
+    first = jnp.min(jnp.where(mask, place, tokens.shape[1]), axis=1)
+    onset = jnp.full(len(tokens), tokens.shape[1])
+    for p in range(1, period + 1):
+        same = (tokens[:, p:] == tokens[:, :-p]) & mask[:, p:] & mask[:, :-p]
+        needed = p * (repeats - 1)
+        total = jnp.pad(jnp.cumsum(same, axis=1), ((0, 0), (1, 0)))
+        looped = total[:, needed:] - total[:, :-needed] == needed
+        start = jnp.where(looped, place[: looped.shape[1]], tokens.shape[1])
+        onset = jnp.minimum(onset, jnp.min(start, axis=1, initial=tokens.shape[1]))
+    length = jnp.maximum(jnp.sum(mask, axis=1), 1)
+    return jnp.where(onset < tokens.shape[1], 1.0 - (onset - first) / length, 0.0)
+
+
 def brier(confidence: jax.Array, correct: jax.Array) -> jax.Array:
     """Brier score of a stated confidence: proper and bounded. Smaller is better.
 

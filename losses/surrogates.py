@@ -205,6 +205,47 @@ def red_drop(
     return loss, {"kept": indicator(kept)}
 
 
+def aepo(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    entropy: jax.Array,
+    mask: jax.Array,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    alpha: float = 0.4,
+) -> Objective:
+    """AEPO: past the upper clip a good token keeps a bounded gradient; unsure tokens weigh more.
+
+    Entropies are normalised by the largest of the response, so that no advantage changes its sign.
+    The constants and that normalisation are our reading.
+
+    Formula: `-(1 + e_h) / sg(r) r A'` where `A > 0` and `r > 1 + e_h`, `ppo_clip` elsewhere,
+      `A' = A (1 + alpha H_t / max_t H)`
+    Paper: Dong et al. 2025, "Agentic Entropy-Balanced Policy Optimization" (recalled)
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`.
+      entropy: `[B, T]` of the distribution each token was drawn from.
+      mask: `[B, T]`.
+      clip_low, clip_high: widths as in `ppo_clip`.
+      alpha: what the least certain token adds to its advantage, as a share; 0 adds nothing.
+
+    Returns:
+      Loss `[B, T]`; the metrics of `ppo_clip`.
+    """
+    entropy = where_valid(mask, constant(entropy))
+    share = entropy / jnp.maximum(jnp.max(entropy, axis=-1, keepdims=True), 1e-6)
+    advantages = token_constant(advantages, logp) * (1.0 + alpha * share)
+    r = importance_ratio(logp, behavior_logp)
+    loss, metrics = clipped_surrogate(r, advantages, clip_low=clip_low, clip_high=clip_high)
+    beyond = (advantages > 0) & (r > 1.0 + clip_high)
+    scale = (1.0 + clip_high) / constant(jnp.where(beyond, r, 1.0))
+    return jnp.where(beyond, -scale * r * advantages, loss), metrics
+
+
 def clip_cov(
     logp: jax.Array,
     behavior_logp: jax.Array,

@@ -7,7 +7,6 @@ and scanned for training; the sampler unrolls them over per-layer caches (`unsta
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,28 +14,15 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models import rope
-from models.attention import attend, near, tree_mask
+from models.attention import near, tree_mask
 from models.config import DecoderConfig
-from models.layers import Attend, Block, KeyValue, LatentKeyValue, Memory, Norm, rms_norm
+from models.layers import Block, KeyValue, LatentKeyValue, Layout, Memory, Norm, rms_norm
 from models.linear import Transposed
 from models.remat import Remat, wrap
 
 Params = dict[str, Any]
 LayerCache = Memory
 """What one layer remembers: leaves [S, K, M, ...] for S slots, K heads, M positions."""
-
-
-class Layout(NamedTuple):
-    """How a pass lies on several devices; the default leaves that to where the arrays lie."""
-
-    activations: Callable[[jax.Array], jax.Array] = lambda x: x
-    """Fixes where the residual stream [B, T, D] lies."""
-    weights: Callable[[Params, str], Params] = lambda params, stack: params
-    """Brings weights together for use: those of one layer of a stack, or of "" for the rest."""
-    attend: Attend = attend
-    """Attention, each device its part."""
-    cache: Callable[[LayerCache], LayerCache] = lambda layer: layer
-    """Fixes where one layer's cache lies."""
 
 
 STACKS = ("dense_layers", "layers")
@@ -163,7 +149,7 @@ def hidden(
         block = _block(config, layout.weights(layer_params, stack))
         q, memory = block.look(x, table[kind])
         seen = mask if within is None else mask & (within | ~local)
-        return layout.activations(block.finish(x, q, memory, seen, layout.attend)), None
+        return layout.activations(block.finish(x, q, memory, seen, layout)), None
 
     rest = layout.weights({k: v for k, v in params.items() if k not in STACKS}, "")
     x = layout.activations(_embed(config, rest, tokens))
@@ -306,5 +292,5 @@ def extend(
         q, new = block.look(x, table[kinds[i]])
         written.append(layout.cache(jax.tree.map(write, layer, new)))
         seen = jax.tree.map(read, written[-1])
-        x = block.finish(x, q, seen, local_mask if local[i] else mask, layout.attend)
+        x = block.finish(x, q, seen, local_mask if local[i] else mask, layout)
     return _final_norm(config, params, x), tuple(written)

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from models import rope
+from models.attention import attend
 from models.config import DecoderConfig
 from models.linear import dense, project, project_ragged
 
 Axes = tuple[str, ...]
-Attend = Callable[..., jax.Array]
-"""`attention.attend`, or what stands for it on several devices."""
 
 
 class KeyValue(NamedTuple):
@@ -41,6 +40,21 @@ class LatentKeyValue(NamedTuple):
 
 
 Memory = KeyValue | LatentKeyValue
+
+
+class Layout(NamedTuple):
+    """How a pass lies on several devices; the default leaves that to where the arrays lie."""
+
+    activations: Callable[[jax.Array], jax.Array] = lambda x: x
+    """Fixes where the residual stream [B, T, D] lies."""
+    weights: Callable[[dict[str, Any], str], dict[str, Any]] = lambda params, stack: params
+    """Brings weights together for use: those of one layer of a stack, or of "" for the rest."""
+    attend: Callable[..., jax.Array] = attend
+    """Attention, each device its part."""
+    by_rows: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
+    """A function of weights and of arrays [B, ...], such that each device computes its rows."""
+    cache: Callable[[Memory], Memory] = lambda layer: layer
+    """Fixes where one layer's cache lies."""
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float, offset: float = 0.0) -> jax.Array:
@@ -126,11 +140,11 @@ class Attention(nnx.Module):
         q, k = (rope.rotate(y, table, interleaved=c.rope_interleaved) for y in (q, k))
         return q, KeyValue(k, v)
 
-    def read(self, q: jax.Array, memory: KeyValue, mask: jax.Array, attend: Attend) -> jax.Array:
+    def read(self, q: jax.Array, memory: KeyValue, mask: jax.Array, layout: Layout) -> jax.Array:
         """What the tokens take from memory, [B, T, D]."""
         c = self.config
         scale, softcap = rope.attention_scale(c), c.attention_softcap
-        y = attend(q, *memory, mask, scale=scale, softcap=softcap, kernel=c.attention)
+        y = layout.attend(q, *memory, mask, scale=scale, softcap=softcap, kernel=c.attention)
         y = project(y, self.o.get_value(), inputs=2)
         return y + self.o_bias[...].astype(y.dtype) if c.o_bias else y
 
@@ -173,11 +187,12 @@ class LatentAttention(nnx.Module):
         return q, LatentKeyValue(self.kv_norm(latent)[:, :, None], k_rope)
 
     def read(
-        self, q: jax.Array, memory: LatentKeyValue, mask: jax.Array, attend: Attend
+        self, q: jax.Array, memory: LatentKeyValue, mask: jax.Array, layout: Layout
     ) -> jax.Array:
         """What the tokens take from memory, [B, T, D]."""
         c, m, n = self.config, self.config.latent, self.config.num_heads
-        attend = functools.partial(attend, scale=rope.attention_scale(c), kernel=c.attention)
+        scale, kernel = rope.attention_scale(c), c.attention
+        attend = functools.partial(layout.attend, scale=scale, kernel=kernel)
         up = dense(self.kv_up.get_value(), q.dtype)
         k_up, v_up = jnp.split(up, [m.nope_dim], axis=-1)
         saved = 2 * m.kv_rank - m.nope_dim - m.v_dim
@@ -218,7 +233,7 @@ class MLP(nnx.Module):
             self.up_bias = _vector(0.0, (size,), ("mlp",))
             self.down_bias = _vector(0.0, (d,), ("embed",))
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, layout: Layout = Layout()) -> jax.Array:
         """[B, T, D] to the same."""
         gate, up = (project(x, p.get_value()) for p in (self.gate, self.up))
         if self.config.mlp_bias:
@@ -266,8 +281,14 @@ class ExpertMLP(nnx.Module):
             weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + 1e-20)
         return chosen, weights * e.scale
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, layout: Layout) -> jax.Array:
         """[B, T, D] to the same."""
+        # routing sorts tokens: those of all devices would have to come together first
+        graph, weights = nnx.split(self)
+        return layout.by_rows(lambda weights, x: nnx.merge(graph, weights).mix(x))(weights, x)
+
+    def mix(self, x: jax.Array) -> jax.Array:
+        """[B, T, D] to the same, on one device."""
         e = self.config.experts
         tokens = x.reshape(-1, x.shape[-1])
         chosen, weights = self.route(tokens)
@@ -306,11 +327,11 @@ class Block(nnx.Module):
         return self.attention.look(self.attention_norm(x) if self.config.pre_norm else x, table)
 
     def finish(
-        self, x: jax.Array, q: jax.Array, memory: Memory, mask: jax.Array, attend: Attend
+        self, x: jax.Array, q: jax.Array, memory: Memory, mask: jax.Array, layout: Layout
     ) -> jax.Array:
         """The residual stream [B, T, D] after the layer, given queries and what they may see."""
         pre, post = self.config.pre_norm, self.config.post_norm
-        y = self.attention.read(q, memory, mask, attend)
+        y = self.attention.read(q, memory, mask, layout)
         x = x + (self.attention_post_norm(y) if post else y)
-        y = self.mlp(self.mlp_norm(x) if pre else x)
+        y = self.mlp(self.mlp_norm(x) if pre else x, layout)
         return x + (self.mlp_post_norm(y) if post else y)

@@ -37,6 +37,11 @@ class Algorithm(NamedTuple):
     """The environment as this policy sees it: with a history, for one that needs it."""
 
 
+def of_actor(policy: Act) -> Act:
+    """`policy` of the part `actor` of the parameters."""
+    return lambda key, params, observation: policy(key, params["actor"], observation)
+
+
 def fresh(
     params: dict[str, Any], optimizers: Mapping[str, optax.GradientTransformation]
 ) -> TrainState:
@@ -51,7 +56,7 @@ def descend(
     optimizer: optax.GradientTransformation,
     loss: Callable[[Any], tuple[jax.Array, Metrics]],
 ) -> tuple[TrainState, dict[str, jax.Array]]:
-    """One optimizer step on the part `name` of the state, and `update`s counted by the critic's.
+    """One optimizer step on the part `name` of the state.
 
     Args:
       state: with that part in `params` and `opt_state`.

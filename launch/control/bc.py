@@ -19,7 +19,7 @@ import optax
 
 from data.offline import transitions
 from data.offline.transitions import Transitions
-from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline
 from jaxrl.types import TrainState
@@ -59,15 +59,10 @@ def make(space: Space, config: Config) -> Algorithm:
         state, metrics = descend(state, "actor", adam, loss)
         return state.replace(step=state.step + 1), metrics
 
-    def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-        return policies.gaussian_sample(key, *policies.gaussian(params["actor"], observation))
-
-    def best(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-        return policies.gaussian(params["actor"], observation)[0]
-
     def prepare(data: Transitions) -> Transitions:
         return transitions.best(data, config.share) if config.share < 1.0 else data
 
+    act, best = of_actor(policies.gaussian_act), of_actor(policies.gaussian_mode)
     return Algorithm(init, update, act, best, config.batch_size, prepare)
 
 

@@ -37,17 +37,17 @@ class Config:
     critic: Literal["scalar", "c51", "hl_gauss"] = "scalar"
     steps: int = 20_000
     worlds: int = 1
-    every: int = 4
+    every: int = 2
     """Steps of each world to one update."""
     warmup: int = 1000
     hidden: tuple[int, ...] = (64, 64)
     learning_rate: float = 1e-3
     batch_size: int = 128
     discount: float = 0.99
-    polyak: float = 0.02
+    polyak: float = 0.05
     epsilon: float = 0.05
     """Of the exploration, once it has fallen from 1."""
-    epsilon_updates: int = 1000
+    epsilon_updates: int = 2000
     """Over which it falls."""
     atoms: int = 51
     low: float = 0.0

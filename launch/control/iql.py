@@ -10,6 +10,8 @@ Claim: above BC and one-step methods wherever trajectories must be stitched; fin
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +20,14 @@ import jax.numpy as jnp
 import optax
 
 from data.offline.transitions import Transitions
-from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline, online
 from jaxrl.types import TrainState
 from losses import control, value
 from models.control import critics, policies
+
+Fit = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,15 @@ def config() -> Config:
     return Config()
 
 
-def make(space: Space, config: Config) -> Algorithm:
-    """The algorithm for observations and actions of these sizes."""
+def make(space: Space, config: Config, fit: Fit | None = None) -> Algorithm:
+    """The algorithm for observations and actions of these sizes.
+
+    Args:
+      space: sizes.
+      config: hyperparameters.
+      fit: (V, Q) -> loss, how V relates to Q of the data; the expectile when omitted.
+    """
+    fit = fit or functools.partial(value.expectile_loss, tau=config.expectile)
     adam = optax.adam(config.learning_rate)
 
     def init(key: jax.Array) -> TrainState:
@@ -66,8 +77,7 @@ def make(space: Space, config: Config) -> Algorithm:
 
         def value_loss(v: Any) -> tuple[jax.Array, Metrics]:
             here = critics.values(v, batch.observations)[0]
-            loss = value.expectile_loss(here, q_data, tau=config.expectile)
-            return jnp.mean(loss), {"v": jnp.mean(here)}
+            return jnp.mean(fit(here, q_data)), {"v": jnp.mean(here)}
 
         state, value_metrics = descend(state, "value", adam, value_loss)
         here, ahead = (
@@ -92,18 +102,13 @@ def make(space: Space, config: Config) -> Algorithm:
         state = state.replace(params=state.params | {"target": moved}, step=state.step + 1)
         return state, value_metrics | critic_metrics | actor_metrics
 
-    def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-        return policies.gaussian_sample(key, *policies.gaussian(params["actor"], observation))
-
-    def best(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-        return policies.gaussian(params["actor"], observation)[0]
-
+    act, best = of_actor(policies.gaussian_act), of_actor(policies.gaussian_mode)
     return Algorithm(init, update, act, best, config.batch_size)
 
 
-def programs(env: Environment, config: Config) -> tuple[Program, ...]:
+def programs(env: Environment, config: Config, fit: Fit | None = None) -> tuple[Program, ...]:
     """Offline, and then online if asked."""
-    algorithm = make(env.space, config)
+    algorithm = make(env.space, config, fit)
     first = offline(algorithm, steps=config.steps)
     if not config.online_steps:
         return (first,)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from data.offline.transitions import Transitions
-from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, online
 from jaxrl.types import TrainState
@@ -83,8 +83,10 @@ def make(space: Space, config: Config) -> Algorithm:
             act_key, pick_key, drop_key, target_key = jax.random.split(key, 4)
             ahead = policies.squashed(state.params["actor"], batch.next_observations)
             actions, logp = policies.squashed_sample(act_key, *ahead)
-            pick = jax.random.choice(pick_key, config.members, (config.subset,), replace=False)
-            chosen = jax.tree.map(lambda x: x[pick], state.params["target"])
+            chosen = state.params["target"]
+            if config.subset < config.members:
+                pick = jax.random.choice(pick_key, config.members, (config.subset,), replace=False)
+                chosen = jax.tree.map(lambda x: x[pick], chosen)
             drop = {"dropout": config.dropout, "key": target_key} if config.dropout else {}
             q_next = critics.values(chosen, batch.next_observations, actions, **drop)
             v_next = value.ensemble_target(q_next) - config.backup_entropy * alpha * logp
@@ -127,12 +129,7 @@ def make(space: Space, config: Config) -> Algorithm:
         metrics = jax.tree.map(jnp.mean, metrics | actor_metrics | temperature_metrics)
         return state.replace(step=state.step + 1), metrics
 
-    def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-        return policies.squashed_sample(key, *policies.squashed(params["actor"], observation))[0]
-
-    def best(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-        return jnp.tanh(policies.squashed(params["actor"], observation)[0])
-
+    act, best = of_actor(policies.squashed_act), of_actor(policies.squashed_mode)
     return Algorithm(init, update, act, best, config.batch_size * config.critic_updates)
 
 

@@ -58,6 +58,8 @@ class Sampled(NamedTuple):
     """[N] int32 in [0, N)."""
     step: jax.Array
     key: jax.Array
+    score: Callable[[jax.Array], jax.Array] | None = None
+    """[N, L] int32 tokens, prompts first -> their log-probabilities under the sampler's policy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,21 +156,20 @@ def train(
     ]
     buffers = [replay.open_buffer(arm.replay, seed) for seed in range(seeds)]
     state, reference = learner(params), params
-    behaviors = collections.deque[Params](maxlen=arm.delay + 1)
+    samplers = collections.deque[Learner](maxlen=arm.delay + 1)
     marks = {round(steps * (i + 1) / measurements) for i in range(measurements)}
     figures = collections.defaultdict(list)
     for step in range(steps):
         now = arm.at(step)
         if step % now.sync_every == 0:
-            behaviors.append(state.params)
+            samplers.append(state)
         if now.reference.every and step and step % now.reference.every == 0:
             reference = state.params
             if now.reference.reset_optimizer:
                 state = learner(state.params)._replace(steps=state.steps)
         histories, ids = choose(now, histories)
-        batch, rewards = collect(
-            task, model, behaviors[0], now, ids, step, versions=np.asarray(state.steps)
-        )
+        old, versions = samplers[0].params, np.asarray(samplers[0].steps)
+        batch, rewards = collect(task, model, old, now, ids, step, versions=versions)
         histories = [curriculum.record(*x) for x in zip(histories, ids, rewards, strict=True)]
         if now.replay.groups:
             version = int(state.steps[0])
@@ -221,11 +222,11 @@ def collect(
     problems = jax.tree.map(lambda a: a[np.repeat(ids, group, axis=1)], task.train)
     shape = problems.domain.shape
     keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(s), step))(jnp.arange(seeds))
-    rewards = np.full(shape, np.nan, np.float32)
+    rewards, written = np.full(shape, np.nan, np.float32), None
     for number in itertools.count():
         hints = [
-            ask(arm, number, earned, np.random.default_rng([seed, step, number]))
-            for seed, earned in enumerate(rewards.reshape(seeds, count, group))
+            ask(arm, number, seed, step, rewards.reshape(seeds, count, group), written)
+            for seed in range(seeds)
         ]
         if number and not any(hints):
             break
@@ -245,19 +246,36 @@ def collect(
         written = Written(*(np.where(again[..., None], new, old) for new, old in mixed))
     group_ids = np.broadcast_to(np.arange(shape[1], dtype=np.int32) // group, shape)
     if arm.rewards is not None:
-        step_ = np.full(seeds, step)
-        sampled = Sampled(problems, *written, rewards, group_ids, step_, keys)
-        rewards = np.asarray(_vmapped(arm.rewards)(sampled))
+        steps = np.full(seeds, step)
+        sampled = Sampled(problems, *written, rewards, group_ids, steps, keys)
+        rewards = np.asarray(_rewarded(arm.rewards, model, params, sampled))
     batch = _trajectory(problems, written, rewards, group_ids, experts, versions)
     return batch, rewards.reshape(seeds, count, group)
 
 
-def ask(arm: Arm, number: int, rewards: np.ndarray, rng: np.random.Generator) -> list[Hint]:
+def ask(
+    arm: Arm, number: int, seed: int, step: int, rewards: np.ndarray, written: Written | None
+) -> list[Hint]:
     """The guide's hints for an attempt of one seed, see `data.guidance`; none without a guide."""
     if not arm.guidance.guide:
         return []
-    given = {"attempt": number, "rewards": rewards if number else None, "rng": rng}
-    given |= {"count": len(rewards), "group_size": arm.group_size}
+    count, group = rewards.shape[1:]
+    given = {
+        "attempt": number,
+        "rewards": rewards[seed] if number else None,
+        "rng": np.random.default_rng([seed, step, number]),
+        "count": count,
+        "group_size": group,
+        "tokens": [],
+        "entropies": [],
+    }
+    if written is not None:
+        kept = [row[: np.count_nonzero(row)] for row in written.tokens[seed]]
+        pairs = zip(written.entropy[seed], kept, strict=True)
+        unsure = [row[: len(tokens)] for row, tokens in pairs]
+        starts = range(0, count * group, group)
+        given["tokens"] = [kept[i : i + group] for i in starts]
+        given["entropies"] = [unsure[i : i + group] for i in starts]
     function = functions.resolve(arm.guidance.guide, arm.guidance.args, set(given))
     return functions.call(function, arm.guidance.args, given)
 
@@ -338,6 +356,9 @@ def _apply(
     for seed, hinted in enumerate(hints):
         for hint in hinted:
             n = hint.problem * group_size + hint.row
+            if hint.begin:
+                forced[seed, n, : len(hint.begin)] = hint.begin
+                continue
             length = int(np.count_nonzero(gold[seed, n]))
             if not hint.expert:
                 length = min(round(hint.given * length), length - 1)
@@ -377,6 +398,16 @@ def _score(
 ) -> jax.Array:
     one = functools.partial(policy.logprobs, model, temperature=temperature)
     return jax.vmap(lambda p, t: one(p, t)[0])(params, tokens)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _rewarded(
+    rewards: Callable[[Sampled], jax.Array], model: DecoderConfig, params: Params, batch: Sampled
+) -> jax.Array:
+    def one(params: Params, batch: Sampled) -> jax.Array:
+        return rewards(batch._replace(score=lambda t: policy.logprobs(model, params, t)[0]))
+
+    return jax.vmap(one)(params, batch)
 
 
 @functools.cache

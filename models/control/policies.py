@@ -53,9 +53,15 @@ def categorical(logits: jax.Array, actions: jax.Array) -> tuple[jax.Array, jax.A
     return chosen, -jnp.sum(jnp.exp(logp) * logp, axis=-1)
 
 
-def gaussian_sample(key: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
-    """An action, clipped to the box."""
+def gaussian_act(key: jax.Array, params: dict[str, Params], observation: jax.Array) -> jax.Array:
+    """An action [..., A] of the unsquashed policy, clipped to the box."""
+    mean, std = gaussian(params, observation)
     return jnp.clip(mean + std * jax.random.normal(key, mean.shape), -1.0, 1.0)
+
+
+def gaussian_mode(key: jax.Array, params: dict[str, Params], observation: jax.Array) -> jax.Array:
+    """Its most likely action; the key is not read."""
+    return gaussian(params, observation)[0]
 
 
 def squashed_init(
@@ -75,6 +81,16 @@ def squashed_sample(key: jax.Array, mean: jax.Array, std: jax.Array) -> tuple[ja
     """An action `tanh(u)` [..., A], `u ~ N(mean, std)`, and its log-density [...]."""
     u = mean + std * jax.random.normal(key, mean.shape)
     return jnp.tanh(u), _squashed_density(mean, std, u)
+
+
+def squashed_act(key: jax.Array, params: tuple[Params, ...], observation: jax.Array) -> jax.Array:
+    """An action [..., A] of the squashed policy."""
+    return squashed_sample(key, *squashed(params, observation))[0]
+
+
+def squashed_mode(key: jax.Array, params: tuple[Params, ...], observation: jax.Array) -> jax.Array:
+    """The action of its mean; the key is not read."""
+    return jnp.tanh(squashed(params, observation)[0])
 
 
 def squashed_log_prob(mean: jax.Array, std: jax.Array, action: jax.Array) -> jax.Array:

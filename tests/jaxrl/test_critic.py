@@ -30,10 +30,10 @@ def config(head="scalar", **changes):
 def begun(made):
     """A critic whose head is not zero any more."""
     policy = decoder.init(MODEL, jax.random.key(0))
-    first = critic.starter(made, MODEL, 100)(policy)
-    noise = 0.1 * jax.random.normal(jax.random.key(1), first.params["value"]["weight"].shape)
-    first.params["value"]["weight"] = noise
-    return TrainState(policy, (), jnp.int32(0), first)
+    state = critic.begun(made, MODEL, 100, TrainState(policy, (), jnp.int32(0)))
+    head = state.critic.params["value"]
+    head["weight"] = 0.1 * jax.random.normal(jax.random.key(1), head["weight"].shape)
+    return state
 
 
 def plain_outputs(params, data):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from jaxrl import mesh, optimizer, placement
 from jaxrl.mesh import MeshConfig
 from jaxrl.optimizer import OptimizerConfig
+from jaxrl.types import TrainState
 from models import decoder
 from tests.jaxrl.batches import MODEL
 
@@ -56,6 +58,50 @@ def test_adafactor_has_steps_of_the_learning_rate(drawn):
     update = first_update(*drawn, method="adafactor")
     assert np.sqrt(np.mean(update**2)) == pytest.approx(RATE, rel=0.05)
     assert (np.sign(update) == -np.sign(drawn[0])).all()
+
+
+def test_rates_by_path():
+    """The first pattern that matches scales the step and the decay; the rest is as it was."""
+    rng = np.random.default_rng(0)
+    params = {"embed": rng.normal(size=(4, 4)), "layers": {"up": rng.normal(size=(4, 4))}}
+    params = jax.tree.map(jnp.float32, params)
+    grads = jax.tree.map(lambda x: x + 1, params)
+
+    def updates(**config: object) -> dict:
+        config = OptimizerConfig(learning_rate=RATE, weight_decay=0.5, **config)
+        method = optimizer.make(config, 10)
+        return method.update(grads, method.init(params), params)[0]
+
+    got, plain = updates(rates={"emb*": 0.1, "*": 0.5, "embed": 7.0}), updates()
+    np.testing.assert_allclose(got["embed"], 0.1 * plain["embed"], rtol=1e-6)
+    np.testing.assert_allclose(got["layers"]["up"], 0.5 * plain["layers"]["up"], rtol=1e-6)
+    with pytest.raises(ValueError, match=r"optimizer\.rates has 'up', which matches none of embed"):
+        updates(rates={"up": 2.0})
+
+
+def test_moments_on_the_host_give_the_same_updates():
+    optimize = optimizer.make(OptimizerConfig(learning_rate=RATE), 10)
+
+    @jax.jit
+    def step(state: TrainState) -> tuple[TrainState, dict]:
+        updates, moments = optimize.update(state.params, state.opt_state, state.params)
+        return state.replace(
+            params=optax.apply_updates(state.params, updates), opt_state=moments
+        ), {}
+
+    states = []
+    for offload in (False, True):
+        with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
+            like = placement.abstract_state(MODEL, optimize, offload=offload)
+            update = placement.settled(step, like)
+            state = placement.fresh_state(decoder.init(MODEL, jax.random.key(0)), optimize, like)
+            for _ in range(2):
+                state, _ = update(state)
+        kinds = {leaf.sharding.memory_kind for leaf in jax.tree.leaves(state.opt_state)}
+        assert kinds == {"pinned_host" if offload else "device"}
+        assert {leaf.sharding.memory_kind for leaf in jax.tree.leaves(state.params)} == {"device"}
+        states.append(state)
+    jax.tree.map(np.testing.assert_array_equal, *states)
 
 
 def test_norms_are_never_decayed():

@@ -2,7 +2,6 @@
 
 import json
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import tokenizers as hf
@@ -83,14 +82,6 @@ def test_which_steps_and_groups_are_kept(tmp_path):
     files = sorted((tmp_path / "rollouts").iterdir())
     assert [file.stem for file in files] == ["000001", "000004", "000008", "000009"]
     assert all(len(file.read_text().splitlines()) == 2 for file in files)
-
-
-def test_the_last_of_several_updates(tmp_path):
-    config = Config(steps=1, updates_per_batch=2, rollout=RolloutConfig(max_new_tokens=3))
-    experience, batch = made(((0.0, 0.0), (1.0, 0.0)))
-    rows = record(tmp_path, config, 1, experience, jax.tree.map(lambda a: a[2:], batch))
-    assert [row["problem"] for row in rows] == ["p/1", "p/1"]
-    assert rows[0]["tokens"] == ["+"] and rows[0]["advantage"][0] > 0
 
 
 @settings(max_examples=25, deadline=None)

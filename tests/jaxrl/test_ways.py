@@ -29,6 +29,7 @@ WAYS = {
         "reference.every": 2,
         "reference.reset_optimizer": True,
     },
+    "average": {"average.decay": 0.9, "average.reference": True, "objective.kl_coef": 0.1},
     "policy reward": {"policy_reward.use": True, "policy_reward.marker": ""},
     "greedy baseline": {"objective.advantage": "losses.advantages:remax"},
 }

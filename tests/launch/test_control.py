@@ -12,12 +12,12 @@ import jax
 import numpy as np
 import pytest
 
-from data.offline import transitions
+from data.offline import statistics, transitions
 from jaxrl import metrics
 from jaxrl.control import environments, rollout, train
 from jaxrl.control.environment import random_action
 from jaxrl.control.environments import point_mass
-from launch import cli, control
+from launch import bench, cli, control, experiments
 from launch.control import bc
 
 FOLDER = Path(control.__file__).parent
@@ -149,3 +149,50 @@ def test_best_trajectories_are_the_ones_prepared(data):
     kept = best.prepare(data)
     assert 40 <= len(kept.rewards) <= 60
     assert transitions.returns(kept).min() >= np.quantile(transitions.returns(data), 0.7)
+
+
+def test_a_claim_is_shown_only_where_the_interval_says_so():
+    rng = np.random.default_rng(0)
+    scores = {"a": 80 + rng.normal(size=5), "b": 60 + rng.normal(size=5)}
+    scores |= {"c": 79 + rng.normal(size=5), "wide": 85 + 40 * rng.normal(size=5)}
+
+    def verdict(first, second, kind="above"):
+        return bench.judge(experiments.Claim("", first, second, kind), scores)["verdict"]
+
+    assert verdict("a", "b") == "shown" and verdict("b", "a") == "reversed"
+    assert verdict("wide", "a") == "not shown"
+    assert verdict("c", "a", "matches") == "shown"
+    assert verdict("b", "a", "matches") == "reversed"
+    assert verdict("wide", "a", "matches") == "not shown"
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_an_experiment_names_what_exists(name):
+    experiment = experiments.load(name)
+    labels = [arm.label for arm in experiment.arms]
+    assert len(set(labels)) == len(labels)
+    for arm in experiment.arms:
+        dataclasses.replace(control.load(arm.algorithm).config(), **arm.config)
+    for claim in experiment.claims:
+        assert {claim.first, claim.second} <= set(labels)
+
+
+def test_a_bench_leaves_a_record_a_figure_and_a_table(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "OUT", tmp_path)
+    env = point_mass.make(horizon=5)
+    small = {"steps": 2, "hidden": (4,), "warmup": 4, "batch_size": 4}
+    arms = (experiments.Arm("one", "sac", small), experiments.Arm("two", "sac", small))
+    made = experiments.Experiment(
+        "A question",
+        lambda: experiments.Setting(env, statistics.Bounds(0.0, 10.0)),
+        arms,
+        (experiments.Claim("one equals two", "one", "two", "matches"),),
+        points=1,
+    )
+    monkeypatch.setattr(experiments, "load", lambda name: made)
+    assert cli.main(["bench", "control", "any"]) == 0
+    assert (tmp_path / "any.png").stat().st_size > 1000
+    record = json.loads((tmp_path / "any.json").read_text())
+    assert np.shape(record["arms"][0]["scores"]) == (5, 2)
+    page = (tmp_path / "results.md").read_text()
+    assert "| one |" in page and "one equals two" in page

@@ -20,6 +20,14 @@ MODEL = policy.shape(TASK.vocabulary, TASK.train.prompt.shape[1] + TASK.budget)
 SEEDS = 2
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _compile_fast():
+    """What is compiled here runs for a few steps; optimising it would take longer."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(scope="module")
 def params():
     return jax.vmap(lambda k: decoder.init(MODEL, k))(jax.random.split(jax.random.key(0), SEEDS))
@@ -35,11 +43,13 @@ def judge(answers, completions, task=TASK):
 
 
 @pytest.mark.parametrize(
-    "task", [TASK, lab.cipher(partial=True), lab.cipher(modes=2, accepted=(0.7, 0.3))]
+    "task", [TASK, lab.cipher(partial=True), lab.cipher(modes=2, accepted=(0.7, 0.3)), lab.lookup()]
 )
 def test_gold_is_right_and_anything_else_is_not(task):
     for problems in (task.train, task.test):
         assert (judge(problems.answer, problems.gold, task) == 1).all()
+    if task.respond is not None:
+        return  # what the world would have said is not in the verifier
     rng = np.random.default_rng(0)
     written = task.train.gold.copy()
     place = rng.integers((written > tasks.EOS).sum(axis=1))  # a symbol, not the end
@@ -60,6 +70,29 @@ def test_fillers_are_ignored_and_the_budget_is_not():
     assert judge(answer, padded) == 1
     assert judge(answer, np.array([gold[:1] + [tasks.FILLER] * room + gold[1:]])) == 1
     assert judge(answer, np.array([[tasks.FILLER] * (room + 1) + gold[:-1]])) == 0
+
+
+def test_the_world_answers_each_question(params):
+    """The policy's own keys at even places, the table's at odd ones until it answers."""
+    task = lab.lookup(hops=2)
+    model = policy.shape(task.vocabulary, task.train.prompt.shape[1] + task.budget)
+    params = jax.vmap(lambda k: decoder.init(model, k))(jax.random.split(jax.random.key(0), 1))
+    problems = jax.tree.map(lambda a: a[None, :64], task.train)
+    forced = np.full((1, 64, task.budget), -1)
+    forced[:, ::2] = np.where(np.arange(task.budget) % 2, -1, task.train.gold[:64:2])
+    given = (params, problems.prompt, problems.answer, forced, jax.random.key(1)[None])
+    written = policy.sample(model, *given, 1.0, task.respond)
+    tokens, actions = np.asarray(written.tokens[0]), np.asarray(written.actions[0])
+    tables = task.train.answer[:64, 1:]
+    for row, chosen, table in zip(tokens, actions, tables, strict=True):
+        for t in range(1, task.budget, 2):
+            if (row[:t] <= tasks.ASK).any():
+                break
+            asked = row[t - 1] - tasks.FIRST
+            assert row[t] == (tasks.FIRST + table[asked] if asked >= 0 else tasks.FILLER)
+            assert not chosen[t]
+    np.testing.assert_array_equal(tokens[::2, :5], task.train.gold[:64:2, :5])
+    assert actions[::2, 5].all()  # the answer itself is the policy's
 
 
 def test_the_pupil_is_as_good_as_its_skill():
@@ -158,14 +191,41 @@ def test_a_guide_helps_as_in_the_real_loop(params):
         assert got.action_mask[:, 2 * row, width + n].all()
 
 
+def own_beginnings(attempt, tokens, entropies, count):
+    """Row 1 of each group begins as row 0 did."""
+    if attempt != 1:
+        return []
+    assert all(len(t) == len(e) > 0 for t, e in zip(tokens[0], entropies[0], strict=True))
+    return [Hint(p, 1, begin=tuple(tokens[p][0][:2])) for p in range(count)]
+
+
+def test_a_response_may_begin_as_another_did(params):
+    guidance = GuidanceConfig(guide=f"{__name__}:own_beginnings")
+    arm = lab.Arm(guidance=guidance, prompts=4, group_size=2)
+    ids = np.tile(np.arange(4), (SEEDS, 1))
+    got, _ = arms.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
+    begun = got.tokens[:, :, TASK.train.prompt.shape[1] :][:, :, :2]
+    long = (begun[:, ::2, 0] > tasks.EOS) & (begun[:, ::2, 1] > tasks.PAD)
+    assert long.any()
+    np.testing.assert_array_equal(begun[:, ::2][long], begun[:, 1::2][long])
+    chosen = got.action_mask[:, 1::2, TASK.train.prompt.shape[1] :][:, :, :2]
+    assert not chosen[long].any()
+
+
 def prefix_only(attempt, count):
     return prefix_then_solution(0, None, count) if attempt == 0 else []
 
 
 def test_rewards_of_the_environment(params):
-    """nan leaves a row out."""
-    arm = lab.Arm(prompts=4, group_size=2, rewards=lambda s: jnp.where(
-        s.group_ids == 1, jnp.nan, s.rewards + 2))  # fmt: skip
+    """They may ask the policy for log-probabilities, and nan leaves a row out."""
+
+    def two_more(s):
+        logp = s.score(jnp.concatenate([s.problems.prompt, s.tokens], axis=1))
+        same = jnp.abs(logp[:, s.problems.prompt.shape[1] :] - s.logp) < 1e-4
+        two = 2.0 * jnp.all(same | ~s.actions)
+        return jnp.where(s.group_ids == 1, jnp.nan, s.rewards + two)
+
+    arm = lab.Arm(prompts=4, group_size=2, rewards=two_more)
     ids = np.tile(np.arange(4), (SEEDS, 1))
     got, rewards = arms.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
     assert np.isnan(rewards[:, 1]).all() and (rewards[:, [0, 2, 3]] >= 2).all()

@@ -57,6 +57,7 @@ def draw(seed: int, spread: float = 0.4, rows: int = 6, length: int = 5) -> Arra
         group_ids=groups,
         expert=np.arange(rows) % 3 == 0,
         weights=rng.random((rows, length)),
+        entropy=rng.random((rows, length)),
     )
 
 
@@ -248,6 +249,28 @@ def pacs(x, s):
     return spread_rows(loss[:, None], x.logp)
 
 
+def aepo(x, s):
+    h = np.where(s.mask, s.entropy, 0.0)
+    a = s.advantages * (1 + 0.4 * h / np.maximum(h.max(1, keepdims=True), 1e-9))
+    beyond = (a > 0) & (ratio(s, s) > 1.28)
+    return np.where(
+        beyond, -1.28 / ratio(s, s) * ratio(x, s) * a, clip_loss(ratio(x, s), a, 0.2, 0.28)
+    )
+
+
+def vcpo(x, s, power, baseline):
+    acts, length = np.flatnonzero(s.mask.any(1)), s.mask.sum(1)
+    w = np.exp(total(s.logp - s.behavior_logp, s.mask))[:, 0]
+    scale = (w[acts].sum() ** 2 / (len(acts) * (w[acts] ** 2).sum())) ** power
+    w, loss = np.minimum(w, 1.5), np.zeros(x.logp.shape)
+    for i in acts:
+        mates = [j for j in acts if s.group_ids[j] == s.group_ids[i]]
+        share = np.array([w[j] ** 2 * length[j] if baseline == "variance" else 1 for j in mates])
+        b = (share * s.rewards[mates]).sum() / share.sum()
+        loss[i] = -scale * w[i] * (s.rewards[i] - b) * x.logp[i]
+    return loss
+
+
 def distributional(x, s):
     target = total(s.ref_logp - s.behavior_logp, s.mask)[:, 0] + s.rewards / 0.7 - 0.2
     return -np.exp(target)[:, None] * x.logp
@@ -353,6 +376,10 @@ CASES = {
                          {"level": "token"}, SEQUENCE),
     "a_lol, none": Case(sequence.a_lol, lambda x, s: a_lol(x, s, 1.0), {"level": "none"},
                         SEQUENCE),
+    "aepo": Case(surrogates.aepo, aepo),
+    "vcpo": Case(off_policy.vcpo, lambda x, s: vcpo(x, s, 0.5, "variance"), {"weight_high": 1.5}),
+    "vcpo, off": Case(off_policy.vcpo, lambda x, s: vcpo(x, s, 0.0, "mean"),
+                      {"weight_high": 1.5, "power": 0.0, "baseline": "mean"}),
     "aipo": Case(off_policy.aipo, lambda x, s: -np.minimum(ratio(s, s), 1.2) * s.advantages
                  * x.logp, {"clip_high": 1.2}, on_policy=TOKEN),
     "decoupled_ppo": Case(off_policy.decoupled_ppo, lambda x, s: decoupled(

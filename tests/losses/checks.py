@@ -12,7 +12,16 @@ import numpy as np
 from losses import masking
 from tests.losses.cases import Case
 
-FLOATS = ("logp", "behavior_logp", "proximal_logp", "ref_logp", "advantages", "rewards", "weights")
+FLOATS = (
+    "logp",
+    "behavior_logp",
+    "proximal_logp",
+    "ref_logp",
+    "advantages",
+    "rewards",
+    "weights",
+    "entropy",
+)
 
 
 def renamed(case: Case, d: Arrays) -> Arrays:

@@ -86,3 +86,20 @@ def test_targets_carry_no_gradient():
         lambda t: control.temperature_loss(jnp.array(0.1), t, target_entropy=1.0),
     ):
         assert not np.any(jax.grad(lambda t, f=f: f(t).sum())(x))
+
+
+@FEW
+@given(seed=st.integers(0, 9999))
+def test_forward_backward_by_loops(seed):
+    rng = np.random.default_rng(seed)
+    m, target = rng.normal(size=(2, 4, 4))
+    gamma, b = rng.uniform(size=4), rng.normal(size=(4, 3))
+    expected = [
+        sum((m[i, j] - gamma[i] * target[i, j]) ** 2 for j in range(4) if j != i) / 6 - m[i, i]
+        for i in range(4)
+    ]
+    close(control.forward_backward(m, target, discount=gamma), expected)
+    alike = [
+        sum((b[i] @ b[j]) ** 2 for j in range(4) if j != i) / 3 - 2 * b[i] @ b[i] for i in range(4)
+    ]
+    close(control.orthonormality(b), alike)

@@ -76,7 +76,13 @@ def test_permuting_rows_permutes_the_loss(case: Case, x64):
 
 
 # The statistics of these are of the tokens handed in, as their docstrings say.
-WHOLE_BATCH = (surrogates.clip_cov, surrogates.kl_cov, off_policy.m2po, mixed.sasr)
+WHOLE_BATCH = (
+    surrogates.clip_cov,
+    surrogates.kl_cov,
+    off_policy.m2po,
+    off_policy.vcpo,
+    mixed.sasr,
+)
 SEPARABLE = {name: case for name, case in CASES.items() if case.function not in WHOLE_BATCH}
 
 

@@ -99,3 +99,38 @@ def test_brier_is_proper_and_the_calibrated_reward_builds_on_it(x64):
         {"confidence": q[::20]},
         {"correct": np.array([1.0, 0.0, 1.0, 0.0, 1.0, 1.0])},
     )
+
+
+def test_loop_onset_by_hand():
+    """None, from the start, period 2 from the middle, twice is not enough, cut by the mask."""
+    tokens = jnp.array(
+        [
+            [9, 1, 2, 3, 4, 5, 6, 7],
+            [9, 5, 5, 5, 1, 2, 3, 4],
+            [9, 1, 6, 7, 6, 7, 6, 7],
+            [9, 1, 6, 7, 6, 7, 1, 2],
+            [9, 9, 9, 1, 2, 3, 3, 3],
+        ]
+    )
+    mask = jnp.ones(tokens.shape, bool).at[:, 0].set(False).at[4, 6:].set(False)
+    onset = regularizers.loop_onset(tokens, mask)
+    np.testing.assert_allclose(onset, [0.0, 1.0, 1 - 1 / 7, 0.0, 0.0], rtol=1e-6)
+
+
+def test_loop_onset_against_a_search():
+    rng = np.random.default_rng(0)
+    tokens, mask = rng.integers(3, size=(60, 12)), np.ones((60, 12), bool)
+    mask[:, :2] = False
+
+    def search(row):
+        for start in range(10):
+            for p in range(1, 5):
+                block = list(row[start : start + p])
+                if list(row[start : start + 3 * p]) == block * 3:
+                    return 1 - start / 10
+        return 0.0
+
+    expected = [search(row[2:]) for row in tokens]
+    assert 0 < np.count_nonzero(expected) < 60
+    got = regularizers.loop_onset(jnp.asarray(tokens), jnp.asarray(mask))
+    np.testing.assert_allclose(got, expected, rtol=1e-6)

@@ -11,16 +11,11 @@ from jaxrl.control.environment import Environment, Space, Step
 
 
 def make(name: str = "CartPole-v1", **kwargs: Any) -> Environment:
-    """gymnax's environment `name`, with flat observations; its time limit becomes the horizon.
-
-    gymnax folds the time limit into `done`. It is taken out again: the inner limit is put out of
-    reach, so that what is left is a true terminal.
-    """
+    """gymnax's environment `name`, with flat observations; its time limit becomes the horizon."""
     import gymnax
 
     env, parameters = gymnax.make(name, **kwargs)
     horizon = int(parameters.max_steps_in_episode)
-    parameters = parameters.replace(max_steps_in_episode=2**30)
     actions = env.action_space(parameters)
     discrete = hasattr(actions, "n")
     sample = jax.eval_shape(lambda key: env.reset_env(key, parameters)[0], jax.random.PRNGKey(0))
@@ -34,8 +29,8 @@ def make(name: str = "CartPole-v1", **kwargs: Any) -> Environment:
         if not discrete:
             middle, half = (actions.high + actions.low) / 2.0, (actions.high - actions.low) / 2.0
             action = jnp.reshape(middle + half * action, actions.shape)
-        observation, state, reward, done, *_ = env.step_env(key, state, action, parameters)
+        observation, state, reward, terminal, _ = env.step_env(key, state, action, parameters)
         seen = jnp.ravel(observation).astype(jnp.float32)
-        return Step(state, seen, jnp.asarray(reward, jnp.float32), done)
+        return Step(state, seen, jnp.asarray(reward, jnp.float32), terminal)
 
     return Environment(f"gymnax/{name}", Space(sample.size, size, discrete), horizon, reset, step)

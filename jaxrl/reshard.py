@@ -1,0 +1,104 @@
+"""Weights from the devices that train to the devices that sample, leaf by leaf, and checked.
+
+By default both are the same devices, and the sampler lays the weights out anew where they are.
+With `sampling.devices`, the last so many devices sample on a mesh of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+
+from jaxrl import mesh, policy
+from jaxrl.config import SamplingConfig
+from jaxrl.mesh import MeshConfig
+from jaxrl.types import Params
+from models import decoder
+from models.config import DecoderConfig
+
+
+def meshes(training: MeshConfig, sampling: SamplingConfig) -> tuple[Mesh, Mesh]:
+    """The mesh that trains and the mesh that samples; one and the same by default.
+
+    Raises:
+      ValueError: the axes do not multiply to the number of devices, or several processes are asked
+        to divide their devices.
+    """
+    devices = jax.devices()
+    if not sampling.devices:
+        both = mesh.make(training)
+        return both, both
+    if jax.process_count() > 1 or not 0 < sampling.devices < len(devices):
+        raise ValueError(
+            f"sampling.devices={sampling.devices} of {len(devices)} devices in "
+            f"{jax.process_count()} processes: one process can divide its devices, and at least "
+            "one must be left to train; use 0 to sample where the run trains"
+        )
+    cut = len(devices) - sampling.devices
+    return mesh.make(training, devices[:cut]), mesh.make(sampling.mesh, devices[cut:])
+
+
+def sampler_weights(
+    model: DecoderConfig, training: Mesh, sampling: Mesh, dtype: str
+) -> Callable[[Params], Params]:
+    """Parameters of the train state to what the sampler takes, on the mesh that it samples on.
+
+    Args:
+      model: the decoder's shape.
+      training, sampling: from `meshes`.
+      dtype: to sample in.
+    """
+    if training == sampling:
+        return lambda params: policy.sampling_params(params, dtype)
+    return lambda params: transfer(
+        policy.sampling_params(params, dtype), functools.partial(_place, model, sampling)
+    )
+
+
+def transfer(tree: Any, place: Callable[[tuple[Any, ...], jax.Array], NamedSharding]) -> Any:
+    """Every leaf copied to where `place(path, leaf)` says, one after the other, each compared.
+
+    At most one leaf is held a third time while it is on its way.
+
+    Raises:
+      RuntimeError: a leaf arrived other than it was sent.
+    """
+
+    def move(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+        where = place(path, leaf)
+        sent = jax.device_put(leaf, where)
+        with jax.set_mesh(where.mesh):
+            arrived = int(checksum(sent))
+        if arrived != int(checksum(leaf)):
+            raise RuntimeError(
+                f"parameter {jax.tree_util.keystr(path)} arrived on the sampling devices other "
+                "than it was sent; check the hardware, and continue from the last checkpoint"
+            )
+        return sent
+
+    return jax.tree_util.tree_map_with_path(move, tree)
+
+
+@jax.jit
+def checksum(x: jax.Array) -> jax.Array:
+    """Scalar uint32: the sum of all bits, as unsigned integers; the same on any mesh."""
+    width = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
+    return jnp.sum(jax.lax.bitcast_convert_type(x, width).astype(jnp.uint32), dtype=jnp.uint32)
+
+
+def _place(
+    model: DecoderConfig, where: Mesh, path: tuple[Any, ...], leaf: jax.Array
+) -> NamedSharding:
+    """Where a leaf of unstacked parameters lies by the rules of the mesh."""
+    names = tuple(getattr(step, "key", getattr(step, "idx", None)) for step in path)
+    stacked = names[0] == "layers"
+    if stacked:
+        names = (decoder.STACKS[names[1] >= model.dense_layers], *names[2:])
+    known = decoder.layout(model).get(names)
+    axes = known.axes[stacked:] if known and len(known.axes) - stacked == leaf.ndim else None
+    return NamedSharding(where, mesh.spec(axes or (None,) * leaf.ndim, leaf.shape, where))

@@ -1,0 +1,99 @@
+"""Decision Transformer: offline RL as sequence modelling, conditioned on the return to reach.
+
+Paper: Chen et al. 2021, "Decision Transformer: Reinforcement Learning via Sequence Modeling".
+Idea: a causal transformer over (return to go, state, action) predicts the action; when tested it is
+asked for a high return. No bootstrap and no value.
+Formula: `min |pi(R_1, s_1, a_1, ..., R_t, s_t) - a_t|^2` over windows of K moments.
+Claim: on a par with value-based offline methods; it does not stitch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from data.offline import transitions
+from data.offline.transitions import Transitions
+from jaxrl.control import wrappers
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.environment import Environment, Space
+from jaxrl.control.program import Program, offline
+from jaxrl.control.wrappers import History
+from jaxrl.types import TrainState
+from models.control import sequence
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters."""
+
+    steps: int = 1500
+    width: int = 32
+    layers: int = 2
+    heads: int = 2
+    window: int = 8
+    """K, moments that the policy sees."""
+    target: float = 50.0
+    """Return that an episode is asked for; also the scale of returns."""
+    learning_rate: float = 1e-3
+    batch_size: int = 64
+
+
+def config() -> Config:
+    """A small transformer."""
+    return Config()
+
+
+def make(space: Space, config: Config) -> Algorithm:
+    """The algorithm for observations and actions of these sizes."""
+    adam = optax.chain(optax.clip_by_global_norm(0.25), optax.adamw(config.learning_rate))
+    form = sequence.shape(config.width, config.layers, config.heads)
+
+    def init(key: jax.Array) -> TrainState:
+        actor = sequence.init(form, key, space.observation, space.action)
+        return fresh({"actor": actor}, {"actor": adam})
+
+    def predict(actor: Any, seen: History) -> jax.Array:
+        asked = seen.returns_to_go / config.target
+        return sequence.actions(form, actor, asked, seen.observations, seen.actions, seen.clock)
+
+    def update(key: jax.Array, state: TrainState, batch: History) -> tuple[TrainState, Metrics]:
+        def loss(actor: Any) -> tuple[jax.Array, Metrics]:
+            error = jnp.sum(jnp.square(predict(actor, batch) - batch.actions), axis=-1)
+            valid = batch.clock >= 0
+            return jnp.sum(jnp.where(valid, error, 0.0)) / jnp.sum(valid), {}
+
+        state, metrics = descend(state, "actor", adam, loss)
+        return state.replace(step=state.step + 1), metrics
+
+    def best(key: jax.Array, params: Any, observation: History) -> jax.Array:
+        one = jax.tree.map(lambda x: x[None], observation)
+        return predict(params["actor"], one)[0, -1]
+
+    def prepare(data: Transitions) -> History:
+        clock = [np.arange(e.stop - e.start) for e in transitions.episodes(data)]
+        reached = transitions.returns_to_go(data)
+        return History(data.observations, data.actions, reached, np.concatenate(clock))
+
+    def sample(key: jax.Array, data: History, size: int) -> History:
+        last = jax.random.randint(key, (size, 1), 0, len(data.clock))
+        back = jnp.arange(config.window)[::-1]
+        inside = back <= data.clock[last]
+        rows = jax.tree.map(lambda x: x[jnp.maximum(last - back, 0)], data)
+        blank = lambda x: jnp.where(inside[..., None] if x.ndim == 3 else inside, x, 0)  # noqa: E731
+        return jax.tree.map(blank, rows)._replace(clock=jnp.where(inside, rows.clock, -1))
+
+    def observe(env: Environment) -> Environment:
+        return wrappers.history(env, config.window, target=config.target)
+
+    return Algorithm(init, update, best, best, config.batch_size, prepare, sample, observe)
+
+
+def programs(env: Environment, config: Config) -> tuple[Program, ...]:
+    """Offline."""
+    return (offline(make(env.space, config), steps=config.steps),)

@@ -1,0 +1,132 @@
+"""FB: one representation of all rewards; a task is then a closed-form average, with no training.
+
+Paper: Touati & Ollivier 2021, "Learning One Representation to Optimize All Rewards".
+Idea: F(s, a, z) . B(s') is learnt as the density of future states under the policy of z, which
+maximises F . z; for any reward the vector `E_D[r B(s')]` names its optimal policy.
+Formula: `E[(F . B(s_j) - gamma F' . B'(s_j))^2] / 2 - E[F . B(s')]`, `z_r = E_D[r B(s')]`,
+`pi_z = argmax_a F(s, a, z) . z`.
+Claim: zero-shot policies near those trained for each reward. The rewards of the data serve for z_r
+alone; F, B and the policies never see one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from data.offline.transitions import Transitions
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.environment import Environment, Space
+from jaxrl.control.program import Program, offline
+from jaxrl.types import TrainState
+from losses import control
+from models.control import critics, mlp, policies
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters."""
+
+    steps: int = 4000
+    features: int = 16
+    hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 5e-4
+    batch_size: int = 128
+    discount: float = 0.95
+    polyak: float = 0.01
+    orthonormality: float = 1.0
+    mixed: float = 0.5
+    """Share of the task vectors that are B of a state in the data; the rest are uniform."""
+
+
+def config() -> Config:
+    """The paper's, with small networks."""
+    return Config()
+
+
+def make(space: Space, config: Config) -> Algorithm:
+    """The algorithm for observations and actions of these sizes."""
+    adam = optax.adam(config.learning_rate)
+    radius = config.features**0.5
+
+    def on_sphere(x: jax.Array) -> jax.Array:
+        return radius * x / (jnp.linalg.norm(x, axis=-1, keepdims=True) + 1e-6)
+
+    def backward(params: Any, states: jax.Array) -> jax.Array:
+        return on_sphere(mlp.apply(params, states))
+
+    def chosen(actor: Any, states: jax.Array, z: jax.Array) -> jax.Array:
+        return policies.deterministic(actor, jnp.concatenate([states, z / radius], axis=-1))
+
+    def forward(params: Any, states: jax.Array, actions: jax.Array, z: jax.Array) -> jax.Array:
+        return critics.outputs(params, states, actions, z / radius)
+
+    def init(key: jax.Array) -> TrainState:
+        forward_key, backward_key, actor_key = jax.random.split(key, 3)
+        wide = space.observation + config.features
+        maps = {
+            "forward": critics.init(
+                forward_key, wide + space.action, config.hidden, outputs=config.features
+            ),
+            "backward": mlp.init(
+                backward_key, (space.observation, *config.hidden, config.features)
+            ),
+        }
+        actor = mlp.init(actor_key, (wide, *config.hidden, space.action), last=0.01)
+        params = {"maps": maps, "target": maps, "actor": actor, "task": jnp.zeros(config.features)}
+        return fresh(params, {"maps": adam, "actor": adam})
+
+    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
+        draw_key, coin_key, order_key, noise_key = jax.random.split(key, 4)
+        size, target = len(batch.rewards), state.params["target"]
+        seen = backward(target["backward"], batch.next_observations)
+        z = on_sphere(jax.random.normal(draw_key, seen.shape))
+        coin = jax.random.uniform(coin_key, (size, 1)) < config.mixed
+        z = jnp.where(coin, jax.random.permutation(order_key, seen), z)
+
+        ahead = chosen(state.params["actor"], batch.next_observations, z)
+        noise = 0.2 * jax.random.normal(noise_key, ahead.shape)
+        ahead = jnp.clip(ahead + jnp.clip(noise, -0.3, 0.3), -1.0, 1.0)
+        f_next = forward(target["forward"], batch.next_observations, ahead, z)
+        m_next = jnp.min(f_next @ seen.T, axis=0)
+        discount = config.discount * (1.0 - batch.terminals)
+
+        def maps_loss(maps: Any) -> tuple[jax.Array, Metrics]:
+            b = backward(maps["backward"], batch.next_observations)
+            m = forward(maps["forward"], batch.observations, batch.actions, z) @ b.T
+            each = jax.vmap(lambda one: control.forward_backward(one, m_next, discount=discount))
+            apart = config.orthonormality * jnp.mean(control.orthonormality(b))
+            return jnp.sum(jnp.mean(each(m), axis=1)) + apart, {"measure": jnp.mean(m)}
+
+        def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
+            own = chosen(actor, batch.observations, z)
+            f = forward(state.params["maps"]["forward"], batch.observations, own, z)
+            return -jnp.mean(jnp.min(jnp.sum(f * z, axis=-1), axis=0)), {}
+
+        state, metrics = descend(state, "maps", adam, maps_loss)
+        state, actor_metrics = descend(state, "actor", adam, actor_loss)
+        moved = critics.polyak(target, state.params["maps"], config.polyak)
+        # the average over the data of r B(s'), of which only the direction matters
+        found = jnp.mean(batch.rewards[:, None] * seen, axis=0)
+        task = critics.polyak(state.params["task"], found, 0.01)
+        state = state.replace(params=state.params | {"target": moved, "task": task})
+        return state.replace(step=state.step + 1), metrics | actor_metrics
+
+    def best(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
+        z = on_sphere(params["task"])
+        return chosen(
+            params["actor"],
+            observation,
+            jnp.broadcast_to(z, (*observation.shape[:-1], config.features)),
+        )
+
+    return Algorithm(init, update, best, best, config.batch_size)
+
+
+def programs(env: Environment, config: Config) -> tuple[Program, ...]:
+    """Offline."""
+    return (offline(make(env.space, config), steps=config.steps),)

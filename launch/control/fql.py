@@ -1,0 +1,118 @@
+"""FQL: a flow clones the data, a one-step policy is distilled from it and made to seek value.
+
+Paper: Park et al. 2025, "Flow Q-Learning".
+Idea: no gradient through the flow's steps: the flow is only ever trained by flow matching; the
+policy that acts maps noise to an action in one step, near the flow's answer to the same noise.
+Formula: `flow: |v(x_t, t) - (a - x_0)|^2`; `pi: -Q(s, pi(s, z)) / mean|Q| + alpha |pi(s, z) -
+flow(s, z)|^2`; `y = r + gamma mean_i Q_i(s', pi(s', z'))`.
+Claim: best of the methods with expressive policies, offline and offline-to-online, on 73 tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from data.offline.transitions import Transitions
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.environment import Environment, Space
+from jaxrl.control.program import Program, offline, online
+from jaxrl.types import TrainState
+from losses import control, value
+from models.control import critics, mlp, policies
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters."""
+
+    steps: int = 3000
+    online_steps: int = 0
+    """Steps of the environment after the offline phase, with the data kept in half of a batch."""
+    hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    batch_size: int = 128
+    discount: float = 0.99
+    polyak: float = 0.005
+    distillation: float = 1.0
+    """alpha: how near the policy stays to the data."""
+    flow_steps: int = 5
+
+
+def config() -> Config:
+    """The paper's, with small networks and normalised values."""
+    return Config()
+
+
+def make(space: Space, config: Config) -> Algorithm:
+    """The algorithm for observations and actions of these sizes."""
+    adam = optax.adam(config.learning_rate)
+
+    def init(key: jax.Array) -> TrainState:
+        critic_key, flow_key, actor_key = jax.random.split(key, 3)
+        inputs = space.observation + space.action
+        critic = critics.init(critic_key, inputs, config.hidden, norm=True)
+        flow = policies.field_init(flow_key, space.observation, config.hidden, space.action)
+        actor = mlp.init(actor_key, (inputs, *config.hidden, space.action))
+        params = {"critic": critic, "target": critic, "flow": flow, "actor": actor}
+        return fresh(params, dict.fromkeys(("critic", "flow", "actor"), adam))
+
+    def one_step(actor: Any, observation: jax.Array, noise: jax.Array) -> jax.Array:
+        out = mlp.apply(actor, jnp.concatenate([observation, noise], axis=-1))
+        return jnp.clip(out, -1.0, 1.0)
+
+    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
+        next_key, start_key, time_key, noise_key = jax.random.split(key, 4)
+        ahead = act(next_key, state.params, batch.next_observations)
+        q_next = critics.values(state.params["target"], batch.next_observations, ahead)
+        v_next = value.ensemble_target(q_next, pessimism=0.0)
+        target = control.td_target(batch.rewards, batch.terminals, v_next, discount=config.discount)
+
+        def critic_loss(critic: Any) -> tuple[jax.Array, Metrics]:
+            q = critics.values(critic, batch.observations, batch.actions)
+            return jnp.sum(jnp.mean(value.squared_error(q, target), 1)), {"q": jnp.mean(q)}
+
+        def flow_loss(flow: Any) -> tuple[jax.Array, Metrics]:
+            start = jax.random.normal(start_key, batch.actions.shape)
+            time = jax.random.uniform(time_key, (len(start), 1))
+            between = (1.0 - time) * start + time * batch.actions
+            velocity = policies.field(flow, batch.observations, between, time)
+            return jnp.mean(control.flow_matching(velocity, start, batch.actions)), {}
+
+        def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
+            noise = jax.random.normal(noise_key, batch.actions.shape)
+            taught = policies.flow(
+                state.params["flow"], batch.observations, noise, steps=config.flow_steps
+            )
+            raw = mlp.apply(actor, jnp.concatenate([batch.observations, noise], axis=-1))
+            off = jnp.sum(jnp.square(raw - taught), axis=-1)
+            own = jnp.clip(raw, -1.0, 1.0)
+            q = jnp.mean(critics.values(state.params["critic"], batch.observations, own), axis=0)
+            scale = jax.lax.stop_gradient(jnp.mean(jnp.abs(q)))
+            return jnp.mean(config.distillation * off - q / scale), {"off": jnp.mean(off)}
+
+        state, critic_metrics = descend(state, "critic", adam, critic_loss)
+        state, flow_metrics = descend(state, "flow", adam, flow_loss)
+        state, actor_metrics = descend(state, "actor", adam, actor_loss)
+        moved = critics.polyak(state.params["target"], state.params["critic"], config.polyak)
+        state = state.replace(params=state.params | {"target": moved}, step=state.step + 1)
+        return state, critic_metrics | flow_metrics | actor_metrics
+
+    def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
+        noise = jax.random.normal(key, (*observation.shape[:-1], space.action))
+        return one_step(params["actor"], observation, noise)
+
+    return Algorithm(init, update, act, act, config.batch_size)
+
+
+def programs(env: Environment, config: Config) -> tuple[Program, ...]:
+    """Offline, and then online if asked."""
+    algorithm = make(env.space, config)
+    first = offline(algorithm, steps=config.steps)
+    if not config.online_steps:
+        return (first,)
+    return first, online(algorithm, env, steps=config.online_steps, warm=algorithm.act, prior=0.5)

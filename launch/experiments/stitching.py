@@ -1,0 +1,33 @@
+"""Who finds a way through a maze that no trajectory of the data shows whole?"""
+
+from __future__ import annotations
+
+from jaxrl.control.environments import maze
+from launch import offline_sets
+from launch.experiments import Arm, Claim, Experiment, Setting
+
+
+def experiment() -> Experiment:
+    """A U-shaped maze with a reward at its end, and short walks between random cells."""
+
+    def make() -> Setting:
+        made = offline_sets.walks("u")
+        return Setting(maze.make("u"), made.bounds, made.sets)
+
+    sharp = {"steps": 2000, "temperature": 0.1}
+    arms = (
+        Arm("BC", "bc", {"steps": 2000}, "walks"),
+        Arm("10%BC", "bc", {"steps": 2000, "share": 0.1}, "walks"),
+        Arm("DT", "dt", {"steps": 600, "target": 1.0}, "walks"),
+        Arm("AWR", "awr", sharp, "walks"),
+        Arm("AWAC", "awac", sharp, "walks"),
+        Arm("IQL", "iql", {**sharp, "expectile": 0.9}, "walks"),
+        Arm("FB, zero-shot", "fb", {"steps": 3000}, "walks"),
+        Arm("FQL", "fql", {"steps": 2000, "distillation": 0.3}, "walks"),
+    )
+    claims = (
+        Claim("IQL stitches where BC does not (Kostrikov et al. 2021)", "IQL", "BC"),
+        Claim("IQL stitches where %BC does not", "IQL", "10%BC"),
+        Claim("IQL stitches where Decision Transformer does not", "IQL", "DT"),
+    )
+    return Experiment("Offline, stitching in a maze", make, arms, claims, points=5)

@@ -1,0 +1,50 @@
+"""CAMPO: answers may grow longer by stages, and going round in circles costs.
+
+Paper: MiroMind 2025, "MiroMind-M1: An Open-Source Advancement in Mathematical Reasoning via
+Context-Aware Multi-Stage Policy Optimization"
+Idea: train with a short budget first and raise it in stages; subtract a penalty from the reward of
+responses that loop, the more the earlier the loop begins.
+Formula: `r' = r - w (1 - onset / |o|)` where the response loops
+Claim: best or among the best open 7B and 32B models on AIME, with fewer tokens.
+Reading: the score is recalled, its definition ours (`regularizers.loop_onset`). The stages are runs
+that fork from one another with a larger `rollout.max_new_tokens`; in the effect they are the lab's.
+The ablation has the full budget from the start and no penalty.
+"""
+
+import dataclasses
+
+import jax
+
+from jaxrl.config import Config
+from jaxrl.objective import ObjectiveConfig
+from launch.lab import Effect, arm, cipher
+from launch.recipes import quickstart
+from losses.regularizers import loop_onset
+
+
+def penalised(
+    rewards: jax.Array, tokens: jax.Array, mask: jax.Array, weight: float = 0.5
+) -> jax.Array:
+    """Rewards [N] less the penalty on loops."""
+    return rewards - weight * loop_onset(tokens, mask)
+
+
+def config() -> Config:
+    """The quickstart with the penalty."""
+    objective = ObjectiveConfig(shaping="launch.recipes.campo:penalised")
+    return dataclasses.replace(quickstart.config(), recipe="campo", objective=objective)
+
+
+def effect() -> Effect:
+    """A pupil who dawdles, in circles: with stages and penalty, and without either."""
+    plain = arm(config(), steps=60, objective=ObjectiveConfig())
+    stages = ((0, {"max_new_tokens": 6}), (30, {"max_new_tokens": 12}))
+    return Effect(
+        claim="stages and penalty shorten answers",
+        task=cipher(((6, 0.8), (2, 0.4)), (((2, 1), 1.0),), dawdle=0.6, slack=8),
+        method=arm(config(), steps=60, stages=stages),
+        ablation=plain,
+        statistic="length",
+        over="area",
+        better="lower",
+    )

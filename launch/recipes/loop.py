@@ -1,0 +1,39 @@
+"""LOOP: PPO for agents with a leave-one-out baseline, one copy of the model and no critic.
+
+Paper: Chen et al. 2025, "Reinforcement Learning for Long-Horizon Interactive LLM Agents"
+Idea: several rollouts of a task, each against the mean of the others; PPO's clip allows several
+updates on each batch; log-probabilities are recorded as they are sampled, so no copy of the old
+policy is kept. The ratio is by token; tokens of the environment are masked.
+Formula: `A_k = R_k - mean_(j != k) R_j`; `-min(r_t A, clip(r_t) A)` on the agent's tokens
+Claim: a 32B agent beats OpenAI o1's on AppWorld by 9 points; it learns to read documentation.
+Reading: advantage and granularities recalled. The ablation is the ratio of the whole trajectory
+(normalised by length), which the paper found worse than that of the token.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config
+from jaxrl.objective import ObjectiveConfig
+from launch.lab import Effect, arm, lookup
+from launch.recipes import quickstart
+
+
+def config() -> Config:
+    """The quickstart with LOOP's objective, four updates on each batch."""
+    objective = ObjectiveConfig(advantage="losses.advantages:rloo", aggregation="token-mean")
+    return dataclasses.replace(
+        quickstart.config(), recipe="loop", objective=objective, updates_per_batch=4
+    )
+
+
+def effect() -> Effect:
+    """Ratios by token against ratios by trajectory, in a world to be asked twice."""
+    method = arm(config(), steps=40, updates_per_batch=8)
+    whole = dataclasses.replace(method.objective, policy="losses.sequence:gspo")
+    return Effect(
+        claim="over 8 updates of a batch, ratios by token beat ratios by trajectory",
+        task=lookup(hops=2),
+        method=method,
+        ablation=dataclasses.replace(method, objective=whole),
+        over="area",
+    )

@@ -1,0 +1,41 @@
+"""ProRL: long training, held by a KL to a reference that is moved up from time to time.
+
+Paper: Liu et al. 2025, "ProRL: Prolonged Reinforcement Learning Expands Reasoning Boundaries in
+Large Language Models"
+Idea: a KL term keeps long runs from collapse, and in the end from learning. So the reference is
+replaced by the current policy now and again, and the optimizer starts anew; a higher upper clip, a
+warm temperature and dynamic sampling keep exploration up.
+Formula: `-min(r A, clip(r, 0.8, 1.4) A) + beta KL(pi, pi_ref)`; every N steps `pi_ref <- pi`
+Claim: beats the base model over a wide range of pass@k, also where the base fails at any k.
+Reading: constants recalled. The reset comes every so many steps, not when validation stalls.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, ReferenceConfig
+from jaxrl.objective import ObjectiveConfig
+from launch.lab import Effect, arm, cipher
+from launch.recipes import quickstart
+
+
+def config() -> Config:
+    """The quickstart, held and released."""
+    base = quickstart.config()
+    return dataclasses.replace(
+        base,
+        recipe="prorl",
+        objective=ObjectiveConfig(policy_args={"clip_low": 0.2, "clip_high": 0.4}, kl_coef=0.1),
+        reference=ReferenceConfig(every=25, reset_optimizer=True),
+        rollout=dataclasses.replace(base.rollout, temperature=1.2, oversampling=2.0),
+    )
+
+
+def effect() -> Effect:
+    """Under a KL term, with the reference moved up and with the first one kept."""
+    method = arm(config(), steps=100, temperature=1.2)
+    return Effect(
+        claim="under the same KL term, moving the reference up lets learning go on",
+        task=cipher(((6, 0.8), (2, 0.1)), (((2, 1), 0.5), ((1, 2), 0.5))),
+        method=method,
+        ablation=dataclasses.replace(method, reference=ReferenceConfig()),
+    )

@@ -1,0 +1,77 @@
+"""A decision transformer: the language models' decoder over embedded returns, states and actions.
+
+The decoder looks its input up in an embedding table. Here the table of a batch is the batch's own
+embedded moments, and each token is its own index in it, so the decoder serves as it is.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from models import decoder
+from models.config import DecoderConfig
+from models.control import mlp
+from models.control.mlp import Params
+
+
+def shape(width: int, layers: int, heads: int) -> DecoderConfig:
+    """A small decoder; its vocabulary is the batch, see above."""
+    return DecoderConfig(
+        vocab_size=1,
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=width // heads,
+    )
+
+
+def init(config: DecoderConfig, key: jax.Array, observation: int, action: int) -> Params:
+    """Fresh parameters: the decoder's, a linear embedding of each kind of token, and a head."""
+    inner, *keys = jax.random.split(key, 5)
+    sizes = {"return": 1, "observation": observation, "action": action}
+    embed = {
+        name: mlp.init(k, (size, config.hidden_size))
+        for k, (name, size) in zip(keys, sizes.items(), strict=False)
+    }
+    head = mlp.init(keys[3], (config.hidden_size, action), last=0.01)
+    return {"decoder": decoder.init(config, inner), "embed": embed, "head": head}
+
+
+def actions(
+    config: DecoderConfig,
+    params: Params,
+    returns_to_go: jax.Array,
+    observations: jax.Array,
+    taken: jax.Array,
+    clock: jax.Array,
+) -> jax.Array:
+    """The action at each moment, from all moments up to its observation.
+
+    Tokens are ordered return, observation, action; positions are rotary and count the episode's
+    tokens (Chen et al. 2021 learn an embedding of the step instead).
+
+    Args:
+      config: from `shape`.
+      params: from `init`.
+      returns_to_go: [B, K], at a scale near 1.
+      observations: [B, K, O].
+      taken: [B, K, A]; a moment's own action does not reach its prediction.
+      clock: [B, K] int32 step in the episode, -1 at moments that are none.
+
+    Returns:
+      [B, K, A] in (-1, 1).
+    """
+    batch, length = clock.shape
+    parts = {"return": returns_to_go[..., None], "observation": observations, "action": taken}
+    embedded = [mlp.apply(params["embed"][name], x) for name, x in parts.items()]
+    table = jnp.stack(embedded, axis=2).reshape(-1, config.hidden_size)
+    tokens = jnp.arange(len(table)).reshape(batch, 3 * length)
+    valid = jnp.repeat(clock >= 0, 3, axis=1)
+    positions = (3 * jnp.maximum(clock, 0)[..., None] + jnp.arange(3)).reshape(batch, -1)
+    visible_until = jnp.where(valid, 3 * length, 0)
+    own = params["decoder"] | {"embed": table}
+    hidden = decoder.hidden(config, own, tokens, positions, visible_until)
+    return jnp.tanh(mlp.apply(params["head"], hidden[:, 1::3]))

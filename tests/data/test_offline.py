@@ -1,0 +1,182 @@
+"""Offline data: readers against files laid out as their authors' are, statistics by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.offline import corrupt, readers, statistics, transitions
+from data.offline.transitions import Transitions
+
+
+def rows(lengths, seed=0, terminal=True):
+    """Trajectories of these lengths, whose observations count the steps."""
+    rng = np.random.default_rng(seed)
+    count = sum(lengths)
+    ends = np.zeros(count)
+    ends[np.cumsum(lengths) - 1] = 1.0
+    here = np.arange(count, dtype=np.float32)[:, None].repeat(2, axis=1)
+    actions = rng.uniform(-1, 1, (count, 2))
+    rewards = rng.normal(size=count)
+    return transitions.check(Transitions(here, actions, rewards, here + 1, ends * terminal, ends))
+
+
+def test_returns_to_go_by_hand():
+    data = rows([2, 3])._replace(rewards=np.array([1.0, 2.0, 3.0, 4.0, 5.0], np.float32))
+    np.testing.assert_allclose(transitions.returns(data), [3, 12])
+    expected = [1 + 0.5 * 2, 2, 3 + 0.5 * (4 + 0.5 * 5), 4 + 0.5 * 5, 5]
+    np.testing.assert_allclose(transitions.returns_to_go(data, 0.5), expected)
+    np.testing.assert_array_equal(transitions.next_actions(data), data.actions[[1, 1, 3, 4, 4]])
+
+
+@settings(max_examples=25, deadline=None)
+@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=8), share=st.floats(0.05, 1.0))
+def test_the_best_are_whole_trajectories_none_of_which_is_below_one_left_out(lengths, share):
+    data = rows(lengths)
+    kept = transitions.best(data, share)
+    assert len(kept.rewards) >= share * len(data.rewards) - 1e-6
+    all_returns, kept_returns = transitions.returns(data), transitions.returns(kept)
+    left = sorted(all_returns)[: len(all_returns) - len(kept_returns)]
+    assert not left or max(left) <= kept_returns.min() + 1e-6
+    starts = {int(data.observations[e.start, 0]) for e in transitions.episodes(data)}
+    assert {int(kept.observations[e.start, 0]) for e in transitions.episodes(kept)} <= starts
+
+
+def test_a_mix_has_the_shares_asked_for():
+    bad, good = rows([5] * 40, 1), rows([5] * 40, 2)
+    good = good._replace(rewards=good.rewards + 100.0)
+    mixed = transitions.mix([bad, good], (0.8, 0.2), 100, seed=0)
+    assert np.mean(mixed.rewards > 50) == pytest.approx(0.2, abs=0.05)
+    with pytest.raises(ValueError, match="source 1 has 200 steps"):
+        transitions.mix([bad, good], (0.0, 1.0), 300, seed=0)
+
+
+def test_what_cannot_be_data_is_refused():
+    data = rows([3])
+    with pytest.raises(ValueError, match="actions reach 2"):
+        transitions.check(data._replace(actions=np.full((3, 2), 2.0)))
+    with pytest.raises(ValueError, match="observations has 2 steps"):
+        transitions.check(data._replace(observations=data.observations[:2]))
+    with pytest.raises(ValueError, match="rewards holds values"):
+        transitions.check(data._replace(rewards=np.array([0, np.nan, 0])))
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_d4rl_columns(stored):
+    """Two trajectories, one ended and one cut off; a time-out is no terminal."""
+    columns = {
+        "observations": np.arange(6.0)[:, None],
+        "actions": np.zeros((6, 1)),
+        "rewards": np.arange(6.0),
+        "terminals": np.array([0, 0, 1, 0, 0, 0], bool),
+        "timeouts": np.array([0, 0, 0, 0, 0, 1], bool),
+    }
+    if stored:
+        columns["next_observations"] = columns["observations"] + 1
+    data = readers.from_columns(columns)
+    kept = 6 if stored else 5  # what followed the cut is not in the file
+    np.testing.assert_array_equal(data.rewards, np.arange(kept))
+    np.testing.assert_array_equal(data.terminals, [0, 0, 1, 0, 0, 0][:kept])
+    assert [e.stop for e in transitions.episodes(data)] == [3, kept]
+    follows = data.next_observations[:, 0]
+    np.testing.assert_array_equal(follows[[0, 1, 3]], [1, 2, 4])
+    with pytest.raises(ValueError, match="rewards"):
+        readers.from_columns({k: v for k, v in columns.items() if k != "rewards"})
+
+
+def test_d4rl_file(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "set.hdf5", "w") as file:
+        file["observations"], file["actions"] = np.zeros((4, 3)), np.zeros((4, 2))
+        file["rewards"], file["terminals"] = np.ones(4), np.array([0, 1, 0, 1], bool)
+        file["infos/qpos"] = np.zeros((4, 9))
+    data = readers.read(str(tmp_path / "set.hdf5"))
+    assert len(data.rewards) == 4 and len(transitions.episodes(data)) == 2
+
+
+def test_ogbench_file(tmp_path):
+    """Its `terminals` mark the last state of a trajectory, which has no action of its own."""
+    np.savez(
+        tmp_path / "set.npz",
+        observations=np.arange(6.0)[:, None],
+        actions=np.zeros((6, 1)),
+        terminals=np.array([0, 0, 1, 0, 0, 1]),
+    )
+    data = readers.read(str(tmp_path / "set.npz"))
+    np.testing.assert_array_equal(data.observations[:, 0], [0, 1, 3, 4])
+    np.testing.assert_array_equal(data.next_observations[:, 0], [1, 2, 4, 5])
+    np.testing.assert_array_equal(data.ends, [0, 1, 0, 1])
+    assert not data.terminals.any()
+
+
+def test_minari_and_rlds_episodes():
+    episode = SimpleNamespace(
+        observations={"b": np.arange(4.0)[:, None], "a": np.zeros((4, 2))},
+        actions=np.zeros((3, 1)),
+        rewards=np.ones(3),
+        terminations=np.array([False, False, True]),
+    )
+    data = readers.minari_episode(episode)
+    np.testing.assert_array_equal(data.observations, [[0, 0, 0], [0, 0, 1], [0, 0, 2]])
+    np.testing.assert_array_equal(data.next_observations[:, 2], [1, 2, 3])
+    assert data.terminals.tolist() == [0, 0, 1] == data.ends.tolist()
+    steps = [
+        {"observation": np.full(2, i), "action": np.zeros(1), "reward": i, "is_terminal": i == 3}
+        for i in range(4)
+    ]
+    rlds = readers.rlds_episode(steps)
+    np.testing.assert_array_equal(rlds.rewards, [0, 1, 2])
+    np.testing.assert_array_equal(rlds.next_observations[:, 0], [1, 2, 3])
+    assert rlds.terminals.tolist() == [0, 0, 1]
+
+
+def test_what_is_no_data_set_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="minari:NAME"):
+        readers.read("hopper-medium")
+    with pytest.raises(FileNotFoundError, match="download"):
+        readers.read(str(tmp_path / "none.npz"))
+
+
+def test_scores_by_hand():
+    bounds = statistics.Bounds(-10.0, 90.0)
+    assert statistics.normalised_score(40.0, bounds) == 50.0
+    hopper = statistics.D4RL["hopper"]
+    assert statistics.normalised_score(3234.3, hopper) == pytest.approx(100.0)
+    data = rows([1, 1])._replace(rewards=np.array([0.0, 80.0], np.float32))
+    assert statistics.trajectory_quality(data, bounds) == pytest.approx(0.5)
+    assert statistics.headroom(data) == pytest.approx((40.0**2) / 2)
+    with pytest.raises(ValueError, match="above the random policy"):
+        statistics.normalised_score(0.0, statistics.Bounds(1.0, 1.0))
+
+
+def test_coverage_counts_distinct_pairs():
+    data = rows([40])
+    half = transitions.take(data, slice(0, 20))
+    assert statistics.coverage(data, data) == 1.0
+    assert statistics.coverage(half, data, bins=40) == pytest.approx(0.5, abs=0.1)
+    twice = transitions.concatenate([half, half])
+    assert statistics.coverage(twice, data) == statistics.coverage(half, data)
+
+
+@pytest.mark.parametrize("element", corrupt.ELEMENTS)
+def test_corruption_hits_one_element_of_the_part_asked_for(element):
+    data = rows([50, 50])
+    hit = corrupt.corrupt(data, element, rate=0.3, scale=1.0, seed=1)
+    changed = np.any((getattr(hit, element) != getattr(data, element)).reshape(100, -1), axis=1)
+    assert changed.sum() == pytest.approx(30, abs=3)
+    for other in set(corrupt.ELEMENTS) - {element}:
+        np.testing.assert_array_equal(getattr(hit, other), getattr(data, other))
+    assert np.abs(hit.actions).max() <= 1.0
+    gradient = np.ones_like(getattr(data, element))
+    worse = corrupt.attack(data, element, gradient, rate=0.3, scale=0.5, seed=1)
+    step = (getattr(worse, element) - getattr(data, element)).reshape(100, -1)
+    if element in ("observations", "next_observations"):
+        np.testing.assert_allclose(
+            step.min(axis=0), -0.5 * data.observations.std(axis=0), rtol=1e-4
+        )
+    with pytest.raises(ValueError, match="element='speed'"):
+        corrupt.corrupt(data, "speed")

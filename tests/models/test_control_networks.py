@@ -1,0 +1,108 @@
+"""Networks of control against NumPy, densities by integration, and the transformer's causality."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from models.control import critics, mlp, policies, sequence
+
+KEY = jax.random.PRNGKey(0)
+
+
+def test_a_perceptron_is_what_numpy_computes():
+    params = mlp.init(KEY, (3, 5, 2), norm=True)
+    x = np.random.default_rng(0).normal(size=(4, 3))
+    first, last = (jax.tree.map(np.asarray, layer) for layer in params)
+    h = x @ first["weight"]
+    h = np.maximum((h - h.mean(-1, keepdims=True)) / np.sqrt(h.var(-1, keepdims=True) + 1e-6), 0)
+    np.testing.assert_allclose(mlp.apply(params, x), h @ last["weight"], rtol=1e-4, atol=1e-5)
+
+
+def test_initial_weights_have_the_variance_they_say():
+    first, _, last = mlp.init(KEY, (64, 256, 256, 64), last=0.01)
+    assert float(first["weight"].std()) == pytest.approx((2 / 64) ** 0.5, rel=0.05)
+    assert float(last["weight"].std()) == pytest.approx(0.01 / 256**0.5, rel=0.05)
+
+
+def test_an_ensemble_is_its_members():
+    params = jax.jit(lambda k: critics.init(k, 5, (8,), members=3, norm=True))(KEY)
+    s, a = jax.random.normal(KEY, (7, 4)), jax.random.normal(KEY, (7, 1))
+    together = critics.values(params, s, a)
+    for i in range(3):
+        one = jax.tree.map(lambda x, i=i: x[i], params)
+        alone = mlp.apply(one, jnp.concatenate([s, a], -1))[:, 0]
+        np.testing.assert_allclose(together[i], alone, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(together[0], together[1])
+
+
+def test_dropout_keeps_the_mean_and_differs_between_members():
+    one = mlp.init(KEY, (3, 512, 1))
+    params = jax.tree.map(lambda x: jnp.stack([x, x]), one)
+    x = jnp.ones((1, 3))
+    drop = lambda k: critics.values(params, x, key=k, dropout=0.3)  # noqa: E731
+    drawn = jax.jit(jax.vmap(drop))(jax.random.split(KEY, 400))
+    assert np.any(drawn[:, 0] != drawn[:, 1])
+    expected = critics.values(params, x)
+    np.testing.assert_allclose(drawn.mean(axis=0), expected, atol=4 * float(drawn.std()) / 20)
+
+
+def test_polyak_by_hand():
+    out = critics.polyak({"w": jnp.array([0.0])}, {"w": jnp.array([10.0])}, 0.1)
+    np.testing.assert_allclose(out["w"], [1.0])
+
+
+def test_densities():
+    mean, std = jnp.array([0.3, -0.2]), jnp.array([0.5, 1.5])
+    at = np.array([0.1, 0.4])
+    expected = stats.norm.logpdf(at, mean, std).sum()
+    assert float(policies.gaussian_log_prob(mean, std, at)) == pytest.approx(expected, rel=1e-5)
+    entropy = stats.norm.entropy(mean, std).sum()
+    assert float(policies.gaussian_entropy(std)) == pytest.approx(entropy, rel=1e-5)
+    grid = jnp.linspace(-0.9999, 0.9999, 20001)[:, None]
+    density = jnp.exp(policies.squashed_log_prob(mean[:1], std[:1], grid))
+    assert float(jnp.trapezoid(density, grid[:, 0])) == pytest.approx(1.0, abs=2e-3)
+    action, logp = policies.squashed_sample(KEY, mean, std)
+    np.testing.assert_allclose(policies.squashed_log_prob(mean, std, action), logp, rtol=1e-3)
+    extreme = policies.squashed_sample(KEY, jnp.full(2, 50.0), std)[1]
+    assert np.isfinite(extreme)
+    logits = np.array([0.1, -1.0, 2.0])
+    p = np.exp(logits) / np.exp(logits).sum()
+    chosen, entropy = policies.categorical(jnp.asarray(logits), jnp.asarray(2))
+    assert float(chosen) == pytest.approx(np.log(p[2]), rel=1e-5)
+    assert float(entropy) == pytest.approx(-(p * np.log(p)).sum(), rel=1e-5)
+
+
+def test_a_flow_follows_its_field_and_diffusion_stays_in_the_box():
+    constant = jax.tree.map(jnp.zeros_like, policies.field_init(KEY, 2, (8,), 2))
+    constant[-1]["bias"] = jnp.array([0.2, -0.1])
+    noise = jnp.array([[0.1, 0.1], [-0.5, 0.3]])
+    out = policies.flow(constant, jnp.zeros((2, 2)), noise, steps=7)
+    np.testing.assert_allclose(out, noise + jnp.array([0.2, -0.1]), atol=1e-6)
+    betas = policies.diffusion_schedule(10)
+    assert np.all(np.diff(betas) > 0) and float(jnp.prod(1 - betas)) < 0.01
+    drawn = policies.diffusion(KEY, constant, jnp.zeros((5, 2)), 2, steps=10)
+    assert drawn.shape == (5, 2) and np.abs(drawn).max() <= 1.0
+
+
+def test_the_transformer_sees_the_past_alone():
+    form = sequence.shape(16, 2, 2)
+    params = sequence.init(form, KEY, 3, 2)
+    params["head"] = mlp.init(KEY, (16, 2))
+    rng = np.random.default_rng(0)
+    given = [rng.normal(size=(2, 5, *n)).astype(np.float32) for n in ((), (3,), (2,))]
+    clock = np.tile(np.arange(5) - 1, (2, 1))  # the first moment is none
+    predict = jax.jit(lambda *xs: sequence.actions(form, params, *xs, clock))
+    before = predict(*given)
+
+    def changed(part, at):
+        other = [x.copy() for x in given]
+        other[part][:, at] += 1.0
+        return np.abs(predict(*other) - before).max(axis=(0, 2)) > 1e-6
+
+    for part, moments in ((0, [3, 4]), (1, [3, 4]), (2, [4])):  # an action is seen one moment later
+        np.testing.assert_array_equal(np.flatnonzero(changed(part, 3)[1:]) + 1, moments)
+    assert not changed(1, 0)[1:].any()
