@@ -119,11 +119,14 @@ def pack(
             "raise it, or set it to 0"
         )
     rows = _fill(_trees(tokens, mask, length, row_length), row_length)
-    per_micro = min(count, max(1, config.micro_batch_tokens // row_length))
+    most = max(1, config.micro_batch_tokens // row_length)
+    even = -(-len(rows) // max(1, -(-len(rows) // most)))  # micro-batches of equal size
+    per_micro = min(_few(even), most)
     per_micro += -per_micro % row_multiple
-    used = -(-len(rows) // per_micro)
-    # Every sequence alone in a row is the worst case, so this bound never changes with the data.
-    micro = max(1, -(-count // per_micro))
+    used = max(1, -(-len(rows) // per_micro))
+    # One micro-batch needs no sum of gradients and is a program of its own. Else room for every
+    # sequence alone in a row: a bound that does not change with the data.
+    micro = 1 if used == 1 else -(-count // per_micro)
     shape = (micro * per_micro, row_length)
     packed = {k: np.zeros(shape, np.int32) for k in ("tokens", "positions", "visible_until")}
     actions: list[tuple[int, int, int, int]] = []  # row, predictor, sequence, time
@@ -169,15 +172,22 @@ def pack(
             micro_batches=np.int32(used),
         ),
         {
-            "padding_share": 1 - real / max(1, used * per_micro * row_length),
+            "padding_share": 1 - real / (used * per_micro * row_length),
             "shared_share": 1 - real / max(1, unshared),
         },
     )
 
 
+def _few(rows: int) -> int:
+    """The least of 1, 2, 3, 4, 6, 8, 12, 16, ... that holds `rows`: few shapes, little padding."""
+    whole = round_up(rows, 1)
+    return whole // 4 * 3 if 0 < rows <= whole // 4 * 3 else whole
+
+
 def _action_bucket(most: int, row_length: int) -> int:
     # Each branch's last action needs no input token, so a row may hold more actions than tokens.
-    return round_up(most, max(1, row_length // 8))
+    step = max(1, row_length // 8)
+    return max(1, -(-most // step)) * step
 
 
 def reward_parts(parts: Sequence[Mapping[str, float] | None]) -> np.ndarray | None:

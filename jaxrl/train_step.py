@@ -121,6 +121,8 @@ def all_logprobs(
         return total[0] + logp, total[1] + entropy
 
     zero = jnp.zeros(packed.gather.shape, jnp.float32)
+    if packed.tokens.shape[0] == 1:
+        return body(jnp.int32(0), (zero, zero))
     return jax.lax.fori_loop(0, packed.micro_batches, body, (zero, zero))
 
 
@@ -195,9 +197,12 @@ def make_update(
             }
             return jax.tree.map(jnp.add, grads, more), metrics
 
-        shapes = jax.eval_shape(gradient, trained, jnp.int32(0))
-        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        grads, metrics = jax.lax.fori_loop(0, packed.micro_batches, accumulate, zeros)
+        if packed.tokens.shape[0] == 1:  # a sum from zero would pass over all gradients twice more
+            grads, metrics = gradient(trained, jnp.int32(0))
+        else:
+            shapes = jax.eval_shape(gradient, trained, jnp.int32(0))
+            zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+            grads, metrics = jax.lax.fori_loop(0, packed.micro_batches, accumulate, zeros)
         metrics = measured if coupled else metrics
 
         norm = optax.global_norm(grads)

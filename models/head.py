@@ -48,8 +48,9 @@ def token_logprobs(
 ) -> tuple[jax.Array, jax.Array]:
     """Log-probability of each target and entropy of its distribution.
 
-    About `chunk` tokens have logits at a time, in the forward pass and in the backward pass. Rows
-    stay whole: chunks are cut from their last axis, so that devices may hold a row each.
+    About `chunk` tokens have logits at a time, in the forward pass and in the backward pass, which
+    computes them again where there is more than one chunk. Chunks are equal, and cut from the last
+    axis, so that devices may hold a row each.
 
     Args:
       hidden: [..., N, D], the state that predicts each target.
@@ -64,26 +65,30 @@ def token_logprobs(
     """
     n = targets.shape[-1]
     rows = targets.ndim - 1
-    width = min(n, max(1, chunk // math.prod(targets.shape[:-1])))
-    pad = [(0, 0)] * rows + [(0, -n % width)]
+    pieces = max(1, round(targets.size / chunk))
 
-    @jax.checkpoint
-    def step(carry: None, xs: tuple[jax.Array, jax.Array]) -> tuple[None, jax.Array]:
-        h, target = xs
+    def step(h: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
         scores = process(logits(h, unembedding, softcap=softcap))
         normalizer = jax.nn.logsumexp(scores, axis=-1)
         chosen = jnp.take_along_axis(scores, target[..., None], axis=-1)[..., 0]
         probs = jnp.exp(scores - normalizer[..., None])
         # where: a truncated logit is -inf, and 0 * -inf would be nan
         entropy = normalizer - jnp.sum(jnp.where(probs > 0, probs * scores, 0.0), axis=-1)
-        return carry, jnp.stack([chosen - normalizer, entropy])
+        return chosen - normalizer, entropy
+
+    if pieces == 1:  # the backward pass would hold these logits anyway
+        return step(hidden, targets)
+    width = -(-n // min(n, pieces))
+    pad = [(0, 0)] * rows + [(0, -n % width)]
 
     def chunks(x: jax.Array) -> jax.Array:
         return jnp.moveaxis(x.reshape(*x.shape[:rows], -1, width, *x.shape[rows + 1 :]), rows, 0)
 
     _, out = jax.lax.scan(
-        step, None, (chunks(jnp.pad(hidden, [*pad, (0, 0)])), chunks(jnp.pad(targets, pad)))
+        lambda carry, xs: (carry, jax.checkpoint(step)(*xs)),
+        None,
+        (chunks(jnp.pad(hidden, [*pad, (0, 0)])), chunks(jnp.pad(targets, pad))),
     )
-    # [chunks, 2, ..., width]
-    logp, entropy = jnp.moveaxis(out, 0, -2).reshape(2, *targets.shape[:-1], -1)[..., :n]
+    # [chunks, ..., width] each
+    logp, entropy = (jnp.moveaxis(x, 0, -2).reshape(*targets.shape[:-1], -1)[..., :n] for x in out)
     return logp, entropy

@@ -6,6 +6,7 @@ layers and experts, so they are scanned, unstacked and sharded like it.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Literal
 
@@ -13,11 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.ad_checkpoint import checkpoint_name
 
 Kind = Literal["int8", "nf4"]
 
 _NEGATIVE = (-1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004)
 _POSITIVE = (0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0)
+PROJECTION = "projection"
+"""Names what projections put out, for `remat`."""
 NF4 = np.array((*_NEGATIVE, 0.0, *_POSITIVE), np.float32)
 """The levels of 4-bit NormalFloat (Dettmers et al. 2023): quantiles of a normal, in [-1, 1]."""
 
@@ -80,7 +84,7 @@ def project(x: jax.Array, weight: Weight, *, inputs: int = 1) -> jax.Array:
     if isinstance(weight, Transposed):
         return project_transposed(x, weight.values.astype(x.dtype), inputs=inputs)
     if not isinstance(weight, Adapted):
-        return jnp.tensordot(x, dense(weight, x.dtype), axes=inputs)
+        return checkpoint_name(_matmul(inputs, x, dense(weight, x.dtype)), PROJECTION)
     low = project(_drop(x, weight), weight.a, inputs=inputs)
     y = project(x, weight.base, inputs=inputs) + project(low, weight.b) * weight.scale
     if weight.magnitude is None:
@@ -110,6 +114,32 @@ def project_transposed(
     right = jax.lax.optimization_barrier(x.reshape(-1, size).T)
     y = jnp.matmul(matrix.reshape(-1, size), right, preferred_element_type=dtype)
     return jax.lax.optimization_barrier(y).T.reshape(*tokens, *outputs)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _matmul(inputs: int, x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.tensordot(x, w, axes=inputs)
+
+
+def _matmul_forward(
+    inputs: int, x: jax.Array, w: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _matmul(inputs, x, w), (x, w)
+
+
+def _matmul_backward(
+    inputs: int, saved: tuple[jax.Array, jax.Array], dy: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    # The derived rule puts dy first in dw: XLA on CPU then copies dy, mostly the wider of the two,
+    # into another order, computes what made it once more for each element, and transposes dw.
+    x, w = saved
+    rows = tuple(range(x.ndim - inputs))
+    outputs = tuple(range(len(rows), dy.ndim)), tuple(range(inputs, w.ndim))
+    dx = jax.lax.dot_general(dy, w, (outputs, ((), ())))
+    return dx, jax.lax.dot_general(x, dy, ((rows, rows), ((), ())))
+
+
+_matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
 def project_ragged(x: jax.Array, weight: Weight, sizes: jax.Array) -> jax.Array:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import jax
 
+from models.linear import PROJECTION
+
 Remat = Literal["none", "full", "dots", "offload"]
 """Names of policies; see `wrap`."""
 
@@ -30,8 +32,13 @@ def wrap(layer: Callable[..., Any], policy: Remat) -> Callable[..., Any]:
         case "full":
             return jax.checkpoint(layer)
         case "dots":
-            return jax.checkpoint(layer, policy=policies.dots_with_no_batch_dims_saveable)
+            return jax.checkpoint(layer, policy=policies.save_only_these_names(PROJECTION))
         case "offload":
-            offload = policies.offload_dot_with_no_batch_dims("device", "pinned_host")
+            offload = policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=[],
+                names_which_can_be_offloaded=[PROJECTION],
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
             return jax.checkpoint(layer, policy=offload)
     raise ValueError(f"remat={policy!r}: choose none, dots, offload or full")

@@ -196,7 +196,7 @@ def own_beginnings(attempt, tokens, entropies, count):
     if attempt != 1:
         return []
     assert all(len(t) == len(e) > 0 for t, e in zip(tokens[0], entropies[0], strict=True))
-    return [Hint(p, 1, begin=tuple(tokens[p][0][:2])) for p in range(count)]
+    return [Hint(p, 1, begin=tuple(tokens[p][0][:2]) if p else ()) for p in range(count)]
 
 
 def test_a_response_may_begin_as_another_did(params):
@@ -206,10 +206,12 @@ def test_a_response_may_begin_as_another_did(params):
     got, _ = arms.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
     begun = got.tokens[:, :, TASK.train.prompt.shape[1] :][:, :, :2]
     long = (begun[:, ::2, 0] > tasks.EOS) & (begun[:, ::2, 1] > tasks.PAD)
+    long[:, 0] = False
     assert long.any()
     np.testing.assert_array_equal(begun[:, ::2][long], begun[:, 1::2][long])
     chosen = got.action_mask[:, 1::2, TASK.train.prompt.shape[1] :][:, :, :2]
     assert not chosen[long].any()
+    assert chosen[:, 0, 0].all()  # no beginning, and no other help either
 
 
 def prefix_only(attempt, count):

@@ -23,16 +23,15 @@ TODAY = [EFFECTS[(DAY * 2 + i) % len(EFFECTS)] for i in range(2)]
 def _compile_little(tmp_path_factory):
     """What is compiled here runs for a few steps: each program once, and not optimised."""
     changed = {
-        "jax_disable_most_optimizations": True,
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": 0,
     }
     before = {name: getattr(jax.config, name) for name in changed}
-    for name, value in changed.items():
+    for name, value in (changed | {"jax_disable_most_optimizations": True}).items():
         jax.config.update(name, value)
     yield
-    for name, value in before.items():
+    for name, value in (before | {"jax_disable_most_optimizations": False}).items():
         jax.config.update(name, value)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import decoder, head, remat, reward, value
+from models import decoder, head, linear, remat, reward, value
 from models.config import DecoderConfig
 from models.value import ValueConfig
 from tests.models import tiny
@@ -149,3 +149,18 @@ def test_bf16_compute_over_fp32_weights():
     ):
         assert a.dtype == jnp.float32
         assert jnp.linalg.norm(a - b) < 0.05 * jnp.linalg.norm(b) + 1e-3
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (1, 2), (2, 1)])
+def test_gradients_of_projections(inputs, outputs):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 5, 4, 2)[: 2 + inputs])
+    w = rng.normal(size=(*(4, 2)[:inputs], *(6, 7)[:outputs]))
+    dy = rng.normal(size=(3, 5, *(6, 7)[:outputs]))
+    y, pull = jax.vjp(lambda x, w: linear.project(x, w, inputs=inputs), jnp.array(x), jnp.array(w))
+    dx, dw = pull(jnp.array(dy, jnp.float32))
+    flat_x, flat_dy = x.reshape(15, -1), dy.reshape(15, -1)
+    flat_w = w.reshape(flat_x.shape[1], flat_dy.shape[1])
+    np.testing.assert_allclose(y.reshape(15, -1), flat_x @ flat_w, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(dx.reshape(15, -1), flat_dy @ flat_w.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(dw.reshape(flat_w.shape), flat_x.T @ flat_dy, rtol=1e-5, atol=1e-5)

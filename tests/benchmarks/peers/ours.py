@@ -1,0 +1,95 @@
+"""The loop of jaxrl on a benchmark's workload: `python -m tests.benchmarks.peers.ours JOB`."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from data.types import Problem, Score, Task
+from jaxrl import loop, rollout, sampler
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.packing import PackingConfig
+from jaxrl.sampler import SamplerConfig
+from jaxrl.types import Completion, Request
+from jaxrl.workshop import Watch
+from tests.benchmarks.peers import clock
+
+JOB = clock.read_job()
+LENGTHS = JOB["lengths"]
+
+
+def task() -> Task:
+    """The workload's prompts in their order."""
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        return Problem(str(index), JOB["prompts"][index % len(JOB["prompts"])], None)
+
+    def reward(problem: Problem, text: str) -> Score:
+        return Score(len(text) % 7 / 7)
+
+    return Task("benchmark", problem, reward)
+
+
+def scheduled(
+    model: Any, params: Any, requests: Sequence[Request], **options: Any
+) -> Iterator[Completion]:
+    """`sampler.generate`, each row as long as the schedule says."""
+    cut = [
+        dataclasses.replace(r, max_new_tokens=LENGTHS[i % len(LENGTHS)])
+        for i, r in enumerate(requests)
+    ]
+    return sampler.generate(model, params, cut, **options | {"stop_ids": ()})
+
+
+def config() -> Config:
+    """What a user would set for this workload."""
+    group, longest = JOB["group_size"], max(LENGTHS)
+    return Config(
+        seed=0,
+        steps=JOB["steps"],
+        run_dir=JOB["run_dir"],
+        model=JOB["model"],
+        task="tests.benchmarks.peers.ours:task",
+        rollout=RolloutConfig(
+            prompts=len(LENGTHS) // group,
+            group_size=group,
+            max_prompt_tokens=JOB["max_prompt"],
+            max_new_tokens=longest,
+        ),
+        sampler=SamplerConfig(slots=len(LENGTHS), bucket=16, chunk=32),
+        packing=PackingConfig(row_length=JOB["row_length"], micro_batch_tokens=2048),
+        score_workers=0,
+        **JOB["options"],
+    )
+
+
+def main() -> None:
+    """Train, and write down what each step took."""
+    steps: list[dict[str, float]] = []
+    first: list[float] = []
+
+    def step(number: int, metrics: dict[str, float]) -> None:
+        first.append(time.time() - JOB["started"])
+        phases = {k.removeprefix("time/"): v for k, v in metrics.items() if k.startswith("time/")}
+        extra = ("padding_share", "shared_share", "logp_gap_max", "compilations")
+        steps.append(phases | {k: metrics[k] for k in extra})
+        clock.report(JOB, steps, first_step=first[0], matmul=rate, version=f"jax {jax.__version__}")
+
+    rollout.sampler = types.SimpleNamespace(generate=scheduled)
+    loop.evaluate = types.SimpleNamespace(  # no evaluation: the peers make none
+        evaluate=lambda *_: ({"pass@1": 0.0}, None), save=lambda *_: None
+    )
+    square = jnp.ones((2048, 2048))
+    multiply = jax.jit(lambda a: a @ a)
+    rate = clock.best_rate(lambda: multiply(square).block_until_ready(), 2 * 2048**3)
+    loop.train(config(), Watch(step=step))
+
+
+if __name__ == "__main__":
+    main()
