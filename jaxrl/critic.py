@@ -65,7 +65,6 @@ def make_values(config: CriticConfig, model: DecoderConfig) -> Callable[..., jax
     return values
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def estimate(
     config: CriticConfig, batch: Trajectory, values: jax.Array, ref_logp: jax.Array | None
 ) -> Trajectory:
@@ -77,15 +76,27 @@ def estimate(
       values: [N, T], from `make_values`.
       ref_logp: [N, T], for a penalty on the reward; None where there is none.
     """
+    given = {"discount": config.discount, "mixing": config.mixing, "kl_coef": config.kl_coef}
+    made, target = _estimate(batch, values, ref_logp, whiten=config.whiten, **given)
+    return batch.replace(advantages=made, returns=target, values=values)
+
+
+@functools.partial(jax.jit, static_argnames="whiten")
+def _estimate(
+    batch: Trajectory,
+    values: jax.Array,
+    ref_logp: jax.Array | None,
+    *,
+    discount: float,
+    mixing: float,
+    kl_coef: float,
+    whiten: bool,
+) -> tuple[jax.Array, jax.Array]:
     mask = batch.action_mask & batch.valid[:, None]
     kl = None if ref_logp is None else batch.behavior_logp - ref_logp
-    rewards = returns.token_rewards(batch.rewards, mask=mask, kl=kl, beta=config.kl_coef)
-    made, target = returns.gae(
-        rewards, values, mask=mask, discount=config.discount, mixing=config.mixing
-    )
-    if config.whiten:
-        made = advantages.whiten(made, mask=mask)
-    return batch.replace(advantages=made, returns=target, values=values)
+    rewards = returns.token_rewards(batch.rewards, mask=mask, kl=kl, beta=kl_coef)
+    made, target = returns.gae(rewards, values, mask=mask, discount=discount, mixing=mixing)
+    return (advantages.whiten(made, mask=mask) if whiten else made), target
 
 
 def beside(

@@ -57,7 +57,7 @@ def batch(valid):
     zeros = np.zeros((n, 2), np.float32)
     return Trajectory(
         tokens=zeros.astype(np.int32),
-        action_mask=zeros > 1,
+        action_mask=zeros == 0,
         behavior_logp=zeros,
         policy_version=zeros.astype(np.int32),
         rewards=zeros[:, 0],
