@@ -47,13 +47,14 @@ def config() -> Config:
 
 def effect() -> Effect:
     """A pupil who dawdles, with the length reward and without."""
-    method = arm(config(), steps=60)
+    method = arm(config(), steps=40)
     plain = dataclasses.replace(method.objective, shaping="")
     return Effect(
-        claim="the length reward shortens answers",
+        claim="the length reward shortens answers sooner",
         task=cipher(((6, 0.8), (2, 0.4)), (((2, 1), 1.0),), dawdle=0.4, slack=6),
         method=method,
         ablation=dataclasses.replace(method, objective=plain),
         statistic="length",
+        over="area",
         better="lower",
     )
