@@ -1,0 +1,41 @@
+"""ADCL + EGSR: an order from easy to hard that follows the policy, and reformulated solutions.
+
+Paper: Zhang et al. 2025, "Learning Like Humans: Advancing LLM Reasoning Capabilities via Adaptive
+Difficulty Curriculum Learning and Expert-Guided Self-Reformulation"
+Idea: what is hard changes as the policy learns, so each part of the data is sorted anew by the
+policy's own pass rates (ADCL). A problem that a group fails is shown with the expert's solution,
+the policy says it in its own words, and if it is right that is a sample of the group (EGSR).
+Formula: order by the latest pass rate; `c ~ pi(. | q, solution)` in place of one failed sample
+Claim: 10% on AIME24 and 16.6% on AIME25 above zero-RL.
+Reading: the pass rate is that of the last visit, not sampled for the purpose; one member is
+replaced (recalled). The ablation draws prompts evenly and samples that member again.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, CurriculumConfig, GuidanceConfig
+from launch.lab import Effect, arm, hard_prompts
+from launch.recipes import quickstart
+
+
+def config() -> Config:
+    """The quickstart in an order of its own, with reformulations for failed groups."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="adcl_egsr",
+        curriculum=CurriculumConfig("data.curriculum:easiest_first"),
+        guidance=GuidanceConfig("data.guidance:explain", shown="{solution}={prompt}"),
+    )
+
+
+def effect() -> Effect:
+    """Both parts against neither, at equal samples."""
+    method = arm(config(), steps=60)
+    unaided = GuidanceConfig("data.guidance:inpaint", {"rows": 1, "low": 0.0, "high": 0.0})
+    return Effect(
+        claim="sorted prompts and reformulated solutions solve what samples fail",
+        task=hard_prompts(copying=0.25),
+        method=method,
+        ablation=dataclasses.replace(method, guidance=unaided, curriculum=CurriculumConfig()),
+        statistic="pass@1/1",
+    )
