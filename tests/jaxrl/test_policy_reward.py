@@ -74,4 +74,4 @@ def test_mean_probability_of_the_reference_answer(world):
         else:
             assert made.scores[n].value == pytest.approx(np.clip(with_it - without, 0, 1), abs=1e-6)
             assert made.scores[n].parts["task"] == scores[n].value
-    assert made.scores[1].value == 0  # no reasoning gives no reward
+    assert made.scores[1].value < 1e-6  # no reasoning gives no reward
