@@ -101,7 +101,7 @@ def start_pair(run_dir, *, devices=4, **changes) -> list[subprocess.Popen]:
 
 def finish(process) -> str:
     """Wait for a run that ends well; what it said."""
-    out, error = process.communicate(timeout=300)
+    out, error = process.communicate(timeout=900)
     assert process.returncode == 0, error[-3000:]
     return out
 
