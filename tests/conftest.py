@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,13 @@ import pytest
 
 _MAPS = 25_000
 """Memory maps of this process; Linux gives it 65,530, and compiled programs hold several each."""
+
+
+def pytest_configure() -> None:
+    """Share compiled programs between the tests, their processes and the next time."""
+    cache = str(Path(tempfile.gettempdir()) / "jaxrl-tests-cache")
+    cache = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
+    jax.config.update("jax_compilation_cache_dir", cache)
 
 
 @pytest.fixture(autouse=True, scope="module")
