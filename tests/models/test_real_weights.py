@@ -13,7 +13,7 @@ import pytest
 from data import tokenizers
 from models import catalog, decoder, head, load
 
-pytestmark = [pytest.mark.slow, pytest.mark.parity]
+pytestmark = [pytest.mark.slow, pytest.mark.parity, pytest.mark.timeout(1800)]
 
 PROMPTS = [
     "The capital of France is",
