@@ -59,44 +59,40 @@ def start(
     run_dir, *, devices=1, module="tests.jaxrl.tiny", variables=None, **changes
 ) -> subprocess.Popen:
     """The run as a process; stages and steps are lines of its standard output."""
-    environment = (variables or {}) | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "JAX_COMPILATION_CACHE_DIR": os.environ.get(
-            "JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "jaxrl-tests-cache")
-        ),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
-    }
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     given = [f"{name}={json.dumps(value)}" for name, value in changes.items()]
     return subprocess.Popen(
         [sys.executable, "-m", module, str(run_dir), *given],
         cwd=ROOT,
-        env=os.environ | environment,
+        env=os.environ | environment() | flags | (variables or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
+def environment() -> dict[str, str]:
+    """For a process that trains: the platform, and where all tests keep compiled programs."""
+    cache = str(Path(tempfile.gettempdir()) / "jaxrl-tests-cache")
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+    }
+
+
 def start_pair(run_dir, *, devices=4, **changes) -> list[subprocess.Popen]:
     """The run as two processes that find each other on this machine."""
+    return [start(run_dir, devices=devices, variables=v, **changes) for v in pair_variables()]
+
+
+def pair_variables() -> list[dict[str, str]]:
+    """What tells each of two processes on this machine where the other is."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    return [
-        start(
-            run_dir,
-            devices=devices,
-            variables={
-                "JAXRL_COORDINATOR": address,
-                "JAXRL_PROCESSES": "2",
-                "JAXRL_PROCESS": str(i),
-            },
-            **changes,
-        )
-        for i in range(2)
-    ]
+    return [dict(zip(distributed.VARIABLES, (address, "2", str(i)), strict=True)) for i in range(2)]
 
 
 def finish(process) -> str:
@@ -186,9 +182,13 @@ def arrays(saved: Path) -> dict[str, bytes]:
 
 
 def main(arguments: list[str]) -> None:
-    distributed.start()
     run_dir, *given = arguments
-    changes = {name: json.loads(value) for name, _, value in (a.partition("=") for a in given)}
+    run(run_dir, **{n: json.loads(value) for n, _, value in (a.partition("=") for a in given)})
+
+
+def run(run_dir, **changes) -> None:
+    """The run, in this process."""
+    distributed.start()
     watch = loop.Watch(
         stage=lambda name, done, total: print(f"{name} {done}", flush=True),
         note=lambda text: print(f"note {text}", flush=True),
