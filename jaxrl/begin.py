@@ -17,6 +17,7 @@ from jaxrl import (
     evaluate,
     guided,
     history,
+    kl_control,
     objective,
     placement,
     policy,
@@ -54,6 +55,7 @@ def check(config: Config) -> tuple[Task, list[Problem], Policy]:
     configs.check(config)
     stages.check(config)
     objective.check(config.objective)
+    kl_control.check(config)
     replay.check(config.replay, config.rollout.prompts, config.updates_per_batch)
     model, tokenizer = policy.describe(config)
     trainable.part(model, config.lora, config.train)

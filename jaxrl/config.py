@@ -217,6 +217,17 @@ class CriticConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class KLControlConfig:
+    """A controller of the weight of the divergence to the reference, in place of a fixed one."""
+
+    rule: str = ""
+    """The next weight by this one and the divergence measured, as module:function, such as
+    losses.policy:proportional_kl_coefficient; empty keeps objective.kl_coef or critic.kl_coef."""
+    args: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Its keyword arguments, such as the target in nats a token."""
+
+
+@dataclasses.dataclass(frozen=True)
 class SamplingConfig:
     """Where sampling happens."""
 
@@ -318,7 +329,8 @@ class Config:
     """`fresh`, the name of a packaged model, a GGUF file, a Hugging Face directory, or a run."""
     fresh: FreshModel = FreshModel()
     fork: str = ""
-    """RUN or RUN@STEP: begin from that run's whole state instead, in a run directory of its own."""
+    """RUN or RUN@STEP: begin from that run's whole state instead, in a run directory of its own;
+    `--from` is the same."""
     task: str = "arithmetic"
     """Name of a task, or reasoning_gym/NAME for a generator of reasoning-gym."""
     task_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
@@ -338,6 +350,7 @@ class Config:
     reference: ReferenceConfig = ReferenceConfig()
     average: AverageConfig = AverageConfig()
     critic: CriticConfig = CriticConfig()
+    kl_control: KLControlConfig = KLControlConfig()
     updates_per_batch: int = 1
     """Optimizer updates on each rollout batch, each over an equal share of its groups."""
     objective: ObjectiveConfig = ObjectiveConfig()

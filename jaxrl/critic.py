@@ -66,7 +66,11 @@ def make_values(config: CriticConfig, model: DecoderConfig) -> Callable[..., jax
 
 
 def estimate(
-    config: CriticConfig, batch: Trajectory, values: jax.Array, ref_logp: jax.Array | None
+    config: CriticConfig,
+    batch: Trajectory,
+    values: jax.Array,
+    ref_logp: jax.Array | None,
+    kl_coef: jax.Array | None = None,
 ) -> Trajectory:
     """The batch with generalised advantages, returns and the values that they were made with.
 
@@ -75,8 +79,10 @@ def estimate(
       batch: N sequences; the reward of one stands on its last action.
       values: [N, T], from `make_values`.
       ref_logp: [N, T], for a penalty on the reward; None where there is none.
+      kl_coef: its weight, where a controller moves it; None: the config's.
     """
-    given = {"discount": config.discount, "mixing": config.mixing, "kl_coef": config.kl_coef}
+    weight = config.kl_coef if kl_coef is None else kl_coef
+    given = {"discount": config.discount, "mixing": config.mixing, "kl_coef": weight}
     made, target = _estimate(batch, values, ref_logp, whiten=config.whiten, **given)
     return batch.replace(advantages=made, returns=target, values=values)
 
@@ -89,7 +95,7 @@ def _estimate(
     *,
     discount: float,
     mixing: float,
-    kl_coef: float,
+    kl_coef: float | jax.Array,
     whiten: bool,
 ) -> tuple[jax.Array, jax.Array]:
     mask = batch.action_mask & batch.valid[:, None]

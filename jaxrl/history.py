@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ import numpy as np
 from data import curriculum
 from data.types import Problem, Task
 from jaxrl import config as configs
-from jaxrl import distributed, functions
+from jaxrl import distributed, functions, storage
 from jaxrl.config import CurriculumConfig
 from jaxrl.metrics import lines
 from jaxrl.rundir import best_effort
@@ -34,10 +33,14 @@ class History(NamedTuple):
 
 
 class Recorder:
-    """Appends to a run's history, and drops what a restored run will do again."""
+    """Appends to a run's history, and drops what a restored run will do again.
+
+    With several processes, the first alone writes.
+    """
 
     def __init__(self, directory: Path, note: Callable[[str], None]) -> None:
         self._path, self._note, self.batches = directory / "history.jsonl", note, 0
+        self._kept = ""  # in a bucket, where all of it is written again and again
 
     def add(self, problems: Iterable[Problem], rewards: np.ndarray) -> None:
         """Enter a batch of P problems and their rewards [P, G]."""
@@ -50,9 +53,15 @@ class Recorder:
             "rewards": [None if np.isnan(m) else round(float(m), 6) for m in means],
         }
         self.batches += 1
-        mode = "a" if row["batch"] else "w"
-        with best_effort("history.jsonl", self._note), self._path.open(mode) as file:
-            file.write(json.dumps(row) + "\n")
+        if not distributed.first():
+            return
+        line, mode = json.dumps(row) + "\n", "a" if row["batch"] else "w"
+        with best_effort("history.jsonl", self._note):
+            if storage.remote(self._path):
+                self._kept += line
+                line, mode = self._kept, "w"
+            with self._path.open(mode) as file:
+                file.write(line)
 
     def back_to(self, batches: int) -> None:
         """Forget all but the first so many batches."""
@@ -61,9 +70,8 @@ class Recorder:
             return
         with best_effort("history.jsonl", self._note):
             kept = [row for row in _rows(self._path) if row["batch"] < batches]
-            fresh = self._path.with_suffix(".tmp")
-            fresh.write_text("".join(json.dumps(row) + "\n" for row in kept))
-            os.replace(fresh, self._path)
+            self._kept = "".join(json.dumps(row) + "\n" for row in kept)
+            storage.write(self._path, self._kept)
 
 
 def read(directory: Path) -> History:
@@ -108,7 +116,7 @@ def best(settings: CurriculumConfig, task: Task) -> tuple[Task, int]:
     Raises:
       ValueError: no such run, one of another task, or too few prompts that have a score.
     """
-    directory = Path(settings.history)
+    directory = storage.locate(settings.history)
     if not (directory / "history.jsonl").exists():
         raise ValueError(
             f"history={settings.history!r}: no history.jsonl there; name the directory of a run "

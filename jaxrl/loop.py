@@ -22,6 +22,7 @@ from jaxrl import (
     evaluate,
     guards,
     history,
+    kl_control,
     objective,
     optimizer,
     placement,
@@ -106,7 +107,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
 
     def complete(state: TrainState) -> TrainState:
         state = critic.begun(config.critic, actor.model, updates, state)
-        return average.begun(config.average, trained, state)
+        return kl_control.begun(config, average.begun(config.average, trained, state))
 
     like = placement.abstract_state(
         actor.model,

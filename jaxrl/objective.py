@@ -233,6 +233,7 @@ def objective(
     entropy: jax.Array,
     ref_logp: jax.Array | None,
     version: jax.Array,
+    kl_coef: jax.Array | None = None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """This micro-batch's share of the loss, and its share of each mean metric.
 
@@ -245,6 +246,7 @@ def objective(
       entropy: [N, T] of the distribution.
       ref_logp: [N, T], or None when the config needs none.
       version: scalar int32, the version of the parameters being trained.
+      kl_coef: scalar, in place of the config's, where a controller moves it.
 
     Returns:
       A scalar whose sum over micro-batches is the loss, and scalars whose sums are token means.
@@ -285,7 +287,7 @@ def objective(
     if config.kl_coef:
         divergence = functions.resolve(config.kl, {}, set(given))
         kl = functions.call(divergence, {}, given)
-        loss += config.kl_coef * reduce(kl)
+        loss += (config.kl_coef if kl_coef is None else kl_coef) * reduce(kl)
         means["kl"] = kl
     if config.entropy_coef:
         loss -= config.entropy_coef * reduce(given["entropy"])

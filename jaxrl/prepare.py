@@ -55,5 +55,5 @@ def prepared(
     if config.critic.use:
         ref_logp = score(anchor(state), packed) if config.critic.kl_coef else None
         values = value(state.critic.params, packed)
-        batch = critic.estimate(config.critic, batch, values, ref_logp)
+        batch = critic.estimate(config.critic, batch, values, ref_logp, state.kl_coef)
     return mesh.fetch(batch)

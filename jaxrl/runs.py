@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrl import storage
+
 Table = dict[str, np.ndarray]
 """Columns of equal length; `pandas.DataFrame` takes it as it is."""
 
@@ -41,7 +43,7 @@ def load_run(directory: str | Path) -> Run:
     Raises:
       FileNotFoundError: `directory` holds no run.
     """
-    directory = Path(directory)
+    directory = storage.locate(directory)
     saved = _saved(directory)
     summary = directory / "summary.json"
     return Run(
@@ -61,7 +63,7 @@ def load_config(directory: str | Path) -> dict[str, Any]:
     Raises:
       FileNotFoundError: `directory` holds no run.
     """
-    return _saved(Path(directory))["config"]
+    return _saved(storage.locate(directory))["config"]
 
 
 def _saved(directory: Path) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """Being told to stop: SIGTERM and Ctrl-C save and exit; a second Ctrl-C exits at once.
 
+A preemption notice is a SIGTERM almost everywhere; SIGUSR1, which schedulers can be asked to send
+some time before they end a job (`--signal=USR1@300` of SLURM), is taken alike.
+
 With several processes, a signal to any of them stops all at the end of the same step.
 
 Exit codes: 75 (`EX_TEMPFAIL`) saved, the same command continues; 76 told to stop, but the state
@@ -20,6 +23,7 @@ import jax
 from jaxrl import distributed
 
 SAVED, UNSAVED, INTERRUPTED = 75, 76, 130
+STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class Stop(SystemExit):
@@ -74,7 +78,7 @@ class Gate:
 
 @contextmanager
 def stoppable(grace_s: float, note: Callable[[str], None]) -> Iterator[Gate]:
-    """Turn SIGTERM and SIGINT into `Stop` for the body; outside the main thread, do nothing.
+    """Turn the signals of `STOPPING` into `Stop` for the body; off the main thread, do nothing.
 
     Args:
       grace_s: seconds from the signal to a forced exit with code 76.
@@ -97,7 +101,7 @@ def stoppable(grace_s: float, note: Callable[[str], None]) -> Iterator[Gate]:
             timer.start()
             gate.ask(name)
 
-    before = {s: signal.signal(s, handle) for s in (signal.SIGTERM, signal.SIGINT)}
+    before = {s: signal.signal(s, handle) for s in STOPPING}
     try:
         yield gate
     finally:

@@ -20,7 +20,16 @@ import optax
 
 from data import curriculum
 from data.scoring import Pool, open_pool
-from jaxrl import average, critic, guards, placement, rollout_log, selection, tasks
+from jaxrl import (
+    average,
+    critic,
+    guards,
+    kl_control,
+    placement,
+    rollout_log,
+    selection,
+    tasks,
+)
 from jaxrl import config as configs
 from jaxrl.config import Config
 from jaxrl.gather import Gather, open_gather
@@ -85,7 +94,7 @@ def open_stage(
     )
     updates = config.steps * config.updates_per_batch
     update = critic.beside(update, config.critic, actor.model, updates, config.remat)
-    update = average.beside(update, config.average, trained)
+    update = average.beside(kl_control.beside(update, config), config.average, trained)
     update = placement.settled(guards.guarded(update, config.guard), like)
     record = rollout_log.recorder(
         shop.directory,

@@ -11,14 +11,13 @@ import os
 import shutil
 from pathlib import Path
 
-from etils import epath
-
 
 def locate(where: str | Path) -> Path:
     """The path that a string names, in this machine's files or in a bucket."""
     if "://" not in str(where):
         return Path(where)
     import fsspec
+    from etils import epath
 
     # Orbax writes past fsspec, whose listings would not know of it.
     fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False

@@ -179,7 +179,8 @@ def make_update(
         def share(
             logp: jax.Array, entropy: jax.Array, mask: jax.Array
         ) -> tuple[jax.Array, dict[str, jax.Array]]:
-            return objective(config, batch, whole, mask, logp, entropy, ref_logp, state.step)
+            told = (ref_logp, state.step, state.kl_coef)
+            return objective(config, batch, whole, mask, logp, entropy, *told)
 
         if coupled:
             computed = whole.mask & (packed.gather >= 0)

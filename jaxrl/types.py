@@ -171,3 +171,5 @@ class TrainState:
     """`critic.Critic`, where the run has one."""
     average: Params | None = None
     """The moving average of the trained part of the parameters, where the run keeps one."""
+    kl_coef: jax.Array | None = None
+    """scalar float32: weight of the divergence to the reference, where a controller moves it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ from rich.table import Table
 
 from data.scoring import open_pool
 from jaxrl import config as configs
-from jaxrl import evaluate, mesh, policy, tasks
+from jaxrl import evaluate, mesh, policy, storage, tasks
 from jaxrl.config import Config
 from launch import flags
 from launch.cli import REFUSALS, refused
@@ -118,7 +117,7 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
 def resolve(name: str, settings: EvaluateConfig) -> Config:
     """The run's config, or the defaults for a model, with what the settings override."""
     if policy.is_run(name):
-        config = configs.load(Path(name) / "config.json")
+        config = configs.load(storage.locate(name) / "config.json")
     elif not settings.task:
         raise ValueError(f"{name!r} is not a run, so say what to evaluate it on: --task NAME")
     else:

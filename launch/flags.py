@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, TypeVar
 
 import tyro
@@ -16,7 +17,7 @@ def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T
     """`default` with the values that `argv` gives; exits with the nearest flag on an unknown one.
 
     A dict field takes any key: `--task-args.terms 3` or `--task-args.terms=3`, its value read as
-    JSON where it is JSON and as text where it is not.
+    JSON where it is JSON and as text where it is not. `--from` is `--fork`.
     """
     default, rest = _take_dict_entries(default, argv)
     return tyro.cli(type(default), default=default, args=rest, prog=prog, description=description)
@@ -31,7 +32,7 @@ def _take_dict_entries(default: T, argv: list[str]) -> tuple[T, list[str]]:
     rest: list[str] = []
     queue = list(argv)
     while queue:
-        token = queue.pop(0)
+        token = re.sub(r"^--from(?==|$)", "--fork", queue.pop(0))  # no field can be called that
         flag, has_value, value = token.removeprefix("--").partition("=")
         path, _, key = flag.replace("-", "_").rpartition(".")
         if token.startswith("--") and isinstance(_at(default, path), dict):

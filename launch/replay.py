@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl import checkpoint, guards, loop, metrics
+from jaxrl import checkpoint, guards, loop, metrics, storage
 from jaxrl import config as configs
 from jaxrl.config import Config
 from launch import flags
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
         return refused(ValueError("name a run directory: jaxrl replay RUN --step N"))
     settings = flags.parse(ReplayConfig(), argv[1:], prog=f"jaxrl replay {argv[0]}")
     try:
-        found = replay(Path(argv[0]), settings.step, print)
+        found = replay(storage.locate(argv[0]), settings.step, print)
     except REFUSALS as error:
         return refused(error)
     for name, value in found.computed.items():

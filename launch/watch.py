@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from jaxrl import runs
+from jaxrl import runs, storage
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24
@@ -39,7 +39,7 @@ _RECENT = 20  # steps that say how fast the run is now
 def main(argv: list[str]) -> int:
     """Show a run until it is finished or the watcher leaves with Ctrl-C."""
     parser = argparse.ArgumentParser(prog="jaxrl watch", description="Follow a run.")
-    parser.add_argument("run", type=Path, metavar="RUN", help="its directory")
+    parser.add_argument("run", type=storage.locate, metavar="RUN", help="its directory")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between looks")
     parser.add_argument("--once", action="store_true", help="show how it stands now, and end")
     flags = parser.parse_args(argv)
@@ -90,6 +90,8 @@ def follow(path: Path) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
         nonlocal seen
         if not path.exists():
             return rows
+        if storage.remote(path):  # written anew at each step
+            return list(runs.rows(path))
         with path.open("rb") as file:
             stat = path.stat()
             which, start = seen

@@ -15,6 +15,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
+from jaxrl import storage
 from launch.report import collect
 
 _SCRIPTS = ("dom.js", "charts.js", "rollouts.js", "page.js")
@@ -23,8 +24,9 @@ _SCRIPTS = ("dom.js", "charts.js", "rollouts.js", "page.js")
 def main(argv: list[str]) -> int:
     """Write the report and say where it is; 2 for a directory that holds no run."""
     parser = argparse.ArgumentParser(prog="jaxrl report", description="Show and compare runs.")
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
-    parser.add_argument("--out", type=Path, help="the file to write; default: RUN/report.html")
+    where = storage.locate
+    parser.add_argument("runs", nargs="+", type=where, metavar="RUN", help="a run directory")
+    parser.add_argument("--out", type=where, help="the file to write; default: RUN/report.html")
     parser.add_argument(
         "--png", action="store_true", help="pictures of the curves as well, in a folder beside it"
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl import runs
+from jaxrl import runs, storage
 from jaxrl.runs import Run, Table
 from launch.report import panels
 
@@ -56,7 +56,7 @@ def gather(directories: Sequence[Path]) -> Json:
 
 def names(loaded: Sequence[Run]) -> list[str]:
     """A short name a run: its directory's, with as many parents as tell it from the others."""
-    paths = [run.directory.absolute().parts for run in loaded]
+    paths = [storage.absolute(run.directory).parts for run in loaded]
     for depth in range(1, max(map(len, paths))):
         short = ["/".join(parts[-depth:]) for parts in paths]
         if len(set(short)) == len(set(paths)):
@@ -241,7 +241,7 @@ def facts(run: Run, series: dict[str, Json]) -> Json:
 def lineage(config: Json) -> list[str]:
     """What the policy went through, from its first weights to this run."""
     model, fork = str(config.get("model", "")), str(config.get("fork", ""))
-    parent = Path(fork.rpartition("@")[0] or fork) if fork else Path(model)
+    parent = storage.locate(fork.rpartition("@")[0] or fork if fork else model)
     if (parent / "config.json").exists():
         path = [*lineage(json.loads((parent / "config.json").read_text())["config"])]
         path.append(f"forked from {fork}" if fork else f"saved in {parent}")

@@ -86,5 +86,6 @@ def _line(axes: Axes, curves: list[Json], label: str, color: str, dash: Any) -> 
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    figure.savefig(path)
+    with path.open("wb") as file:
+        figure.savefig(file, format=path.suffix[1:])
     return path

@@ -95,6 +95,34 @@ def test_a_refused_update_leaves_the_state(gap, valid, applied, named):
     assert guards.trips(ON, metrics) == named
 
 
+BAD = {
+    "non_finite": {"loss": np.nan}, "ratio": {"logp_gap_max": 2.1}, "kl": {"kl": 0.6},
+    "entropy": {"entropy": 0.05}, "zero_signal": {"advantage_abs": 0.0}, "reward_errors": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("action", guards.SEVERITY)
+@pytest.mark.parametrize("guard", BAD)
+def test_every_guard_with_every_action(guard, action):
+    """Only what is off or a warning lets the update through; what follows is what was asked for."""
+    off = dict.fromkeys(BAD, "off")
+    config = dataclasses.replace(ON, **off | {guard: action})
+
+    def update(state, trajectory, packed, ref_logp):
+        fixed = {n: jnp.float32(v) for n, v in (CALM | BAD[guard]).items() if n != "error_rate"}
+        return state.replace(params=state.params + 1, step=state.step + 1), fixed | {
+            "skipped": jnp.float32(0)
+        }
+
+    failed = batch([guard != "reward_errors"] * 4)
+    state = TrainState(jnp.float32(0), {}, jnp.int32(7))
+    new, metrics = guards.guarded(update, config)(state, failed, None, None)
+    assert (float(new.params), int(new.step)) == (action in ("off", "warn"), 8)
+    found = guards.trips(config, {name: float(value) for name, value in metrics.items()})
+    assert found == ([] if action == "off" else [Trip(guard, action)])
+    assert guards.decide(config, found, 0) == action
+
+
 def test_decide():
     """The most severe action counts; one rollback too many is a stop."""
     rollback, skip = Trip("entropy", "rollback"), Trip("kl", "skip")

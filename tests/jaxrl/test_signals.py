@@ -11,7 +11,7 @@ import pytest
 
 from jaxrl import checkpoint
 from jaxrl.heartbeat import Heartbeat
-from jaxrl.signals import INTERRUPTED, SAVED, UNSAVED, Stop, stoppable
+from jaxrl.signals import INTERRUPTED, SAVED, STOPPING, UNSAVED, Stop, stoppable
 from tests.jaxrl import tiny
 
 
@@ -71,9 +71,10 @@ def test_grace_period_ends():
     assert child(BUSY.format(grace=0.1), send=[signal.SIGTERM]) == UNSAVED
 
 
-def test_uncaught_stop_exits_with_its_code():
+@pytest.mark.parametrize("number", STOPPING)
+def test_uncaught_stop_exits_with_its_code(number):
     code = BUSY.format(grace=60).replace(", gate.closed()", "")
-    assert child(code, send=[signal.SIGTERM]) == SAVED
+    assert child(code, send=[number]) == SAVED
 
 
 def test_gate_holds_a_signal_back():

@@ -8,6 +8,7 @@ import pytest
 
 from data.guidance import Hint
 from jaxrl import checkpoint, loop, metrics
+from launch import replay
 from tests.jaxrl import tiny
 
 WAYS = {
@@ -28,6 +29,11 @@ WAYS = {
         "objective.kl_coef": 0.1,
         "reference.every": 2,
         "reference.reset_optimizer": True,
+    },
+    "controlled divergence": {
+        "objective.kl_coef": 0.1,
+        "kl_control.rule": "losses.policy:proportional_kl_coefficient",
+        "kl_control.args": {"target": 0.001},
     },
     "average": {"average.decay": 0.9, "average.reference": True, "objective.kl_coef": 0.1},
     "policy reward": {"policy_reward.use": True, "policy_reward.marker": ""},
@@ -74,6 +80,7 @@ def test_stops_and_goes_on_as_if_it_had_not(way, tmp_path, started):
     assert checkpoint.newest(tmp_path / "stopped", print) == 2
     loop.train(halfway)
     assert tiny.artefacts(tmp_path / "stopped") == tiny.artefacts(tmp_path / "straight")
+    assert replay.replay(tmp_path / "straight", 4).differs == {}
     rows = metrics.read(tmp_path / "straight")
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert all(np.isfinite(row["loss"]) and row["skipped"] == 0 for row in rows)
@@ -90,6 +97,8 @@ def test_stops_and_goes_on_as_if_it_had_not(way, tmp_path, started):
             versions = {(row["step"], v) for row in written for v in row["version"]}
             assert any(v < step - 1 for step, v in versions)  # sampled before this step
             assert rows[0]["staleness_max"] == 0 < max(row["staleness"] for row in rows)
+        case "controlled divergence":
+            assert len({row["kl_coef"] for row in rows}) > 2
         case "critic" | "categorical critic":
             assert rows[-1]["value_loss"] > 0
             assert any(len(set(row["advantage"])) > 1 for row in written)  # differs by token

@@ -125,7 +125,8 @@ def kill_at(process, line: str) -> bool:
 
 
 def artefacts(run_dir: Path) -> dict[str, object]:
-    """What two equal runs share: metrics but for times, sampled tokens, params, optimizer."""
+    """What two equal runs share: metrics but for times, sampled tokens, params, optimizer, and all
+    else that a run goes on from."""
     from jaxrl import checkpoint, metrics
 
     rows = [
@@ -140,7 +141,10 @@ def artefacts(run_dir: Path) -> dict[str, object]:
     saved = checkpoint.path(run_dir, checkpoint.steps(run_dir)[-1])
     host = json.loads((saved / "host.json").read_text())
     del host["seconds"]
-    return {"rows": rows, "texts": texts, "host": host, "arrays": arrays(saved)}
+    history = (run_dir / "history.jsonl").read_text()
+    return {
+        "rows": rows, "texts": texts, "history": history, "host": host, "arrays": arrays(saved)
+    }  # fmt: skip
 
 
 def close(left: Path, right: Path, atol: float) -> bool:
@@ -161,7 +165,8 @@ def close(left: Path, right: Path, atol: float) -> bool:
         return np.allclose(np.frombuffer(a, "f4"), np.frombuffer(b, "f4"), rtol=0, atol=atol)
 
     assert one["arrays"].keys() == two["arrays"].keys()
-    same = sampled(one["texts"]) == sampled(two["texts"]) and one["host"] == two["host"]
+    same = sampled(one["texts"]) == sampled(two["texts"])
+    same &= all(one[name] == two[name] for name in ("host", "history"))
     return same and all(map(equal, one["arrays"]))
 
 
