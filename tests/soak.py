@@ -13,6 +13,7 @@ time; one that is killed leaves nothing else behind.
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -145,11 +147,11 @@ class Run:
             time.sleep(0.002)
 
     def stage(self) -> str:
-        """What was under way when it ended."""
+        """What was under way when it ended, saving aside, which goes on in the background."""
         beat = self.beat()
         if beat is None or (beat[0] in ("sample", "train") and beat[1] == self.first_step):
             return "start"
-        return "save" if self.saving() else beat[0]
+        return beat[0]
 
     def end(self, moment: Moment, chance: random.Random) -> bool:
         """Send the signal to one process and wait for all; whether it has struck."""
@@ -188,7 +190,7 @@ def trial(directory: Path, way: str, layout: str, seed: int, kills: int) -> Coun
       SystemExit: they differ, or one fails by itself.
     """
     chance = random.Random(f"{seed} {way} {layout}")
-    changes = {"seed": seed, "steps": 2 * kills + 8, **WAYS[way]}
+    changes = {"seed": seed, "steps": 2 * kills + 8, "eval.every": 6, **WAYS[way]}
     named = f"{way}, {layout}, seed {seed}"
 
     def begin(name: str, **more: Any) -> Run:
@@ -211,7 +213,9 @@ def trial(directory: Path, way: str, layout: str, seed: int, kills: int) -> Coun
             finish(run)
         elif run.end(moment, chance):
             count[moment.signal.name] += 1
-            count[run.stage()] += moment.signal == signal.SIGKILL
+            if moment.signal == signal.SIGKILL:
+                count[run.stage()] += 1
+                count["save"] += run.saving()
     finish(begin("killed"))
     left, right = (tiny.artefacts(directory / name) for name in ("straight", "killed"))
     if differs := [name for name in left if left[name] != right[name]]:
@@ -233,11 +237,11 @@ def durations(run: Path) -> dict[str, float]:
 
 def table(counts: Mapping[tuple[str, str], Counter[str]]) -> str:
     """What was done to the runs of each way and layout, in Markdown."""
-    head = ["way to train", "devices", "runs", "SIGTERM", "SIGKILL", *STAGES, "runs that differ"]
+    shown = ("runs", "SIGTERM", "SIGKILL", *STAGES)
+    head = ["way to train", "on", *shown[:-1], "and amid a save", "differences"]
     rows = [head, ["---"] * len(head)]
-    for (way, layout), count in counts.items():
-        told = [count[name] for name in ("runs", "SIGTERM", "SIGKILL", *STAGES)]
-        rows.append([way, layout, *map(str, told), "0"])
+    for (way, layout), count in sorted(counts.items()):
+        rows.append([way, layout, *(str(count[name]) for name in shown), "0"])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
@@ -248,21 +252,31 @@ def main() -> None:
     parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--layouts", nargs="*", default=list(LAYOUTS), choices=list(LAYOUTS))
     parser.add_argument("--kills", type=int, default=20, help="SIGKILLs of a run")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     os.environ |= tiny.environment()
     multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.jaxrl.tiny"])
-    end, seed = time.monotonic() + 60 * given.minutes, given.seed
+    end = time.monotonic() + 60 * given.minutes
     counts: dict[tuple[str, str], Counter[str]] = {}
-    while time.monotonic() < end:
-        for way, layout in ((w, x) for w in given.ways for x in given.layouts):
-            if time.monotonic() < end:
-                directory = Path(tempfile.mkdtemp(prefix="soak-"))
-                done = trial(directory, way, layout, seed, given.kills)
-                counts[way, layout] = counts.get((way, layout), Counter()) + done
-                shutil.rmtree(directory)
-                print(table(counts) + "\n", flush=True)
-        seed += 1
+
+    def one(seed: int, layout: str, way: str) -> None:
+        if time.monotonic() < end:
+            directory = Path(tempfile.mkdtemp(prefix="soak-"))
+            done = trial(directory, way, layout, seed, given.kills)
+            counts[way, layout] = counts.get((way, layout), Counter()) + done
+            shutil.rmtree(directory)
+            print(table(counts) + "\n", flush=True)
+
+    for seed in itertools.count(given.seed):
+        with ThreadPoolExecutor(given.jobs) as pool:
+            begun = [pool.submit(one, seed, x, way) for x in given.layouts for way in given.ways]
+            for each in as_completed(begun):
+                if error := each.exception():
+                    pool.shutdown(cancel_futures=True)
+                    raise error
+        if time.monotonic() > end:
+            return
 
 
 if __name__ == "__main__":

@@ -6,13 +6,17 @@ import time
 
 import pytest
 
-from jaxrl import checkpoint, loop, rundir, storage
+from jaxrl import checkpoint, loop, rundir, runs, storage
+from launch import evaluate, replay, report, watch
 from tests.jaxrl import tiny
 
 pytest.importorskip("gcsfs", reason="the extra `gcs` is not installed")
 server = pytest.importorskip("gcp_storage_emulator.server")
 
-SHORT = {"steps": 3, "warm_start.steps": 2, "eval.every": 0, "checkpoint.every": 1}
+SHORT = {
+    "steps": 3, "warm_start.steps": 2, "eval.every": 0, "checkpoint.every": 1,
+    "objective.kl_coef": 0.05, "reference.every": 2,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,7 @@ def bucket():
 
 @pytest.mark.slow
 def test_a_run_in_a_bucket_equals_one_on_disk(bucket, tmp_path):
-    """Begun, broken off, and continued there; then damaged there."""
+    """Begun, broken off, and continued there; torn and damaged there, and done again; forked."""
     where = f"{bucket}/runs/one"
 
     def break_off(step, row):
@@ -49,11 +53,39 @@ def test_a_run_in_a_bucket_equals_one_on_disk(bucket, tmp_path):
     run = storage.locate(where)
     assert tiny.artefacts(run) == tiny.artefacts(tmp_path)
     assert checkpoint.steps(run) == [2, 3]
-    (checkpoint.path(run, 3) / "host.json").write_text("{}")
-    assert checkpoint.newest(run, notes.append) == 2
-    assert "host.json: 2 bytes, not" in notes[-1]
-    checkpoint.set_aside(run, after=2)
+    (checkpoint.path(run, 3) / "manifest.json").unlink()  # a save that got no further
     assert checkpoint.steps(run) == [2]
+    loop.train(tiny.config(where, **SHORT))
+    assert tiny.artefacts(run) == tiny.artefacts(tmp_path)
+    (checkpoint.path(run, 3) / "host.json").write_text("{}")
+    loop.train(tiny.config(where, **SHORT), loop.Watch(note=notes.append))
+    assert any("host.json: 2 bytes, not" in note for note in notes)
+    assert tiny.artefacts(run) == tiny.artefacts(tmp_path)
+    assert checkpoint.path(run, 3).with_suffix(".damaged").exists()
+    assert replay.replay(run, 3).differs == {}  # which forks it
+    assert runs.load_run(where).metrics["step"].tolist() == [1, 2, 3]
+    assert evaluate.resolve(where, evaluate.EvaluateConfig()) == tiny.config(where, **SHORT)
+    assert watch.follow(run / "metrics.jsonl")([])[-1]["step"] == 3
+    assert report.main([where]) == 0 and (run / "report.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_killed_pair_in_a_bucket_continues_byte_for_byte(bucket, tmp_path):
+    where = f"{bucket}/runs/pair"
+    pair = tiny.start_pair(where, devices=1, **SHORT)
+    tiny.await_line(pair[0], "train 2")
+    pair[1].kill()
+    for process in pair:
+        process.communicate(timeout=120)
+    assert "note continuing" in tiny.finish_pair(tiny.start_pair(where, devices=1, **SHORT))
+    tiny.finish_pair(tiny.start_pair(tmp_path, devices=1, **SHORT))
+    assert tiny.artefacts(storage.locate(where)) == tiny.artefacts(tmp_path)
+
+
+def test_a_bucket_that_is_not_there_is_refused(bucket):
+    with pytest.raises(ValueError, match=r"cannot be written.*choose another with --run-dir"):
+        rundir.prepare(tiny.config("gs://nowhere/run"), print)
 
 
 def test_second_run_in_a_bucket_is_refused(bucket):
