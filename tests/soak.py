@@ -88,11 +88,11 @@ class Moment(NamedTuple):
 
 def moments(chance: random.Random, kills: int) -> list[Moment]:
     """So many SIGKILLs and a SIGTERM for every ten, in the order of the run's steps."""
-    early = [Moment(0, place, signal.SIGKILL) for place in range(3)]
+    early = [Moment(0, place, signal.SIGKILL) for place in range(min(3, kills // 6))]
     numbers = [signal.SIGKILL] * (kills - len(early)) + [signal.SIGTERM] * (kills // 10)
     drawn = chance.choices(range(2, len(STAGES)), (1, 3, 3, 3), k=len(numbers))
     later = (Moment(chance.randint(1, 2 * kills), *m) for m in zip(drawn, numbers, strict=True))
-    return early[:kills] + sorted(later)
+    return early + sorted(later)
 
 
 class Run:

@@ -1,5 +1,6 @@
 """A run killed again and again and started again equals one left alone, byte for byte."""
 
+import shutil
 import signal
 import time
 
@@ -61,6 +62,18 @@ def test_restore_on_another_mesh(straight, tmp_path):
     tiny.finish(tiny.start(tmp_path / "on", devices=8, fork=f"{straight}@4", **mesh))
     on = metrics.read(tmp_path / "on")
     assert [row["step"] for row in on] == [5, 6]
+
+
+@pytest.mark.slow
+def test_continued_in_another_dtype(straight, tmp_path):
+    """Activations in bfloat16 from step 7 on: what was trained is restored to the last bit."""
+    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
+    said = tiny.finish(tiny.start(tmp_path, steps=8, compute_dtype="bfloat16"))
+    assert "compute_dtype: 'float32' there, 'bfloat16' here" in said
+    assert tiny.arrays(checkpoint.path(tmp_path, 6)) == tiny.arrays(checkpoint.path(straight, 6))
+    before, after = metrics.read(straight), metrics.read(tmp_path)
+    assert after[:6] == before and [row["step"] for row in after[6:]] == [7, 8]
+    assert all(row["skipped"] == 0 for row in after)
 
 
 @pytest.mark.slow

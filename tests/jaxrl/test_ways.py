@@ -37,6 +37,10 @@ WAYS = {
     },
     "average": {"average.decay": 0.9, "average.reference": True, "objective.kl_coef": 0.1},
     "policy reward": {"policy_reward.use": True, "policy_reward.marker": ""},
+    "curriculum": {
+        "curriculum.choose": "data.curriculum:difficulty_targeted",
+        "curriculum.prompts": 16,
+    },
     "greedy baseline": {"objective.advantage": "losses.advantages:remax"},
 }
 

@@ -157,6 +157,11 @@ def test_flags_of_dict_fields():
     assert parsed.seed == 4
 
 
+def test_from_is_fork():
+    for given in (["--from", "runs/a@40"], ["--from=runs/a@40"], ["--fork", "runs/a@40"]):
+        assert flags.parse(configs.Config(), given, prog="test").fork == "runs/a@40"
+
+
 def test_sparkline_has_equal_runs():
     assert progress.sparkline([]) == ""
     assert progress.sparkline([0.0, 1.0]) == "▁█"

@@ -1,0 +1,21 @@
+"""The soak, short."""
+
+import re
+import subprocess
+import sys
+
+from tests.jaxrl import tiny
+
+
+def test_a_run_killed_at_random_moments_equals_one_left_alone():
+    """With groups of partial rollouts under way, which a checkpoint must hold."""
+    asked = ["--minutes", "0.01", "--kills", "4", "--layouts", "1 device"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.soak", *asked, "--ways", "partial rollouts"],
+        cwd=tiny.ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    runs, _, kills = re.search(r"1 device \| (\d+) \| (\d+) \| (\d+)", done.stdout).groups()
+    assert runs == "1" and int(kills) >= 3  # one may come when all is over
