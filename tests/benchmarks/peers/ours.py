@@ -18,6 +18,7 @@ from jaxrl.packing import PackingConfig
 from jaxrl.sampler import SamplerConfig
 from jaxrl.types import Completion, Request
 from jaxrl.workshop import Watch
+from launch import cli
 from tests.benchmarks.peers import clock
 
 JOB = clock.read_job()
@@ -85,6 +86,7 @@ def main() -> None:
     loop.evaluate = types.SimpleNamespace(  # no evaluation: the peers make none
         evaluate=lambda *_: ({"pass@1": 0.0}, None), save=lambda *_: None
     )
+    cli.few_arenas()  # as `jaxrl train` does
     square = jnp.ones((2048, 2048))
     multiply = jax.jit(lambda a: a @ a)
     rate = clock.best_rate(lambda: multiply(square).block_until_ready(), 2 * 2048**3)
