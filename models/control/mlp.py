@@ -20,29 +20,31 @@ Activation = Callable[[jax.Array], jax.Array]
 def init(
     key: jax.Array, sizes: Sequence[int], *, norm: bool = False, last: float = 1.0
 ) -> tuple[Params, ...]:
-    """Fresh fp32 layers: normal weights of variance gain^2 / inputs, zero biases (He et al. 2015).
+    """Fresh fp32 layers: weights and biases uniform in +-1 / sqrt(inputs) (LeCun et al. 1998).
+
+    The biases are drawn too: a network of rectifiers without them is homogeneous, its values grow
+    with the observation's norm, and bootstrapping from states further out can diverge.
 
     Args:
       key: of the draw.
       sizes: of the input, the hidden layers and the output.
       norm: LayerNorm before each hidden activation (Ball et al. 2023, RLPD).
-      last: gain of the output layer; 0.01 starts a policy near zero. Hidden layers have sqrt 2.
+      last: gain of the output layer; 0.01 starts a policy near zero.
 
     Returns:
       One dict a layer.
     """
-    shapes = list(itertools.pairwise(sizes))
+    shapes = [(fan_in + 1, fan_out) for fan_in, fan_out in itertools.pairwise(sizes)]
     # one draw for all layers: a draw is what takes long to compile
-    draw = jax.random.normal(key, (sum(i * o for i, o in shapes),))
-    weights = jnp.split(draw, list(itertools.accumulate(i * o for i, o in shapes[:-1])))
+    draw = jax.random.uniform(key, (sum(i * o for i, o in shapes),), minval=-1.0)
+    parts = jnp.split(draw, list(itertools.accumulate(i * o for i, o in shapes[:-1])))
     layers = []
-    for (fan_in, fan_out), weight in zip(shapes, weights, strict=True):
+    for shape, part in zip(shapes, parts, strict=True):
         hidden = len(layers) < len(shapes) - 1
-        gain = 2**0.5 if hidden else last
-        scaled = weight.reshape(fan_in, fan_out) * gain * fan_in**-0.5
-        layer = {"weight": scaled, "bias": jnp.zeros(fan_out)}
+        scaled = part.reshape(shape) * (1.0 if hidden else last) * (shape[0] - 1) ** -0.5
+        layer = {"weight": scaled[:-1], "bias": scaled[-1]}
         if norm and hidden:
-            layer |= {"scale": jnp.ones(fan_out), "shift": jnp.zeros(fan_out)}
+            layer |= {"scale": jnp.ones(shape[1]), "shift": jnp.zeros(shape[1])}
         layers.append(layer)
     return tuple(layers)
 

@@ -46,6 +46,15 @@ def gaussian_entropy(std: jax.Array) -> jax.Array:
     return jnp.sum(jnp.log(std) + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
 
 
+def gaussian_kl(
+    mean: jax.Array, std: jax.Array, other_mean: jax.Array, other_std: jax.Array
+) -> jax.Array:
+    """KL divergence [...] of a diagonal normal from another, in nats; squashing both keeps it."""
+    spread = jnp.square(std / other_std)
+    apart = jnp.square((mean - other_mean) / other_std)
+    return 0.5 * jnp.sum(spread + apart - 1.0 - jnp.log(spread), axis=-1)
+
+
 def categorical(logits: jax.Array, actions: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Log-probability of `actions` [...] and entropy [...] of the softmax of `logits` [..., A]."""
     logp = jax.nn.log_softmax(logits)

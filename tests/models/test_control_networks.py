@@ -5,10 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy import stats
 
-from models.control import critics, mlp, policies, sequence
+from models.control import critics, dynamics, mlp, policies, sequence
 
 KEY = jax.random.PRNGKey(0)
 
@@ -17,15 +18,40 @@ def test_a_perceptron_is_what_numpy_computes():
     params = mlp.init(KEY, (3, 5, 2), norm=True)
     x = np.random.default_rng(0).normal(size=(4, 3))
     first, last = (jax.tree.map(np.asarray, layer) for layer in params)
-    h = x @ first["weight"]
+    h = x @ first["weight"] + first["bias"]
     h = np.maximum((h - h.mean(-1, keepdims=True)) / np.sqrt(h.var(-1, keepdims=True) + 1e-6), 0)
-    np.testing.assert_allclose(mlp.apply(params, x), h @ last["weight"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        mlp.apply(params, x), h @ last["weight"] + last["bias"], rtol=1e-4, atol=1e-5
+    )
 
 
-def test_initial_weights_have_the_variance_they_say():
+def test_initial_layers_are_uniform_in_what_they_say():
     first, _, last = mlp.init(KEY, (64, 256, 256, 64), last=0.01)
-    assert float(first["weight"].std()) == pytest.approx((2 / 64) ** 0.5, rel=0.05)
-    assert float(last["weight"].std()) == pytest.approx(0.01 / 256**0.5, rel=0.05)
+    for layer, bound in ((first, 1 / 8), (last, 0.01 / 16)):
+        for name in ("weight", "bias"):
+            assert float(jnp.abs(layer[name]).max()) <= bound
+            expected = pytest.approx(bound / 3**0.5, rel=0.2 if name == "bias" else 0.05)
+            assert float(layer[name].std()) == expected
+
+
+def test_fitted_q_iteration_from_fresh_values_does_not_diverge():
+    """Bootstrapping from states further out grew without bound while biases began at zero."""
+    params = critics.init(KEY, 4, (64, 64), members=1)
+    target, states = params, 0.1 * jax.random.normal(KEY, (256, 4))
+    fit = optax.adam(1e-3)
+
+    @jax.jit
+    def step(params, target, opt_state):
+        wanted = 1.0 + 0.99 * critics.values(target, 1.2 * states)
+        loss = lambda p: jnp.mean(jnp.square(critics.values(p, states) - wanted))  # noqa: E731
+        move, opt_state = fit.update(jax.grad(loss)(params), opt_state)
+        params = optax.apply_updates(params, move)
+        return params, critics.polyak(target, params, 0.05), opt_state
+
+    opt_state = fit.init(params)
+    for _ in range(400):
+        params, target, opt_state = step(params, target, opt_state)
+    assert float(critics.values(params, states).max()) < 100.0  # 1 / (1 - 0.99)
 
 
 def test_an_ensemble_is_its_members():
@@ -106,3 +132,30 @@ def test_the_transformer_sees_the_past_alone():
     for part, moments in ((0, [3, 4]), (1, [3, 4]), (2, [4])):  # an action is seen one moment later
         np.testing.assert_array_equal(np.flatnonzero(changed(part, 3)[1:]) + 1, moments)
     assert not changed(1, 0)[1:].any()
+
+
+def test_a_divergence_of_normals_is_the_mean_log_ratio():
+    mean, std = jnp.array([0.3, -0.2]), jnp.array([0.5, 1.5])
+    other = jnp.array([-0.1, 0.4]), jnp.array([0.9, 0.7])
+    drawn = mean + std * jax.random.normal(KEY, (200_000, 2))
+    ratio = policies.gaussian_log_prob(mean, std, drawn)
+    ratio = ratio - policies.gaussian_log_prob(*other, drawn)
+    assert float(policies.gaussian_kl(mean, std, *other)) == pytest.approx(ratio.mean(), rel=0.02)
+    assert float(policies.gaussian_kl(mean, std, mean, std)) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_model_of_a_task_scores_and_draws_from_one_density():
+    params = dynamics.init(KEY, 3, 2, (8,), 4)
+    s, a = jax.random.normal(KEY, (5, 3)), jax.random.normal(KEY, (5, 2))
+    mean, std = dynamics.predict(params, s, a)
+    at = np.zeros((5, 4))
+    np.testing.assert_allclose(
+        dynamics.surprise(params, s, a, at), -stats.norm.logpdf(at, mean, std).sum(-1), rtol=1e-4
+    )
+    draw = jax.jit(jax.vmap(lambda k: dynamics.imagine(k, params, s, a)))
+    ahead, rewards, unsure = draw(jax.random.split(KEY, 4000))
+    both = jnp.concatenate([ahead - s, rewards[..., None]], -1)
+    spread = np.sqrt((std**2 + mean**2).mean(0) - mean.mean(0) ** 2)
+    np.testing.assert_allclose(both.mean(0), mean.mean(0), atol=5 * float(spread.max()) / 60)
+    np.testing.assert_allclose(both.std(0), spread, rtol=0.1)
+    np.testing.assert_allclose(unsure[0], np.linalg.norm(std, axis=-1).max(0), rtol=1e-5)
