@@ -82,7 +82,8 @@ def online(
       env: where.
       steps: of all worlds together, the warm-up not counted.
       worlds: copies of the environment.
-      updates: after each step of the worlds.
+      every: steps of each world before updates.
+      updates: after them.
       warmup: steps in the buffer before the first update.
       warm: who takes them; uniform actions when omitted.
       capacity: of the buffer; all steps when 0.
@@ -96,13 +97,19 @@ def online(
     rows = -(-capacity // worlds) if capacity else cycles * every + warm_cycles
     old = round(prior * algorithm.batch_size)
 
-    def advance(act: Act, carry: Carry, key: jax.Array) -> Carry:
-        act_key, play_key = jax.random.split(key)
-        act_keys, play_keys = (jax.random.split(k, worlds) for k in (act_key, play_key))
-        seen = carry.world.observation
-        actions = jax.vmap(act, (0, None, 0))(act_keys, carry.learner.params, seen)
-        world, played = jax.vmap(lambda *a: play(sees, *a))(play_keys, carry.world, actions)
-        return carry._replace(world=world, replay=replay.add(carry.replay, played))
+    def several(act: Act, carry: Carry, keys: jax.Array) -> Carry:
+        """A step of all worlds for each key."""
+
+        def advance(held: tuple, key: jax.Array) -> tuple[tuple, None]:
+            world, ring = held
+            act_keys, play_keys = jax.random.split(key, (2, worlds))
+            acting = jax.vmap(act, (0, None, 0))
+            actions = acting(act_keys, carry.learner.params, world.observation)
+            world, played = jax.vmap(lambda *a: play(sees, *a))(play_keys, world, actions)
+            return (world, replay.add(ring, played)), None
+
+        (world, ring), _ = jax.lax.scan(advance, (carry.world, carry.replay), keys)
+        return carry._replace(world=world, replay=ring)
 
     def init(key: jax.Array, learner: TrainState, data: Any) -> Carry:
         key, start, warming = jax.random.split(key, 3)
@@ -112,14 +119,12 @@ def online(
             lambda: play(sees, start, *jax.tree.map(lambda x: x[0], (world, action)))[1]
         )
         carry = Carry(learner, key, world, replay.empty(example, rows * worlds))
-        keys = jax.random.split(warming, warm_cycles)
-        return jax.lax.scan(lambda c, k: (advance(warm, c, k), None), carry, keys)[0]
+        return several(warm, carry, jax.random.split(warming, warm_cycles))
 
     def step(carry: Carry, data: Any) -> tuple[Carry, Metrics]:
         key, playing, learning = split(carry, 2)
         carry = carry._replace(key=key)
-        for i in range(every):
-            carry = advance(algorithm.act, carry, jax.random.fold_in(playing, i))
+        carry = several(algorithm.act, carry, jax.random.split(playing, every))
 
         def update(learner: TrainState, key: jax.Array) -> tuple[TrainState, Metrics]:
             new_key, old_key, update_key = jax.random.split(key, 3)

@@ -38,13 +38,16 @@ class Config:
     steps: int = 20_000
     worlds: int = 1
     every: int = 2
-    """Steps of each world to one update."""
+    """Steps of each world before updates."""
+    updates: int = 1
     warmup: int = 1000
     hidden: tuple[int, ...] = (64, 64)
     learning_rate: float = 1e-3
     batch_size: int = 128
     discount: float = 0.99
     polyak: float = 0.05
+    target_every: int = 1
+    """Updates between two moves of the target, by `polyak`; 1 of it copies the critic."""
     epsilon: float = 0.05
     """Of the exploration, once it has fallen from 1."""
     epsilon_updates: int = 2000
@@ -102,7 +105,8 @@ def make(space: Space, config: Config) -> Algorithm:
             return jnp.mean(value.categorical_loss(out, encoded)), {"q": jnp.mean(target)}
 
         state, metrics = descend(state, "critic", adam, loss)
-        moved = critics.polyak(state.params["target"], state.params["critic"], config.polyak)
+        rate = config.polyak * ((state.step + 1) % config.target_every == 0)
+        moved = critics.polyak(state.params["target"], state.params["critic"], rate)
         part = jnp.minimum((state.step + 1) / config.epsilon_updates, 1.0)
         epsilon = 1.0 + part * (config.epsilon - 1.0)
         params = state.params | {"target": moved, "epsilon": epsilon}
@@ -128,6 +132,7 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
         steps=config.steps,
         worlds=config.worlds,
         every=config.every,
+        updates=config.updates,
         warmup=config.warmup,
     )
     return (phase,)
