@@ -227,3 +227,118 @@ def orthonormality(features: jax.Array) -> jax.Array:
     off = 1.0 - jnp.eye(len(features))
     alike = jnp.sum(off * jnp.square(products), axis=1) / (len(features) - 1)
     return alike - 2.0 * jnp.diagonal(products)
+
+
+def dual_imitation(
+    q_values: jax.Array,
+    next_values: jax.Array,
+    terminals: jax.Array,
+    expert: jax.Array,
+    *,
+    discount: float,
+    weight: float,
+) -> jax.Array:
+    """ReCOIL's critic, chi-square: high on the expert, low elsewhere, Bellman-consistent on both.
+
+    Formula: `w (1 - 2 e) Q(s, a) + (gamma (1 - d) V(s') - Q(s, a))^2 / 2`, e 1 on expert steps
+    Paper: Sikchi et al. 2023, "Dual RL: Unification and New Methods for Reinforcement and Imitation
+      Learning" (the expectation over the initial states replaced by the data's, as there)
+
+    Args:
+      q_values, next_values, terminals: `[..., N]`, over a batch that is half expert.
+      expert: `[N]`, 1 where the step is the expert's.
+      discount: gamma.
+      weight: `w`.
+
+    Returns:
+      `[..., N]`.
+    """
+    consistent = discount * (1.0 - terminals) * constant(next_values) - q_values
+    return weight * (1.0 - 2.0 * expert) * q_values + 0.5 * jnp.square(consistent)
+
+
+def worst_change(values: jax.Array, perturbed: jax.Array) -> jax.Array:
+    """RO2O's smoothness: the largest change of a value that a small change of the state makes.
+
+    Formula: `max_k (Q(s, a) - Q(s_k, a))^2`
+    Paper: Wen et al. 2023, "Towards Robust Offline-to-Online Reinforcement Learning via Uncertainty
+      and Smoothness"
+
+    Args:
+      values: `[...]`.
+      perturbed: `[K, ...]`, at K states near.
+
+    Returns:
+      `[...]`.
+    """
+    return jnp.max(jnp.square(perturbed - values), axis=0)
+
+
+def dynamics_gap(q_simulated: jax.Array, gap: jax.Array, q_real: jax.Array) -> jax.Array:
+    """H2O's term: values are lowered where the simulator is wrong, raised on the real data.
+
+    Formula: `log sum_i w_i exp(Q_i) - mean_j Q_j`, `w_i = u_i / sum u`, i simulated, j real
+    Paper: Niu et al. 2022, "When to Trust Your Simulator: Dynamics-Aware Hybrid Offline-and-Online
+      Reinforcement Learning"
+
+    Args:
+      q_simulated: `[..., N]`.
+      gap: `[N]`, u, not negative: how far the simulator's dynamics are from the real ones.
+      q_real: `[..., M]`.
+
+    Returns:
+      `[...]`.
+    """
+    weight = jnp.log(constant(gap) + 1e-6)
+    lifted = jax.nn.logsumexp(weight + q_simulated, axis=-1) - jax.nn.logsumexp(weight)
+    return lifted - jnp.mean(q_real, axis=-1)
+
+
+def distributional_critic(
+    mean: jax.Array,
+    std: jax.Array,
+    expected: jax.Array,
+    sampled: jax.Array,
+    *,
+    scale: jax.Array,
+    width: jax.Array,
+) -> jax.Array:
+    """DSAC-T's critic: a normal return, with steadied gradients.
+
+    Formula: `-(w + e) (sg[(y_q - Q) / (s^2 + e)] Q + sg[((y_z - Q)^2 - s^2) / (s^3 + e)] s)`, y_z
+      clipped to `Q +- width`, e 0.1
+    Paper: Duan et al. 2023, "Distributional Soft Actor-Critic with Three Refinements"
+
+    Args:
+      mean, std: `[...]`, Q and s.
+      expected: `[...]`, y_q: the target's mean, which alone moves Q.
+      sampled: `[...]`, y_z: a draw of the target, which moves s.
+      scale: w, a running mean of s^2: undoes the division on average.
+      width: bound of a draw's distance from Q; three running means of s.
+
+    Returns:
+      `[...]`, whose gradient is meant and whose value is not.
+    """
+    small = 0.1
+    q, s = constant(mean), constant(std)
+    drawn = jnp.clip(sampled, q - width, q + width)
+    by_mean = constant(expected - q) / (jnp.square(s) + small)
+    by_std = constant(jnp.square(drawn - q) - jnp.square(s)) / (s**3 + small)
+    return -constant(scale + small) * (by_mean * mean + by_std * std)
+
+
+def denoising(predicted: jax.Array, noise: jax.Array) -> jax.Array:
+    """Behaviour cloning of a diffusion policy: the noise that was added to the action.
+
+    Formula: `mean_A (eps(sqrt(k_t) a + sqrt(1 - k_t) eps, t) - eps)^2`
+    Paper: Ho et al. 2020, "Denoising Diffusion Probabilistic Models"; Wang et al. 2022, "Diffusion
+      Policies as an Expressive Policy Class for Offline Reinforcement Learning"
+
+    Args:
+      predicted: `[..., A]`, of the network at the noisy action.
+      noise: `[..., A]`, eps.
+
+    Returns:
+      `[...]`.
+    """
+    return jnp.mean(jnp.square(predicted - constant(noise)), axis=-1)

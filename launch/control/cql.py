@@ -17,15 +17,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from data.offline import transitions
 from data.offline.transitions import Transitions
-from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor
+from jaxrl.control.algorithm import Algorithm
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline, online
 from jaxrl.types import TrainState
-from losses import control, value
+from launch.control import sac
+from losses import control
 from models.control import critics, policies
 
 
@@ -58,19 +58,11 @@ def config() -> Config:
 
 def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
-    adam = optax.adam(config.learning_rate)
 
-    def init(key: jax.Array) -> TrainState:
-        critic_key, actor_key = jax.random.split(key)
-        sizes = {"members": config.members, "norm": config.norm}
-        critic = critics.init(critic_key, space.observation + space.action, config.hidden, **sizes)
-        actor = policies.squashed_init(actor_key, space.observation, config.hidden, space.action)
-        params = {"critic": critic, "target": critic, "actor": actor, "temperature": jnp.zeros(())}
-        return fresh(params, dict.fromkeys(("critic", "actor", "temperature"), adam))
-
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
-        here_key, next_key, uniform_key, actor_key = jax.random.split(key, 4)
-        alpha = jnp.exp(state.params["temperature"])
+    def conservative(
+        key: jax.Array, critic: Any, state: TrainState, batch: Transitions
+    ) -> jax.Array:
+        here_key, next_key, uniform_key = jax.random.split(key, 3)
         shape = (config.samples, len(batch.rewards), space.action)
 
         def draw(key: jax.Array, states: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -86,41 +78,10 @@ def make(space: Space, config: Config) -> Algorithm:
         states = jnp.broadcast_to(batch.observations, (len(actions), *batch.observations.shape))
         # online steps have no return yet, and so no floor
         floor = batch.extra.get("return_to_go", -jnp.inf)
-
-        q_next = critics.values(state.params["target"], batch.next_observations, ahead[0])
-        target = control.td_target(
-            batch.rewards, batch.terminals, value.ensemble_target(q_next), discount=config.discount
-        )
-
-        def critic_loss(critic: Any) -> tuple[jax.Array, Metrics]:
-            q = critics.values(critic, batch.observations, batch.actions)
-            sampled = critics.values(critic, states, actions)
-            term = jax.vmap(lambda s, d: control.sampled_cql(s, density, d, floor=floor))
-            conservative = jnp.mean(term(sampled, q), axis=1)
-            error = jnp.mean(value.squared_error(q, target), axis=1)
-            total = jnp.sum(error + config.weight * conservative)
-            return total, {"q": jnp.mean(q), "conservative": jnp.mean(conservative)}
-
-        state, critic_metrics = descend(state, "critic", adam, critic_loss)
-
-        def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            out = policies.squashed(actor, batch.observations)
-            own, logp = policies.squashed_sample(actor_key, *out)
-            q = jnp.min(critics.values(state.params["critic"], batch.observations, own), axis=0)
-            return jnp.mean(control.soft_actor(logp, q, temperature=alpha)), {"logp": logp}
-
-        state, actor_metrics = descend(state, "actor", adam, actor_loss)
-        logp = actor_metrics.pop("logp")
-
-        def temperature_loss(log_alpha: jax.Array) -> tuple[jax.Array, Metrics]:
-            wanted = -float(space.action)
-            loss = control.temperature_loss(log_alpha, logp, target_entropy=wanted)
-            return jnp.mean(loss), {"entropy": -jnp.mean(logp)}
-
-        state, temperature_metrics = descend(state, "temperature", adam, temperature_loss)
-        moved = critics.polyak(state.params["target"], state.params["critic"], config.polyak)
-        state = state.replace(params=state.params | {"target": moved}, step=state.step + 1)
-        return state, critic_metrics | actor_metrics | temperature_metrics
+        sampled = critics.values(critic, states, actions)
+        shown = critics.values(critic, batch.observations, batch.actions)
+        term = jax.vmap(lambda q, d: control.sampled_cql(q, density, d, floor=floor))
+        return config.weight * jnp.sum(jnp.mean(term(sampled, shown), axis=1))
 
     def prepare(data: Transitions) -> Transitions:
         if not config.calibrate:
@@ -128,8 +89,18 @@ def make(space: Space, config: Config) -> Algorithm:
         reached = transitions.returns_to_go(data, config.discount)
         return data._replace(extra={**data.extra, "return_to_go": reached})
 
-    act, best = of_actor(policies.squashed_act), of_actor(policies.squashed_mode)
-    return Algorithm(init, update, act, best, config.batch_size, prepare)
+    own = sac.Config(
+        hidden=config.hidden,
+        learning_rate=config.learning_rate,
+        batch_size=config.batch_size,
+        discount=config.discount,
+        polyak=config.polyak,
+        members=config.members,
+        subset=config.members,
+        norm=config.norm,
+        backup_entropy=False,
+    )
+    return sac.make(space, own, critic_term=conservative)._replace(prepare=prepare)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

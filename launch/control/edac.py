@@ -10,16 +10,50 @@ Claim: SAC-N alone beats earlier offline methods with up to 500 critics; EDAC ne
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from data.offline.transitions import Transitions
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program, offline
-from launch.control.sac import Config, make
+from jaxrl.types import TrainState
+from launch.control import sac
+from losses import control
+from models.control import critics
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; the rest are SAC's."""
+
+    steps: int = 3000
+    members: int = 10
+    diversity: float = 1.0
+    """Weight of the term; 0 is SAC-N."""
+    hidden: tuple[int, ...] = (64, 64)
+    batch_size: int = 128
 
 
 def config() -> Config:
     """Ten critics."""
-    return Config(steps=3000, members=10, subset=10, diversity=1.0)
+    return Config()
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Offline."""
-    return (offline(make(env.space, config), steps=config.steps),)
+
+    def apart(key: jax.Array, critic: Any, state: TrainState, batch: Transitions) -> jax.Array:
+        def values(actions: jax.Array) -> jax.Array:
+            return jnp.sum(critics.values(critic, batch.observations, actions), axis=1)
+
+        # one row of the Jacobian a member: the batch's rows do not meet
+        slopes = jax.jacrev(values)(batch.actions)
+        return config.diversity * jnp.mean(control.gradient_diversity(slopes))
+
+    shared = {"hidden": config.hidden, "batch_size": config.batch_size}
+    own = sac.Config(members=config.members, subset=config.members, **shared)
+    algorithm = sac.make(env.space, own, critic_term=apart if config.diversity else None)
+    return (offline(algorithm, steps=config.steps),)

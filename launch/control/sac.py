@@ -9,6 +9,7 @@ Claim: matches or beats DDPG, PPO and TD3 on continuous control, with little tun
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +25,13 @@ from jaxrl.types import TrainState
 from losses import control, value
 from models.control import critics, policies
 
+Term = Callable[[jax.Array, Any, TrainState, Transitions], jax.Array]
+"""key, the parameters of what is trained, state, batch -> a scalar that is added to its loss."""
+
 
 @dataclass(frozen=True)
 class Config:
-    """Hyperparameters; REDQ, DroQ, RLPD and EDAC are other values of them."""
+    """Hyperparameters; REDQ, DroQ and RLPD are other values of them."""
 
     steps: int = 20_000
     worlds: int = 1
@@ -49,8 +53,6 @@ class Config:
     """LayerNorm in the critics."""
     dropout: float = 0.0
     """In the critics."""
-    diversity: float = 0.0
-    """Weight of EDAC's term."""
     backup_entropy: bool = True
     """Whether the target counts the next action's entropy."""
 
@@ -60,8 +62,18 @@ def config() -> Config:
     return Config()
 
 
-def make(space: Space, config: Config) -> Algorithm:
-    """The algorithm for observations and actions of these sizes."""
+def make(
+    space: Space, config: Config, *, critic_term: Term | None = None, actor_term: Term | None = None
+) -> Algorithm:
+    """The algorithm for observations and actions of these sizes.
+
+    Args:
+      space: sizes.
+      config: hyperparameters.
+      critic_term, actor_term: what an offline or robust variant adds to the losses.
+
+    A batch whose `extra` holds a `weight` [B] weighs its Bellman errors by it.
+    """
     adam = optax.adam(config.learning_rate)
     parts = {"critic": adam, "actor": adam, "temperature": adam}
 
@@ -76,11 +88,11 @@ def make(space: Space, config: Config) -> Algorithm:
 
     def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
         alpha = jnp.exp(state.params["temperature"])
-        actor_key, *keys = jax.random.split(key, config.critic_updates + 1)
+        actor_key, smooth_key, *keys = jax.random.split(key, config.critic_updates + 2)
 
         def improve_critic(state: TrainState, given: Any) -> tuple[TrainState, Metrics]:
             key, batch = given
-            act_key, pick_key, drop_key, target_key = jax.random.split(key, 4)
+            act_key, pick_key, drop_key, target_key, term_key = jax.random.split(key, 5)
             ahead = policies.squashed(state.params["actor"], batch.next_observations)
             actions, logp = policies.squashed_sample(act_key, *ahead)
             chosen = state.params["target"]
@@ -97,11 +109,10 @@ def make(space: Space, config: Config) -> Algorithm:
             def loss(critic: Any) -> tuple[jax.Array, Metrics]:
                 own = drop | {"key": drop_key} if drop else {}
                 q = critics.values(critic, batch.observations, batch.actions, **own)
-                total = jnp.sum(jnp.mean(value.squared_error(q, target), axis=1))
-                if config.diversity:
-                    each = jax.vmap(lambda c: by_action(c, batch))(critic)
-                    total += config.diversity * jnp.mean(control.gradient_diversity(each))
-                return total, {"q": jnp.mean(q), "q_spread": jnp.mean(jnp.std(q, axis=0))}
+                error = batch.extra.get("weight", 1.0) * value.squared_error(q, target)
+                more = critic_term(term_key, critic, state, batch) if critic_term else 0.0
+                metrics = {"q": jnp.mean(q), "q_spread": jnp.mean(jnp.std(q, axis=0))}
+                return jnp.sum(jnp.mean(error, axis=1)) + more, metrics
 
             state, metrics = descend(state, "critic", adam, loss)
             moved = critics.polyak(state.params["target"], state.params["critic"], config.polyak)
@@ -116,7 +127,9 @@ def make(space: Space, config: Config) -> Algorithm:
             actions, logp = policies.squashed_sample(actor_key, mean, std)
             q = critics.values(state.params["critic"], last.observations, actions)
             q = jnp.min(q, axis=0) if config.subset == config.members else jnp.mean(q, axis=0)
-            return jnp.mean(control.soft_actor(logp, q, temperature=alpha)), {"entropy": -logp}
+            loss = jnp.mean(control.soft_actor(logp, q, temperature=alpha))
+            more = actor_term(smooth_key, actor, state, last) if actor_term else 0.0
+            return loss + more, {"entropy": -logp}
 
         state, actor_metrics = descend(state, "actor", adam, actor_loss)
 
@@ -145,9 +158,3 @@ def programs(env: Environment, config: Config, *, prior: float = 0.0) -> tuple[P
         prior=prior,
     )
     return (phase,)
-
-
-def by_action(critic: Any, batch: Transitions) -> jax.Array:
-    """The gradient of one critic by the action, [B, A]."""
-    sole = jax.tree.map(lambda x: x[None], critic)
-    return jax.grad(lambda a: jnp.sum(critics.values(sole, batch.observations, a)))(batch.actions)

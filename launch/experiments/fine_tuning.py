@@ -21,6 +21,12 @@ def experiment() -> Experiment:
         Arm("WSRL, no warm-up", "wsrl", {**short, "warmup": 1}, data),
         Arm("WSRL, data retained", "wsrl", {**short, "prior": 0.5}, data),
         Arm("RLPD", "rlpd", {"steps": 1500, "critic_updates": 2, "warmup": 500}, data),
+        Arm("ResFiT", "resfit", {"steps": 1500, "online_steps": 1500}, data),
+        Arm("RO2O", "ro2o", {"steps": 1500, "online_steps": 1500}, data),
+        Arm("PA-RL", "pa_rl", {"steps": 1500, "online_steps": 1500}, data),
+        Arm("Cal-QL", "cal_ql", {"steps": 1500, "online_steps": 1500}, data),
+        Arm("EXPO", "expo", {"steps": 1500}, data),
+        Arm("MOORL", "moorl", {"steps": 1500}, data),
         Arm("SAC from nothing", "sac", {"steps": 1500, "warmup": 500}),
     )
     claims = (

@@ -33,6 +33,10 @@ def experiment() -> Experiment:
         Arm("EDAC", "edac", {"steps": 1500}, DATA),
         Arm("f-DVL", "f_dvl", {"steps": 1500}, DATA),
         Arm("FQL", "fql", {"steps": 1500}, DATA),
+        Arm("PA-RL", "pa_rl", {"steps": 1500}, DATA),
+        Arm("RO2O", "ro2o", {"steps": 1500}, DATA),
+        Arm("MOPO", "mopo", {"steps": 1500}, DATA),
+        Arm("COMBO", "combo", {"steps": 1500}, DATA),
         Arm("DT", "dt", {"steps": 600, "target": 46.0}, DATA),
     )
     claims = (
@@ -41,6 +45,7 @@ def experiment() -> Experiment:
         Claim("IQL is above Decision Transformer on medium-replay", "IQL", "DT"),
         Claim("TD3+BC is above BC on medium-replay (Fujimoto & Gu 2021)", "TD3+BC", "BC"),
         Claim("ReBRAC is above TD3+BC (Tarasov et al. 2023)", "ReBRAC", "TD3+BC"),
+        Claim("COMBO is above MOPO (Yu et al. 2021)", "COMBO", "MOPO"),
         Claim("EDAC with 10 critics is above SAC-N with 10 (An et al. 2021)", "EDAC", "SAC-N"),
     )
     note = "A step of TD3+BC and ReBRAC is two updates of the critics."

@@ -28,6 +28,7 @@ def experiment() -> Experiment:
         for algorithm in ("bc", "iql")
         for kind in ("uniform", "return", "advantage")
     )
+    arms += (Arm("ReCOIL", "recoil", {"steps": 1500}, "mixed"),)
     claims = tuple(
         Claim(
             f"{algorithm} is better with {kind} weighting (Hong et al. 2023)",
@@ -37,4 +38,6 @@ def experiment() -> Experiment:
         for algorithm in ("BC", "IQL")
         for kind in ("return", "advantage")
     )
-    return Experiment("Offline, few good trajectories", make, arms, claims, points=4)
+    claims += (Claim("ReCOIL is above BC (Sikchi et al. 2023)", "ReCOIL", "BC, uniform"),)
+    note = "ReCOIL reads no reward: it is told which 4 trajectories are the best."
+    return Experiment("Offline, few good trajectories", make, arms, claims, note, points=4)

@@ -16,6 +16,7 @@ def experiment() -> Experiment:
     arms = (
         Arm("SAC", "sac", {"steps": 3000, "warmup": 500}),
         Arm("TD3", "td3", {"steps": 3000, "warmup": 500}),
+        Arm("DSAC-T", "dsac_t", {"steps": 3000, "warmup": 500}),
         Arm("REDQ", "redq", {"steps": 1500, "warmup": 500}),
         Arm("DroQ", "droq", {"steps": 1500, "warmup": 500}),
         Arm("SAC, half the steps", "sac", {"steps": 1500, "warmup": 500}),
@@ -23,6 +24,7 @@ def experiment() -> Experiment:
     )
     claims = (
         Claim("REDQ is above SAC at the same steps (Chen et al. 2021)", "REDQ", _HALF),
+        Claim("DSAC-T matches SAC or is above it (Duan et al. 2023)", "DSAC-T", "SAC", "matches"),
         Claim("DroQ matches REDQ (Hiraoka et al. 2021)", "DroQ", "REDQ", "matches"),
     )
     note = "Steps of the environment; PPO takes 33 times as many."

@@ -23,11 +23,13 @@ def experiment() -> Experiment:
         Arm("AWAC", "awac", sharp, "walks"),
         Arm("IQL", "iql", {**sharp, "expectile": 0.9}, "walks"),
         Arm("FB, zero-shot", "fb", {"steps": 3000}, "walks"),
+        Arm("HILP, zero-shot", "hilp", {"steps": 3000}, "walks"),
         Arm("FQL", "fql", {"steps": 2000, "distillation": 0.3}, "walks"),
     )
     claims = (
         Claim("IQL stitches where BC does not (Kostrikov et al. 2021)", "IQL", "BC"),
         Claim("IQL stitches where %BC does not", "IQL", "10%BC"),
         Claim("IQL stitches where Decision Transformer does not", "IQL", "DT"),
+        Claim("HILP is above FB (Park et al. 2024)", "HILP, zero-shot", "FB, zero-shot"),
     )
     return Experiment("Offline, stitching in a maze", make, arms, claims, points=5)

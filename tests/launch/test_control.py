@@ -21,7 +21,14 @@ from launch import bench, cli, control, experiments
 from launch.control import bc
 
 FOLDER = Path(control.__file__).parent
-TINY = {"steps": 8, "online_steps": 8, "hidden": (8,), "batch_size": 16, "warmup": 16}
+TINY = {
+    "steps": 8,
+    "online_steps": 8,
+    "model_steps": 8,
+    "hidden": (8,),
+    "batch_size": 16,
+    "warmup": 16,
+}
 
 
 @pytest.fixture(autouse=True, scope="module")

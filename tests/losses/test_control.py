@@ -103,3 +103,44 @@ def test_forward_backward_by_loops(seed):
         sum((b[i] @ b[j]) ** 2 for j in range(4) if j != i) / 3 - 2 * b[i] @ b[i] for i in range(4)
     ]
     close(control.orthonormality(b), alike)
+
+
+@FEW
+@given(seed=st.integers(0, 9999))
+def test_later_terms_by_loops(seed):
+    rng = np.random.default_rng(seed)
+    q, v, gap = rng.normal(size=(3, 6))
+    ends, expert = np.arange(6) % 3 == 0, np.arange(6) < 3
+    given_ = {"discount": 0.9, "weight": 0.3}
+    loops = [
+        0.3 * (-q[i] if expert[i] else q[i]) + (0.9 * (not ends[i]) * v[i] - q[i]) ** 2 / 2
+        for i in range(6)
+    ]
+    close(control.dual_imitation(q, v, ends * 1.0, expert * 1.0, **given_), loops)
+    near = rng.normal(size=(4, 6))
+    worst = [max((near[k, i] - q[i]) ** 2 for k in range(4)) for i in range(6)]
+    close(control.worst_change(q, near), worst)
+    u = np.abs(gap) + 0.01
+    close(
+        control.dynamics_gap(q, u, v),
+        np.log(sum(u[i] / u.sum() * np.exp(q[i]) for i in range(6))) - v.mean(),
+    )
+    predicted, noise = rng.normal(size=(2, 6, 3))
+    close(control.denoising(predicted, noise), ((predicted - noise) ** 2).sum(-1) / 3)
+
+
+@FEW
+@given(seed=st.integers(0, 9999))
+def test_the_distributional_critic_has_the_gradients_of_the_paper(seed):
+    rng = np.random.default_rng(seed)
+    q, expected, sampled = rng.normal(size=(3, 5)) * 3
+    s = np.exp(rng.normal(size=5))
+
+    def total(q, s):
+        given_ = {"scale": 2.0, "width": 1.5}
+        return control.distributional_critic(q, s, expected, sampled, **given_).sum()
+
+    by_mean, by_std = jax.grad(total, (0, 1))(jnp.asarray(q), jnp.asarray(s))
+    close(by_mean, -2.1 * (expected - q) / (s**2 + 0.1))
+    drawn = np.minimum(np.maximum(sampled, q - 1.5), q + 1.5)
+    close(by_std, -2.1 * ((drawn - q) ** 2 - s**2) / (s**3 + 0.1))

@@ -69,16 +69,33 @@ def free_cells(layout: str) -> list[tuple[int, int]]:
     return [(r, c) for r, row in enumerate(grid) for c, cell in enumerate(row) if cell != "#"]
 
 
-def compass(layout: str, goal: tuple[int, int]) -> np.ndarray:
-    """From each cell the step of a shortest path to `goal`, [rows, columns, 2] float32."""
+def _outwards(layout: str, goal: tuple[int, int]) -> list[tuple]:
+    """Each cell that reaches `goal`, nearest first: the cell, the step to take, steps to go."""
     free = set(free_cells(layout))
-    table = np.zeros((len(LAYOUTS[layout]), len(LAYOUTS[layout][0]), 2), np.float32)
-    reached, seen = [goal], {goal}
-    for row, column in reached:
+    found, seen = [(goal, (0, 0), 0)], {goal}
+    for (row, column), _, far in found:
         for down, across in ((1, 0), (-1, 0), (0, 1), (0, -1)):
             cell = (row - down, column - across)
             if cell in free - seen:
-                table[cell] = down, across
+                found.append((cell, (down, across), far + 1))
                 seen.add(cell)
-                reached.append(cell)
+    return found
+
+
+def compass(layout: str, goal: tuple[int, int]) -> np.ndarray:
+    """From each cell the step of a shortest path to `goal`, [rows, columns, 2] float32."""
+    table = np.zeros((len(LAYOUTS[layout]), len(LAYOUTS[layout][0]), 2), np.float32)
+    for cell, step, _ in _outwards(layout, goal):
+        table[cell] = step
+    return table
+
+
+def steps_to_goal(layout: str) -> np.ndarray:
+    """Cells to go to the goal, [rows, columns] float32; at walls, more than from anywhere."""
+    grid = LAYOUTS[layout]
+    goal = next((r, row.index("G")) for r, row in enumerate(grid) if "G" in row)
+    found = _outwards(layout, goal)
+    table = np.full((len(grid), len(grid[0])), found[-1][2] + 1.0, np.float32)
+    for cell, _, far in found:
+        table[cell] = far
     return table

@@ -1,0 +1,19 @@
+"""COMBO: MOPO whose doubt is not estimated: values of dreamt steps are lowered, real ones raised.
+
+Paper: Yu et al. 2021, "COMBO: Conservative Offline Model-Based Policy Optimization".
+Idea: an ensemble's disagreement is a poor measure of a model's error; CQL's term, on the model's
+own rollouts, is a lower bound of the value without one.
+Formula: `b (E_dream Q - E_data Q) + (Q - y)^2 / 2`, on a mixture of dreamt and real steps.
+Claim: on a par with or above earlier model-free and model-based offline methods.
+"""
+
+from __future__ import annotations
+
+from launch.control.mopo import Config, programs
+
+__all__ = ["config", "programs"]
+
+
+def config() -> Config:
+    """MOPO's, with the one penalty in place of the other."""
+    return Config(penalty=0.0, conservative=1.0)

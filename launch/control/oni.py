@@ -1,0 +1,128 @@
+"""ONI: a reward learnt, while the policy is, from an annotator that answers late and rarely.
+
+Paper: Zheng et al. 2024, "Online Intrinsic Rewards for Decision Making Agents from Large Language
+Model Feedback".
+Idea: observations met on the way are put to an annotator that never holds the play up; its answers
+train a reward model as they come, and the policy seeks the task's sparse reward and the model's.
+Formula: `r + b (R(s') - mean) / std`, `R: -log sigmoid(R(preferred) - R(other))` on what has been
+answered; a question's answer comes `lag` updates after it was asked.
+Claim: best on sparse NetHack tasks, with no data from elsewhere.
+Reading: the ranking variant; a script, the distance to the goal, stands for the language model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from data.offline.transitions import Transitions
+from jaxrl.control.algorithm import Algorithm, Metrics, descend
+from jaxrl.control.environment import Environment, Space
+from jaxrl.control.environments import maze
+from jaxrl.control.program import Program, online
+from jaxrl.types import TrainState
+from launch.control import sac
+from losses import reward_model
+from models.control import critics, mlp
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; the rest are SAC's."""
+
+    steps: int = 4000
+    warmup: int = 500
+    hidden: tuple[int, ...] = (64, 64)
+    batch_size: int = 128
+    weight: float = 0.1
+    """b; 0 leaves the task's reward alone."""
+    lag: int = 100
+    """Updates until a question, one an update, is answered."""
+    kept: int = 1024
+    """Questions, the newest."""
+
+
+def config() -> Config:
+    """A hundred updates late."""
+    return Config()
+
+
+def annotator(env: Environment) -> Callable[[jax.Array], jax.Array]:
+    """How far along states [..., O] are: minus the steps of a shortest path, or the distance.
+
+    Raises:
+      ValueError: an environment that no script knows.
+    """
+    layout = env.name.removeprefix("maze_")
+    if layout in maze.LAYOUTS:
+        table = jnp.asarray(maze.steps_to_goal(layout))
+
+        def by_path(states: jax.Array) -> jax.Array:
+            cells = jnp.round((states + 1.0) * (len(table) - 1) / 2.0).astype(jnp.int32)
+            return -table[cells[..., 0], cells[..., 1]]
+
+        return by_path
+    if env.name == "point_mass":
+        return lambda states: -jnp.linalg.norm(states[..., : env.space.action], axis=-1)
+    raise ValueError(f"env={env.name!r} has no annotator; choose a maze or point_mass")
+
+
+def make(space: Space, config: Config, score: Callable[[jax.Array], jax.Array]) -> Algorithm:
+    """SAC on a reward that is learnt beside it; `score` is the annotator's."""
+    adam = optax.adam(1e-3)
+    base = sac.make(space, sac.Config(hidden=config.hidden, batch_size=config.batch_size))
+
+    def reward(params: Any, states: jax.Array) -> jax.Array:
+        return mlp.apply(params, states)[..., 0]
+
+    def init(key: jax.Array) -> TrainState:
+        base_key, reward_key = jax.random.split(key)
+        state = base.init(base_key)
+        judge = mlp.init(reward_key, (space.observation, *config.hidden, 1))
+        more = {
+            "judge": judge,
+            "asked": jnp.zeros((config.kept, 2, space.observation)),
+            "moments": jnp.array([0.0, 1.0]),
+        }
+        opt_state = state.opt_state | {"judge": adam.init(judge)}
+        return state.replace(params=state.params | more, opt_state=opt_state)
+
+    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
+        base_key, age_key = jax.random.split(key)
+        now = state.step
+        asked = state.params["asked"].at[now % config.kept].set(batch.next_observations[:2])
+        state = state.replace(params=state.params | {"asked": asked})
+        oldest = jnp.maximum(jnp.minimum(now + 1, config.kept), config.lag + 1)
+        age = jax.random.randint(age_key, (config.batch_size,), config.lag, oldest)
+        answered = (now >= config.lag).astype(jnp.float32)
+        pair = asked[(now - age) % config.kept]
+        better = score(pair[:, 0]) - score(pair[:, 1])
+        ordered = jnp.where((better < 0)[:, None, None], pair[:, ::-1], pair)
+
+        def loss(judge: Any) -> tuple[jax.Array, Metrics]:
+            said = reward(judge, ordered)
+            each, _ = reward_model.bradley_terry(said[:, 0], said[:, 1])
+            return answered * jnp.mean(jnp.where(better == 0.0, 0.0, each)), {}
+
+        state, metrics = descend(state, "judge", adam, loss)
+        said = reward(state.params["judge"], batch.next_observations)
+        seen = jnp.stack([jnp.mean(said), jnp.std(said)])
+        mean, std = moments = critics.polyak(state.params["moments"], seen, 0.01)
+        state = state.replace(params=state.params | {"moments": moments})
+        bonus = answered * config.weight * (said - mean) / (std + 1e-3)
+        batch = batch._replace(rewards=batch.rewards + bonus)
+        state, base_metrics = base.update(base_key, state, batch)
+        return state, metrics | base_metrics | {"bonus": jnp.std(bonus)}
+
+    return base._replace(init=init, update=update)
+
+
+def programs(env: Environment, config: Config) -> tuple[Program, ...]:
+    """Online, from nothing."""
+    algorithm = make(env.space, config, annotator(env))
+    return (online(algorithm, env, steps=config.steps, warmup=config.warmup),)

@@ -1,0 +1,35 @@
+"""Can a sequence model find out, within an episode, which task it is in?"""
+
+from __future__ import annotations
+
+from jaxrl.control.environments import point_goals
+from launch import offline_sets
+from launch.experiments import Arm, Claim, Experiment, Setting
+
+
+def experiment() -> Experiment:
+    """A point mass with a hidden goal; the data are of policies that saw it."""
+
+    def make() -> Setting:
+        env = point_goals.make()
+        made = offline_sets.tiers(point_goals.make(shown=True))
+        data = made.sets["medium_expert"]
+        seen = env.space.observation
+        hidden = data._replace(
+            observations=data.observations[:, :seen],
+            next_observations=data.next_observations[:, :seen],
+        )
+        return Setting(env, made.bounds, {"hidden": hidden})
+
+    asked = {"target": 40.0, "window": 16, "steps": 800}
+    arms = (
+        Arm("BC", "bc", {"steps": 1500}, "hidden"),
+        Arm("DT", "dt", asked, "hidden"),
+        Arm("Meta-DT", "meta_dt", {**asked, "model_steps": 800}, "hidden"),
+    )
+    claims = (
+        Claim("Meta-DT is above Decision Transformer (Wang et al. 2024)", "Meta-DT", "DT"),
+        Claim("a history tells more than a state", "DT", "BC"),
+    )
+    note = "100 is a policy that is shown the goal."
+    return Experiment("Offline, tasks not named", make, arms, claims, note, points=4)
