@@ -50,6 +50,16 @@ def fresh(
     return TrainState(params, opt_state, jnp.zeros((), jnp.int32))
 
 
+def extend(
+    state: TrainState, name: str, part: Any, optimizer: optax.GradientTransformation
+) -> TrainState:
+    """The state with one more trained part."""
+    return state.replace(
+        params=state.params | {name: part},
+        opt_state=state.opt_state | {name: optimizer.init(part)},
+    )
+
+
 def descend(
     state: TrainState,
     name: str,

@@ -97,17 +97,18 @@ def online(
     rows = -(-capacity // worlds) if capacity else cycles * every + warm_cycles
     old = round(prior * algorithm.batch_size)
 
-    def several(act: Act, carry: Carry, keys: jax.Array) -> Carry:
-        """A step of all worlds for each key."""
+    def several(act: Act, carry: Carry, key: jax.Array, count: int) -> Carry:
+        """`count` steps of all worlds."""
 
-        def advance(held: tuple, key: jax.Array) -> tuple[tuple, None]:
+        def advance(held: tuple, keys: jax.Array) -> tuple[tuple, None]:
             world, ring = held
-            act_keys, play_keys = jax.random.split(key, (2, worlds))
+            act_keys, play_keys = keys
             acting = jax.vmap(act, (0, None, 0))
             actions = acting(act_keys, carry.learner.params, world.observation)
             world, played = jax.vmap(lambda *a: play(sees, *a))(play_keys, world, actions)
             return (world, replay.add(ring, played)), None
 
+        keys = jax.random.split(key, (count, 2, worlds))
         (world, ring), _ = jax.lax.scan(advance, (carry.world, carry.replay), keys)
         return carry._replace(world=world, replay=ring)
 
@@ -119,21 +120,21 @@ def online(
             lambda: play(sees, start, *jax.tree.map(lambda x: x[0], (world, action)))[1]
         )
         carry = Carry(learner, key, world, replay.empty(example, rows * worlds))
-        return several(warm, carry, jax.random.split(warming, warm_cycles))
+        return several(warm, carry, warming, warm_cycles)
 
     def step(carry: Carry, data: Any) -> tuple[Carry, Metrics]:
         key, playing, learning = split(carry, 2)
         carry = carry._replace(key=key)
-        carry = several(algorithm.act, carry, jax.random.split(playing, every))
+        carry = several(algorithm.act, carry, playing, every)
 
-        def update(learner: TrainState, key: jax.Array) -> tuple[TrainState, Metrics]:
-            new_key, old_key, update_key = jax.random.split(key, 3)
+        def update(learner: TrainState, keys: jax.Array) -> tuple[TrainState, Metrics]:
+            new_key, old_key, update_key = keys
             batch = replay.sample(new_key, carry.replay, algorithm.batch_size - old)
             if old:
                 batch = join(algorithm.sample(old_key, data, old), batch)
             return algorithm.update(update_key, learner, batch)
 
-        keys = jax.random.split(learning, updates)
+        keys = jax.random.split(learning, (updates, 3))
         learner, metrics = jax.lax.scan(update, carry.learner, keys)
         return carry._replace(learner=learner), jax.tree.map(jnp.mean, metrics)
 

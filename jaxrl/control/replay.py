@@ -57,5 +57,6 @@ def sample(key: jax.Array, replay: Replay, size: int) -> Transitions:
 def uniform(key: jax.Array, data: Any, size: int, count: jax.Array | int | None = None) -> Any:
     """`size` of the first `count` (default: all) entries of a pytree's leading axis."""
     count = len(jax.tree.leaves(data)[0]) if count is None else count
-    index = jax.random.randint(key, (size,), 0, count)
+    # one draw where randint takes three; of 10^6 entries some are 1.0002 times as likely as others
+    index = jax.random.bits(key, (size,)) % jnp.asarray(count, jnp.uint32)
     return jax.tree.map(lambda x: x[index], data)

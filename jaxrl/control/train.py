@@ -70,7 +70,7 @@ def train(
             while at < program.steps:
                 length = min(-(-program.steps // points), program.steps - at)
                 at += length
-                carry, metrics = advance(carry, prepared, length=length)
+                carry, metrics = advance(carry, prepared, length)
                 judged = jax.device_get(judge(carry.learner.params, own, at))
                 env_steps = done + at * program.env_steps
                 yield Point(phase, at, env_steps, *judged, jax.device_get(metrics), carry)
@@ -93,15 +93,25 @@ def _start(program: Program, keys: jax.Array, before: Carry | None, data: Any) -
 
 
 def _advance(program: Program) -> Callable[..., tuple[Carry, Any]]:
-    """Compiled: carries, data -> carries after `length` steps, and mean metrics."""
+    """Compiled: carries, data, length -> carries after as many steps, and mean metrics.
 
-    @functools.partial(jax.jit, static_argnames="length")
-    def advance(carries: Carry, data: Any, length: int) -> tuple[Carry, Any]:
+    The length is an argument of the compiled program, so that a shorter last stretch reuses it.
+    """
+
+    @jax.jit
+    def advance(carries: Carry, data: Any, length: jax.Array) -> tuple[Carry, Any]:
         def one(carry: Carry) -> tuple[Carry, Any]:
-            return jax.lax.scan(lambda c, _: program.step(c, data), carry, length=length)
+            _, metrics = jax.eval_shape(program.step, carry, data)
+            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
 
-        carries, metrics = jax.vmap(one)(carries)
-        return carries, jax.tree.map(lambda x: jnp.mean(x, axis=1), metrics)
+            def step(i: jax.Array, held: tuple[Carry, Any]) -> tuple[Carry, Any]:
+                carry, metrics = program.step(held[0], data)
+                return carry, jax.tree.map(jnp.add, held[1], metrics)
+
+            carry, sums = jax.lax.fori_loop(0, length, step, (carry, zeros))
+            return carry, jax.tree.map(lambda x: x / length, sums)
+
+        return jax.vmap(one)(carries)
 
     return advance
 

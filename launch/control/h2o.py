@@ -22,7 +22,7 @@ import optax
 
 from data.offline.transitions import Transitions
 from jaxrl.control import environments
-from jaxrl.control.algorithm import Algorithm, Metrics, descend
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, extend
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, online
 from jaxrl.types import TrainState
@@ -76,11 +76,7 @@ def make(space: Space, config: Config) -> Algorithm:
             name: mlp.init(k, (size, *config.hidden, 1))
             for k, (name, size) in zip(keys, sizes.items(), strict=True)
         }
-        state = base.init(base_key)
-        return state.replace(
-            params=state.params | {"judges": judges},
-            opt_state=state.opt_state | {"judges": adam.init(judges)},
-        )
+        return extend(base.init(base_key), "judges", judges, adam)
 
     def logits(judges: Any, batch: Transitions) -> tuple[jax.Array, jax.Array]:
         """Of being real: of (s, a), and of (s, a, s' - s), [B] each."""

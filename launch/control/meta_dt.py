@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl.control.algorithm import Algorithm, Metrics, descend
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, extend
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline
 from jaxrl.control.wrappers import History
@@ -82,11 +82,7 @@ def make(space: Space, config: Config) -> tuple[Algorithm, Algorithm]:
             "encoder": mlp.init(encoder_key, (pair + outcome, *config.hidden, config.context)),
             "model": mlp.init(model_key, (pair + config.context, *config.hidden, outcome)),
         }
-        state = inner.init(inner_key)
-        return state.replace(
-            params=state.params | {"world": world},
-            opt_state=state.opt_state | {"world": adam.init(world)},
-        )
+        return extend(inner.init(inner_key), "world", world, adam)
 
     def fit(key: jax.Array, state: TrainState, batch: History) -> tuple[TrainState, Metrics]:
         def loss(world: Any) -> tuple[jax.Array, Metrics]:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import optax
 
 from data.offline.transitions import Transitions
-from jaxrl.control.algorithm import Algorithm, Metrics, descend
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, extend
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, join, offline
 from jaxrl.types import TrainState
@@ -71,11 +71,7 @@ def make(space: Space, config: Config) -> tuple[Algorithm, Algorithm]:
     def init(key: jax.Array) -> TrainState:
         base_key, model_key = jax.random.split(key)
         sizes = space.observation, space.action, config.hidden, config.members
-        model, state = dynamics.init(model_key, *sizes), base.init(base_key)
-        return state.replace(
-            params=state.params | {"model": model},
-            opt_state=state.opt_state | {"model": adam.init(model)},
-        )
+        return extend(base.init(base_key), "model", dynamics.init(model_key, *sizes), adam)
 
     def fit(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
         moved = batch.next_observations - batch.observations

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optax
 
 from data.offline.transitions import Transitions
-from jaxrl.control.algorithm import Algorithm, Metrics, descend
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, extend
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.environments import maze
 from jaxrl.control.program import Program, online
@@ -82,15 +82,13 @@ def make(space: Space, config: Config, score: Callable[[jax.Array], jax.Array]) 
 
     def init(key: jax.Array) -> TrainState:
         base_key, reward_key = jax.random.split(key)
-        state = base.init(base_key)
         judge = mlp.init(reward_key, (space.observation, *config.hidden, 1))
+        state = extend(base.init(base_key), "judge", judge, adam)
         more = {
-            "judge": judge,
             "asked": jnp.zeros((config.kept, 2, space.observation)),
             "moments": jnp.array([0.0, 1.0]),
         }
-        opt_state = state.opt_state | {"judge": adam.init(judge)}
-        return state.replace(params=state.params | more, opt_state=opt_state)
+        return state.replace(params=state.params | more)
 
     def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
         base_key, age_key = jax.random.split(key)

@@ -59,7 +59,7 @@ def make(space: Space, config: Config) -> Algorithm:
         actor_key, critic_key = jax.random.split(key)
         sizes = space.observation, *config.hidden, space.action
         net = mlp.init(actor_key, sizes, last=0.01)
-        actor = {"net": net, "log_std": jnp.full(space.action, -0.5)}
+        actor = {"net": net, "log_std": jnp.full(space.action, -0.5, jnp.float32)}
         critic = critics.init(critic_key, space.observation, config.hidden, members=1)
         return fresh({"both": {"actor": actor, "critic": critic}}, {"both": adam})
 

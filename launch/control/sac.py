@@ -88,11 +88,10 @@ def make(
 
     def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
         alpha = jnp.exp(state.params["temperature"])
-        actor_key, smooth_key, *keys = jax.random.split(key, config.critic_updates + 2)
+        own_keys, *keys = jax.random.split(key, (config.critic_updates + 1, 5))
 
         def improve_critic(state: TrainState, given: Any) -> tuple[TrainState, Metrics]:
-            key, batch = given
-            act_key, pick_key, drop_key, target_key, term_key = jax.random.split(key, 5)
+            (act_key, pick_key, drop_key, target_key, term_key), batch = given
             ahead = policies.squashed(state.params["actor"], batch.next_observations)
             actions, logp = policies.squashed_sample(act_key, *ahead)
             chosen = state.params["target"]
@@ -124,11 +123,11 @@ def make(
 
         def actor_loss(actor: Any) -> tuple[jax.Array, jax.Array]:
             mean, std = policies.squashed(actor, last.observations)
-            actions, logp = policies.squashed_sample(actor_key, mean, std)
+            actions, logp = policies.squashed_sample(own_keys[0], mean, std)
             q = critics.values(state.params["critic"], last.observations, actions)
             q = jnp.min(q, axis=0) if config.subset == config.members else jnp.mean(q, axis=0)
             loss = jnp.mean(control.soft_actor(logp, q, temperature=alpha))
-            more = actor_term(smooth_key, actor, state, last) if actor_term else 0.0
+            more = actor_term(own_keys[1], actor, state, last) if actor_term else 0.0
             return loss + more, {"entropy": -logp}
 
         state, actor_metrics = descend(state, "actor", adam, actor_loss)
