@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Carry, Program
@@ -44,6 +45,9 @@ def train(
 ) -> Iterator[Point]:
     """Run the phases one after the other, and judge the policy at evenly spaced points.
 
+    Where the local devices divide the seeds, each device has its share of them. A processor can be
+    several devices too, by `JAX_NUM_CPU_DEVICES`.
+
     Args:
       programs: the phases; each takes the learner over from the one before.
       env: where the policy is judged.
@@ -57,15 +61,18 @@ def train(
       The points in order.
     """
     keys = jnp.stack([jax.random.PRNGKey(seed) for seed in seeds])
-    carry, done = (None, 0) if after is None else (after.carry, 0)
+    mesh, done = _mesh(len(seeds)), 0
+    carry = None if after is None else after.carry
+    if mesh is not None and after is not None:
+        carry = jax.device_put(carry, NamedSharding(mesh, PartitionSpec("seed")))
     for phase, program in enumerate(programs):
         if after is None or phase >= after.phase:
             own = jax.vmap(lambda key, phase=phase: jax.random.fold_in(key, phase))(keys)
             prepared = program.algorithm.prepare(data)
-            advance, judge = _advance(program), _judge(program, env, episodes)
+            advance, judge = _advance(program, mesh), _judge(program, env, episodes, mesh)
             at = after.step if after is not None and phase == after.phase else 0
             if not at:
-                carry = _start(program, own, carry, prepared)
+                carry = _start(program, mesh, own, carry, prepared)
                 yield Point(phase, 0, done, *judge(carry.learner.params, own, 0), {}, carry)
             while at < program.steps:
                 length = min(-(-program.steps // points), program.steps - at)
@@ -77,7 +84,26 @@ def train(
         done += program.steps * program.env_steps
 
 
-def _start(program: Program, keys: jax.Array, before: Carry | None, data: Any) -> Carry:
+def _mesh(seeds: int) -> Mesh | None:
+    """The local devices, if there are several and they divide the seeds."""
+    devices = jax.local_devices()
+    shared = len(devices) > 1 and seeds % len(devices) == 0
+    return Mesh(np.array(devices), ("seed",)) if shared else None
+
+
+def _each(one: Callable[..., Any], mesh: Mesh | None, axes: tuple[int | None, ...]) -> Any:
+    """Compiled: `one` for each seed, whose axis leads where `axes` says 0."""
+    every = jax.vmap(one, axes)
+    if mesh is None:
+        return jax.jit(every)
+    specs = tuple(PartitionSpec() if axis is None else PartitionSpec("seed") for axis in axes)
+    given = {"in_specs": specs, "out_specs": PartitionSpec("seed"), "check_vma": False}
+    return jax.jit(jax.shard_map(every, mesh=mesh, **given))
+
+
+def _start(
+    program: Program, mesh: Mesh | None, keys: jax.Array, before: Carry | None, data: Any
+) -> Carry:
     """The carries of all seeds at the beginning of a phase."""
 
     def one(key: jax.Array, before: Any, data: Any) -> Carry:
@@ -89,34 +115,32 @@ def _start(program: Program, keys: jax.Array, before: Carry | None, data: Any) -
 
     learner = None if before is None else before.learner
     axes = (0, None if learner is None else 0, None)
-    return jax.jit(jax.vmap(one, axes))(keys, learner, data)
+    return _each(one, mesh, axes)(keys, learner, data)
 
 
-def _advance(program: Program) -> Callable[..., tuple[Carry, Any]]:
+def _advance(program: Program, mesh: Mesh | None) -> Callable[..., tuple[Carry, Any]]:
     """Compiled: carries, data, length -> carries after as many steps, and mean metrics.
 
     The length is an argument of the compiled program, so that a shorter last stretch reuses it.
     """
 
-    @jax.jit
-    def advance(carries: Carry, data: Any, length: jax.Array) -> tuple[Carry, Any]:
-        def one(carry: Carry) -> tuple[Carry, Any]:
-            _, metrics = jax.eval_shape(program.step, carry, data)
-            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
+    def one(carry: Carry, data: Any, length: jax.Array) -> tuple[Carry, Any]:
+        _, metrics = jax.eval_shape(program.step, carry, data)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
 
-            def step(i: jax.Array, held: tuple[Carry, Any]) -> tuple[Carry, Any]:
-                carry, metrics = program.step(held[0], data)
-                return carry, jax.tree.map(jnp.add, held[1], metrics)
+        def step(i: jax.Array, held: tuple[Carry, Any]) -> tuple[Carry, Any]:
+            carry, metrics = program.step(held[0], data)
+            return carry, jax.tree.map(jnp.add, held[1], metrics)
 
-            carry, sums = jax.lax.fori_loop(0, length, step, (carry, zeros))
-            return carry, jax.tree.map(lambda x: x / length, sums)
+        carry, sums = jax.lax.fori_loop(0, length, step, (carry, zeros))
+        return carry, jax.tree.map(lambda x: x / length, sums)
 
-        return jax.vmap(one)(carries)
-
-    return advance
+    return _each(one, mesh, (0, None, None))
 
 
-def _judge(program: Program, env: Environment, episodes: int) -> Callable[..., tuple]:
+def _judge(
+    program: Program, env: Environment, episodes: int, mesh: Mesh | None
+) -> Callable[..., tuple]:
     """Compiled: parameters, keys, step -> mean returns and costs, [S] each."""
     algorithm = program.algorithm
     sees = algorithm.observe(env)
@@ -126,7 +150,7 @@ def _judge(program: Program, env: Environment, episodes: int) -> Callable[..., t
         out = evaluate(sees, algorithm.best, params, key, episodes=episodes)
         return jnp.mean(out.returns), jnp.mean(out.costs)
 
-    return jax.jit(jax.vmap(one, (0, 0, None)))
+    return _each(one, mesh, (0, 0, None))
 
 
 def shapes(programs: Sequence[Program], *, seeds: Sequence[int], data: Any = None) -> Carry:
@@ -135,5 +159,5 @@ def shapes(programs: Sequence[Program], *, seeds: Sequence[int], data: Any = Non
     carry = None
     for program in programs:
         prepared = program.algorithm.prepare(data)
-        carry = jax.eval_shape(functools.partial(_start, program), keys, carry, prepared)
+        carry = jax.eval_shape(functools.partial(_start, program, None), keys, carry, prepared)
     return carry

@@ -41,10 +41,10 @@ class Config:
     batch_size: int = 128
     discount: float = 0.99
     polyak: float = 0.005
-    weight: float = 5.0
-    """Of the conservative term."""
-    samples: int = 4
-    """Actions of each of the three kinds."""
+    weight: float = 1.0
+    """Of the conservative term; the paper's is 5, for values some ten times as large."""
+    samples: int = 2
+    """Actions of each of the three kinds; the paper's is 10."""
     calibrate: bool = False
     members: int = 2
     norm: bool = False

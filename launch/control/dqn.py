@@ -42,10 +42,10 @@ class Config:
     updates: int = 1
     warmup: int = 1000
     hidden: tuple[int, ...] = (64, 64)
-    learning_rate: float = 1e-3
+    learning_rate: float = 5e-4
     batch_size: int = 128
     discount: float = 0.99
-    polyak: float = 0.05
+    polyak: float = 0.01
     target_every: int = 1
     """Updates between two moves of the target, by `polyak`; 1 of it copies the critic."""
     epsilon: float = 0.05

@@ -46,11 +46,12 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Offline."""
 
     def apart(key: jax.Array, critic: Any, state: TrainState, batch: Transitions) -> jax.Array:
-        def values(actions: jax.Array) -> jax.Array:
-            return jnp.sum(critics.values(critic, batch.observations, actions), axis=1)
+        def slope(member: Any) -> jax.Array:
+            sole = jax.tree.map(lambda x: x[None], member)
+            total = lambda a: jnp.sum(critics.values(sole, batch.observations, a))  # noqa: E731
+            return jax.grad(total)(batch.actions)
 
-        # one row of the Jacobian a member: the batch's rows do not meet
-        slopes = jax.jacrev(values)(batch.actions)
+        slopes = jax.vmap(slope)(critic)
         return config.diversity * jnp.mean(control.gradient_diversity(slopes))
 
     shared = {"hidden": config.hidden, "batch_size": config.batch_size}

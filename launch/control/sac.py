@@ -53,6 +53,8 @@ class Config:
     """LayerNorm in the critics."""
     dropout: float = 0.0
     """In the critics."""
+    temperature: float = 1.0
+    """At the start."""
     backup_entropy: bool = True
     """Whether the target counts the next action's entropy."""
 
@@ -83,7 +85,8 @@ def make(
         sizes = {"members": config.members, "norm": config.norm}
         critic = critics.init(critic_key, inputs, config.hidden, **sizes)
         actor = policies.squashed_init(actor_key, space.observation, config.hidden, space.action)
-        params = {"critic": critic, "target": critic, "actor": actor, "temperature": jnp.zeros(())}
+        log_alpha = jnp.log(jnp.float32(config.temperature))
+        params = {"critic": critic, "target": critic, "actor": actor, "temperature": log_alpha}
         return fresh(params, parts)
 
     def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
@@ -147,13 +150,5 @@ def make(
 
 def programs(env: Environment, config: Config, *, prior: float = 0.0) -> tuple[Program, ...]:
     """Online, from nothing; `prior` is the share of offline data in a batch (RLPD)."""
-    phase = online(
-        make(env.space, config),
-        env,
-        steps=config.steps,
-        worlds=config.worlds,
-        updates=config.updates,
-        warmup=config.warmup,
-        prior=prior,
-    )
-    return (phase,)
+    given = {name: getattr(config, name) for name in ("steps", "worlds", "updates", "warmup")}
+    return (online(make(env.space, config), env, prior=prior, **given),)

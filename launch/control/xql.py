@@ -19,8 +19,8 @@ from losses import control
 
 
 def config() -> Config:
-    """One temperature for value and policy, as in the paper's derivation."""
-    return Config(temperature=1.0)
+    """One temperature for value and policy, as in the paper's derivation; IQL's."""
+    return Config()
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

@@ -15,19 +15,21 @@ def experiment() -> Experiment:
         made = offline_sets.tiers(env, steps=5000)
         return Setting(env, made.bounds, made.sets)
 
-    data, short = "medium_replay", {"steps": 1500, "online_steps": 1500, "critic_updates": 2}
+    data, small = "medium_replay", {"batch_size": 64}
+    both = {**small, "steps": 1500, "online_steps": 1500}
+    alone = {**small, "steps": 1500, "warmup": 500}
+    ensemble = {"members": 3, "critic_updates": 2}
     arms = (
-        Arm("WSRL", "wsrl", short, data),
-        Arm("WSRL, no warm-up", "wsrl", {**short, "warmup": 1}, data),
-        Arm("WSRL, data retained", "wsrl", {**short, "prior": 0.5}, data),
-        Arm("RLPD", "rlpd", {"steps": 1500, "critic_updates": 2, "warmup": 500}, data),
-        Arm("ResFiT", "resfit", {"steps": 1500, "online_steps": 1500}, data),
-        Arm("RO2O", "ro2o", {"steps": 1500, "online_steps": 1500}, data),
-        Arm("PA-RL", "pa_rl", {"steps": 1500, "online_steps": 1500}, data),
-        Arm("Cal-QL", "cal_ql", {"steps": 1500, "online_steps": 1500}, data),
-        Arm("EXPO", "expo", {"steps": 1500}, data),
-        Arm("MOORL", "moorl", {"steps": 1500}, data),
-        Arm("SAC from nothing", "sac", {"steps": 1500, "warmup": 500}),
+        Arm("WSRL", "wsrl", {**both, **ensemble}, data),
+        Arm("WSRL, no warm-up", "wsrl", {**both, **ensemble, "warmup": 1}, data),
+        Arm("WSRL, data retained", "wsrl", {**both, **ensemble, "prior": 0.5}, data),
+        Arm("RLPD", "rlpd", {**alone, **ensemble}, data),
+        Arm("SAC from nothing", "sac", alone),
+        Arm("Cal-QL", "cal_ql", both, data),
+        Arm("RO2O", "ro2o", {**both, "members": 3}, data),
+        Arm("ResFiT", "resfit", both, data),
+        Arm("EXPO", "expo", {**alone, "members": 2}, data),
+        Arm("MOORL", "moorl", alone, data),
     )
     claims = (
         Claim(

@@ -17,27 +17,30 @@ def experiment() -> Experiment:
         made = offline_sets.tiers(env)
         return Setting(env, made.bounds, made.sets)
 
-    arms = (
-        Arm("BC", "bc", {"steps": 1500}, DATA),
-        Arm("10%BC", "bc", {"steps": 1500, "share": 0.1}, DATA),
-        Arm("AWR", "awr", {"steps": 1500}, DATA),
-        Arm("AWAC", "awac", {"steps": 1500}, DATA),
-        Arm("IQL", "iql", {"steps": 1500}, DATA),
-        Arm("XQL", "xql", {"steps": 1500}, DATA),
-        Arm("RIQL", "riql", {"steps": 1500}, DATA),
-        Arm("TD3+BC", "td3_bc", {"steps": 750}, DATA),
-        Arm("ReBRAC", "rebrac", {"steps": 750}, DATA),
-        Arm("CQL", "cql", {"steps": 1500}, DATA),
-        Arm("Cal-QL", "cal_ql", {"steps": 1500}, DATA),
-        Arm("SAC-N", "edac", {"steps": 1500, "diversity": 0.0}, DATA),
-        Arm("EDAC", "edac", {"steps": 1500}, DATA),
-        Arm("f-DVL", "f_dvl", {"steps": 1500}, DATA),
-        Arm("FQL", "fql", {"steps": 1500}, DATA),
-        Arm("PA-RL", "pa_rl", {"steps": 1500}, DATA),
-        Arm("RO2O", "ro2o", {"steps": 1500}, DATA),
-        Arm("MOPO", "mopo", {"steps": 1500}, DATA),
-        Arm("COMBO", "combo", {"steps": 1500}, DATA),
-        Arm("DT", "dt", {"steps": 600, "target": 46.0}, DATA),
+    arms = tuple(
+        Arm(label, algorithm, {"steps": 1500, "batch_size": 64, **more}, DATA)
+        for label, algorithm, more in (
+            ("BC", "bc", {}),
+            ("10%BC", "bc", {"share": 0.1}),
+            ("AWR", "awr", {}),
+            ("AWAC", "awac", {}),
+            ("IQL", "iql", {}),
+            ("XQL", "xql", {}),
+            ("RIQL", "riql", {}),
+            ("f-DVL", "f_dvl", {}),
+            ("TD3+BC", "td3_bc", {"steps": 750}),
+            ("ReBRAC", "rebrac", {"steps": 750}),
+            ("CQL", "cql", {}),
+            ("Cal-QL", "cal_ql", {}),
+            ("SAC-N", "edac", {"members": 5, "diversity": 0.0}),
+            ("EDAC", "edac", {"members": 5}),
+            ("RO2O", "ro2o", {"members": 5}),
+            ("FQL", "fql", {}),
+            ("PA-RL", "pa_rl", {"members": 2}),
+            ("MOPO", "mopo", {"members": 3, "model_steps": 1000}),
+            ("COMBO", "combo", {"members": 3, "model_steps": 1000}),
+            ("DT", "dt", {"steps": 600, "target": 46.0}),
+        )
     )
     claims = (
         Claim("IQL is above BC on medium-replay (Kostrikov et al. 2021)", "IQL", "BC"),
@@ -46,7 +49,7 @@ def experiment() -> Experiment:
         Claim("TD3+BC is above BC on medium-replay (Fujimoto & Gu 2021)", "TD3+BC", "BC"),
         Claim("ReBRAC is above TD3+BC (Tarasov et al. 2023)", "ReBRAC", "TD3+BC"),
         Claim("COMBO is above MOPO (Yu et al. 2021)", "COMBO", "MOPO"),
-        Claim("EDAC with 10 critics is above SAC-N with 10 (An et al. 2021)", "EDAC", "SAC-N"),
+        Claim("EDAC with 5 critics is above SAC-N with 5 (An et al. 2021)", "EDAC", "SAC-N"),
     )
     note = "A step of TD3+BC and ReBRAC is two updates of the critics."
     return Experiment("Offline, medium-replay", make, arms, claims, note, points=5)

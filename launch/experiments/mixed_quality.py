@@ -22,13 +22,13 @@ def experiment() -> Experiment:
         Arm(
             f"{algorithm.upper()}, {kind}",
             "weighted",
-            {"steps": 1500, "algorithm": algorithm, "weighting": kind},
+            {"steps": 1500, "batch_size": 64, "algorithm": algorithm, "weighting": kind},
             "mixed",
         )
         for algorithm in ("bc", "iql")
         for kind in ("uniform", "return", "advantage")
     )
-    arms += (Arm("ReCOIL", "recoil", {"steps": 1500}, "mixed"),)
+    arms += (Arm("ReCOIL", "recoil", {"steps": 1500, "batch_size": 64}, "mixed"),)
     claims = tuple(
         Claim(
             f"{algorithm} is better with {kind} weighting (Hong et al. 2023)",
