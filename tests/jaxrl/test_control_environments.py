@@ -169,3 +169,25 @@ def test_gymnasium_on_the_host():
     assert [p.env_steps for p in points] == [200, 400, 440]
     assert sum(len(p.episode_returns) for p in points) == 2  # each world has met its time limit
     assert all(-2000 < r < 0 for p in points for r in p.episode_returns)
+
+
+def test_steps_to_the_goal_fall_by_one_along_the_compass():
+    layout = maze.LAYOUTS["medium"]
+    goal = next((r, row.index("G")) for r, row in enumerate(layout) if "G" in row)
+    steps, compass = maze.steps_to_goal("medium"), maze.compass("medium", goal)
+    assert steps[goal] == 0
+    for cell in set(maze.free_cells("medium")) - {goal}:
+        ahead = tuple((np.array(cell) + compass[cell]).astype(int))
+        assert steps[ahead] == steps[cell] - 1
+    walls = [(r, c) for r, row in enumerate(layout) for c, x in enumerate(row) if x == "#"]
+    assert all(steps[w] > steps[f] for w in walls for f in maze.free_cells("medium"))
+
+
+def test_a_hidden_goal_changes_only_what_is_seen():
+    shown, hidden = (environments.get("point_goals", shown=s) for s in (True, False))
+    (state, wide), (same, narrow) = shown.reset(KEY), hidden.reset(KEY)
+    np.testing.assert_array_equal(state, same)
+    np.testing.assert_array_equal(wide[:4], narrow)
+    assert narrow.shape == (4,) and float(jnp.linalg.norm(wide[4:])) == pytest.approx(0.8, rel=1e-5)
+    at_goal = state.at[:2].set(state[4:])
+    assert float(hidden.step(KEY, at_goal, jnp.zeros(2)).reward) == pytest.approx(1.0)

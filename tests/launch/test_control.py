@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -17,7 +19,7 @@ from jaxrl.control import environments, rollout, train
 from jaxrl.control.environment import random_action
 from jaxrl.control.environments import point_mass
 from launch import bench, cli, control, experiments
-from launch.control import bc
+from launch.control import bc, hilp, recoil
 
 FOLDER = Path(control.__file__).parent
 TINY = {
@@ -115,6 +117,51 @@ def test_seeds_trained_together_equal_seeds_alone(data):
     both, alone = last([3, 7]), last([7])
     for a, b in zip(*map(jax.tree.leaves, (both.carry, alone.carry)), strict=True):
         np.testing.assert_allclose(a[1], b[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_seeds_over_devices_equal_seeds_on_one(tmp_path):
+    script = """
+import sys, jax, numpy as np
+jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
+from jaxrl.control import train
+from jaxrl.control.environments import point_mass
+from launch.control import sac
+env = point_mass.make(horizon=10)
+programs = sac.programs(env, sac.Config(steps=8, hidden=(8,), batch_size=16, warmup=16))
+points = list(train.train(programs, env, seeds=[3, 7], points=2, episodes=2))
+*_, again = train.train(programs, env, seeds=[3, 7], points=2, episodes=2, after=points[1])
+for point, name in ((points[-1], "whole"), (again, "again")):
+    leaves = jax.tree.leaves(point.carry.learner.params)
+    assert len(leaves[0].sharding.device_set) == int(sys.argv[1])
+    np.savez(f"{sys.argv[2]}/{name}{sys.argv[1]}", *leaves)
+"""
+    for count in ("1", "2"):
+        subprocess.run([sys.executable, "-c", script, count, str(tmp_path)], check=True)
+    saved = [np.load(tmp_path / f"{name}.npz") for name in ("whole1", "whole2", "again2")]
+    for name in saved[0]:
+        for other in saved[1:]:
+            np.testing.assert_allclose(saved[0][name], other[name], rtol=1e-4, atol=1e-5)
+
+
+def test_demonstrations_are_the_best_trajectories_and_half_of_a_batch(data):
+    learner = recoil.make(point_mass.make().space, recoil.Config(demonstrations=3))
+    shown, rest = learner.prepare(data)
+    assert len(transitions.episodes(shown)) == 3
+    assert transitions.returns(shown).min() >= transitions.returns(rest).max()
+    batch = learner.sample(jax.random.PRNGKey(0), (shown, rest), 12)
+    np.testing.assert_array_equal(batch.extra["expert"], [1.0] * 6 + [0.0] * 6)
+
+
+def test_hindsight_goals_lie_ahead_in_the_same_trajectory(data):
+    learner = hilp.make(point_mass.make().space, hilp.Config(ahead=1.0))
+    marked = data._replace(next_observations=np.arange(len(data.rewards))[:, None])
+    numbered = marked._replace(observations=marked.next_observations)
+    batch = learner.sample(jax.random.PRNGKey(0), learner.prepare(numbered), 64)
+    here, goal = np.array(batch.observations)[:, 0], np.array(batch.extra["goals"])[:, 0]
+    episode = np.cumsum(data.ends) - data.ends
+    assert np.all(goal >= here) and np.any(goal > here)
+    np.testing.assert_array_equal(episode[here], episode[goal])
 
 
 def test_a_run_leaves_what_reports_read_and_continues_exactly(tmp_path, capsys):
