@@ -51,7 +51,7 @@ def test_fitted_q_iteration_from_fresh_values_does_not_diverge():
     opt_state = fit.init(params)
     for _ in range(400):
         params, target, opt_state = step(params, target, opt_state)
-    assert float(critics.values(params, states).max()) < 100.0  # 1 / (1 - 0.99)
+    assert float(critics.values(params, states).max()) < 60.0  # 114 where biases begin at zero
 
 
 def test_an_ensemble_is_its_members():
