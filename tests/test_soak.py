@@ -9,7 +9,7 @@ from tests.jaxrl import tiny
 
 def test_a_run_killed_at_random_moments_equals_one_left_alone():
     """With groups of partial rollouts under way, which a checkpoint must hold."""
-    asked = ["--minutes", "0.01", "--kills", "4", "--layouts", "1 device"]
+    asked = ["--minutes", "0.1", "--kills", "4", "--layouts", "1 device"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.soak", *asked, "--ways", "partial rollouts"],
         cwd=tiny.ROOT,
