@@ -127,7 +127,7 @@ def kill_at(process, line: str) -> bool:
 def artefacts(run_dir: Path) -> dict[str, object]:
     """What two equal runs share: metrics but for times, sampled tokens, params, optimizer, and all
     else that a run goes on from."""
-    from jaxrl import checkpoint, metrics
+    from jaxrl import checkpoint, metrics, runs
 
     rows = [
         {k: v for k, v in row.items() if not k.startswith(("time/", "memory/", "compilations"))}
@@ -141,9 +141,9 @@ def artefacts(run_dir: Path) -> dict[str, object]:
     saved = checkpoint.path(run_dir, checkpoint.steps(run_dir)[-1])
     host = json.loads((saved / "host.json").read_text())
     del host["seconds"]
-    history = (run_dir / "history.jsonl").read_text()
+    history = runs.rows(run_dir / "history.jsonl")  # partial rollouts keep none
     return {
-        "rows": rows, "texts": texts, "history": history, "host": host, "arrays": arrays(saved)
+        "rows": rows, "texts": texts, "history": list(history), "host": host, "arrays": arrays(saved)
     }  # fmt: skip
 
 
