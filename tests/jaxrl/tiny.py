@@ -141,9 +141,9 @@ def artefacts(run_dir: Path) -> dict[str, object]:
     saved = checkpoint.path(run_dir, checkpoint.steps(run_dir)[-1])
     host = json.loads((saved / "host.json").read_text())
     del host["seconds"]
-    history = runs.rows(run_dir / "history.jsonl")  # partial rollouts keep none
+    history = list(runs.rows(run_dir / "history.jsonl"))  # partial rollouts keep none
     return {
-        "rows": rows, "texts": texts, "history": list(history), "host": host, "arrays": arrays(saved)
+        "rows": rows, "texts": texts, "history": history, "host": host, "arrays": arrays(saved)
     }  # fmt: skip
 
 
