@@ -232,9 +232,10 @@ class SamplingConfig:
     """Where sampling happens."""
 
     devices: int = 0
-    """The last so many devices sample, and do not train; 0 samples on the devices that train."""
+    """The last so many devices sample, and do not train; 0 samples on the devices that train.
+    One process alone can so divide its devices."""
     mesh: MeshConfig = MeshConfig()
-    """Their mesh."""
+    """Their mesh; the rules are those of the run's."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -104,10 +104,6 @@ def check(rules: Mapping[str, str], model: DecoderConfig) -> None:
             )
         if len({*axes}) < len(axes):
             raise ValueError(f"{rule} splits over one mesh axis twice; name each once")
-        if name in ("batch", "sequence"):
-            raise ValueError(
-                f"{rule}: rows are split by mesh.data, mesh.fsdp and mesh.context alone"
-            )
         if name in RULES:
             wanted, what = 1, "a logical axis"
         else:
@@ -146,8 +142,12 @@ def spec(
       whole: mesh axes over which nothing is split.
       rules: exceptions to `RULES`.
     """
-    table = RULES | {name: _entries(value)[0] for name, value in rules if name in RULES}
-    return _fit([table[axis] if axis else () for axis in axes], shape, mesh, whole)
+    return _fit([axes_of(axis, rules) if axis else () for axis in axes], shape, mesh, whole)
+
+
+def axes_of(axis: str, rules: Rules) -> tuple[str, ...]:
+    """Mesh axes that a logical axis is split over."""
+    return next((_entries(value)[0] for name, value in rules if name == axis), RULES[axis])
 
 
 def _fit(
@@ -205,9 +205,9 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P())
 
 
-def rows(mesh: Mesh) -> NamedSharding:
+def rows(mesh: Mesh, rules: Rules = ()) -> NamedSharding:
     """Packed micro-batches [K, R, ...], split over the batch axes on R."""
-    return NamedSharding(mesh, P(None, RULES["batch"]))
+    return NamedSharding(mesh, P(None, axes_of("batch", rules)))
 
 
 def put(tree: Any, where: Any) -> Any:
@@ -240,9 +240,9 @@ def _replicate(x: jax.Array, where: NamedSharding) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, where)
 
 
-def batch_shards(mesh: Mesh | AbstractMesh) -> int:
+def batch_shards(mesh: Mesh | AbstractMesh, rules: Rules = ()) -> int:
     """How many ways rows are split."""
-    return 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in RULES["batch"])
+    return 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in axes_of("batch", rules))
 
 
 def constrain(x: jax.Array, *axes: str | None, rules: Rules = ()) -> jax.Array:
@@ -263,8 +263,9 @@ def layout(model: DecoderConfig) -> decoder.Layout:
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
-        return decoder.Layout()
+        return decoder.Layout(attend=functools.partial(attend, rules=()))
     axes = {path: leaf.axes for path, leaf in decoder.layout(model).items()}
+    batch = axes_of("batch", model.rules)
 
     def weights(params: Params, stack: str) -> Params:
         prefix, stacked = ((stack,), 1) if stack else ((), 0)
@@ -273,18 +274,16 @@ def layout(model: DecoderConfig) -> decoder.Layout:
             path = (*prefix, *(getattr(step, "key", "") for step in path))
             if path not in axes:  # codes of quantised weights and adapters lie as they lie
                 return x
-            where = param_spec(
-                model, path, axes[path][stacked:], x.shape, mesh, whole=RULES["batch"]
-            )
+            where = param_spec(model, path, axes[path][stacked:], x.shape, mesh, whole=batch)
             return jax.lax.with_sharding_constraint(x, where)
 
         return jax.tree_util.tree_map_with_path(gather, decoder.cast(params, model.dtype))
 
     return decoder.Layout(
-        activations=lambda x: constrain(x, "batch", "sequence", None),
+        activations=lambda x: constrain(x, "batch", "sequence", None, rules=model.rules),
         weights=weights,
         attend=functools.partial(attend, rules=model.rules),
-        by_rows=by_rows,
+        by_rows=functools.partial(by_rows, rules=model.rules),
     )
 
 
@@ -295,11 +294,11 @@ def sampling_layout(model: DecoderConfig) -> decoder.Layout:
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
-        return decoder.Layout()
+        return decoder.Layout(attend=functools.partial(attend, rules=()))
     return decoder.Layout(
-        activations=lambda x: constrain(x, "batch", None, None),
+        activations=lambda x: constrain(x, "batch", None, None, rules=model.rules),
         attend=functools.partial(attend, rules=model.rules),
-        by_rows=by_rows,
+        by_rows=functools.partial(by_rows, rules=model.rules),
         cache=lambda layer: jax.tree.map(
             lambda x, axes: constrain(x, *axes, rules=model.rules),
             layer,
@@ -308,7 +307,7 @@ def sampling_layout(model: DecoderConfig) -> decoder.Layout:
     )
 
 
-def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+def by_rows(function: Callable[..., Any], *, rules: Rules = ()) -> Callable[..., Any]:
     """Inside jit, a function of weights and of arrays [B, ...], such that devices share the rows.
 
     What it sorts, gathers or scans over stays on the device, and the gradient of the weights is
@@ -317,13 +316,15 @@ def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Args:
       function: of a pytree of weights and of arrays; gives arrays [B, ...].
+      rules: exceptions to `RULES`.
     """
 
     def run(weights: Any, *rows: jax.Array) -> Any:
         mesh = jax.sharding.get_abstract_mesh()
-        if batch_shards(mesh) == 1 or rows[0].shape[0] % batch_shards(mesh):
+        shards, batch = batch_shards(mesh, rules), axes_of("batch", rules)
+        if shards == 1 or rows[0].shape[0] % shards:
             return function(weights, *rows)
-        split, dtypes = P(RULES["batch"]), jax.tree.map(lambda x: x.dtype, weights)
+        split, dtypes = P(batch), jax.tree.map(lambda x: x.dtype, weights)
 
         def narrow(weights: Any, *rows: jax.Array) -> Any:
             return function(jax.tree.map(_as, weights, dtypes), *rows)
@@ -332,7 +333,7 @@ def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
             narrow,
             in_specs=(P(), *[split] * len(rows)),
             out_specs=split,
-            axis_names={*RULES["batch"]},
+            axis_names={*batch},
             check_vma=False,
         )
         wide = [
@@ -365,10 +366,13 @@ def attend(
     keys and values of the row. XLA's own attention is split by the compiler, likewise.
     """
     mesh = jax.sharding.get_abstract_mesh()
+    platform = mesh.abstract_device.platform if mesh.abstract_device else jax.default_backend()
     if kernel == "auto":
-        kernel = attention.choose(jax.default_backend(), q, k, v, softcap)
-    local = functools.partial(attention.attend, kernel=kernel, softcap=softcap, scale=scale)
-    if kernel == "xla":
+        kernel = attention.choose(platform, q, k, v, softcap)
+    local = functools.partial(
+        attention.attend, kernel=kernel, softcap=softcap, scale=scale, platform=platform
+    )
+    if kernel == "xla" or mesh.size <= 1:
         return local(q, k, v, mask)
     rows, queries, heads = spec(("batch", "sequence", "heads"), q.shape[:3], mesh, rules=rules)
     shards = q.shape[2] // NamedSharding(mesh, P(heads)).shard_shape(q.shape[2:3])[0]

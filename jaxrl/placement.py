@@ -32,11 +32,11 @@ def pack(
       config: of the run.
       keep: [N] bool, the sequences to compute; None computes all.
     """
-    the_mesh = jax.sharding.get_mesh()
+    the_mesh, rules = jax.sharding.get_mesh(), tuple(config.mesh.rules.items())
     packed, cost = packing.pack(
-        batch, config.packing, row_multiple=mesh.batch_shards(the_mesh), keep=keep
+        batch, config.packing, row_multiple=mesh.batch_shards(the_mesh, rules), keep=keep
     )
-    everywhere, split = mesh.replicated(the_mesh), mesh.rows(the_mesh)
+    everywhere, split = mesh.replicated(the_mesh), mesh.rows(the_mesh, rules)
     where = Packed(split, split, split, split, split, everywhere, everywhere)
     return mesh.put(packed, where), cost
 

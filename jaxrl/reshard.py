@@ -39,6 +39,10 @@ def meshes(training: MeshConfig, sampling: SamplingConfig) -> tuple[Mesh, Mesh]:
             f"{jax.process_count()} processes: one process can divide its devices, and at least "
             "one must be left to train; use 0 to sample where the run trains"
         )
+    if sampling.mesh.rules:
+        raise ValueError(
+            f"sampling.mesh.rules={sampling.mesh.rules}: mesh.rules hold on both meshes; use those"
+        )
     cut = len(devices) - sampling.devices
     return mesh.make(training, devices[:cut]), mesh.make(sampling.mesh, devices[cut:])
 
@@ -94,11 +98,13 @@ def checksum(x: jax.Array) -> jax.Array:
 def _place(
     model: DecoderConfig, where: Mesh, path: tuple[Any, ...], leaf: jax.Array
 ) -> NamedSharding:
-    """Where a leaf of unstacked parameters lies by the rules of the mesh."""
+    """Where a leaf of unstacked parameters lies on the mesh, by the rules of the model."""
     names = tuple(getattr(step, "key", getattr(step, "idx", None)) for step in path)
     stacked = names[0] == "layers"
     if stacked:
         names = (decoder.STACKS[names[1] >= model.dense_layers], *names[2:])
     known = decoder.layout(model).get(names)
     axes = known.axes[stacked:] if known and len(known.axes) - stacked == leaf.ndim else None
-    return NamedSharding(where, mesh.spec(axes or (None,) * leaf.ndim, leaf.shape, where))
+    if axes is None:
+        return mesh.replicated(where)
+    return NamedSharding(where, mesh.param_spec(model, names, axes, leaf.shape, where))

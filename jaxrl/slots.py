@@ -81,11 +81,14 @@ def lay(models: Models, slots: SlotState) -> SlotState:
         tuple(mesh.sampling_layout(model).cache(layer) for layer in cache)
         for model, cache in zip(models, slots.caches, strict=True)
     )
-    return _lay_rows(slots.replace(caches=())).replace(caches=caches)
+    return _lay_rows(models, slots.replace(caches=())).replace(caches=caches)
 
 
-def _lay_rows(slots: SlotState) -> SlotState:
-    return jax.tree.map(lambda x: mesh.constrain(x, "batch", *[None] * (x.ndim - 1)), slots)
+def _lay_rows(models: Models, slots: SlotState) -> SlotState:
+    def lay(x: jax.Array) -> jax.Array:
+        return mesh.constrain(x, "batch", *[None] * (x.ndim - 1), rules=models[0].rules)
+
+    return jax.tree.map(lay, slots)
 
 
 def empty_settings(slots: int, biases: int) -> sampling.Sampling:
@@ -255,7 +258,7 @@ def resize(
         tuple(_refit(model, layer, chosen, width) for layer in cache)
         for model, cache in zip(models, slots.caches, strict=True)
     )
-    return _choose(slots.replace(caches=()), chosen, count).replace(caches=caches)
+    return _choose(models, slots.replace(caches=()), chosen, count).replace(caches=caches)
 
 
 def _refit(
@@ -278,10 +281,11 @@ def _fit(
     return mesh.sampling_layout(model).cache(jax.tree.map(fit, layer))
 
 
-@jax.jit
-def _choose(slots: SlotState, chosen: jax.Array, count: jax.Array) -> SlotState:
+@functools.partial(jax.jit, static_argnames="models")
+def _choose(models: Models, slots: SlotState, chosen: jax.Array, count: jax.Array) -> SlotState:
     kept = jax.tree.map(lambda a: a[chosen], slots)
-    return _lay_rows(kept.replace(live=kept.live & (jnp.arange(chosen.shape[0]) < count)))
+    live = kept.live & (jnp.arange(chosen.shape[0]) < count)
+    return _lay_rows(models, kept.replace(live=live))
 
 
 @functools.partial(jax.jit, donate_argnames="slots")

@@ -45,7 +45,7 @@ def micro_states(
     hidden = decoder.hidden(
         model, params, tokens, positions, visible_until, remat=remat, layout=layout
     )
-    hidden = mesh.constrain(hidden, "batch", None, None)
+    hidden = mesh.constrain(hidden, "batch", None, None, rules=model.rules)
     return jnp.take_along_axis(hidden, predictor[..., None], axis=1)
 
 
@@ -91,7 +91,7 @@ def micro_logprobs(
             chunk=_LOGIT_TOKENS,
         )
 
-    logp, entropy = mesh.by_rows(logprobs)(
+    logp, entropy = mesh.by_rows(logprobs, rules=model.rules)(
         decoder.unembedding(mesh.layout(model).weights(tables, "")),
         states,
         jax.lax.dynamic_index_in_dim(packed.target, index, keepdims=False),

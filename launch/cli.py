@@ -81,3 +81,7 @@ def refused(error: Exception) -> int:
 
 REFUSALS = (ValueError, FileNotFoundError, ModuleNotFoundError, BlockingIOError)
 """What the parts raise for a bad request, with a message that names the remedy."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from typing import Any, TypeVar
@@ -17,15 +18,31 @@ def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T
     """`default` with the values that `argv` gives; exits with the nearest flag on an unknown one.
 
     A dict field takes any key: `--task-args.terms 3` or `--task-args.terms=3`, its value read as
-    JSON where it is JSON and as text where it is not. `--from` is `--fork`.
+    JSON where it is JSON and as text where it is not. `--from` is `--fork`. Fields of a group may
+    be given together: `--mesh fsdp=64,tensor=4`.
     """
-    default, rest = _take_dict_entries(default, argv)
+    default, rest = _take_dict_entries(default, _one_by_one(default, argv))
     return tyro.cli(type(default), default=default, args=rest, prog=prog, description=description)
 
 
 def recipe(argv: list[str]) -> tuple[str, list[str]]:
     """The recipe that arguments begin with, `quickstart` where they name none, and the flags."""
     return (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("quickstart", argv)
+
+
+def _one_by_one(default: Any, argv: list[str]) -> list[str]:
+    flags: list[str] = []
+    queue = list(argv)
+    while queue:
+        token = queue.pop(0)
+        flag, has_value, value = token.partition("=")
+        group = _at(default, flag.removeprefix("--").replace("-", "_"))
+        if token.startswith("--") and dataclasses.is_dataclass(group) and (has_value or queue):
+            fields = (value if has_value else queue.pop(0)).split(",")
+            flags += [f"{flag}.{field}" for field in fields]
+        else:
+            flags.append(token)
+    return flags
 
 
 def _take_dict_entries(default: T, argv: list[str]) -> tuple[T, list[str]]:

@@ -1,9 +1,9 @@
 """What a run would take on a mesh, without its hardware: bytes a device, and time at best.
 
-The mesh is made of virtual CPU devices, so the figures of where arrays lie are exact. Temporary
-memory and collectives of the compiled step are those of XLA's CPU backend: an upper bound, as it
-fuses less, scatters no gradients (it reduces them whole) and, unless `--attention splash` emulates
-the kernel of TPUs, holds the scores of attention.
+Where arrays lie is exact. Temporary memory and collectives are those of the train step compiled for
+the slice itself, where libtpu is installed, else for virtual CPU devices: an upper bound, as XLA
+fuses less there, scatters no gradients (it reduces them whole), sends bf16 as fp32, multiplies
+every token by every expert, and emulates the kernels of TPUs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import functools
 import math
-import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from jaxrl.buckets import round_up
 from jaxrl.config import Config
 from jaxrl.train_step import make_update
 from jaxrl.types import Completion, Packed, Request, TrainState, Trajectory
-from launch import flags, recipes, roofline
+from launch import flags, recipes, roofline, topology
 from launch.cli import REFUSALS, refused
 from launch.roofline import CHIPS, Chip
 from launch.shapes import SHAPES
@@ -32,32 +31,31 @@ from models import decoder, hf_config
 from models.config import DecoderConfig
 
 _LARGE = 64  # MiB
-_TPUS = ("v4", "v5e", "v5p", "v6e")
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanConfig:
     """What is planned for."""
 
-    chip: str = "v5p"
-    """Kind of device, a key of `roofline.CHIPS`."""
-    compile: bool = False
+    topology: str = "v5p"
+    """Devices, as `topology.read` takes them; of a kind alone, as many as the mesh names."""
+    compile: bool = True
     """Compile the train step for its memory and collectives; minutes for a large model."""
 
 
 def main(argv: list[str]) -> int:
-    """`jaxrl plan [RECIPE] [--chip v5p] [--compile] [flags of train]`.
+    """`jaxrl plan [RECIPE] [--topology v5p-512] [--no-compile] [flags of train]`.
 
     `--model` also takes the names of `launch.shapes`, which have no weights.
     """
     name, rest = flags.recipe(argv)
     parser = argparse.ArgumentParser(prog="jaxrl plan", add_help=False, allow_abbrev=False)
-    parser.add_argument("--chip", default=PlanConfig.chip)
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--topology", default=PlanConfig.topology)
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     given, rest = parser.parse_known_args(rest)
     try:
         config = flags.parse(recipes.load(name), rest, prog=f"jaxrl plan {name}")
-        show(config, PlanConfig(given.chip, given.compile))
+        show(config, PlanConfig(given.topology, given.compile))
     except REFUSALS as error:
         return refused(error)
     return 0
@@ -69,26 +67,23 @@ def show(config: Config, settings: PlanConfig = PlanConfig()) -> None:
     Call before JAX has made its devices.
 
     Raises:
-      ValueError: an unknown chip, or a config that cannot work.
+      ValueError: an unknown topology, or a config that cannot work.
     """
-    if settings.chip not in CHIPS:
-        raise ValueError(f"chip={settings.chip!r} is unknown; choose one of {', '.join(CHIPS)}")
-    count = math.prod(max(1, getattr(config.mesh, axis)) for axis in mesh.AXES)
-    given = os.environ.get("XLA_FLAGS", "")
-    # optimising code that never runs would take hours
-    os.environ["XLA_FLAGS"] = (
-        f"{given} --xla_force_host_platform_device_count={count} "
-        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    )
-    jax.config.update("jax_platforms", "cpu")
-    the_mesh = mesh.make(config.mesh, jax.devices()[:count])
-    with jax.set_mesh(the_mesh):
+    named = topology.read(settings.topology)
+    of_mesh = math.prod(max(1, getattr(config.mesh, axis)) for axis in mesh.AXES)
+    devices = topology.devices(named, named.devices or of_mesh)
+    with jax.set_mesh(mesh.make(config.mesh, devices)):
         for line in lines(config, settings):
             print(line, flush=True)
 
 
-def describe(config: Config) -> DecoderConfig:
-    """The decoder of a config; of a published shape, that one."""
+def describe(config: Config, chip: str = "") -> DecoderConfig:
+    """The decoder of a config; of a published shape, that one.
+
+    With the kernels of the chip, emulated if it cannot be compiled for.
+    """
+    if config.attention == "auto" and topology.is_tpu(chip) and not topology.compiles_for(chip):
+        config = dataclasses.replace(config, attention="splash")
     if config.model not in SHAPES:
         return policy.describe(config)[0]
     model = hf_config.read(SHAPES[config.model])
@@ -122,21 +117,26 @@ class Batch(NamedTuple):
 
 def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     """The plan, on the mesh in use."""
-    the_mesh, model, chip = jax.sharding.get_mesh(), describe(config), CHIPS[settings.chip]
+    name = topology.read(settings.topology).chip
+    the_mesh, model, chip = jax.sharding.get_mesh(), describe(config, name), CHIPS[name]
     optimize = optimizer.make(config.optimizer, config.steps, model)
     part = trainable.part(model, config.lora, config.train)
     state = placement.abstract_state(model, optimize, config.lora, part)
     axes = ", ".join(f"{axis}={n}" for axis, n in the_mesh.shape.items() if n > 1) or "one device"
     yield f"{config.model} on {axes}"
+    yield (
+        f"a {name} has {chip.hbm / 2**30:.0f} GiB, {chip.flops / 1e12:.0f} Tflop/s in bf16, "
+        f"{chip.bandwidth / 1e9:.0f} GB/s from memory and {chip.wire / 1e9:.0f} GB/s to neighbours"
+    )
     yield f"{'parameter':<40} {'shape':<24} {'split over':<32} MiB a device"
     for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        parameter = jax.tree_util.keystr(path, simple=True, separator="/")
         where = str(tuple(leaf.sharding.spec))
-        yield f"{name:<40} {leaf.shape!s:<24} {where:<32} {_mib(leaf):.1f}"
+        yield f"{parameter:<40} {leaf.shape!s:<24} {where:<32} {_mib(leaf):.1f}"
     yield from (f"warning: {line}" for line in warnings(config, model, the_mesh, state.params))
-    batch, shards = _batch(config), mesh.batch_shards(the_mesh)
+    batch, shards = _batch(config), mesh.batch_shards(the_mesh, model.rules)
     local = batch.micro_tokens / shards / the_mesh.shape["context"]
-    scores = model.attention in ("auto", "xla") and settings.chip not in _TPUS
+    scores = {"auto": not topology.is_tpu(name)}.get(model.attention, model.attention == "xla")
     width = roofline.saved(model, config.remat, batch.row, the_mesh.shape["tensor"], scores=scores)
     width *= np.dtype(model.dtype).itemsize
     state_mib, cache = _sum(state), _cache(model, config, the_mesh)
@@ -149,16 +149,23 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
         "sampler's copy": copy,
         "KV cache": cache,
     }
-    for name, mib in total.items():
-        about = " (estimate)" if name == "activations" else ""
-        yield f"{name:<20} {mib:12.1f} MiB a device{about}"
+    for part_of, mib in total.items():
+        about = " (estimate)" if part_of == "activations" else ""
+        yield f"{part_of:<20} {mib:12.1f} MiB a device{about}"
     training = state_mib + total["gradients"] + total["activations"]
     wire = 0.0
     if settings.compile:
-        compiled = step(config, model, state, batch)
+        by = f"XLA for {name}" if topology.compiles_for(name) else "XLA on CPU"
+        try:
+            compiled = step(config, model, state, batch)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            yield f"the train step does not fit on a {name} ({by}): {str(error).splitlines()[0]}"
+            return
         memory = compiled.memory_analysis()
         training = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
-        yield f"{'train step, compiled':<20} {training:12.1f} MiB a device (XLA on CPU)"
+        yield f"{'train step, compiled':<20} {training:12.1f} MiB a device ({by})"
         found = roofline.collectives(compiled.as_text(), batch.micro_batches)
         wire = sum(c.times * c.bytes for c in found)
         for c in found:
@@ -167,7 +174,7 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     yield from _times(config, model, chip, batch, state, wire, cache, settings.compile)
     gib, room = max(training, state_mib + copy + cache) / 1024, chip.hbm / 2**30
     fits = "fits" if gib < room else "does not fit"
-    yield f"{gib:.2f} GiB of {room:.0f} GiB of a {settings.chip}: {fits}"
+    yield f"{gib:.2f} GiB of {room:.0f} GiB of a {name}: {fits}"
 
 
 def warnings(
@@ -196,14 +203,14 @@ def warnings(
     }
     for name, size in sizes.items():
         split = mesh.spec((name,), (size,), the_mesh, rules=model.rules)
-        over = mesh.RULES[name]
+        over = mesh.axes_of(name, model.rules)
         ways = math.prod(the_mesh.shape[axis] for axis in over)
         if split == jax.P(None) and ways > 1:
             yield f"{name}={size} does not divide by {'*'.join(over)}={ways} and stays whole"
-    shards = mesh.batch_shards(the_mesh)
+    shards = mesh.batch_shards(the_mesh, model.rules)
     if config.sampler.slots % shards:
         slots = f"sampler.slots={config.sampler.slots}"
-        yield f"{slots} do not divide by data*fsdp={shards}, and caches stay whole"
+        yield f"{slots} do not divide by {shards} shards of the batch, and caches stay whole"
 
 
 def _times(
@@ -224,7 +231,7 @@ def _times(
     memory = (2 * _sum(state) + 3 * batch.micro_batches * gathered) * 2**20
     train, bound = roofline.seconds(chip, flops, memory, wire)
     mfu = roofline.train_flops(model, tokens, batch.row, "none") / size / chip.flops / train
-    known = "" if compiled else "; --compile adds what wires take"
+    known = "" if compiled else "; compiling adds what wires take"
     yield (
         f"an update of {tokens} tokens takes {train:.2f} s at best, bound by {bound} "
         f"(MFU {mfu:.0%}){known}"
@@ -257,14 +264,14 @@ def _batch(config: Config) -> Batch:
         list(np.repeat(np.arange(groups), rollout.group_size)),
         length=round_up(len(prompt) + len(zeros), config.packing.bucket),
     )
-    shards = mesh.batch_shards(jax.sharding.get_mesh())
+    shards = mesh.batch_shards(jax.sharding.get_mesh(), tuple(config.mesh.rules.items()))
     return Batch(batch, packing.pack(batch, config.packing, row_multiple=shards)[0])
 
 
 def step(config: Config, model: DecoderConfig, state: TrainState, batch: Batch) -> Any:
     """The compiled train step."""
     the_mesh = jax.sharding.get_mesh()
-    everywhere, rows = mesh.replicated(the_mesh), mesh.rows(the_mesh)
+    everywhere, rows = mesh.replicated(the_mesh), mesh.rows(the_mesh, model.rules)
     where = Packed(rows, rows, rows, rows, rows, everywhere, everywhere)
     update = make_update(
         model,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -39,9 +40,10 @@ CHIPS = {
 """Figures of docs.cloud.google.com/tpu/docs and of NVIDIA's data sheets (SXM, no sparsity)."""
 
 _KINDS = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
-_COLLECTIVE = re.compile(rf"= (.*?) ({_KINDS})(?:-start)?\((.*)")
+_COLLECTIVE = re.compile(rf"= (.*?) ({_KINDS})(-start)?\((.*)")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 _CALLED = re.compile(r"(?:calls|to_apply|body|branch_computations)=(?:%?([\w.\-]+)|\{([^}]*)\})")
+_CONDITION = re.compile(r"condition=%?([\w.\-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "f64": 8, "s64": 8, "u64": 8}
 
@@ -63,35 +65,57 @@ def collectives(program: str, unknown: int = 1) -> list[Collective]:
       program: text of the optimised HLO.
       unknown: how often a loop runs whose count the program does not say: over micro-batches.
     """
-    found: dict[str, list[tuple[str, str, float]]] = {}
-    calls: dict[str, list[tuple[str, int]]] = {}
+    bodies, entry = _computations(program)
+    total: dict[tuple[str, str, float], int] = {}
+
+    def walk(name: str, often: int) -> None:
+        for line in bodies.get(name, ()):
+            for one in _communicated(line, name.startswith("all-reduce-scatter")):
+                total[one] = total.get(one, 0) + often
+            trips = _trips(line, bodies, unknown) if " while(" in line else 1
+            for one, several in _CALLED.findall(line):
+                for called in (one or several).split(", "):
+                    walk(called.lstrip("%"), often * trips)
+
+    walk(entry, 1)
+    return [Collective(kind, shape, n, sent) for (kind, shape, sent), n in sorted(total.items())]
+
+
+def _computations(program: str) -> tuple[dict[str, list[str]], str]:
+    """Lines of each computation, and the name of the one that is run."""
+    bodies: dict[str, list[str]] = {}
     entry = name = ""
     for line in program.splitlines():
         if opened := _COMPUTATION.match(line):
             name = opened[1]
             entry = name if line.startswith("ENTRY") or not entry else entry
-        if match := _COLLECTIVE.search(line):
-            shapes, kind, rest = match.groups()
-            size = _group(rest)
-            found.setdefault(name, []).extend(
-                (kind, shape, _sent(kind, _size(shape), size))
-                for shape in re.findall(r"\w+\[[\d,]*\]", shapes)
-            )
-        trips = _TRIPS.search(line)
-        often = int(trips[1]) if trips else unknown if " while(" in line else 1
-        for one, several in _CALLED.findall(line):
-            for called in (one or several).split(", "):
-                calls.setdefault(name, []).append((called.lstrip("%"), often))
-    total: dict[tuple[str, str, float], int] = {}
+        bodies.setdefault(name, []).append(line)
+    return bodies, entry
 
-    def walk(name: str, often: int) -> None:
-        for one in found.get(name, ()):
-            total[one] = total.get(one, 0) + often
-        for called, times in calls.get(name, ()):
-            walk(called, often * times)
 
-    walk(entry, 1)
-    return [Collective(kind, shape, n, sent) for (kind, shape, sent), n in sorted(total.items())]
+def _communicated(line: str, scattered: bool) -> Iterator[tuple[str, str, float]]:
+    """Kind, shape and bytes sent of each array that a line sends.
+
+    With `scattered`, an all-reduce of which a device keeps its slice alone, as XLA for TPU writes a
+    reduce-scatter.
+    """
+    if match := _COLLECTIVE.search(line):
+        result, kind, started, rest = match.groups()
+        shapes, size = re.findall(r"\w+\[[\d,]*\]", result), _group(rest)
+        if started and kind in ("all-gather", "collective-permute"):
+            shapes = shapes[1:2]  # operand, result, and what marks the transfer
+        for shape in shapes:
+            kind_ = "reduce-scatter" if scattered else kind
+            yield kind_, shape, _sent(kind_, _size(shape) / (size if scattered else 1), size)
+
+
+def _trips(line: str, bodies: dict[str, list[str]], unknown: int) -> int:
+    """How often the body of a loop runs: as annotated, or counted up to a constant."""
+    if known := _TRIPS.search(line):
+        return int(known[1])
+    condition = "\n".join(bodies.get(_CONDITION.search(line)[1], ()))
+    bounds = re.findall(r"s32\[\]\S* constant\((\d+)\)", condition)
+    return int(bounds[0]) if len(bounds) == 1 and "direction=LT" in condition else unknown
 
 
 def _size(shape: str) -> int:
@@ -100,6 +124,9 @@ def _size(shape: str) -> int:
 
 
 def _group(text: str) -> int:
+    if named := re.search(r"replica_groups=mesh\[(.*?)\] \{(.*?)\}", text):
+        sizes = dict(axis.split("=") for axis in named[1].split(","))
+        return math.prod(int(sizes[axis]) for axis in named[2].split(","))
     if iota := re.search(r"replica_groups=\[\d+,(\d+)\]", text):
         return int(iota[1])
     listed = re.search(r"replica_groups=\{\{([\d,]*)\}", text)

@@ -57,6 +57,7 @@ def attend(
     scale: float | None = None,
     softcap: float | None = None,
     kernel: Kernel = "auto",
+    platform: str = "",
 ) -> jax.Array:
     """Scaled dot-product attention with grouped key-value heads.
 
@@ -67,8 +68,9 @@ def attend(
       mask: [B, T, S] bool; a query that sees no key gets finite, meaningless output.
       scale: factor on the scores; None: H ** -0.5.
       softcap: bounds the scores s to `softcap * tanh(s / softcap)` (Gemma 2).
-      kernel: what computes it; `auto` is `choose` for the platform JAX runs on. Splash attention
-        is emulated, slowly, where there is no TPU.
+      kernel: what computes it; `auto` is `choose` for the platform. Splash attention is emulated,
+        slowly, where that is no TPU.
+      platform: tpu, gpu or cpu, that this is compiled for; by default the one JAX runs on.
 
     Returns:
       [B, T, N, V] in v's dtype.
@@ -77,13 +79,14 @@ def attend(
       ValueError: a kernel that cannot compute this.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    platform = platform or jax.default_backend()
     if kernel == "auto":
-        kernel = choose(jax.default_backend(), q, k, v, softcap)
+        kernel = choose(platform, q, k, v, softcap)
     match kernel:
         case "xla":
             return _xla(q, k, v, mask, scale, softcap)
         case "splash":
-            emulated = jax.default_backend() != "tpu"
+            emulated = platform != "tpu"
             return splash(q, k, v, mask, scale=scale, softcap=softcap, interpret=emulated)
         case "cudnn" if softcap is None:
             return jax.nn.dot_product_attention(

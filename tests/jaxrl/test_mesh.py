@@ -28,7 +28,7 @@ MESHES = {
     "context, fsdp": {"fsdp": 4, "context": 2},
     "expert, fsdp": {"data": 1, "fsdp": 2, "expert": 4},
     "tensor, context by splash": {"data": 2, "tensor": 2, "context": 2},
-    "rules": {"data": 2, "fsdp": 2, "tensor": 2},
+    "rules": {"data": 1, "fsdp": 2, "tensor": 2, "context": 2},
 }
 MORE = {
     "fsdp": {"fsdp": 8},
@@ -118,6 +118,16 @@ def test_rules_by_name_and_by_path():
     assert where("layers/attention/q") == P(None, None, None, None)
     assert where("layers/attention/k") == P(None, "fsdp", "tensor", None)
     assert mesh.spec(("vocab",), (4,), table, rules=rules) == P(None)  # 8 do not divide 4
+
+
+def test_rows_lie_by_the_rule_of_the_batch():
+    table = jax.sharding.AbstractMesh((1, 4, 2, 3, 1), mesh.AXES)
+    rules = (("batch", "fsdp+context"), ("sequence", "-"))
+    assert (mesh.batch_shards(table), mesh.batch_shards(table, rules)) == (4, 12)
+    assert mesh.rows(table, rules).spec == P(None, ("fsdp", "context"))
+    assert mesh.spec(("batch", "sequence"), (12, 6), table, rules=rules) == P(
+        ("fsdp", "context"), None
+    )
 
 
 def test_slots_and_caches_lie_by_the_rules(reports):

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,13 +19,11 @@ from tests.jaxrl import tiny
 from tests.jaxrl.test_mesh import FLAGS, ROOT
 
 
-def launch(meshes: dict, devices: int, **variables: str) -> subprocess.Popen:
+def launch(meshes: dict, devices: int, place: dict[str, str]) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.jaxrl.mesh_program", json.dumps(meshes)],
         cwd=ROOT,
-        env=os.environ
-        | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS + str(devices)}
-        | {f"JAXRL_{name.upper()}": value for name, value in variables.items()},
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS + str(devices)} | place,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -150,16 +147,10 @@ def test_an_error_of_one_process_ends_both(tmp_path):
 @pytest.mark.timeout(1800)
 def test_two_processes_train_as_one():
     sizes = {"data": 2, "fsdp": 2, "tensor": 2}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    pair = [
-        launch({"pair": sizes}, 4, coordinator=address, processes="2", process=str(i))
-        for i in range(2)
-    ]
+    pair = [launch({"pair": sizes}, 4, place) for place in tiny.pair_variables()]
     together = report(pair[0])
     assert pair[1].wait(timeout=60) == 0
-    alone = report(launch({"alone": {"data": 1}}, 1))
+    alone = report(launch({"alone": {"data": 1}}, 1, {}))
     assert (together["processes"], alone["processes"]) == (2, 1)
     np.testing.assert_allclose(together["sums"], alone["sums"], atol=1e-4)
 

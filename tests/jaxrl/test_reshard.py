@@ -25,6 +25,15 @@ def test_every_leaf_arrives_as_it_was():
     jax.tree.map(np.testing.assert_array_equal, sent, TREE)
 
 
+def test_a_leaf_leaves_when_the_one_before_it_has_been_compared(monkeypatch):
+    """So no more than one is on its way."""
+    events, put, checksum = [], jax.device_put, reshard.checksum
+    monkeypatch.setattr(jax, "device_put", lambda *a: events.append("put") or put(*a))
+    monkeypatch.setattr(reshard, "checksum", lambda x: events.append("sum") or checksum(x))
+    reshard.transfer({"a": jnp.ones(2), "b": jnp.ones(3), "c": jnp.ones(4)}, place)
+    assert events == ["put", "sum", "sum"] * 3
+
+
 def test_a_leaf_that_arrives_otherwise_is_named(monkeypatch):
     put = jax.device_put
 

@@ -170,3 +170,10 @@ def test_sparkline_has_equal_runs():
 
 def test_untrusted_text_cannot_steer_the_terminal():
     assert progress._short("a\x1b[31mb\n\u202ec") == "a [31mb  c"
+
+
+def test_fields_of_a_group_may_be_given_together():
+    config = recipes.load("quickstart")
+    for argv in (["--mesh", "fsdp=64,tensor=4"], ["--mesh=fsdp=64,tensor=4"]):
+        parsed = flags.parse(config, [*argv, "--seed", "3"], prog="jaxrl plan")
+        assert (parsed.mesh.fsdp, parsed.mesh.tensor, parsed.seed) == (64, 4, 3)

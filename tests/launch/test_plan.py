@@ -25,7 +25,7 @@ CONFIG = Config(fresh=FreshModel(64, 128, 2, 4, 2, 16), task_args={"digits": 1})
 
 def test_bytes_of_a_small_model_on_one_device():
     with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
-        lines = list(plan.lines(CONFIG, PlanConfig()))
+        lines = list(plan.lines(CONFIG, PlanConfig(compile=False)))
     totals = [line.split() for line in lines if line.endswith("MiB a device")][1:]
     mib = {words[0]: float(words[-4]) for words in totals}
     layer = 64 * (4 + 2 + 2) * 16 + 4 * 16 * 64 + 3 * 64 * 128 + 2 * 64
@@ -57,6 +57,40 @@ ENTRY %main (p: f32[8]) -> f32[8] {
         ("all-reduce", "bf16[4,4]", 5, 32),
         ("all-reduce", "f32[8]", 5, 32),
         ("reduce-scatter", "f32[8]", 1, 96),
+    ]
+
+
+def test_collectives_as_xla_writes_them_for_tpus():
+    """Loops counted up to a constant, groups by mesh axes, a reduce-scatter as what it is made of,
+    transfers that go on meanwhile."""
+    program = """
+%all-reduce-scatter.1 (p: bf16[8,64]) -> bf16[8,16] {
+  %all-reduce.1 = bf16[8,64]{0,1:T(8,128)(2,1)} all-reduce(%p), replica_groups={{0,1,2,3}}
+  ROOT %dynamic-slice.1 = bf16[8,16]{0,1} dynamic-slice(%all-reduce.1, %zero, %i)
+}
+%condition (p: (s32[], f32[8])) -> pred[] {
+  %constant.1 = s32[]{:T(128)} constant(30)
+  ROOT %lt.1 = pred[]{:T(512)} compare(%i, %constant.1), direction=LT
+}
+%layer (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %all-gather.1 = bf16[16,64]{1,0} all-gather(%p), replica_groups=mesh['a'=2,'b'=4] {'b'}
+  %all-gather-start.1 = (f32[4]{0}, f32[8]{0}) all-gather-start(%p), replica_groups={{0,1}}
+  %fusion.1 = bf16[8,16]{0,1} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1
+}
+%unbounded (p: (s32[], s32[])) -> pred[] {
+  ROOT %lt.2 = pred[]{:T(512)} compare(%i, %n), direction=LT
+}
+%micro (p: (s32[], s32[])) -> (s32[], s32[]) {
+  %while.1 = (s32[], f32[8]{0}) while(%p), condition=%condition, body=%layer
+}
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %while.2 = (s32[], s32[]) while(%p), condition=%unbounded, body=%micro
+}
+"""
+    assert roofline.collectives(program, unknown=5) == [
+        ("all-gather", "bf16[16,64]", 150, 16 * 64 * 2 * 3 / 4),
+        ("all-gather", "f32[8]", 150, 8 * 4 / 2),
+        ("reduce-scatter", "bf16[8,64]", 150, 8 * 64 * 2 * 3 / 4),
     ]
 
 
@@ -110,8 +144,3 @@ def test_warnings_name_what_does_not_divide():
 def test_published_shapes_have_their_sizes(name, billions):
     leaves = jax.tree.leaves(decoder.abstract(plan.describe(Config(model=name)))[0])
     assert sum(math.prod(leaf.shape) for leaf in leaves) / 1e9 == pytest.approx(billions, abs=0.01)
-
-
-def test_an_unknown_chip_is_refused():
-    with pytest.raises(ValueError, match="chip='v9' is unknown; choose one of v4, v5e"):
-        plan.show(CONFIG, PlanConfig(chip="v9"))
