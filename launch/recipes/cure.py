@@ -1,0 +1,66 @@
+"""CURE: half of each group begins again where an earlier response was least sure.
+
+Paper: Li et al. 2025, "CURE: Critical-Token-Guided Re-Concatenation for Entropy-Collapse
+Prevention"
+Idea: cut a response before one of its tokens of highest entropy, put prompt and beginning together
+as a new query and sample on from there; train on the originals and the branches in one group. So
+the ways not taken at the forks are taken. A second stage is plain DAPO.
+Formula: `ppo_clip` with clip-higher and a token mean over originals and branches, whose beginnings
+are not trained on; the fork is drawn from the `top` highest entropies
+Claim: 5% over other RLVR methods on six benchmarks, best in accuracy and entropy.
+Reading: the draw among the highest is recalled. Branches take the places of half the group, so that
+as many sequences are trained on as in the ablation, plain DAPO; the second stage is left out.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from data.guidance import Hint
+from jaxrl.config import Config, GuidanceConfig
+from jaxrl.objective import ObjectiveConfig
+from launch.lab import Effect, arm, cipher
+from launch.recipes import quickstart
+
+
+def forks(
+    attempt: int,
+    rng: np.random.Generator,
+    tokens: list[list[np.ndarray]],
+    entropies: list[list[np.ndarray]],
+    group_size: int,
+    top: int = 3,
+) -> list[Hint]:
+    """Row `g + G / 2` branches from row `g` before one of its `top` least certain tokens."""
+    if attempt != 1:
+        return []
+    half, hints = group_size // 2, []
+    for p, (written, unsure) in enumerate(zip(tokens, entropies, strict=True)):
+        for g in range(half):
+            at = int(rng.choice(np.argsort(-unsure[g])[:top]))
+            begun = tuple(int(t) for t in written[g][:at])
+            hints.append(Hint(p, half + g, begin=begun))
+    return hints
+
+
+def config() -> Config:
+    """The quickstart with forks under DAPO's objective."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="cure",
+        objective=ObjectiveConfig(policy_args={"clip_high": 0.28}),
+        guidance=GuidanceConfig(guide="launch.recipes.cure:forks"),
+    )
+
+
+def effect() -> Effect:
+    """With forks and without, where one symbol's right code is rare."""
+    guidance = dataclasses.replace(config().guidance, args={"top": 1})  # of 4 tokens, not thousands
+    method = arm(config(), steps=60, guidance=guidance)
+    return Effect(
+        claim="where a right code is rare, forks find it sooner",
+        task=cipher(((6, 0.8), (2, 0.1)), (((2, 1), 1.0),)),
+        method=method,
+        ablation=dataclasses.replace(method, guidance=GuidanceConfig()),
+        over="area",
+    )
