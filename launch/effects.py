@@ -79,6 +79,11 @@ def names() -> list[str]:
     return [name for name in recipes.names() if hasattr(module(name), "effect")]
 
 
+def measured() -> list[str]:
+    """Those whose effect has a result, sorted."""
+    return sorted(path.stem for path in RESULTS.glob("*.json"))
+
+
 def module(name: str) -> ModuleType:
     """A recipe's module."""
     return importlib.import_module(f"{recipes.__name__}.{name}")
@@ -98,18 +103,17 @@ def describe(result: dict[str, Any]) -> str:
 def markdown() -> str:
     """The table, from the recipes and the results."""
     lines = []
-    for path in sorted(RESULTS.glob("*.json")):
-        name, result = path.stem, json.loads(path.read_text())
+    for name in names():
         doc = inspect.getdoc(module(name)) or ""
-        cells = (
-            f"[{name}]({name}.py)",
-            field(doc, "Paper"),
-            doc.partition("\n")[0].rstrip("."),
-            describe(result).rpartition(";")[0],
-            str(result["seeds"]),
-            f"{result['minutes']:.1f}",
-            result["status"],
-        )
+        cells = [
+            f"[{name}]({name}.py)", field(doc, "Paper"), doc.partition("\n")[0].rstrip(".")
+        ]  # fmt: skip
+        if name in measured():
+            result = json.loads((RESULTS / f"{name}.json").read_text())
+            effect, seeds = describe(result).rpartition(";")[0], str(result["seeds"])
+            cells += [effect, seeds, f"{result['minutes']:.1f}", result["status"]]
+        else:
+            cells += ["", "", "", "not measured yet"]
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return _HEADER + "\n".join(lines) + "\n"
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from data import curriculum
-from launch.recipes import campo, dph_rl, kimi_k1_5, scalerl
+from launch.recipes import campo, cure, dph_rl, kimi_k1_5, scalerl
 
 
 def test_kimi_adds_half_at_most_to_the_shortest_right_answer():
@@ -21,6 +21,17 @@ def test_scalerl_leaves_solved_prompts_out_while_there_are_others():
     assert set(ids) == {2, 3}
     _, ids = scalerl.unsolved(state, 3, np.ones(4, bool))
     assert len(set(ids)) == 3
+
+
+def test_cure_forks_before_the_least_certain_token():
+    tokens = [[np.array([5, 6, 7]), np.array([8]), np.array([9, 9]), np.array([4])]]
+    unsure = [[np.array([0.1, 0.2, 0.9]), np.array([0.3]), np.zeros(2), np.zeros(1)]]
+    rng = np.random.default_rng(0)
+    assert cure.forks(0, rng, [], [], 4) == []
+    first, second = cure.forks(1, rng, tokens, unsure, 4, top=1)
+    assert (first.problem, first.row, first.begin) == (0, 2, (5, 6))
+    assert (second.row, second.begin) == (3, ())
+    assert cure.forks(2, rng, tokens, unsure, 4) == []
 
 
 def test_campo_takes_half_a_reward_for_a_loop_from_the_start():
