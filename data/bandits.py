@@ -88,6 +88,27 @@ def dads(
     return (1 - floor) * weights + floor / len(weights)
 
 
+def weaknesses(
+    failing: np.ndarray, domains: np.ndarray, count: int, *, synthesized: float = 0.75
+) -> np.ndarray:
+    """Factors [D], of mean 1, by which SwS makes more problems of what fails (Liang et al. 2025).
+
+    `1 - synthesized + synthesized D F_d / sum_d F_d`, F_d the failing prompts of domain d: the
+    first part stands for the problems that there were, the second for those made for weaknesses.
+    All 1 if nothing fails. The share is ours.
+
+    Args:
+      failing: [N] bool, of prompts; see `data.curriculum.failing`.
+      domains: [N] int in [0, count).
+      count: of domains.
+      synthesized: share of new problems among all.
+    """
+    failed = np.bincount(domains[failing], minlength=count).astype(np.float64)
+    if not failed.any():
+        return np.ones(count)
+    return 1 - synthesized + synthesized * count * failed / failed.sum()
+
+
 def split(state: Domains, weights: np.ndarray, count: int) -> tuple[Domains, dict[int, int]]:
     """`count` prompts divided by domain: whole shares first, what is left by a random draw.
 

@@ -93,6 +93,12 @@ def uniform(state: Prompts, count: int, allowed: np.ndarray) -> tuple[Prompts, n
     return sample(state, count, allowed.astype(np.float64))
 
 
+def passes(state: Prompts, count: int, allowed: np.ndarray) -> tuple[Prompts, np.ndarray]:
+    """Epochs: every allowed prompt once, in random order, before any comes again."""
+    chosen = highest(state, count, allowed, at_random(state) - state.visits)[1]
+    return state._replace(draws=state.draws + 1), chosen
+
+
 def difficulty_targeted(
     state: Prompts, count: int, allowed: np.ndarray, *, target: float = 0.5, width: float = 0.2
 ) -> tuple[Prompts, np.ndarray]:
@@ -199,6 +205,41 @@ def learning_impact(state: Prompts) -> np.ndarray:
     gap = np.sum((1 - average) ** 2)
     misfit = np.sum((state.curve - average) ** 2, axis=1)
     return np.where(full, 1 - misfit / gap if gap > 0 else 1.0, np.nan)
+
+
+def failing(state: Prompts, *, threshold: float = 0.5) -> np.ndarray:
+    """[N] bool: SwS's failed prompts (Liang et al. 2025, recalled): never passed often, nor rising.
+
+    `max_k r_k <= threshold` and the least-squares slope of the curve is not positive. A prompt that
+    was never visited is not among them.
+    """
+    seen = ~np.isnan(state.curve)
+    best = np.where(seen, state.curve, -np.inf).max(axis=1)
+    time = np.arange(state.curve.shape[1])
+    count = np.maximum(seen.sum(axis=1, keepdims=True), 1)
+    centred = np.where(seen, time - (seen * time).sum(axis=1, keepdims=True) / count, 0.0)
+    rise = np.sum(centred * np.where(seen, state.curve, 0.0), axis=1)
+    return seen.any(axis=1) & (best <= threshold) & (rise <= 1e-9)
+
+
+def at_random(state: Prompts) -> np.ndarray:
+    """[N] scores without meaning: the control of any selection."""
+    key = [int(state.seed), int(state.draws)]
+    return np.random.Generator(np.random.Philox(key=key)).random(len(state.visits))
+
+
+def least_solved(state: Prompts) -> np.ndarray:
+    """[N] minus the pass rate, for what a policy is least likely to solve; nan if never visited.
+
+    Prompts of pass rate 0 come last: a group that fails as a whole teaches nothing.
+    """
+    rate = pass_rate(state)
+    return np.where(rate > 0, -rate, np.where(np.isnan(rate), np.nan, -2.0))
+
+
+def within_reach(state: Prompts, *, target: float = 0.5) -> np.ndarray:
+    """[N] minus the distance of the pass rate from `target`: data as hard as the policy is able."""
+    return -np.abs(pass_rate(state) - target)
 
 
 def hardest_retained(

@@ -129,6 +129,8 @@ class BanditConfig:
     """Of the moving average of a domain's signal."""
     window: int = 64
     """Completions of a domain that are remembered."""
+    history: str = ""
+    """A run of these domains: those with more prompts that it failed all along get more (SwS)."""
 
 
 @dataclasses.dataclass(frozen=True)

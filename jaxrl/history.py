@@ -1,20 +1,21 @@
 """How each prompt was answered through a run, `RUN/history.jsonl`, and choices made from it.
 
-A line is one batch of prompts: `{"batch": 3, "problems": ["arithmetic/1+2", ...], "rewards": [0.25,
-...]}`, rewards being means over a prompt's completions, null where every score of it failed.
+A line is one batch of prompts: `{"batch": 3, "problems": ["arithmetic/1+2", ...], "domains": [...],
+"rewards": [0.25, ...]}`, rewards being means over a prompt's completions, null where every score of
+it failed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from data import curriculum
+from data import bandits, curriculum
 from data.types import Problem, Task
 from jaxrl import config as configs
 from jaxrl import distributed, functions, storage
@@ -28,6 +29,7 @@ class History(NamedTuple):
 
     problems: list[str]
     """Their ids, in the order that they first came up in."""
+    domains: list[str]
     curves: list[list[float]]
     """Of each, its mean rewards visit by visit."""
 
@@ -50,6 +52,7 @@ class Recorder:
         row = {
             "batch": self.batches,
             "problems": [problem.id for problem in problems],
+            "domains": [problem.domain for problem in problems],
             "rewards": [None if np.isnan(m) else round(float(m), 6) for m in means],
         }
         self.batches += 1
@@ -76,28 +79,51 @@ class Recorder:
 
 def read(directory: Path) -> History:
     """The history of a run."""
-    curves: dict[str, list[float]] = {}
+    curves: dict[tuple[str, str], list[float]] = {}
     for row in _rows(directory / "history.jsonl"):
-        for problem, reward in zip(row["problems"], row["rewards"], strict=True):
-            curve = curves.setdefault(problem, [])
+        told = zip(row["domains"], row["problems"], row["rewards"], strict=True)
+        for domain, problem, reward in told:
+            curve = curves.setdefault((domain, problem), [])
             if reward is not None:
                 curve.append(reward)
-    return History(list(curves), list(curves.values()))
+    return History([p for _, p in curves], [d for d, _ in curves], list(curves.values()))
 
 
-def store(history: History) -> curriculum.Prompts:
-    """The history as a store of N prompts.
+def store(curves: Sequence[Sequence[float]]) -> curriculum.Prompts:
+    """The mean rewards of N prompts, visit by visit, as a store of them.
 
     Its window is the median number of visits, so that the end of an epoch that only some prompts
     saw does not count; of each prompt it holds the first so many visits.
     """
-    window = max(1, int(np.median([len(curve) for curve in history.curves])))
-    made = curriculum.start(len(history.problems), window=window)
-    for i, curve in enumerate(history.curves):
+    window = max(1, int(np.median([len(curve) for curve in curves])))
+    made = curriculum.start(len(curves), window=window)
+    for i, curve in enumerate(curves):
         first = curve[:window]
         made.curve[i, window - len(first) :] = first
         made.visits[i] = len(first)
     return made
+
+
+def weaknesses(directory: Path, names: Sequence[str]) -> np.ndarray:
+    """Factors [D] of the weights of domains by what an earlier run of them failed, as in SwS.
+
+    See `data.bandits.weaknesses`.
+
+    Raises:
+      ValueError: no such run, or one that never saw one of the domains.
+    """
+    if not (directory / "history.jsonl").exists():
+        raise ValueError(f"bandit.history={str(directory)!r}: no history.jsonl there; name a run")
+    history = read(directory)
+    if missing := sorted(set(names) - set(history.domains)):
+        raise ValueError(
+            f"bandit.history={str(directory)!r} has no prompts of {missing}; name a run of domains "
+            f"{sorted(names)}"
+        )
+    known = np.isin(history.domains, names)
+    domains = np.array([names.index(d) for d in history.domains if d in names])
+    failing = curriculum.failing(store(history.curves))[known]
+    return bandits.weaknesses(failing, domains, len(names))
 
 
 def best(settings: CurriculumConfig, task: Task) -> tuple[Task, int]:
@@ -129,7 +155,7 @@ def best(settings: CurriculumConfig, task: Task) -> tuple[Task, int]:
             f"{task.name!r} with {dict(task.params)}; name a run of this task"
         )
     history = read(directory)
-    prompts = store(history)
+    prompts = store(history.curves)
     score = functions.resolve(settings.score, {}, {"state"})(prompts)
     try:
         _, ids = curriculum.highest(prompts, settings.keep, np.ones(len(score), bool), score)

@@ -11,6 +11,7 @@ import functools
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,9 +64,9 @@ def check(config: Config) -> None:
                 f"domains.{name}.max_new_tokens={domain.max_new_tokens} exceeds "
                 f"rollout.max_new_tokens={budget}; raise the latter"
             )
+    if config.bandit != BanditConfig() and not config.domains:
+        raise ValueError(f"bandit={config.bandit} needs domains to weigh")
     if config.bandit.weigh:
-        if not config.domains:
-            raise ValueError(f"bandit.weigh={config.bandit.weigh!r} needs domains to weigh")
         functions.resolve(config.bandit.weigh, config.bandit.args, {"state"})
 
 
@@ -120,6 +121,9 @@ def open_source(config: Config, task: Task, actor: Policy) -> Source:
         return leaf(config.curriculum, task)
     parts = {name: leaf(d.curriculum, task.parts[name]) for name, d in config.domains.items()}
     weights = {name: domain.weight for name, domain in config.domains.items()}
+    if config.bandit.history:
+        factors = history.weaknesses(Path(config.bandit.history), list(parts))
+        weights = {n: w * f for (n, w), f in zip(weights.items(), factors, strict=True)}
     return mixed(parts, weights, config.bandit, config.seed)
 
 

@@ -27,6 +27,7 @@ BUNDLED: dict[str, str] = {
     "mixture": "data.mixture",
     "multiple_choice": "data.tasks.multiple_choice",
     "next_segment": "data.tasks.next_segment",
+    "random_calculation": "data.tasks.random_calculation",
     "reasoning_gym": "data.tasks.reasoning_gym",
     "sat": "data.tasks.sat",
     "shortest_path": "data.tasks.shortest_path",

@@ -53,7 +53,7 @@ def task(
     def draw(stream: random.Random, count: int) -> tuple[list[int], int, str]:
         while True:
             given = [stream.randint(1, largest) for _ in range(count)]
-            value, written = _combine(stream, [(Fraction(n), str(n)) for n in given], operators)
+            value, written = combine(stream, [(Fraction(n), str(n)) for n in given], operators)
             if value.denominator == 1 and 1 <= value <= largest_target:
                 return given, int(value), written
 
@@ -121,10 +121,10 @@ def evaluate(expression: str, operators: str = "+-*/") -> Fraction | None:
         return None
 
 
-def _combine(
+def combine(
     stream: random.Random, terms: list[tuple[Fraction, str]], operators: str
 ) -> tuple[Fraction, str]:
-    """Join random pairs of terms until one is left."""
+    """Join random pairs of (value, expression) until one is left; nothing is divided by 0."""
     while len(terms) > 1:
         (a, left), (b, right) = (terms.pop(stream.randrange(len(terms))) for _ in range(2))
         sign = stream.choice([o for o in operators if o != "/" or b] or ["+"])

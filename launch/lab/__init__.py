@@ -7,7 +7,7 @@ is one; `run` carries it out. `arms` says what an arm may do, `tasks` what there
 
 from launch.lab.arms import Arm, Sampled, arm
 from launch.lab.effect import Effect, run
-from launch.lab.tasks import Problems, Task, cipher, hard_prompts, lookup
+from launch.lab.tasks import Problems, Task, cipher, graded, hard_prompts, lookup
 
 __all__ = [
     "Arm",
@@ -17,6 +17,7 @@ __all__ = [
     "Task",
     "arm",
     "cipher",
+    "graded",
     "hard_prompts",
     "lookup",
     "run",

@@ -23,8 +23,15 @@ import optax
 
 from data import curriculum
 from data.guidance import Hint
-from jaxrl import functions, replay
-from jaxrl.config import Config, CurriculumConfig, GuidanceConfig, ReferenceConfig, ReplayConfig
+from jaxrl import functions, history, replay
+from jaxrl.config import (
+    BanditConfig,
+    Config,
+    CurriculumConfig,
+    GuidanceConfig,
+    ReferenceConfig,
+    ReplayConfig,
+)
 from jaxrl.objective import (
     ObjectiveConfig,
     needs_proximal,
@@ -33,7 +40,7 @@ from jaxrl.objective import (
     whole_batch,
 )
 from jaxrl.types import Params, Trajectory
-from launch.lab import policy
+from launch.lab import policy, prompts
 from launch.lab.policy import Written
 from launch.lab.tasks import Problems, Task
 from models.config import DecoderConfig
@@ -71,7 +78,13 @@ class Arm:
     replay: ReplayConfig = ReplayConfig()
     reference: ReferenceConfig = ReferenceConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
-    """`prompts` there is ignored: all of the train split are candidates."""
+    """`history` there is `before`, here."""
+    bandit: BanditConfig = BanditConfig()
+    weights: tuple[float, ...] = ()
+    """Of the task's domains, which the bandit moves; empty draws from all of them as one."""
+    before: Arm | None = None
+    """An earlier run from the same policies. Its rewards choose what this one trains on, once: the
+    `keep` prompts that score highest, or with weights, more of the domains that it failed."""
     steps: int = 100
     learning_rate: float = 1e-3
     prompts: int = 16
@@ -102,7 +115,9 @@ class Arm:
 
 def arm(config: Config, **changes: Any) -> Arm:
     """The arm that does what a recipe's config does, with `changes` of other fields."""
-    shared = ("objective", "guidance", "replay", "reference", "curriculum", "updates_per_batch")
+    shared = (
+        "objective", "guidance", "replay", "reference", "curriculum", "bandit", "updates_per_batch"
+    )  # fmt: skip
     return Arm(**{name: getattr(config, name) for name in shared} | changes)
 
 
@@ -133,6 +148,7 @@ def train(
     measure: Callable[[Params], dict[str, np.ndarray]],
     measurements: int = 5,
     steps: int | None = None,
+    note: Callable[[np.ndarray, np.ndarray], None] = lambda ids, rewards: None,
 ) -> dict[str, np.ndarray]:
     """Train all seeds of an arm.
 
@@ -144,16 +160,17 @@ def train(
       measure: figures [S] of policies.
       measurements: how many, evenly over the steps, the last after the last step.
       steps: in place of the arm's.
+      note: told the prompts [S, P] and rewards [S, P, group size] of each step.
 
     Returns:
       Each figure, [measurements, S].
     """
     steps = steps or arm.steps
     seeds = len(jax.tree.leaves(params)[0])
-    histories = [
-        curriculum.start(len(task.train.prompt), window=arm.curriculum.window, seed=seed)
-        for seed in range(seeds)
-    ]
+    earlier = [None] * seeds
+    if arm.before is not None:
+        earlier = _histories(task, model, params, arm.before)
+    sources, opened = [], None
     buffers = [replay.open_buffer(arm.replay, seed) for seed in range(seeds)]
     state, reference = learner(params), params
     samplers = collections.deque[Learner](maxlen=arm.delay + 1)
@@ -167,10 +184,20 @@ def train(
             reference = state.params
             if now.reference.reset_optimizer:
                 state = learner(state.params)._replace(steps=state.steps)
-        histories, ids = choose(now, histories)
         old, versions = samplers[0].params, np.asarray(samplers[0].steps)
+        choice = prompts.Choice(now.curriculum, now.bandit, now.weights)
+        if choice != opened:
+            states, opened = [source.get_state() for source in sources], choice
+            given = (task, model, choice, now.prompts)
+            sources = [prompts.open_source(*given, s, earlier[s]) for s in range(seeds)]
+            for source, state_before in zip(sources, states, strict=False):  # none at the start
+                source.set_state(state_before)
+        drawn = [source.draw(now.prompts, old) for source in sources]
+        ids = np.array([[problem.answer for problem in problems] for problems in drawn])
         batch, rewards = collect(task, model, old, now, ids, step, versions=versions)
-        histories = [curriculum.record(*x) for x in zip(histories, ids, rewards, strict=True)]
+        note(ids, rewards)
+        for source, earned in zip(sources, rewards, strict=True):
+            source.learn(earned)
         if now.replay.groups:
             version = int(state.steps[0])
             mixed = [
@@ -190,16 +217,20 @@ def train(
     return {name: np.stack(values) for name, values in figures.items()}
 
 
-def choose(
-    arm: Arm, histories: list[curriculum.Prompts]
-) -> tuple[list[curriculum.Prompts], np.ndarray]:
-    """The prompts [S, P] of a step."""
-    config = arm.curriculum
-    given = {"count": arm.prompts, "allowed": np.ones(len(histories[0].visits), bool)}
-    name = config.choose or "data.curriculum:uniform"
-    function = functions.resolve(name, config.args, {*given, "state"})
-    chosen = [functions.call(function, config.args, given | {"state": h}) for h in histories]
-    return [state for state, _ in chosen], np.stack([ids for _, ids in chosen])
+def _histories(
+    task: Task, model: DecoderConfig, params: Params, arm: Arm
+) -> list[curriculum.Prompts]:
+    """Of each seed, how a run of the arm answers each problem of the train split."""
+    size = len(task.train.prompt)
+    curves = [[[] for _ in range(size)] for _ in jax.tree.leaves(params)[0]]
+
+    def note(ids: np.ndarray, rewards: np.ndarray) -> None:
+        for seed, (row, earned) in enumerate(zip(ids, rewards, strict=True)):
+            for i, reward in zip(row, np.nanmean(earned, axis=-1), strict=True):
+                curves[seed][i].append(float(reward))
+
+    train(task, model, params, arm, measure=lambda params: {}, note=note)
+    return [history.store(c)._replace(seed=np.uint64(s)) for s, c in enumerate(curves)]
 
 
 def collect(
@@ -230,9 +261,9 @@ def collect(
         ]
         if number and not any(hints):
             break
-        prompts, forced, expert = _apply(hints, problems, group, arm.max_new_tokens or task.budget)
+        asked, forced, expert = _apply(hints, problems, group, arm.max_new_tokens or task.budget)
         key = jax.vmap(lambda k, n=number: jax.random.fold_in(k, n))(keys)
-        seen = problems._replace(prompt=prompts)
+        seen = problems._replace(prompt=asked)
         made, earned = attempt(task, model, params, seen, forced, key, arm.temperature)
         if not number:
             written, rewards, experts = made, earned, expert

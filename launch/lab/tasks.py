@@ -175,6 +175,15 @@ def cipher(
     )
 
 
+def graded() -> Task:
+    """Four domains from solved to hopeless (pass rates 0.86, 0.24, 0.05, 0.02 at the start).
+
+    They have symbols in common: what is learned in one serves in the next.
+    """
+    mix = (((3, 0, 0), 0.25), ((1, 2, 0), 0.25), ((0, 2, 1), 0.25), ((0, 1, 2), 0.25))
+    return cipher(((4, 0.95), (4, 0.5), (4, 0.2)), mix)
+
+
 def hard_prompts(*, copying: float = 0.0) -> Task:
     """Prompts that the pupil gets right every other time, and as many that it hardly ever does.
 

@@ -132,6 +132,50 @@ def test_historical_variance_and_impact_by_hand():
         curriculum.highest(state, 4, everything(state), curriculum.historical_variance(state))
 
 
+def test_passes_show_every_prompt_before_any_again():
+    state, shown = curriculum.start(10, seed=4), []
+    for _ in range(10):
+        state, ids = curriculum.passes(state, 3, np.arange(10) != 7)
+        state = curriculum.record(state, ids, np.ones((3, 2)))
+        shown += ids.tolist()
+    for first in range(0, 27, 9):
+        assert sorted(shown[first : first + 9]) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+    assert shown[:9] != shown[9:18]
+
+
+def test_what_is_failed_hardly_solved_or_within_reach():
+    """Failed: never above a half, and not rising; slopes by NumPy's own fit."""
+    curves = np.array(
+        [
+            [0.0, 0.0, 0.0], [0.4, 0.2, 0.1], [0.1, 0.2, 0.4], [0.0, 0.6, 0.0], [0.5, 0.5, 0.5],
+            [0.3, 0.0, 0.3], [1.0, 1.0, 1.0],
+        ]
+    )  # fmt: skip
+    slopes = np.polyfit(np.arange(3), curves.T, 1)[0]
+    failed = (curves.max(axis=1) <= 0.5) & (slopes <= 1e-9)
+    assert failed.tolist() == [True, True, False, False, True, True, False]
+    state = filled(curves)
+    np.testing.assert_array_equal(curriculum.failing(state), failed)
+    np.testing.assert_array_equal(curriculum.failing(curriculum.start(2)), [False, False])
+    part = filled([[NAN, NAN, 0.4], [NAN, 0.2, 0.3], [NAN, 0.3, 0.2]])
+    np.testing.assert_array_equal(curriculum.failing(part), [True, False, True])
+
+    some = filled([[0.2, 0.0], [0.0, 0.0], [0.9, 0.8], [0.6, 0.5], [NAN, NAN]])
+    _, ids = curriculum.highest(some, 4, everything(some), curriculum.least_solved(some))
+    assert ids.tolist() == [0, 3, 2, 1]
+    _, ids = curriculum.highest(some, 4, everything(some), curriculum.within_reach(some))
+    assert ids.tolist() == [3, 2, 0, 1]
+
+
+def test_new_problems_go_where_the_failures_are():
+    domains = np.array([0, 0, 1, 1, 1, 2])
+    failing = np.array([True, False, True, True, True, False])
+    got = bandits.weaknesses(failing, domains, 3, synthesized=0.6)
+    np.testing.assert_allclose(got, [0.4 + 1.8 / 4, 0.4 + 1.8 * 3 / 4, 0.4])
+    assert got.mean() == pytest.approx(1)
+    np.testing.assert_array_equal(bandits.weaknesses(failing & False, domains, 3), [1, 1, 1])
+
+
 def test_hardest_are_retained_and_solved_ones_leave():
     state = filled([[0.9], [0.1], [1.0], [0.4], [NAN]])
     _, ids = curriculum.hardest_retained(state, 3, everything(state))

@@ -11,7 +11,14 @@ import pytest
 
 from data import tasks
 from data.scoring import judge
-from data.tasks import countdown, format_following, maze, sat, shortest_path
+from data.tasks import (
+    countdown,
+    format_following,
+    maze,
+    random_calculation,
+    sat,
+    shortest_path,
+)
 
 GSM8K = [
     {
@@ -42,7 +49,7 @@ def files(tmp_path_factory):
 
 GENERATED = (
     "countdown", "format_following", "json_output", "maze", "multiple_choice", "next_segment",
-    "sat", "shortest_path", "translation",
+    "random_calculation", "sat", "shortest_path", "translation",
 )  # fmt: skip
 
 
@@ -151,6 +158,8 @@ def truly_right(name, problem, answer):
                 and (names[0], names[-1]) == ends
                 and sum(steps) == problem.answer
             )
+        case "random_calculation":
+            return bool(re.fullmatch(r"-?\d+(\.\d+)?", answer)) and float(answer) == problem.answer
         case "gsm8k":
             return bool(re.fullmatch(r"\d+", answer)) and int(answer) == int(problem.answer)
         case "math":
@@ -215,6 +224,28 @@ def test_format_following_each_constraint_notices_its_own_breach():
             for name in problem.answer:
                 score = task.reward(problem, breaches[name])
                 assert score.parts[name] == 0.0 and score.value < 1.0, (name, problem)
+
+
+def test_random_calculation_rewards_nearness():
+    """By hand: 12.5 for 10 is off by more than 1 and by a quarter; -0.4 for -0.5 by 0.1 and 0.2."""
+    assert random_calculation.nearness(12.5, 10.0) == pytest.approx(0.5 - 0.125)
+    assert random_calculation.nearness(-0.4, -0.5) == pytest.approx(1 - 0.05 - 0.1, abs=1e-5)
+    assert random_calculation.nearness(0.0, 0.0) == 1.0
+    assert random_calculation.nearness(50.0, 1.0) == 0.0
+    task = tasks.get(
+        "random_calculation", answer_format="text", template="{question}=", operations=3
+    )
+    for problem in some(task, "train", 40):
+        value = eval(problem.prompt.removesuffix("="))
+        assert problem.answer == pytest.approx(value, abs=0.0051)
+        assert len(re.findall(r"[+\-*/]", problem.prompt)) == 3
+        near = task.reward(problem, f"{problem.answer + 0.25:.6f}")
+        scale = abs(problem.answer) + 1e-6
+        assert near.value == pytest.approx(0.875 - 0.5 * min(0.25 / scale, 1), abs=1e-4)
+        assert near.parts == {"correct": 0.0, "format": 1.0}
+        assert task.reward(problem, "about 3").parts["format"] == 0.0
+    with pytest.raises(ValueError, match="operators='%'"):
+        tasks.get("random_calculation", operators="%")
 
 
 def test_countdown_evaluates_only_plain_expressions():

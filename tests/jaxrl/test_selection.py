@@ -303,6 +303,24 @@ def test_bad_histories_are_refused(tmp_path):
         choose()
 
 
+def test_domains_that_an_earlier_run_failed_get_more(tmp_path):
+    """Half of the long sums are failed, none of the short ones: 1/4 and 1/4 + 3/4 2 of each."""
+    recorder = history.Recorder(tmp_path, print)
+    problems = [Problem("same", "", 0, domain=d) for d in ("long", "short")]
+    problems += [Problem("other", "", 0, domain=d) for d in ("long", "elsewhere")]
+    for _ in range(3):
+        recorder.add(problems, np.array([[0.0], [1.0], [1.0], [0.0]]))
+    np.testing.assert_allclose(history.weaknesses(tmp_path, ["short", "long"]), [0.25, 1.75])
+    bandit = BanditConfig(history=str(tmp_path))
+    even = {k: dataclasses.replace(d, weight=1.0) for k, d in TWO.items()}
+    _, draw = opened(config(domains=even, bandit=bandit))
+    assert [sum(p.domain == "long" for p in draw()) for _ in range(3)] == [7] * 3
+    with pytest.raises(ValueError, match=r"has no prompts of \['third'\]"):
+        opened(config(domains={**TWO, "third": TWO["short"]}, bandit=bandit))
+    with pytest.raises(ValueError, match=r"no history\.jsonl there"):
+        opened(config(domains=TWO, bandit=BanditConfig(history=str(tmp_path / "nowhere"))))
+
+
 def test_a_history_forgets_what_a_restored_run_does_again(tmp_path):
     recorder = history.Recorder(tmp_path, print)
     problems = [Problem(str(i), "", 0) for i in range(2)]
@@ -312,7 +330,7 @@ def test_a_history_forgets_what_a_restored_run_does_again(tmp_path):
     again = history.Recorder(tmp_path, print)
     again.back_to(2)
     again.add(problems[:1], np.array([[9.0]]))
-    assert history.read(tmp_path) == (["0", "1"], [[0, 1, 9], []])
+    assert history.read(tmp_path) == (["0", "1"], ["", ""], [[0, 1, 9], []])
 
 
 # What is refused

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data.guidance import Hint
-from jaxrl.config import GuidanceConfig
+from jaxrl.config import CurriculumConfig, GuidanceConfig
 from jaxrl.objective import ObjectiveConfig
 from launch import lab
 from launch.lab import arms, policy, tasks
@@ -232,6 +232,87 @@ def test_rewards_of_the_environment(params):
     got, rewards = arms.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
     assert np.isnan(rewards[:, 1]).all() and (rewards[:, [0, 2, 3]] >= 2).all()
     assert not got.valid.reshape(SEEDS, 4, 2)[:, 1].any() and got.valid.mean() == 0.75
+
+
+def seen_by(params, arm, task=TASK, steps=4):
+    """Prompts [step, S, P] of a short run."""
+    seen = []
+    arms.train(
+        task,
+        MODEL,
+        params,
+        arm,
+        measure=lambda p: {},
+        steps=steps,
+        note=lambda i, _: seen.append(i),
+    )
+    return np.array(seen)
+
+
+def test_prompts_come_from_the_real_curricula(params):
+    """Passes show all of the first 32 before any again; weights divide the batch by domain."""
+    passes = CurriculumConfig("data.curriculum:passes", prompts=32)
+    arm = lab.Arm(prompts=16, group_size=2, curriculum=passes, learning_rate=0.0)
+    seen = seen_by(params, arm)
+    for seed in range(SEEDS):
+        assert sorted(seen[:2, seed].reshape(-1)) == sorted(seen[2:, seed].reshape(-1))
+        assert set(seen[:2, seed].reshape(-1)) == set(range(32))
+    assert (seen[:, 0] != seen[:, 1]).any()
+
+    shared = lab.Arm(prompts=4, group_size=2, weights=(3.0, 1.0), learning_rate=0.0)
+    assert (TASK.train.domain[seen_by(params, shared)].sum(axis=-1) == 1).all()
+    later = {"weights": (1.0, 3.0)}
+    staged = dataclasses.replace(shared, stages=((0, {}), (2, later)))
+    drawn = TASK.train.domain[seen_by(params, staged)].sum(axis=-1)
+    assert (drawn[:2] == 1).all() and (drawn[2:] == 3).all()
+
+
+def test_an_order_by_angles_begins_with_the_most_concentrated(params):
+    args = {"width": 0.1, "speed": 0.0}
+    curriculum = CurriculumConfig("data.bandits:gain", args)
+    arm = lab.Arm(prompts=4, group_size=2, curriculum=curriculum, learning_rate=0.0)
+    seen = seen_by(params, arm, steps=2)
+    prompts = TASK.train.prompt
+    for seed in range(SEEDS):
+        one = jax.tree.map(lambda a, s=seed: a[s], params)
+        length = prompts.shape[1]
+        cache = decoder.empty_cache(MODEL, len(prompts), length)
+        place = np.tile(np.arange(length), (len(prompts), 1))
+        hidden, _ = decoder.extend(
+            MODEL, decoder.unstack(one), prompts, place, cache, window=length
+        )
+        unit = hidden / np.linalg.norm(hidden, axis=-1, keepdims=True)
+        cosine = np.einsum("ntd,nud->ntu", unit, unit)
+        mean = (cosine.sum((1, 2)) - length) / (length * (length - 1))
+        least = np.sort(mean)[-4]
+        assert (mean[seen[:, seed]] >= least - 1e-4).all()
+
+
+def by_first_token(state):
+    """Prompts of even number, the higher the better; of those that were seen twice."""
+    number = np.arange(len(state.visits))
+    return np.where(state.visits == 2, number, np.nan)
+
+
+def test_an_earlier_run_chooses_the_prompts(params):
+    """It saw 32 prompts twice: the best two of those come back, repeated in each batch."""
+    passes = CurriculumConfig("data.curriculum:passes", prompts=32)
+    before = lab.Arm(steps=4, prompts=16, group_size=2, curriculum=passes, learning_rate=0.0)
+    chosen = CurriculumConfig(score=f"{__name__}:by_first_token", keep=2)
+    arm = lab.Arm(prompts=4, group_size=2, before=before, curriculum=chosen, learning_rate=0.0)
+    seen = seen_by(params, arm, steps=2)
+    assert set(seen.reshape(-1)) == {30, 31} and (np.sort(seen) == [30, 30, 31, 31]).all()
+
+
+def test_an_earlier_run_shifts_weights_to_what_it_failed(params):
+    """An untrained policy fails everything; paid for domain 0, it fails domain 1 alone."""
+    before = lab.Arm(
+        steps=4, prompts=16, group_size=2, learning_rate=0.0,
+        rewards=lambda s: 1.0 * (s.problems.domain == 0),
+    )  # fmt: skip
+    arm = lab.Arm(prompts=16, group_size=2, before=before, weights=(1.0, 1.0), learning_rate=0.0)
+    drawn = TASK.train.domain[seen_by(params, arm, steps=1)].sum(axis=-1)
+    assert (drawn == 14).all()  # 1/4 of an even share, and all of the other 3/4
 
 
 def test_an_arm_changes_with_its_stages():

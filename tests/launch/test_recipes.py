@@ -52,6 +52,7 @@ def tiny(config, run_dir):
             config.rollout, prompts=4, group_size=4, max_prompt_tokens=16, max_new_tokens=4,
             chat=False,
         ),
+        stages=dict(zip((1,), config.stages.values(), strict=False)),
         replay=change(config.replay, groups=min(config.replay.groups, 4)),
         updates_per_batch=min(config.updates_per_batch, 2),
         sampler=change(config.sampler, slots=16, prefill_rows=4, bucket=32),

@@ -1,0 +1,107 @@
+"""Which problems a seed trains on: the real loop's sources, over the problems of the lab."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data import bandits, curriculum
+from data import types as data_types
+from data.types import Problem
+from jaxrl import functions, selection
+from jaxrl.config import BanditConfig, CurriculumConfig
+from jaxrl.selection import Source
+from jaxrl.types import Params
+from launch.lab.tasks import Task
+from models import decoder
+from models.config import DecoderConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """How prompts are chosen; fields of the same names in the config of a run."""
+
+    curriculum: CurriculumConfig
+    """All of the train split may be chosen, up to `prompts` there."""
+    bandit: BanditConfig
+    weights: tuple[float, ...]
+    """Of the task's domains; empty draws from all of them as one."""
+
+
+def open_source(
+    task: Task,
+    model: DecoderConfig,
+    choice: Choice,
+    count: int,
+    seed: int,
+    earlier: curriculum.Prompts | None,
+) -> Source:
+    """Where one seed's prompts come from; `answer` is each one's place in the train split.
+
+    Args:
+      task: of the lab.
+      model: the policy's shape, for a choice by its hidden states.
+      choice: among the prompts.
+      count: prompts of a batch.
+      seed: which of the policies, and of random choices.
+      earlier: rewards of all the train split in an earlier run. It leaves the best of them by
+        `curriculum.score`, or with weights, multiplies those by what it failed.
+    """
+    domains = task.train.domain
+    if choice.weights:
+        weights = dict(enumerate(choice.weights))
+        if earlier is not None:
+            shares = bandits.weaknesses(curriculum.failing(earlier), domains, len(weights))
+            weights = {d: w * share for (d, w), share in zip(weights.items(), shares, strict=True)}
+        parts = {d: _part(task, model, choice, 1, seed, domains == d) for d in weights}
+        return selection.mixed(parts, weights, choice.bandit, seed)
+    candidates = np.ones(len(domains), bool)
+    if earlier is not None:
+        score = functions.resolve(choice.curriculum.score, {}, {"state"})(earlier)
+        _, ids = curriculum.highest(earlier, choice.curriculum.keep, candidates, score)
+        candidates = np.isin(np.arange(len(domains)), ids)
+    return _part(task, model, choice, count, seed, candidates)
+
+
+def _part(
+    task: Task, model: DecoderConfig, choice: Choice, count: int, seed: int, candidates: np.ndarray
+) -> Source:
+    """Prompts among those marked by `candidates`; too few for a batch come round again in it."""
+    ids = np.flatnonzero(candidates).tolist()
+    problems = data_types.Task(
+        "lab",
+        lambda split, seed, index: Problem(str(ids[index]), "", ids[index]),
+        reward=lambda problem, completion: data_types.Score(0.0),
+        sizes={"train": len(ids)},
+    )
+    of = {"candidates": ids}
+    settings = choice.curriculum
+    if not settings.choose and len(ids) < count:
+        return selection.ordered(problems, of, seed=seed)
+    if not settings.choose:
+        settings = dataclasses.replace(settings, choose="data.curriculum:uniform")
+    measure = functools.partial(_angles, task, model, seed)
+    return selection.chosen(settings, problems, of, seed=seed, measure=measure)
+
+
+def _angles(
+    task: Task, model: DecoderConfig, seed: int, params: Params, problems: Sequence[Problem]
+) -> np.ndarray:
+    """Angle signals of problems under one of the policies [S, ...], as in `jaxrl.angles`."""
+    rows = task.train.prompt[[problem.answer for problem in problems]]
+    hidden = np.asarray(_hidden(model, params, seed, rows), np.float64)
+    whole = np.zeros(rows.shape[1], int)  # one segment: nothing is common to all prompts
+    return np.array([bandits.angle_concentration(row, whole) for row in hidden])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _hidden(model: DecoderConfig, params: Params, seed: int, tokens: jax.Array) -> jax.Array:
+    n, length = tokens.shape
+    place = jnp.broadcast_to(jnp.arange(length), (n, length))
+    one = jax.tree.map(lambda a: a[seed], params)
+    return decoder.hidden(model, one, tokens, place, jnp.full((n, length), length))

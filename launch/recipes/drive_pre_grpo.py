@@ -1,0 +1,46 @@
+"""DRIVE: first GRPO on everything, then many samples of the hardest prompts that are left.
+
+Paper: Zhu et al. 2025, "DRIVE: Data Curation Best Practices for Reinforcement Learning with
+Verifiable Reward in Competitive Code Generation"
+Idea: a first stage on a large even set, 8 samples each, spreads the policy out; a second has 64
+samples of each prompt of a small hard set, whose most difficult are retained again and again.
+Formula: stage 2: `G = 64`; now and again keep the share of lowest pass rate, drop what is solved
+Claim: the best of its scale on weekly programming contests, from a 32B model.
+Reading: the shares and the times are ours. The supervised phase and the longer window of stage 2
+are left out. The ablation stays in stage 1, at as many samples.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, CurriculumConfig
+from launch.lab import Effect, arm, cipher
+from launch.recipes import quickstart
+
+UNIFORM = CurriculumConfig("data.curriculum:uniform")
+
+
+def config() -> Config:
+    """The quickstart in two stages."""
+    base = quickstart.config()
+    hard = {"rollout.group_size": 64, "curriculum.retain": 0.5, "curriculum.retain_every": 20}
+    return dataclasses.replace(
+        base,
+        recipe="drive_pre_grpo",
+        curriculum=UNIFORM,
+        rollout=dataclasses.replace(base.rollout, prompts=8),
+        stages={140: hard},
+    )
+
+
+def effect() -> Effect:
+    """Two stages against one, at equal samples; the statistic is the hard prompts'."""
+    hard = dataclasses.replace(UNIFORM, retain=0.5, retain_every=10)
+    second = {"prompts": 2, "group_size": 64, "curriculum": hard}
+    method = arm(config(), steps=60, stages=((0, {}), (30, second)))
+    return Effect(
+        claim="64 samples of the hardest prompts teach them better than 8 of each",
+        task=cipher(((6, 0.9), (4, 0.15)), (((3, 0), 0.7), ((1, 2), 0.3))),
+        method=method,
+        ablation=dataclasses.replace(method, stages=()),
+        statistic="pass@1/1",
+    )

@@ -1,0 +1,38 @@
+"""GAIN-RL: the order of the data comes from the policy's own hidden states.
+
+Paper: Wang et al. 2025, "Angles Don't Lie: Unlocking Training-Efficient RL Through the Model's Own
+Signals"
+Idea: where the hidden states of a prompt's tokens point the same way, gradients are large and the
+prompt is learned soon. Rank prompts by that before training, and draw from a Gaussian over ranks
+that moves on as the batch is solved.
+Formula: signal = mean cosine of hidden states of different tokens;
+`centre += speed (tanh(2 (accuracy - 1/2)) + tanh(change of the signal)) / 2`
+Claim: training 2.5 times faster; better with half of the data than GRPO with all.
+Reading: the update of the centre is recalled and its constants are ours. The ablation draws evenly.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, CurriculumConfig
+from launch.lab import Effect, arm, cipher
+from launch.recipes import quickstart
+
+
+def config() -> Config:
+    """The quickstart in the order of its angles."""
+    curriculum = CurriculumConfig("data.bandits:gain", {"width": 160.0, "speed": 40.0})
+    return dataclasses.replace(quickstart.config(), recipe="gain_rl", curriculum=curriculum)
+
+
+def effect() -> Effect:
+    """The order against none, on prompts of many lengths and difficulties."""
+    curriculum = CurriculumConfig("data.bandits:gain", {"width": 40.0, "speed": 20.0})
+    method = arm(config(), steps=60, curriculum=curriculum)
+    mix = tuple((counts, 0.2) for counts in ((1, 0), (2, 0), (1, 1), (2, 1), (1, 2)))
+    return Effect(
+        claim="prompts in the order of their angles are learned faster",
+        task=cipher(((6, 0.8), (4, 0.3)), mix),
+        method=method,
+        ablation=dataclasses.replace(method, curriculum=CurriculumConfig()),
+        over="area",
+    )

@@ -1,0 +1,37 @@
+"""Dads: each batch is shared out among domains by how far their rewards fall short.
+
+Paper: Liu et al. 2025, "RuleReasoner: Reinforced Rule-based Reasoning via Domain-aware Dynamic
+Sampling"
+Idea: no mixture set in advance: keep a smoothed reward of each domain, and draw more from those
+below the target; every domain keeps a floor.
+Formula: `w_d = softmax(max(0, target - r_d) / tau)`, mixed with the uniform
+Claim: 4.1 points on eight tasks and 10.4 on three out of distribution above o1, with less compute
+than sampling that filters prompts.
+Reading: formula recalled. The ablation shares evenly.
+"""
+
+import dataclasses
+
+from jaxrl.config import BanditConfig, Config
+from launch.lab import Effect, arm, graded
+from launch.recipes import dump, quickstart
+
+
+def config() -> Config:
+    """The quickstart on sums of three sizes."""
+    bandit = BanditConfig("data.bandits:dads", {"temperature": 0.5, "floor": 0.1}, signal="reward")
+    return dataclasses.replace(
+        quickstart.config(), recipe="rulereasoner_dads", domains=dump.sums(), bandit=bandit
+    )
+
+
+def effect() -> Effect:
+    """Shares by shortfall against even ones, on domains from solved to hopeless."""
+    method = arm(config(), steps=80, weights=(1.0,) * 4)
+    return Effect(
+        claim="domains shared out by what they fall short are learned faster",
+        task=graded(),
+        method=method,
+        ablation=dataclasses.replace(method, bandit=BanditConfig()),
+        over="area",
+    )

@@ -1,0 +1,47 @@
+"""SELF: train on what the base model hardly solves, and hold the rest by a forward KL.
+
+Paper: Nguyen et al. 2025, "The Reasoning Boundary Paradox: How Reinforcement Learning Constrains
+Language Models"
+Idea: RL makes likely successes likelier and, by interference, unlikely ones less so: pass@k
+shrinks. Train on the problems of low likelihood only; a forward KL keeps what there was.
+Formula: GRPO on the prompts of lowest positive pass rate, `+ beta KL(pi_ref || pi)`
+Claim: pass@k above standard RLVR's on mathematics.
+Reading: the abstract names the data alone; the KL, its weight and the share kept are recalled or
+ours. Prompts that the base model never solves come last. The ablation is GRPO on all prompts.
+
+    jaxrl train quickstart --run-dir runs/before --curriculum.choose data.curriculum:passes
+    jaxrl train self_low_likelihood_rlvr --curriculum.history runs/before
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, CurriculumConfig
+from jaxrl.objective import ObjectiveConfig
+from launch.lab import Arm, Effect, arm, graded
+from launch.recipes import quickstart
+
+
+def config() -> Config:
+    """The quickstart, to be given the history of another; without one it trains on all."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="self_low_likelihood_rlvr",
+        objective=ObjectiveConfig(kl_coef=0.05, kl="launch.recipes.dph_rl:forward_kl"),
+        curriculum=CurriculumConfig(score="data.curriculum:least_solved", keep=256),
+    )
+
+
+def effect() -> Effect:
+    """Half of the prompts by their low likelihood, against all, at equal samples."""
+    passes = CurriculumConfig("data.curriculum:passes")
+    before = Arm(steps=32, learning_rate=0.0, curriculum=passes)  # the base model, twice each
+    kept = dataclasses.replace(config().curriculum, keep=128)
+    method = arm(config(), steps=60, curriculum=kept, before=before)
+    plain = Arm(steps=60)
+    return Effect(
+        claim="training on what is unlikely widens what 8 samples can solve",
+        task=graded(),
+        method=method,
+        ablation=plain,
+        statistic="pass@8",
+    )

@@ -1,0 +1,53 @@
+"""SimpleRL-Zoo: plain zero RL with data as hard as the base model is able, and no format reward.
+
+Paper: Zeng et al. 2025, "SimpleRL-Zoo: Investigating and Taming Zero Reinforcement Learning for
+Open Base Models in the Wild"
+Idea: whether zero RL works on a base model is a matter of two choices: a reward of correctness
+alone, where rigid formats keep a weak model from exploring, and queries that it can solve now and
+then.
+Formula: GRPO, reward 1 if correct else 0, on the prompts of pass rate nearest to 1/2
+Claim: gains on ten base models; with data too hard for them, weak ones learn nothing.
+Reading: the paper chooses among data sets of three difficulties; here prompts are, by the base
+model's own pass rates. What is measured is that choice: the ablation takes as many of the hardest.
+
+    jaxrl train quickstart --run-dir runs/before --curriculum.choose data.curriculum:passes
+    jaxrl train simplerl_zoo --curriculum.history runs/before
+"""
+
+import dataclasses
+
+import numpy as np
+
+from data import curriculum
+from jaxrl.config import Config, CurriculumConfig
+from launch.lab import Arm, Effect, arm, graded
+from launch.recipes import quickstart
+
+
+def out_of_reach(state: curriculum.Prompts) -> np.ndarray:
+    """[N] scores of the opposite choice."""
+    return curriculum.within_reach(state, target=0.0)
+
+
+def config() -> Config:
+    """The quickstart, to be given the history of another; without one it trains on all."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="simplerl_zoo",
+        curriculum=CurriculumConfig(score="data.curriculum:within_reach", keep=256),
+    )
+
+
+def effect() -> Effect:
+    """A quarter of the prompts, those within reach or the hardest."""
+    passes = CurriculumConfig("data.curriculum:passes")
+    before = Arm(steps=32, learning_rate=0.0, curriculum=passes)  # the base model, twice each
+    kept = dataclasses.replace(config().curriculum, keep=64)
+    method = arm(config(), steps=60, curriculum=kept, before=before)
+    hardest = dataclasses.replace(kept, score="launch.recipes.simplerl_zoo:out_of_reach")
+    return Effect(
+        claim="prompts within reach teach a weak policy more than the hardest",
+        task=graded(),
+        method=method,
+        ablation=dataclasses.replace(method, curriculum=hardest),
+    )

@@ -1,0 +1,40 @@
+"""SwS: a first run shows what the policy keeps failing, and more problems are made of that kind.
+
+Paper: Liang et al. 2025, "SwS: Self-aware Weakness-driven Problem Synthesis in Reinforcement
+Learning for LLM Reasoning"
+Idea: note each prompt's pass rates in a first run. Those that stay low without rising are the
+policy's weaknesses: make new problems of their categories, each by its share of the failures, and
+train on them with the old ones.
+Formula: failed: `max_k r_k <= 1/2` and slope `<= 0`; weight of category d
+`1 - s + s D F_d / sum F_d`
+Claim: 10.0% and 7.7% at 7B and 32B over eight benchmarks, without a stronger teacher.
+Reading: rule recalled, `s` = 3/4 ours. Categories are the domains, and their generators make the
+new problems with answers, where the paper recombines concepts by a model and filters. The second
+run begins at the start, in both arms; the ablation shares evenly.
+
+    jaxrl train dump --run-dir runs/before --bandit.weigh ""
+    jaxrl train sws --bandit.history runs/before
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, CurriculumConfig
+from launch.lab import Arm, Effect, arm, graded
+from launch.recipes import dump, quickstart
+
+
+def config() -> Config:
+    """The quickstart on sums of three sizes; without a history they are shared evenly."""
+    return dataclasses.replace(quickstart.config(), recipe="sws", domains=dump.sums())
+
+
+def effect() -> Effect:
+    """Problems made for weaknesses against as many of all kinds."""
+    before = Arm(steps=48, curriculum=CurriculumConfig("data.curriculum:passes"))
+    method = arm(config(), steps=60, weights=(1.0,) * 4, before=before)
+    return Effect(
+        claim="problems made of what a first run failed teach more than problems of all kinds",
+        task=graded(),
+        method=method,
+        ablation=dataclasses.replace(method, before=None),
+    )
