@@ -92,10 +92,11 @@ def read(directory: Path) -> History:
 def store(curves: Sequence[Sequence[float]]) -> curriculum.Prompts:
     """The mean rewards of N prompts, visit by visit, as a store of them.
 
-    Its window is the median number of visits, so that the end of an epoch that only some prompts
-    saw does not count; of each prompt it holds the first so many visits.
+    Its window is the median number of visits, prompts without any aside, so that the end of an epoch
+    that only some prompts saw does not count; of each prompt it holds the first so many visits.
     """
-    window = max(1, int(np.median([len(curve) for curve in curves])))
+    visits = [len(curve) for curve in curves if curve] or [1]
+    window = int(np.median(visits))
     made = curriculum.start(len(curves), window=window)
     for i, curve in enumerate(curves):
         first = curve[:window]
