@@ -9,7 +9,8 @@ Formula: `ppo_clip` with clip-higher and a token mean over originals and branche
 are not trained on; the fork is drawn from the `top` highest entropies
 Claim: 5% over other RLVR methods on six benchmarks, best in accuracy and entropy.
 Reading: the draw among the highest is recalled. Branches take the places of half the group, so that
-as many sequences are trained on as in the ablation, plain DAPO; the second stage is left out.
+as many sequences are trained on as in the ablation, plain DAPO; the second stage is left out. What
+is measured is learning, not the entropy that the title speaks of.
 """
 
 import dataclasses

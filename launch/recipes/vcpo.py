@@ -8,7 +8,8 @@ Formula: `-ESS^(1/2) w (R - b) log pi`, `w = min(pi / pi_b, c)`, `b = sum w^2 l 
 Claim: stable at 128 steps off-policy, 2.5 times faster than synchronous training.
 Reading: the map from sample size to step (a square root, as a factor of the loss), the truncation
 and the lengths that stand for gradient norms. The truncation is far out, for the baseline adds no
-bias only to whole weights. The ablation is importance sampling alone.
+bias only to whole weights. Under Adam a factor of the loss counts only as far as it varies between
+batches. The ablation is importance sampling alone.
 """
 
 import dataclasses
