@@ -92,8 +92,8 @@ def read(directory: Path) -> History:
 def store(curves: Sequence[Sequence[float]]) -> curriculum.Prompts:
     """The mean rewards of N prompts, visit by visit, as a store of them.
 
-    Its window is the median number of visits, prompts without any aside, so that the end of an epoch
-    that only some prompts saw does not count; of each prompt it holds the first so many visits.
+    Its window is the median number of visits of those that had any, so that the end of an epoch
+    that only some saw does not count; of each prompt it holds the first so many visits.
     """
     visits = [len(curve) for curve in curves if curve] or [1]
     window = int(np.median(visits))
