@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+_LEAST = 0.05  # mean reward that others are measured by, at least
+
 
 class Domains(NamedTuple):
     """What is known of D domains."""
@@ -107,6 +109,24 @@ def weaknesses(
     if not failed.any():
         return np.ones(count)
     return 1 - synthesized + synthesized * count * failed / failed.sum()
+
+
+def recap(state: Domains, *, temperature: float = 1.0) -> np.ndarray:
+    """RECAP's weights ("Beyond Reasoning Gains", 2025): away from what is saturated; our reading.
+
+    `softmax((change + instability) / temperature)` over the rewards of a window: how much the mean
+    of its later half differs from that of its earlier half, relative to the latter, and the
+    deviation relative to the mean. A domain with fewer than 2 rewards counts as the most urgent.
+    """
+    urgency = np.full(len(state.value), np.nan)
+    for d, row in enumerate(state.recent):
+        seen = row[~np.isnan(row)]
+        if len(seen) > 1:
+            early, late = seen[: len(seen) // 2].mean(), seen[len(seen) // 2 :].mean()
+            change = abs(late - early) / max(abs(early), _LEAST)
+            urgency[d] = change + seen.std() / max(abs(seen.mean()), _LEAST)
+    most = np.nanmax(urgency) if np.isfinite(urgency).any() else 0.0
+    return _softmax(np.nan_to_num(urgency, nan=most) / temperature)
 
 
 def split(state: Domains, weights: np.ndarray, count: int) -> tuple[Domains, dict[int, int]]:

@@ -191,6 +191,14 @@ def historical_variance(state: Prompts) -> np.ndarray:
     return np.where(count >= 2, squares.sum(axis=1) / np.maximum(count, 1), np.nan)
 
 
+def difficulty(state: Prompts) -> np.ndarray:
+    """[N] less the mean reward: BLEUBERI keeps the prompts that the base model does worst.
+
+    nan where a prompt was never visited (Chang et al. 2025).
+    """
+    return -pass_rate(state)
+
+
 def learning_impact(state: Prompts) -> np.ndarray:
     """LIMR's alignment of each curve with the average one (Li et al. 2025); the formula recalled.
 

@@ -104,11 +104,14 @@ def check_prompts(config: Config, actor: Policy) -> None:
             )
         for problem in first if keep is None else filter(keep, first):
             policy.encode_prompt(actor.tokenizer, config.rollout, problem)
-    total = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
+    settings = config.rollout
+    total = settings.chunks.longest(
+        settings.max_prompt_tokens, settings.max_prompt_tokens + settings.max_new_tokens
+    )
     if total > actor.model.max_positions:
         raise ValueError(
             f"rollout.max_prompt_tokens + rollout.max_new_tokens = {total} exceed the model's "
-            f"{actor.model.max_positions} positions; lower one of them"
+            f"{actor.model.max_positions} positions; lower one of them, or set rollout.chunks"
         )
 
 

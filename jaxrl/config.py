@@ -9,6 +9,7 @@ import typing
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from jaxrl.chunks import WHOLE, Chunks
 from jaxrl.mesh import MeshConfig
 from jaxrl.objective import ObjectiveConfig
 from jaxrl.optimizer import OptimizerConfig
@@ -60,6 +61,8 @@ class RolloutConfig:
     evaluation alike; or truncate it to its last tokens."""
     max_new_tokens: int = 64
     """Completion budget."""
+    chunks: Chunks = WHOLE
+    """Of long responses: each sees the prompt and the end of the one before (Delethink)."""
     temperature: float = 1.0
     chat: bool = False
     """Wrap each prompt with the model's own chat template."""
@@ -480,6 +483,18 @@ def check(config: Config) -> None:
         raise ValueError(
             f"rollout.in_flight={config.rollout.in_flight} with {asked}: it must be 1 or more, and "
             f"above 1 it goes without {', '.join(others)}, which need whole groups at once"
+        )
+    chunks = config.rollout.chunks
+    others = {
+        "rollout.in_flight": config.rollout.in_flight > 1,
+        "guidance.guide": config.guidance.guide,
+        "policy_reward.use": config.policy_reward.use,
+    }
+    if chunks.size and (not 0 <= chunks.carry < chunks.size or any(others.values())):
+        asked = ", ".join(name for name, value in others.items() if value) or "nothing else"
+        raise ValueError(
+            f"rollout.chunks.size={chunks.size}, carry={chunks.carry} with {asked}: carry must be "
+            f"from 0 to below size, and chunks go without {', '.join(others)}"
         )
     if not 0 <= config.average.decay < 1 or (config.average.reference and not config.average.decay):
         raise ValueError(

@@ -133,7 +133,6 @@ def _make_update(
     config: CriticConfig, model: DecoderConfig, optimize: optax.GradientTransformation, remat: Remat
 ) -> Callable[..., tuple[TrainState, dict[str, jax.Array]]]:
     """`(state, batch, packed) -> (state, metrics)`."""
-    centers = value.support(config.head)
 
     def update(
         state: TrainState, batch: Trajectory, packed: Packed
@@ -143,15 +142,7 @@ def _make_update(
 
         def share(params: Params, index: jax.Array) -> jax.Array:
             out, mask = _outputs(model, params, packed, index, remat)
-            if config.head.bins > 1:
-                losses = loss.categorical_loss(out, loss.hl_gauss(batch.returns, centers))
-            elif config.clip:
-                losses, _ = loss.clipped_value(
-                    out[..., 0], batch.values, batch.returns, clip=config.clip
-                )
-            else:
-                losses = loss.squared_error(out[..., 0], batch.returns)
-            return masked_mean(losses, mask & whole, tokens)
+            return masked_mean(losses(config, out, batch), mask & whole, tokens)
 
         def accumulate(index: jax.Array, carry: tuple[jax.Array, Params]) -> Any:
             return jax.tree.map(jnp.add, carry, jax.value_and_grad(share)(critic.params, index))
@@ -168,6 +159,16 @@ def _make_update(
         return state.replace(critic=kept), metrics
 
     return update
+
+
+def losses(config: CriticConfig, out: jax.Array, batch: Trajectory) -> jax.Array:
+    """[N, T] of what the head said, [N, T, bins], to the returns of a batch from `estimate`."""
+    if config.head.bins > 1:
+        target = loss.hl_gauss(batch.returns, value.support(config.head))
+        return loss.categorical_loss(out, target)
+    if config.clip:
+        return loss.clipped_value(out[..., 0], batch.values, batch.returns, clip=config.clip)[0]
+    return loss.squared_error(out[..., 0], batch.returns)
 
 
 def _outputs(

@@ -67,11 +67,9 @@ def collect(
             "rng": np.random.default_rng([config.seed, first_id, attempt]),
             "count": len(problems),
             "group_size": size,
-        } | {
-            name: [[getattr(r.completion, field) for r in rows[i : i + size]]
-                   for i in range(0, len(rows), size)]
-            for name, field in (("tokens", "tokens"), ("entropies", "entropy"))
-        }  # fmt: skip
+            "tokens": by_problem([row.completion.tokens for row in rows], size),
+            "entropies": by_problem([row.completion.entropy for row in rows], size),
+        }
         hints = {
             h.problem * size + h.row: h for h in functions.call(guide, config.guidance.args, given)
         }
@@ -90,6 +88,11 @@ def collect(
             if not hints[n].if_better or _value(row) > _value(rows[n]):
                 rows[n] = row
     return rollout.experience(problems, rows)
+
+
+def by_problem(each: Sequence[np.ndarray], size: int) -> list[Sequence[np.ndarray]]:
+    """What there is of each response, as groups of `size`; none before any is sampled."""
+    return [each[i : i + size] for i in range(0, len(each), size)]
 
 
 def _sample(

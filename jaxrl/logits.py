@@ -71,6 +71,19 @@ def contrastive(logits: jax.Array, context: Context, args: Any) -> jax.Array:
     return jnp.where(plausible, (1 + beta) * logits - beta * context.others[0], -jnp.inf)
 
 
+def nucleus_of(logits: jax.Array, context: Context, args: Any) -> jax.Array:
+    """NLPO's action mask (Ramamurthy et al. 2023): another policy's nucleus, the rest forbidden.
+
+    The guide's one model is the masking policy, an earlier copy of this one; `args` is p, and the
+    smallest set of its most likely tokens whose mass reaches p is kept, ties included.
+    """
+    probs = jax.nn.softmax(context.others[0], axis=-1)
+    descending = -jnp.sort(-probs, axis=-1)
+    inside = jnp.cumsum(descending, axis=-1) - descending < args
+    least = jnp.min(jnp.where(inside, descending, jnp.inf), axis=-1, keepdims=True)
+    return jnp.where(probs >= least, logits, -jnp.inf)
+
+
 def value_guided(logits: jax.Array, context: Context, args: Any) -> jax.Array:
     """Value-guided decoding (Mudgal et al. 2024, "Controlled Decoding"): `logits + beta * Q`.
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jaxrl.buckets import round_up
+from jaxrl.chunks import WHOLE, Chunks
 from jaxrl.types import Completion, Packed, Source, Trajectory
 
 
@@ -43,30 +44,31 @@ class _Tree:
 
 
 def _trees(
-    tokens: np.ndarray, mask: np.ndarray, length: np.ndarray, row_length: int
+    tokens: np.ndarray, mask: np.ndarray, length: np.ndarray, row_length: int, chunks: Chunks
 ) -> list[_Tree]:
     trees: list[_Tree] = []
     open_tree: dict[bytes, _Tree] = {}
     for n in range(len(tokens)):
         if not mask[n].any():
             continue
-        start, stop = int(np.argmax(mask[n])), int(length[n])
-        if start == 0:
+        first = int(np.argmax(mask[n]))
+        if first == 0:
             raise ValueError(
                 f"sequence {n} begins with an action, which nothing predicts; put a token (BOS) "
                 "before it"
             )
-        prompt = tokens[n, :start]
-        name = prompt.tobytes()
-        # The last action is a target only: nothing is predicted from it, so it need not be input.
-        branch = _Branch(n, start, stop - 1)
-        extra = branch.stop - branch.start
-        tree = open_tree.get(name)
-        if tree is None or tree.size + extra > row_length:
-            tree = open_tree[name] = _Tree(prompt, [], start)
-            trees.append(tree)
-        tree.branches.append(branch)
-        tree.size += extra
+        for carried, start, stop in chunks.spans(first, int(length[n])):
+            prompt = np.concatenate([tokens[n, :first], tokens[n, carried:start]])
+            name = prompt.tobytes()
+            # The last action is a target only: nothing is predicted from it, so it is no input.
+            branch = _Branch(n, start, stop - 1)
+            extra = branch.stop - branch.start
+            tree = open_tree.get(name)
+            if tree is None or tree.size + extra > row_length:
+                tree = open_tree[name] = _Tree(prompt, [], len(prompt))
+                trees.append(tree)
+            tree.branches.append(branch)
+            tree.size += extra
     return trees
 
 
@@ -90,6 +92,7 @@ def pack(
     *,
     row_multiple: int = 1,
     keep: np.ndarray | None = None,
+    chunks: Chunks = WHOLE,
 ) -> tuple[Packed, dict[str, float]]:
     """Lay trajectories out as packed micro-batches.
 
@@ -98,6 +101,7 @@ def pack(
       config: shapes.
       row_multiple: rows of a micro-batch are a multiple of this (the mesh's batch shards).
       keep: [N] bool, sequences to compute; None computes all.
+      chunks: how responses were sampled: the actions of each chunk see no more than it saw.
 
     Returns:
       The packed input, and what it cost: `padding_share` of the tokens computed, and
@@ -111,22 +115,23 @@ def pack(
     if keep is not None:
         mask = mask & keep[:, None]
     length = np.where(mask.any(axis=1), width - np.argmax(mask[:, ::-1], axis=1), 0)
-    longest = max(int(length.max()), 1)
+    first = np.where(mask.any(axis=1), np.argmax(mask, axis=1), 0)
+    longest = max(*map(chunks.longest, first.tolist(), length.tolist()), 1)
     row_length = config.row_length or round_up(2 * longest, config.bucket)
     if longest > row_length:
         raise ValueError(
             f"packing.row_length={row_length} is shorter than a sequence of {longest} tokens; "
             "raise it, or set it to 0"
         )
-    rows = _fill(_trees(tokens, mask, length, row_length), row_length)
+    rows = _fill(_trees(tokens, mask, length, row_length, chunks), row_length)
     most = max(1, config.micro_batch_tokens // row_length)
     even = -(-len(rows) // max(1, -(-len(rows) // most)))  # micro-batches of equal size
     per_micro = min(_few(even), most)
     per_micro += -per_micro % row_multiple
     used = max(1, -(-len(rows) // per_micro))
     # One micro-batch needs no sum of gradients and is a program of its own. Else room for every
-    # sequence alone in a row: a bound that does not change with the data.
-    micro = 1 if used == 1 else -(-count // per_micro)
+    # chunk alone in a row: a bound that does not change with the data.
+    micro = 1 if used == 1 else -(-count * len(chunks.spans(0, width)) // per_micro)
     shape = (micro * per_micro, row_length)
     packed = {k: np.zeros(shape, np.int32) for k in ("tokens", "positions", "visible_until")}
     actions: list[tuple[int, int, int, int]] = []  # row, predictor, sequence, time
@@ -141,11 +146,12 @@ def pack(
             for branch in tree.branches:
                 stop = at + branch.stop - branch.start
                 packed["tokens"][r, at:stop] = tokens[branch.sequence, branch.start : branch.stop]
-                packed["positions"][r, at:stop] = np.arange(branch.start, branch.stop)
+                packed["positions"][r, at:stop] = len(tree.prompt) + np.arange(stop - at)
                 packed["visible_until"][r, at:stop] = stop
-                for t in np.flatnonzero(mask[branch.sequence]):
-                    before = root_stop - 1 if t == branch.start else at + t - 1 - branch.start
-                    actions.append((r, before, branch.sequence, int(t)))
+                own = mask[branch.sequence, branch.start : branch.stop + 1]
+                for i in np.flatnonzero(own).tolist():
+                    before = root_stop - 1 if i == 0 else at + i - 1
+                    actions.append((r, before, branch.sequence, branch.start + i))
                 at = stop
     row, predictor, sequence, time = np.array(actions, np.int64).reshape(-1, 4).T
     per_row = np.bincount(row, minlength=shape[0])

@@ -34,7 +34,11 @@ def pack(
     """
     the_mesh, rules = jax.sharding.get_mesh(), tuple(config.mesh.rules.items())
     packed, cost = packing.pack(
-        batch, config.packing, row_multiple=mesh.batch_shards(the_mesh, rules), keep=keep
+        batch,
+        config.packing,
+        row_multiple=mesh.batch_shards(the_mesh, rules),
+        keep=keep,
+        chunks=config.rollout.chunks,
     )
     everywhere, split = mesh.replicated(the_mesh), mesh.rows(the_mesh, rules)
     where = Packed(split, split, split, split, split, everywhere, everywhere)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 from data import curriculum, tokenizers
 from data.scoring import Pool
 from data.types import Problem, Score, Task, count_errors
-from jaxrl import distributed, packing, sampler
+from jaxrl import chunks, distributed, packing, sampler
 from jaxrl.buckets import round_up
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.metrics import Timer
@@ -121,19 +121,23 @@ def sample(
     completions: list[Completion | None] = [None] * len(requests)
     texts = [""] * len(requests)
     futures: dict[int, Future[Score]] = {}
-    start = longest_start or rollout.max_prompt_tokens
-    with timer("sample"):
-        for completion in sampler.generate(
+    start, size = longest_start or rollout.max_prompt_tokens, rollout.chunks.size
+
+    def chunk(requests: Sequence[Request], turn: int) -> Iterator[Completion]:
+        return sampler.generate(
             policy.model,
             params,
             requests,
             stop_ids=policy.tokenizer.eos_ids,
-            key=key,
+            key=jax.random.fold_in(key, turn) if turn else key,
             version=version,
             sampler=sampling,
-            max_prompt=start,
-            max_length=start + rollout.max_new_tokens,
-        ):
+            max_prompt=start + rollout.chunks.carry,
+            max_length=start + min(size or rollout.max_new_tokens, rollout.max_new_tokens),
+        )
+
+    with timer("sample"):
+        for completion in chunks.generate(chunk, requests, rollout.chunks):
             n = place[completion.request.id]
             completions[n] = for_training(completion)
             texts[n] = policy.tokenizer.decode(completion.tokens.tolist())

@@ -265,7 +265,8 @@ def _batch(config: Config) -> Batch:
         length=round_up(len(prompt) + len(zeros), config.packing.bucket),
     )
     shards = mesh.batch_shards(jax.sharding.get_mesh(), tuple(config.mesh.rules.items()))
-    return Batch(batch, packing.pack(batch, config.packing, row_multiple=shards)[0])
+    packed, _ = packing.pack(batch, config.packing, row_multiple=shards, chunks=rollout.chunks)
+    return Batch(batch, packed)
 
 
 def step(config: Config, model: DecoderConfig, state: TrainState, batch: Batch) -> Any:

@@ -6,7 +6,7 @@
 import jax
 import jax.numpy as jnp
 
-from losses.masking import clean_rewards
+from losses.masking import clean_rewards, group_moments
 
 KIND = "rows"
 
@@ -24,6 +24,21 @@ def sampled(expert: jax.Array) -> jax.Array:
       `[N]` bool.
     """
     return ~jnp.asarray(expert, bool)
+
+
+def fresh(age: jax.Array) -> jax.Array:
+    """Rows of this step: replayed ones serve as what they are compared with.
+
+    Formula: `age_i = 0`
+    Paper: (a mask)
+
+    Args:
+      age: `[N]`, updates since the sequence was sampled.
+
+    Returns:
+      `[N]` bool.
+    """
+    return jnp.asarray(age) == 0
 
 
 def best_worst(
@@ -95,3 +110,35 @@ def recomposed(
     short = 2 * shorter < jnp.sum(mates, axis=1)  # no longer than the median
     clear = (rewards >= threshold) == short
     return valid & (clear == (age == 0))
+
+
+def spread(
+    rewards: jax.Array,
+    group_ids: jax.Array,
+    *,
+    num_groups: int,
+    share: float = 0.5,
+    valid: jax.Array | None = None,
+) -> jax.Array:
+    """RLPR's filter: groups whose rewards differ enough, prompts that are not all easy or all hard.
+
+    The threshold follows the run: the paper moves it by an average over steps, here it is taken
+    from the batch itself.
+
+    Formula: `std_g r >= share mean_(valid j) std_(g_j) r`, and `std_g r > 0`
+    Paper: Yu et al. 2025, "RLPR: Extrapolating RLVR to General Domains without Verifiers"
+
+    Args:
+      rewards: `[N]`.
+      group_ids: `[N]` int32 in `[0, num_groups)`.
+      num_groups: static; an upper bound will do.
+      share: of the mean deviation.
+      valid: `[N]` bool.
+
+    Returns:
+      `[N]` bool, False for invalid samples.
+    """
+    rewards, valid = clean_rewards(rewards, valid)
+    _, _, deviation = group_moments(rewards, group_ids, num_groups, valid, 0)
+    mean = jnp.sum(jnp.where(valid, deviation, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
+    return valid & (deviation >= share * mean) & (deviation > 0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from data import extract
 from data.rewards import combine
 from data.types import Problem, Reward, Score
 
 Length = Callable[[str], int]
+_CONFIDENCE = re.compile(r"<confidence>\s*(0?\.[0-9]+|[01](?:\.0*)?)\s*</confidence>")
 
 
 def words(text: str) -> int:
@@ -92,19 +93,19 @@ def calibrated(reward: Reward) -> Reward:
     honesty pays, and being right always beats being honest about a wrong answer.
 
     Args:
-      reward: 1 or more is correct.
+      reward: 1 or more is correct; it sees the completion without the statement.
     """
+
+    def bare(problem: Problem, completion: str) -> Score | Awaitable[Score]:
+        return reward(problem, _CONFIDENCE.sub("", completion))
 
     def value(problem: Problem, completion: str, scores: list[Score]) -> Score:
         correct = float(scores[0].value >= 1)
-        stated = re.findall(
-            r"<confidence>\s*(0?\.[0-9]+|[01](?:\.0*)?)\s*</confidence>",
-            extract.after_thought(completion) or "",
-        )
+        stated = _CONFIDENCE.findall(extract.after_thought(completion) or "")
         if len(stated) != 1:
             return Score(-1.0, {"correct": correct, "format": 0.0})
         brier = (float(stated[0]) - correct) ** 2
         parts = {"correct": correct, "brier": brier, "confidence": float(stated[0]), "format": 1.0}
         return Score(correct - brier, parts)
 
-    return combine.join([reward], value)
+    return combine.join([bare], value)

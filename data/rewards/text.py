@@ -34,6 +34,15 @@ def f1(prediction: str, reference: str) -> float:
     return _f_measure(normalise(prediction).split(), normalise(reference).split())
 
 
+def prefix(prediction: str, reference: str) -> float:
+    """1 if the prediction's normalised words are the first of the reference's, one at least.
+
+    The relaxed match of RLPT (Li et al. 2025): who continues a text cannot know where it was cut.
+    """
+    words = normalise(prediction).split()
+    return float(bool(words) and words == normalise(reference).split()[: len(words)])
+
+
 def bleu(prediction: str, reference: str) -> float:
     """Sentence BLEU (Papineni et al. 2002) by sacrebleu, effective order, over 100."""
     return min(_BLEU.sentence_score(prediction, [reference]).score / 100.0, 1.0)
@@ -83,6 +92,7 @@ METRICS: dict[str, Metric] = {
     "exact": exact,
     "exact_match": exact_match,
     "f1": f1,
+    "prefix": prefix,
     "bleu": bleu,
     "chrf": chrf,
     "rouge_1": rouge_n,

@@ -17,6 +17,7 @@ from data.types import Task
 
 BUNDLED: dict[str, str] = {
     "arithmetic": "data.tasks.arithmetic",
+    "calibrated": "data.tasks.calibrated",
     "code": "data.tasks.code",
     "countdown": "data.tasks.countdown",
     "format_following": "data.tasks.format_following",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 
 from data import generate
 from data.types import Problem, Score, Task
@@ -17,6 +18,7 @@ def task(
     terms: int = 2,
     operators: str = "+-",
     slips: float = 0.0,
+    worked: bool = False,
     ood_digits: int | None = None,
 ) -> Task:
     """Arithmetic problems.
@@ -29,6 +31,8 @@ def task(
       slips: share of the solutions to imitate that forget every carry, as in `17+8=15`: a model
         warm-started on a sloppy pupil's work, whose habit only the reward can break. Needs the
         operator + alone.
+      worked: solutions show their work, a term less at each step, as `19+5=24` for `12+7+5=`, and
+        the answer is what follows the last `=`. Not with the operator *.
       ood_digits: digits of every operand of the ood split; None means one more than `digits`.
     """
     ood_digits = digits + 1 if ood_digits is None else ood_digits
@@ -42,6 +46,10 @@ def task(
         raise ValueError(f"slips={slips}: it is a share, from 0 to 1")
     if slips and operators != "+":
         raise ValueError(f"slips={slips} with operators={operators!r}: only sums carry; use +")
+    if worked and "*" in operators:
+        raise ValueError(
+            f"worked=True with operators={operators!r}: terms add up left to right; use + and -"
+        )
     if ood_digits <= digits:
         raise ValueError(f"ood_digits={ood_digits} must exceed digits={digits}")
 
@@ -69,12 +77,15 @@ def task(
 
     def gold(problem: Problem) -> str:
         slipped = generate.rng("slip", problem.id).random() < slips
-        return str(without_carry(problem.prompt) if slipped else problem.answer)
+        add = without_carry if slipped else evaluate
+        if worked:
+            return "=".join(steps(problem.prompt.rstrip("="), add))
+        return str(add(problem.prompt))
 
     made = Task(
         name="arithmetic",
         problem=problem,
-        reward=reward,
+        reward=last_reward if worked else reward,
         gold=gold,
         alphabet=ALPHABET,
         description=__doc__,
@@ -101,6 +112,21 @@ def without_carry(expression: str) -> int:
         total += sum(term // place % 10 for term in terms) % 10 * place
         place *= 10
     return total
+
+
+def steps(expression: str, add: Callable[[str], int] = evaluate) -> list[str]:
+    """What is left of a sum after each addition from the left: `["15+3", "18"]` for `9+6+3`."""
+    first, *rest = re.findall(r"^-?[0-9]+|[+-][0-9]+", expression)
+    left = []
+    for i, term in enumerate(rest, 1):
+        first = str(add(first + term))
+        left.append("".join([first, *rest[i:]]))
+    return left
+
+
+def last_reward(problem: Problem, completion: str) -> Score:
+    """`reward` of what follows the last `=`."""
+    return reward(problem, completion.rpartition("=")[2])
 
 
 def reward(problem: Problem, completion: str) -> Score:

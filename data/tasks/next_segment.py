@@ -1,6 +1,7 @@
 """Next-segment prediction: continue raw text, rewarded by closeness to what really follows.
 
-After Li et al. 2025, "Reinforcement Learning on Pre-Training Data" (RLPT).
+After Li et al. 2025, "Reinforcement Learning on Pre-Training Data" (RLPT): the next sentence from
+those before it, or a middle one from those before and the one behind.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ def task(
     metric: str = "f1",
     answer_format: str = "text",
     template: str = "{question}",
+    middle: float = 0.0,
     ood_context: int | None = None,
 ) -> Task:
     """Sentences to be continued by the next.
@@ -36,6 +38,7 @@ def task(
       metric: see `data.rewards.text`.
       answer_format: see `data.extract`.
       template: prompt with `{question}`, the context, in it.
+      middle: share of the problems that show the sentence after next as well, behind `...`.
       ood_context: sentences shown in the ood split; None means twice `context`.
     """
     ood_context = 2 * context if ood_context is None else ood_context
@@ -44,6 +47,8 @@ def task(
             f"context={context}, ood_context={ood_context}: need 2 <= context < ood_context"
         )
     shown = {"train": context, "test": context, "ood": ood_context}
+    if not 0 <= middle <= 1:
+        raise ValueError(f"middle={middle} must be in [0, 1]")
     extract.fill(template, "")
 
     @functools.cache
@@ -57,18 +62,21 @@ def task(
 
     def problem(split: str, seed: int, index: int) -> Problem:
         made.check_split(split)
+        count = shown[split]
         if path:
-            window = segments(split)[index : index + shown[split] + 1]
+            window = segments(split)[index : index + count + 2]
         else:
             window = generate.draw(
-                lambda stream: _story(stream, shown[split] + 1),
-                key=str,
+                lambda stream: _story(stream, count + 2),
+                key=lambda told: str(told[: count + 1]),
                 stream=generate.rng("next_segment", split, seed, index),
                 split=split,
             )
-        before, after = " ".join(window[:-1]), window[-1]
-        prompt = extract.fill(template, before + " ")
-        return generate.asked("next_segment", before, prompt, after)
+        question = " ".join(window[:count]) + " "
+        if generate.rng("middle", split, seed, index).random() < middle:
+            question += f"... {' '.join(window[count + 1 :])}\n"
+        prompt = extract.fill(template, question)
+        return generate.asked("next_segment", question, prompt, window[count])
 
     made = Task(
         name="next_segment",

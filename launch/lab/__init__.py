@@ -6,7 +6,7 @@ is one; `run` carries it out. `arms` says what an arm may do, `tasks` what there
 """
 
 from launch.lab.arms import Arm, Sampled, arm
-from launch.lab.effect import Effect, run
+from launch.lab.effect import Effect, attempts, imitate, run
 from launch.lab.tasks import Problems, Task, cipher, graded, hard_prompts, lookup
 
 __all__ = [
@@ -16,9 +16,11 @@ __all__ = [
     "Sampled",
     "Task",
     "arm",
+    "attempts",
     "cipher",
     "graded",
     "hard_prompts",
+    "imitate",
     "lookup",
     "run",
 ]

@@ -23,10 +23,12 @@ import optax
 
 from data import curriculum
 from data.guidance import Hint
-from jaxrl import functions, history, replay
+from jaxrl import functions, guided, history, replay
+from jaxrl.chunks import WHOLE, Chunks
 from jaxrl.config import (
     BanditConfig,
     Config,
+    CriticConfig,
     CurriculumConfig,
     GuidanceConfig,
     ReferenceConfig,
@@ -40,8 +42,8 @@ from jaxrl.objective import (
     whole_batch,
 )
 from jaxrl.types import Params, Trajectory
-from launch.lab import policy, prompts
-from launch.lab.policy import Written
+from launch.lab import critic, policy, prompts
+from launch.lab.policy import Steer, Written
 from launch.lab.tasks import Problems, Task
 from models.config import DecoderConfig
 
@@ -85,6 +87,8 @@ class Arm:
     before: Arm | None = None
     """An earlier run from the same policies. Its rewards choose what this one trains on, once: the
     `keep` prompts that score highest, or with weights, more of the domains that it failed."""
+    critic: CriticConfig = CriticConfig()
+    """Of its optimizer, the learning rate counts."""
     steps: int = 100
     learning_rate: float = 1e-3
     prompts: int = 16
@@ -95,6 +99,10 @@ class Arm:
     temperature: float = 1.0
     max_new_tokens: int = 0
     """Completion budget; 0 takes the task's."""
+    chunks: Chunks = WHOLE
+    """That completions are thought in, held-out ones too."""
+    steer: Steer | None = None
+    """What the reference policy makes of the logits of the policy that is trained."""
     delay: int = 0
     """The sampler's policy is this many steps old,"""
     sync_every: int = 1
@@ -116,9 +124,11 @@ class Arm:
 def arm(config: Config, **changes: Any) -> Arm:
     """The arm that does what a recipe's config does, with `changes` of other fields."""
     shared = (
-        "objective", "guidance", "replay", "reference", "curriculum", "bandit", "updates_per_batch"
+        "objective", "guidance", "replay", "reference", "curriculum", "bandit", "critic",
+        "updates_per_batch",
     )  # fmt: skip
-    return Arm(**{name: getattr(config, name) for name in shared} | changes)
+    given = {name: getattr(config, name) for name in shared} | {"chunks": config.rollout.chunks}
+    return Arm(**given | changes)
 
 
 class Learner(NamedTuple):
@@ -173,6 +183,8 @@ def train(
     sources, opened = [], None
     buffers = [replay.open_buffer(arm.replay, seed) for seed in range(seeds)]
     state, reference = learner(params), params
+    judge = critic.steps(arm.critic, model, _OPTIMIZER)
+    judges = judge.begun(params) if arm.critic.use else None
     samplers = collections.deque[Learner](maxlen=arm.delay + 1)
     marks = {round(steps * (i + 1) / measurements) for i in range(measurements)}
     figures = collections.defaultdict(list)
@@ -194,7 +206,9 @@ def train(
                 source.set_state(state_before)
         drawn = [source.draw(now.prompts, old) for source in sources]
         ids = np.array([[problem.answer for problem in problems] for problems in drawn])
-        batch, rewards = collect(task, model, old, now, ids, step, versions=versions)
+        batch, rewards = collect(
+            task, model, old, now, ids, step, versions=versions, reference=reference
+        )
         note(ids, rewards)
         for source, earned in zip(sources, rewards, strict=True):
             source.learn(earned)
@@ -209,8 +223,13 @@ def train(
             logp = _score(model, state.params, batch.tokens, now.temperature)
             mixed = np.where(batch.expert[..., None], logp, batch.behavior_logp)
             batch = batch.replace(behavior_logp=mixed)
+        if judges:
+            anchored = now.critic.kl_coef or None
+            anchor = anchored and _score(model, reference, batch.tokens, now.temperature)
+            batch = judge.advised(judges, batch, anchor)
         for part in shares(batch, now.updates_per_batch):
             state = update(model, task, now)(state, reference, part, now.learning_rate)
+            judges = judges and judge.update(judges, part)
         if step + 1 in marks:
             for name, value in measure(state.params).items():
                 figures[name].append(np.asarray(value))
@@ -242,6 +261,7 @@ def collect(
     step: int,
     *,
     versions: np.ndarray,
+    reference: Params | None = None,
 ) -> tuple[Trajectory, np.ndarray]:
     """Write and judge the groups of the prompts `ids` [S, P].
 
@@ -264,7 +284,10 @@ def collect(
         asked, forced, expert = _apply(hints, problems, group, arm.max_new_tokens or task.budget)
         key = jax.vmap(lambda k, n=number: jax.random.fold_in(k, n))(keys)
         seen = problems._replace(prompt=asked)
-        made, earned = attempt(task, model, params, seen, forced, key, arm.temperature)
+        made, earned = attempt(
+            task, model, params, seen, forced, key, arm.temperature, arm.chunks,
+            **({"steer": arm.steer, "other": reference} if arm.steer else {}),
+        )  # fmt: skip
         if not number:
             written, rewards, experts = made, earned, expert
             continue
@@ -301,12 +324,10 @@ def ask(
         "entropies": [],
     }
     if written is not None:
-        kept = [row[: np.count_nonzero(row)] for row in written.tokens[seed]]
-        pairs = zip(written.entropy[seed], kept, strict=True)
-        unsure = [row[: len(tokens)] for row, tokens in pairs]
-        starts = range(0, count * group, group)
-        given["tokens"] = [kept[i : i + group] for i in starts]
-        given["entropies"] = [unsure[i : i + group] for i in starts]
+        lengths = np.count_nonzero(written.tokens[seed], axis=1)
+        for name, rows in (("tokens", written.tokens), ("entropies", written.entropy)):
+            kept = [row[:n] for row, n in zip(rows[seed], lengths, strict=True)]
+            given[name] = guided.by_problem(kept, group)
     function = functions.resolve(arm.guidance.guide, arm.guidance.args, set(given))
     return functions.call(function, arm.guidance.args, given)
 
@@ -319,11 +340,17 @@ def attempt(
     forced: np.ndarray,
     keys: jax.Array,
     temperature: float,
+    chunks: Chunks,
+    **steering: Any,
 ) -> tuple[Written, np.ndarray]:
-    """Completions of problems [S, N, ...] and their rewards [S, N], on the host."""
+    """Completions of problems [S, N, ...] and their rewards [S, N], on the host.
+
+    `steering` is the `steer` and `other` of `policy.sample`.
+    """
     written = policy.sample(
-        model, params, problems.prompt, problems.answer, forced, keys, temperature, task.respond
-    )
+        model, params, problems.prompt, problems.answer, forced, keys, temperature, task.respond,
+        chunks, **steering,
+    )  # fmt: skip
     missing = [(0, 0), (0, 0), (0, task.budget - forced.shape[-1])]
     rewards = _vmapped(jax.vmap(task.reward))(problems.answer, jnp.pad(written.tokens, missing))
     return jax.device_get((written, rewards))
@@ -342,7 +369,9 @@ def update(model: DecoderConfig, task: Task, arm: Arm) -> Callable[..., Learner]
     Shared by all arms of the same objective.
     """
     config = json.dumps(dataclasses.asdict(arm.objective), sort_keys=True)
-    return _update(model, config, arm.temperature, arm.max_new_tokens or task.budget)
+    budget = arm.max_new_tokens or task.budget
+    prompt = task.train.prompt.shape[1]
+    return _update(model, config, arm.temperature, budget, arm.chunks, prompt, arm.steer)
 
 
 @functools.cache
@@ -351,12 +380,18 @@ def _update(
     config: str,
     temperature: float,
     max_new_tokens: int,
+    chunks: Chunks,
+    prompt: int,
+    steer: Steer | None,
 ) -> Callable[..., Learner]:
     terms = ObjectiveConfig(**json.loads(config))
 
     def one(state: Learner, reference: Params, t: Trajectory, rate: jax.Array) -> Learner:
         def score(params: Params) -> tuple[jax.Array, jax.Array]:
-            return policy.logprobs(model, params, t.tokens, temperature)
+            other = reference if steer else None
+            return policy.logprobs(
+                model, params, t.tokens, temperature, chunks, prompt, steer, other
+            )
 
         ref_logp = score(reference)[0] if needs_reference(terms) else None
         if needs_proximal(terms):

@@ -17,6 +17,7 @@ from scipy import stats
 from jaxrl.types import Params
 from launch.lab import arms, policy
 from launch.lab.arms import Arm
+from launch.lab.policy import Written
 from launch.lab.tasks import PAD, Task
 from models import decoder
 from models.config import DecoderConfig
@@ -25,8 +26,8 @@ SAMPLES = 8
 """Completions of each held-out problem."""
 _AT_ONCE = 128
 """Sequences of a call, as in a batch of 16 groups of 8, whose compilation serves here too."""
-Measure = Callable[[DecoderConfig, Task, Params, Params], dict[str, np.ndarray]]
-"""(model, task, policies, policies before either arm) -> figures [S]."""
+Measure = Callable[[DecoderConfig, Task, Arm, Params, Params], dict[str, np.ndarray]]
+"""(model, task, arm, policies, policies before either arm) -> figures [S]."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,14 +71,16 @@ def run(effect: Effect, *, steps: int | None = None) -> dict[str, Any]:
     model = policy.shape(effect.task.vocabulary, length)
     params = imitate(effect.task, model, effect.seeds, min(steps or 10**9, effect.warm_steps))
 
-    def measure(now: Params) -> dict[str, np.ndarray]:
-        return (effect.measure or held_out)(model, effect.task, now, params)
+    def measure(arm: Arm, now: Params) -> dict[str, np.ndarray]:
+        return (effect.measure or held_out)(model, effect.task, arm, now, params)
 
     curves = {
-        name: arms.train(effect.task, model, params, arm, measure=measure, steps=steps)
+        name: arms.train(
+            effect.task, model, params, arm, measure=functools.partial(measure, arm), steps=steps
+        )
         for name, arm in (("method", effect.method), ("ablation", effect.ablation))
     }
-    before = measure(params)
+    before = measure(effect.method, params)
     if effect.statistic not in before:
         raise ValueError(f"statistic={effect.statistic!r}: measured are {sorted(before)}")
     summary = {
@@ -123,12 +126,38 @@ def status(low: float, high: float, better: str) -> str:
 
 
 def held_out(
-    model: DecoderConfig, task: Task, params: Params, start: Params
+    model: DecoderConfig, task: Task, arm: Arm, params: Params, start: Params
 ) -> dict[str, np.ndarray]:
     """The figures of the policies on the test split, each [S], at temperature 1.
 
     `pass@1` (mean reward), `pass@8`, `distinct` (different full-reward completions among 8, as a
     share), `length`, `entropy` (nats a token), and `pass@1/D` on domain D where there are several.
+    """
+    written, rewards = attempts(model, task, arm, params)
+    tokens, actions = written.tokens, written.actions
+    same = (tokens[..., :, None, :] == tokens[..., None, :, :]).all(axis=-1)
+    first = ~np.any(np.tril(same, -1), axis=-1)
+    entropy = np.where(actions, written.entropy, 0.0).sum((1, 2, 3)) / actions.sum((1, 2, 3))
+    figures = {
+        "pass@1": rewards.mean((1, 2)),
+        f"pass@{SAMPLES}": (rewards == 1).any(axis=2).mean(axis=1),
+        "distinct": ((rewards == 1) & first).mean((1, 2)),
+        "length": (tokens != PAD).sum(axis=3).mean((1, 2)),
+        "entropy": entropy,
+    }
+    domains = np.unique(task.test.domain)
+    if len(domains) > 1:
+        for d in domains:
+            figures[f"pass@1/{d}"] = rewards[:, task.test.domain == d].mean((1, 2))
+    return figures
+
+
+def attempts(
+    model: DecoderConfig, task: Task, arm: Arm, params: Params
+) -> tuple[Written, np.ndarray]:
+    """What the policies write for each of the P test problems, 8 times: [S, P, 8, T] and rewards.
+
+    At temperature 1, with the task's budget, from the same random streams whatever the policies.
     """
     seeds = len(jax.tree.leaves(params)[0])
     rows = np.tile(np.repeat(np.arange(len(task.test.prompt)), SAMPLES), (seeds, 1))
@@ -139,26 +168,9 @@ def held_out(
         some = jax.tree.map(lambda a, i=i: a[:, i : i + _AT_ONCE], problems)
         forced = np.full((*some.domain.shape, task.budget), -1, np.int32)
         key = jax.vmap(lambda k, i=i: jax.random.fold_in(k, i))(keys)
-        parts.append(arms.attempt(task, model, params, some, forced, key, 1.0))
-    written, rewards = jax.tree.map(lambda *a: np.concatenate(a, axis=1), *parts)
-    rewards = rewards.reshape(seeds, -1, SAMPLES)
-    tokens, actions = written.tokens, written.actions
-    texts = tokens.reshape(*rewards.shape, -1)
-    same = (texts[..., :, None, :] == texts[..., None, :, :]).all(axis=-1)
-    first = ~np.any(np.tril(same, -1), axis=-1)
-    entropy = np.where(actions, written.entropy, 0.0).sum((1, 2)) / actions.sum((1, 2))
-    figures = {
-        "pass@1": rewards.mean((1, 2)),
-        f"pass@{SAMPLES}": (rewards == 1).any(axis=2).mean(axis=1),
-        "distinct": ((rewards == 1) & first).mean((1, 2)),
-        "length": (tokens != PAD).sum(axis=2).mean(axis=1),
-        "entropy": entropy,
-    }
-    domains = np.unique(task.test.domain)
-    if len(domains) > 1:
-        for d in domains:
-            figures[f"pass@1/{d}"] = rewards[:, task.test.domain == d].mean((1, 2))
-    return figures
+        parts.append(arms.attempt(task, model, params, some, forced, key, 1.0, arm.chunks))
+    joined = jax.tree.map(lambda *a: np.concatenate(a, axis=1), *parts)
+    return jax.tree.map(lambda a: a.reshape(seeds, -1, SAMPLES, *a.shape[2:]), joined)
 
 
 @functools.cache

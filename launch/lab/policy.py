@@ -13,6 +13,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl.chunks import WHOLE, Chunks
+from jaxrl.logits import Context, Processor
 from jaxrl.types import Params
 from launch.lab.tasks import EOS, PAD
 from models import decoder, head
@@ -37,7 +39,14 @@ def shape(vocabulary: int, length: int) -> DecoderConfig:
     return DecoderConfig(vocabulary, 32, 64, 2, 2, 2, 16, max_positions=length)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "respond"))
+class Steer(NamedTuple):
+    """How another policy's logits change those of this one, in sampling and in training alike."""
+
+    process: Processor
+    args: float
+
+
+@functools.partial(jax.jit, static_argnames=("model", "respond", "chunks", "steer"))
 def sample(
     model: DecoderConfig,
     params: Params,
@@ -47,31 +56,76 @@ def sample(
     keys: jax.Array,
     temperature: float,
     respond: Callable[..., jax.Array] | None,
+    chunks: Chunks = WHOLE,
+    steer: Steer | None = None,
+    other: Params | None = None,
 ) -> Written:
-    """Completions of prompts [S, N, P]; `forced` [S, N, T] holds -1 where the policy writes."""
-    one = functools.partial(_sample, model, respond, temperature)
-    return jax.vmap(one)(params, prompts, answers, forced, keys)
+    """Completions of prompts [S, N, P]; `forced` [S, N, T] holds -1 where the policy writes.
+
+    In chunks, the environment does not respond. `other` are the parameters of the policy that
+    steers.
+    """
+    one = functools.partial(_sample, model, respond, temperature, steer)
+    if chunks.size:
+        one = functools.partial(_sample_chunks, one, chunks)
+    return jax.vmap(one)(params, other, prompts, answers, forced, keys)
+
+
+def _sample_chunks(
+    one: Callable[..., Written],
+    chunks: Chunks,
+    params: Params,
+    other: Params | None,
+    prompts: jax.Array,
+    answers: jax.Array,
+    forced: jax.Array,
+    key: jax.Array,
+) -> Written:
+    written, done = [], jnp.zeros((len(prompts), 1), bool)
+    for carried, start, stop in chunks.spans(0, forced.shape[1]):
+        before = [part.tokens for part in written]
+        seen = jnp.concatenate([prompts, *before], axis=1)
+        seen = jnp.concatenate([prompts, seen[:, prompts.shape[1] + carried :]], axis=1)
+        key = jax.random.fold_in(key, start)
+        part = one(params, other, seen, answers, forced[:, start:stop], key)
+        written.append(jax.tree.map(lambda a, d=done: jnp.where(d, jnp.zeros_like(a), a), part))
+        done = done | jnp.any(part.tokens == EOS, axis=1, keepdims=True)
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *written)
 
 
 def _sample(
     model: DecoderConfig,
     respond: Callable[..., jax.Array] | None,
     temperature: jax.Array,
+    steer: Steer | None,
     params: Params,
+    other: Params | None,
     prompts: jax.Array,
     answers: jax.Array,
     forced: jax.Array,
     key: jax.Array,
 ) -> Written:
     (n, p), t_max = prompts.shape, forced.shape[1]
-    table, layers = decoder.unembedding(params), decoder.unstack(params)
-    cache = decoder.empty_cache(model, n, p + t_max)
+    readers = [params] if other is None else [params, other]
+    tables = [decoder.unembedding(reader) for reader in readers]
+    layers = [decoder.unstack(reader) for reader in readers]
+
+    def read(tokens: jax.Array, place: jax.Array, caches: list, window: int) -> tuple:
+        """The last states and the caches, of each reader."""
+        out = [
+            decoder.extend(model, own, tokens, place, cache, window=window)
+            for own, cache in zip(layers, caches, strict=True)
+        ]
+        return [hidden[:, -1] for hidden, _ in out], [cache for _, cache in out]
+
     place = jnp.broadcast_to(jnp.arange(p), (n, p))
-    hidden, cache = decoder.extend(model, layers, prompts, place, cache, window=p)
+    empty = [decoder.empty_cache(model, n, p + t_max) for _ in readers]
+    states, caches = read(prompts, place, empty, p)
 
     def step(carry: tuple, t: jax.Array) -> tuple[tuple, Written]:
-        cache, hidden, done, tokens = carry
-        scores = jax.nn.log_softmax(head.logits(hidden, table) / temperature)
+        caches, states, done, tokens = carry
+        logits = [head.logits(*pair) for pair in zip(states, tables, strict=True)]
+        scores = jax.nn.log_softmax(_steered(steer, logits) / temperature)
         given = forced[:, t]
         if respond is not None:
             said = jax.vmap(respond, (0, 0, None))(answers, tokens, t)
@@ -79,29 +133,76 @@ def _sample(
         drawn = jax.random.categorical(jax.random.fold_in(key, t), scores)
         token = jnp.where(done, PAD, jnp.where(given >= 0, given, drawn))
         logp = jnp.take_along_axis(scores, token[:, None], axis=1)[:, 0]
-        entropy = -jnp.sum(jnp.exp(scores) * scores, axis=1)
+        entropy = _entropy(scores)
         out = Written(
             token, ~done & (given < 0), jnp.where(done, 0.0, logp), jnp.where(done, 0.0, entropy)
         )
         at = jnp.full((n, 1), p) + t
-        new, cache = decoder.extend(model, layers, token[:, None], at, cache, window=p + t_max)
-        return (cache, new[:, 0], done | (token == EOS), tokens.at[:, t].set(token)), out
+        states, caches = read(token[:, None], at, caches, p + t_max)
+        return (caches, states, done | (token == EOS), tokens.at[:, t].set(token)), out
 
     tokens = jnp.full((n, t_max), PAD, jnp.int32)
-    start = (cache, hidden[:, -1], jnp.zeros(n, bool), tokens)
+    start = (caches, states, jnp.zeros(n, bool), tokens)
     _, written = jax.lax.scan(step, start, jnp.arange(t_max))
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), written)
 
 
+def _steered(steer: Steer | None, logits: list[jax.Array]) -> jax.Array:
+    if steer is None:
+        return logits[0]
+    nothing = jnp.zeros(0)
+    return steer.process(logits[0], Context(nothing, nothing, nothing, (logits[1],)), steer.args)
+
+
+def _entropy(scores: jax.Array) -> jax.Array:
+    probs = jnp.exp(scores)
+    return -jnp.sum(jnp.where(probs > 0, probs * scores, 0.0), axis=-1)
+
+
 def logprobs(
-    model: DecoderConfig, params: Params, tokens: jax.Array, temperature: float = 1.0
+    model: DecoderConfig,
+    params: Params,
+    tokens: jax.Array,
+    temperature: float = 1.0,
+    chunks: Chunks = WHOLE,
+    prompt: int = 0,
+    steer: Steer | None = None,
+    other: Params | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Log-probabilities and entropies [N, L] of tokens [N, L], the first 0; one seed."""
+    """Log-probabilities and entropies [N, L] of tokens [N, L], the first 0; one seed.
+
+    In chunks, those of the `prompt` tokens that come first are left at 0. `steer` and `other` are
+    as in `sample`.
+    """
+    steering = {"steer": steer, "other": other}
+    if chunks.size:
+        parts = [jnp.zeros((2, len(tokens), prompt))]
+        for carried, start, stop in chunks.spans(prompt, tokens.shape[1]):
+            seen = jnp.concatenate([tokens[:, :prompt], tokens[:, carried:stop]], axis=1)
+            scored = jnp.stack(logprobs(model, params, seen, temperature, **steering))
+            parts.append(scored[..., start - stop :])
+        return tuple(jnp.concatenate(parts, axis=-1))
+    scores = all_logprobs(model, params, tokens[:, :-1], temperature, **steering)
+    logp = jnp.take_along_axis(scores, tokens[:, 1:, None], axis=-1)[..., 0]
+    return jnp.pad(logp, ((0, 0), (1, 0))), jnp.pad(_entropy(scores), ((0, 0), (1, 0)))
+
+
+def all_logprobs(
+    model: DecoderConfig,
+    params: Params,
+    tokens: jax.Array,
+    temperature: float = 1.0,
+    steer: Steer | None = None,
+    other: Params | None = None,
+) -> jax.Array:
+    """Log-probabilities [N, L, V] of what follows each of the tokens [N, L]; one seed."""
     n, length = tokens.shape
     place = jnp.broadcast_to(jnp.arange(length), (n, length))
-    hidden = decoder.hidden(model, params, tokens, place, jnp.full((n, length), length))
-    scores = head.logits(hidden[:, :-1], decoder.unembedding(params))
-    scores = jax.nn.log_softmax(scores / temperature)
-    logp = jnp.take_along_axis(scores, tokens[:, 1:, None], axis=-1)[..., 0]
-    entropy = -jnp.sum(jnp.exp(scores) * scores, axis=-1)
-    return jnp.pad(logp, ((0, 0), (1, 0))), jnp.pad(entropy, ((0, 0), (1, 0)))
+    logits = [
+        head.logits(
+            decoder.hidden(model, p, tokens, place, jnp.full((n, length), length)),
+            decoder.unembedding(p),
+        )
+        for p in ([params] if other is None else [params, other])
+    ]
+    return jax.nn.log_softmax(_steered(steer, logits) / temperature)

@@ -19,7 +19,7 @@ import numpy as np
 from jaxrl.config import Config
 from jaxrl.objective import ObjectiveConfig
 from jaxrl.types import Params
-from launch.lab import Effect, Problems, Task, arm
+from launch.lab import Arm, Effect, Problems, Task, arm
 from launch.lab.policy import logprobs
 from launch.recipes import quickstart
 from models.config import DecoderConfig
@@ -61,7 +61,7 @@ def enumerable() -> Task:
 
 
 def distance(
-    model: DecoderConfig, task: Task, params: Params, start: Params
+    model: DecoderConfig, task: Task, arm: Arm, params: Params, start: Params
 ) -> dict[str, np.ndarray]:
     """`kl_to_target`: KL(pi, pi*) in nats, exact; `reward`: the expected reward. Both [S]."""
     grids = np.meshgrid(*[np.arange(SYMBOLS)] * LENGTH, indexing="ij")

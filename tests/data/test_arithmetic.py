@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data import tasks
-from data.tasks.arithmetic import without_carry
+from data.tasks.arithmetic import steps, without_carry
 
 params = st.fixed_dictionaries(
     {
@@ -55,6 +55,21 @@ def test_a_share_of_solutions_forgets_to_carry():
     assert all(task.gold(p) == str(without_carry(p.prompt)) for p in slipped)
     for expression, wrong in [("17+8", 15), ("99+99", 88), ("5+5", 0), ("12+34+7", 43)]:
         assert without_carry(expression) == wrong
+
+
+def test_worked_solutions_drop_a_term_at_each_step():
+    assert steps("9+6+3") == ["15+3", "18"]
+    assert steps("3-10+2-1") == ["-7+2-1", "-5-1", "-6"]
+    assert steps("17+8+5", without_carry) == ["15+5", "10"]
+    task = tasks.get("arithmetic", digits=1, terms=5, operators="+-", worked=True)
+    for problem in (task.problem("train", 0, i) for i in range(50)):
+        work = task.gold(problem).split("=")
+        assert len(work) == 4 and {eval(line) for line in work} == {problem.answer}
+        assert task.reward(problem, task.gold(problem)).value == 1.0
+        assert task.reward(problem, f"1+1={problem.answer}").value == 1.0
+        assert task.reward(problem, f"{problem.answer}=").value == 0.0
+    with pytest.raises(ValueError, match="worked=True"):
+        tasks.get("arithmetic", operators="*", worked=True)
 
 
 def test_splits_are_disjoint_and_ood_is_longer():

@@ -37,6 +37,13 @@ def test_the_store_keeps_the_last_window_and_leaves_failures_out():
         curriculum.record(state, [1, 1], [[0], [0]])
 
 
+def test_difficulty_ranks_the_worst_prompts_first():
+    state = filled([[0.5, 0.7], [0.0, 0.2], [NAN, NAN], [1.0, 1.0]])
+    np.testing.assert_allclose(curriculum.difficulty(state), [-0.6, -0.1, NAN, -1.0], rtol=1e-6)
+    _, ids = curriculum.highest(state, 2, everything(state), curriculum.difficulty(state))
+    assert ids.tolist() == [1, 0]
+
+
 def test_passes_go_from_what_was_easiest_at_the_last_visit():
     state = filled([[0.0, 0.2], [1.0, 0.9], [0.5, 0.5], [NAN, 0.0], [0.9, 0.7]])
     everyone = everything(state)
@@ -209,6 +216,17 @@ def test_dump_adds_the_bonus_of_the_unseen():
     bound = np.array([2.0 + np.sqrt(2 * np.log(4) / 4), np.sqrt(2 * np.log(4) / 1)])
     weights = np.exp(bound / 0.5)
     np.testing.assert_allclose(bandits.dump(state, temperature=0.5), weights / weights.sum())
+
+
+def test_recap_leaves_what_is_saturated():
+    """By hand: a settled domain, one that rose from 1/4 to 3/4, one that fails, one not seen."""
+    state = bandits.start(4, window=8)
+    for domain, rewards in ((0, [1] * 8), (1, [0, 1, 0, 0, 1, 1, 0, 1]), (2, [0] * 8)):
+        state = bandits.observe(state, np.full(8, domain), np.array(rewards, float))
+    urgency = np.array([0.0, 2.0 + 1.0, 0.0, 3.0])
+    expected = np.exp(urgency / 0.5) / np.exp(urgency / 0.5).sum()
+    np.testing.assert_allclose(bandits.recap(state, temperature=0.5), expected)
+    np.testing.assert_allclose(bandits.recap(bandits.start(2)), [0.5, 0.5])
 
 
 def test_dads_gives_failing_domains_weight_and_all_a_floor():

@@ -39,6 +39,9 @@ def test_text_metrics_by_hand():
     assert text.f1("the cat sat", "a cat ran off") == pytest.approx(2 * 1 / (2 + 3))
     assert text.f1("", "x") == 0 and text.f1("", "") == 1
     # 3 of 4 unigrams, 1 of 3 bigrams, longest common subsequence 3
+    for said, holds in [("Two dogs", 1), ("two dogs bark!", 1), ("dogs", 0), ("", 0), ("tw", 0)]:
+        assert text.prefix(said, "Two dogs bark.") == holds
+    assert text.prefix("two dogs bark now", "Two dogs bark.") == 0
     assert text.rouge_n("a b c x", "a c b c") == pytest.approx(3 / 4)
     assert text.rouge_n("a b c x", "a c b c", 2) == pytest.approx(1 / 3)
     assert text.rouge_l("a b c x", "a c b c") == pytest.approx(3 / 4)

@@ -329,6 +329,33 @@ def test_files_of_choices_translations_and_text(tmp_path):
     assert segments.sizes == {"train": 87, "test": 7, "ood": 4}
     assert segments.problem("train", 0, 0).answer == "Sentence number 3 ends here."
     assert segments.problem("test", 0, 6).answer == "Sentence number 99 ends here."
+    some_middle = tasks.get("next_segment", path=str(text), middle=0.5)
+    shown = [some_middle.problem("train", 0, i) for i in range(80)]
+    middles = [i for i, p in enumerate(shown) if "..." in p.prompt]
+    assert 20 < len(middles) < 60
+    for i, problem in enumerate(shown):
+        assert problem.answer == f"Sentence number {i + 3} ends here."
+        behind = f"... Sentence number {i + 4} ends here.\n"
+        assert problem.prompt.endswith(behind) == (i in middles)
+
+
+def test_calibrated_adds_a_confidence_to_another_task():
+    plain = tasks.get("arithmetic", operators="+", slips=0.5)
+    task = tasks.get("calibrated", of="arithmetic", args='{"operators": "+", "slips": 0.5}')
+    stated = set()
+    for i in range(200):
+        problem, bare = task.problem("train", 0, i), plain.problem("train", 0, i)
+        assert (problem.prompt, problem.answer) == (bare.prompt, bare.answer)
+        gold = task.gold(problem)
+        assert set(problem.prompt + gold) <= set(task.alphabet)
+        q = float(re.search("<confidence>(.*)</confidence>", gold)[1])
+        correct = judge(plain, bare, plain.gold(bare)).value
+        assert judge(task, problem, gold).value == pytest.approx(correct - (q - correct) ** 2)
+        assert judge(task, problem, plain.gold(bare)).value == -1.0
+        stated.add(q)
+    assert stated == {i / 10 for i in range(1, 10)}
+    asked = tasks.get("calibrated", of="countdown", asks=" How sure?").problem("train", 0, 0)
+    assert asked.prompt.endswith(" How sure?") and asked.messages[-1]["content"] == asked.prompt
 
 
 @pytest.mark.parametrize(
@@ -344,6 +371,7 @@ def test_files_of_choices_translations_and_text(tmp_path):
         ("json_output", dict(fields=7), "fields=7"),
         ("translation", dict(metric="blue"), "metric='blue'"),
         ("next_segment", dict(context=1), "context=1"),
+        ("next_segment", dict(middle=2), "middle=2"),
         ("translation", dict(answer_format="xml"), "answer_format='xml'"),
     ],
 )

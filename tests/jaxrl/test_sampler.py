@@ -236,6 +236,23 @@ def test_contrastive_decoding():
         assert oracle.as_expected(c, scores, sequence)
 
 
+def test_the_nucleus_of_another_policy():
+    mask = oracle.weights(5)
+    guide = logits.Guide(logits.nucleus_of, 0.6, (oracle.CONFIG,), (decoder.unstack(mask),))
+    done = list(oracle.run(oracle.requests(6, temperature=0.8), guide=guide, slots=4).values())
+    sequences = [[*c.request.prompt, *c.tokens.tolist()] for c in done]
+    base = oracle.forward(sequences, oracle.weights())[0]
+    other = oracle.forward(sequences, mask)[0]
+    for c, own, masking, sequence in zip(done, base, other, sequences, strict=True):
+        steered = np.full(own.shape, -INF)
+        for t, row in enumerate(masking):
+            probs = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+            order = np.argsort(-probs)
+            count = 1 + np.sum(np.cumsum(probs[order]) < 0.6)
+            steered[t, order[:count]] = own[t, order[:count]]
+        assert oracle.as_expected(c, steered, sequence)
+
+
 BAD = [
     (Request(3, (), 4), "request 3: prompt is empty"),
     (Request(3, (1,), 0), "max_new_tokens=0"),

@@ -8,6 +8,7 @@ import pytest
 
 from data.guidance import Hint
 from jaxrl import checkpoint, loop, metrics
+from jaxrl.chunks import Chunks
 from launch import replay
 from tests.jaxrl import tiny
 
@@ -20,6 +21,8 @@ WAYS = {
         "guidance.guide": "data.guidance:expert_rows",
         "objective.policy": "losses.mixed:chord",
     },
+    "begun": {"guidance.guide": "tests.jaxrl.test_ways:begun_alike"},
+    "chunks": {"rollout.max_new_tokens": 9, "rollout.chunks": Chunks(4, 2)},
     "escalate": {"guidance.guide": "data.guidance:escalate", "guidance.args": {"attempts": 2}},
     "shown": {
         "guidance.guide": "tests.jaxrl.test_ways:always_shown",
@@ -50,6 +53,15 @@ QUICK = ("critic", "in flight", "escalate")  # the others take the same paths
 
 def always_shown(attempt, rewards, rng):
     return [] if attempt else [Hint(0, 0, shown=True)]
+
+
+def begun_alike(attempt, tokens, entropies, count):
+    """Row 1 of each group begins as row 0 did, up to where that was least sure."""
+    if attempt != 1:
+        return []
+    cuts = [int(np.argmax(group[0])) for group in entropies]
+    begun = [tuple(tokens[p][0][: cuts[p]].tolist()) for p in range(count)]
+    return [Hint(p, 1, begin=tokens) for p, tokens in enumerate(begun)]
 
 
 def run(directory, **changes):
@@ -95,6 +107,14 @@ def test_stops_and_goes_on_as_if_it_had_not(way, tmp_path, started):
     match way:
         case "expert rows" | "shown":
             assert "expert" in sources
+        case "begun":
+            pairs = [written[i : i + 2] for i in range(0, len(written), 4)]
+            counts = [second["source"].count("forced") for _, second in pairs]
+            assert max(counts) > 0
+            for (first, second), n in zip(pairs, counts, strict=True):
+                assert first["tokens"][:n] == second["tokens"][:n]
+                assert first["source"].count("forced") == 0
+                assert n == np.argmax(first["entropy"])
         case "escalate":
             assert "forced" in sources
         case "in flight":

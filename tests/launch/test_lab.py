@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 
 from data.guidance import Hint
-from jaxrl.config import CurriculumConfig, GuidanceConfig
+from jaxrl.chunks import Chunks
+from jaxrl.config import CriticConfig, CurriculumConfig, GuidanceConfig
+from jaxrl.logits import nucleus_of
 from jaxrl.objective import ObjectiveConfig
+from jaxrl.optimizer import OptimizerConfig
 from launch import lab
-from launch.lab import arms, policy, tasks
+from launch.lab import arms, critic, policy, tasks
 from launch.lab import effect as effects
 from models import decoder
+from models.value import ValueConfig
 
 TASK = lab.cipher(((4, 0.8), (2, 0.2)), (((2, 1), 0.5), ((0, 2), 0.5)), dawdle=0.1, slack=2)
 MODEL = policy.shape(TASK.vocabulary, TASK.train.prompt.shape[1] + TASK.budget)
@@ -124,6 +128,48 @@ def test_the_sampler_records_what_the_trainer_computes(params):
     np.testing.assert_allclose(entropy[real], written.entropy[real], atol=1e-5)
 
 
+def test_in_chunks_the_sampler_records_what_the_trainer_computes(params):
+    """And what that is: each token under the prompt and the chunk that it was written in."""
+    problems, keys = batch(), jax.random.split(jax.random.key(1), SEEDS)
+    free, chunks = np.full((SEEDS, 6, TASK.budget), -1), Chunks(3, 1)
+    written = policy.sample(
+        MODEL, params, problems.prompt, problems.answer, free, keys, 1.0, None, chunks
+    )
+    tokens = np.concatenate([problems.prompt, written.tokens], axis=2)
+    first = problems.prompt.shape[2]
+    score = jax.vmap(lambda p, x: policy.logprobs(MODEL, p, x, 1.0, chunks, first))
+    logp, entropy = (np.asarray(a) for a in score(params, tokens))
+    real = np.asarray(written.tokens) != tasks.PAD
+    assert real[..., 3:].any()
+    np.testing.assert_allclose(logp[..., first:][real], written.logp[real], atol=1e-5)
+    np.testing.assert_allclose(entropy[..., first:][real], written.entropy[real], atol=1e-5)
+    for start, stop in ((0, 3), (3, 5), (5, 7)):
+        kept = [*range(first), *range(first + max(start - 1, 0), first + stop)]
+        plain, _ = jax.vmap(lambda p, x: policy.logprobs(MODEL, p, x))(params, tokens[:, :, kept])
+        mine = logp[:, :, first + start : first + stop]
+        np.testing.assert_allclose(plain[:, :, start - stop :], mine, atol=1e-5)
+
+
+def test_a_steered_sampler_records_what_the_trainer_computes(params):
+    """And draws nothing outside the nucleus of the policy that steers."""
+    problems, keys = batch(), jax.random.split(jax.random.key(1), SEEDS)
+    free, steer = np.full((SEEDS, 6, TASK.budget), -1), policy.Steer(nucleus_of, 0.7)
+    other = jax.vmap(lambda k: decoder.init(MODEL, k))(jax.random.split(jax.random.key(9), SEEDS))
+    given = (problems.prompt, problems.answer, free, keys, 1.0, None)
+    written = policy.sample(MODEL, params, *given, steer=steer, other=other)
+    tokens = np.concatenate([problems.prompt, written.tokens], axis=2)
+    score = jax.vmap(lambda p, o, x: policy.logprobs(MODEL, p, x, steer=steer, other=o))
+    logp, entropy = (np.asarray(a)[..., -TASK.budget :] for a in score(params, other, tokens))
+    real = np.asarray(written.tokens) != tasks.PAD
+    np.testing.assert_allclose(logp[real], written.logp[real], atol=1e-5)
+    np.testing.assert_allclose(entropy[real], written.entropy[real], atol=1e-5)
+    plain = jax.vmap(lambda p, x: policy.all_logprobs(MODEL, p, x))
+    probs = np.exp(plain(other, tokens))[:, :, -TASK.budget - 1 : -1]
+    chosen = np.take_along_axis(probs, np.asarray(written.tokens)[..., None], axis=-1)
+    likelier = np.where(probs > chosen, probs, 0.0).sum(axis=-1)
+    assert (likelier[real] < 0.7).all() and (likelier[real] > 0).any()
+
+
 def test_tokens_of_a_seed_do_not_depend_on_the_others(params):
     problems, keys = batch(), jax.random.split(jax.random.key(1), SEEDS)
     forced = jnp.full((SEEDS, 6, TASK.budget), -1)
@@ -157,6 +203,44 @@ def test_an_update_follows_the_gradient_of_reinforce(params):
         clear = np.abs(g) > 1e-4
         np.testing.assert_allclose((new - old)[clear], -1e-3 * np.sign(g)[clear], rtol=0.02)
     assert (after.steps == 1).all()
+
+
+@pytest.mark.parametrize("head", [ValueConfig(), ValueConfig(bins=21, low=-0.5, high=1.5)])
+def test_a_critic_learns_what_its_states_are_worth(params, head):
+    """With lambda 1 the return of every action is the reward, and a first value is the same."""
+    config = CriticConfig(
+        use=True, head=head, mixing=1.0, clip=0.0, whiten=False,
+        optimizer=OptimizerConfig(learning_rate=3e-3),
+    )  # fmt: skip
+    ids = np.tile(np.arange(4), (SEEDS, 1))
+    arm = lab.Arm(prompts=4, group_size=4)
+    given, _ = arms.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
+    given = given.replace(rewards=np.tile(np.arange(16) // 4 % 2, (SEEDS, 1)).astype(np.float32))
+    steps = critic.steps(config, MODEL, arms._OPTIMIZER)
+    judges = steps.begun(params)
+    first = steps.advised(judges, given, None)
+    acted = np.asarray(given.action_mask)
+    rewards = np.broadcast_to(given.rewards[..., None], acted.shape)
+    value = (head.low + head.high) / 2 if head.bins > 1 else 0.0
+    np.testing.assert_allclose(np.asarray(first.values)[acted], value, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(first.returns)[acted], rewards[acted], atol=1e-5)
+    np.testing.assert_allclose(
+        np.asarray(first.advantages)[acted], rewards[acted] - value, atol=1e-5
+    )
+    batch = first
+    for _ in range(60):
+        judges = steps.update(judges, batch)
+        batch = steps.advised(judges, given, None)
+    error = [np.square(np.asarray(b.values) - rewards)[acted].mean() for b in (first, batch)]
+    assert error[1] < 0.2 * error[0]
+
+
+def test_an_arm_with_a_critic_trains():
+    config = CriticConfig(use=True, kl_coef=0.1)
+    arm = lab.Arm(critic=config, steps=2, prompts=4, group_size=4, updates_per_batch=2)
+    plain = dataclasses.replace(arm, critic=CriticConfig())
+    result = lab.run(lab.Effect("a critic differs", TASK, arm, plain, seeds=2, warm_steps=3))
+    assert np.isfinite(result["method"]).all()
 
 
 def prefix_then_solution(attempt, rewards, count):

@@ -1,10 +1,48 @@
 """What recipes define for themselves, by hand."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from data import curriculum
-from launch.recipes import campo, cure, dph_rl, kimi_k1_5, scalerl
+from data.rewards import shape
+from data.types import Problem, Score
+from jaxrl.logits import Context
+from launch import lab
+from launch.lab import Sampled
+from launch.lab.policy import all_logprobs
+from launch.lab.policy import shape as model_of
+from launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
+from launch.recipes import (
+    bleuberi,
+    campo,
+    cure,
+    delethink_markovian_thinker,
+    dph_rl,
+    kimi_k1_5,
+    rast,
+    rlcr,
+    rlpr,
+    rlpt,
+    scalerl,
+)
+from models import decoder
+
+
+def sampled(tokens, rewards=None, problems=None, score=None):
+    """A batch of completions [N, T], with what a reward may look at."""
+    tokens = jnp.asarray(tokens)
+    rows = jnp.zeros(len(tokens))
+    nothing = jnp.zeros(tokens.shape)
+    rewards = rows if rewards is None else jnp.asarray(rewards)
+    ids = jnp.zeros(len(tokens), int)
+    key = jax.random.key(0)
+    return Sampled(problems, tokens, tokens > 0, nothing, nothing, rewards, ids, 0, key, score)
+
+
+def first(problems, count):
+    return jax.tree.map(lambda a: a[:count], problems)
 
 
 def test_kimi_adds_half_at_most_to_the_shortest_right_answer():
@@ -50,3 +88,121 @@ def test_dph_divergences_are_those_they_are_called_after():
     np.testing.assert_allclose(
         (p * dph_rl.reverse_kl(logp, ref)[0]).sum(), (p * np.log(p / q)).sum(), rtol=1e-5
     )
+
+
+def test_rlcr_is_the_reward_of_texts():
+    """As `data.rewards.shape` judges the same statements."""
+    said = FIRST + rlcr.SYMBOLS
+    tokens = [[FIRST, said + 7, EOS], [FIRST, said + 7, EOS], [FIRST, said + 7, PAD], [1, 0, 0]]
+    got = rlcr.right_and_honest(sampled(tokens, rewards=[1.0, 0.0, 1.0, 0.0]))
+    text = ["<confidence>0.7</confidence>"] * 2 + ["", ""]
+    for value, reward, stated in zip(got, [1.0, 0.0, 1.0, 0.0], text, strict=True):
+        judge = shape.calibrated(lambda problem, completion, r=reward: Score(r))
+        assert value == pytest.approx(judge(Problem("", "", ""), stated).value, abs=1e-6)
+
+
+def test_rlcr_measures_calibration(monkeypatch):
+    """By hand: half are right; stated 0.9 of which 3 in 4, and 0.1 of which 1 in 4."""
+    said = FIRST + rlcr.SYMBOLS
+    tokens = np.array([[[FIRST, said + q, EOS] for q in (9, 9, 9, 9, 1, 1, 1, 1)]])[:, None]
+    right = np.array([[[1.0, 1, 1, 0, 1, 0, 0, 0]]])
+    written = type("Written", (), {"tokens": tokens})
+    monkeypatch.setattr(rlcr, "attempts", lambda *_: (written, right))
+    got = rlcr.calibration(None, None, None, None, None)
+    np.testing.assert_allclose(got["accuracy"], [0.5])
+    np.testing.assert_allclose(got["ece"], [0.15])
+    np.testing.assert_allclose(got["brier"], [(3 * 0.01 + 0.81) / 4])
+
+
+def test_rlpr_puts_the_reference_behind_the_reasoning():
+    """A policy that finds the reference likely after right reasoning, less so after none."""
+    task = rlpr.phrased()
+    problems = first(task.train, 2)
+    tokens = problems.gold.copy()
+    tokens[1, 0] = FIRST + (tokens[1, 0] - FIRST + 1) % rlpr.SYMBOLS  # a slip, and another answer
+    tokens[:, rlpr.LENGTH + 1 :] = 0
+    seen = []
+
+    def score(given):
+        seen.append(np.asarray(given))
+        reasoned = given.shape[1] > problems.prompt.shape[1] + 1 + rlpr.LENGTH
+        p = jnp.array([0.8, 0.1]) if reasoned else jnp.array([0.3, 0.3])
+        return jnp.log(jnp.broadcast_to(p[:, None], given.shape))
+
+    batch = sampled(tokens, problems=problems, score=score)
+    np.testing.assert_allclose(rlpr.probability(batch), [0.5, 0.0], atol=1e-6)
+    np.testing.assert_allclose(rlpr.likelihood(batch), [0.8**3, 0.1**3], rtol=1e-5)
+    reasoned, bare, _ = seen
+    wanted = np.concatenate([problems.prompt, problems.gold[:, :-1]], axis=1)
+    np.testing.assert_array_equal(reasoned[0], wanted[0])
+    assert (reasoned[1] != wanted[1]).sum() == 1
+    np.testing.assert_array_equal(np.delete(wanted, np.s_[4:7], axis=1), bare)
+    assert (jax.vmap(task.reward)(task.test.answer, task.test.gold) == 1).all()
+
+
+def test_bleuberi_judges_tokens_as_words():
+    """By hand: unigrams 1/2, no bigram of 1, smoothed to 1/2; nothing said is 0."""
+    gold = np.array([[5, 6, EOS, PAD]] * 3)
+    problems = lab.Problems(gold, gold, gold, gold[:, 0], gold)
+    batch = sampled([[5, 6, EOS, PAD], [5, 7, EOS, PAD], [EOS, PAD, PAD, PAD]], problems=problems)
+    np.testing.assert_allclose(jax.jit(bleuberi.overlap)(batch), [1.0, 0.5, 0.0], atol=1e-6)
+    np.testing.assert_allclose(bleuberi.exact(batch), [1.0, 0.0, 0.0])
+
+
+def test_rlpt_takes_any_beginning_of_the_text():
+    text = np.array([[5, 6, 7]] * 6)
+    said = np.array([[5, 1, 0, 0], [5, 6, 7, 1], [5, 7, 1, 0], [1, 0, 0, 0], [5, 6, 7, 7], [7] * 4])
+    np.testing.assert_array_equal(rlpt.begun(text, said), [1, 1, 0, 0, 0, 0])
+    task = rlpt.cut_text()
+    assert (jax.vmap(task.reward)(task.train.answer, task.train.gold) == 1).all()
+    longer = task.train.answer[:, -1] < rlpt.LENGTH
+    whole = np.pad(task.train.answer[:, :-1], ((0, 0), (0, 1)), constant_values=EOS)
+    np.testing.assert_array_equal(jax.vmap(task.reward)(task.train.answer, whole), ~longer)
+
+
+def test_rast_adds_what_training_changed():
+    task = lab.cipher()
+    small = model_of(task.vocabulary, 16)
+    params = jax.vmap(lambda k: decoder.init(small, k))(jax.random.split(jax.random.key(0), 3))
+    large, tuned, untuned = (jax.tree.map(lambda a, i=i: a[i], params) for i in range(3))
+    passed = rast._passed(small, small, task)
+
+    def of(*trees):
+        return passed(*(jax.tree.map(lambda a: a[None], tree) for tree in trees))
+
+    tokens = np.concatenate([task.test.prompt, task.test.gold], axis=1)
+    written = np.arange(tokens.shape[1]) >= task.test.prompt.shape[1]
+
+    def chance(scores):
+        p = np.asarray(jax.nn.softmax(scores, axis=-1), np.float64)
+        chosen = np.take_along_axis(p, tokens[:, 1:, None], axis=-1)[..., 0]
+        return np.where(written[1:] & (tokens[:, 1:] > 0), chosen, 1.0).prod(axis=1).mean()
+
+    logits = [all_logprobs(small, p, tokens[:, :-1]) for p in (large, tuned, untuned)]
+    got = of(large, tuned, untuned)
+    np.testing.assert_allclose(
+        got["pass@1"][0], chance(logits[0] + logits[1] - logits[2]), rtol=1e-4
+    )
+    np.testing.assert_allclose(got["small"][0], chance(logits[1]), rtol=1e-4)
+    np.testing.assert_allclose(of(large, tuned, tuned)["pass@1"][0], chance(logits[0]), rtol=1e-4)
+    guide = rast.steered(small, tuned, untuned, strength=2.0)
+    context = Context(None, None, None, (jnp.array([[1.0, 0.0]]), jnp.array([[0.5, 0.5]])))
+    got = guide.process(jnp.zeros((1, 2)), context, guide.args)
+    np.testing.assert_allclose(got, [[1.0, -1.0]])
+
+
+def test_delethink_walks_by_steps_that_a_chunk_tells():
+    task, size = delethink_markovian_thinker.walk(), delethink_markovian_thinker.CHUNKS.size
+    judge = jax.vmap(task.reward)
+    for problems in (task.train, task.test):
+        assert (judge(problems.answer, problems.gold) == 1).all()
+        wrong = problems.gold.copy()
+        wrong[:, 2] += 1
+        assert (judge(problems.answer, wrong) == 0).all()
+    assert (np.count_nonzero(task.train.gold, axis=1) <= 2 * 4 + 1).all()
+    assert (np.count_nonzero(task.test.gold, axis=1) >= 2 * 5 + 1).all()
+    prompt, gold = task.pupil.prompt, task.pupil.gold
+    carried = (prompt[:, -1] != ASK).astype(int) * 2
+    assert (np.count_nonzero(gold, axis=1) + carried <= size).all()
+    assert 0.2 < (carried > 0).mean() < 0.5
+    assert (prompt[carried == 0, :2] == FILLER).all()

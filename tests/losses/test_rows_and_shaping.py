@@ -1,5 +1,8 @@
 """What a batch trains on and what its rewards become, against plain loops over groups."""
 
+import itertools
+from collections import Counter
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -103,3 +106,65 @@ def test_experts_can_be_left_out():
 def test_rewards_are_one_a_sample(shape):
     with pytest.raises(ValueError, match="one entry a sample"):
         rows.best_worst(jnp.zeros(shape), jnp.zeros(3, int))
+
+
+def test_spread_keeps_groups_that_differ_enough():
+    """By hand: deviations 0.5, 0.1 and 0, so a mean of 0.2 over the valid samples of 4, 4 and 4."""
+    rewards = np.array([0.0, 1, 0, 1, 0.4, 0.6, 0.4, 0.6, 0.3, 0.3, 0.3, 0.3, np.nan])
+    groups = np.array([0] * 4 + [1] * 4 + [2] * 5)
+    valid = np.arange(13) < 12
+    for share, kept in [(0.4, 8), (0.6, 4), (0.0, 8)]:
+        got = rows.spread(
+            jnp.asarray(rewards), groups, num_groups=13, share=share, valid=jnp.asarray(valid)
+        )
+        np.testing.assert_array_equal(got, np.arange(13) < kept)
+
+
+def test_rows_of_this_step_alone():
+    np.testing.assert_array_equal(rows.fresh(jnp.array([0, 3, 0])), [True, False, True])
+
+
+def cosine(left, right):
+    """Of bags of words and of pairs of words; by name, not hashed."""
+    a, b = (
+        Counter([*said, *itertools.pairwise(said)]) if len(said) else Counter()
+        for said in (left, right)
+    )
+    norms = [sum(n * n for n in bag.values()) ** 0.5 for bag in (a, b)]
+    return sum(n * b[word] for word, n in a.items()) / max(norms[0] * norms[1], 1e-6)
+
+
+@FEW
+@given(seeds)
+def test_episodic_rewards_likeness_to_success_and_novelty(seed):
+    """Against loops over words; few words and many features leave next to no collision."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(1, 6, (10, 7))
+    mask = np.zeros((10, 7), bool)
+    mask[:, 3:6] = True
+    mask[9] = False  # a replayed row that is only compared with
+    rewards, valid = rng.integers(0, 2, 10).astype(float), np.arange(10) != 8
+    age = np.array([0, 0, 0, 0, 5, 5, 5, 5, 5, 5])
+    got = shaping.episodic(
+        jnp.asarray(rewards), jnp.asarray(tokens), jnp.asarray(mask), age=jnp.asarray(age),
+        valid=valid, neighbours=10, exploit=0.5, explore=0.25, features=4096,
+    )  # fmt: skip
+    want = rewards.copy()
+    want[8] = 0.0
+    for i in range(4):
+        alike = {j: cosine(tokens[i, 3:6].tolist(), tokens[j, 3:6].tolist()) for j in range(4, 8)}
+        passed = max((s for j, s in alike.items() if rewards[j] >= 0.5), default=0.0)
+        failed = max((s for j, s in alike.items() if rewards[j] < 0.5), default=0.0)
+        want[i] += 0.5 * (passed - failed) + 0.25 * (1 - max(alike.values()))
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_episodic_looks_at_the_nearest_prompts():
+    """Row 0 asks as row 1 did, which failed; row 2 asks otherwise, and its success is no model."""
+    tokens = jnp.array([[5, 6, 1, 2], [5, 6, 1, 2], [8, 9, 1, 2]])
+    mask = jnp.array([[False, False, True, True]] * 3)
+    given = {"age": jnp.array([0, 4, 4]), "exploit": 0.5, "explore": 0.25, "neighbours": 1}
+    got = shaping.episodic(jnp.array([1.0, 0.0, 1.0]), tokens, mask, **given)
+    np.testing.assert_allclose(got, [0.5, 0.0, 1.0], atol=1e-5)
+    alone = shaping.episodic(jnp.array([1.0]), tokens[:1], mask[:1], age=jnp.zeros(1, int))
+    np.testing.assert_allclose(alone, [1.0])

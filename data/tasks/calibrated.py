@@ -1,0 +1,48 @@
+"""Another task whose answers come with a stated confidence, rewarded for being right and honest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from data import generate, tasks
+from data.rewards import shape
+from data.types import Problem, Task
+
+
+def task(of: str = "arithmetic", args: str = "{}", asks: str = "") -> Task:
+    """A task with the reward of `data.rewards.shape.calibrated` (RLCR).
+
+    Solutions to imitate state some confidence between 0.1 and 0.9, whatever they are worth: the
+    form is shown and the judgement is left to be learned.
+
+    Args:
+      of: name of the task.
+      args: its parameters, as JSON.
+      asks: added to each prompt, such as a request for `<confidence>0.8</confidence>`.
+    """
+    plain = tasks.get(of, **json.loads(args))
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        made = plain.problem(split, seed, index)
+        turns = made.messages and (
+            *made.messages[:-1],
+            {**made.messages[-1], "content": made.messages[-1]["content"] + asks},
+        )
+        return dataclasses.replace(made, prompt=made.prompt + asks, messages=turns)
+
+    def gold(problem: Problem) -> str:
+        stated = generate.rng("confidence", problem.id).randint(1, 9) / 10
+        return f"{plain.gold(problem)}<confidence>{stated}</confidence>"
+
+    alphabet = plain.alphabet and "".join(
+        sorted({*plain.alphabet, *asks, *"</confidence>0123456789."})
+    )
+    return dataclasses.replace(
+        plain,
+        problem=problem,
+        reward=shape.calibrated(plain.reward),
+        gold=gold if plain.gold else None,
+        alphabet=alphabet,
+        description=__doc__,
+    )

@@ -1,0 +1,76 @@
+"""PPO's critic in the lab: the losses, targets and head of `jaxrl.critic`, all seeds at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxrl import critic
+from jaxrl.config import CriticConfig, from_dict
+from jaxrl.types import Params, Trajectory
+from losses.aggregate import masked_mean
+from models import decoder, value
+from models.config import DecoderConfig
+
+
+class Critic(NamedTuple):
+    """Of all seeds."""
+
+    params: Params
+    opt_state: optax.OptState
+
+
+class Steps(NamedTuple):
+    """What a critic does; S seeds, N sequences of L tokens."""
+
+    begun: Callable[[Params], Critic]
+    """policies -> their critics."""
+    advised: Callable[[Critic, Trajectory, jax.Array | None], Trajectory]
+    """(critics, batch, reference's log-probabilities) -> with advantages, returns and values."""
+    update: Callable[[Critic, Trajectory], Critic]
+
+
+def steps(
+    config: CriticConfig, model: DecoderConfig, optimize: optax.GradientTransformation
+) -> Steps:
+    """Of a config; its optimizer gives the learning rate alone."""
+    return _steps(json.dumps(dataclasses.asdict(config), sort_keys=True), model, optimize)
+
+
+@functools.cache
+def _steps(text: str, model: DecoderConfig, optimize: optax.GradientTransformation) -> Steps:
+    config = from_dict(CriticConfig, json.loads(text))
+
+    def outputs(params: Params, tokens: jax.Array) -> jax.Array:
+        n, length = tokens.shape
+        place = jnp.broadcast_to(jnp.arange(length), (n, length))
+        hidden = decoder.hidden(model, params["decoder"], tokens, place, place * 0 + length)
+        # an action is judged by the state that it is chosen in
+        return jnp.pad(value.outputs(params["value"], hidden[:, :-1]), ((0, 0), (1, 0), (0, 0)))
+
+    def begun(policy: Params) -> Critic:
+        body = {name: leaf for name, leaf in policy.items() if name != "head"}
+        params = {"decoder": body, "value": value.init(config.head, model.hidden_size)}
+        return Critic(params, optimize.init(params))
+
+    def advised(own: Critic, batch: Trajectory, ref_logp: jax.Array | None) -> Trajectory:
+        values = value.values(config.head, outputs(own.params, batch.tokens))
+        return critic.estimate(config, batch, values, ref_logp)
+
+    def update(own: Critic, batch: Trajectory) -> Critic:
+        def loss(params: Params) -> jax.Array:
+            each = critic.losses(config, outputs(params, batch.tokens), batch)
+            return masked_mean(each, batch.action_mask & batch.valid[:, None])
+
+        updates, opt_state = optimize.update(jax.grad(loss)(own.params), own.opt_state)
+        rate = config.optimizer.learning_rate
+        return Critic(jax.tree.map(lambda p, u: p - rate * u, own.params, updates), opt_state)
+
+    return Steps(*(jax.jit(jax.vmap(step)) for step in (begun, advised, update)))

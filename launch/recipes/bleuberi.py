@@ -1,0 +1,70 @@
+"""BLEUBERI: the reward is BLEU against a reference, and no reward model is needed.
+
+Paper: Chang et al. 2025, "BLEUBERI: BLEU is a surprisingly effective reward for instruction
+following"
+Idea: with a good reference at hand, plain n-gram overlap ranks responses to an instruction about as
+well as a reward model, and costs nothing. Train on the instructions that the base model does worst
+by it.
+Formula: `r = BLEU(y, y*)`, sentence BLEU with brevity penalty and smoothing
+Claim: on par with reward-model-guided RL on four benchmarks and in human eyes, and more factual.
+Reading: one reference, sacrebleu with effective order. The hardest prompts are chosen by an
+earlier run of the task, `--curriculum.history RUN`. The effect has one reference for answers that
+can be said in two ways; its ablation rewards the reference itself and nothing else.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data.rewards import text
+from jaxrl.config import Config, CurriculumConfig, RolloutConfig
+from launch.lab import Effect, Sampled, arm, cipher
+from launch.lab.tasks import EOS
+from launch.recipes import quickstart
+
+
+def config() -> Config:
+    """The quickstart on translations into a made-up language."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="bleuberi",
+        task="translation",
+        task_args={"metric": "bleu"},
+        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=256, max_new_tokens=48),
+        curriculum=CurriculumConfig(score="data.curriculum:difficulty", keep=512),
+    )
+
+
+def overlap(batch: Sampled) -> jax.Array:
+    """BLEU of completions against the reference, tokens being words."""
+
+    def words(row: np.ndarray) -> str:
+        return " ".join(str(token) for token in row if token > EOS)
+
+    def judge(tokens: np.ndarray, gold: np.ndarray) -> np.ndarray:
+        rows = zip(*(np.reshape(a, (-1, a.shape[-1])) for a in (tokens, gold)), strict=True)
+        scores = [text.bleu(words(said), words(wanted)) for said, wanted in rows]
+        return np.array(scores, np.float32).reshape(tokens.shape[:-1])
+
+    shape = jax.ShapeDtypeStruct(batch.rewards.shape, jnp.float32)
+    return jax.pure_callback(
+        judge, shape, batch.tokens, batch.problems.gold, vmap_method="expand_dims"
+    )
+
+
+def exact(batch: Sampled) -> jax.Array:
+    """1 for the reference itself."""
+    return jnp.all(batch.tokens == batch.problems.gold, axis=1).astype(jnp.float32)
+
+
+def effect() -> Effect:
+    """Overlap against identity, as a verifier that takes every right answer sees it."""
+    method = arm(config(), steps=80, curriculum=CurriculumConfig(), rewards=overlap)
+    return Effect(
+        claim="overlap with one reference teaches what identity with it cannot",
+        task=cipher(((4, 0.8), (4, 0.4)), (((3, 2), 1.0),), modes=2),
+        method=method,
+        ablation=dataclasses.replace(method, rewards=exact),
+    )

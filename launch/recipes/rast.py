@@ -1,0 +1,94 @@
+"""RAST: what RL changed in a small model is added to a large one at every token, untrained.
+
+Paper: Ouyang et al. 2025, "RAST: Reasoning Activation in LLMs via Small-model Transfer"
+Idea: RL moves few tokens, and moves them alike in models of all sizes. So train a small one, and at
+decoding add the difference of its logits, trained less untrained, to those of the large one.
+Formula: `logits = large + lambda (small_RL - small)`
+Claim: large base models gain on mathematics, now and then more than by RL of their own, at a small
+part of the memory.
+Reading: formula recalled; lambda is 1. `config()` trains the small model and `steered` guides the
+sampler of the large one; it is proxy-tuning (Liu et al. 2024) with RL in the place of tuning. The
+ablation is the large model as it is.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.config import Config, FreshModel
+from jaxrl.logits import Context, Guide, proxy_tuning
+from jaxrl.types import Params
+from launch.lab import Arm, Effect, Task, arm, cipher, imitate
+from launch.lab.policy import all_logprobs
+from launch.recipes import quickstart
+from models.config import DecoderConfig
+
+
+def config() -> Config:
+    """The quickstart with a model of a quarter of the size."""
+    small = FreshModel(64, 192, 4, 2, 2, 32)
+    return dataclasses.replace(quickstart.config(), recipe="rast", fresh=small)
+
+
+def steered(small: DecoderConfig, tuned: Params, untuned: Params, strength: float = 1.0) -> Guide:
+    """What `sampler.generate` takes as `guide` for a large model of the same vocabulary.
+
+    Args:
+      small: the small model's shape.
+      tuned, untuned: its parameters after and before RL, each as from `decoder.unstack`.
+      strength: lambda.
+    """
+    return Guide(proxy_tuning, strength, (small, small), (tuned, untuned))
+
+
+def transfer(
+    model: DecoderConfig, task: Task, arm: Arm, params: Params, start: Params
+) -> dict[str, np.ndarray]:
+    """`pass@1` of the steered large model on the test split, exact, and of the `small` one; [S]."""
+    large = dataclasses.replace(
+        model, hidden_size=64, intermediate_size=128, num_layers=3, num_heads=4, num_kv_heads=4
+    )
+    seeds = len(jax.tree.leaves(params)[0])
+    figures = _passed(model, large, task)(imitate(task, large, seeds, 150), params, start)
+    return {name: np.asarray(value) for name, value in figures.items()}
+
+
+@functools.cache
+def _passed(
+    model: DecoderConfig, large: DecoderConfig, task: Task
+) -> Callable[..., dict[str, jax.Array]]:
+    tokens = np.concatenate([task.test.prompt, task.test.gold], axis=1)
+    first = task.test.prompt.shape[1]
+    written = tokens[:, first:]
+
+    def chance(scores: jax.Array) -> jax.Array:
+        logp = jnp.take_along_axis(jax.nn.log_softmax(scores), tokens[:, 1:, None], axis=-1)
+        own = logp[:, first - 1 :, 0]
+        return jnp.mean(jnp.exp(jnp.sum(jnp.where(written > 0, own, 0.0), axis=1)))
+
+    def one(large_params: Params, tuned: Params, untuned: Params) -> dict[str, jax.Array]:
+        base = all_logprobs(large, large_params, tokens[:, :-1])
+        small = tuple(all_logprobs(model, p, tokens[:, :-1]) for p in (tuned, untuned))
+        context = Context(base, jnp.asarray(tokens), jnp.zeros(len(tokens), jnp.int32), small)
+        return {
+            "pass@1": chance(proxy_tuning(base, context, 1.0)),
+            "small": chance(small[0]),
+        }
+
+    return jax.jit(jax.vmap(one))
+
+
+def effect() -> Effect:
+    """A large model steered by a small one, with RL of the small one and without."""
+    method = arm(config(), steps=60)
+    return Effect(
+        claim="what RL changed in a small model serves a large one that had none",
+        task=cipher(((6, 0.8), (4, 0.3)), (((2, 1), 1.0),)),
+        method=method,
+        ablation=dataclasses.replace(method, learning_rate=0.0),
+        measure=transfer,
+    )

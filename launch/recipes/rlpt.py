@@ -1,0 +1,110 @@
+"""RLPT: think, then say how a raw text goes on; what really follows is the reward.
+
+Paper: Li et al. 2025, "Reinforcement Learning on Pre-Training Data"
+Idea: pre-training text has its own labels. The policy reasons and then predicts the next segment of
+a text, or a middle one with what stands behind it, and a judge compares with the text. Where a
+segment ends is nobody's knowledge, so any beginning of what follows counts as right.
+Formula: `r = 1[prediction is a prefix of s_(>= i)]`, GRPO without KL
+Claim: Qwen3-4B gains 3.0 on MMLU, 8.1 on GPQA-Diamond and 6.6 on AIME24, and RLVR begins better.
+Reading: words are compared after normalisation where the paper asks a judge model; half of the
+problems are middle ones. Formula recalled. The ablation asks for the segment as it was cut.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.types import Params
+from launch.lab import Arm, Effect, Problems, Sampled, Task, arm
+from launch.lab.policy import all_logprobs
+from launch.lab.tasks import ASK, EOS, FIRST, PAD
+from launch.recipes import quickstart
+from models.config import DecoderConfig
+
+SYMBOLS, LENGTH = 8, 3
+
+
+def config() -> Config:
+    """The quickstart on stories, their next sentence or a middle one."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="rlpt",
+        task="next_segment",
+        task_args={"metric": "prefix", "middle": 0.5},
+        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=256, max_new_tokens=48),
+    )
+
+
+def cut_text() -> Task:
+    """Texts that go on by the code of each symbol; a segment is the first 1, 2 or 3 of them.
+
+    The verifier wants the segment as it was cut, which nothing in the prompt tells.
+    """
+    rng = np.random.default_rng(0)
+    skill = np.where(np.arange(SYMBOLS) < SYMBOLS // 2, 0.8, 0.3)
+
+    def make(size: int, *, pupil: bool) -> Problems:
+        symbols = rng.integers(SYMBOLS, size=(size, LENGTH))
+        known = rng.random(symbols.shape) < (skill[symbols] if pupil else 1.0)
+        text = FIRST + (symbols + np.where(known, 1, 2)) % SYMBOLS
+        cut, place = rng.integers(1, LENGTH + 1, size=(size, 1)), np.arange(LENGTH + 1)
+        text = np.concatenate([text, np.full((size, 1), EOS)], axis=1)
+        gold = np.where(place < cut, text, np.where(place == cut, EOS, PAD))
+        prompt = np.concatenate([FIRST + symbols, np.full((size, 1), ASK)], axis=1)
+        answer = np.concatenate([text[:, :LENGTH], cut], axis=1)
+        fields = (prompt, answer, gold, np.zeros(size), prompt)
+        return Problems(*(a.astype(np.int32) for a in fields))
+
+    def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:
+        same = begun(answer[None, :LENGTH], completion[None])[0]
+        return jnp.where(jnp.sum(completion > EOS) == answer[LENGTH], same, 0.0)
+
+    return Task(
+        vocabulary=FIRST + SYMBOLS,
+        train=make(256, pupil=False),
+        test=make(64, pupil=False),
+        reward=reward,
+        pupil=make(4096, pupil=True),
+    )
+
+
+def begun(text: jax.Array, completion: jax.Array) -> jax.Array:
+    """[N] whether completions [N, T] are, up to their end, a beginning of texts [N, L]."""
+    said = completion[:, : text.shape[1]]
+    ended = jnp.any(completion == EOS, axis=1) & (completion[:, 0] != EOS)
+    right = jnp.all((said == text) | (said <= EOS), axis=1)
+    return (ended & right).astype(jnp.float32)
+
+
+def prefix(batch: Sampled) -> jax.Array:
+    """RLPT's relaxed reward."""
+    return begun(batch.problems.answer[:, :LENGTH], batch.tokens)
+
+
+def derivation(
+    model: DecoderConfig, task: Task, arm: Arm, params: Params, start: Params
+) -> dict[str, np.ndarray]:
+    """`derived`: probability of each right symbol among all symbols, given those before; [S]."""
+    answer = task.test.answer[:, :LENGTH]
+    tokens = np.concatenate([task.test.prompt, answer], axis=1)
+    p = jax.jit(jax.vmap(lambda x: jnp.exp(all_logprobs(model, x, tokens))))(params)
+    p = np.asarray(p)[:, :, LENGTH:-1, FIRST:]
+    right = np.take_along_axis(p, (answer - FIRST)[None, ..., None], axis=-1)[..., 0]
+    return {"derived": (right / p.sum(axis=-1)).mean(axis=(1, 2))}
+
+
+def effect() -> Effect:
+    """Any beginning of what follows against the segment itself."""
+    method = arm(config(), steps=60, rewards=prefix)
+    return Effect(
+        claim="a reward for any beginning of the text teaches it sooner than one for the segment",
+        task=cut_text(),
+        method=method,
+        ablation=dataclasses.replace(method, rewards=None),
+        statistic="derived",
+        over="area",
+        measure=derivation,
+    )
