@@ -8,7 +8,7 @@ Formula: `r = 1[prediction is a prefix of s_(>= i)]`, GRPO without KL
 Claim: Qwen3-4B gains 3.0 on MMLU, 8.1 on GPQA-Diamond and 6.6 on AIME24, and RLVR begins better.
 Reading: words are compared after normalisation where the paper asks a judge model; half of the
 problems are middle ones. Formula recalled. The ablation asks for the segment as it was cut. Nothing
-in the relaxed reward asks for more than the first word, and the small policy learns to stop there.
+in the relaxed reward asks for more than the first word.
 """
 
 import dataclasses
