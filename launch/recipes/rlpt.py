@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.config import Config, RolloutConfig
+from jaxrl.packing import PackingConfig
 from jaxrl.types import Params
 from launch.lab import Arm, Effect, Problems, Sampled, Task, arm
 from launch.lab.policy import all_logprobs
@@ -36,6 +37,7 @@ def config() -> Config:
         task="next_segment",
         task_args={"metric": "prefix", "middle": 0.5},
         rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=256, max_new_tokens=48),
+        packing=PackingConfig(micro_batch_tokens=2048, row_length=512),
     )
 
 
