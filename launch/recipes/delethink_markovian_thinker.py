@@ -40,7 +40,7 @@ def config() -> Config:
             group_size=8,
             max_prompt_tokens=16,
             max_new_tokens=48,
-            chunks=Chunks(size=24, carry=12),
+            chunks=Chunks(size=16, carry=10),
         ),
     )
 
