@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import optimizer, packing, train_step
+from jaxrl.chunks import Chunks
 from jaxrl.objective import ObjectiveConfig, worth_computing
 from jaxrl.optimizer import OptimizerConfig
 from jaxrl.packing import PackingConfig
@@ -46,12 +47,12 @@ def batch(row: Row, *, agreeing: int = 0) -> Trajectory:
     return packing.trajectory(made, rewards, groups, length=row.prompt_tokens + max(row.lengths))
 
 
-def unshared(tokens: Any, mask: Any, length: Any, row_length: int) -> list[Any]:
+def unshared(tokens: Any, mask: Any, length: Any, row_length: int, chunks: Chunks) -> list[Any]:
     """`packing._trees`, a tree for each sequence."""
     made = []
     for n in range(len(tokens)):
         only = mask & (np.arange(len(tokens)) == n)[:, None]
-        made += TREES(tokens, only, length, row_length)
+        made += TREES(tokens, only, length, row_length, chunks)
     return made
 
 
