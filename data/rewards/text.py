@@ -35,12 +35,12 @@ def f1(prediction: str, reference: str) -> float:
 
 
 def prefix(prediction: str, reference: str) -> float:
-    """1 if the prediction's normalised words are the first of the reference's, one at least.
+    """1 if the prediction's normalised words are the first of the reference's, one at least if any.
 
     The relaxed match of RLPT (Li et al. 2025): who continues a text cannot know where it was cut.
     """
-    words = normalise(prediction).split()
-    return float(bool(words) and words == normalise(reference).split()[: len(words)])
+    words, whole = normalise(prediction).split(), normalise(reference).split()
+    return float(words == whole[: len(words)] and bool(words) == bool(whole))
 
 
 def bleu(prediction: str, reference: str) -> float:

@@ -42,6 +42,7 @@ def test_text_metrics_by_hand():
     for said, holds in [("Two dogs", 1), ("two dogs bark!", 1), ("dogs", 0), ("", 0), ("tw", 0)]:
         assert text.prefix(said, "Two dogs bark.") == holds
     assert text.prefix("two dogs bark now", "Two dogs bark.") == 0
+    assert text.prefix("a", "A") == 1  # articles are no words to it, and the two are equal
     assert text.rouge_n("a b c x", "a c b c") == pytest.approx(3 / 4)
     assert text.rouge_n("a b c x", "a c b c", 2) == pytest.approx(1 / 3)
     assert text.rouge_l("a b c x", "a c b c") == pytest.approx(3 / 4)
