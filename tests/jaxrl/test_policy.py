@@ -25,7 +25,6 @@ def test_a_config_says_how_its_model_computes():
         ("vocab", "tensr", "'tensr' is not a mesh axis; choose of data, fsdp, tensor"),
         ("vocab", "fsdp,tensor", "has 2 entries for a logical axis; give 1"),
         ("vocab", "fsdp+fsdp", "splits over one mesh axis twice"),
-        ("batch", "data", "rows are split by mesh.data"),
         ("layers/mpl/up", "-,-,fsdp", "names neither a logical axis (batch, sequence, embed"),
         ("layers/mlp/up", "fsdp", "has 1 entries for layers/mlp/up of shape (4, 128, 384); give 3"),
     ],
