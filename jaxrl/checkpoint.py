@@ -406,7 +406,9 @@ class Writer:
             "goes on and tries again at the next step"
         )
         for torn in root(self._directory).glob(f"{_STEP.format(step)}*"):
-            if distributed.first() and not (torn / _MANIFEST).exists():
+            # With a manifest, but whose last sync failed: it may not outlive the machine.
+            uncommitted = torn == path(self._directory, step) or not (torn / _MANIFEST).exists()
+            if distributed.first() and uncommitted:
                 storage.remove(torn)
         self._orbax = ocp.AsyncCheckpointer(_handler())
 
