@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl.control import replay
-from jaxrl.control.environment import Environment
+from jaxrl.control.environment import Environment, Space
 from jaxrl.control.rollout import Act
 from jaxrl.types import TrainState
+from losses import control
 
 Metrics = Mapping[str, jax.Array]
 
@@ -82,3 +83,23 @@ def descend(
     params = state.params | {name: optax.apply_updates(state.params[name], step)}
     state = state.replace(params=params, opt_state=state.opt_state | {name: opt_state})
     return state, {f"{name}_loss": value, **metrics}
+
+
+def temper(
+    state: TrainState, optimizer: optax.GradientTransformation, logp: jax.Array, space: Space
+) -> tuple[TrainState, dict[str, jax.Array]]:
+    """One step of SAC's temperature, the part `temperature` of the state, which holds its log.
+
+    Args:
+      state: with that part.
+      optimizer: of it.
+      logp: log-densities of the policy's own actions, which become their mean's negative, the
+        entropy, among the metrics.
+      space: the entropy is held at minus its dimensions of the action.
+    """
+
+    def loss(log_alpha: jax.Array) -> tuple[jax.Array, Metrics]:
+        each = control.temperature_loss(log_alpha, logp, target_entropy=-float(space.action))
+        return jnp.mean(each), {"temperature": jnp.exp(log_alpha), "entropy": -jnp.mean(logp)}
+
+    return descend(state, "temperature", optimizer, loss)

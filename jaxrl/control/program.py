@@ -12,7 +12,7 @@ from data.offline.transitions import Transitions
 from jaxrl.control import replay
 from jaxrl.control.algorithm import Algorithm, Metrics
 from jaxrl.control.environment import Environment, begin, play, random_action
-from jaxrl.control.rollout import Act
+from jaxrl.control.rollout import Act, play_all
 from jaxrl.types import TrainState
 
 
@@ -102,10 +102,7 @@ def online(
 
         def advance(held: tuple, keys: jax.Array) -> tuple[tuple, None]:
             world, ring = held
-            act_keys, play_keys = keys
-            acting = jax.vmap(act, (0, None, 0))
-            actions = acting(act_keys, carry.learner.params, world.observation)
-            world, played = jax.vmap(lambda *a: play(sees, *a))(play_keys, world, actions)
+            world, played = play_all(sees, act, carry.learner.params, keys, world)
             return (world, replay.add(ring, played)), None
 
         keys = jax.random.split(key, (count, 2, worlds))
@@ -115,10 +112,8 @@ def online(
     def init(key: jax.Array, learner: TrainState, data: Any) -> Carry:
         key, start, warming = jax.random.split(key, 3)
         world = jax.vmap(lambda k: begin(sees, k))(jax.random.split(start, worlds))
-        action = jax.vmap(lambda k: random_action(k, env.space))(jax.random.split(start, worlds))
-        example = jax.eval_shape(
-            lambda: play(sees, start, *jax.tree.map(lambda x: x[0], (world, action)))[1]
-        )
+        one = lambda k: play(sees, k, begin(sees, k), random_action(k, env.space))[1]  # noqa: E731
+        example = jax.eval_shape(one, start)
         carry = Carry(learner, key, world, replay.empty(example, rows * worlds))
         return several(warm, carry, warming, warm_cycles)
 
@@ -139,6 +134,23 @@ def online(
         return carry._replace(learner=learner), jax.tree.map(jnp.mean, metrics)
 
     return Program(algorithm, init, step, cycles, "online", worlds * every, adopt)
+
+
+def offline_first(
+    algorithm: Algorithm, env: Environment, *, steps: int, online_steps: int
+) -> tuple[Program, ...]:
+    """Offline, and then online if asked: from the trained policy, the data in half of a batch.
+
+    Args:
+      algorithm: of both phases.
+      env: where the second plays.
+      steps: of the first.
+      online_steps: of the environment in the second; 0 leaves it out.
+    """
+    first = offline(algorithm, steps=steps)
+    if not online_steps:
+        return (first,)
+    return first, online(algorithm, env, steps=online_steps, warm=algorithm.act, prior=0.5)
 
 
 def join(first: Transitions, second: Transitions) -> Transitions:

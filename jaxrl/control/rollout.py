@@ -11,7 +11,7 @@ import numpy as np
 
 from data.offline import transitions
 from data.offline.transitions import Transitions
-from jaxrl.control.environment import Environment, begin, play
+from jaxrl.control.environment import Environment, World, begin, play
 
 Act = Callable[[jax.Array, Any, Any], jax.Array]
 """(key, params, observation) -> action."""
@@ -52,6 +52,26 @@ def evaluate(env: Environment, act: Act, params: Any, key: jax.Array, *, episode
         return Outcome(*sums)
 
     return jax.vmap(episode)(jax.random.split(key, episodes))
+
+
+def play_all(
+    env: Environment, act: Act, params: Any, keys: jax.Array, worlds: World
+) -> tuple[World, Transitions]:
+    """One step of a policy in every world.
+
+    Args:
+      env: the task.
+      act: the policy.
+      params: its parameters.
+      keys: [2, W, ...], of its actions and of the task.
+      worlds: leaves [W, ...].
+
+    Returns:
+      The worlds after it, and the steps, leaves [W, ...].
+    """
+    act_keys, play_keys = keys
+    actions = jax.vmap(act, (0, None, 0))(act_keys, params, worlds.observation)
+    return jax.vmap(lambda *a: play(env, *a))(play_keys, worlds, actions)
 
 
 def gather(

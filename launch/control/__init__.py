@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import fields
 from types import ModuleType
+from typing import Any
 
 from jaxrl.functions import nearest
 
@@ -28,3 +30,9 @@ def load(name: str) -> ModuleType:
     if name not in names():
         raise ValueError(f"algorithm {name!r} is unknown; {nearest(name, names())}")
     return importlib.import_module(f"{__name__}.{name}")
+
+
+def shared(kind: type, config: Any, **others: Any) -> Any:
+    """A config of `kind`, for a variant: what `config` has too, `others`, and the defaults."""
+    both = {f.name for f in fields(kind)} & {f.name for f in fields(config)}
+    return kind(**{name: getattr(config, name) for name in both} | others)

@@ -22,9 +22,9 @@ from data.offline import transitions
 from data.offline.transitions import Transitions
 from jaxrl.control.algorithm import Algorithm
 from jaxrl.control.environment import Environment, Space
-from jaxrl.control.program import Program, offline, online
+from jaxrl.control.program import Program, offline_first
 from jaxrl.types import TrainState
-from launch.control import sac
+from launch.control import sac, shared
 from losses import control
 from models.control import critics, policies
 
@@ -89,24 +89,11 @@ def make(space: Space, config: Config) -> Algorithm:
         reached = transitions.returns_to_go(data, config.discount)
         return data._replace(extra={**data.extra, "return_to_go": reached})
 
-    own = sac.Config(
-        hidden=config.hidden,
-        learning_rate=config.learning_rate,
-        batch_size=config.batch_size,
-        discount=config.discount,
-        polyak=config.polyak,
-        members=config.members,
-        subset=config.members,
-        norm=config.norm,
-        backup_entropy=False,
-    )
+    own = shared(sac.Config, config, subset=config.members, backup_entropy=False)
     return sac.make(space, own, critic_term=conservative)._replace(prepare=prepare)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Offline, and then online if asked."""
     algorithm = make(env.space, config)
-    first = offline(algorithm, steps=config.steps)
-    if not config.online_steps:
-        return (first,)
-    return first, online(algorithm, env, steps=config.online_steps, warm=algorithm.act, prior=0.5)
+    return offline_first(algorithm, env, steps=config.steps, online_steps=config.online_steps)

@@ -126,13 +126,6 @@ def make(space: Space, config: Config) -> Algorithm:
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Online, from nothing."""
-    phase = online(
-        make(env.space, config),
-        env,
-        steps=config.steps,
-        worlds=config.worlds,
-        every=config.every,
-        updates=config.updates,
-        warmup=config.warmup,
-    )
-    return (phase,)
+    names = "steps", "worlds", "every", "updates", "warmup"
+    given = {name: getattr(config, name) for name in names}
+    return (online(make(env.space, config), env, **given),)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from data.offline.transitions import Transitions
-from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor, temper
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, online
 from jaxrl.types import TrainState
@@ -102,13 +102,7 @@ def make(space: Space, config: Config) -> Algorithm:
         running = critics.polyak(running, critic_metrics.pop("seen"), config.polyak)
         state, actor_metrics = descend(state, "actor", adam, actor_loss)
         logp = actor_metrics.pop("logp")
-
-        def temperature_loss(log_alpha: jax.Array) -> tuple[jax.Array, Metrics]:
-            wanted = -float(space.action)
-            loss = control.temperature_loss(log_alpha, logp, target_entropy=wanted)
-            return jnp.mean(loss), {"entropy": -jnp.mean(logp)}
-
-        state, temperature_metrics = descend(state, "temperature", adam, temperature_loss)
+        state, temperature_metrics = temper(state, adam, logp, space)
         now = {name: state.params[name] for name in ("critic", "actor")}
         moved = critics.polyak(params["target"], now, config.polyak)
         params = state.params | {"target": moved, "running": running}

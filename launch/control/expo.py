@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from data.offline.transitions import Transitions
-from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, temper
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, online
 from jaxrl.types import TrainState
@@ -124,13 +124,7 @@ def make(space: Space, config: Config) -> Algorithm:
         state, flow_metrics = descend(state, "flow", adam, flow_loss)
         state, edit_metrics = descend(state, "edit", adam, edit_loss)
         logp = edit_metrics.pop("logp")
-
-        def temperature_loss(log_alpha: jax.Array) -> tuple[jax.Array, Metrics]:
-            wanted = -float(space.action)
-            loss = control.temperature_loss(log_alpha, logp, target_entropy=wanted)
-            return jnp.mean(loss), {"entropy": -jnp.mean(logp)}
-
-        state, temperature_metrics = descend(state, "temperature", adam, temperature_loss)
+        state, temperature_metrics = temper(state, adam, logp, space)
         moved = critics.polyak(state.params["target"], state.params["critic"], config.polyak)
         state = state.replace(params=state.params | {"target": moved}, step=state.step + 1)
         return state, critic_metrics | flow_metrics | edit_metrics | temperature_metrics

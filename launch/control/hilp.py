@@ -22,12 +22,13 @@ import optax
 
 from data.offline import transitions
 from data.offline.transitions import Transitions
-from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, extend
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline
 from jaxrl.types import TrainState
+from launch.control import iql, shared
 from losses import control, value
-from models.control import critics, mlp, policies
+from models.control import critics, mlp
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ def config() -> Config:
 def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
     adam = optax.adam(config.learning_rate)
-    fit = {"tau": config.expectile}
+    own = shared(iql.Config, config)
+    inner = iql.make(space._replace(observation=space.observation + config.features), own)
 
     def closeness(phi: Any, states: jax.Array, goals: jax.Array) -> jax.Array:
         apart = mlp.apply(phi, states) - mlp.apply(phi, goals)
@@ -66,24 +68,17 @@ def make(space: Space, config: Config) -> Algorithm:
         return x / (jnp.linalg.norm(x, axis=-1, keepdims=True) + 1e-6)
 
     def init(key: jax.Array) -> TrainState:
-        keys = jax.random.split(key, 4)
-        wide, hidden = space.observation + config.features, config.hidden
-        phi = mlp.init(keys[0], (space.observation, *hidden, config.features))
-        critic = critics.init(keys[2], wide + space.action, hidden)
-        params = {
-            "phi": phi,
-            "value": critics.init(keys[1], wide, hidden, members=1),
-            "critic": critic,
-            "actor": policies.gaussian_init(keys[3], wide, hidden, space.action),
-            "target": {"phi": phi, "critic": critic},
-            "goal": jnp.zeros(space.observation + 1),
-        }
-        return fresh(params, dict.fromkeys(("phi", "value", "critic", "actor"), adam))
+        inner_key, phi_key = jax.random.split(key)
+        phi = mlp.init(phi_key, (space.observation, *config.hidden, config.features))
+        state = extend(inner.init(inner_key), "phi", phi, adam)
+        more = {"slow_phi": phi, "goal": jnp.zeros(space.observation + 1)}
+        return state.replace(params=state.params | more)
 
     def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
-        goals, target = batch.extra["goals"], state.params["target"]
+        draw_key, inner_key = jax.random.split(key)
+        goals, slow = batch.extra["goals"], state.params["slow_phi"]
         away = jnp.any(goals != batch.next_observations, axis=-1).astype(jnp.float32)
-        reached = closeness(target["phi"], batch.next_observations, goals)
+        reached = closeness(slow, batch.next_observations, goals)
         wanted = control.td_target(-away, 1.0 - away, reached, discount=config.discount)
 
         def phi_loss(phi: Any) -> tuple[jax.Array, Metrics]:
@@ -92,50 +87,26 @@ def make(space: Space, config: Config) -> Algorithm:
             return jnp.mean(loss), {"distance": -jnp.mean(here)}
 
         state, metrics = descend(state, "phi", adam, phi_loss)
-        z = unit(jax.random.normal(key, (len(goals), config.features)))
-        placed = [
-            mlp.apply(target["phi"], s) for s in (batch.observations, batch.next_observations)
-        ]
-        rewards = jnp.sum((placed[1] - placed[0]) * z, axis=-1)
-        here, ahead = (
-            jnp.concatenate([s, z], -1) for s in (batch.observations, batch.next_observations)
-        )
-        q_data = value.ensemble_target(critics.values(target["critic"], here, batch.actions))
-
-        def value_loss(v: Any) -> tuple[jax.Array, Metrics]:
-            return jnp.mean(value.expectile_loss(critics.values(v, here)[0], q_data, **fit)), {}
-
-        state, value_metrics = descend(state, "value", adam, value_loss)
-        v_here, v_next = (critics.values(state.params["value"], s)[0] for s in (here, ahead))
-        bellman = control.td_target(rewards, batch.terminals, v_next, discount=config.discount)
-        weight = control.advantage_weight(q_data - v_here, temperature=config.temperature)
-
-        def critic_loss(critic: Any) -> tuple[jax.Array, Metrics]:
-            q = critics.values(critic, here, batch.actions)
-            return jnp.sum(jnp.mean(value.squared_error(q, bellman), 1)), {}
-
-        def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            logp = policies.gaussian_log_prob(*policies.gaussian(actor, here), batch.actions)
-            return -jnp.mean(weight * logp), {"weight": jnp.mean(weight)}
-
-        state, critic_metrics = descend(state, "critic", adam, critic_loss)
-        state, actor_metrics = descend(state, "actor", adam, actor_loss)
-        now = {name: state.params[name] for name in ("phi", "critic")}
-        moved = critics.polyak(target, now, config.polyak)
+        z = unit(jax.random.normal(draw_key, (len(goals), config.features)))
+        pair = batch.observations, batch.next_observations
+        before, after = (mlp.apply(slow, s) for s in pair)
+        here, ahead = (jnp.concatenate([s, z], axis=-1) for s in pair)
+        rewards = jnp.sum((after - before) * z, axis=-1)
+        along = batch._replace(observations=here, next_observations=ahead, rewards=rewards)
+        state, inner_metrics = inner.update(inner_key, state, along)
+        moved = critics.polyak(slow, state.params["phi"], config.polyak)
         # running sums of r s' and r, whose quotient is the goal
         places = jnp.append(batch.next_observations, jnp.ones((len(goals), 1)), axis=1)
         found = jnp.mean(batch.rewards[:, None] * places, axis=0)
         goal = critics.polyak(state.params["goal"], found, 0.01)
-        state = state.replace(params=state.params | {"target": moved, "goal": goal})
-        return state.replace(step=state.step + 1), (
-            metrics | value_metrics | critic_metrics | actor_metrics
-        )
+        state = state.replace(params=state.params | {"slow_phi": moved, "goal": goal})
+        return state, metrics | inner_metrics
 
     def best(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
         goal = params["goal"][:-1] / jnp.maximum(params["goal"][-1], 1e-6)
         there, here = mlp.apply(params["phi"], goal), mlp.apply(params["phi"], observation)
         seen = jnp.concatenate([observation, unit(there - here)], axis=-1)
-        return policies.gaussian(params["actor"], seen)[0]
+        return inner.best(key, params, seen)
 
     def prepare(data: Transitions) -> Transitions:
         last = [np.full(e.stop - e.start, e.stop - 1) for e in transitions.episodes(data)]

@@ -22,12 +22,17 @@ import optax
 from data.offline.transitions import Transitions
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor
 from jaxrl.control.environment import Environment, Space
-from jaxrl.control.program import Program, offline, online
+from jaxrl.control.program import Program, offline_first
 from jaxrl.types import TrainState
 from losses import control, value
 from models.control import critics, policies
 
 Fit = Callable[[jax.Array, jax.Array], jax.Array]
+"""V, Q of the data -> the loss of V."""
+Pool = Callable[[jax.Array], jax.Array]
+"""The members' Q [E, B] -> the one [B] that stands for all."""
+Regress = Callable[[jax.Array, jax.Array, Transitions], tuple[jax.Array, Metrics]]
+"""The members' Q [E, B], V [B] of the next states, batch -> their losses [E, B], metrics."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class Config:
     expectile: float = 0.8
     temperature: float = 0.3
     """Of the advantage weights; the paper's 1 / beta."""
+    members: int = 2
+    """Critics."""
 
 
 def config() -> Config:
@@ -52,20 +59,34 @@ def config() -> Config:
     return Config()
 
 
-def make(space: Space, config: Config, fit: Fit | None = None) -> Algorithm:
+def make(
+    space: Space,
+    config: Config,
+    *,
+    fit: Fit | None = None,
+    pool: Pool = value.ensemble_target,
+    regress: Regress | None = None,
+) -> Algorithm:
     """The algorithm for observations and actions of these sizes.
 
     Args:
       space: sizes.
       config: hyperparameters.
-      fit: (V, Q) -> loss, how V relates to Q of the data; the expectile when omitted.
+      fit: how V relates to Q; the expectile when omitted.
+      pool: the least of the members when omitted.
+      regress: what Q is fitted to; squares of the Bellman error when omitted.
     """
     fit = fit or functools.partial(value.expectile_loss, tau=config.expectile)
     adam = optax.adam(config.learning_rate)
 
+    def bellman(q: jax.Array, ahead: jax.Array, batch: Transitions) -> tuple[jax.Array, Metrics]:
+        target = control.td_target(batch.rewards, batch.terminals, ahead, discount=config.discount)
+        return value.squared_error(q, target), {}
+
     def init(key: jax.Array) -> TrainState:
         v_key, q_key, actor_key = jax.random.split(key, 3)
-        critic = critics.init(q_key, space.observation + space.action, config.hidden)
+        inputs = space.observation + space.action
+        critic = critics.init(q_key, inputs, config.hidden, members=config.members)
         v = critics.init(v_key, space.observation, config.hidden, members=1)
         actor = policies.gaussian_init(actor_key, space.observation, config.hidden, space.action)
         params = {"value": v, "critic": critic, "target": critic, "actor": actor}
@@ -73,7 +94,7 @@ def make(space: Space, config: Config, fit: Fit | None = None) -> Algorithm:
 
     def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
         seen = critics.values(state.params["target"], batch.observations, batch.actions)
-        q_data = value.ensemble_target(seen)
+        q_data = pool(seen)
 
         def value_loss(v: Any) -> tuple[jax.Array, Metrics]:
             here = critics.values(v, batch.observations)[0]
@@ -84,12 +105,12 @@ def make(space: Space, config: Config, fit: Fit | None = None) -> Algorithm:
             critics.values(state.params["value"], s)[0]
             for s in (batch.observations, batch.next_observations)
         )
-        target = control.td_target(batch.rewards, batch.terminals, ahead, discount=config.discount)
         weight = control.advantage_weight(q_data - here, temperature=config.temperature)
 
         def critic_loss(critic: Any) -> tuple[jax.Array, Metrics]:
             q = critics.values(critic, batch.observations, batch.actions)
-            return jnp.sum(jnp.mean(value.squared_error(q, target), 1)), {}
+            each, metrics = (regress or bellman)(q, ahead, batch)
+            return jnp.sum(jnp.mean(each, axis=1)), metrics
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
             mean, std = policies.gaussian(actor, batch.observations)
@@ -108,8 +129,5 @@ def make(space: Space, config: Config, fit: Fit | None = None) -> Algorithm:
 
 def programs(env: Environment, config: Config, fit: Fit | None = None) -> tuple[Program, ...]:
     """Offline, and then online if asked."""
-    algorithm = make(env.space, config, fit)
-    first = offline(algorithm, steps=config.steps)
-    if not config.online_steps:
-        return (first,)
-    return first, online(algorithm, env, steps=config.online_steps, warm=algorithm.act, prior=0.5)
+    algorithm = make(env.space, config, fit=fit)
+    return offline_first(algorithm, env, steps=config.steps, online_steps=config.online_steps)

@@ -23,7 +23,7 @@ import optax
 from data.offline.transitions import Transitions
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
 from jaxrl.control.environment import Environment, Space
-from jaxrl.control.program import Program, offline, online
+from jaxrl.control.program import Program, offline_first
 from jaxrl.types import TrainState
 from losses import control, value
 from models.control import critics, policies
@@ -128,7 +128,4 @@ def make(space: Space, config: Config) -> Algorithm:
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Offline, and then online if asked."""
     algorithm = make(env.space, config)
-    first = offline(algorithm, steps=config.steps)
-    if not config.online_steps:
-        return (first,)
-    return first, online(algorithm, env, steps=config.online_steps, warm=algorithm.act, prior=0.5)
+    return offline_first(algorithm, env, steps=config.steps, online_steps=config.online_steps)

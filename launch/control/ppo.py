@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
-from jaxrl.control.environment import Environment, Space, begin, play
+from jaxrl.control.environment import Environment, Space, begin
 from jaxrl.control.program import Carry, Program, split
+from jaxrl.control.rollout import play_all
 from jaxrl.types import TrainState
 from losses import policy, returns, value
 from models.control import critics, mlp, policies
@@ -57,16 +58,14 @@ def make(space: Space, config: Config) -> Algorithm:
 
     def init(key: jax.Array) -> TrainState:
         actor_key, critic_key = jax.random.split(key)
-        sizes = space.observation, *config.hidden, space.action
-        net = mlp.init(actor_key, sizes, last=0.01)
+        net = mlp.init(actor_key, (space.observation, *config.hidden, space.action), last=0.01)
         actor = {"net": net, "log_std": jnp.full(space.action, -0.5, jnp.float32)}
         critic = critics.init(critic_key, space.observation, config.hidden, members=1)
         return fresh({"both": {"actor": actor, "critic": critic}}, {"both": adam})
 
     def update(key: jax.Array, state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         observations, actions, old_logp, advantages, targets = batch
-        spread = jnp.std(advantages) + 1e-8
-        standardised = (advantages - jnp.mean(advantages)) / spread
+        standardised = (advantages - jnp.mean(advantages)) / (jnp.std(advantages) + 1e-8)
 
         def loss(both: Any) -> tuple[jax.Array, Metrics]:
             logp, entropy = distribution(space, both["actor"], observations, actions)
@@ -120,13 +119,12 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
         params = carry.learner.params
 
         def move(world: Any, key: jax.Array) -> tuple[Any, Any]:
-            act_keys, play_keys = jax.random.split(key, (2, config.worlds))
-            actions = jax.vmap(algorithm.act, (0, None, 0))(act_keys, params, world.observation)
-            return jax.vmap(lambda *a: play(env, *a))(play_keys, world, actions)
+            keys = jax.random.split(key, (2, config.worlds))
+            return play_all(env, algorithm.act, params, keys, world)
 
         world, played = jax.lax.scan(move, carry.world, jax.random.split(playing, config.segment))
         played = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), played)  # [W, T, ...]
-        critic = params["both"]["critic"]
+        actor, critic = (params["both"][name] for name in ("actor", "critic"))
         values = critics.values(critic, played.observations)[0]
         # an episode that was cut off is worth what its last state promises
         cut = played.ends * (1.0 - played.terminals)
@@ -139,7 +137,6 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
             mixing=config.mixing,
             last_value=critics.values(critic, world.observation)[0],
         )
-        actor = params["both"]["actor"]
         logp, _ = distribution(env.space, actor, played.observations, played.actions)
         batch = played.observations, played.actions, logp, advantages, targets
         flat = jax.tree.map(lambda x: x.reshape(count, *x.shape[2:]), batch)
@@ -154,7 +151,7 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
 
         keys = jax.random.split(learning, config.epochs)
         learner, metrics = jax.lax.scan(epoch, carry.learner, keys)
-        metrics = jax.tree.map(jnp.mean, metrics)
-        return carry._replace(learner=learner, key=key, world=world), metrics
+        carry = carry._replace(learner=learner, key=key, world=world)
+        return carry, jax.tree.map(jnp.mean, metrics)
 
     return (Program(algorithm, init, step, -(-config.steps // count), "online", count),)

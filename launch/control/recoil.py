@@ -19,17 +19,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from data.offline import transitions
 from data.offline.transitions import Transitions
 from jaxrl.control import replay
-from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor
+from jaxrl.control.algorithm import Algorithm, Metrics
 from jaxrl.control.environment import Environment, Space
-from jaxrl.control.program import Program, offline
-from jaxrl.types import TrainState
-from losses import control, value
-from models.control import critics, policies
+from jaxrl.control.program import Program, join, offline
+from launch.control import iql, shared
+from losses import control
 
 
 @dataclass(frozen=True)
@@ -57,49 +55,14 @@ def config() -> Config:
 
 def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
-    adam = optax.adam(config.learning_rate)
+    own = shared(iql.Config, config)
 
-    def init(key: jax.Array) -> TrainState:
-        v_key, q_key, actor_key = jax.random.split(key, 3)
-        critic = critics.init(q_key, space.observation + space.action, config.hidden)
-        v = critics.init(v_key, space.observation, config.hidden, members=1)
-        actor = policies.gaussian_init(actor_key, space.observation, config.hidden, space.action)
-        params = {"value": v, "critic": critic, "target": critic, "actor": actor}
-        return fresh(params, dict.fromkeys(("value", "critic", "actor"), adam))
-
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
-        seen = critics.values(state.params["target"], batch.observations, batch.actions)
-        q_data = value.ensemble_target(seen)
-
-        def value_loss(v: Any) -> tuple[jax.Array, Metrics]:
-            here = critics.values(v, batch.observations)[0]
-            return jnp.mean(value.expectile_loss(here, q_data, tau=config.expectile)), {}
-
-        state, value_metrics = descend(state, "value", adam, value_loss)
-        here, ahead = (
-            critics.values(state.params["value"], s)[0]
-            for s in (batch.observations, batch.next_observations)
+    def regress(q: jax.Array, ahead: jax.Array, batch: Transitions) -> tuple[jax.Array, Metrics]:
+        expert = batch.extra["expert"]
+        loss = control.dual_imitation(
+            q, ahead, batch.terminals, expert, discount=config.discount, weight=config.weight
         )
-        weight = control.advantage_weight(q_data - here, temperature=config.temperature)
-        given = {"discount": config.discount, "weight": config.weight}
-
-        def critic_loss(critic: Any) -> tuple[jax.Array, Metrics]:
-            q = critics.values(critic, batch.observations, batch.actions)
-            expert = batch.extra["expert"]
-            loss = control.dual_imitation(q, ahead, batch.terminals, expert, **given)
-            gap = jnp.mean((2.0 * expert - 1.0) * q)
-            return jnp.sum(jnp.mean(loss, axis=1)), {"gap": gap}
-
-        def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            mean, std = policies.gaussian(actor, batch.observations)
-            logp = policies.gaussian_log_prob(mean, std, batch.actions)
-            return -jnp.mean(weight * logp), {"weight": jnp.mean(weight)}
-
-        state, critic_metrics = descend(state, "critic", adam, critic_loss)
-        state, actor_metrics = descend(state, "actor", adam, actor_loss)
-        moved = critics.polyak(state.params["target"], state.params["critic"], config.polyak)
-        state = state.replace(params=state.params | {"target": moved}, step=state.step + 1)
-        return state, value_metrics | critic_metrics | actor_metrics
+        return loss, {"gap": jnp.mean((2.0 * expert - 1.0) * q)}
 
     def prepare(data: Transitions) -> tuple[Transitions, Transitions]:
         shown = set(np.argsort(-transitions.returns(data))[: config.demonstrations].tolist())
@@ -111,10 +74,9 @@ def make(space: Space, config: Config) -> Algorithm:
     def sample(key: jax.Array, data: Any, size: int) -> Transitions:
         keys = jax.random.split(key)
         halves = [replay.uniform(k, part, size // 2) for k, part in zip(keys, data, strict=True)]
-        return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), *halves)
+        return join(*halves)
 
-    act, best = of_actor(policies.gaussian_act), of_actor(policies.gaussian_mode)
-    return Algorithm(init, update, act, best, config.batch_size, prepare, sample)
+    return iql.make(space, own, regress=regress)._replace(prepare=prepare, sample=sample)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

@@ -17,15 +17,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from data.offline.transitions import Transitions
-from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.algorithm import Algorithm, Metrics
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline
+from jaxrl.control.rollout import Act
 from jaxrl.types import TrainState
-from losses import control, value
-from models.control import critics, policies
+from launch.control import iql, shared
+from losses import control
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,22 @@ def config() -> Config:
 
 def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
-    adam = optax.adam(config.learning_rate)
+    own = shared(iql.Config, config)
+
+    def low(q: jax.Array) -> jax.Array:
+        return jnp.quantile(q, config.quantile, axis=0)
+
+    def regress(q: jax.Array, ahead: jax.Array, batch: Transitions) -> tuple[jax.Array, Metrics]:
+        target = control.td_target(batch.rewards, batch.terminals, ahead, discount=config.discount)
+        loss = control.huber(q, target, width=config.huber)
+        return loss, {"q_spread": jnp.mean(jnp.std(q, axis=0))}
+
+    inner = iql.make(space, own, pool=low, regress=regress)
 
     def init(key: jax.Array) -> TrainState:
-        v_key, q_key, actor_key = jax.random.split(key, 3)
-        inputs = space.observation + space.action
-        critic = critics.init(q_key, inputs, config.hidden, members=config.members)
-        v = critics.init(v_key, space.observation, config.hidden, members=1)
-        actor = policies.gaussian_init(actor_key, space.observation, config.hidden, space.action)
         moments = {"mean": jnp.zeros(space.observation), "std": jnp.ones(space.observation)}
-        params = {"value": v, "critic": critic, "target": critic, "actor": actor}
-        parts = dict.fromkeys(("value", "critic", "actor"), adam)
-        return fresh(params | {"moments": moments}, parts)
+        state = inner.init(key)
+        return state.replace(params=state.params | {"moments": moments})
 
     def normal(params: Any, observation: jax.Array) -> jax.Array:
         return (observation - params["moments"]["mean"]) / params["moments"]["std"]
@@ -75,40 +79,11 @@ def make(space: Space, config: Config) -> Algorithm:
         here, ahead = (
             normal(state.params, s) for s in (batch.observations, batch.next_observations)
         )
-        every = critics.values(state.params["target"], here, batch.actions)
-        q_data = jnp.quantile(every, config.quantile, axis=0)
+        batch = batch._replace(observations=here, next_observations=ahead)
+        return inner.update(key, state, batch)
 
-        def value_loss(v: Any) -> tuple[jax.Array, Metrics]:
-            v_here = critics.values(v, here)[0]
-            loss = value.expectile_loss(v_here, q_data, tau=config.expectile)
-            return jnp.mean(loss), {"v": jnp.mean(v_here)}
-
-        state, value_metrics = descend(state, "value", adam, value_loss)
-        v_here, v_next = (critics.values(state.params["value"], s)[0] for s in (here, ahead))
-        target = control.td_target(batch.rewards, batch.terminals, v_next, discount=config.discount)
-        weight = control.advantage_weight(q_data - v_here, temperature=config.temperature)
-
-        def critic_loss(critic: Any) -> tuple[jax.Array, Metrics]:
-            q = critics.values(critic, here, batch.actions)
-            loss = control.huber(q, target, width=config.huber)
-            return jnp.sum(jnp.mean(loss, axis=1)), {"q_spread": jnp.mean(jnp.std(q, axis=0))}
-
-        def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            mean, std = policies.gaussian(actor, here)
-            logp = policies.gaussian_log_prob(mean, std, batch.actions)
-            return -jnp.mean(weight * logp), {"weight": jnp.mean(weight)}
-
-        state, critic_metrics = descend(state, "critic", adam, critic_loss)
-        state, actor_metrics = descend(state, "actor", adam, actor_loss)
-        moved = critics.polyak(state.params["target"], state.params["critic"], config.polyak)
-        state = state.replace(params=state.params | {"target": moved}, step=state.step + 1)
-        return state, value_metrics | critic_metrics | actor_metrics
-
-    def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-        return policies.gaussian_act(key, params["actor"], normal(params, observation))
-
-    def best(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-        return policies.gaussian(params["actor"], normal(params, observation))[0]
+    def seeing(policy: Act) -> Act:
+        return lambda key, params, observation: policy(key, params, normal(params, observation))
 
     def prepare(data: Transitions) -> Transitions:
         mean, std = data.observations.mean(axis=0), data.observations.std(axis=0) + 1e-3
@@ -116,6 +91,7 @@ def make(space: Space, config: Config) -> Algorithm:
         wide = {k: np.broadcast_to(v, data.observations.shape) for k, v in rows.items()}
         return data._replace(extra={**data.extra, **wide})
 
+    act, best = seeing(inner.act), seeing(inner.best)
     return Algorithm(init, update, act, best, config.batch_size, prepare)
 
 

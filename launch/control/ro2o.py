@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from data.offline.transitions import Transitions
 from jaxrl.control.environment import Environment
-from jaxrl.control.program import Program, offline, online
+from jaxrl.control.program import Program, offline_first
 from jaxrl.types import TrainState
 from launch.control import sac
 from losses import control, value
@@ -90,7 +90,4 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     shared = {"hidden": config.hidden, "batch_size": config.batch_size}
     own = sac.Config(members=config.members, subset=config.members, **shared)
     algorithm = sac.make(env.space, own, critic_term=steady_critic, actor_term=steady_actor)
-    first = offline(algorithm, steps=config.steps)
-    if not config.online_steps:
-        return (first,)
-    return first, online(algorithm, env, steps=config.online_steps, warm=algorithm.act, prior=0.5)
+    return offline_first(algorithm, env, steps=config.steps, online_steps=config.online_steps)

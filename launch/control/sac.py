@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import optax
 
 from data.offline.transitions import Transitions
-from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor, temper
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, online
 from jaxrl.types import TrainState
@@ -124,23 +124,17 @@ def make(
         state, metrics = jax.lax.scan(improve_critic, state, (jnp.stack(keys), cut))
         last = jax.tree.map(lambda x: x[-1], cut)
 
-        def actor_loss(actor: Any) -> tuple[jax.Array, jax.Array]:
+        def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
             mean, std = policies.squashed(actor, last.observations)
             actions, logp = policies.squashed_sample(own_keys[0], mean, std)
             q = critics.values(state.params["critic"], last.observations, actions)
             q = jnp.min(q, axis=0) if config.subset == config.members else jnp.mean(q, axis=0)
             loss = jnp.mean(control.soft_actor(logp, q, temperature=alpha))
             more = actor_term(own_keys[1], actor, state, last) if actor_term else 0.0
-            return loss + more, {"entropy": -logp}
+            return loss + more, {"logp": logp}
 
         state, actor_metrics = descend(state, "actor", adam, actor_loss)
-
-        def temperature_loss(log_alpha: jax.Array) -> tuple[jax.Array, Metrics]:
-            wanted, logp = -float(space.action), -actor_metrics["entropy"]
-            loss = control.temperature_loss(log_alpha, logp, target_entropy=wanted)
-            return jnp.mean(loss), {"temperature": jnp.exp(log_alpha)}
-
-        state, temperature_metrics = descend(state, "temperature", adam, temperature_loss)
+        state, temperature_metrics = temper(state, adam, actor_metrics.pop("logp"), space)
         metrics = jax.tree.map(jnp.mean, metrics | actor_metrics | temperature_metrics)
         return state.replace(step=state.step + 1), metrics
 

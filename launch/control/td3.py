@@ -133,12 +133,5 @@ def make(space: Space, config: Config) -> Algorithm:
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Online, from nothing."""
-    phase = online(
-        make(env.space, config),
-        env,
-        steps=config.steps,
-        worlds=config.worlds,
-        every=config.delay,
-        warmup=config.warmup,
-    )
-    return (phase,)
+    given = {name: getattr(config, name) for name in ("steps", "worlds", "warmup")}
+    return (online(make(env.space, config), env, every=config.delay, **given),)

@@ -11,6 +11,7 @@ from data.offline.statistics import Bounds
 from data.offline.transitions import Transitions
 from jaxrl.control.environment import Environment
 from jaxrl.functions import nearest
+from launch import offline_sets
 
 
 class Arm(NamedTuple):
@@ -44,6 +45,12 @@ class Setting(NamedTuple):
     bounds: Bounds
     """Returns of score 0 and 100."""
     sets: Mapping[str, Transitions] = {}
+
+
+def tiered(env: Environment, **kwargs: int) -> Setting:
+    """A setting whose data are the tiers of `offline_sets.tiers`, made with `kwargs`."""
+    made = offline_sets.tiers(env, **kwargs)
+    return Setting(env, made.bounds, made.sets)
 
 
 class Experiment(NamedTuple):

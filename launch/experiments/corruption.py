@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from data.offline import corrupt
+from data.offline.corrupt import ELEMENTS, corrupt
 from jaxrl.control.environments import point_mass
 from launch import offline_sets
 from launch.experiments import Arm, Claim, Experiment, Setting
-
-ELEMENTS = ("observations", "actions", "rewards", "next_observations")
 
 
 def experiment() -> Experiment:
@@ -17,7 +15,7 @@ def experiment() -> Experiment:
         env = point_mass.make()
         made = offline_sets.tiers(env)
         clean = made.sets["medium_replay"]
-        sets = {e: corrupt.corrupt(clean, e, rate=0.3, scale=1.0) for e in ELEMENTS}
+        sets = {e: corrupt(clean, e, rate=0.3, scale=1.0) for e in ELEMENTS}
         return Setting(env, made.bounds, {"clean": clean, **sets})
 
     arms = tuple(

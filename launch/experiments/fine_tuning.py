@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from jaxrl.control.environments import pendulum
-from launch import offline_sets
-from launch.experiments import Arm, Claim, Experiment, Setting
+from launch.experiments import Arm, Claim, Experiment, Setting, tiered
 
 
 def experiment() -> Experiment:
     """Pendulum: offline on medium-replay, then online for 1500 steps; RLPD is online alone."""
 
     def make() -> Setting:
-        env = pendulum.make()
-        made = offline_sets.tiers(env, steps=5000)
-        return Setting(env, made.bounds, made.sets)
+        return tiered(pendulum.make(), steps=5000)
 
     data, small = "medium_replay", {"batch_size": 64}
     both = {**small, "steps": 1500, "online_steps": 1500}

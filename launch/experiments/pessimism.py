@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from jaxrl.control.environments import point_mass
-from launch import offline_sets
-from launch.experiments import Arm, Claim, Experiment, Setting
+from launch.experiments import Arm, Claim, Experiment, Setting, tiered
 
 DATA = "medium_replay"
 
@@ -13,9 +12,7 @@ def experiment() -> Experiment:
     """Point mass, all that an SAC run saw on its way to a medium policy."""
 
     def make() -> Setting:
-        env = point_mass.make()
-        made = offline_sets.tiers(env)
-        return Setting(env, made.bounds, made.sets)
+        return tiered(point_mass.make())
 
     arms = tuple(
         Arm(label, algorithm, {"steps": 1500, "batch_size": 64, **more}, DATA)
