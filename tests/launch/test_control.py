@@ -251,3 +251,40 @@ def test_a_bench_leaves_a_record_a_figure_and_a_table(tmp_path, monkeypatch, cap
     assert np.shape(record["arms"][0]["scores"]) == (5, 2)
     page = (tmp_path / "results.md").read_text()
     assert "| one |" in page and "one equals two" in page
+
+
+def test_a_bench_cut_short_goes_on_with_the_next_arm(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "OUT", tmp_path)
+    arms = tuple(experiments.Arm(label, "sac", {"hidden": (4,)}) for label in "abc")
+    made = experiments.Experiment("A question", lambda: None, arms)
+    monkeypatch.setattr(experiments, "load", lambda name: made)
+    trained = []
+
+    def curve(arm, setting, points):
+        trained.append(arm.label)
+        if trained == ["a", "b"]:
+            raise KeyboardInterrupt
+        scores = [[0.0, float(len(trained))]] * 5
+        config = dict(arm.config)
+        return {
+            "label": arm.label,
+            "config": config,
+            "steps": [0, 9],
+            "scores": scores,
+            "seconds": 0.0,
+        }
+
+    monkeypatch.setattr(bench, "curve", curve)
+    with pytest.raises(KeyboardInterrupt):
+        cli.main(["bench", "control", "any"])
+    other = made._replace(arms=(arms[0]._replace(config={"hidden": (5,)}), *arms[1:]))
+    monkeypatch.setattr(experiments, "load", lambda name: other)
+    assert cli.main(["bench", "control", "any"]) == 2
+    assert "remove the file" in capsys.readouterr().err
+    monkeypatch.setattr(experiments, "load", lambda name: made)
+    assert cli.main(["bench", "control", "any"]) == 0
+    assert trained == ["a", "b", "b", "c"]
+    record = json.loads((tmp_path / "any.json").read_text())
+    assert [arm["label"] for arm in record["arms"]] == ["a", "b", "c"]
+    assert [arm["scores"][0][-1] for arm in record["arms"]] == [1.0, 3.0, 4.0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["any.json", "any.png", "results.md"]
