@@ -66,7 +66,8 @@ def generate(
         for made in sample(wanted, turn):
             request, written = asked[made.request.id], parts[made.request.id]
             written.append(made)
-            if made.stopped or sum(len(c.tokens) for c in written) >= request.max_new_tokens:
+            length = sum(len(c.tokens) for c in written)
+            if made.stopped or not chunks.size or length >= request.max_new_tokens:
                 del asked[request.id]
                 yield _joined(request, written)
 

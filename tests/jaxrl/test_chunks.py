@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -48,6 +50,12 @@ def test_a_response_is_made_of_chunks_that_carry_their_end_over():
 
     (whole,) = chunks.generate(sample, requests[:1], WHOLE)
     assert whole.tokens.tolist() == list(range(1, 10)) and (whole.logp == 0).all()
+
+    def short(requests, turn):
+        return [writer(dataclasses.replace(r, max_new_tokens=3), turn) for r in requests]
+
+    (cut,) = chunks.generate(short, requests[:1], WHOLE)  # what one context gave is the response
+    assert cut.tokens.tolist() == [1, 2, 3] and cut.request == requests[0]
 
 
 @settings(max_examples=30, deadline=None)
