@@ -142,6 +142,7 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "trl": ("trl_grpo", {}),
     "trl-no-checkpointing": ("trl_grpo", {"gradient_checkpointing": False}),
     "tunix": ("tunix_grpo", {}),
+    "tunix-micro": ("tunix_grpo", {"train_micro_batch_size": 1}),
 }
 """A script of `peers`, and options that it is given."""
 

@@ -23,6 +23,7 @@ from tests.benchmarks.peers import clock
 
 JOB = clock.read_job()
 LENGTHS = JOB["lengths"]
+TOKENS = sum(LENGTHS)
 
 
 def task() -> Task:
@@ -79,6 +80,7 @@ def main() -> None:
         first.append(time.time() - JOB["started"])
         phases = {k.removeprefix("time/"): v for k, v in metrics.items() if k.startswith("time/")}
         extra = ("padding_share", "shared_share", "logp_gap_max", "compilations")
+        assert metrics["tokens"] == TOKENS, metrics["tokens"]
         steps.append(phases | {k: metrics[k] for k in extra})
         clock.report(JOB, steps, first_step=first[0], matmul=rate, version=f"jax {jax.__version__}")
 

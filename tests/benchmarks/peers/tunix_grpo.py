@@ -78,7 +78,9 @@ def main() -> None:
                     eval_every_n_steps=10**6,
                     max_steps=JOB["steps"],
                     mini_batch_size=prompts,
-                    train_micro_batch_size=prompts,
+                    train_micro_batch_size=JOB["options"].get("train_micro_batch_size", prompts),
+                    rollout_micro_batch_size=prompts,
+                    compute_logps_micro_batch_size=prompts,
                 ),
                 rollout_config=RolloutConfig(
                     max_tokens_to_generate=longest,
@@ -131,7 +133,7 @@ def main() -> None:
     batches = [texts[i : i + prompts] for i in range(0, len(texts), prompts)]
     with mesh:
         learner.train([{"prompts": np.array(batch)} for batch in batches])
-    assert lengths[0] == JOB["lengths"], lengths[0]
+    assert [n + 1 for n in lengths[0]] == JOB["lengths"], lengths[0]  # their EOS is cut off
 
 
 if __name__ == "__main__":
