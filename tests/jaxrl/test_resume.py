@@ -21,13 +21,19 @@ def kill_in_save(process, run_dir):
     """SIGKILL while a checkpoint is half written."""
     root = checkpoint.root(run_dir)
     left = set(root.glob("*"))  # by those killed before, perhaps torn too
+
+    def torn():
+        return any(not (d / "manifest.json").exists() for d in set(root.glob("*")) - left)
+
     while process.poll() is None:
-        if any(not (d / "manifest.json").exists() for d in set(root.glob("*")) - left):
-            process.kill()
+        if torn():
+            process.send_signal(signal.SIGSTOP)  # else it may end its save first
+            time.sleep(0.05)
+            process.send_signal(signal.SIGKILL if torn() else signal.SIGCONT)
         time.sleep(0.001)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    return any(not (d / "manifest.json").exists() for d in set(root.glob("*")) - left)
+    return torn()
 
 
 def test_killed_and_continued_equals_straight(straight, tmp_path):
