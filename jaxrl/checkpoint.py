@@ -34,7 +34,6 @@ SCHEMA = 1
 """Version of the layout; raised when an older reader would misread what is written."""
 
 _MANIFEST, _PINNED = "manifest.json", "pinned"
-_STORAGE_ERRORS = (OSError, ValueError, RuntimeError)  # Orbax reports a full disk as any of them
 _STEP = "{:08d}"
 
 Note = Callable[[str], None]
@@ -313,7 +312,7 @@ class Writer:
                     rest=ocp.args.StandardSave(_rest(state)),
                 ),
             )
-        except (*_STORAGE_ERRORS, *storage.errors()) as error:
+        except _errors() as error:
             if jax.process_count() > 1:  # the others may have met none, and wait for this one
                 raise
             self._failed(step, error)
@@ -387,7 +386,7 @@ class Writer:
             if distributed.first():  # now all have written
                 (where / "host.json").write_text(host)
                 commit(where, facts)
-        except (*_STORAGE_ERRORS, *storage.errors()) as error:
+        except _errors() as error:
             self._failed(step, error)
             return
         self.step = step
@@ -467,6 +466,11 @@ def _from_json(value: dict[str, Any]) -> Any:
         return value
     flat = np.frombuffer(base64.b64decode(value["base64"]), value["dtype"])
     return flat.reshape(value["shape"]).copy()
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What Orbax raises where storage fails; a full disk, as any of the first three."""
+    return OSError, ValueError, RuntimeError, *storage.errors()
 
 
 def _handler() -> ocp.CompositeCheckpointHandler:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 
 from data.scoring import Pool
 from data.types import Problem, Task
-from jaxrl import distributed, rollout_log
+from jaxrl import distributed, jsonl, rollout_log
 from jaxrl.config import RolloutConfig
 from jaxrl.metrics import Timer
 from jaxrl.policy import Policy
@@ -122,7 +121,7 @@ def save(directory: Path, step: int, experience: Experience, decode: rollout_log
     path.parent.mkdir(parents=True, exist_ok=True)
     count = len(experience.completions)
     made = (rollout_log.sampled(experience, n, decode) for n in range(count))
-    path.write_text("".join(json.dumps(row) + "\n" for row in made))
+    jsonl.write(path, made)
 
 
 def pass_at_k(correct: np.ndarray, n: int, k: int) -> np.ndarray:

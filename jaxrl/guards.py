@@ -154,7 +154,7 @@ def record(
     spikes = directory / "spikes"
     where = spikes / f"{step:08d}"
     # The first record of a step stays: it is the one that a replay from its checkpoint meets.
-    if where.exists() or (len(storage.entries(spikes)) >= _RECORDS):
+    if where.exists() or len(storage.entries(spikes)) >= _RECORDS:
         return None
     where.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.asarray(a) for name, a in vars(batch).items() if a is not None}

@@ -8,20 +8,17 @@ it failed.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from data import bandits, curriculum
 from data.types import Problem, Task
 from jaxrl import config as configs
-from jaxrl import distributed, functions, storage
+from jaxrl import distributed, functions, jsonl, storage
 from jaxrl.config import CurriculumConfig
-from jaxrl.metrics import lines
-from jaxrl.rundir import best_effort
 
 
 class History(NamedTuple):
@@ -42,13 +39,14 @@ class Recorder:
 
     def __init__(self, directory: Path, note: Callable[[str], None]) -> None:
         self._path, self._note, self.batches = directory / "history.jsonl", note, 0
-        self._kept = ""  # in a bucket, where all of it is written again and again
 
     def add(self, problems: Iterable[Problem], rewards: np.ndarray) -> None:
         """Enter a batch of P problems and their rewards [P, G]."""
         seen = ~np.isnan(rewards)
         total = np.where(seen, rewards, 0.0).sum(axis=1)
         means = np.where(seen.any(axis=1), total / np.maximum(seen.sum(axis=1), 1), np.nan)
+        if self.batches == 0:
+            self.back_to(0)
         row = {
             "batch": self.batches,
             "problems": [problem.id for problem in problems],
@@ -56,31 +54,30 @@ class Recorder:
             "rewards": [None if np.isnan(m) else round(float(m), 6) for m in means],
         }
         self.batches += 1
-        if not distributed.first():
-            return
-        line, mode = json.dumps(row) + "\n", "a" if row["batch"] else "w"
-        with best_effort("history.jsonl", self._note):
-            if storage.remote(self._path):
-                self._kept += line
-                line, mode = self._kept, "w"
-            with self._path.open(mode) as file:
-                file.write(line)
+        if distributed.first():
+            self._log.add(row)
 
     def back_to(self, batches: int) -> None:
         """Forget all but the first so many batches."""
         self.batches = batches
-        if not distributed.first():
-            return
-        with best_effort("history.jsonl", self._note):
-            kept = [row for row in _rows(self._path) if row["batch"] < batches]
-            self._kept = "".join(json.dumps(row) + "\n" for row in kept)
-            storage.write(self._path, self._kept)
+        if distributed.first():
+            self._log = jsonl.Log(self._path, self._note, lambda row: row["batch"] < batches)
 
 
-def read(directory: Path) -> History:
-    """The history of a run."""
+def read(run: str | Path) -> History:
+    """The history of a run.
+
+    Raises:
+      ValueError: it has none.
+    """
+    path = storage.locate(run) / "history.jsonl"
+    if not path.exists():
+        raise ValueError(
+            f"history={str(run)!r}: no history.jsonl there; name the directory of a run without "
+            "rollout.in_flight"
+        )
     curves: dict[tuple[str, str], list[float]] = {}
-    for row in _rows(directory / "history.jsonl"):
+    for row in jsonl.read(path):
         told = zip(row["domains"], row["problems"], row["rewards"], strict=True)
         for domain, problem, reward in told:
             curve = curves.setdefault((domain, problem), [])
@@ -105,7 +102,7 @@ def store(curves: Sequence[Sequence[float]]) -> curriculum.Prompts:
     return made
 
 
-def weaknesses(directory: Path, names: Sequence[str]) -> np.ndarray:
+def weaknesses(run: str | Path, names: Sequence[str]) -> np.ndarray:
     """Factors [D] of the weights of domains by what an earlier run of them failed, as in SwS.
 
     See `data.bandits.weaknesses`.
@@ -113,12 +110,10 @@ def weaknesses(directory: Path, names: Sequence[str]) -> np.ndarray:
     Raises:
       ValueError: no such run, or one that never saw one of the domains.
     """
-    if not (directory / "history.jsonl").exists():
-        raise ValueError(f"bandit.history={str(directory)!r}: no history.jsonl there; name a run")
-    history = read(directory)
+    history = read(run)
     if missing := sorted(set(names) - set(history.domains)):
         raise ValueError(
-            f"bandit.history={str(directory)!r} has no prompts of {missing}; name a run of domains "
+            f"bandit.history={str(run)!r} has no prompts of {missing}; name a run of domains "
             f"{sorted(names)}"
         )
     known = np.isin(history.domains, names)
@@ -143,19 +138,13 @@ def best(settings: CurriculumConfig, task: Task) -> tuple[Task, int]:
     Raises:
       ValueError: no such run, one of another task, or too few prompts that have a score.
     """
-    directory = storage.locate(settings.history)
-    if not (directory / "history.jsonl").exists():
-        raise ValueError(
-            f"history={settings.history!r}: no history.jsonl there; name the directory of a run "
-            "without rollout.in_flight"
-        )
-    run = configs.load(directory / "config.json")
+    history = read(settings.history)
+    run = configs.load(storage.locate(settings.history) / "config.json")
     if (run.task, run.task_args, run.domains) != (task.name, dict(task.params), {}):
         raise ValueError(
             f"history={settings.history!r} is of task {run.task!r} with {run.task_args}, not of "
             f"{task.name!r} with {dict(task.params)}; name a run of this task"
         )
-    history = read(directory)
     prompts = store(history.curves)
     score = functions.resolve(settings.score, {}, {"state"})(prompts)
     try:
@@ -193,7 +182,3 @@ def _places(task: Task, seed: int, wanted: list[str], count: int) -> list[int]:
             "split; has its file changed?"
         )
     return [found[id_] for id_ in wanted]
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in lines(path)]

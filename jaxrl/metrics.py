@@ -16,7 +16,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
-from jaxrl import distributed, storage
+from jaxrl import distributed, jsonl, storage
 from jaxrl.rundir import best_effort
 
 T = TypeVar("T")
@@ -25,9 +25,8 @@ T = TypeVar("T")
 class MetricsLog:
     """`metrics.jsonl` and TensorBoard events of a run, appended step by step.
 
-    A row is on disk when `write` returns. Where storage fails the rows wait in memory, and the next
-    `write` tries again; TensorBoard and wandb then go without. A bucket has neither.
-    With several processes, the first alone writes.
+    The former is a `jsonl.Log`, which waits for storage that fails; TensorBoard and wandb then go
+    without. A bucket has neither. With several processes, the first alone writes.
     """
 
     def __init__(
@@ -38,17 +37,14 @@ class MetricsLog:
         wandb_project: str = "",
     ) -> None:
         """Open for appending; lines of steps after `resume_step` are dropped, as they run again."""
-        self._path, self._note = directory / "metrics.jsonl", note
+        self._note = note
         self._board: EventsWriter | None = None
         self._wandb: Any = None
         if not distributed.first():
             return
-        kept = [line for line in lines(self._path) if json.loads(line)["step"] <= resume_step]
-        text = "".join(line + "\n" for line in kept)
-        storage.write(self._path, text)
-        self._size, self._waiting = len(text.encode()), b""
-        if storage.remote(self._path):
-            self._size, self._waiting = 0, text.encode()  # all of it is written again and again
+        path = directory / "metrics.jsonl"
+        self._log = jsonl.Log(path, note, lambda row: row["step"] <= resume_step)
+        if storage.remote(path):
             return
         # Not SummaryWriter: its thread dies of a full disk, and the run would wait for it forever.
         board = directory / "tensorboard"
@@ -64,18 +60,7 @@ class MetricsLog:
         if not distributed.first():
             return
         row = {k: v if math.isfinite(v) else None for k, v in values.items()}
-        self._waiting += json.dumps({"step": step} | row).encode() + b"\n"
-        if storage.remote(self._path):
-            with best_effort("metrics.jsonl", self._note):
-                self._path.write_bytes(self._waiting)
-            return
-        with best_effort("metrics.jsonl", self._note), self._path.open("r+b") as file:
-            file.truncate(self._size)  # of a line that was cut short
-            file.seek(self._size)
-            file.write(self._waiting)
-            file.flush()
-            os.fsync(file.fileno())
-            self._size, self._waiting = file.tell(), b""
+        self._log.add({"step": step} | row)
         if self._wandb is not None:
             shown = {k: v for k, v in row.items() if v is not None}
             self._attempt(lambda: self._wandb.log({"step": step} | shown))
@@ -130,16 +115,9 @@ def _wandb_run(directory: Path, project: str) -> Any:
     return run
 
 
-def lines(path: Path) -> list[str]:
-    """Complete lines; a last one torn by a crash is left out."""
-    if not path.exists():
-        return []
-    return [line[:-1] for line in path.read_text().splitlines(keepends=True) if line[-1] == "\n"]
-
-
 def read(directory: Path) -> list[dict[str, float]]:
     """The rows of a run's `metrics.jsonl`."""
-    return [json.loads(line) for line in lines(directory / "metrics.jsonl")]
+    return list(jsonl.read(directory / "metrics.jsonl"))
 
 
 class Timer:

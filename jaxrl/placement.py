@@ -32,17 +32,25 @@ def pack(
       config: of the run.
       keep: [N] bool, the sequences to compute; None computes all.
     """
-    the_mesh, rules = jax.sharding.get_mesh(), tuple(config.mesh.rules.items())
-    packed, cost = packing.pack(
-        batch,
-        config.packing,
-        row_multiple=mesh.batch_shards(the_mesh, rules),
-        keep=keep,
-        chunks=config.rollout.chunks,
-    )
-    everywhere, split = mesh.replicated(the_mesh), mesh.rows(the_mesh, rules)
-    where = Packed(split, split, split, split, split, everywhere, everywhere)
-    return mesh.put(packed, where), cost
+    packed, cost = on_host(batch, config, keep)
+    return mesh.put(packed, of_packed(config)), cost
+
+
+def on_host(
+    batch: Trajectory, config: Config, keep: np.ndarray | None = None
+) -> tuple[Packed, dict[str, float]]:
+    """What `pack` puts on the mesh."""
+    shards = mesh.batch_shards(jax.sharding.get_mesh(), tuple(config.mesh.rules.items()))
+    chunks = config.rollout.chunks
+    return packing.pack(batch, config.packing, row_multiple=shards, keep=keep, chunks=chunks)
+
+
+def of_packed(config: Config) -> Packed:
+    """Where packed micro-batches lie: a sharding for each of their arrays."""
+    the_mesh = jax.sharding.get_mesh()
+    everywhere = mesh.replicated(the_mesh)
+    split = mesh.rows(the_mesh, tuple(config.mesh.rules.items()))
+    return Packed(split, split, split, split, split, everywhere, everywhere)
 
 
 def abstract_state(

@@ -10,7 +10,6 @@ A line is one completion; its lists have one entry a token:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl import distributed, mesh, objective, storage
+from jaxrl import distributed, jsonl, mesh, objective
 from jaxrl.config import Config
 from jaxrl.rollout import Experience
 from jaxrl.types import Completion, Params, Source, Trajectory
@@ -63,7 +62,7 @@ def recorder(
         made = rows(step, experience, batch, advantage, logp, decode, groups=keep.groups)
         path = directory / "rollouts" / f"{step:06d}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        storage.write(path, "".join(json.dumps(row) + "\n" for row in made))
+        jsonl.write(path, made)
 
     return record
 

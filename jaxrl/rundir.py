@@ -126,9 +126,7 @@ def _lease(path: Path) -> Iterator[bool]:
 
     def renew() -> None:
         while not ended.wait(RENEWAL_S):
-            with suppress(
-                *storage.errors()
-            ):  # the next may succeed; nobody takes it for one that is late
+            with suppress(*storage.errors()):  # the next may succeed
                 path.write_text(str(uuid.uuid4()))
 
     before = read()

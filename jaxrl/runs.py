@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl import storage
+from jaxrl import jsonl, storage
 
 Table = dict[str, np.ndarray]
 """Columns of equal length; `pandas.DataFrame` takes it as it is."""
@@ -51,7 +51,7 @@ def load_run(directory: str | Path) -> Run:
         config=saved.pop("config"),
         environment=saved,
         summary=json.loads(summary.read_text()) if summary.exists() else {},
-        metrics=table(rows(directory / "metrics.jsonl")),
+        metrics=table(jsonl.read(directory / "metrics.jsonl")),
         evals=table(completions(directory, "evals")),
         rollouts=table(completions(directory, "rollouts")),
     )
@@ -76,17 +76,10 @@ def _saved(directory: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON-lines file, if it exists; a last line still being written is left."""
-    if path.exists():
-        with path.open(encoding="utf-8") as file:
-            yield from (json.loads(line) for line in file if line.endswith("\n"))
-
-
 def completions(directory: Path, kind: str) -> Iterator[dict[str, Any]]:
     """The rows of all steps of `evals` or `rollouts`, each with its step."""
     for path in sorted((directory / kind).glob("*.jsonl")):
-        for row in rows(path):
+        for row in jsonl.read(path):
             yield {"step": int(path.stem), **row}
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from data import bandits, curriculum, generate, stream
 from data.types import Problem, Task
-from jaxrl import angles, functions, history, policy, storage
+from jaxrl import angles, functions, history, policy
 from jaxrl.config import BanditConfig, Config, CurriculumConfig
 from jaxrl.policy import Policy
 from jaxrl.rollout import Experience, rewards_by_group
@@ -121,7 +121,7 @@ def open_source(config: Config, task: Task, actor: Policy) -> Source:
     parts = {name: leaf(d.curriculum, task.parts[name]) for name, d in config.domains.items()}
     weights = {name: domain.weight for name, domain in config.domains.items()}
     if config.bandit.history:
-        factors = history.weaknesses(storage.locate(config.bandit.history), list(parts))
+        factors = history.weaknesses(config.bandit.history, list(parts))
         weights = {n: w * f for (n, w), f in zip(weights.items(), factors, strict=True)}
     return mixed(parts, weights, config.bandit, config.seed)
 

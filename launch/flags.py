@@ -21,7 +21,7 @@ def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T
     JSON where it is JSON and as text where it is not. `--from` is `--fork`. Fields of a group may
     be given together: `--mesh fsdp=64,tensor=4`.
     """
-    default, rest = _take_dict_entries(default, _one_by_one(default, argv))
+    default, rest = _take_dict_entries(default, _spelled_out(default, argv))
     return tyro.cli(type(default), default=default, args=rest, prog=prog, description=description)
 
 
@@ -30,11 +30,11 @@ def recipe(argv: list[str]) -> tuple[str, list[str]]:
     return (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("quickstart", argv)
 
 
-def _one_by_one(default: Any, argv: list[str]) -> list[str]:
+def _spelled_out(default: Any, argv: list[str]) -> list[str]:
     flags: list[str] = []
     queue = list(argv)
     while queue:
-        token = queue.pop(0)
+        token = re.sub(r"^--from(?==|$)", "--fork", queue.pop(0))  # no field can be called that
         flag, has_value, value = token.partition("=")
         group = _at(default, flag.removeprefix("--").replace("-", "_"))
         if token.startswith("--") and dataclasses.is_dataclass(group) and (has_value or queue):
@@ -49,7 +49,7 @@ def _take_dict_entries(default: T, argv: list[str]) -> tuple[T, list[str]]:
     rest: list[str] = []
     queue = list(argv)
     while queue:
-        token = re.sub(r"^--from(?==|$)", "--fork", queue.pop(0))  # no field can be called that
+        token = queue.pop(0)
         flag, has_value, value = token.removeprefix("--").partition("=")
         path, _, key = flag.replace("-", "_").rpartition(".")
         if token.startswith("--") and isinstance(_at(default, path), dict):

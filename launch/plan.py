@@ -136,7 +136,8 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     yield from (f"warning: {line}" for line in warnings(config, model, the_mesh, state.params))
     batch, shards = _batch(config), mesh.batch_shards(the_mesh, model.rules)
     local = batch.micro_tokens / shards / the_mesh.shape["context"]
-    scores = {"auto": not topology.is_tpu(name)}.get(model.attention, model.attention == "xla")
+    tiled = model.attention == "auto" and topology.is_tpu(name)
+    scores = model.attention in ("auto", "xla") and not tiled
     width = roofline.saved(model, config.remat, batch.row, the_mesh.shape["tensor"], scores=scores)
     width *= np.dtype(model.dtype).itemsize
     state_mib, cache = _sum(state), _cache(model, config, the_mesh)
@@ -264,16 +265,11 @@ def _batch(config: Config) -> Batch:
         list(np.repeat(np.arange(groups), rollout.group_size)),
         length=round_up(len(prompt) + len(zeros), config.packing.bucket),
     )
-    shards = mesh.batch_shards(jax.sharding.get_mesh(), tuple(config.mesh.rules.items()))
-    packed, _ = packing.pack(batch, config.packing, row_multiple=shards, chunks=rollout.chunks)
-    return Batch(batch, packed)
+    return Batch(batch, placement.on_host(batch, config)[0])
 
 
 def step(config: Config, model: DecoderConfig, state: TrainState, batch: Batch) -> Any:
     """The compiled train step."""
-    the_mesh = jax.sharding.get_mesh()
-    everywhere, rows = mesh.replicated(the_mesh), mesh.rows(the_mesh, model.rules)
-    where = Packed(rows, rows, rows, rows, rows, everywhere, everywhere)
     update = make_update(
         model,
         config.objective,
@@ -283,10 +279,10 @@ def step(config: Config, model: DecoderConfig, state: TrainState, batch: Batch) 
         remat=config.remat,
         part=trainable.part(model, config.lora, config.train),
     )
-    place = functools.partial(_shape, everywhere)
+    place = functools.partial(_shape, mesh.replicated(jax.sharding.get_mesh()))
     shapes: Trajectory = jax.tree.map(place, batch.trajectory)
     ref_logp = shapes.behavior_logp if config.objective.kl_coef else None
-    packed = jax.tree.map(_shape, where, batch.packed)
+    packed = jax.tree.map(_shape, placement.of_packed(config), batch.packed)
     return update.lower(state, shapes, packed, ref_logp).compile()
 
 

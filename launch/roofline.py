@@ -104,9 +104,9 @@ def _communicated(line: str, scattered: bool) -> Iterator[tuple[str, str, float]
         shapes, size = re.findall(r"\w+\[[\d,]*\]", result), _group(rest)
         if started and kind in ("all-gather", "collective-permute"):
             shapes = shapes[1:2]  # operand, result, and what marks the transfer
+        kind, parts = ("reduce-scatter", size) if scattered else (kind, 1)
         for shape in shapes:
-            kind_ = "reduce-scatter" if scattered else kind
-            yield kind_, shape, _sent(kind_, _size(shape) / (size if scattered else 1), size)
+            yield kind, shape, _sent(kind, _size(shape) / parts, size)
 
 
 def _trips(line: str, bodies: dict[str, list[str]], unknown: int) -> int:

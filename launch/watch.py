@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from jaxrl import runs, storage
+from jaxrl import jsonl, runs, storage
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24
@@ -91,7 +91,7 @@ def follow(path: Path) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
         if not path.exists():
             return rows
         if storage.remote(path):  # written anew at each step
-            return list(runs.rows(path))
+            return list(jsonl.read(path))
         with path.open("rb") as file:
             stat = path.stat()
             which, start = seen

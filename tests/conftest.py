@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import pytest
+
+from tests import COMPILED
 
 _MAPS = 25_000
 """Memory maps of this process; Linux gives it 65,530, and compiled programs hold several each."""
@@ -17,8 +18,7 @@ _MAPS = 25_000
 
 def pytest_configure() -> None:
     """Share compiled programs between the tests, their processes and the next time."""
-    cache = str(Path(tempfile.gettempdir()) / "jaxrl-tests-cache")
-    cache = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
+    cache = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", COMPILED)
     jax.config.update("jax_compilation_cache_dir", cache)
 
 

@@ -6,9 +6,11 @@ import os
 import subprocess
 import threading
 
+import numpy as np
 import pytest
 
-from jaxrl import checkpoint, loop, metrics, rundir
+from data.types import Problem
+from jaxrl import checkpoint, history, jsonl, loop, metrics, rundir
 from jaxrl.config import CheckpointConfig
 from jaxrl.metrics import MetricsLog
 from tests.jaxrl import tiny
@@ -220,3 +222,19 @@ def test_training_goes_on_where_storage_fails(small_disk):
     assert [row["step"] for row in metrics.read(run)] == [1, 2, 3, 4, 5, 6]
     assert checkpoint.steps(run)[-1] == 6 and not checkpoint.faults(checkpoint.path(run, 6))
     assert json.loads((run / "summary.json").read_text())["steps"] == 6
+
+
+def test_history_waits_for_room(small_disk):
+    """As metrics do: a batch that did not fit is written, in order, once there is room."""
+    notes = []
+    recorder, ballast = history.Recorder(small_disk, notes.append), None
+    problems = [Problem(str(i) * 100, "", 0) for i in range(20)]
+    for batch in range(6):
+        if batch == 1:
+            ballast = fill(small_disk)
+        if batch == 5:
+            ballast.unlink()
+        recorder.add(problems, np.full((20, 1), batch))
+    assert any("history.jsonl could not be written" in note for note in notes)
+    assert [row["batch"] for row in jsonl.read(small_disk / "history.jsonl")] == [*range(6)]
+    assert history.read(small_disk).curves == [[0, 1, 2, 3, 4, 5]] * 20

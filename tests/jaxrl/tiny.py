@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from jaxrl import config as configs
@@ -26,6 +25,7 @@ from jaxrl.config import (
 from jaxrl.optimizer import OptimizerConfig
 from jaxrl.packing import PackingConfig
 from jaxrl.sampler import SamplerConfig
+from tests import COMPILED
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,10 +73,9 @@ def start(
 
 def environment() -> dict[str, str]:
     """For a process that trains: the platform, and where all tests keep compiled programs."""
-    cache = str(Path(tempfile.gettempdir()) / "jaxrl-tests-cache")
     return {
         "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", cache),
+        "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", COMPILED),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
     }
@@ -127,7 +126,7 @@ def kill_at(process, line: str) -> bool:
 def artefacts(run_dir: Path) -> dict[str, object]:
     """What two equal runs share: metrics but for times, sampled tokens, params, optimizer, and all
     else that a run goes on from."""
-    from jaxrl import checkpoint, metrics, runs
+    from jaxrl import checkpoint, jsonl, metrics
 
     rows = [
         {k: v for k, v in row.items() if not k.startswith(("time/", "memory/", "compilations"))}
@@ -141,7 +140,7 @@ def artefacts(run_dir: Path) -> dict[str, object]:
     saved = checkpoint.path(run_dir, checkpoint.steps(run_dir)[-1])
     host = json.loads((saved / "host.json").read_text())
     del host["seconds"]
-    history = list(runs.rows(run_dir / "history.jsonl"))  # partial rollouts keep none
+    history = list(jsonl.read(run_dir / "history.jsonl"))  # partial rollouts keep none
     return {
         "rows": rows, "texts": texts, "history": history, "host": host, "arrays": arrays(saved)
     }  # fmt: skip
