@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data.curriculum import stream
+
 _LEAST = 0.05  # mean reward that others are measured by, at least
 
 
@@ -137,7 +139,7 @@ def split(state: Domains, weights: np.ndarray, count: int) -> tuple[Domains, dic
     """
     expected = weights / weights.sum() * count
     counts = np.floor(expected + 1e-9).astype(np.int64)
-    rng = np.random.Generator(np.random.Philox(key=[int(state.seed), int(state.draws)]))
+    rng = stream(state)
     left, rest = np.maximum(expected - counts, 0), count - counts.sum()
     if rest:  # systematic sampling: each domain at most once, with its fraction as probability
         edges = np.cumsum(left) / left.sum() * rest
@@ -197,7 +199,7 @@ def gaussian(
     may = np.ones(len(state.order), bool) if allowed is None else allowed[state.order]
     if count > may.sum():
         raise ValueError(f"count={count} exceeds the {may.sum()} prompts there are")
-    rng = np.random.Generator(np.random.Philox(key=[int(state.seed), int(state.draws)]))
+    rng = stream(state)
     distance = (np.arange(len(state.order)) - state.centre) / width
     keys = np.where(may, -0.5 * distance**2 + rng.gumbel(size=len(state.order)), -np.inf)
     chosen = state.order[np.argsort(-keys, kind="stable")[:count]]

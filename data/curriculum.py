@@ -46,6 +46,11 @@ def start(count: int, *, window: int = 8, seed: int = 0) -> Prompts:
     )
 
 
+def stream(state: Any) -> np.random.Generator:
+    """What the next random choice of a state with a `seed` and `draws` draws from."""
+    return np.random.Generator(np.random.Philox(key=[int(state.seed), int(state.draws)]))
+
+
 def record(state: Prompts, ids: np.ndarray, rewards: np.ndarray) -> Prompts:
     """Enter the rewards of a batch.
 
@@ -81,7 +86,7 @@ def sample(state: Prompts, count: int, weights: np.ndarray) -> tuple[Prompts, np
     """
     if (weights > 0).sum() < count:
         raise ValueError(f"count={count}: only {(weights > 0).sum()} prompts may be chosen")
-    rng = np.random.Generator(np.random.Philox(key=[int(state.seed), int(state.draws)]))
+    rng = stream(state)
     with np.errstate(divide="ignore"):
         keys = np.log(weights) + rng.gumbel(size=len(weights))  # Gumbel top-k
     chosen = np.argsort(-keys, kind="stable")[:count]
@@ -232,8 +237,7 @@ def failing(state: Prompts, *, threshold: float = 0.5) -> np.ndarray:
 
 def at_random(state: Prompts) -> np.ndarray:
     """[N] scores without meaning: the control of any selection."""
-    key = [int(state.seed), int(state.draws)]
-    return np.random.Generator(np.random.Philox(key=key)).random(len(state.visits))
+    return stream(state).random(len(state.visits))
 
 
 def least_solved(state: Prompts) -> np.ndarray:

@@ -176,3 +176,28 @@ def explain(
         return []
     groups = np.flatnonzero(failed(rewards, threshold))
     return [Hint(int(p), g, shown=True, if_better=True) for p in groups for g in range(rows)]
+
+
+def forks(
+    attempt: int,
+    rewards: np.ndarray | None,
+    rng: np.random.Generator,
+    *,
+    tokens: list[list[np.ndarray]],
+    entropies: list[list[np.ndarray]],
+    group_size: int,
+    top: int = 3,
+) -> list[Hint]:
+    """Row `g + G / 2` branches from row `g` before one of its `top` least certain tokens.
+
+    Paper: "CURE: Critical-Token-Guided Re-Concatenation for Entropy-Collapse Prevention"
+    """
+    if attempt != 1:
+        return []
+    half, hints = group_size // 2, []
+    for p, (written, unsure) in enumerate(zip(tokens, entropies, strict=True)):
+        for g in range(half):
+            at = int(rng.choice(np.argsort(-unsure[g])[:top]))
+            begun = tuple(int(t) for t in written[g][:at])
+            hints.append(Hint(p, half + g, begin=begun))
+    return hints

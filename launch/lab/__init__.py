@@ -2,7 +2,8 @@
 
     Effect(claim, task, method=arm(config()), ablation=Arm(...), statistic=..., better=...)
 
-is one; `run` carries it out. `arms` says what an arm may do, `tasks` what there is to learn.
+is one; `run` carries it out. `arms` says what an arm may do; `tasks`, `chains` and `confidence`
+what there is to learn.
 """
 
 from launch.lab.arms import Arm, Sampled, arm

@@ -15,8 +15,9 @@ import optax
 from jaxrl import critic
 from jaxrl.config import CriticConfig, from_dict
 from jaxrl.types import Params, Trajectory
+from launch.lab import policy
 from losses.aggregate import masked_mean
-from models import decoder, value
+from models import value
 from models.config import DecoderConfig
 
 
@@ -49,14 +50,12 @@ def _steps(text: str, model: DecoderConfig, optimize: optax.GradientTransformati
     config = from_dict(CriticConfig, json.loads(text))
 
     def outputs(params: Params, tokens: jax.Array) -> jax.Array:
-        n, length = tokens.shape
-        place = jnp.broadcast_to(jnp.arange(length), (n, length))
-        hidden = decoder.hidden(model, params["decoder"], tokens, place, place * 0 + length)
+        hidden = policy.states(model, params["decoder"], tokens)
         # an action is judged by the state that it is chosen in
         return jnp.pad(value.outputs(params["value"], hidden[:, :-1]), ((0, 0), (1, 0), (0, 0)))
 
-    def begun(policy: Params) -> Critic:
-        body = {name: leaf for name, leaf in policy.items() if name != "head"}
+    def begun(copied: Params) -> Critic:
+        body = {name: leaf for name, leaf in copied.items() if name != "head"}
         params = {"decoder": body, "value": value.init(config.head, model.hidden_size)}
         return Critic(params, optimize.init(params))
 

@@ -15,8 +15,9 @@ import optax
 from scipy import stats
 
 from jaxrl.types import Params
-from launch.lab import arms, policy
+from launch.lab import policy, train
 from launch.lab.arms import Arm
+from launch.lab.collect import attempt
 from launch.lab.policy import Written
 from launch.lab.tasks import PAD, Task
 from models import decoder
@@ -24,6 +25,8 @@ from models.config import DecoderConfig
 
 SAMPLES = 8
 """Completions of each held-out problem."""
+MARKS = 5
+"""Measurements over a run, of which a mean is taken."""
 _AT_ONCE = 128
 """Sequences of a call, as in a batch of 16 groups of 8, whose compilation serves here too."""
 Measure = Callable[[DecoderConfig, Task, Arm, Params, Params], dict[str, np.ndarray]]
@@ -74,9 +77,18 @@ def run(effect: Effect, *, steps: int | None = None) -> dict[str, Any]:
     def measure(arm: Arm, now: Params) -> dict[str, np.ndarray]:
         return (effect.measure or held_out)(model, effect.task, arm, now, params)
 
+    common = effect.method.before if effect.method.before == effect.ablation.before else None
+    earlier = common and train.histories(effect.task, model, params, common)
     curves = {
-        name: arms.train(
-            effect.task, model, params, arm, measure=functools.partial(measure, arm), steps=steps
+        name: train.train(
+            effect.task,
+            model,
+            params,
+            arm,
+            measure=functools.partial(measure, arm),
+            measurements=MARKS if effect.over == "area" else 1,
+            steps=steps,
+            earlier=earlier,
         )
         for name, arm in (("method", effect.method), ("ablation", effect.ablation))
     }
@@ -168,7 +180,7 @@ def attempts(
         some = jax.tree.map(lambda a, i=i: a[:, i : i + _AT_ONCE], problems)
         forced = np.full((*some.domain.shape, task.budget), -1, np.int32)
         key = jax.vmap(lambda k, i=i: jax.random.fold_in(k, i))(keys)
-        parts.append(arms.attempt(task, model, params, some, forced, key, 1.0, arm.chunks))
+        parts.append(attempt(task, model, params, some, forced, key, 1.0, arm.chunks))
     joined = jax.tree.map(lambda *a: np.concatenate(a, axis=1), *parts)
     return jax.tree.map(lambda a: a.reshape(seeds, -1, SAMPLES, *a.shape[2:]), joined)
 

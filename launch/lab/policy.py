@@ -196,13 +196,18 @@ def all_logprobs(
     other: Params | None = None,
 ) -> jax.Array:
     """Log-probabilities [N, L, V] of what follows each of the tokens [N, L]; one seed."""
-    n, length = tokens.shape
-    place = jnp.broadcast_to(jnp.arange(length), (n, length))
-    logits = [
-        head.logits(
-            decoder.hidden(model, p, tokens, place, jnp.full((n, length), length)),
-            decoder.unembedding(p),
-        )
-        for p in ([params] if other is None else [params, other])
-    ]
+    readers = [params] if other is None else [params, other]
+    logits = [head.logits(states(model, p, tokens), decoder.unembedding(p)) for p in readers]
     return jax.nn.log_softmax(_steered(steer, logits) / temperature)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def probabilities(model: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Array:
+    """[S, N, L, V] of what follows each of the tokens [N, L], under the policy of each seed."""
+    return jnp.exp(jax.vmap(lambda own: all_logprobs(model, own, tokens))(params))
+
+
+def states(model: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Array:
+    """Last hidden states [N, L, D] of tokens [N, L]; one seed."""
+    place = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    return decoder.hidden(model, params, tokens, place, jnp.full_like(place, tokens.shape[1]))

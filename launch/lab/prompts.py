@@ -7,7 +7,6 @@ import functools
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from data import bandits, curriculum
@@ -17,8 +16,8 @@ from jaxrl import functions, selection
 from jaxrl.config import BanditConfig, CurriculumConfig
 from jaxrl.selection import Source
 from jaxrl.types import Params
+from launch.lab import policy
 from launch.lab.tasks import Task
-from models import decoder
 from models.config import DecoderConfig
 
 
@@ -101,7 +100,4 @@ def _angles(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _hidden(model: DecoderConfig, params: Params, seed: int, tokens: jax.Array) -> jax.Array:
-    n, length = tokens.shape
-    place = jnp.broadcast_to(jnp.arange(length), (n, length))
-    one = jax.tree.map(lambda a: a[seed], params)
-    return decoder.hidden(model, one, tokens, place, jnp.full((n, length), length))
+    return policy.states(model, jax.tree.map(lambda a: a[seed], params), tokens)

@@ -33,6 +33,19 @@ class Problems(NamedTuple):
     """[M, P] int32: the prompt of a policy that is shown the solution."""
 
 
+def posed(
+    prompt: np.ndarray,
+    answer: np.ndarray,
+    gold: np.ndarray,
+    domain: np.ndarray | None = None,
+    shown: np.ndarray | None = None,
+) -> Problems:
+    """Problems of integers of any kind; of one domain, and shown as they are, where not told."""
+    domain = np.zeros(len(prompt)) if domain is None else domain
+    shown = prompt if shown is None else shown
+    return Problems(*(a.astype(np.int32) for a in (prompt, answer, gold, domain, shown)))
+
+
 Verifier = Callable[[jax.Array, jax.Array], jax.Array]
 """(answer [A], completion [T]) -> reward of one completion; jitted and vmapped by the lab."""
 
@@ -147,8 +160,7 @@ def cipher(
             copies = rng.random(size) < copying
             prompt[copies], gold[copies] = shown[copies], write(symbols, codes, 0.0)[copies]
         answer = np.concatenate([symbols, only[:, None]], axis=1)
-        fields = (prompt, answer, gold, domains, shown)
-        return Problems(*(a.astype(np.int32) for a in fields))
+        return posed(prompt, answer, gold, domains, shown)
 
     def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:
         symbols, only = answer[:-1], answer[-1]
@@ -237,8 +249,7 @@ def lookup(
             row[turn : turn + 3] = ASK, FIRST + held, EOS
         prompt = np.stack([FIRST + start, np.full(size, ASK)], axis=1)
         answer = np.concatenate([np.array(ends)[:, None], tables], axis=1)
-        fields = (prompt, answer, gold, np.zeros(size), prompt)
-        return Problems(*(a.astype(np.int32) for a in fields))
+        return posed(prompt, answer, gold)
 
     def respond(answer: jax.Array, completion: jax.Array, t: jax.Array) -> jax.Array:
         asked = completion[t - 1] - FIRST

@@ -15,33 +15,10 @@ is measured is learning, not the entropy that the title speaks of.
 
 import dataclasses
 
-import numpy as np
-
-from data.guidance import Hint
 from jaxrl.config import Config, GuidanceConfig
 from jaxrl.objective import ObjectiveConfig
 from launch.lab import Effect, arm, cipher
 from launch.recipes import quickstart
-
-
-def forks(
-    attempt: int,
-    rng: np.random.Generator,
-    tokens: list[list[np.ndarray]],
-    entropies: list[list[np.ndarray]],
-    group_size: int,
-    top: int = 3,
-) -> list[Hint]:
-    """Row `g + G / 2` branches from row `g` before one of its `top` least certain tokens."""
-    if attempt != 1:
-        return []
-    half, hints = group_size // 2, []
-    for p, (written, unsure) in enumerate(zip(tokens, entropies, strict=True)):
-        for g in range(half):
-            at = int(rng.choice(np.argsort(-unsure[g])[:top]))
-            begun = tuple(int(t) for t in written[g][:at])
-            hints.append(Hint(p, half + g, begin=begun))
-    return hints
 
 
 def config() -> Config:
@@ -50,7 +27,7 @@ def config() -> Config:
         quickstart.config(),
         recipe="cure",
         objective=ObjectiveConfig(policy_args={"clip_high": 0.28}),
-        guidance=GuidanceConfig(guide="launch.recipes.cure:forks"),
+        guidance=GuidanceConfig(guide="data.guidance:forks"),
     )
 
 

@@ -21,6 +21,7 @@ from jaxrl.objective import ObjectiveConfig
 from jaxrl.types import Params
 from launch.lab import Arm, Effect, Problems, Task, arm
 from launch.lab.policy import logprobs
+from launch.lab.tasks import ASK, posed
 from launch.recipes import quickstart
 from models.config import DecoderConfig
 
@@ -53,9 +54,8 @@ def enumerable() -> Task:
     habits = rng.dirichlet(np.ones(SYMBOLS), LENGTH)
 
     def make(size: int) -> Problems:
-        gold = np.stack([rng.choice(SYMBOLS, size, p=p) for p in habits], axis=1).astype(np.int32)
-        prompt = np.full((size, 1), 2, np.int32)
-        return Problems(prompt, np.zeros((size, 1), np.int32), gold, np.zeros(size, int), prompt)
+        gold = np.stack([rng.choice(SYMBOLS, size, p=p) for p in habits], axis=1)
+        return posed(np.full((size, 1), ASK), np.zeros((size, 1)), gold)
 
     return Task(SYMBOLS, make(64), make(16), score, make(4096))
 
@@ -66,7 +66,7 @@ def distance(
     """`kl_to_target`: KL(pi, pi*) in nats, exact; `reward`: the expected reward. Both [S]."""
     grids = np.meshgrid(*[np.arange(SYMBOLS)] * LENGTH, indexing="ij")
     answers = np.stack([g.ravel() for g in grids], axis=1)
-    tokens = np.concatenate([np.full((len(answers), 1), 2), answers], axis=1)
+    tokens = np.concatenate([np.full((len(answers), 1), ASK), answers], axis=1)
     rewards = jax.vmap(lambda a: score(a, a))(answers)
 
     def one(params: Params, start: Params) -> tuple[jax.Array, jax.Array]:

@@ -53,8 +53,8 @@ def transfer(
         model, hidden_size=64, intermediate_size=128, num_layers=3, num_heads=4, num_kv_heads=4
     )
     seeds = len(jax.tree.leaves(params)[0])
-    figures = _passed(model, large, task)(imitate(task, large, seeds, 150), params, start)
-    return {name: np.asarray(value) for name, value in figures.items()}
+    trained = imitate(task, large, seeds, 150)
+    return jax.device_get(_passed(model, large, task)(trained, params, start))
 
 
 @functools.cache

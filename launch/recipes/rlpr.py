@@ -15,15 +15,12 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrl.config import Config, PolicyRewardConfig, RolloutConfig
 from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, Problems, Sampled, Task, arm
-from launch.lab.tasks import ASK, EOS, FIRST
+from launch.lab import Effect, Sampled, arm
+from launch.lab.chains import LENGTH, phrased
 from launch.recipes import quickstart
-
-SYMBOLS, LENGTH = 8, 3
 
 
 def config() -> Config:
@@ -38,60 +35,22 @@ def config() -> Config:
     )
 
 
-def phrased() -> Task:
-    """Work out the code of each symbol, then say the codes, each in one of two ways.
-
-    The reference takes the common way 7 times in 10; the verifier, which the policy never hears,
-    takes either.
-    """
-    rng = np.random.default_rng(0)
-    skill = np.where(np.arange(SYMBOLS) < SYMBOLS // 2, 0.8, 0.3)
-
-    def make(size: int, *, pupil: bool) -> Problems:
-        symbols = rng.integers(SYMBOLS, size=(size, LENGTH))
-        known = rng.random(symbols.shape) < (skill[symbols] if pupil else 1.0)
-        codes = (symbols + np.where(known, 1, 2)) % SYMBOLS
-        said = FIRST + SYMBOLS + 2 * codes + (rng.random(symbols.shape) < 0.3)
-        ask, end = np.full((size, 1), ASK), np.full((size, 1), EOS)
-        prompt = np.concatenate([FIRST + symbols, ask], axis=1)
-        gold = np.concatenate([FIRST + codes, ask, said, end], axis=1)
-        fields = (prompt, symbols, gold, np.zeros(size), prompt)
-        return Problems(*(a.astype(np.int32) for a in fields))
-
-    def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:
-        said = (completion[LENGTH + 1 : 2 * LENGTH + 1] - FIRST - SYMBOLS) // 2
-        return jnp.all(said == (answer + 1) % SYMBOLS).astype(jnp.float32)
-
-    return Task(
-        vocabulary=FIRST + 3 * SYMBOLS,
-        train=make(256, pupil=False),
-        test=make(64, pupil=False),
-        reward=reward,
-        pupil=make(4096, pupil=True),
-    )
-
-
-def reference_logp(batch: Sampled, reasoning: jax.Array) -> jax.Array:
-    """[N, LENGTH] of the reference answer after `reasoning` [N, R], its closing mark included."""
-    answer = batch.problems.gold[:, LENGTH + 1 : -1]
-    logp = batch.score(jnp.concatenate([batch.problems.prompt, reasoning, answer], axis=1))
-    return logp[:, -LENGTH:]
+def reference_logp(batch: Sampled, work: int) -> jax.Array:
+    """[N, LENGTH] of the reference answer behind the first `work` tokens of what was written."""
+    told = batch.problems.prompt, batch.tokens[:, :work], batch.problems.gold[:, LENGTH:-1]
+    return batch.score(jnp.concatenate(told, axis=1))[:, -LENGTH:]
 
 
 def probability(batch: Sampled) -> jax.Array:
     """RLPR's reward."""
-    mark = jnp.full((len(batch.tokens), 1), ASK)
-    own = jnp.concatenate([batch.tokens[:, :LENGTH], mark], axis=1)
-    given = jnp.mean(jnp.exp(reference_logp(batch, own)), axis=1)
-    without = jnp.mean(jnp.exp(reference_logp(batch, mark)), axis=1)
+    given = jnp.mean(jnp.exp(reference_logp(batch, LENGTH)), axis=1)
+    without = jnp.mean(jnp.exp(reference_logp(batch, 0)), axis=1)
     return jnp.clip(given - without, 0.0, 1.0)
 
 
 def likelihood(batch: Sampled) -> jax.Array:
     """VeriFree's: the product."""
-    mark = jnp.full((len(batch.tokens), 1), ASK)
-    own = jnp.concatenate([batch.tokens[:, :LENGTH], mark], axis=1)
-    return jnp.exp(jnp.sum(reference_logp(batch, own), axis=1))
+    return jnp.exp(jnp.sum(reference_logp(batch, LENGTH), axis=1))
 
 
 def effect() -> Effect:

@@ -14,19 +14,17 @@ in the relaxed reward asks for more than the first word.
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.packing import PackingConfig
 from jaxrl.types import Params
-from launch.lab import Arm, Effect, Problems, Sampled, Task, arm
-from launch.lab.policy import all_logprobs
-from launch.lab.tasks import ASK, EOS, FIRST, PAD
+from launch.lab import Arm, Effect, Sampled, Task, arm
+from launch.lab.chains import LENGTH, begun, cut_text
+from launch.lab.policy import probabilities
+from launch.lab.tasks import FIRST
 from launch.recipes import quickstart
 from models.config import DecoderConfig
-
-SYMBOLS, LENGTH = 8, 3
 
 
 def config() -> Config:
@@ -41,47 +39,6 @@ def config() -> Config:
     )
 
 
-def cut_text() -> Task:
-    """Texts that go on by the code of each symbol; a segment is the first 1, 2 or 3 of them.
-
-    The verifier wants the segment as it was cut, which nothing in the prompt tells.
-    """
-    rng = np.random.default_rng(0)
-    skill = np.where(np.arange(SYMBOLS) < SYMBOLS // 2, 0.8, 0.3)
-
-    def make(size: int, *, pupil: bool) -> Problems:
-        symbols = rng.integers(SYMBOLS, size=(size, LENGTH))
-        known = rng.random(symbols.shape) < (skill[symbols] if pupil else 1.0)
-        text = FIRST + (symbols + np.where(known, 1, 2)) % SYMBOLS
-        cut, place = rng.integers(1, LENGTH + 1, size=(size, 1)), np.arange(LENGTH + 1)
-        text = np.concatenate([text, np.full((size, 1), EOS)], axis=1)
-        gold = np.where(place < cut, text, np.where(place == cut, EOS, PAD))
-        prompt = np.concatenate([FIRST + symbols, np.full((size, 1), ASK)], axis=1)
-        answer = np.concatenate([text[:, :LENGTH], cut], axis=1)
-        fields = (prompt, answer, gold, np.zeros(size), prompt)
-        return Problems(*(a.astype(np.int32) for a in fields))
-
-    def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:
-        same = begun(answer[None, :LENGTH], completion[None])[0]
-        return jnp.where(jnp.sum(completion > EOS) == answer[LENGTH], same, 0.0)
-
-    return Task(
-        vocabulary=FIRST + SYMBOLS,
-        train=make(256, pupil=False),
-        test=make(64, pupil=False),
-        reward=reward,
-        pupil=make(4096, pupil=True),
-    )
-
-
-def begun(text: jax.Array, completion: jax.Array) -> jax.Array:
-    """[N] whether completions [N, T] are, up to their end, a beginning of texts [N, L]."""
-    said = completion[:, : text.shape[1]]
-    ended = jnp.any(completion == EOS, axis=1) & (completion[:, 0] != EOS)
-    right = jnp.all((said == text) | (said <= EOS), axis=1)
-    return (ended & right).astype(jnp.float32)
-
-
 def prefix(batch: Sampled) -> jax.Array:
     """RLPT's relaxed reward."""
     return begun(batch.problems.answer[:, :LENGTH], batch.tokens)
@@ -93,8 +50,7 @@ def derivation(
     """`derived`: probability of each right symbol among all symbols, given those before; [S]."""
     answer = task.test.answer[:, :LENGTH]
     tokens = np.concatenate([task.test.prompt, answer], axis=1)
-    p = jax.jit(jax.vmap(lambda x: jnp.exp(all_logprobs(model, x, tokens))))(params)
-    p = np.asarray(p)[:, :, LENGTH:-1, FIRST:]
+    p = np.asarray(probabilities(model, params, tokens))[:, :, LENGTH:-1, FIRST:]
     right = np.take_along_axis(p, (answer - FIRST)[None, ..., None], axis=-1)[..., 0]
     return {"derived": (right / p.sum(axis=-1)).mean(axis=(1, 2))}
 

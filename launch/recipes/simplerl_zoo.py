@@ -18,17 +18,9 @@ It went against the claim, for prompts within reach lack the rare symbols of the
 
 import dataclasses
 
-import numpy as np
-
-from data import curriculum
 from jaxrl.config import Config, CurriculumConfig
 from launch.lab import Arm, Effect, arm, graded
 from launch.recipes import quickstart
-
-
-def out_of_reach(state: curriculum.Prompts) -> np.ndarray:
-    """[N] scores of the opposite choice."""
-    return curriculum.within_reach(state, target=0.0)
 
 
 def config() -> Config:
@@ -46,7 +38,7 @@ def effect() -> Effect:
     before = Arm(steps=32, learning_rate=0.0, curriculum=passes)  # the base model, twice each
     kept = dataclasses.replace(config().curriculum, keep=64)
     method = arm(config(), steps=60, curriculum=kept, before=before)
-    hardest = dataclasses.replace(kept, score="launch.recipes.simplerl_zoo:out_of_reach")
+    hardest = dataclasses.replace(kept, score="data.curriculum:difficulty")
     return Effect(
         claim="prompts within reach teach a weak policy more than the hardest",
         task=graded(),

@@ -45,3 +45,15 @@ def test_a_prefix_is_the_same_for_a_whole_group():
     lengths = np.array([given.pop() for given in shares.values()])
     assert 0.4 <= lengths.min() < 0.45 and 0.55 < lengths.max() <= 0.6
     assert 35 <= len(lengths) <= 85  # 60 expected, deviation 6.5
+
+
+def test_forks_are_before_the_least_certain_token():
+    tokens = [[np.array([5, 6, 7]), np.array([8]), np.array([9, 9]), np.array([4])]]
+    unsure = [[np.array([0.1, 0.2, 0.9]), np.array([0.3]), np.zeros(2), np.zeros(1)]]
+    rng = np.random.default_rng(0)
+    given = {"tokens": tokens, "entropies": unsure, "group_size": 4}
+    assert guidance.forks(0, None, rng, tokens=[], entropies=[], group_size=4) == []
+    first, second = guidance.forks(1, None, rng, **given, top=1)
+    assert (first.problem, first.row, first.begin) == (0, 2, (5, 6))
+    assert (second.row, second.begin) == (3, ())
+    assert guidance.forks(2, None, rng, **given) == []

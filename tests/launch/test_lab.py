@@ -14,7 +14,7 @@ from jaxrl.logits import nucleus_of
 from jaxrl.objective import ObjectiveConfig
 from jaxrl.optimizer import OptimizerConfig
 from launch import lab
-from launch.lab import arms, critic, policy, tasks
+from launch.lab import collect, critic, policy, tasks, train
 from launch.lab import effect as effects
 from models import decoder
 from models.value import ValueConfig
@@ -188,10 +188,10 @@ def test_an_update_follows_the_gradient_of_reinforce(params):
     )
     arm = lab.Arm(objective=objective, prompts=4, group_size=4, learning_rate=1e-3)
     ids = np.tile(np.arange(4), (SEEDS, 1))
-    state = arms.learner(params)
-    given, _ = arms.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
+    state = train.learner(params)
+    given, _ = collect.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
     given = given.replace(rewards=jnp.tile(jnp.arange(16.0) % 4, (SEEDS, 1)))
-    after = arms.update(MODEL, TASK, arm)(state, params, given, arm.learning_rate)
+    after = train.update(MODEL, TASK, arm)(state, params, given, arm.learning_rate)
 
     def reinforce(p, t):
         logp, _ = policy.logprobs(MODEL, p, t.tokens)
@@ -214,9 +214,9 @@ def test_a_critic_learns_what_its_states_are_worth(params, head):
     )  # fmt: skip
     ids = np.tile(np.arange(4), (SEEDS, 1))
     arm = lab.Arm(prompts=4, group_size=4)
-    given, _ = arms.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
+    given, _ = collect.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
     given = given.replace(rewards=np.tile(np.arange(16) // 4 % 2, (SEEDS, 1)).astype(np.float32))
-    steps = critic.steps(config, MODEL, arms._OPTIMIZER)
+    steps = critic.steps(config, MODEL, train._OPTIMIZER)
     judges = steps.begun(params)
     first = steps.advised(judges, given, None)
     acted = np.asarray(given.action_mask)
@@ -243,7 +243,7 @@ def test_an_arm_with_a_critic_trains(params):
         far = jax.tree.map(lambda a, b: jnp.sum(jnp.abs(a - b)), now, params)
         return {"change": np.asarray(sum(jax.tree.leaves(far)))[None]}
 
-    got = arms.train(TASK, MODEL, params, arm, measure=change, measurements=2, steps=2)
+    got = train.train(TASK, MODEL, params, arm, measure=change, measurements=2, steps=2)
     assert np.isfinite(got["change"]).all() and (np.diff(got["change"], axis=0) > 0).all()
 
 
@@ -259,7 +259,7 @@ def test_a_guide_helps_as_in_the_real_loop(params):
     guidance = GuidanceConfig(guide=f"{__name__}:prefix_then_solution")
     arm = lab.Arm(guidance=guidance, prompts=4, group_size=2)
     ids = np.tile(np.arange(4), (SEEDS, 1))
-    got, rewards = arms.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
+    got, rewards = collect.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
     assert (rewards == 1).all()  # an untrained policy fails; the experts do not
     width = TASK.train.prompt.shape[1]
     answers = np.asarray(got.tokens)[:, ::2, width:]
@@ -270,7 +270,7 @@ def test_a_guide_helps_as_in_the_real_loop(params):
     assert (np.asarray(got.action_mask)[..., width:] == real)[expert].all()
 
     first = dataclasses.replace(arm, guidance=GuidanceConfig(guide=f"{__name__}:prefix_only"))
-    got, _ = arms.collect(TASK, MODEL, params, first, ids, 0, versions=np.zeros(SEEDS, int))
+    got, _ = collect.collect(TASK, MODEL, params, first, ids, 0, versions=np.zeros(SEEDS, int))
     half = np.round(0.5 * np.count_nonzero(TASK.train.gold[:4], axis=1)).astype(int)
     for row, n in enumerate(half):
         begun = slice(width, width + n)
@@ -291,7 +291,7 @@ def test_a_response_may_begin_as_another_did(params):
     guidance = GuidanceConfig(guide=f"{__name__}:own_beginnings")
     arm = lab.Arm(guidance=guidance, prompts=4, group_size=2)
     ids = np.tile(np.arange(4), (SEEDS, 1))
-    got, _ = arms.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
+    got, _ = collect.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
     begun = got.tokens[:, :, TASK.train.prompt.shape[1] :][:, :, :2]
     long = (begun[:, ::2, 0] > tasks.EOS) & (begun[:, ::2, 1] > tasks.PAD)
     long[:, 0] = False
@@ -317,7 +317,7 @@ def test_rewards_of_the_environment(params):
 
     arm = lab.Arm(prompts=4, group_size=2, rewards=two_more)
     ids = np.tile(np.arange(4), (SEEDS, 1))
-    got, rewards = arms.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
+    got, rewards = collect.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
     assert np.isnan(rewards[:, 1]).all() and (rewards[:, [0, 2, 3]] >= 2).all()
     assert not got.valid.reshape(SEEDS, 4, 2)[:, 1].any() and got.valid.mean() == 0.75
 
@@ -325,7 +325,7 @@ def test_rewards_of_the_environment(params):
 def seen_by(params, arm, task=TASK, steps=4):
     """Prompts [step, S, P] of a short run."""
     seen = []
-    arms.train(
+    train.train(
         task,
         MODEL,
         params,
@@ -414,15 +414,15 @@ def test_stale_data_is_recorded_as_such(params):
     seen = []
     arm = lab.Arm(prompts=4, group_size=2, delay=2, rewards=lambda s: s.problems.gold[:, 0] % 2.0)
     arm = dataclasses.replace(arm, objective=ObjectiveConfig(advantage_args={"baseline": "batch"}))
-    original = arms.collect
+    original = train.collect
 
     def watched(task, model, behavior, *rest, **kwargs):
         seen.append(np.asarray(jax.tree.leaves(behavior)[0]))
         return original(task, model, behavior, *rest, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arms, "collect", watched)
-        arms.train(TASK, MODEL, params, arm, measure=lambda p: {}, steps=4)
+        patch.setattr(train, "collect", watched)
+        train.train(TASK, MODEL, params, arm, measure=lambda p: {}, steps=4)
     assert (seen[0] == seen[1]).all() and (seen[0] == seen[2]).all()
     assert (seen[0] != seen[3]).any()
 

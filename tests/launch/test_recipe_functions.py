@@ -1,4 +1,4 @@
-"""What recipes define for themselves, by hand."""
+"""What recipes define for themselves, and the tasks that were made for them, by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -8,23 +8,21 @@ import pytest
 from data import curriculum
 from data.rewards import shape
 from data.types import Problem, Score
+from jaxrl.chunks import Chunks
 from jaxrl.logits import Context
 from launch import lab
-from launch.lab import Sampled
+from launch.lab import Sampled, chains, confidence
 from launch.lab.policy import all_logprobs
 from launch.lab.policy import shape as model_of
 from launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
 from launch.recipes import (
     bleuberi,
     campo,
-    cure,
-    delethink_markovian_thinker,
     dph_rl,
     kimi_k1_5,
     rast,
     rlcr,
     rlpr,
-    rlpt,
     scalerl,
 )
 from models import decoder
@@ -61,17 +59,6 @@ def test_scalerl_leaves_solved_prompts_out_while_there_are_others():
     assert len(set(ids)) == 3
 
 
-def test_cure_forks_before_the_least_certain_token():
-    tokens = [[np.array([5, 6, 7]), np.array([8]), np.array([9, 9]), np.array([4])]]
-    unsure = [[np.array([0.1, 0.2, 0.9]), np.array([0.3]), np.zeros(2), np.zeros(1)]]
-    rng = np.random.default_rng(0)
-    assert cure.forks(0, rng, [], [], 4) == []
-    first, second = cure.forks(1, rng, tokens, unsure, 4, top=1)
-    assert (first.problem, first.row, first.begin) == (0, 2, (5, 6))
-    assert (second.row, second.begin) == (3, ())
-    assert cure.forks(2, rng, tokens, unsure, 4) == []
-
-
 def test_campo_takes_half_a_reward_for_a_loop_from_the_start():
     tokens = jnp.array([[9, 3, 3, 3], [9, 4, 5, 6]])
     mask = jnp.array([[False, True, True, True]] * 2)
@@ -92,7 +79,7 @@ def test_dph_divergences_are_those_they_are_called_after():
 
 def test_rlcr_is_the_reward_of_texts():
     """As `data.rewards.shape` judges the same statements."""
-    said = FIRST + rlcr.SYMBOLS
+    said = FIRST + confidence.SYMBOLS
     tokens = [[FIRST, said + 7, EOS], [FIRST, said + 7, EOS], [FIRST, said + 7, PAD], [1, 0, 0]]
     got = rlcr.right_and_honest(sampled(tokens, rewards=[1.0, 0.0, 1.0, 0.0]))
     text = ["<confidence>0.7</confidence>"] * 2 + ["", ""]
@@ -103,12 +90,12 @@ def test_rlcr_is_the_reward_of_texts():
 
 def test_rlcr_measures_calibration(monkeypatch):
     """By hand: half are right; stated 0.9 of which 3 in 4, and 0.1 of which 1 in 4."""
-    said = FIRST + rlcr.SYMBOLS
+    said = FIRST + confidence.SYMBOLS
     tokens = np.array([[[FIRST, said + q, EOS] for q in (9, 9, 9, 9, 1, 1, 1, 1)]])[:, None]
     right = np.array([[[1.0, 1, 1, 0, 1, 0, 0, 0]]])
     written = type("Written", (), {"tokens": tokens})
-    monkeypatch.setattr(rlcr, "attempts", lambda *_: (written, right))
-    got = rlcr.calibration(None, None, None, None, None)
+    monkeypatch.setattr(confidence, "attempts", lambda *_: (written, right))
+    got = confidence.calibration(None, None, None, None, None)
     np.testing.assert_allclose(got["accuracy"], [0.5])
     np.testing.assert_allclose(got["ece"], [0.15])
     np.testing.assert_allclose(got["brier"], [(3 * 0.01 + 0.81) / 4])
@@ -116,16 +103,16 @@ def test_rlcr_measures_calibration(monkeypatch):
 
 def test_rlpr_puts_the_reference_behind_the_reasoning():
     """A policy that finds the reference likely after right reasoning, less so after none."""
-    task = rlpr.phrased()
+    task = chains.phrased()
     problems = first(task.train, 2)
     tokens = problems.gold.copy()
-    tokens[1, 0] = FIRST + (tokens[1, 0] - FIRST + 1) % rlpr.SYMBOLS  # a slip, and another answer
-    tokens[:, rlpr.LENGTH + 1 :] = 0
+    tokens[1, 0] = FIRST + (tokens[1, 0] - FIRST + 1) % chains.SYMBOLS  # a slip, and another answer
+    tokens[:, chains.LENGTH + 1 :] = 0
     seen = []
 
     def score(given):
         seen.append(np.asarray(given))
-        reasoned = given.shape[1] > problems.prompt.shape[1] + 1 + rlpr.LENGTH
+        reasoned = given.shape[1] > problems.prompt.shape[1] + 1 + chains.LENGTH
         p = jnp.array([0.8, 0.1]) if reasoned else jnp.array([0.3, 0.3])
         return jnp.log(jnp.broadcast_to(p[:, None], given.shape))
 
@@ -152,10 +139,10 @@ def test_bleuberi_judges_tokens_as_words():
 def test_rlpt_takes_any_beginning_of_the_text():
     text = np.array([[5, 6, 7]] * 6)
     said = np.array([[5, 1, 0, 0], [5, 6, 7, 1], [5, 7, 1, 0], [1, 0, 0, 0], [5, 6, 7, 7], [7] * 4])
-    np.testing.assert_array_equal(rlpt.begun(text, said), [1, 1, 0, 0, 0, 0])
-    task = rlpt.cut_text()
+    np.testing.assert_array_equal(chains.begun(text, said), [1, 1, 0, 0, 0, 0])
+    task = chains.cut_text()
     assert (jax.vmap(task.reward)(task.train.answer, task.train.gold) == 1).all()
-    longer = task.train.answer[:, -1] < rlpt.LENGTH
+    longer = task.train.answer[:, -1] < chains.LENGTH
     whole = np.pad(task.train.answer[:, :-1], ((0, 0), (0, 1)), constant_values=EOS)
     np.testing.assert_array_equal(jax.vmap(task.reward)(task.train.answer, whole), ~longer)
 
@@ -192,7 +179,8 @@ def test_rast_adds_what_training_changed():
 
 
 def test_delethink_walks_by_steps_that_a_chunk_tells():
-    task, size = delethink_markovian_thinker.walk(), delethink_markovian_thinker.CHUNKS.size
+    size = 6
+    task = chains.walk(Chunks(size, 2))
     judge = jax.vmap(task.reward)
     for problems in (task.train, task.test):
         assert (judge(problems.answer, problems.gold) == 1).all()

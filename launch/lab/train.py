@@ -1,0 +1,221 @@
+"""The loop that trains an arm: all seeds at once, one step at a time.
+
+A step chooses prompts, collects, mixes in what was kept of earlier steps, and updates. Only the
+model, its sampling and its update are the lab's own, small enough here to be computed for all seeds
+in one call.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from data import curriculum
+from jaxrl import history, replay
+from jaxrl.chunks import Chunks
+from jaxrl.objective import (
+    ObjectiveConfig,
+    needs_proximal,
+    needs_reference,
+    objective,
+    whole_batch,
+)
+from jaxrl.types import Params, Trajectory
+from launch.lab import critic, policy, prompts
+from launch.lab.arms import Arm
+from launch.lab.collect import collect
+from launch.lab.policy import Steer
+from launch.lab.tasks import Task
+from models.config import DecoderConfig
+
+
+class Learner(NamedTuple):
+    """What is trained, of all seeds."""
+
+    params: Params
+    opt_state: optax.OptState
+    steps: jax.Array
+    """[S] int32, updates done."""
+
+
+_OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=0.95))
+
+
+def learner(params: Params) -> Learner:
+    """Of stacked parameters, at step 0."""
+    seeds = len(jax.tree.leaves(params)[0])
+    return Learner(params, jax.vmap(_OPTIMIZER.init)(params), jnp.zeros(seeds, jnp.int32))
+
+
+def train(
+    task: Task,
+    model: DecoderConfig,
+    params: Params,
+    arm: Arm,
+    *,
+    measure: Callable[[Params], dict[str, np.ndarray]],
+    measurements: int = 1,
+    steps: int | None = None,
+    earlier: Sequence[curriculum.Prompts] | None = None,
+    note: Callable[[np.ndarray, np.ndarray], None] = lambda ids, rewards: None,
+) -> dict[str, np.ndarray]:
+    """Train all seeds of an arm.
+
+    Args:
+      task: the problems.
+      model: the policy's shape.
+      params: the policies after the warm start, leaves [S, ...].
+      arm: what to do.
+      measure: figures [S] of policies.
+      measurements: how many, evenly over the steps, the last after the last step.
+      steps: in place of the arm's.
+      earlier: what `histories` says of the arm's earlier run, if that is known already.
+      note: told the prompts [S, P] and rewards [S, P, group size] of each step.
+
+    Returns:
+      Each figure, [measurements, S].
+    """
+    steps = steps or arm.steps
+    seeds = len(jax.tree.leaves(params)[0])
+    if earlier is None and arm.before is not None:
+        earlier = histories(task, model, params, arm.before)
+    sources, opened = [], None
+    buffers = [replay.open_buffer(arm.replay, seed) for seed in range(seeds)]
+    state, reference = learner(params), params
+    judge = critic.steps(arm.critic, model, _OPTIMIZER)
+    judges = judge.begun(params) if arm.critic.use else None
+    samplers = collections.deque[Learner](maxlen=arm.delay + 1)
+    marks = {round(steps * (i + 1) / measurements) for i in range(measurements)}
+    figures = collections.defaultdict(list)
+    for step in range(steps):
+        now = arm.at(step)
+        if step % now.sync_every == 0:
+            samplers.append(state)
+        if now.reference.every and step and step % now.reference.every == 0:
+            reference = state.params
+            if now.reference.reset_optimizer:
+                state = learner(state.params)._replace(steps=state.steps)
+        old, versions = samplers[0].params, np.asarray(samplers[0].steps)
+        choice = prompts.Choice(now.curriculum, now.bandit, now.weights)
+        if choice != opened:
+            states, opened = [source.get_state() for source in sources], choice
+            given = (task, model, choice, now.prompts)
+            sources = [prompts.open_source(*given, s, earlier and earlier[s]) for s in range(seeds)]
+            for source, state_before in zip(sources, states, strict=False):  # none at the start
+                source.set_state(state_before)
+        drawn = [source.draw(now.prompts, old) for source in sources]
+        ids = np.array([[problem.answer for problem in problems] for problems in drawn])
+        batch, rewards = collect(
+            task, model, old, now, ids, step, versions=versions, reference=reference
+        )
+        note(ids, rewards)
+        for source, earned in zip(sources, rewards, strict=True):
+            source.learn(earned)
+        if now.replay.groups:
+            version = int(state.steps[0])
+            mixed = [
+                buffer.mix(jax.tree.map(lambda a, s=s: a[s], batch), now.group_size, version)
+                for s, buffer in enumerate(buffers)
+            ]
+            batch = jax.tree.map(lambda *a: np.stack(a), *mixed)
+        if np.any(batch.expert):  # what an expert wrote is as likely as the policy finds it now
+            logp = _score(model, state.params, batch.tokens, now.temperature)
+            mixed = np.where(batch.expert[..., None], logp, batch.behavior_logp)
+            batch = batch.replace(behavior_logp=mixed)
+        if judges:
+            anchored = now.critic.kl_coef or None
+            anchor = anchored and _score(model, reference, batch.tokens, now.temperature)
+            batch = judge.advised(judges, batch, anchor)
+        for part in shares(batch, now.updates_per_batch):
+            state = update(model, task, now)(state, reference, part, now.learning_rate)
+            judges = judges and judge.update(judges, part)
+        if step + 1 in marks:
+            for name, value in measure(state.params).items():
+                figures[name].append(np.asarray(value))
+    return {name: np.stack(values) for name, values in figures.items()}
+
+
+def histories(
+    task: Task, model: DecoderConfig, params: Params, arm: Arm
+) -> list[curriculum.Prompts]:
+    """Of each seed, how a run of the arm answers each problem of the train split."""
+    size = len(task.train.prompt)
+    curves = [[[] for _ in range(size)] for _ in jax.tree.leaves(params)[0]]
+
+    def note(ids: np.ndarray, rewards: np.ndarray) -> None:
+        for seed, (row, earned) in enumerate(zip(ids, rewards, strict=True)):
+            for i, reward in zip(row, np.nanmean(earned, axis=-1), strict=True):
+                curves[seed][i].append(float(reward))
+
+    train(task, model, params, arm, measure=lambda params: {}, note=note)
+    return [history.store(c)._replace(seed=np.uint64(s)) for s, c in enumerate(curves)]
+
+
+def shares(batch: Trajectory, count: int) -> list[Trajectory]:
+    """Equal runs of whole groups, one an update."""
+    size = batch.tokens.shape[1] // count
+    cut = [slice(i * size, (i + 1) * size) for i in range(count)]
+    return [jax.tree.map(lambda a, c=c: a[:, c], batch) for c in cut]
+
+
+def update(model: DecoderConfig, task: Task, arm: Arm) -> Callable[..., Learner]:
+    """The jitted `(learner, reference params, batch, learning rate) -> learner`.
+
+    Shared by all arms of the same objective.
+    """
+    config = json.dumps(dataclasses.asdict(arm.objective), sort_keys=True)
+    budget = arm.max_new_tokens or task.budget
+    prompt = task.train.prompt.shape[1]
+    return _update(model, config, arm.temperature, budget, arm.chunks, prompt, arm.steer)
+
+
+@functools.cache
+def _update(
+    model: DecoderConfig,
+    config: str,
+    temperature: float,
+    max_new_tokens: int,
+    chunks: Chunks,
+    prompt: int,
+    steer: Steer | None,
+) -> Callable[..., Learner]:
+    terms = ObjectiveConfig(**json.loads(config))
+
+    def one(state: Learner, reference: Params, t: Trajectory, rate: jax.Array) -> Learner:
+        def score(params: Params) -> tuple[jax.Array, jax.Array]:
+            other = reference if steer else None
+            return policy.logprobs(
+                model, params, t.tokens, temperature, chunks, prompt, steer, other
+            )
+
+        ref_logp = score(reference)[0] if needs_reference(terms) else None
+        if needs_proximal(terms):
+            t = t.replace(proximal_logp=score(state.params)[0])
+        whole = whole_batch(terms, t, max_new_tokens, step=state.steps)
+
+        def loss(params: Params) -> jax.Array:
+            scored = score(params)
+            return objective(terms, t, whole, whole.mask, *scored, ref_logp, state.steps)[0]
+
+        updates, opt_state = _OPTIMIZER.update(jax.grad(loss)(state.params), state.opt_state)
+        params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
+        return Learner(params, opt_state, state.steps + 1)
+
+    return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _score(
+    model: DecoderConfig, params: Params, tokens: jax.Array, temperature: float
+) -> jax.Array:
+    one = functools.partial(policy.logprobs, model, temperature=temperature)
+    return jax.vmap(lambda p, t: one(p, t)[0])(params, tokens)
