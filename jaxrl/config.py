@@ -237,8 +237,8 @@ class SamplingConfig:
     """Where sampling happens."""
 
     devices: int = 0
-    """The last so many devices sample, and do not train; 0 samples on the devices that train.
-    One process alone can so divide its devices."""
+    """So many devices, the last of each process, sample and do not train; 0 samples on the devices
+    that train."""
     mesh: MeshConfig = MeshConfig()
     """Their mesh; the rules are those of the run's."""
 

@@ -31,6 +31,8 @@ class Gather(NamedTuple):
     get_state: Callable[[], dict[str, Any]]
     """The position, for a checkpoint."""
     set_state: Callable[[dict[str, Any]], None]
+    abandon: Callable[[], None]
+    """Give up what has been sampled for the steps to come."""
 
 
 def open_gather(shop: Workshop, source: Source, stride: int) -> Gather:
@@ -100,4 +102,4 @@ def open_gather(shop: Workshop, source: Source, stride: int) -> Gather:
         if "flight" in state:
             flight = pickle.loads(state["flight"].tobytes())
 
-    return Gather(step, get_state, set_state)
+    return Gather(step, get_state, set_state, lambda: in_flight.abandon(flight))

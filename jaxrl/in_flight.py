@@ -115,5 +115,11 @@ def collect(
     return rollout.experience([g.problem for g in whole], [row for g in whole for row in g.rows])
 
 
+def abandon(flight: Flight) -> None:
+    """Give up what a policy has sampled that is itself given up; its problems are the next."""
+    flight.waiting = [group.problem for group in flight.groups] + flight.waiting
+    flight.groups = []
+
+
 def _index(groups: Sequence[Group], group: Group) -> int:
     return next((i for i, other in enumerate(groups) if other is group), -1)

@@ -193,6 +193,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                 if action == "rollback":
                     saved = checkpoint.restore(shop.directory, writer.settle(), like)
                     state, rollbacks = saved.state, host["rollbacks"] + 1
+                    stage.experiences.abandon()
                     # not the old position: its prompts led here
                     position = stage.experiences.get_state()
                     host = saved.host | {"stream": position, "rollbacks": rollbacks}

@@ -1,7 +1,7 @@
 """Weights from the devices that train to the devices that sample, leaf by leaf, and checked.
 
 By default both are the same devices, and the sampler lays the weights out anew where they are.
-With `sampling.devices`, the last so many devices sample on a mesh of their own.
+With `sampling.devices`, so many devices, the last of each process, sample on a mesh of their own.
 """
 
 from __future__ import annotations
@@ -26,25 +26,28 @@ def meshes(training: MeshConfig, sampling: SamplingConfig) -> tuple[Mesh, Mesh]:
     """The mesh that trains and the mesh that samples; one and the same by default.
 
     Raises:
-      ValueError: the axes do not multiply to the number of devices, or several processes are asked
-        to divide their devices.
+      ValueError: the axes do not multiply to the number of devices, or these cannot be so divided.
     """
-    devices = jax.devices()
+    devices, hosts = jax.devices(), jax.process_count()
     if not sampling.devices:
         both = mesh.make(training)
         return both, both
-    if jax.process_count() > 1 or not 0 < sampling.devices < len(devices):
+    each, rest = divmod(sampling.devices, hosts)
+    own = [[d for d in devices if d.process_index == host] for host in range(hosts)]
+    if rest or not 0 < each < min(map(len, own)):
         raise ValueError(
-            f"sampling.devices={sampling.devices} of {len(devices)} devices in "
-            f"{jax.process_count()} processes: one process can divide its devices, and at least "
-            "one must be left to train; use 0 to sample where the run trains"
+            f"sampling.devices={sampling.devices} of {len(devices)} devices in {hosts} processes: "
+            "each process gives as many, and keeps at least one to train; use 0 to sample where "
+            "the run trains"
         )
     if sampling.mesh.rules:
         raise ValueError(
             f"sampling.mesh.rules={sampling.mesh.rules}: mesh.rules hold on both meshes; use those"
         )
-    cut = len(devices) - sampling.devices
-    return mesh.make(training, devices[:cut]), mesh.make(sampling.mesh, devices[cut:])
+    train, sample = (
+        [d for part in own for d in part[span]] for span in (slice(-each), slice(-each, None))
+    )
+    return mesh.make(training, train), mesh.make(sampling.mesh, sample)
 
 
 def sampler_weights(
@@ -67,7 +70,8 @@ def sampler_weights(
 def transfer(tree: Any, place: Callable[[tuple[Any, ...], jax.Array], NamedSharding]) -> Any:
     """Every leaf copied to where `place(path, leaf)` says, one after the other, each compared.
 
-    At most one leaf is held a third time while it is on its way.
+    At most one leaf is held a third time while it is on its way; between several processes it goes
+    by way of their hosts, each of which holds it whole.
 
     Raises:
       RuntimeError: a leaf arrived other than it was sent.
@@ -75,7 +79,10 @@ def transfer(tree: Any, place: Callable[[tuple[Any, ...], jax.Array], NamedShard
 
     def move(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
         where = place(path, leaf)
-        sent = jax.device_put(leaf, where)
+        if jax.process_count() == 1:
+            sent = jax.device_put(leaf, where)
+        else:
+            sent = mesh.put(mesh.fetch(leaf), where)
         with jax.set_mesh(where.mesh):
             arrived = int(checksum(sent))
         if arrived != int(checksum(leaf)):

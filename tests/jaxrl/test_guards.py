@@ -1,6 +1,7 @@
 """Guards: when they trip, what becomes of the state, the record they keep, and its replay."""
 
 import dataclasses
+import itertools
 import json
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import checkpoint, guards, loop
+from jaxrl import checkpoint, guards, jsonl, loop
 from jaxrl.config import GuardConfig
 from jaxrl.guards import Trip
 from jaxrl.types import TrainState, Trajectory
@@ -169,6 +170,19 @@ def test_rollback_then_stop_then_replay(tmp_path):
     assert (checkpoint.path(tmp_path, 0) / "pinned").exists()
     replayed = replay.replay(tmp_path, 1)
     assert replayed.computed["guard/zero_signal"] == 1.0 and replayed.differs == {}
+
+
+def test_rollback_gives_up_what_its_policy_has_begun(tmp_path, monkeypatch):
+    """Of partial rollouts no token is left that a later policy than the restored one sampled."""
+    calls = itertools.count()
+    monkeypatch.setattr(
+        guards, "trips", lambda *_: [Trip("kl", "rollback")] if next(calls) == 2 else []
+    )
+    _, notes = run(tmp_path, **{"rollout.in_flight": 1.5, "rollout_log.groups": 9})
+    assert "rolled back from step 3 to 0, on with other prompts" in notes
+    for step in (1, 2, 3):
+        rows = list(jsonl.read(tmp_path / "rollouts" / f"{step:06d}.jsonl"))
+        assert len(rows) == 16 and max(v for row in rows for v in row["version"]) < step
 
 
 def test_replay_recomputes_a_step_exactly(tmp_path):

@@ -14,7 +14,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl import checkpoint, distributed, loop
+from jaxrl import checkpoint, distributed, loop, metrics
+from jaxrl.signals import SAVED
 from tests.jaxrl import tiny
 from tests.jaxrl.test_mesh import FLAGS, ROOT
 
@@ -85,6 +86,42 @@ def test_a_pair_equals_one_process_and_one_device(tmp_path, mesh):
     said = tiny.finish_pair(tiny.start_pair(tmp_path / "handed", **mesh))
     assert "note continuing" in said
     assert tiny.close(tmp_path / "pair", tmp_path / "handed", ROUNDING)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_quickstart_of_a_pair_is_continued_by_one_process(tmp_path):
+    """By the command itself, for a few steps: told to stop, both save and end; one process goes on,
+    and comes to what one device comes to that was left alone."""
+    few = ["--steps", "6", "--warm-start.steps", "20", "--eval.problems", "64"]
+
+    def command(name, *flags):
+        where = ["--run-dir", str(tmp_path / name), "--rollout-log.every", "1"]
+        return "launch.cli", "train", "quickstart", *few, *where, *flags
+
+    split = command("pair", "--mesh", "fsdp=4,tensor=2")
+    pair = [tiny.spawn(*split, devices=4, variables=place) for place in tiny.pair_variables()]
+    while len(metrics.read(tmp_path / "pair")) < 3 and pair[0].poll() is None:
+        time.sleep(0.01)
+    pair[1].send_signal(signal.SIGTERM)
+    for process in pair:
+        _, error = process.communicate(timeout=900)
+        assert process.returncode == SAVED, error[-3000:]
+    step = checkpoint.steps(tmp_path / "pair")[-1]
+    assert 3 <= step < 6
+    assert f"from step {step}" in tiny.finish(tiny.spawn(*split, devices=8))
+    tiny.finish(tiny.spawn(*command("alone"), devices=1))
+    assert tiny.close(tmp_path / "pair", tmp_path / "alone", 2 * ROUNDING)  # twice the rate, too
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_pair_samples_on_devices_of_its_own(tmp_path):
+    """Two devices of each process sample, two train."""
+    apart = {"mesh.fsdp": 4, "sampling.devices": 4, "sampling.mesh.tensor": 2}
+    tiny.finish_pair(tiny.start_pair(tmp_path / "pair", **SHORT, **apart))
+    tiny.finish(tiny.start(tmp_path / "alone", **SHORT))
+    assert tiny.close(tmp_path / "pair", tmp_path / "alone", ROUNDING)
 
 
 @pytest.mark.slow

@@ -59,10 +59,15 @@ def start(
     run_dir, *, devices=1, module="tests.jaxrl.tiny", variables=None, **changes
 ) -> subprocess.Popen:
     """The run as a process; stages and steps are lines of its standard output."""
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     given = [f"{name}={json.dumps(value)}" for name, value in changes.items()]
+    return spawn(module, str(run_dir), *given, devices=devices, variables=variables)
+
+
+def spawn(module, *arguments, devices, variables=None) -> subprocess.Popen:
+    """A module as a process with so many virtual devices."""
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     return subprocess.Popen(
-        [sys.executable, "-m", module, str(run_dir), *given],
+        [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
         env=os.environ | environment() | flags | (variables or {}),
         stdout=subprocess.PIPE,
