@@ -178,7 +178,7 @@ def test_rollback_gives_up_what_its_policy_has_begun(tmp_path, monkeypatch):
     monkeypatch.setattr(
         guards, "trips", lambda *_: [Trip("kl", "rollback")] if next(calls) == 2 else []
     )
-    _, notes = run(tmp_path, **{"rollout.in_flight": 1.5, "rollout_log.groups": 9})
+    _, notes = run(tmp_path, **{"rollout.in_flight": 1.5, "checkpoint.every": 9})
     assert "rolled back from step 3 to 0, on with other prompts" in notes
     for step in (1, 2, 3):
         rows = list(jsonl.read(tmp_path / "rollouts" / f"{step:06d}.jsonl"))
