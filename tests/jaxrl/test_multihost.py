@@ -111,7 +111,8 @@ def test_the_quickstart_of_a_pair_is_continued_by_one_process(tmp_path):
     assert 3 <= step < 6
     assert f"from step {step}" in tiny.finish(tiny.spawn(*split, devices=8))
     tiny.finish(tiny.spawn(*command("alone"), devices=1))
-    assert tiny.close(tmp_path / "pair", tmp_path / "alone", 2 * ROUNDING)  # twice the rate, too
+    # The same tokens; of parameters, a tenth of AdamW's step of 2e-3, where gradients are small.
+    assert tiny.close(tmp_path / "pair", tmp_path / "alone", 2e-4)
 
 
 @pytest.mark.slow
