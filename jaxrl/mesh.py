@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -66,7 +67,7 @@ def make(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
     """The mesh over all devices.
 
     Raises:
-      ValueError: the axes do not multiply to the number of devices.
+      ValueError: the axes do not multiply to the number of devices, or `data` not over slices.
     """
     devices = devices or jax.devices()
     sizes = {axis: getattr(config, axis) for axis in AXES}
@@ -78,11 +79,27 @@ def make(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
             f"mesh {shape} needs {math.prod(sizes.values())} devices, {len(devices)} are there; "
             "choose axes whose product is the number of devices"
         )
-    return jax.make_mesh(
-        tuple(sizes[a] for a in AXES),
-        AXES,
-        axis_types=(jax.sharding.AxisType.Auto,) * len(AXES),
-        devices=devices,
+    return Mesh(_laid(sizes, devices), AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
+
+
+def _laid(sizes: Mapping[str, int], devices: list[jax.Device]) -> np.ndarray:
+    """The devices such that neighbours on an axis are near each other, as far as can be."""
+    shape = [sizes[axis] for axis in AXES]
+    tpus = devices[0].platform == "tpu"
+    slices = len({getattr(d, "slice_index", 0) for d in devices}) if tpus else 1
+    if slices == 1:
+        # An axis of the hardware may be shared out between two of ours: 4x4x4 as 32 x 2.
+        return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    if sizes["data"] % slices:
+        raise ValueError(
+            f"mesh.data={sizes['data']} over {slices} TPU slices: only `data` goes over the network"
+            f" between them; make it a multiple of {slices}"
+        )
+    return mesh_utils.create_hybrid_device_mesh(
+        [shape[0] // slices, *shape[1:]],
+        [slices, *[1] * (len(shape) - 1)],
+        devices,
+        allow_split_physical_axes=True,
     )
 
 

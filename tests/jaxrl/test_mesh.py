@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import jax
@@ -146,3 +147,9 @@ def test_no_mesh_axis_is_used_twice():
 def test_a_mesh_of_the_wrong_size_says_which_it_needs():
     with pytest.raises(ValueError, match="mesh fsdp=3 needs 3 devices, 1 are there"):
         mesh.make(MeshConfig(fsdp=3), jax.devices()[:1])
+
+
+def test_tpu_slices_are_joined_by_data_alone():
+    two = [types.SimpleNamespace(platform="tpu", slice_index=i // 4) for i in range(8)]
+    with pytest.raises(ValueError, match=r"mesh\.data=1 over 2 TPU slices: .* a multiple of 2"):
+        mesh.make(MeshConfig(fsdp=8), two)

@@ -76,3 +76,12 @@ def test_a_plan_of_a_slice_compiles_for_it():
     assert "MiB a device (XLA for v6e)" in said
     assert " x all-gather of bf16" in said
     assert "GiB of a v6e: fits" in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs the extra `tpu`")
+def test_an_axis_of_a_slice_is_shared_out_between_two_of_ours():
+    """4x4x4 devices as 32 x 2, which needs one of the fours split."""
+    said = plan("--mesh", "fsdp=32,tensor=2", "--topology", "v5p:4x4x4", "--no-compile")
+    assert said.startswith("fresh on fsdp=32, tensor=2\n")
