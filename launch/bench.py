@@ -61,7 +61,7 @@ def run(experiment: Experiment, console: Console, unfinished: Path) -> Record:
             )
     setting = experiment.make()
     for arm in experiment.arms[len(arms) :]:
-        arms.append(curve(arm, setting, experiment.points))
+        arms.append(curve(arm, setting, experiment))
         write_json(unfinished, arms)
         score = np.array(arms[-1]["scores"])[:, -1]
         said = f"{score.mean():.1f} ± {_error(score):.1f} in {arms[-1]['seconds']:.0f} s"
@@ -71,20 +71,22 @@ def run(experiment: Experiment, console: Console, unfinished: Path) -> Record:
     return {
         "title": experiment.title,
         "note": experiment.note,
+        "episodes": experiment.episodes,
         "arms": arms,
         "claims": [judge(claim, found) for claim in experiment.claims],
         "host": environment()["host"],
     }
 
 
-def curve(arm: Arm, setting: Setting, points: int) -> Record:
+def curve(arm: Arm, setting: Setting, experiment: Experiment) -> Record:
     """One arm over the seeds: score by seed and point. Steps are updates, or of the environment."""
     start = time.perf_counter()
     module = control.load(arm.algorithm)
     programs = module.programs(setting.env, replace(module.config(), **arm.config))
     data = setting.sets[arm.data] if arm.data else None
     steps, scores = [], []
-    for point in train.train(programs, setting.env, seeds=SEEDS, data=data, points=points):
+    given = {"points": experiment.points, "episodes": experiment.episodes}
+    for point in train.train(programs, setting.env, seeds=SEEDS, data=data, **given):
         done = sum(p.steps * max(p.env_steps, 1) for p in programs[: point.phase])
         steps.append(done + point.step * max(programs[point.phase].env_steps, 1))
         scores.append(normalised_score(point.returns, setting.bounds))
@@ -149,8 +151,8 @@ stands with Welch's 95% interval: a claim is *shown* where all of it is above 0 
 
 def _section(name: str, record: Record) -> Sequence[str]:
     lines = [f"\n## {record['title']}\n", f"![{record['title']}]({name}.png)\n"]
-    if record["note"]:
-        lines.append(record["note"] + "\n")
+    judged = f"Each seed plays {record['episodes']} episodes at a point."
+    lines.append(f"{record['note']} {judged}\n".lstrip())
     lines.append("| arm | steps | score | best point | seconds for 5 seeds |")
     lines.append("|---|---|---|---|---|")
     for arm in record["arms"]:

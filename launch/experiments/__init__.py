@@ -63,6 +63,8 @@ class Experiment(NamedTuple):
     note: str = ""
     """What a reader must know to read the table."""
     points: int = 10
+    episodes: int = 64
+    """That each seed plays at a point."""
 
 
 def names() -> list[str]:

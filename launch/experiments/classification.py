@@ -34,4 +34,5 @@ def experiment() -> Experiment:
         for size, _ in sizes
     )
     note = "The regression is Huber's, as DQN has it. PPO takes more steps."
-    return Experiment("Online, discrete: regression and classification", make, arms, claims, note)
+    title = "Online, discrete: regression and classification"
+    return Experiment(title, make, arms, claims, note, points=5, episodes=32)

@@ -19,7 +19,7 @@ def experiment() -> Experiment:
         return Setting(env, made.bounds, {"clean": clean, **sets})
 
     arms = tuple(
-        Arm(f"{label}, {data}", algorithm, {"steps": 1500, "batch_size": 64}, data)
+        Arm(f"{label}, {data}", algorithm, {"steps": 6000, "batch_size": 64}, data)
         for data in ("clean", *ELEMENTS)
         for label, algorithm in (("IQL", "iql"), ("RIQL", "riql"))
     )

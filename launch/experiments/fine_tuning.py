@@ -18,10 +18,10 @@ def experiment() -> Experiment:
     ensemble = {"members": 3, "critic_updates": 2}
     arms = (
         Arm("WSRL", "wsrl", {**both, **ensemble}, data),
-        Arm("WSRL, no warm-up", "wsrl", {**both, **ensemble, "warmup": 1}, data),
-        Arm("WSRL, data retained", "wsrl", {**both, **ensemble, "prior": 0.5}, data),
         Arm("RLPD", "rlpd", {**alone, **ensemble}, data),
         Arm("SAC from nothing", "sac", alone),
+        Arm("WSRL, data retained", "wsrl", {**both, **ensemble, "prior": 0.5}, data),
+        Arm("WSRL, no warm-up", "wsrl", {**both, **ensemble, "warmup": 1}, data),
         Arm("Cal-QL", "cal_ql", both, data),
         Arm("RO2O", "ro2o", {**both, "members": 3}, data),
         Arm("ResFiT", "resfit", both, data),
@@ -40,5 +40,8 @@ def experiment() -> Experiment:
         ),
         Claim("RLPD is above SAC at the same steps (Ball et al. 2023)", "RLPD", "SAC from nothing"),
     )
-    note = "Offline updates come first on the axis of those that have an offline phase."
+    note = (
+        "Offline updates come first on the axis of those that have an offline phase. WSRL and RLPD "
+        "take two updates a step, MOORL four, the others one, ResFiT half."
+    )
     return Experiment("Offline to online", make, arms, claims, note, points=6)

@@ -260,7 +260,7 @@ def test_a_bench_cut_short_goes_on_with_the_next_arm(tmp_path, monkeypatch, caps
     monkeypatch.setattr(experiments, "load", lambda name: made)
     trained = []
 
-    def curve(arm, setting, points):
+    def curve(arm, setting, experiment):
         trained.append(arm.label)
         if trained == ["a", "b"]:
             raise KeyboardInterrupt
