@@ -189,6 +189,17 @@ class ReferenceConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class NucleusConfig:
+    """A mask of what the policy may choose in training: NLPO's."""
+
+    mass: float = 0.0
+    """Only the likeliest tokens of an earlier copy of the policy, up to this probability together,
+    such as 0.9, are sampled and have a place in the loss; 0 masks nothing."""
+    every: int = 10
+    """Steps after which the current policy becomes the copy."""
+
+
+@dataclasses.dataclass(frozen=True)
 class AverageConfig:
     """An exponential moving average of the parameters that are trained."""
 
@@ -355,6 +366,7 @@ class Config:
     replay: ReplayConfig = ReplayConfig()
     reference: ReferenceConfig = ReferenceConfig()
     average: AverageConfig = AverageConfig()
+    nucleus: NucleusConfig = NucleusConfig()
     critic: CriticConfig = CriticConfig()
     kl_control: KLControlConfig = KLControlConfig()
     updates_per_batch: int = 1
@@ -500,6 +512,11 @@ def check(config: Config) -> None:
         raise ValueError(
             f"average.decay={config.average.decay} with average.reference="
             f"{config.average.reference}: use a decay from 0, which keeps no average, to below 1"
+        )
+    if not 0 <= config.nucleus.mass < 1 or config.nucleus.every < 1:
+        raise ValueError(
+            f"nucleus.mass={config.nucleus.mass} with nucleus.every={config.nucleus.every}: use a "
+            "mass from 0, which masks nothing, to below 1, and a positive number of steps"
         )
     if config.rollout.temperature <= 0:
         raise ValueError(

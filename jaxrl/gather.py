@@ -13,7 +13,9 @@ import numpy as np
 from data.types import Problem
 from jaxrl import guided, in_flight, objective, rollout, selection
 from jaxrl.in_flight import Flight
+from jaxrl.logits import Guide
 from jaxrl.metrics import Timer
+from jaxrl.policy import Policy
 from jaxrl.rollout import Experience
 from jaxrl.selection import Source
 from jaxrl.types import Params
@@ -25,9 +27,9 @@ _SAMPLING = 1  # folded into the run's key, for its streams of sampled tokens
 class Gather(NamedTuple):
     """Where a run's experience comes from."""
 
-    step: Callable[[Params, int, int, Timer], tuple[Experience, int]]
-    """`(sampling params, version, step, timer)`: the experience of `rollout.prompts` groups, and
-    how many groups were sampled for it."""
+    step: Callable[[Params, Guide, int, int, Timer], tuple[Experience, int]]
+    """`(sampling params, guide, version, step, timer)`: the experience of `rollout.prompts` groups,
+    and how many groups were sampled for it."""
     get_state: Callable[[], dict[str, Any]]
     """The position, for a checkpoint."""
     set_state: Callable[[dict[str, Any]], None]
@@ -44,14 +46,16 @@ def open_gather(shop: Workshop, source: Source, stride: int) -> Gather:
       stride: by how much the ids of the sequences of two steps differ; at least as many as a step
         samples.
     """
-    config, actor = shop.config, shop.actor
+    config = shop.config
     settings = config.rollout
     prompts, group = settings.prompts, settings.group_size
     with jax.set_mesh(shop.sampling_mesh):
         key = jax.random.fold_in(jax.random.key(config.seed), _SAMPLING)
     flight = Flight([], [], 0)
 
-    def batch(params: Params, version: int, first_id: int, timer: Timer) -> Experience:
+    def batch(
+        actor: Policy, params: Params, version: int, first_id: int, timer: Timer
+    ) -> Experience:
         told = {"key": key, "first_id": first_id, "version": version, "timer": timer}
         problems = source.draw(prompts, params)
         if config.guidance.guide:
@@ -65,7 +69,10 @@ def open_gather(shop: Workshop, source: Source, stride: int) -> Gather:
         source.learn(rollout.rewards_by_group(experience))
         return experience
 
-    def step(params: Params, version: int, step: int, timer: Timer) -> tuple[Experience, int]:
+    def step(
+        params: Params, guide: Guide, version: int, step: int, timer: Timer
+    ) -> tuple[Experience, int]:
+        actor = shop.actor._replace(guide=guide)
         if settings.in_flight > 1:
             experience, sampled = in_flight.collect(
                 actor, params, lambda: source.draw(prompts, params), flight, shop.pool, config,
@@ -74,16 +81,20 @@ def open_gather(shop: Workshop, source: Source, stride: int) -> Gather:
         else:
             first = (step - 1) * stride
             experience, sampled = selection.dynamic(
-                lambda i: batch(params, version, first + i * prompts * group, timer),
+                lambda i: batch(actor, params, version, first + i * prompts * group, timer),
                 prompts=prompts,
                 group_size=group,
                 oversampling=settings.oversampling,
             )
         if objective.needs_greedy(config.objective):
-            experience = experience._replace(greedy=greedy(params, experience.problems, timer))
+            experience = experience._replace(
+                greedy=greedy(actor, params, experience.problems, timer)
+            )
         return experience, sampled
 
-    def greedy(params: Params, problems: list[Problem], timer: Timer) -> list[rollout.Score]:
+    def greedy(
+        actor: Policy, params: Params, problems: list[Problem], timer: Timer
+    ) -> list[rollout.Score]:
         one = dataclasses.replace(settings, group_size=1, temperature=0.0)
         return rollout.collect(
             actor, params, problems, shop.pool, one, config.sampler,

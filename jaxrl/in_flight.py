@@ -89,7 +89,8 @@ def collect(
     }
     length = settings.max_prompt_tokens + settings.max_new_tokens
     work, setup = Work(), Setup(
-        policy.model, key, tuple(policy.tokenizer.eos_ids), length, length, config.sampler
+        policy.model, key, tuple(policy.tokenizer.eos_ids), length, length, config.sampler,
+        guide=policy.guide,
     )  # fmt: skip
     sampler.submit(setup, work, [group.requests[g] for group, g in place.values()])
     ended: list[tuple[Group, int, Completion, str]] = []

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.types import Params
+from losses import mixed
 from models.config import DecoderConfig
 
 
@@ -74,14 +75,10 @@ def contrastive(logits: jax.Array, context: Context, args: Any) -> jax.Array:
 def nucleus_of(logits: jax.Array, context: Context, args: Any) -> jax.Array:
     """NLPO's action mask (Ramamurthy et al. 2023): another policy's nucleus, the rest forbidden.
 
-    The guide's one model is the masking policy, an earlier copy of this one; `args` is p, and the
-    smallest set of its most likely tokens whose mass reaches p is kept, ties included.
+    The guide's one model is the masking policy, an earlier copy of this one; `args` is the mass of
+    its nucleus.
     """
-    probs = jax.nn.softmax(context.others[0], axis=-1)
-    descending = -jnp.sort(-probs, axis=-1)
-    inside = jnp.cumsum(descending, axis=-1) - descending < args
-    least = jnp.min(jnp.where(inside, descending, jnp.inf), axis=-1, keepdims=True)
-    return jnp.where(probs >= least, logits, -jnp.inf)
+    return mixed.nlpo_logits(logits, context.others[0], top_p=args)
 
 
 def value_guided(logits: jax.Array, context: Context, args: Any) -> jax.Array:

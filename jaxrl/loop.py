@@ -23,6 +23,7 @@ from jaxrl import (
     guards,
     history,
     kl_control,
+    nucleus,
     objective,
     optimizer,
     placement,
@@ -107,6 +108,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
 
     def complete(state: TrainState) -> TrainState:
         state = critic.begun(config.critic, actor.model, updates, state)
+        state = nucleus.begun(config.nucleus, trained, state)
         return kl_control.begun(config, average.begun(config.average, trained, state))
 
     like = placement.abstract_state(
@@ -154,9 +156,14 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
             shop.heart.beat("sample", step)
             with timer("sync"):
                 params = to_sampler(state.params)
+                allowed = nucleus.of(config.nucleus, trained, state)
+                told = allowed and allowed.replace(params=to_sampler(allowed.params))
+                guide = nucleus.guide(actor.model, told)
             with jax.set_mesh(shop.sampling_mesh):
-                experience, sampled = stage.experiences.step(params, int(state.step), step, timer)
-            del params
+                experience, sampled = stage.experiences.step(
+                    params, guide, int(state.step), step, timer
+                )
+            del params, told, guide
             with shop.gate.closed():  # from here a signal waits for the end of the step
                 shop.heart.beat("train", step)
                 if config.policy_reward.use:
@@ -167,11 +174,13 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                 trajectory = rollout.as_trajectory(experience, config)
                 own = len(trajectory.tokens)
                 with timer("train"):
-                    trajectory = with_expert_logp(config, stage.score, state, trajectory)
+                    trajectory = with_expert_logp(config, stage.score, allowed, state, trajectory)
                     if config.replay.groups:
                         version = int(state.step)
                         trajectory = buffer.mix(trajectory, config.rollout.group_size, version)
-                    trajectory = prepared(config, stage.score, value, anchor, state, trajectory)
+                    trajectory = prepared(
+                        config, stage.score, value, anchor, allowed, state, trajectory
+                    )
                     measured = []
                     for part in shares(trajectory, config.updates_per_batch, own):
                         keep = objective.worth_computing(config.objective, part, int(state.step))
@@ -205,7 +214,7 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                     continue
 
                 with timer("record"), best_effort("the rollouts", note):
-                    stage.record(step, experience, trajectory, state.params)
+                    stage.record(step, experience, trajectory, state)
                 every = config.reference.every
                 if anchor and every and step % every == 0:
                     with timer("reference"):
@@ -213,6 +222,8 @@ def _run(shop: Workshop, start: float, used: Callable[[], dict[str, float]]) -> 
                         anchor = reference(shop, like, trained, step)
                     if config.reference.reset_optimizer:
                         state = state.replace(opt_state=optimizer.cleared(state.opt_state))
+                if config.nucleus.mass and step % config.nucleus.every == 0:
+                    state = nucleus.renewed(trained, state)
                 host = host | {
                     "step": step,
                     "tokens": host["tokens"] + metrics["tokens"],

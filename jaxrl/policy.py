@@ -15,6 +15,7 @@ from data.types import Problem
 from jaxrl import checkpoint, storage, tasks, trainable
 from jaxrl import config as configs
 from jaxrl.config import Config, RolloutConfig
+from jaxrl.logits import Guide, keep
 from jaxrl.mesh import check as check_rules
 from jaxrl.mesh import param_shardings
 from jaxrl.types import Params
@@ -30,6 +31,8 @@ class Policy(NamedTuple):
     model: DecoderConfig
     params: Params
     tokenizer: tokenizers.Tokenizer
+    guide: Guide = Guide(keep)
+    """Steers what it samples in training."""
 
 
 def describe(config: Config) -> tuple[DecoderConfig, tokenizers.Tokenizer]:

@@ -9,24 +9,30 @@ import numpy as np
 
 from jaxrl import critic, mesh, objective, placement
 from jaxrl.config import Config
+from jaxrl.nucleus import Nucleus
 from jaxrl.types import Params, TrainState, Trajectory
 
 
 def with_expert_logp(
-    config: Config, score: Callable[..., jax.Array], state: TrainState, batch: Trajectory
+    config: Config,
+    score: Callable[..., jax.Array],
+    allowed: Nucleus | None,
+    state: TrainState,
+    batch: Trajectory,
 ) -> Trajectory:
     """Experts' tokens with the log-probabilities that the policy gives them; others as they are.
 
     Args:
       config: of the run.
       score: from `train_step.make_score`.
+      allowed: what the policy may choose.
       state: before the updates.
       batch: N sequences on the host.
     """
     if batch.expert is None or not np.any(batch.expert):
         return batch
     packed, _ = placement.pack(batch, config, batch.expert)
-    logp = mesh.fetch(score(state.params, packed))
+    logp = mesh.fetch(score(state.params, packed, allowed))
     mixed = np.where(batch.expert[:, None], logp, batch.behavior_logp)
     return batch.replace(behavior_logp=mixed)
 
@@ -36,13 +42,14 @@ def prepared(
     score: Callable[..., jax.Array],
     value: Callable[..., jax.Array],
     anchor: Callable[[TrainState], Params] | None,
+    allowed: Nucleus | None,
     state: TrainState,
     batch: Trajectory,
 ) -> Trajectory:
     """The batch with proximal log-probabilities and the critic's advantages, where they are used.
 
     Args:
-      config, score, state, batch: as in `with_expert_logp`.
+      config, score, allowed, state, batch: as in `with_expert_logp`.
       value: from `critic.make_values`.
       anchor: the reference policy, if there is one.
     """
@@ -51,7 +58,7 @@ def prepared(
         return batch
     packed, _ = placement.pack(batch, config)
     if proximal:
-        batch = batch.replace(proximal_logp=score(state.params, packed))
+        batch = batch.replace(proximal_logp=score(state.params, packed, allowed))
     if config.critic.use:
         ref_logp = score(anchor(state), packed) if config.critic.kl_coef else None
         values = value(state.critic.params, packed)

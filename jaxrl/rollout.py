@@ -134,6 +134,7 @@ def sample(
             sampler=sampling,
             max_prompt=start + rollout.chunks.carry,
             max_length=start + min(size or rollout.max_new_tokens, rollout.max_new_tokens),
+            guide=policy.guide,
         )
 
     with timer("sample"):

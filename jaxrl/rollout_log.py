@@ -21,9 +21,9 @@ import numpy as np
 from jaxrl import distributed, jsonl, mesh, objective
 from jaxrl.config import Config
 from jaxrl.rollout import Experience
-from jaxrl.types import Completion, Params, Source, Trajectory
+from jaxrl.types import Completion, Source, TrainState, Trajectory
 
-Record = Callable[[int, Experience, Trajectory, Params], None]
+Record = Callable[[int, Experience, Trajectory, TrainState], None]
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -31,7 +31,7 @@ def recorder(
     directory: Path,
     config: Config,
     decode: Decode,
-    score: Callable[[Params, Trajectory], jax.Array],
+    score: Callable[[TrainState, Trajectory], jax.Array],
 ) -> Record:
     """What a loop calls after the updates of a step.
 
@@ -39,11 +39,11 @@ def recorder(
       directory: of the run.
       config: its `rollout_log` says which steps, and how many groups of each, are kept.
       decode: ids to text.
-      score: `(params, batch) -> logp [N, T]`; called at the steps that are kept alone.
+      score: `(state, batch) -> logp [N, T]`; called at the steps that are kept alone.
 
     Returns:
-      `record(step, experience, batch, params)`: the step's experience, the batch that begins with
-      it, and the parameters after its updates.
+      `record(step, experience, batch, state)`: the step's experience, the batch that begins with
+      it, and the state after its updates.
     """
     keep = config.rollout_log
 
@@ -52,11 +52,11 @@ def recorder(
         whole = objective.whole_batch(config.objective, batch, config.rollout.max_new_tokens)
         return jnp.broadcast_to(whole.advantages, batch.tokens.shape)
 
-    def record(step: int, experience: Experience, batch: Trajectory, params: Params) -> None:
+    def record(step: int, experience: Experience, batch: Trajectory, state: TrainState) -> None:
         if not keep.every or (step % keep.every and step not in (1, config.steps)):
             return
         batch = mesh.fetch(batch)
-        advantage, logp = mesh.fetch((advantages(batch), score(params, batch)))
+        advantage, logp = mesh.fetch((advantages(batch), score(state, batch)))
         if not distributed.first():
             return
         made = rows(step, experience, batch, advantage, logp, decode, groups=keep.groups)

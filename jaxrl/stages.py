@@ -25,6 +25,7 @@ from jaxrl import (
     critic,
     guards,
     kl_control,
+    nucleus,
     placement,
     rollout_log,
     selection,
@@ -91,6 +92,7 @@ def open_stage(
         max_new_tokens=settings.max_new_tokens,
         remat=config.remat,
         part=trained,
+        mask=config.nucleus,
     )
     updates = config.steps * config.updates_per_batch
     update = critic.beside(update, config.critic, actor.model, updates, config.remat)
@@ -100,7 +102,11 @@ def open_stage(
         shop.directory,
         config,
         actor.tokenizer.decode,
-        lambda params, batch: score(params, placement.pack(batch, config)[0]),
+        lambda state, batch: score(
+            state.params,
+            placement.pack(batch, config)[0],
+            nucleus.of(config.nucleus, trained, state),
+        ),
     )
     return Stage(experiences, update, score, record)
 

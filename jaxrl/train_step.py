@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl import mesh
+from jaxrl import mesh, nucleus
+from jaxrl.config import NucleusConfig
+from jaxrl.nucleus import Nucleus, masked
 from jaxrl.objective import ObjectiveConfig, couples, objective, whole_batch
 from jaxrl.trainable import WHOLE, Part
 from jaxrl.types import Packed, Params, TrainState, Trajectory
@@ -70,53 +72,71 @@ def micro_logprobs(
     *,
     temperature: float,
     remat: Remat,
+    nucleus: Nucleus | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Log-probabilities of the actions of micro-batch `index`.
+    """Log-probabilities of the actions of micro-batch `index`, among what a nucleus holds, if any.
 
     Returns:
       logp, entropy and mask, each [N, T]: zero and False outside this micro-batch.
     """
     states = micro_states(model, params, packed, index, remat)
-    tables = {name: params[name] for name in ("embed", "head") if name in params}
+    target = jax.lax.dynamic_index_in_dim(packed.target, index, keepdims=False)
+    beside = () if nucleus is None else (
+        target, micro_states(model, nucleus.params, packed, index, "none")
+    )  # fmt: skip
+
+    def unembedding(params: Params) -> jax.Array:
+        tables = {name: params[name] for name in ("embed", "head") if name in params}
+        return decoder.unembedding(mesh.layout(model).weights(tables, ""))
 
     def logprobs(
-        unembedding: jax.Array, states: jax.Array, target: jax.Array
+        weights: Sequence[jax.Array], states: jax.Array, target: jax.Array, *beside: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
+        def process(logits: jax.Array, *beside: jax.Array) -> jax.Array:
+            if beside:
+                chosen, others = beside
+                likely = head.logits(others, weights[1], softcap=model.logit_softcap)
+                logits = masked(logits, likely, chosen, nucleus.mass)
+            return logits / temperature
+
         return head.token_logprobs(
             states,
-            unembedding,
+            weights[0],
             target,
             softcap=model.logit_softcap,
-            process=lambda logits: logits / temperature,
+            process=process,
+            beside=beside,
             chunk=_LOGIT_TOKENS,
         )
 
-    logp, entropy = mesh.by_rows(logprobs, rules=model.rules)(
-        decoder.unembedding(mesh.layout(model).weights(tables, "")),
-        states,
-        jax.lax.dynamic_index_in_dim(packed.target, index, keepdims=False),
-    )
+    weights = [unembedding(p) for p in ([params] if nucleus is None else [params, nucleus.params])]
+    logp, entropy = mesh.by_rows(logprobs, rules=model.rules)(weights, states, target, *beside)
     return spread(packed, index, logp.reshape(-1), entropy.reshape(-1))
 
 
 def make_score(model: DecoderConfig, *, temperature: float) -> Callable[..., jax.Array]:
-    """A jitted `(params, packed) -> logp [N, T]`, e.g. for the reference policy."""
+    """A jitted `(params, packed, nucleus=None) -> logp [N, T]`, e.g. for the reference policy."""
 
     @jax.jit
-    def score(params: Params, packed: Packed) -> jax.Array:
-        return all_logprobs(model, params, packed, temperature=temperature)[0]
+    def score(params: Params, packed: Packed, nucleus: Nucleus | None = None) -> jax.Array:
+        return all_logprobs(model, params, packed, temperature=temperature, nucleus=nucleus)[0]
 
     return score
 
 
 def all_logprobs(
-    model: DecoderConfig, params: Params, packed: Packed, *, temperature: float
+    model: DecoderConfig,
+    params: Params,
+    packed: Packed,
+    *,
+    temperature: float,
+    nucleus: Nucleus | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Log-probabilities of all actions and entropies, each [N, T], without their gradients."""
 
     def body(index: jax.Array, total: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         logp, entropy, _ = micro_logprobs(
-            model, params, packed, index, temperature=temperature, remat="none"
+            model, params, packed, index, temperature=temperature, remat="none", nucleus=nucleus
         )
         return total[0] + logp, total[1] + entropy
 
@@ -135,6 +155,7 @@ def make_update(
     max_new_tokens: int,
     remat: Remat,
     part: Part = WHOLE,
+    mask: NucleusConfig = NucleusConfig(),
 ) -> Update:
     """The jitted update `(state, batch, packed, ref_logp) -> (state, metrics)`; `state` is donated.
 
@@ -146,6 +167,7 @@ def make_update(
       max_new_tokens: the completion budget, for aggregation modes that divide by it.
       remat: what the backward pass recomputes, see `models.remat`.
       part: which parameters are trained.
+      mask: of the tokens that there are to choose from, where the state holds who says so.
 
     A gradient that is not finite leaves the state as it was, but for the step, and sets the metric
     `skipped`.
@@ -162,6 +184,7 @@ def make_update(
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         whole = whole_batch(config, batch, max_new_tokens, packed.gather >= 0, state.step)
         trained, frozen = part.split(state.params)
+        allowed = nucleus.of(mask, part, state)
 
         def loss(trained: Params, index: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
             logp, entropy, mask = micro_logprobs(
@@ -171,6 +194,7 @@ def make_update(
                 index,
                 temperature=temperature,
                 remat=remat,
+                nucleus=allowed,
             )
             if coupled:
                 return jnp.vdot(slopes[0], logp) + jnp.vdot(slopes[1], entropy), {}
@@ -185,7 +209,10 @@ def make_update(
         if coupled:
             computed = whole.mask & (packed.gather >= 0)
             slopes, measured = jax.grad(share, argnums=(0, 1), has_aux=True)(
-                *all_logprobs(model, state.params, packed, temperature=temperature), computed
+                *all_logprobs(
+                    model, state.params, packed, temperature=temperature, nucleus=allowed
+                ),
+                computed,
             )
         gradient = jax.grad(loss, has_aux=True)
 

@@ -171,5 +171,7 @@ class TrainState:
     """`critic.Critic`, where the run has one."""
     average: Params | None = None
     """The moving average of the trained part of the parameters, where the run keeps one."""
+    nucleus: Params | None = None
+    """The trained part of the policy that says what is likely, see `jaxrl.nucleus`."""
     kl_coef: jax.Array | None = None
     """scalar float32: weight of the divergence to the reference, where a controller moves it."""

@@ -336,15 +336,13 @@ def nlpo_logits(logits: jax.Array, masking_logits: jax.Array, *, top_p: float = 
     Args:
       logits: `[..., V]` of the policy.
       masking_logits: `[..., V]` of its copy, refreshed every few updates.
-      top_p: mass of the nucleus; its most likely token always stays.
+      top_p: mass of the nucleus; its most likely token always stays, and ties stay together.
 
     Returns:
       `[..., V]` of the dtype of `logits`.
     """
     probs = jax.nn.softmax(constant(masking_logits), axis=-1)
-    order = jnp.argsort(-probs, axis=-1)
-    sorted_probs = jnp.take_along_axis(probs, order, axis=-1)
-    before = jnp.cumsum(sorted_probs, axis=-1) - sorted_probs
-    rank = jnp.argsort(order, axis=-1)
-    keep = jnp.take_along_axis(before < top_p, rank, axis=-1)
-    return jnp.where(keep, logits, -jnp.inf).astype(logits.dtype)
+    descending = -jnp.sort(-probs, axis=-1)
+    inside = jnp.cumsum(descending, axis=-1) - descending < top_p
+    least = jnp.min(jnp.where(inside, descending, jnp.inf), axis=-1, keepdims=True)
+    return jnp.where(probs >= least, logits, -jnp.inf).astype(logits.dtype)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
 from models.linear import project_transposed
 
-LogitsFn = Callable[[jax.Array], jax.Array]
+LogitsFn = Callable[..., jax.Array]
 
 _FEW = 128
 """Tokens that a CPU scores as fast with the head on the left; more scores are slow to turn."""
@@ -44,6 +44,7 @@ def token_logprobs(
     *,
     softcap: float | None = None,
     process: LogitsFn = identity,
+    beside: Sequence[jax.Array] = (),
     chunk: int = 1024,
 ) -> tuple[jax.Array, jax.Array]:
     """Log-probability of each target and entropy of its distribution.
@@ -57,7 +58,9 @@ def token_logprobs(
       unembedding: [V, D].
       targets: [..., N] int32.
       softcap: as in `logits`.
-      process: [..., V] fp32 logits to the same, e.g. temperature; the same as at sampling.
+      process: [..., V] fp32 logits, and what is `beside` them, to logits again, e.g. at a
+        temperature; the same as at sampling.
+      beside: arrays [..., N, ...], cut into chunks with the rest.
       chunk: tokens per step, of all rows together.
 
     Returns:
@@ -67,27 +70,27 @@ def token_logprobs(
     rows = targets.ndim - 1
     pieces = max(1, round(targets.size / chunk))
 
-    def step(h: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
-        scores = process(logits(h, unembedding, softcap=softcap))
+    def step(h: jax.Array, target: jax.Array, *beside: jax.Array) -> tuple[jax.Array, jax.Array]:
+        scores = process(logits(h, unembedding, softcap=softcap), *beside)
         normalizer = jax.nn.logsumexp(scores, axis=-1)
         chosen = jnp.take_along_axis(scores, target[..., None], axis=-1)[..., 0]
         probs = jnp.exp(scores - normalizer[..., None])
-        # where: a truncated logit is -inf, and 0 * -inf would be nan
-        entropy = normalizer - jnp.sum(jnp.where(probs > 0, probs * scores, 0.0), axis=-1)
+        # where: a truncated logit is -inf, and 0 * -inf would be nan, in the gradient too
+        entropy = normalizer - jnp.sum(probs * jnp.where(probs > 0, scores, 0.0), axis=-1)
         return chosen - normalizer, entropy
 
     if pieces == 1:  # the backward pass would hold these logits anyway
-        return step(hidden, targets)
+        return step(hidden, targets, *beside)
     width = -(-n // min(n, pieces))
-    pad = [(0, 0)] * rows + [(0, -n % width)]
 
     def chunks(x: jax.Array) -> jax.Array:
+        x = jnp.pad(x, [(0, -n % width) if axis == rows else (0, 0) for axis in range(x.ndim)])
         return jnp.moveaxis(x.reshape(*x.shape[:rows], -1, width, *x.shape[rows + 1 :]), rows, 0)
 
     _, out = jax.lax.scan(
         lambda carry, xs: (carry, jax.checkpoint(step)(*xs)),
         None,
-        (chunks(jnp.pad(hidden, [*pad, (0, 0)])), chunks(jnp.pad(targets, pad))),
+        [chunks(x) for x in (hidden, targets, *beside)],
     )
     # [chunks, ..., width] each
     logp, entropy = (jnp.moveaxis(x, 0, -2).reshape(*targets.shape[:-1], -1)[..., :n] for x in out)

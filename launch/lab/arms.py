@@ -19,11 +19,11 @@ from jaxrl.config import (
     CriticConfig,
     CurriculumConfig,
     GuidanceConfig,
+    NucleusConfig,
     ReferenceConfig,
     ReplayConfig,
 )
 from jaxrl.objective import ObjectiveConfig
-from launch.lab.policy import Steer
 from launch.lab.tasks import Problems
 
 
@@ -80,8 +80,7 @@ class Arm:
     """Completion budget; 0 takes the task's."""
     chunks: Chunks = WHOLE
     """That completions are thought in, held-out ones too."""
-    steer: Steer | None = None
-    """What the reference policy makes of the logits of the policy that is trained."""
+    nucleus: NucleusConfig = NucleusConfig()
     delay: int = 0
     """The sampler's policy is this many steps old,"""
     sync_every: int = 1
@@ -103,8 +102,8 @@ class Arm:
 def arm(config: Config, **changes: Any) -> Arm:
     """The arm that does what a recipe's config does, with `changes` of other fields."""
     shared = (
-        "objective", "guidance", "replay", "reference", "curriculum", "bandit", "critic",
-        "updates_per_batch",
+        "objective", "guidance", "replay", "reference", "nucleus", "curriculum", "bandit",
+        "critic", "updates_per_batch",
     )  # fmt: skip
     given = {name: getattr(config, name) for name in shared} | {"chunks": config.rollout.chunks}
     return Arm(**given | changes)

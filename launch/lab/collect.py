@@ -19,7 +19,7 @@ from jaxrl.chunks import Chunks
 from jaxrl.types import Params, Trajectory
 from launch.lab import policy
 from launch.lab.arms import Arm, Sampled
-from launch.lab.policy import Steer, Written
+from launch.lab.policy import Written
 from launch.lab.tasks import Problems, Task
 from models.config import DecoderConfig
 
@@ -33,9 +33,9 @@ def collect(
     step: int,
     *,
     versions: np.ndarray,
-    reference: Params | None = None,
+    likely: Params | None = None,
 ) -> tuple[Trajectory, np.ndarray]:
-    """Write and judge the groups of the prompts `ids` [S, P].
+    """Write and judge the groups of the prompts `ids` [S, P]; `likely` is as in `policy.sample`.
 
     Returns:
       The batch on the host, fields [S, N, ...], prompts first as in the real loop; and the rewards
@@ -57,8 +57,8 @@ def collect(
         key = jax.vmap(lambda k, n=number: jax.random.fold_in(k, n))(keys)
         seen = problems._replace(prompt=asked)
         made, earned = attempt(
-            task, model, params, seen, forced, key, arm.temperature, arm.chunks, arm.steer,
-            reference if arm.steer else None,
+            task, model, params, seen, forced, key, arm.temperature, arm.chunks, arm.nucleus.mass,
+            likely,
         )  # fmt: skip
         if not number:
             written, rewards, experts = made, earned, expert
@@ -113,8 +113,8 @@ def attempt(
     keys: jax.Array,
     temperature: float,
     chunks: Chunks,
-    steer: Steer | None = None,
-    other: Params | None = None,
+    mass: float = 0.0,
+    likely: Params | None = None,
 ) -> tuple[Written, np.ndarray]:
     """Completions of problems [S, N, ...] and their rewards [S, N], on the host.
 
@@ -122,7 +122,7 @@ def attempt(
     """
     written = policy.sample(
         model, params, problems.prompt, problems.answer, forced, keys, temperature, task.respond,
-        chunks, steer, other,
+        chunks, mass, likely,
     )  # fmt: skip
     missing = [(0, 0), (0, 0), (0, task.budget - forced.shape[-1])]
     rewards = _vmapped(jax.vmap(task.reward))(problems.answer, jnp.pad(written.tokens, missing))

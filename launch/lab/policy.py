@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.chunks import WHOLE, Chunks
-from jaxrl.logits import Context, Processor
+from jaxrl.nucleus import Nucleus, masked
 from jaxrl.types import Params
 from launch.lab.tasks import EOS, PAD
+from losses.mixed import nlpo_logits
 from models import decoder, head
 from models.config import DecoderConfig
 
@@ -39,14 +40,7 @@ def shape(vocabulary: int, length: int) -> DecoderConfig:
     return DecoderConfig(vocabulary, 32, 64, 2, 2, 2, 16, max_positions=length)
 
 
-class Steer(NamedTuple):
-    """How another policy's logits change those of this one, in sampling and in training alike."""
-
-    process: Processor
-    args: float
-
-
-@functools.partial(jax.jit, static_argnames=("model", "respond", "chunks", "steer"))
+@functools.partial(jax.jit, static_argnames=("model", "respond", "chunks", "mass"))
 def sample(
     model: DecoderConfig,
     params: Params,
@@ -57,25 +51,25 @@ def sample(
     temperature: float,
     respond: Callable[..., jax.Array] | None,
     chunks: Chunks = WHOLE,
-    steer: Steer | None = None,
-    other: Params | None = None,
+    mass: float = 0.0,
+    likely: Params | None = None,
 ) -> Written:
     """Completions of prompts [S, N, P]; `forced` [S, N, T] holds -1 where the policy writes.
 
-    In chunks, the environment does not respond. `other` are the parameters of the policy that
-    steers.
+    In chunks, the environment does not respond. With `likely`, another policy's parameters, tokens
+    are chosen among its nucleus of this mass.
     """
-    one = functools.partial(_sample, model, respond, temperature, steer)
+    one = functools.partial(_sample, model, respond, temperature, mass)
     if chunks.size:
         one = functools.partial(_sample_chunks, one, chunks)
-    return jax.vmap(one)(params, other, prompts, answers, forced, keys)
+    return jax.vmap(one)(params, likely, prompts, answers, forced, keys)
 
 
 def _sample_chunks(
     one: Callable[..., Written],
     chunks: Chunks,
     params: Params,
-    other: Params | None,
+    likely: Params | None,
     prompts: jax.Array,
     answers: jax.Array,
     forced: jax.Array,
@@ -87,7 +81,7 @@ def _sample_chunks(
         seen = jnp.concatenate([prompts, *before], axis=1)
         seen = jnp.concatenate([prompts, seen[:, prompts.shape[1] + carried :]], axis=1)
         key = jax.random.fold_in(key, start)
-        part = one(params, other, seen, answers, forced[:, start:stop], key)
+        part = one(params, likely, seen, answers, forced[:, start:stop], key)
         written.append(jax.tree.map(lambda a, d=done: jnp.where(d, jnp.zeros_like(a), a), part))
         done = done | jnp.any(part.tokens == EOS, axis=1, keepdims=True)
     return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *written)
@@ -97,16 +91,16 @@ def _sample(
     model: DecoderConfig,
     respond: Callable[..., jax.Array] | None,
     temperature: jax.Array,
-    steer: Steer | None,
+    mass: float,
     params: Params,
-    other: Params | None,
+    likely: Params | None,
     prompts: jax.Array,
     answers: jax.Array,
     forced: jax.Array,
     key: jax.Array,
 ) -> Written:
     (n, p), t_max = prompts.shape, forced.shape[1]
-    readers = [params] if other is None else [params, other]
+    readers = [params] if likely is None else [params, likely]
     tables = [decoder.unembedding(reader) for reader in readers]
     layers = [decoder.unstack(reader) for reader in readers]
 
@@ -124,8 +118,10 @@ def _sample(
 
     def step(carry: tuple, t: jax.Array) -> tuple[tuple, Written]:
         caches, states, done, tokens = carry
-        logits = [head.logits(*pair) for pair in zip(states, tables, strict=True)]
-        scores = jax.nn.log_softmax(_steered(steer, logits) / temperature)
+        logits, *others = (head.logits(*pair) for pair in zip(states, tables, strict=True))
+        for other in others:
+            logits = nlpo_logits(logits, other, top_p=mass)
+        scores = jax.nn.log_softmax(logits / temperature)
         given = forced[:, t]
         if respond is not None:
             said = jax.vmap(respond, (0, 0, None))(answers, tokens, t)
@@ -147,16 +143,9 @@ def _sample(
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), written)
 
 
-def _steered(steer: Steer | None, logits: list[jax.Array]) -> jax.Array:
-    if steer is None:
-        return logits[0]
-    nothing = jnp.zeros(0)
-    return steer.process(logits[0], Context(nothing, nothing, nothing, (logits[1],)), steer.args)
-
-
 def _entropy(scores: jax.Array) -> jax.Array:
     probs = jnp.exp(scores)
-    return -jnp.sum(jnp.where(probs > 0, probs * scores, 0.0), axis=-1)
+    return -jnp.sum(probs * jnp.where(probs > 0, scores, 0.0), axis=-1)
 
 
 def logprobs(
@@ -166,39 +155,36 @@ def logprobs(
     temperature: float = 1.0,
     chunks: Chunks = WHOLE,
     prompt: int = 0,
-    steer: Steer | None = None,
-    other: Params | None = None,
+    nucleus: Nucleus | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Log-probabilities and entropies [N, L] of tokens [N, L], the first 0; one seed.
 
-    In chunks, those of the `prompt` tokens that come first are left at 0. `steer` and `other` are
-    as in `sample`.
+    In chunks, those of the `prompt` tokens that come first are left at 0. A nucleus is what there
+    was to choose from.
     """
-    steering = {"steer": steer, "other": other}
     if chunks.size:
         parts = [jnp.zeros((2, len(tokens), prompt))]
         for carried, start, stop in chunks.spans(prompt, tokens.shape[1]):
             seen = jnp.concatenate([tokens[:, :prompt], tokens[:, carried:stop]], axis=1)
-            scored = jnp.stack(logprobs(model, params, seen, temperature, **steering))
+            scored = jnp.stack(logprobs(model, params, seen, temperature, nucleus=nucleus))
             parts.append(scored[..., start - stop :])
         return tuple(jnp.concatenate(parts, axis=-1))
-    scores = all_logprobs(model, params, tokens[:, :-1], temperature, **steering)
+    logits = _logits(model, params, tokens[:, :-1])
+    if nucleus is not None:
+        likely = _logits(model, nucleus.params, tokens[:, :-1])
+        logits = masked(logits, likely, tokens[:, 1:], nucleus.mass)
+    scores = jax.nn.log_softmax(logits / temperature)
     logp = jnp.take_along_axis(scores, tokens[:, 1:, None], axis=-1)[..., 0]
     return jnp.pad(logp, ((0, 0), (1, 0))), jnp.pad(_entropy(scores), ((0, 0), (1, 0)))
 
 
-def all_logprobs(
-    model: DecoderConfig,
-    params: Params,
-    tokens: jax.Array,
-    temperature: float = 1.0,
-    steer: Steer | None = None,
-    other: Params | None = None,
-) -> jax.Array:
+def all_logprobs(model: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Array:
     """Log-probabilities [N, L, V] of what follows each of the tokens [N, L]; one seed."""
-    readers = [params] if other is None else [params, other]
-    logits = [head.logits(states(model, p, tokens), decoder.unembedding(p)) for p in readers]
-    return jax.nn.log_softmax(_steered(steer, logits) / temperature)
+    return jax.nn.log_softmax(_logits(model, params, tokens))
+
+
+def _logits(model: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Array:
+    return head.logits(states(model, params, tokens), decoder.unembedding(params))
 
 
 @functools.partial(jax.jit, static_argnums=0)

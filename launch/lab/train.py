@@ -22,6 +22,7 @@ import optax
 from data import curriculum
 from jaxrl import history, replay
 from jaxrl.chunks import Chunks
+from jaxrl.nucleus import Nucleus
 from jaxrl.objective import (
     ObjectiveConfig,
     needs_proximal,
@@ -33,7 +34,6 @@ from jaxrl.types import Params, Trajectory
 from launch.lab import critic, policy, prompts
 from launch.lab.arms import Arm
 from launch.lab.collect import collect
-from launch.lab.policy import Steer
 from launch.lab.tasks import Task
 from models.config import DecoderConfig
 
@@ -91,6 +91,7 @@ def train(
     sources, opened = [], None
     buffers = [replay.open_buffer(arm.replay, seed) for seed in range(seeds)]
     state, reference = learner(params), params
+    likely = params if arm.nucleus.mass else None
     judge = critic.steps(arm.critic, model, _OPTIMIZER)
     judges = judge.begun(params) if arm.critic.use else None
     samplers = collections.deque[Learner](maxlen=arm.delay + 1)
@@ -104,6 +105,8 @@ def train(
             reference = state.params
             if now.reference.reset_optimizer:
                 state = learner(state.params)._replace(steps=state.steps)
+        if now.nucleus.mass and step and step % now.nucleus.every == 0:
+            likely = state.params
         old, versions = samplers[0].params, np.asarray(samplers[0].steps)
         choice = prompts.Choice(now.curriculum, now.bandit, now.weights)
         if choice != opened:
@@ -114,9 +117,7 @@ def train(
                 source.set_state(state_before)
         drawn = [source.draw(now.prompts, old) for source in sources]
         ids = np.array([[problem.answer for problem in problems] for problems in drawn])
-        batch, rewards = collect(
-            task, model, old, now, ids, step, versions=versions, reference=reference
-        )
+        batch, rewards = collect(task, model, old, now, ids, step, versions=versions, likely=likely)
         note(ids, rewards)
         for source, earned in zip(sources, rewards, strict=True):
             source.learn(earned)
@@ -136,7 +137,7 @@ def train(
             anchor = anchored and _score(model, reference, batch.tokens, now.temperature)
             batch = judge.advised(judges, batch, anchor)
         for part in shares(batch, now.updates_per_batch):
-            state = update(model, task, now)(state, reference, part, now.learning_rate)
+            state = update(model, task, now)(state, reference, likely, part, now.learning_rate)
             judges = judges and judge.update(judges, part)
         if step + 1 in marks:
             for name, value in measure(state.params).items():
@@ -168,14 +169,14 @@ def shares(batch: Trajectory, count: int) -> list[Trajectory]:
 
 
 def update(model: DecoderConfig, task: Task, arm: Arm) -> Callable[..., Learner]:
-    """The jitted `(learner, reference params, batch, learning rate) -> learner`.
+    """The jitted `(learner, reference params, nucleus params, batch, learning rate) -> learner`.
 
     Shared by all arms of the same objective.
     """
     config = json.dumps(dataclasses.asdict(arm.objective), sort_keys=True)
     budget = arm.max_new_tokens or task.budget
     prompt = task.train.prompt.shape[1]
-    return _update(model, config, arm.temperature, budget, arm.chunks, prompt, arm.steer)
+    return _update(model, config, arm.temperature, budget, arm.chunks, prompt, arm.nucleus.mass)
 
 
 @functools.cache
@@ -186,18 +187,24 @@ def _update(
     max_new_tokens: int,
     chunks: Chunks,
     prompt: int,
-    steer: Steer | None,
+    mass: float,
 ) -> Callable[..., Learner]:
     terms = ObjectiveConfig(**json.loads(config))
 
-    def one(state: Learner, reference: Params, t: Trajectory, rate: jax.Array) -> Learner:
-        def score(params: Params) -> tuple[jax.Array, jax.Array]:
-            other = reference if steer else None
-            return policy.logprobs(
-                model, params, t.tokens, temperature, chunks, prompt, steer, other
-            )
-
-        ref_logp = score(reference)[0] if needs_reference(terms) else None
+    def one(
+        state: Learner, reference: Params, likely: Params | None, t: Trajectory, rate: jax.Array
+    ) -> Learner:
+        allowed = Nucleus(likely, mass) if mass else None
+        plain = functools.partial(
+            policy.logprobs,
+            model,
+            tokens=t.tokens,
+            temperature=temperature,
+            chunks=chunks,
+            prompt=prompt,
+        )
+        score = functools.partial(plain, nucleus=allowed)
+        ref_logp = plain(reference)[0] if needs_reference(terms) else None
         if needs_proximal(terms):
             t = t.replace(proximal_logp=score(state.params)[0])
         whole = whole_batch(terms, t, max_new_tokens, step=state.steps)
@@ -210,7 +217,7 @@ def _update(
         params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
         return Learner(params, opt_state, state.steps + 1)
 
-    return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))
+    return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0, None)))
 
 
 @functools.partial(jax.jit, static_argnames="model")

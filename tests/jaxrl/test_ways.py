@@ -39,6 +39,7 @@ WAYS = {
         "kl_control.args": {"target": 0.001},
     },
     "average": {"average.decay": 0.9, "average.reference": True, "objective.kl_coef": 0.1},
+    "nucleus": {"nucleus.mass": 0.5, "nucleus.every": 2},
     "policy reward": {"policy_reward.use": True, "policy_reward.marker": ""},
     "curriculum": {
         "curriculum.choose": "data.curriculum:difficulty_targeted",
@@ -126,6 +127,8 @@ def test_stops_and_goes_on_as_if_it_had_not(way, tmp_path, started):
         case "critic" | "categorical critic":
             assert rows[-1]["value_loss"] > 0
             assert any(len(set(row["advantage"])) > 1 for row in written)  # differs by token
+        case "nucleus":
+            assert max(row["logp_gap_max"] for row in rows) < 1e-4  # under the renewed one too
         case "reference refresh":
             names = sorted(f.name for f in (tmp_path / "straight/references").iterdir())
             assert names == ["00000000", "00000002", "00000004"]

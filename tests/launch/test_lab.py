@@ -10,7 +10,7 @@ import pytest
 from data.guidance import Hint
 from jaxrl.chunks import Chunks
 from jaxrl.config import CriticConfig, CurriculumConfig, GuidanceConfig
-from jaxrl.logits import nucleus_of
+from jaxrl.nucleus import Nucleus
 from jaxrl.objective import ObjectiveConfig
 from jaxrl.optimizer import OptimizerConfig
 from launch import lab
@@ -150,15 +150,15 @@ def test_in_chunks_the_sampler_records_what_the_trainer_computes(params):
         np.testing.assert_allclose(plain[:, :, start - stop :], mine, atol=1e-5)
 
 
-def test_a_steered_sampler_records_what_the_trainer_computes(params):
-    """And draws nothing outside the nucleus of the policy that steers."""
+def test_in_a_nucleus_the_sampler_records_what_the_trainer_computes(params):
+    """And draws nothing outside the nucleus of the other policy."""
     problems, keys = batch(), jax.random.split(jax.random.key(1), SEEDS)
-    free, steer = np.full((SEEDS, 6, TASK.budget), -1), policy.Steer(nucleus_of, 0.7)
+    free = np.full((SEEDS, 6, TASK.budget), -1)
     other = jax.vmap(lambda k: decoder.init(MODEL, k))(jax.random.split(jax.random.key(9), SEEDS))
     given = (problems.prompt, problems.answer, free, keys, 1.0, None)
-    written = policy.sample(MODEL, params, *given, steer=steer, other=other)
+    written = policy.sample(MODEL, params, *given, mass=0.7, likely=other)
     tokens = np.concatenate([problems.prompt, written.tokens], axis=2)
-    score = jax.vmap(lambda p, o, x: policy.logprobs(MODEL, p, x, steer=steer, other=o))
+    score = jax.vmap(lambda p, o, x: policy.logprobs(MODEL, p, x, nucleus=Nucleus(o, 0.7)))
     logp, entropy = (np.asarray(a)[..., -TASK.budget :] for a in score(params, other, tokens))
     real = np.asarray(written.tokens) != tasks.PAD
     np.testing.assert_allclose(logp[real], written.logp[real], atol=1e-5)
@@ -191,7 +191,7 @@ def test_an_update_follows_the_gradient_of_reinforce(params):
     state = train.learner(params)
     given, _ = collect.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
     given = given.replace(rewards=jnp.tile(jnp.arange(16.0) % 4, (SEEDS, 1)))
-    after = train.update(MODEL, TASK, arm)(state, params, given, arm.learning_rate)
+    after = train.update(MODEL, TASK, arm)(state, params, None, given, arm.learning_rate)
 
     def reinforce(p, t):
         logp, _ = policy.logprobs(MODEL, p, t.tokens)
