@@ -1,5 +1,6 @@
 """A run in a bucket, on an emulator of Google Cloud Storage on this machine."""
 
+import http.server
 import logging
 import socket
 import time
@@ -29,6 +30,10 @@ def bucket():
         for name in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL"):
             patched.setenv(name, f"http://127.0.0.1:{port}")
         patched.setattr(rundir, "RENEWAL_S", 0.2)
+        # Else each file warns that it is not Google's own, until a process that is not read stops.
+        patched.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        # Else a client that has connected and is silent keeps all others waiting.
+        patched.setattr("http.server.HTTPServer", http.server.ThreadingHTTPServer)
         logging.getLogger("gcsfs").setLevel(logging.ERROR)  # that there are no credentials
         emulator = server.create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
         emulator.start()
