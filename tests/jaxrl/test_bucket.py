@@ -3,6 +3,7 @@
 import http.server
 import logging
 import socket
+import threading
 import time
 
 import pytest
@@ -32,8 +33,16 @@ def bucket():
         patched.setattr(rundir, "RENEWAL_S", 0.2)
         # Else each file warns that it is not Google's own, until a process that is not read stops.
         patched.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        # Else a client that has connected and is silent keeps all others waiting.
+        # Else a client that has connected and is silent keeps all others waiting. What is asked is
+        # done one by one, as the emulator changes its dictionaries while it writes them down.
         patched.setattr("http.server.HTTPServer", http.server.ThreadingHTTPServer)
+        handle, one_by_one = server.Router.handle, threading.Lock()
+
+        def handled(router, method):
+            with one_by_one:
+                handle(router, method)
+
+        patched.setattr(server.Router, "handle", handled)
         logging.getLogger("gcsfs").setLevel(logging.ERROR)  # that there are no credentials
         emulator = server.create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
         emulator.start()
