@@ -69,16 +69,21 @@ def tiers(env: Environment, *, steps: int = 6000, size: int = 5000, seed: int = 
     return Sets(sets, bounds)
 
 
-def walks(layout: str = "u", *, steps: int = 10_000, noise: float = 0.5, seed: int = 0) -> Sets:
-    """Short walks in a maze, each towards some cell, from anywhere: a route must be stitched.
+def walks(
+    layout: str = "u", *, steps: int = 10_000, length: int = 5, noise: float = 0.5, seed: int = 0
+) -> Sets:
+    """Walks of about two cells in a maze, each towards some cell, from anywhere.
+
+    A longer way must be stitched from several.
 
     Args:
       layout: of `maze.LAYOUTS`.
       steps: of all walks together.
+      length: steps of one.
       noise: of the walkers' actions.
       seed: of all draws.
     """
-    env = maze.make(layout, anywhere=True, horizon=12)
+    env = maze.make(layout, anywhere=True, horizon=length)
 
     def act(key: jax.Array, table: jax.Array, observation: jax.Array) -> jax.Array:
         cell = jnp.round((observation + 1.0) * (len(table) - 1) / 2.0).astype(jnp.int32)

@@ -1,4 +1,10 @@
-"""Who finds a way through a maze that no trajectory of the data shows whole?"""
+"""Who finds a way through a maze that no trajectory of the data shows whole?
+
+A first look had walks of 12 steps, a fifth of which came to the goal and some all the way, so that
+imitating the best of them was enough (10%BC 90, Decision Transformer 93, of 100); and weighted IQL's
+advantages by 10, the paper's for a reward of -1 a step, where one of 0 until the end makes them 100
+times smaller (0.6).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +27,7 @@ def experiment() -> Experiment:
         Arm("DT", "dt", {"steps": 600, "target": 1.0}, "walks"),
         Arm("AWR", "awr", sharp, "walks"),
         Arm("AWAC", "awac", sharp, "walks"),
-        Arm("IQL", "iql", {**sharp, "expectile": 0.9}, "walks"),
+        Arm("IQL", "iql", {"steps": 2000, "temperature": 0.001, "expectile": 0.9}, "walks"),
         Arm("FB, zero-shot", "fb", {"steps": 3000}, "walks"),
         Arm("HILP, zero-shot", "hilp", {"steps": 3000}, "walks"),
         Arm("FQL", "fql", {"steps": 2000, "distillation": 0.3}, "walks"),
