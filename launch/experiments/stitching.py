@@ -1,9 +1,9 @@
 """Who finds a way through a maze that no trajectory of the data shows whole?
 
-A first look had walks of 12 steps, a fifth of which came to the goal and some all the way, so that
-imitating the best of them was enough (10%BC 90, Decision Transformer 93, of 100); and weighted IQL's
-advantages by 10, the paper's for a reward of -1 a step, where one of 0 until the end makes them 100
-times smaller (0.6).
+A first look had walks of 12 steps, a quarter of which came to the goal, and some all the way: to
+imitate the best was enough (10%BC 90, Decision Transformer 93, of 100). And it weighted IQL's
+advantages by 10, which is the paper's for a reward of -1 a step; one of 0 until the end makes them
+100 times smaller (IQL 0.6).
 """
 
 from __future__ import annotations
