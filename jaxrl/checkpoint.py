@@ -16,6 +16,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from time import time
@@ -199,12 +200,22 @@ def require(directory: Path, step: int) -> None:
 
 
 def save_reference(directory: Path, params: Params, step: int = 0) -> None:
-    """Write the reference policy of a run from `step` on, replacing one left half written."""
+    """Write the reference policy of a run from `step` on, replacing one left half written.
+
+    Raises:
+      OSError: it could not be; no later step could be resumed from.
+    """
     where = _reference(directory, step)
-    _clear(where)
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(where, params)
-    distributed.by_first(commit)(where, {})
+    try:
+        _clear(where)
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(where, params)
+        distributed.by_first(commit)(where, {})
+    except _errors() as error:
+        raise OSError(
+            f"the reference policy of step {step} could not be saved in {where.parent}: {error}; "
+            "make room there, and run the same command again"
+        ) from error
 
 
 def load_reference(directory: Path, like: Params, step: int) -> Params | None:
@@ -404,12 +415,14 @@ class Writer:
             f"WARNING: the checkpoint of step {step} could not be saved: {error}; {left}; the run "
             "goes on and tries again at the next step"
         )
-        for torn in root(self._directory).glob(f"{_STEP.format(step)}*"):
-            # With a manifest, but whose last sync failed: it may not outlive the machine.
-            uncommitted = torn == path(self._directory, step) or not (torn / _MANIFEST).exists()
-            if distributed.first() and uncommitted:
-                storage.remove(torn)
         self._orbax = ocp.AsyncCheckpointer(_handler())
+        if not distributed.first():
+            return
+        with suppress(*storage.errors()):  # what stays is cleared by the next save, or start
+            for torn in root(self._directory).glob(f"{_STEP.format(step)}*"):
+                # With a manifest, but whose last sync failed: it may not outlive the machine.
+                if torn == path(self._directory, step) or not (torn / _MANIFEST).exists():
+                    storage.remove(torn)
 
 
 @distributed.by_first

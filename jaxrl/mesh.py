@@ -380,7 +380,7 @@ def attend(
     """`attention.attend` on the mesh in use, inside jit.
 
     A device computes its rows, its heads and, over `context`, its queries, for which it gathers all
-    keys and values of the row. XLA's own attention is split by the compiler, likewise.
+    keys and values of the row. Without `context` the compiler splits XLA's own attention likewise.
     """
     mesh = jax.sharding.get_abstract_mesh()
     platform = mesh.abstract_device.platform if mesh.abstract_device else jax.default_backend()
@@ -389,9 +389,11 @@ def attend(
     local = functools.partial(
         attention.attend, kernel=kernel, softcap=softcap, scale=scale, platform=platform
     )
-    if kernel == "xla" or mesh.size <= 1:
+    if mesh.size <= 1:
         return local(q, k, v, mask)
     rows, queries, heads = spec(("batch", "sequence", "heads"), q.shape[:3], mesh, rules=rules)
+    if kernel == "xla" and queries is None:
+        return local(q, k, v, mask)
     shards = q.shape[2] // NamedSharding(mesh, P(heads)).shard_shape(q.shape[2:3])[0]
     copies = math.lcm(k.shape[2], shards) // k.shape[2]  # so that each device has its heads' keys
     k, v = (jnp.repeat(x, copies, axis=2) for x in (k, v))

@@ -65,7 +65,8 @@ def attend(
       q: [B, T, N, H].
       k: [B, S, K, H], with N a multiple of K.
       v: [B, S, K, V].
-      mask: [B, T, S] bool; a query that sees no key gets finite, meaningless output.
+      mask: [B, T, S] bool; a query that sees no key gets finite, meaningless output. Where T is S
+        the tokens are those of one row in order, and no query sees a later key.
       scale: factor on the scores; None: H ** -0.5.
       softcap: bounds the scores s to `softcap * tanh(s / softcap)` (Gemma 2).
       kernel: what computes it; `auto` is `choose` for the platform. Splash attention is emulated,
@@ -84,7 +85,7 @@ def attend(
         kernel = choose(platform, q, k, v, softcap)
     match kernel:
         case "xla":
-            return _xla(q, k, v, mask, scale, softcap)
+            return _by_blocks(q, k, v, mask, scale, softcap)
         case "splash":
             emulated = platform != "tpu"
             return splash(q, k, v, mask, scale=scale, softcap=softcap, interpret=emulated)
@@ -166,6 +167,26 @@ def splash(
 def _seeing(mask: jax.Array) -> jax.Array:
     """The mask, where a query that saw nothing sees the first key: kernels divide by the sum."""
     return mask.at[:, :, 0].set(mask[:, :, 0] | ~jnp.any(mask, axis=-1))
+
+
+def _by_blocks(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array,
+    scale: float,
+    softcap: float | None,
+) -> jax.Array:
+    """A long row in up to eight blocks of queries, none of which reads keys that come later."""
+    t, s = mask.shape[1:]
+    if t != s:
+        return _xla(q, k, v, mask, scale, softcap)
+    size = -(-t // (8 * _BLOCK)) * _BLOCK
+    blocks = [
+        _xla(q[:, start:end], k[:, :end], v[:, :end], mask[:, start:end, :end], scale, softcap)
+        for start, end in ((start, start + size) for start in range(0, t, size))
+    ]
+    return jnp.concatenate(blocks, axis=1)
 
 
 def _xla(

@@ -20,6 +20,9 @@ SHORT = {
     "objective.kl_coef": 0.05, "reference.every": 2,
 }  # fmt: skip
 
+OUT_OF_ORDER = threading.Event()
+"""While it is set, whatever is asked of the bucket fails."""
+
 
 @pytest.fixture(scope="module")
 def bucket():
@@ -39,6 +42,9 @@ def bucket():
         handle, one_by_one = server.Router.handle, threading.Lock()
 
         def handled(router, method):
+            if OUT_OF_ORDER.is_set():
+                router._request_handler.send_error(503)
+                return
             with one_by_one:
                 handle(router, method)
 
@@ -81,6 +87,28 @@ def test_a_run_in_a_bucket_equals_one_on_disk(bucket, tmp_path):
     assert evaluate.resolve(where, evaluate.EvaluateConfig()) == tiny.config(where, **SHORT)
     assert watch.follow(run / "metrics.jsonl")([])[-1]["step"] == 3
     assert report.main([where]) == 0 and (run / "report.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_training_goes_on_while_a_bucket_is_out_of_order(bucket, tmp_path):
+    """Nothing can be written between the first step and the second: the run says so, goes on, and
+    ends with all but the rollouts of the time."""
+    where, notes = f"{bucket}/runs/order", []
+
+    def at(step, row):
+        OUT_OF_ORDER.set() if step == 1 else OUT_OF_ORDER.clear()
+
+    short = SHORT | {"reference.every": 0}
+    summary = loop.train(tiny.config(where, **short), loop.Watch(step=at, note=notes.append))
+    assert summary["failed_saves"]
+    for what in ("the checkpoint of step", "metrics.jsonl", "history.jsonl", "the rollouts"):
+        assert any(what in note and "could not be" in note for note in notes), what
+    loop.train(tiny.config(tmp_path, **short))
+    ours, expected = tiny.artefacts(storage.locate(where)), tiny.artefacts(tmp_path)
+    lost = {"rollouts/00000002.jsonl"}
+    assert {*expected.pop("texts")} - {*ours.pop("texts")} <= lost
+    assert ours == expected
 
 
 @pytest.mark.slow

@@ -167,6 +167,17 @@ def test_vanished(tmp_path):
     assert checkpoint.steps(tmp_path) == [1, 3]
 
 
+def test_a_reference_that_cannot_be_saved_ends_the_run(small_disk):
+    """As no step after it could be resumed from; with room, the same again works."""
+    params = state(1).params
+    ballast = fill(small_disk)
+    with pytest.raises(OSError, match=r"reference policy of step 4 .* make room there"):
+        checkpoint.save_reference(small_disk, params, 4)
+    ballast.unlink()
+    checkpoint.save_reference(small_disk, params, 4)
+    assert equal(checkpoint.load_reference(small_disk, params, 5), params)
+
+
 def test_slow(tmp_path, monkeypatch):
     """A save that outlasts the patience costs the next one its turn, not the run its time."""
     notes, release, commit = [], threading.Event(), checkpoint.commit
