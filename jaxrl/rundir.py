@@ -171,7 +171,8 @@ def best_effort(what: str, note: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     except storage.errors() as error:
-        note(f"WARNING: {what} could not be written: {error}; the run goes on")
+        why = str(error) or repr(error)  # timeouts say nothing
+        note(f"WARNING: {what} could not be written: {why}; the run goes on")
 
 
 def environment() -> dict[str, Any]:

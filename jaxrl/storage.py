@@ -11,6 +11,9 @@ import os
 import shutil
 from pathlib import Path
 
+ANSWER_S = 60.0
+"""Time that a bucket may take for an answer, in seconds."""
+
 
 def locate(where: str | Path) -> Path:
     """The path that a string names, in this machine's files or in a bucket."""
@@ -20,7 +23,8 @@ def locate(where: str | Path) -> Path:
     from etils import epath
 
     # Orbax writes past fsspec, whose listings would not know of it.
-    fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
+    settings = {"use_listings_cache": False, "requests_timeout": ANSWER_S}
+    fsspec.config.conf.setdefault("gcs", {}).update(settings)
     return epath.Path(where)
 
 
@@ -35,10 +39,11 @@ def remote(path: Path) -> bool:
 def errors() -> tuple[type[Exception], ...]:
     """What storage raises that fails."""
     try:
+        from aiohttp import ClientError
         from gcsfs.retry import HttpError
     except ImportError:
         return (OSError,)
-    return OSError, HttpError
+    return OSError, HttpError, ClientError
 
 
 def absolute(path: Path) -> Path:

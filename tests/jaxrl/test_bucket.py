@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from jaxrl import checkpoint, loop, rundir, runs, storage
+from jaxrl import checkpoint, jsonl, loop, rundir, runs, storage
 from launch import evaluate, replay, report, watch
 from tests.jaxrl import tiny
 
@@ -22,6 +22,8 @@ SHORT = {
 
 OUT_OF_ORDER = threading.Event()
 """While it is set, whatever is asked of the bucket fails."""
+SILENT = threading.Event()
+"""While it is set, nothing that is asked is answered."""
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,8 @@ def bucket():
             if OUT_OF_ORDER.is_set():
                 router._request_handler.send_error(503)
                 return
+            while SILENT.is_set():
+                time.sleep(0.05)
             with one_by_one:
                 handle(router, method)
 
@@ -106,7 +110,7 @@ def test_training_goes_on_while_a_bucket_is_out_of_order(bucket, tmp_path):
         assert any(what in note and "could not be" in note for note in notes), what
     loop.train(tiny.config(tmp_path, **short))
     ours, expected = tiny.artefacts(storage.locate(where)), tiny.artefacts(tmp_path)
-    lost = {"rollouts/00000002.jsonl"}
+    lost = {"rollouts/000002.jsonl"}
     assert {*expected.pop("texts")} - {*ours.pop("texts")} <= lost
     assert ours == expected
 
@@ -123,6 +127,19 @@ def test_a_killed_pair_in_a_bucket_continues_byte_for_byte(bucket, tmp_path):
     assert "note continuing" in tiny.finish_pair(tiny.start_pair(where, devices=1, **SHORT))
     tiny.finish_pair(tiny.start_pair(tmp_path, devices=1, **SHORT))
     assert tiny.artefacts(storage.locate(where)) == tiny.artefacts(tmp_path)
+
+
+def test_a_bucket_that_does_not_answer_fails_in_time(bucket, monkeypatch):
+    monkeypatch.setattr(storage, "ANSWER_S", 0.5)
+    run = storage.locate(f"{bucket}/runs/silent")
+    notes = []
+    log = jsonl.Log(run / "log.jsonl", notes.append, lambda row: True)
+    SILENT.set()
+    log.add({"row": 1})
+    SILENT.clear()
+    assert "log.jsonl could not be written: FSTimeoutError" in notes[0]
+    log.add({"row": 2})
+    assert [row["row"] for row in jsonl.read(run / "log.jsonl")] == [1, 2] and len(notes) == 1
 
 
 def test_a_bucket_that_is_not_there_is_refused(bucket):
