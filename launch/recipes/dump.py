@@ -6,13 +6,14 @@ Idea: a source whose samples have large advantages is one the policy can learn f
 arms of a bandit whose value is that, with a bonus for those seldom drawn.
 Formula: `softmax(UCB / tau)`, `UCB_d = mean |A| over a window + sqrt(2 log(n + 1) / (n_d + 1))`
 Claim: faster convergence and a better end on logic problems of many difficulties and sources.
-Reading: formula recalled; the window counts completions. The ablation shares evenly.
+Reading: formula recalled; the window counts completions. The ablation shares evenly. A first look,
+on four sources with symbols in common, gave -0.037 [-0.084, +0.010].
 """
 
 import dataclasses
 
 from jaxrl.config import BanditConfig, Config, Domain
-from launch.lab import Effect, arm, graded
+from launch.lab import Effect, arm, cipher
 from launch.recipes import quickstart
 
 
@@ -30,11 +31,13 @@ def config() -> Config:
 
 
 def effect() -> Effect:
-    """The bandit against even shares, on sources from solved to hopeless."""
-    method = arm(config(), steps=80, weights=(1.0,) * 4)
+    """The bandit against even shares, on sources from solved to hopeless that share no symbol."""
+    method = arm(config(), steps=80, weights=(1.0,) * 6)
+    skills = tuple((3, skill) for skill in (0.97, 0.8, 0.6, 0.4, 0.2, 0.05))
+    mix = tuple((tuple(3 * (i == d) for i in range(6)), 1 / 6) for d in range(6))
     return Effect(
         claim="sources shared out by their advantages are learned faster",
-        task=graded(),
+        task=cipher(skills, mix),
         method=method,
         ablation=dataclasses.replace(method, bandit=BanditConfig()),
         over="area",
