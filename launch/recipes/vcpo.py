@@ -9,7 +9,8 @@ Claim: stable at 128 steps off-policy, 2.5 times faster than synchronous trainin
 Reading: the map from sample size to step (a square root, as a factor of the loss), the truncation
 and the lengths that stand for gradient norms. The truncation is far out, for the baseline adds no
 bias only to whole weights. Under Adam a factor of the loss counts only as far as it varies between
-batches. The ablation is importance sampling alone.
+batches. The ablation is importance sampling alone. A first look, on data 16 steps old, gave -0.361
+[-0.814, +0.092].
 """
 
 import dataclasses
@@ -33,12 +34,12 @@ def config() -> Config:
 
 
 def effect() -> Effect:
-    """On data 16 steps old, with both controls and with neither."""
-    method = arm(config(), steps=100, delay=16, updates_per_batch=1)
+    """On data 64 steps old, with both controls and with neither."""
+    method = arm(config(), steps=120, delay=64, updates_per_batch=1)
     args = {"weight_high": 50.0, "power": 0.0, "baseline": "mean"}
     bare = dataclasses.replace(method.objective, policy_args=args)
     return Effect(
-        claim="on data 16 steps old, variance control keeps importance sampling stable",
+        claim="on data 64 steps old, variance control keeps importance sampling stable",
         task=cipher(((6, 0.8), (2, 0.2)), (((2, 1), 1.0),)),
         method=method,
         ablation=dataclasses.replace(method, objective=bare),
