@@ -8,7 +8,8 @@ Formula: `r = clip(mean_t p(y*_t | x, z, y*_<t) - mean_t p(y*_t | x, y*_<t), 0, 
 prompts whose rewards differ enough
 Claim: 7.6 points above VeriFree on TheoremQA and 7.5 on Minerva, in three families of models.
 Reading: the filter's threshold is half the batch's own mean deviation, not an average over steps.
-The ablation takes the likelihood of the whole reference, as VeriFree does.
+The ablation takes the likelihood of the whole reference, as VeriFree does. A first look, at a rate
+of 1e-3, spread from 0.00 to 0.48 over seeds: -0.012 [-0.265, +0.241].
 """
 
 import dataclasses
@@ -55,7 +56,7 @@ def likelihood(batch: Sampled) -> jax.Array:
 
 def effect() -> Effect:
     """Mean probability against likelihood, as a verifier that neither has heard sees it."""
-    method = arm(config(), steps=80, rewards=probability)
+    method = arm(config(), steps=80, learning_rate=3e-4, rewards=probability)
     return Effect(
         claim="the mean probability of a reference teaches more than its likelihood",
         task=phrased(),
