@@ -7,7 +7,7 @@ what there is to learn.
 """
 
 from launch.lab.arms import Arm, Sampled, arm
-from launch.lab.effect import Effect, attempts, imitate, run
+from launch.lab.effect import Effect, attempts, held_out, imitate, run
 from launch.lab.tasks import Problems, Task, cipher, graded, hard_prompts, lookup
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "cipher",
     "graded",
     "hard_prompts",
+    "held_out",
     "imitate",
     "lookup",
     "run",

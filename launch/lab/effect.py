@@ -138,14 +138,19 @@ def status(low: float, high: float, better: str) -> str:
 
 
 def held_out(
-    model: DecoderConfig, task: Task, arm: Arm, params: Params, start: Params
+    model: DecoderConfig,
+    task: Task,
+    arm: Arm,
+    params: Params,
+    start: Params,
+    temperature: float = 1.0,
 ) -> dict[str, np.ndarray]:
-    """The figures of the policies on the test split, each [S], at temperature 1.
+    """The figures of the policies on the test split, each [S].
 
     `pass@1` (mean reward), `pass@8`, `distinct` (different full-reward completions among 8, as a
     share), `length`, `entropy` (nats a token), and `pass@1/D` on domain D where there are several.
     """
-    written, rewards = attempts(model, task, arm, params)
+    written, rewards = attempts(model, task, arm, params, temperature)
     tokens, actions = written.tokens, written.actions
     same = (tokens[..., :, None, :] == tokens[..., None, :, :]).all(axis=-1)
     first = ~np.any(np.tril(same, -1), axis=-1)
@@ -165,11 +170,11 @@ def held_out(
 
 
 def attempts(
-    model: DecoderConfig, task: Task, arm: Arm, params: Params
+    model: DecoderConfig, task: Task, arm: Arm, params: Params, temperature: float = 1.0
 ) -> tuple[Written, np.ndarray]:
     """What the policies write for each of the P test problems, 8 times: [S, P, 8, T] and rewards.
 
-    At temperature 1, with the task's budget, from the same random streams whatever the policies.
+    With the task's budget, from the same random streams whatever the policies.
     """
     seeds = len(jax.tree.leaves(params)[0])
     rows = np.tile(np.repeat(np.arange(len(task.test.prompt)), SAMPLES), (seeds, 1))
@@ -180,7 +185,7 @@ def attempts(
         some = jax.tree.map(lambda a, i=i: a[:, i : i + _AT_ONCE], problems)
         forced = np.full((*some.domain.shape, task.budget), -1, np.int32)
         key = jax.vmap(lambda k, i=i: jax.random.fold_in(k, i))(keys)
-        parts.append(attempt(task, model, params, some, forced, key, 1.0, arm.chunks))
+        parts.append(attempt(task, model, params, some, forced, key, temperature, arm.chunks))
     joined = jax.tree.map(lambda *a: np.concatenate(a, axis=1), *parts)
     return jax.tree.map(lambda a: a.reshape(seeds, -1, SAMPLES, *a.shape[2:]), joined)
 
