@@ -1,11 +1,11 @@
 """Who finds a way through a maze that no trajectory of the data shows whole?
 
-Two looks came before. The first had walks of 12 steps, a quarter of which came to the goal, some all
-the way: to imitate the best was enough (10%BC 90, Decision Transformer 93, of 100); and it weighted
-IQL's advantages by 10, the paper's for a reward of -1 a step, where one of 0 until the end makes them
-100 times smaller. In the second, all had 2000 updates (IQL 0, AWAC 28, FQL 38, 10%BC 0): too few for a
-target that follows by 0.005 to carry a value back over the way, which three seeds of IQL alone then
-showed with 8000.
+Two looks came before. The first had walks of 12 steps, a quarter of which came to the goal, some
+all the way: to imitate the best was enough (10%BC 90, Decision Transformer 93, of 100). And it
+weighted IQL's advantages by 10, the paper's for a reward of -1 a step, where one of 0 until the end
+makes them 100 times smaller. In the second all had 2000 updates (IQL 0, AWAC 28, FQL 38, 10%BC 0):
+too few for a target that follows by 0.005 to carry a value back over the way, which three seeds of
+IQL alone then showed with 8000.
 """
 
 from __future__ import annotations
