@@ -4,10 +4,13 @@ Paper: Zheng et al. 2024, "Online Intrinsic Rewards for Decision Making Agents f
 Model Feedback".
 Idea: observations met on the way are put to an annotator that never holds the play up; its answers
 train a reward model as they come, and the policy seeks the task's sparse reward and the model's.
-Formula: `r + b (R(s') - mean) / std`, `R: -log sigmoid(R(preferred) - R(other))` on what has been
+Formula: `r + b (R(s') - R(s)) / std`, `R: -log sigmoid(R(preferred) - R(other))` on what has been
 answered; a question's answer comes `lag` updates after it was asked.
 Claim: best on sparse NetHack tasks, with no data from elsewhere.
-Reading: the ranking variant; a script, the distance to the goal, stands for the language model.
+Reading: the ranking variant; a script, the distance to the goal, stands for the language model. What
+the model rewards is progress, where the paper rewards a state the less the more often an episode has
+seen it: its level would pay for waiting beside a goal that ends the episode, as would SAC's bonus for
+entropy, which is left out of the values.
 """
 
 from __future__ import annotations
@@ -28,18 +31,18 @@ from jaxrl.control.program import Program, online
 from jaxrl.types import TrainState
 from launch.control import sac
 from losses import reward_model
-from models.control import critics, mlp
+from models.control import mlp
 
 
 @dataclass(frozen=True)
 class Config:
     """Hyperparameters; the rest are SAC's."""
 
-    steps: int = 4000
+    steps: int = 6000
     warmup: int = 500
     hidden: tuple[int, ...] = (64, 64)
     batch_size: int = 128
-    weight: float = 0.1
+    weight: float = 1.0
     """b; 0 leaves the task's reward alone."""
     lag: int = 100
     """Updates until a question, one an update, is answered."""
@@ -75,7 +78,8 @@ def annotator(env: Environment) -> Callable[[jax.Array], jax.Array]:
 def make(space: Space, config: Config, score: Callable[[jax.Array], jax.Array]) -> Algorithm:
     """SAC on a reward that is learnt beside it; `score` is the annotator's."""
     adam = optax.adam(1e-3)
-    base = sac.make(space, sac.Config(hidden=config.hidden, batch_size=config.batch_size))
+    kept = {"hidden": config.hidden, "batch_size": config.batch_size}
+    base = sac.make(space, sac.Config(**kept, backup_entropy=False))
 
     def reward(params: Any, states: jax.Array) -> jax.Array:
         return mlp.apply(params, states)[..., 0]
@@ -84,11 +88,8 @@ def make(space: Space, config: Config, score: Callable[[jax.Array], jax.Array]) 
         base_key, reward_key = jax.random.split(key)
         judge = mlp.init(reward_key, (space.observation, *config.hidden, 1))
         state = extend(base.init(base_key), "judge", judge, adam)
-        more = {
-            "asked": jnp.zeros((config.kept, 2, space.observation)),
-            "moments": jnp.array([0.0, 1.0]),
-        }
-        return state.replace(params=state.params | more)
+        asked = jnp.zeros((config.kept, 2, space.observation))
+        return state.replace(params=state.params | {"asked": asked})
 
     def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
         base_key, age_key = jax.random.split(key)
@@ -108,11 +109,11 @@ def make(space: Space, config: Config, score: Callable[[jax.Array], jax.Array]) 
             return answered * jnp.mean(jnp.where(better == 0.0, 0.0, each)), {}
 
         state, metrics = descend(state, "judge", adam, loss)
-        said = reward(state.params["judge"], batch.next_observations)
-        seen = jnp.stack([jnp.mean(said), jnp.std(said)])
-        mean, std = moments = critics.polyak(state.params["moments"], seen, 0.01)
-        state = state.replace(params=state.params | {"moments": moments})
-        bonus = answered * config.weight * (said - mean) / (std + 1e-3)
+        before, said = (
+            reward(state.params["judge"], seen)
+            for seen in (batch.observations, batch.next_observations)
+        )
+        bonus = answered * config.weight * (said - before) / (jnp.std(said) + 1e-3)
         batch = batch._replace(rewards=batch.rewards + bonus)
         state, base_metrics = base.update(base_key, state, batch)
         return state, metrics | base_metrics | {"bonus": jnp.std(bonus)}

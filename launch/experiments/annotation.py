@@ -1,4 +1,7 @@
-"""Does a reward learnt from late answers find a goal that the task's own reward hides?"""
+"""Does a reward learnt from late answers find a goal that the task's own reward hides?
+
+In a first look the annotator's level was the reward, and none of the arms ever came to the goal.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ def experiment() -> Experiment:
     def make() -> Setting:
         return Setting(maze.make("medium"), Bounds(0.0, 1.0))
 
-    short = {"steps": 3000}
+    short = {"steps": 6000}
     arms = (
         Arm("ONI", "oni", short),
         Arm("ONI, answers 1000 updates late", "oni", {**short, "lag": 1000}),
