@@ -7,10 +7,10 @@ train a reward model as they come, and the policy seeks the task's sparse reward
 Formula: `r + b (R(s') - R(s)) / std`, `R: -log sigmoid(R(preferred) - R(other))` on what has been
 answered; a question's answer comes `lag` updates after it was asked.
 Claim: best on sparse NetHack tasks, with no data from elsewhere.
-Reading: the ranking variant; a script, the distance to the goal, stands for the language model. What
-the model rewards is progress, where the paper rewards a state the less the more often an episode has
-seen it: its level would pay for waiting beside a goal that ends the episode, as would SAC's bonus for
-entropy, which is left out of the values.
+Reading: the ranking variant; a script, the distance to the goal, stands for the language model.
+What the model rewards is progress, where the paper rewards a state the less the more often an
+episode has seen it: its level would pay for waiting beside a goal that ends the episode, as would
+SAC's bonus for entropy, which is left out of the values.
 """
 
 from __future__ import annotations
