@@ -45,24 +45,21 @@ class EvaluateConfig:
 
 def main(argv: list[str]) -> int:
     """Evaluate a packaged model, a model directory or a run."""
-    if not argv or argv[0].startswith("-"):
-        if "--help" in argv or "-h" in argv:
-            flags.parse(EvaluateConfig(), ["--help"], prog="jaxrl eval RUN_OR_MODEL")
-        return refused(ValueError("name a run, a model or its directory: jaxrl eval RUN_OR_MODEL"))
-    settings = flags.parse(EvaluateConfig(), argv[1:], prog=f"jaxrl eval {argv[0]}")
+    usage, what = "jaxrl eval RUN_OR_MODEL", "a run, a model or its directory"
     try:
-        figures = measure(argv[0], settings)
+        name, settings = flags.named(EvaluateConfig(), argv, usage=usage, what=what)
+        figures = measure(name, settings)
     except REFUSALS as error:
         return refused(error)
     if settings.json:
         print(json.dumps(figures))
         return 0
     table = Table("figure", "value", "95% interval")
-    for name, value in figures.items():
-        if not name.endswith(("/low", "/high")):
-            low, high = figures.get(f"{name}/low"), figures.get(f"{name}/high")
+    for figure, value in figures.items():
+        if not figure.endswith(("/low", "/high")):
+            low, high = figures.get(f"{figure}/low"), figures.get(f"{figure}/high")
             interval = f"{low:.3f} - {high:.3f}" if low is not None else ""
-            table.add_row(name, f"{value:.4g}", interval)
+            table.add_row(figure, f"{value:.4g}", interval)
     Console().print(table)
     return 0
 

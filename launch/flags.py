@@ -25,6 +25,26 @@ def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T
     return tyro.cli(type(default), default=default, args=rest, prog=prog, description=description)
 
 
+def named(default: T, argv: list[str], *, usage: str, what: str) -> tuple[str, T]:
+    """The name that arguments begin with, and `default` with the values of the rest.
+
+    Args:
+      default: as in `parse`.
+      argv: the name and flags; --help in place of a name shows the flags and exits.
+      usage: the command with the name's place, such as `jaxrl sample MODEL_OR_RUN`.
+      what: can be named.
+
+    Raises:
+      ValueError: there is no name.
+    """
+    if argv and not argv[0].startswith("-"):
+        command, _ = usage.rsplit(maxsplit=1)
+        return argv[0], parse(default, argv[1:], prog=f"{command} {argv[0]}")
+    if "--help" in argv or "-h" in argv:
+        parse(default, ["--help"], prog=usage)
+    raise ValueError(f"name {what}: {usage}")
+
+
 def recipe(argv: list[str]) -> tuple[str, list[str]]:
     """The recipe that arguments begin with, `quickstart` where they name none, and the flags."""
     return (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("quickstart", argv)

@@ -47,13 +47,10 @@ class _Done(Exception):
 
 def main(argv: list[str]) -> int:
     """Replay a step and print its metrics; the exit status is 1 where any differs."""
-    if not argv or argv[0].startswith("-"):
-        if "--help" in argv or "-h" in argv:
-            flags.parse(ReplayConfig(), ["--help"], prog="jaxrl replay RUN")
-        return refused(ValueError("name a run directory: jaxrl replay RUN --step N"))
-    settings = flags.parse(ReplayConfig(), argv[1:], prog=f"jaxrl replay {argv[0]}")
+    usage = "jaxrl replay RUN"
     try:
-        found = replay(storage.locate(argv[0]), settings.step, print)
+        run, settings = flags.named(ReplayConfig(), argv, usage=usage, what="a run directory")
+        found = replay(storage.locate(run), settings.step, print)
     except REFUSALS as error:
         return refused(error)
     for name, value in found.computed.items():

@@ -45,16 +45,10 @@ class SampleConfig:
 
 def main(argv: list[str]) -> int:
     """Print completions by a packaged model, a model directory or a run."""
-    if not argv or argv[0].startswith("-"):
-        if "--help" in argv or "-h" in argv:
-            flags.parse(SampleConfig(), ["--help"], prog="jaxrl sample MODEL_OR_RUN")
-        return refused(
-            ValueError("name a model, its directory or a run: jaxrl sample MODEL_OR_RUN")
-        )
-    model = argv[0]
-    config = flags.parse(SampleConfig(), argv[1:], prog=f"jaxrl sample {model}")
+    usage, what = "jaxrl sample MODEL_OR_RUN", "a model, its directory or a run"
     try:
-        actor = policy.create(policy.named(model), mesh.make(Config().mesh))
+        name, config = flags.named(SampleConfig(), argv, usage=usage, what=what)
+        actor = policy.create(policy.named(name), mesh.make(Config().mesh))
         completions = complete(actor, config, config.prompt or sys.stdin.read())
     except REFUSALS as error:
         return refused(error)

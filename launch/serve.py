@@ -58,13 +58,9 @@ class ServeConfig:
 
 def main(argv: list[str]) -> int:
     """Serve a packaged model, a model directory or a run until interrupted."""
-    if not argv or argv[0].startswith("-"):
-        if "--help" in argv or "-h" in argv:
-            flags.parse(ServeConfig(), ["--help"], prog="jaxrl serve MODEL_OR_RUN")
-        return refused(ValueError("name a model, its directory or a run: jaxrl serve MODEL_OR_RUN"))
-    name = argv[0]
-    config = flags.parse(ServeConfig(), argv[1:], prog=f"jaxrl serve {name}")
+    usage, what = "jaxrl serve MODEL_OR_RUN", "a model, its directory or a run"
     try:
+        name, config = flags.named(ServeConfig(), argv, usage=usage, what=what)
         actor = policy.create(policy.named(name), mesh.make(Config().mesh))
         server = make_server(actor, config, name)
     except (*REFUSALS, OSError) as error:
