@@ -27,7 +27,7 @@ from jaxrl.objective import ObjectiveConfig, worth_computing
 from jaxrl.optimizer import OptimizerConfig
 from jaxrl.packing import PackingConfig
 from jaxrl.types import Completion, Packed, Params, Request, Trajectory
-from models import linear, load
+from models import attention, linear, load
 from models.config import DecoderConfig
 from tests.benchmarks.step import ROWS, Row
 
@@ -75,6 +75,8 @@ def without(part: str) -> Iterator[None]:
         case "gradients in the layout of the weights":
             derived = lambda inputs, x, w: jnp.tensordot(x, w, axes=inputs)  # noqa: E731
             patch = mock.patch.object(linear, "_matmul", derived)
+        case "attention in blocks":
+            patch = mock.patch.object(attention, "_by_blocks", attention._xla)
         case "the head in one piece":
             patch = mock.patch.object(train_step, "_LOGIT_TOKENS", 256)
         case _:
@@ -97,6 +99,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "equal": (
         "nothing",
         "shared prompts",
+        "attention in blocks",
         "gradients in the layout of the weights",
         "one program for one micro-batch",
         "the head in one piece",
@@ -104,8 +107,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "skipping, half the groups agree",
         "nothing, half the groups agree",
     ),
-    "tail": ("nothing", "shared prompts", "shared prompts and packing"),
-    "long": ("nothing", "shared prompts"),
+    "tail": ("nothing", "attention in blocks", "shared prompts", "shared prompts and packing"),
+    "long": ("nothing", "attention in blocks", "shared prompts"),
 }
 
 
