@@ -17,15 +17,12 @@ LAYOUTS = {
 """`#` a wall, `S` where episodes start, `G` the goal."""
 
 
-def make(
-    layout: str = "u", *, anywhere: bool = False, endless: bool = False, horizon: int = 60
-) -> Environment:
+def make(layout: str = "u", *, anywhere: bool = False, horizon: int = 60) -> Environment:
     """A walk of at most 0.4 cells a step in each direction; what is seen is the place in [-1, 1]^2.
 
     Args:
       layout: of `LAYOUTS`.
       anywhere: start in any free cell, not at `S`; for gathering data that covers the maze.
-      endless: the goal ends nothing; for data without a task.
       horizon: steps.
 
     Raises:
@@ -58,7 +55,7 @@ def make(
         across = place.at[1].add(move[1])
         place = jnp.where(blocked(across), place, across)
         there = jnp.all(jnp.round(place).astype(jnp.int32) == goal)
-        return Step(place, observe(place), there.astype(jnp.float32), there & (not endless))
+        return Step(place, observe(place), there.astype(jnp.float32), there)
 
     return Environment(f"maze_{layout}", Space(2, 2), horizon, reset, step)
 
