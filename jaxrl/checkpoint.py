@@ -420,7 +420,7 @@ class Writer:
         self._orbax = ocp.AsyncCheckpointer(_handler())
         if not distributed.first():
             return
-        with suppress(*storage.errors()):  # what stays is cleared by the next save, or start
+        with suppress(*storage.errors()):  # what stays is cleared by the next start
             for torn in root(self._directory).glob(f"{_STEP.format(step)}*"):
                 # With a manifest, but whose last sync failed: it may not outlive the machine.
                 if torn == path(self._directory, step) or not (torn / _MANIFEST).exists():

@@ -6,6 +6,9 @@ Both take the mask as it is, so trees of shared prompts are as exact there as in
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
@@ -85,7 +88,8 @@ def attend(
         kernel = choose(platform, q, k, v, softcap)
     match kernel:
         case "xla":
-            return _by_blocks(q, k, v, mask, scale, softcap)
+            whole = functools.partial(_xla, scale=scale, softcap=softcap)
+            return _by_blocks(whole, q, k, v, mask)
         case "splash":
             emulated = platform != "tpu"
             return splash(q, k, v, mask, scale=scale, softcap=softcap, interpret=emulated)
@@ -170,20 +174,15 @@ def _seeing(mask: jax.Array) -> jax.Array:
 
 
 def _by_blocks(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    mask: jax.Array,
-    scale: float,
-    softcap: float | None,
+    whole: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array
 ) -> jax.Array:
     """A long row in up to eight blocks of queries, none of which reads keys that come later."""
     t, s = mask.shape[1:]
     if t != s:
-        return _xla(q, k, v, mask, scale, softcap)
+        return whole(q, k, v, mask)
     size = -(-t // (8 * _BLOCK)) * _BLOCK
     blocks = [
-        _xla(q[:, start:end], k[:, :end], v[:, :end], mask[:, start:end, :end], scale, softcap)
+        whole(q[:, start:end], k[:, :end], v[:, :end], mask[:, start:end, :end])
         for start, end in ((start, start + size) for start in range(0, t, size))
     ]
     return jnp.concatenate(blocks, axis=1)
