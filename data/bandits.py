@@ -1,6 +1,6 @@
 """How much of each domain to train on, learned as the run goes; and prompts by rank of a signal.
 
-As in `data.curriculum`, states are tuples of arrays and functions are pure.
+As in `jaxrl.data.curriculum`, states are tuples of arrays and functions are pure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.curriculum import stream
+from jaxrl.data.curriculum import stream
 
 _LEAST = 0.05  # mean reward that others are measured by, at least
 
@@ -102,7 +102,7 @@ def weaknesses(
     All 1 if nothing fails. The share is ours.
 
     Args:
-      failing: [N] bool, of prompts; see `data.curriculum.failing`.
+      failing: [N] bool, of prompts; see `jaxrl.data.curriculum.failing`.
       domains: [N] int in [0, count).
       count: of domains.
       synthesized: share of new problems among all.

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+import os
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+import select
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+import markupsafe
+
+from jaxrl.data import chat_process
+from jaxrl.data.chat_process import CLOSE, OPEN
+
+RENDER_S = 10.0
+"""Time for one rendering; a template that takes longer is ended."""
+_START_S = 120.0
+_KEPT = ("PATH", "LANG", "LC_ALL", "LC_TIME", "TZ")  # of the environment
 
 Message = dict[str, Any]
 """`role` and `content`, and what the template knows besides: `tool_calls`, `reasoning_content`."""
 
 Span = tuple[int, int]
 
-_OPEN, _CLOSE = "\U000f0000", "\U000f0001"  # private use: what a generation block wrote
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -34,20 +47,6 @@ class Rendered(NamedTuple):
 
 Render = Callable[..., Rendered]
 """`render(messages, tools=None, add_generation_prompt=False, **variables)`."""
-
-
-class _Generation(Extension):
-    """The tag `{% generation %}`, by which a template marks what the assistant writes."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
-
-    def _mark(self, caller: Callable[[], str]) -> str:
-        return f"{_OPEN}{caller()}{_CLOSE}"
 
 
 def compile_template(
@@ -66,23 +65,11 @@ def compile_template(
     Returns:
       render(messages, tools, add_generation_prompt, **variables) -> `Rendered`. `tools` are JSON
       schemas; variables are the template's own, such as `enable_thinking`. It raises
-      `jinja2.TemplateError` where the template refuses a conversation, or tries what the sandbox
-      forbids.
+      `jinja2.TemplateError` where the template refuses a conversation, fails, tries what the
+      sandbox forbids, or takes more than `RENDER_S` seconds or the memory of
+      `jaxrl.data.chat_process`.
     """
-
-    def refuse(message: str) -> NoReturn:
-        raise jinja2.TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
-    )
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: now().strftime(form)
-    # Jinja's own filter escapes HTML
-    environment.filters["tojson"] = lambda value, ensure_ascii=False, **options: json.dumps(
-        value, ensure_ascii=ensure_ascii, **options
-    )
-    compiled = environment.from_string(template)
+    process = _Process(template)
     marks = re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
 
     def render(
@@ -91,14 +78,15 @@ def compile_template(
         add_generation_prompt: bool = False,
         **variables: Any,
     ) -> Rendered:
-        text = compiled.render(
-            messages=[_with_reasoning(message) for message in messages],
-            tools=tools,
-            documents=None,
-            add_generation_prompt=add_generation_prompt,
+        given = {
             **special,
             **variables,
-        )
+            "messages": [_with_reasoning(message) for message in messages],
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        text = process.render({"now": now().isoformat(), "variables": given})
         return _take_marks(text) if marks else Rendered(text, None)
 
     return render
@@ -114,12 +102,106 @@ def _with_reasoning(message: Message) -> Message:
 
 def _take_marks(text: str) -> Rendered:
     plain, spans, length, start = [], [], 0, 0
-    for part in re.split(f"([{_OPEN}{_CLOSE}])", text):
-        if part == _OPEN:
+    for part in re.split(f"([{OPEN}{CLOSE}])", text):
+        if part == OPEN:
             start = length
-        elif part == _CLOSE:
+        elif part == CLOSE:
             spans.append((start, length))
         else:
             plain.append(part)
             length += len(part)
     return Rendered("".join(plain), tuple(spans))
+
+
+class _Process:
+    """The process that renders one template: begun when first needed, and again if it ends."""
+
+    def __init__(self, template: str) -> None:
+        self._template, self._lock = template, threading.Lock()
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._owner = 0  # a forked process must not use its parent's
+
+    def render(self, given: Mapping[str, Any]) -> str:
+        """The text, or a `jinja2.TemplateError`."""
+        line = json.dumps(given, default=_plain).encode() + b"\n"
+        with self._lock:
+            try:
+                if self._popen is None or self._owner != os.getpid():
+                    self._start()
+                told = json.loads(self._exchange(line, RENDER_S))
+            except TimeoutError:
+                self._end()
+                raise jinja2.TemplateError(f"it takes more than {RENDER_S:g} s") from None
+            except (OSError, EOFError, ValueError) as error:
+                self._end()
+                raise jinja2.TemplateError("it has ended the process that renders it") from error
+            except BaseException:  # such as Ctrl-C: what is to be read next is unknown
+                self._end()
+                raise
+        if "text" in told:
+            return told["text"]
+        kind = getattr(jinja2.exceptions, told["error"], None)
+        kind = kind if kind is jinja2.exceptions.SecurityError else jinja2.TemplateError
+        raise kind(told["message"])
+
+    def _start(self) -> None:
+        libraries = (jinja2.__file__, markupsafe.__file__)
+        first = {
+            "template": self._template,
+            "paths": sorted({str(Path(file).parents[1]) for file in libraries}),
+        }
+        self._owner = os.getpid()
+        self._popen = subprocess.Popen(
+            # -I and -S: neither this package's modules nor the user's start-up files
+            [sys.executable, "-I", "-S", chat_process.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in _KEPT if name in os.environ},
+            bufsize=0,
+        )
+        weakref.finalize(self, _stop, self._popen, self._owner)
+        self._exchange(json.dumps(first).encode() + b"\n", _START_S)
+
+    def _exchange(self, line: bytes, limit: float) -> bytes:
+        """Send a line and read one, both within `limit` seconds."""
+        end, read = time.monotonic() + limit, [b""]
+        out, back = self._popen.stdin.fileno(), self._popen.stdout.fileno()
+        os.set_blocking(out, False)
+        look = select.poll()
+        look.register(back, select.POLLIN)
+        look.register(out, select.POLLOUT)
+        while not read[-1].endswith(b"\n"):
+            ready = dict(look.poll(max(0.0, end - time.monotonic()) * 1000))
+            if not ready:
+                raise TimeoutError
+            if back in ready:
+                read.append(os.read(back, 1 << 20))
+                if not read[-1]:
+                    raise EOFError
+            elif line:
+                line = line[os.write(out, line[: 1 << 16]) :]
+                if not line:
+                    look.unregister(out)
+        return b"".join(read)
+
+    def _end(self) -> None:
+        if self._popen is not None:
+            _stop(self._popen, self._owner)
+            self._popen = None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise jinja2.TemplateError(f"a conversation holds {value!r:.100}; use plain values")
+
+
+def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
+    """End a process, unless it is another's."""
+    if os.getpid() == owner and process.poll() is None:
+        process.kill()
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            pipe.close()

@@ -6,13 +6,42 @@ import re
 from collections.abc import Callable
 
 _THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
-_NUMBER = re.compile(r"-?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?")
+_NUMBER = re.compile(
+    r"(-?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+|(?=\.[0-9]))(?:\.[0-9]+)?"
+    r"(?:[eE][+-]?[0-9]+)?(?:/[0-9]+)?)"
+    r"%?(?:[^\W\d_]{1,12})?"
+)
+_WHOLE = re.compile(
+    r"[\s*_$(\[{\\]*([+-]?)\s*[$€£¥]?\s*"
+    r"((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+|(?=\.[0-9]))(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)"
+    r"\s*\\?%?(?:\s*[^\W\d_]{1,20}){0,3}[\s*_$)\]}.\\]*"
+)
+_NAMED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mathit)\s*\{([^{}]*)\}")
+_TOKENS = re.compile(r"[\s=:;|&<>()\[\]{}\"'`~$€£¥≈]+")
+_MINUS = str.maketrans("\u2212\ufe63\uff0d\u2013", "----")
+_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})([^\n]*)")
+_LABELS = {
+    "python": {"python", "py", "py3", "python3", "python2", "ipython", "pycon"},
+    "sql": {"sql", "sqlite", "sqlite3", "postgres", "postgresql", "mysql"},
+    "javascript": {"javascript", "js", "node", "nodejs", "mjs"},
+    "bash": {"bash", "sh", "shell", "zsh"},
+    "c": {"c", "c17", "c11", "c99", "h"},
+    "json": {"json", "json5", "jsonc"},
+    "lua": {"lua"},
+}
+"""What a block of a language may be labelled with."""
 
 
 def after_thought(text: str) -> str | None:
     """What follows the last `</think>`, or all; None when a `<think>` was never closed."""
     rest = _THOUGHT.sub("", text)
     return None if "<think>" in rest else rest
+
+
+def thinking(prompt: str, completion: str) -> str:
+    """The completion with the `<think>` that its prompt ends in, if it does: all of it is thought
+    until that is closed."""
+    return f"<think>{completion}" if prompt.rstrip().endswith("<think>") else completion
 
 
 def plain(text: str) -> str | None:
@@ -33,16 +62,35 @@ def last_line(text: str) -> str | None:
 def last_number(text: str) -> str | None:
     """The last integer, decimal or fraction, thousands separators dropped; for tiny models.
 
-    Any number the completion happens to end with counts as its answer.
+    Any number the completion happens to end with counts as its answer, a unit after it or not.
+    Where what it ends with is more than a number, such as `3^5` or `1,8`, there is none.
     """
-    numbers = _NUMBER.findall(plain(text) or "")
-    return numbers[-1].replace(",", "") if numbers else None
+    rest = re.sub(r"\s*([/^])\s*", r"\1", (plain(text) or "").translate(_MINUS))
+    rest = re.sub(r"-\s*[$€£¥]\s*", "-", rest)
+    for token in reversed(_TOKENS.split(rest)):
+        if any(character.isdigit() for character in token):
+            found = _NUMBER.fullmatch(token.lstrip("*_#+").rstrip("*_#!?.,") or "x")
+            return found[1].replace(",", "") if found else None
+    return None
+
+
+def number(text: str) -> str | None:
+    """The number that `text` is, thousands separators dropped; None if it is anything else.
+
+    A sign, a currency, a percent sign, a unit of up to three words, emphasis, brackets and a box
+    around it are no part of it. `1,8` and `18 or 19` are not a number.
+    """
+    inner = boxed(text) if "\\boxed{" in text else text
+    plainer = _NAMED.sub(r" \1 ", inner or "").translate(_MINUS)
+    found = _WHOLE.fullmatch(plainer) if len(plainer) <= 200 else None
+    return None if found is None else (found[1] + found[2]).replace(",", "").removeprefix("+")
 
 
 def answer_tag(text: str) -> str | None:
     """What the last `<answer>...</answer>` holds."""
-    found = re.findall(r"<answer>(.*?)</answer>", after_thought(text) or "", re.DOTALL)
-    return found[-1].strip() or None if found else None
+    before, closed, _ = (after_thought(text) or "").rpartition("</answer>")
+    _, opened, inner = before.rpartition("<answer>")
+    return inner.strip() or None if closed and opened else None
 
 
 def boxed(text: str) -> str | None:
@@ -58,13 +106,40 @@ def boxed(text: str) -> str | None:
 
 
 def fenced(text: str, language: str = "") -> str | None:
-    """The last fenced code block, of `language` if one is named (unlabelled blocks count too)."""
-    blocks = re.findall(
-        r"^```([^\n`]*)\n(.*?)^```", after_thought(text) or "", re.DOTALL | re.MULTILINE
-    )
-    wanted = {"", language.lower()}
-    bodies = [body for label, body in blocks if not language or label.strip().lower() in wanted]
-    return bodies[-1] if bodies else None
+    """The last fenced code block of a language.
+
+    A block with the language's label, or one of its other names, goes before unlabelled blocks,
+    and the last of its kind counts: what a program printed may follow it. Without a language, it is
+    the last block. Fences may be indented, and longer than three backticks or tildes.
+    """
+    blocks = _blocks(after_thought(text) or "")
+    if not language:
+        return blocks[-1][1] if blocks else None
+    wanted = _LABELS.get(language.lower(), set()) | {language.lower()}
+    for labels in (wanted, {""}):
+        bodies = [body for label, body in blocks if label in labels]
+        if bodies:
+            return bodies[-1]
+    return None
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """Label, in lower case, and body of each fenced block that is closed."""
+    blocks, fence, label, indent = [], "", "", 0
+    body: list[str] = []
+    for line in text.splitlines(keepends=True):
+        found = _FENCE.match(line)
+        if not fence and found and "`" not in found[3]:
+            indent, fence, body = len(found[1]), found[2], []
+            said = re.match(r"[{.\s]*([^\s,{}:]*)", found[3])
+            label = said[1].lower() if said else ""
+        elif fence and found and found[2].startswith(fence) and not found[3].strip():
+            blocks.append((label, "".join(body)))
+            fence = ""
+        elif fence:
+            margin = len(line) - len(line.lstrip(" \t"))
+            body.append(line[min(indent, margin) :])
+    return blocks
 
 
 EXTRACTORS: dict[str, Callable[[str], str | None]] = {

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from data.types import Problem
+from jaxrl.data.types import Problem
 
 T = TypeVar("T")
 

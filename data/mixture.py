@@ -7,17 +7,17 @@ import json
 from collections.abc import Awaitable
 from typing import Any
 
-from data import generate, tasks, templates
-from data.types import Problem, Score, Task
+from jaxrl.data import generate, tasks, templates
+from jaxrl.data.types import Problem, Score, Task
 
 
 def task(parts: str) -> Task:
     """A mixture as one task, so that one pool and one config field carry it.
 
-    `data.tasks.get("mixture", parts='{"easy": [1, "countdown", {"numbers": 3}], ...}')`: a train
-    problem is drawn from one of the parts by their weights, and the problems of other splits take
-    the parts in turn, so that an evaluation sees all of them alike. A problem's `domain` is the
-    name given here.
+    `jaxrl.data.tasks.get("mixture", parts='{"easy": [1, "countdown", {"numbers": 3}], ...}')`: a
+    train problem is drawn from one of the parts by their weights, and the problems of other splits
+    take the parts in turn, so that an evaluation sees all of them alike. A problem's `domain` is
+    the name given here.
 
     Args:
       parts: JSON: domain to [weight, task name, parameters] and, if need be, what is added to its
@@ -58,6 +58,8 @@ def task(parts: str) -> Task:
         splits=splits,
         alphabet="".join(sorted(set("".join(alphabets)))) if all(alphabets) else None,
         parts=made,
+        pure=all(each.pure for each in made.values()),
+        sandboxed=any(each.sandboxed for each in made.values()),
         description="A mixture of other tasks.",
     )
     return joined

@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
 
 def kill_tree(pid: int) -> None:
@@ -32,6 +32,12 @@ def die_with_parent() -> None:
     """Ask the kernel to kill this process when the thread that started it ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def hide() -> None:
+    """Keep this process's memory and environment from other processes of its user (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)
 
 
 def _children(pid: int) -> list[int]:

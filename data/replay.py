@@ -1,8 +1,9 @@
 """What a replay buffer keeps of a step, and which of it comes back.
 
-A rule for keeping is `(rewards, lengths) -> bool [P, G]`, of the completions worth keeping; a rule
-for choosing is `(ages, rewards, count, rng) -> int [<= count]`, of the groups to take. nan is a
-failed score; an age counts optimizer updates.
+A rule for keeping is `(rewards, lengths, versions) -> bool [P, G]`, of the completions worth
+keeping, or of fewer of these arguments; a rule for choosing is `(ages, rewards, count, rng) -> int
+[<= count]`, of the groups to take. nan is a failed score; an age counts optimizer updates, and a
+version those before a completion was begun.
 """
 
 from __future__ import annotations

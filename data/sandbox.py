@@ -1,17 +1,19 @@
 """Running programs that nobody has read: no network, no way to write, hard limits, a certain end.
 
-Two isolations, chosen once by `check`:
+Two isolations:
 
-- `bubblewrap`: namespaces of its own for processes, network, mounts and users. The program sees
-  system libraries and the interpreter read-only, a scratch directory in memory, and no process but
-  its own; when it ends or overruns, the kernel kills everything in its process namespace.
+- `bubblewrap`: namespaces of its own for processes, network, mounts, System V objects and users.
+  The program sees system libraries and the interpreter read-only, a scratch directory in memory,
+  and no process but its own; when it ends or overruns, the kernel kills everything in its process
+  namespace. It can make no further namespace.
 - `rlimits`, where bubblewrap is not installed or not permitted: limits of CPU, memory, file size,
   processes and time, a clean environment, another user if this process is root, and a kill of all
-  descendants. **It has the network, and can read and write what its user can.** Use it for
-  programs you would run yourself.
+  descendants. **It has the network, and can read and write what its user can.** It is refused
+  unless the caller allows it; allow it for programs you would run yourself.
 
-Neither bounds the memory of all its processes together: the bound is memory_mb x processes. Both
-need Linux.
+In both, a filter of system calls (`jaxrl.data.seccomp`) refuses memory that no limit counts. So
+memory is bounded by processes x (memory_mb + about 60 MB of pipes and sockets), and with
+bubblewrap file_mb for files, 4096 at most. Both need Linux.
 """
 
 from __future__ import annotations
@@ -19,20 +21,26 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
 import os
-import selectors
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Literal
+from typing import Literal
 
-from data import processes
+from jaxrl.data import processes, seccomp
 
-_CHILD, _CHILD_INSIDE = Path(__file__).with_name("sandbox_child.py"), "/limit.py"
+ALLOW_WEAK = "JAXRL_ALLOW_WEAK_SANDBOX"
+"""Environment variable that allows `rlimits`, for calls that name no isolation, if it is 1."""
+
+START_S = 20.0
+"""Beyond the program's own time, how long the sandbox may take."""
+
+_CHILD, _CHILD_INSIDE = Path(__file__).with_name("sandbox_child.py"), "/supervisor.py"
 _USERS = range(20_000, 60_000)  # ids that nobody has, and that a container's map still holds
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives")
 
@@ -49,7 +57,7 @@ class Limits:
     file_mb: int = 16
     """Each file; with bubblewrap, also the whole scratch directory."""
     processes: int = 16
-    """At once, threads included; all of the user's, unless isolated or a user of its own."""
+    """At once, threads included. The kernel holds root to no such limit."""
     output_kb: int = 256
     """Standard output, and standard error; a program that writes more is killed."""
 
@@ -85,9 +93,32 @@ class Isolation:
         )
 
 
+class StartError(RuntimeError):
+    """A program could not be started, which says nothing about the program."""
+
+
+def check(allow_weak: bool = False) -> Isolation:
+    """The isolation that programs get on this machine. Print it at start.
+
+    Args:
+      allow_weak: take resource limits alone where bubblewrap does not work.
+
+    Raises:
+      RuntimeError: there is only that and it is not allowed, or nothing works here.
+    """
+    found = strongest()
+    if found.kind == "rlimits" and not (allow_weak or os.environ.get(ALLOW_WEAK) == "1"):
+        raise RuntimeError(
+            "sandbox.allow_weak=False: bubblewrap does not work here, and without it programs have "
+            "the network and this machine's files. Install bubblewrap and allow user namespaces, "
+            "or accept that with --sandbox.allow-weak"
+        )
+    return found
+
+
 @functools.cache
-def check() -> Isolation:
-    """The strongest isolation that works on this machine, found by trying. Print it at start.
+def strongest() -> Isolation:
+    """The strongest isolation that works on this machine, found by trying.
 
     Raises:
       RuntimeError: not even a limited program runs here.
@@ -96,9 +127,10 @@ def check() -> Isolation:
     kinds = ["bubblewrap", "rlimits"] if shutil.which("bwrap") else ["rlimits"]
     failures = []
     for isolation in (Isolation(kind, own) for kind in kinds for own in users):
+        probe = f"{sys.executable} -I -c 'print(6*7)'; :"  # a shell that has to fork
         try:
-            outcome = run([sys.executable, "-I", "-c", "print(6*7)"], isolation=isolation)
-        except OSError as error:
+            outcome = run(["/bin/sh", "-c", probe], isolation=isolation)
+        except StartError as error:
             failures.append(f"{isolation}: {error}")
             continue
         if outcome.stdout == "42\n":
@@ -115,50 +147,132 @@ def run(
     limits: Limits = Limits(),
     isolation: Isolation | None = None,
 ) -> Outcome:
-    """Run a program in a fresh scratch directory and wait for its end.
+    """Run a program in a fresh scratch directory and wait for its end; see `run_each`."""
+    return run_each(program, [stdin], files=files, limits=limits, isolation=isolation)[0]
+
+
+def run_each(
+    program: Sequence[str],
+    stdins: Sequence[str],
+    *,
+    prepare: Sequence[str] | None = None,
+    files: Mapping[str, str] | None = None,
+    limits: Limits = Limits(),
+    isolation: Isolation | None = None,
+    until_failure: bool = False,
+) -> list[Outcome]:
+    """Run a program on each input, one after the other in one fresh scratch directory.
+
+    All share a sandbox, as its start costs more than most programs; what a run leaves behind is
+    killed before the next. A run sees no other run's input.
 
     Args:
-      program: absolute path of an executable, and arguments; relative file names among these are
-        in the scratch directory.
+      program: path of an executable, absolute or in the scratch directory (`./main`), and its
+        arguments.
+      stdins: standard input of each run.
+      prepare: a command run first, such as a compiler; where it fails, its outcome is every run's.
       files: contents of the scratch directory by relative path.
-      stdin: standard input.
-      limits: see `Limits`.
-      isolation: None takes what `check` found.
+      limits: of each run; see `Limits`.
+      isolation: None takes what `check` gives.
+      until_failure: stop after the first run that overran or had a status other than 0.
+
+    Returns:
+      The outcomes in order; fewer than inputs only with `until_failure`.
 
     Raises:
       ValueError: a program or file name that is not as above.
+      StartError: the program could not be started.
     """
-    if not program or not os.path.isabs(program[0]):
-        raise ValueError(f"program={list(program)!r}: give the executable's absolute path")
+    commands = [list(command) for command in (prepare, program) if command is not None]
+    for command in commands:
+        if not command or not (os.path.isabs(command[0]) or command[0].startswith("./")):
+            raise ValueError(f"program={command!r}: give the executable's absolute path, or ./NAME")
     for name in files or {}:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise ValueError(f"files[{name!r}]: must be relative, without '..'")
     isolation = isolation or check()
+    bubble = isolation.kind == "bubblewrap"
+    user = _USERS[next(_COUNT) % len(_USERS)] if isolation.own_user else 0
+    spec = {
+        **dataclasses.asdict(limits),
+        "bubble": bubble,
+        "user": user,
+        "prepare": commands[:-1],
+        "program": commands[-1],
+        "stdins": list(stdins),
+        "until_failure": until_failure,
+        "filter": seccomp.program().hex(),
+        "supervisor": seccomp.SUPERVISOR,
+    }
     with tempfile.TemporaryDirectory(prefix="scratch-") as scratch, tempfile.TemporaryFile() as fed:
-        fed.write(stdin.encode())
+        fed.write(json.dumps(spec).encode())
         fed.seek(0)
-        user = _USERS[next(_COUNT) % len(_USERS)] if isolation.own_user else 0
         _write(Path(scratch), files or {}, user)
-        bubble = isolation.kind == "bubblewrap"
-        command = _child("exec" if bubble else "supervise", user, limits, program)
-        start = time.monotonic()
-        process = subprocess.Popen(
-            _bubble(scratch, limits, user, command) if bubble else command,
-            stdin=fed,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=scratch,
-            env=_ENVIRONMENT | {"HOME": "/scratch" if bubble else scratch},
-            start_new_session=True,
+        runs = len(stdins) + len(commands) - 1
+        reported, errors = _supervised(
+            _bubble(scratch, limits, user) if bubble else [sys.executable, "-I", "-S", str(_CHILD)],
+            fed.fileno(),
+            scratch,
+            _ENVIRONMENT | {"HOME": "/scratch" if bubble else scratch},
+            most=runs * ((limits.output_kb << 11) + (1 << 18)) + 1024,
+            seconds=runs * limits.wall_s + START_S,
         )
+    if not reported.startswith(b"ready\n"):
+        raise StartError(f"the sandbox did not start: {errors.strip()[-500:] or 'no reason given'}")
+    outcomes = _outcomes(reported.removeprefix(b"ready\n"))
+    if prepare is not None and outcomes:
+        prepared = outcomes.pop(0)
+        if prepared.end != "exit" or prepared.status:
+            return [prepared] * len(stdins)
+    stopped = until_failure and any(o.end != "exit" or o.status for o in outcomes)
+    lost = Outcome("exit", 137, "", "", 0.0)  # it ended its own supervisor
+    return outcomes if stopped else outcomes + [lost] * (len(stdins) - len(outcomes))
+
+
+def _supervised(
+    command: list[str], stdin: int, cwd: str, env: dict[str, str], *, most: int, seconds: float
+) -> tuple[bytes, str]:
+    """What the supervisor reports and complains of, `most` bytes of it; in the end all is dead."""
+    with tempfile.TemporaryFile() as report, tempfile.TemporaryFile() as errors:
         try:
-            end, out, err = _watch(process, limits, start)
+            process = subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=report,
+                stderr=errors,
+                cwd=cwd,
+                env=env,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise StartError(f"{command[0]}: {error}") from error
+        pidfd = os.pidfd_open(process.pid)
+        try:
+            select.select([pidfd], [], [], seconds)
         finally:
             processes.kill_tree(process.pid)
             process.wait()
-        status = 137 if end != "exit" else process.returncode
-        status = 128 - status if status < 0 else status
-        return Outcome(end, status, out, err, time.monotonic() - start)
+            os.close(pidfd)
+        report.seek(0)
+        errors.seek(0)
+        return report.read(most), errors.read(1 << 16).decode(errors="replace")
+
+
+def _outcomes(reported: bytes) -> list[Outcome]:
+    """The runs that the supervisor reported whole."""
+    found: list[Outcome] = []
+    while b"\n" in reported:
+        line, _, reported = reported.partition(b"\n")
+        head = json.loads(line)
+        if "error" in head:
+            raise StartError(head["error"])
+        out, err = head.pop("sizes")
+        if len(reported) < out + err:
+            break
+        texts = [t.decode(errors="replace") for t in (reported[:out], reported[out : out + err])]
+        reported = reported[out + err :]
+        found.append(Outcome(head["end"], head["status"], *texts, head["seconds"]))
+    return found
 
 
 _COUNT = itertools.count(os.getpid() * 101)
@@ -171,24 +285,18 @@ _ENVIRONMENT = {
 }
 
 
-def _child(mode: str, user: int, limits: Limits, program: Sequence[str]) -> list[str]:
-    numbers = (user, limits.cpu_s, limits.memory_mb, limits.file_mb, limits.processes)
-    path = _CHILD_INSIDE if mode == "exec" else str(_CHILD)
-    child = [sys.executable, "-I", "-S", path, mode, *map(str, numbers)]
-    return [*child, *program]
-
-
-def _bubble(scratch: str, limits: Limits, user: int, command: list[str]) -> list[str]:
-    """The command in namespaces of its own; the scratch files are copied to memory."""
+def _bubble(scratch: str, limits: Limits, user: int) -> list[str]:
+    """The supervisor in namespaces of its own; it gives up the capabilities it is started with."""
     wrapped = [
         shutil.which("bwrap") or "bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net",
         "--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox", "--die-with-parent",
-        "--new-session", "--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev",
+        "--new-session", "--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN",
+        "--proc", "/proc", "--dev", "/dev",
     ]  # fmt: skip
     if user:  # the child changes user; in a user namespace of root's, no process limit would hold
         wrapped += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
-        wrapped += ["--unshare-user", "--uid", "65534", "--gid", "65534"]
+        wrapped += ["--unshare-user", "--uid", "65534", "--gid", "65534", *_no_more_users()]
     wrapped += ["--perms", "0755", "--dir", "/etc"]
     for path in _SYSTEM:
         if os.path.islink(path):
@@ -200,70 +308,24 @@ def _bubble(scratch: str, limits: Limits, user: int, command: list[str]) -> list
             for parent in reversed(Path(path).parents[:-1]):  # else made readable by root alone
                 wrapped += ["--perms", "0755", "--dir", str(parent)]
             wrapped += ["--ro-bind", path, path]
-    wrapped += ["--ro-bind", str(_CHILD), _CHILD_INSIDE]
+    wrapped += ["--ro-bind", str(_CHILD), _CHILD_INSIDE, "--ro-bind", scratch, "/given"]
     wrapped += ["--perms", "0777", "--size", str(limits.file_mb << 20), "--tmpfs", "/scratch"]
-    for path in sorted(Path(scratch).rglob("*")):
-        inside = f"/scratch/{path.relative_to(scratch)}"
-        wrapped += (
-            ["--perms", "0755", "--dir", inside]
-            if path.is_dir()
-            else ["--ro-bind", str(path), inside]
-        )
     wrapped += ["--remount-ro", "/", "--remount-ro", "/dev"]  # no other place to fill with data
-    return [*wrapped, "--chdir", "/scratch", "--", *command]
+    return [*wrapped, "--", sys.executable, "-I", "-S", _CHILD_INSIDE]
+
+
+@functools.cache
+def _no_more_users() -> list[str]:
+    """The option against nested user namespaces, where bubblewrap has it (0.8)."""
+    told = subprocess.run(["bwrap", "--help"], capture_output=True, text=True, check=False)
+    return ["--disable-userns"] if "--disable-userns" in told.stdout + told.stderr else []
 
 
 def _write(scratch: Path, files: Mapping[str, str], user: int) -> None:
     for name, content in files.items():
         path = scratch / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
+        path.write_bytes(content.encode("utf-8", "surrogatepass"))
     if user:
         for path in (scratch, *scratch.rglob("*")):
             os.chown(path, user, user)
-
-
-def _watch(
-    process: subprocess.Popen[bytes], limits: Limits, start: float
-) -> tuple[Literal["exit", "timeout", "output"], str, str]:
-    """Read what the program writes until it ends or oversteps."""
-    written: dict[IO[bytes], bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
-    end: Literal["exit", "timeout", "output"] | None = None
-    pidfd = os.pidfd_open(process.pid)
-    try:
-        with selectors.DefaultSelector() as selector:
-            selector.register(pidfd, selectors.EVENT_READ)
-            for stream in written:
-                os.set_blocking(stream.fileno(), False)
-                selector.register(stream, selectors.EVENT_READ)
-            while end is None:
-                ready = selector.select(max(0.0, start + limits.wall_s - time.monotonic()))
-                for key, _ in ready:
-                    if key.fileobj in written and not _read(key.fileobj, written[key.fileobj]):
-                        selector.unregister(key.fileobj)
-                    elif key.fileobj == pidfd:
-                        end = "exit"
-                if any(len(text) > limits.output_kb << 10 for text in written.values()):
-                    end = "output"
-                elif time.monotonic() - start >= limits.wall_s and end is None:
-                    end = "timeout"
-        if end == "exit":
-            for stream, text in written.items():
-                while len(text) <= limits.output_kb << 10 and _read(stream, text):
-                    pass
-    finally:
-        os.close(pidfd)
-    texts = [bytes(t[: limits.output_kb << 10]).decode(errors="replace") for t in written.values()]
-    for stream in written:
-        stream.close()
-    return end, *texts
-
-
-def _read(stream: IO[bytes], into: bytearray) -> bool:
-    """Take what is there; False at the end, or when nothing is there."""
-    try:
-        chunk = os.read(stream.fileno(), 1 << 16)
-    except BlockingIOError:
-        return False
-    into += chunk
-    return bool(chunk)

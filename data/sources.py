@@ -46,8 +46,16 @@ def read(spec: str) -> Records:
     )
 
 
+_CHECKED = 64 << 20  # bytes of a file of which every line is parsed at the start
+
+
 class Jsonl(Sequence[Mapping[str, Any]]):
-    """Lines of JSON objects, found by their byte offsets and parsed when asked for."""
+    """Lines of JSON objects, found by their byte offsets and parsed when asked for.
+
+    Raises:
+      ValueError: a line that is no JSON object. Of a file over 64 MiB only the first and last
+        character of each line are looked at; a fault in between is found when it is asked for.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -57,12 +65,18 @@ class Jsonl(Sequence[Mapping[str, Any]]):
             for line in file:
                 if line.strip():
                     self._offsets.append(at)
+                    text = line.strip()
+                    if not (text.startswith((b"{", b"\xef\xbb\xbf{")) and text.endswith(b"}")):
+                        self._object(text, len(self._offsets) - 1)
                 at += len(line)
             self._bytes = (
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                 if os.fstat(file.fileno()).st_size
                 else b""
             )
+        if len(self._bytes) <= _CHECKED:
+            for i in range(len(self)):
+                self[i]
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -70,7 +84,9 @@ class Jsonl(Sequence[Mapping[str, Any]]):
     def __getitem__(self, index: int) -> Mapping[str, Any]:
         start = self._offsets[index]
         end = self._bytes.find(b"\n", start)
-        line = self._bytes[start : end if end >= 0 else None]
+        return self._object(self._bytes[start : end if end >= 0 else None], index)
+
+    def _object(self, line: bytes, index: int) -> Mapping[str, Any]:
         try:
             record = json.loads(line)
         except ValueError as error:

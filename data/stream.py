@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable
 
 import grain
 
-from data.types import Problem, Task
+from jaxrl.data.types import Problem, Task
 
 _ENDLESS = sys.maxsize // 2  # grain computes with it in floats, which round up
+
+
+def fingerprint(task: Task, split: str = "train") -> str:
+    """What tells a finite split's data from other data: its size, and 64 of its problems.
+
+    Empty for an endless split, which its parameters name.
+    """
+    size = task.sizes.get(split)
+    if not size:
+        return ""
+    digest = hashlib.blake2b(str(size).encode(), digest_size=8)
+    for index in sorted({place * (size - 1) // 63 for place in range(64)}):
+        problem = task.problem(split, 0, index)
+        digest.update(f"{problem.prompt}\0{problem.answer}\0".encode(errors="surrogatepass"))
+    return digest.hexdigest()
 
 
 def prompts(
@@ -50,6 +66,10 @@ def prompts(
     if not 0 <= host_index < host_count:
         raise ValueError(f"host_index={host_index} must be in [0, host_count={host_count})")
     size = task.sizes.get(split)
+    if size == 0:
+        raise ValueError(
+            f"split={split!r} of task {task.name!r} has no problems: its file is empty"
+        )
     if size is None:
         order = grain.MapDataset.range(_ENDLESS)
     else:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from data import extract
-from data.types import Problem, Task
+from jaxrl.data import extract
+from jaxrl.data.types import Problem, Task
 
 THINK = (
     "Reason first between <think> and </think>, then give the final answer alone between <answer> "

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gguf
 import sentencepiece
 import tokenizers
 
-from data import backends, chat, gguf_vocab
-from data.backends import Backend
-from data.chat import Message
+from jaxrl.data import backends, chat, gguf_vocab
+from jaxrl.data.backends import Backend
+from jaxrl.data.chat import Message
 
 END_TOKENS = (
     "<|im_end|>",
@@ -103,7 +102,7 @@ def load(path: str | Path) -> Tokenizer:
 
 def from_gguf(path: Path) -> Tokenizer:
     """The tokenizer embedded in a GGUF file."""
-    reader = gguf.GGUFReader(str(path))
+    reader = gguf_vocab.open_file(path)
     meta = gguf_vocab.metadata(reader)
     template = reader.fields.get("tokenizer.chat_template")
     pieces, eos, bos = meta["tokens"], meta["eos_token_id"], meta.get("bos_token_id")

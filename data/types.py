@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -24,27 +25,42 @@ class Problem:
     """Names the source in a mixture: curricula and metrics are kept by domain."""
 
 
+LOGGED = frozenset({"mean", "std", "errors", "timeouts", "zero_variance_groups"})
+"""What is logged of a batch's rewards beside the means of their parts."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Score:
     """A reward and its named parts, or the reason there is none. An error never becomes a 0.
 
     Raises:
-      ValueError: neither or both of value and error, or a value or part that is not finite.
+      ValueError: neither or both of value and error, a value or part that is not a finite number,
+        or a part with a name that the log of rewards needs.
     """
 
     value: float | None
     parts: Mapping[str, float] = dataclasses.field(default_factory=dict)
     error: str | None = None
-    """`kind: explanation`, as in "timeout: no score after 5 s"; see `count_errors`."""
+    """`kind: explanation`, as in "crash: the worker ended by signal 11"; see `count_errors`."""
+    timed_out: bool = False
+    """Whether judging the completion ran out of time; the value is then the task's for that."""
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.error is None):
             raise ValueError(
                 f"Score value={self.value!r} with error={self.error!r}: give exactly one of them"
             )
-        for name, number in [("value", self.value), *self.parts.items()]:
-            if number is not None and not math.isfinite(number):
-                raise ValueError(f"Score {name}={number!r} is not finite; return an error instead")
+        given = {"value": 0.0 if self.value is None else self.value} | dict(self.parts)
+        for name, number in given.items():
+            if not isinstance(number, numbers.Real) or not math.isfinite(number):
+                raise ValueError(
+                    f"Score {name}={number!r} is not a finite number; return an error instead"
+                )
+        if taken := LOGGED.intersection(self.parts):
+            raise ValueError(
+                f"Score parts={sorted(taken)}: the log of rewards has figures of these names; "
+                "rename the parts"
+            )
 
 
 Reward = Callable[[Problem, str], Score | Awaitable[Score]]
@@ -55,8 +71,8 @@ Reward = Callable[[Problem, str], Score | Awaitable[Score]]
 class Task:
     """A source of problems and the judge of their completions.
 
-    `data.tasks.get(task.name, **task.params)` gives an equal task in any process, which is how
-    scoring workers come by it.
+    `jaxrl.data.tasks.get(task.name, **task.params)` gives an equal task in any process, which is
+    how scoring workers come by it.
     """
 
     name: str
@@ -66,7 +82,7 @@ class Task:
     gold: Callable[[Problem], str] | None = None
     """A completion that earns the full reward: demonstrations for a supervised warm start."""
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Filled in by `data.tasks.get`, as is the name."""
+    """Filled in by `jaxrl.data.tasks.get`, as is the name."""
     splits: tuple[str, ...] = ("train", "test", "ood")
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Number of problems of a split, indices 0 to size - 1; a split not listed is endless."""
@@ -75,6 +91,24 @@ class Task:
     parts: Mapping[str, Task] = dataclasses.field(default_factory=dict)
     """The tasks by domain that a mixture is made of."""
     description: str = ""
+    pure: bool = False
+    """Whether the reward is quick on any text and runs nothing of it. Only then is it called in the
+    process that trains, where no limit holds."""
+    sandboxed: bool = False
+    """Whether the reward runs programs, so that a sandbox must be there; see
+    `jaxrl.data.sandbox`."""
+    seconds: Callable[[Problem], float] | None = None
+    """How long judging a completion may take, by limits that the reward keeps itself; None where it
+    keeps none, and the limit of the scoring pool is the only one."""
+    on_timeout: float | None = 0.0
+    """The score of a completion whose judging overran the pool's limit; None makes it an error, for
+    a reward that may be slow through no fault of the completion."""
+    environment: tuple[str, ...] = ()
+    """Environment variables that the reward reads, such as a key; workers get no others."""
+
+    def of(self, problem: Problem) -> Task:
+        """The task that judges a problem: the part of a mixture, else this task."""
+        return self.parts.get(problem.domain, self)
 
     def check_split(self, split: str) -> None:
         """Raises ValueError if the task has no such split."""

@@ -1,13 +1,23 @@
-"""jaxrl: reinforcement-learning post-training in JAX."""
+"""jaxrl: reinforcement-learning post-training in JAX.
+
+`jaxrl.losses`, `jaxrl.models` and `jaxrl.data` are the base packages; `jaxrl.sampling`,
+`jaxrl.rollout`, `jaxrl.training`, `jaxrl.mesh`, `jaxrl.record`, `jaxrl.run` and `jaxrl.control` the
+core; `jaxrl.launch` the command line and the recipes. `jaxrl.load_run` reads a run as tables.
+"""
 
 import importlib
 from typing import Any
 
+_PACKAGES = (
+    "losses", "models", "data", "launch",
+    "mesh", "sampling", "training", "record", "rollout", "run", "control",
+)  # fmt: skip
+
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for when it is asked for, so that `import jaxrl` alone costs nothing."""
-    if name in ("losses", "models", "data"):
-        return importlib.import_module(name)
+    """Load a package when it is first used, so that `import jaxrl` alone costs nothing."""
+    if name in _PACKAGES:
+        return importlib.import_module(f"jaxrl.{name}")
     if name == "load_run":
-        return importlib.import_module("jaxrl.runs").load_run
+        return importlib.import_module("jaxrl.record.runs").load_run
     raise AttributeError(f"module 'jaxrl' has no attribute {name!r}")

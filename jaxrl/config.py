@@ -9,41 +9,48 @@ import typing
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from jaxrl.chunks import WHOLE, Chunks
-from jaxrl.mesh import MeshConfig
-from jaxrl.objective import ObjectiveConfig
-from jaxrl.optimizer import OptimizerConfig
-from jaxrl.packing import PackingConfig
-from jaxrl.sampler import SamplerConfig
-from models.config import Kernel
-from models.lora import LoraConfig
-from models.remat import Remat
-from models.value import ValueConfig
+from jaxrl import functions
+from jaxrl.mesh.mesh import MeshConfig
+from jaxrl.models.config import Kernel
+from jaxrl.models.lora import LoraConfig
+from jaxrl.models.remat import Remat
+from jaxrl.sampling.chunks import WHOLE, Chunks
+from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.training.objective import ObjectiveConfig
+from jaxrl.training.optimizer import OptimizerConfig
+from jaxrl.training.packing import PackingConfig
 
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
 class FreshModel:
-    """Shape of a transformer made here, for `model = fresh`."""
+    """Shape of the randomly initialised transformer that `model = fresh` trains."""
 
     hidden_size: int = 128
+    """Width of the residual stream."""
     intermediate_size: int = 384
+    """Width of the MLP."""
     num_layers: int = 4
+    """Number of layers."""
     num_heads: int = 4
+    """Query heads of each layer."""
     num_kv_heads: int = 4
+    """Key and value heads of each layer; must divide `num_heads`."""
     head_dim: int = 32
+    """Size of each head."""
 
 
 @dataclasses.dataclass(frozen=True)
 class WarmStartConfig:
-    """Supervised fine-tuning on the task's own solutions, before the RL."""
+    """Supervised fine-tuning (SFT) on the task's own solutions, before RL."""
 
     steps: int = 0
-    """0 skips it."""
+    """Optimizer steps of SFT; 0 skips it."""
     batch_size: int = 128
-    """Demonstrations a step."""
+    """Demonstrations per SFT step."""
     learning_rate: float = 1e-3
+    """Learning rate of SFT."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,54 +58,59 @@ class RolloutConfig:
     """What is sampled at each step."""
 
     prompts: int = 16
-    """Distinct prompts a step."""
+    """Prompts per step."""
     group_size: int = 8
-    """Completions of each prompt."""
+    """Completions per prompt."""
     max_prompt_tokens: int = 256
-    """Longest prompt."""
+    """Longest prompt, in tokens."""
     long_prompts: Literal["error", "drop", "truncate"] = "error"
-    """What is done about a longer one: an error that names the problem; drop it, from training and
-    evaluation alike; or truncate it to its last tokens."""
+    """How a prompt over `max_prompt_tokens` is treated: `error` stops and names the problem; `drop`
+    removes it from training and evaluation; `truncate` keeps its last tokens."""
     max_new_tokens: int = 64
-    """Completion budget."""
+    """Longest completion, in tokens."""
     chunks: Chunks = WHOLE
-    """Of long responses: each sees the prompt and the end of the one before (Delethink)."""
+    """Splits long responses into chunks; each sees the prompt and the end of the chunk before it
+    (Delethink)."""
     temperature: float = 1.0
+    """Sampling temperature, above 0."""
     chat: bool = False
-    """Wrap each prompt with the model's own chat template."""
+    """Wrap each prompt in the model's chat template."""
     system: str = ""
-    """System message of the chat, if any."""
+    """System message of the chat template; empty: none."""
     in_flight: float = 1.0
-    """Above 1, so many times the prompts are under way at once; a step takes the first that are
-    whole, and the others go on where they stand under the next policy (partial rollouts)."""
+    """Over-provisioning factor of partial rollouts, 1 or more: that many times `prompts` are
+    sampled at once, a step trains on the first groups that finish, and the next step continues the
+    rest with the new weights. 1 waits for every group."""
     oversampling: float = 1.0
-    """Above 1, groups whose rewards all agree make way for others, and up to so many times the
-    prompts are sampled for it (DAPO's dynamic sampling)."""
+    """Budget of DAPO's dynamic sampling, 1 or more: groups whose rewards are all equal are
+    replaced, by sampling up to this factor times `prompts`. 1 replaces none."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CurriculumConfig:
-    """Prompts chosen by how they were answered before, in this run or in an earlier one."""
+    """Chooses prompts by the rewards they got before, in this run or in an earlier one."""
 
     choose: str = ""
-    """e.g. data.curriculum:difficulty_targeted, or data.bandits:gain; empty takes prompts as they
-    come."""
+    """Function that chooses the prompts of a step, such as `difficulty_targeted` or `gain`; empty
+    takes prompts in the order of the data."""
     args: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Its keyword arguments, e.g. --curriculum.args.target 0.5."""
+    """Keyword arguments of `choose`, e.g. --curriculum.args.target 0.5."""
     prompts: int = 1024
-    """Chosen among the first so many of the train split."""
+    """Number of prompts to choose from: the first of the train split."""
     window: int = 8
-    """Visits of a prompt that are remembered."""
+    """Number of visits remembered per prompt."""
     retain: float = 1.0
-    """Below 1, this share of the prompts, the hardest, is retained every `retain_every` batches
-    and the others are not chosen again (DRIVE)."""
+    """Share of the prompts, the hardest, that is kept every `retain_every` batches, above 0 and up
+    to 1; the others are not chosen again (DRIVE). 1 keeps all."""
     retain_every: int = 50
+    """Batches between two such selections."""
     history: str = ""
-    """A run of this task: its prompts are chosen once, by how that run answered them."""
-    score: str = "data.curriculum:historical_variance"
-    """By what, e.g. data.curriculum:learning_impact (LIMR)."""
+    """Directory of an earlier run of this task; its prompts are ranked once, by how that run
+    answered them. Empty: none."""
+    score: str = "historical_variance"
+    """Function that ranks the prompts of `history`, such as `learning_impact` (LIMR)."""
     keep: int = 1
-    """So many of them, those with the highest score."""
+    """Number of prompts of `history` to keep, highest score first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,192 +118,90 @@ class Domain:
     """One of several tasks that a run trains on."""
 
     task: str = "arithmetic"
-    """As in `Config`."""
+    """Name of a task, as in `Config.task`."""
     args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Parameters of the task."""
     weight: float = 1.0
-    """Its share of the prompts, relative to the other domains'."""
+    """Share of the prompts, relative to the other domains' weights."""
     max_new_tokens: int = 0
-    """Completion budget of its problems; 0 stands for the rollout's, which it may not exceed."""
+    """Longest completion for its problems, in tokens, at most the rollout's; 0 uses the
+    rollout's."""
     curriculum: CurriculumConfig = CurriculumConfig()
-    """How its prompts are chosen."""
+    """Chooses its prompts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BanditConfig:
-    """Shares of the domains that follow what is learned from them."""
+    """A bandit that adapts the shares of the domains to the training signal."""
 
     weigh: str = ""
-    """data.bandits:sec, dump or dads: multiplies the domains' weights; empty leaves them alone."""
+    """Bandit that multiplies the domains' weights: `sec`, `dump` or `dads`; empty keeps the weights
+    fixed."""
     args: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Its keyword arguments, e.g. --bandit.args.temperature 0.5."""
+    """Keyword arguments of `weigh`, e.g. --bandit.args.temperature 0.5."""
     signal: Literal["advantage", "reward"] = "advantage"
-    """What a completion tells of its domain: the size of its advantage over its group, in units of
-    the group's spread (SEC, DUMP), or its reward (dads)."""
+    """Reward of the bandit for each completion: `advantage` is the absolute advantage in units of
+    its group's standard deviation (SEC, DUMP); `reward` is the completion's reward (dads)."""
     rate: float = 0.5
-    """Of the moving average of a domain's signal."""
+    """Smoothing factor of the moving average of a domain's signal, above 0 and up to 1."""
     window: int = 64
-    """Completions of a domain that are remembered."""
+    """Number of completions remembered per domain."""
     history: str = ""
-    """A run of these domains: those with more prompts that it failed all along get more (SwS)."""
-
-
-@dataclasses.dataclass(frozen=True)
-class GuidanceConfig:
-    """Help on problems that the policy fails, from the task's own solutions."""
-
-    guide: str = ""
-    """e.g. data.guidance:escalate; empty gives none."""
-    args: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Its keyword arguments, e.g. --guidance.args.attempts 2."""
-    shown: str = "{solution}\n{prompt}"
-    """The prompt of a policy that is shown the solution."""
-
-
-@dataclasses.dataclass(frozen=True)
-class PolicyRewardConfig:
-    """Rewards without a verifier: the policy's own probability of the reference answer."""
-
-    use: bool = False
-    """In place of the task's rewards."""
-    marker: str = "Answer: "
-    """Where in a completion its answer begins; what comes before is the reasoning."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ReplayConfig:
-    """Groups of earlier steps that are trained on again."""
-
-    groups: int = 0
-    """Of the buffer, added to each step's batch; 0 keeps none."""
-    size: int = 256
-    """Groups that the buffer holds."""
-    max_age: int = 0
-    """Optimizer updates after which a group is dropped; 0 drops the oldest when it is full."""
-    keep: str = "data.replay:everything"
-    """Which completions are kept."""
-    keep_args: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Its keyword arguments."""
-    choose: str = "data.replay:uniform"
-    """Which groups come back."""
-    choose_args: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Its keyword arguments."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ReferenceConfig:
-    """The policy that divergences are measured to."""
-
-    every: int = 0
-    """Steps after which the current policy becomes the reference; 0 keeps the first."""
-    reset_optimizer: bool = False
-    """The optimizer's moments begin anew with it (ProRL)."""
-
-
-@dataclasses.dataclass(frozen=True)
-class NucleusConfig:
-    """A mask of what the policy may choose in training: NLPO's."""
-
-    mass: float = 0.0
-    """Only the likeliest tokens of an earlier copy of the policy, up to this probability together,
-    such as 0.9, are sampled and have a place in the loss; 0 masks nothing."""
-    every: int = 10
-    """Steps after which the current policy becomes the copy."""
-
-
-@dataclasses.dataclass(frozen=True)
-class AverageConfig:
-    """An exponential moving average of the parameters that are trained."""
-
-    decay: float = 0.0
-    """At each update, e.g. 0.99; 0 keeps no average."""
-    evaluate: bool = True
-    """Held-out evaluations sample from it."""
-    reference: bool = False
-    """It is the reference policy: one that follows."""
-
-
-@dataclasses.dataclass(frozen=True)
-class CriticConfig:
-    """A value function beside the policy, whose advantages take the place of a group's."""
-
-    use: bool = False
-    """A decoder of its own, first a copy of the policy, with a value head (PPO)."""
-    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
-    head: ValueConfig = ValueConfig()
-    """Scalar; with more bins, a distribution trained by cross-entropy to HL-Gauss targets."""
-    discount: float = 1.0
-    """gamma, from one token to the next."""
-    mixing: float = 0.95
-    """lambda of the generalised advantage estimate."""
-    kl_coef: float = 0.0
-    """Weight of a penalty on each token's reward: the log-ratio to the reference."""
-    clip: float = 0.2
-    """How far a scalar value may move in one update; 0 does not clip."""
-    whiten: bool = True
-    """Advantages of a batch have mean 0 and deviation 1."""
-
-
-@dataclasses.dataclass(frozen=True)
-class KLControlConfig:
-    """A controller of the weight of the divergence to the reference, in place of a fixed one."""
-
-    rule: str = ""
-    """The next weight by this one and the divergence measured, as module:function, such as
-    losses.policy:proportional_kl_coefficient; empty keeps objective.kl_coef or critic.kl_coef."""
-    args: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Its keyword arguments, such as the target in nats a token."""
+    """Directory of an earlier run of these domains; domains with more prompts that it always failed
+    get a greater share (SwS). Empty: none."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SamplingConfig:
-    """Where sampling happens."""
+    """Which devices sample."""
 
     devices: int = 0
-    """So many devices, the last of each process, sample and do not train; 0 samples on the devices
-    that train."""
+    """Number of devices dedicated to sampling, taken from the end of each process's list; 0 samples
+    on the training devices."""
     mesh: MeshConfig = MeshConfig()
-    """Their mesh; the rules are those of the run's."""
+    """Mesh of the sampling devices; sharding rules are those of the training mesh."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalConfig:
-    """Held-out evaluation, before the first step, after the last, and in between."""
+    """Evaluation on held-out problems, before the first step, after the last, and in between."""
 
     problems: int = 256
+    """Number of held-out problems."""
     split: str = "test"
+    """Split of the task that they come from."""
     every: int = 0
-    """Steps between evaluations; 0 evaluates before and after only."""
+    """Steps between evaluations; 0 evaluates before and after training only."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RolloutLogConfig:
-    """Which rollouts are written, token by token, for people to read."""
+    """Which rollouts are saved token by token, for the report."""
 
     every: int = 10
-    """Steps between them, the first and the last step aside; 0 writes none."""
+    """Steps between saved rollouts; the first and the last step are always saved. 0 saves none."""
     groups: int = 8
-    """Groups kept of a step."""
+    """Groups saved per step."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    """When the whole state of the run is saved."""
+    """When the state of the run is saved, and which checkpoints are kept."""
 
     every: int = 20
-    """Steps between checkpoints; the first state and the last are always saved."""
+    """Steps between checkpoints; the first and the last state are always saved."""
     keep: int = 2
-    """The last so many are kept,"""
+    """Number of latest checkpoints to keep."""
     keep_every: int = 0
-    """and those of steps that this divides (0: none),"""
+    """Also keep checkpoints of steps divisible by this; 0: none."""
     keep_best: int = 0
-    """and the so many with the highest `best`."""
+    """Also keep this many checkpoints with the highest `best` metric."""
     best: str = "eval/pass@1"
-    """Metric of the step that is saved; a step that does not measure it is not among the best."""
+    """Metric that ranks checkpoints; steps that do not measure it are not ranked."""
     patience_seconds: float = 60.0
-    """How long a save waits for the one before it on slow storage, before it is left out."""
+    """Seconds that a save waits for the previous one to finish before it is skipped."""
     grace_seconds: float = 300.0
-    """From SIGTERM or Ctrl-C to a forced exit, should saving take longer."""
+    """Seconds from SIGTERM or Ctrl-C to a forced exit, if saving takes longer."""
 
 
 Action = Literal["off", "warn", "skip", "rollback", "stop"]
@@ -299,90 +209,101 @@ Action = Literal["off", "warn", "skip", "rollback", "stop"]
 
 @dataclasses.dataclass(frozen=True)
 class GuardConfig:
-    """What is done about an update that has gone wrong, see `jaxrl.guards`.
+    """Actions for updates that look wrong, see `jaxrl.run.guards`.
 
-    `warn` tells of it and keeps the batch; `skip` leaves the update out as well; `rollback` goes
-    back to the newest checkpoint and on with other prompts; `stop` ends the run.
+    `warn` prints a warning and saves the batch; `skip` also leaves the update out; `rollback`
+    returns to the newest checkpoint and continues with other prompts; `stop` ends the run.
     """
 
     non_finite: Action = "skip"
-    """A loss or gradient that is not finite; such an update is never applied."""
+    """Action for a non-finite loss or gradient; such an update is never applied."""
     ratio: Action = "warn"
-    """An action whose log-probability ratio to the sampler exceeds `max_log_ratio`."""
+    """Action for an absolute log-probability ratio of a token, trainer to sampler, above
+    `max_log_ratio`."""
     max_log_ratio: float = 10.0
-    """Nats."""
+    """Limit of `ratio`, in nats."""
     kl: Action = "warn"
-    """A mean divergence to the reference above `max_kl`, where there is a reference."""
+    """Action for a mean KL divergence to the reference policy above `max_kl`."""
     max_kl: float = 10.0
-    """Nats a token."""
+    """Limit of `kl`, in nats per token."""
     entropy: Action = "off"
-    """A mean entropy of the policy below `min_entropy`."""
+    """Action for a mean policy entropy below `min_entropy`."""
     min_entropy: float = 0.01
-    """Nats a token."""
+    """Limit of `entropy`, in nats per token."""
     zero_signal: Action = "off"
-    """All advantages are 0."""
+    """Action for a batch whose advantages are all 0."""
     reward_errors: Action = "warn"
-    """A share of failed scores above `max_error_rate`."""
+    """Action for a share of failed scores above `max_error_rate`."""
     max_error_rate: float = 0.5
+    """Limit of `reward_errors`, from 0 to 1."""
     max_rollbacks: int = 3
-    """After so many in a run, the next is a stop."""
+    """Rollbacks per run; one more stops the run."""
     stall_seconds: float = 1800.0
-    """Without progress for so long, all stacks are dumped; 0 never does."""
+    """Seconds without progress after which the stacks of all threads are dumped; 0 never."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SandboxConfig:
+    """How the programs that a policy writes are confined; see docs/data.md."""
+
+    allow_weak: bool = False
+    """Where bubblewrap does not work, run programs under resource limits alone; they can then use
+    the network and your user's files. False refuses such a run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A run."""
+    """All settings of a run."""
 
     recipe: str = "quickstart"
-    """Name of the recipe this config came from."""
+    """Name of the recipe this config came from; part of the default run directory."""
     seed: int = 0
-    """Names every random stream of the run."""
+    """Random seed."""
     steps: int = 100
-    """Rollout batches to train on."""
+    """Training steps; each samples and trains on one rollout batch."""
     run_dir: str = ""
-    """Where everything is written; empty chooses runs/RECIPE-seedSEED."""
+    """Run directory; empty: runs/RECIPE-seedSEED."""
     model: str = "fresh"
-    """`fresh`, the name of a packaged model, a GGUF file, a Hugging Face directory, or a run."""
+    """Model to train: `fresh` (random weights), the name of a packaged model, a GGUF file, a
+    Hugging Face directory, or a run directory."""
     fresh: FreshModel = FreshModel()
     fork: str = ""
-    """RUN or RUN@STEP: begin from that run's whole state instead, in a run directory of its own;
-    `--from` is the same."""
+    """RUN or RUN@STEP: start from the whole state of that run, in a run directory of its own;
+    --from is the same. Empty: none."""
     task: str = "arithmetic"
-    """Name of a task, or reasoning_gym/NAME for a generator of reasoning-gym."""
+    """Name of a task (`jaxrl tasks`), reasoning_gym/NAME, or module:function."""
     task_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
-    """Parameters of the task, such as its difficulty."""
+    """Parameters of the task, e.g. --task-args.digits 3."""
     domains: dict[str, Domain] = dataclasses.field(default_factory=dict)
-    """Several tasks by name, in place of `task`. A problem is judged by its own task."""
+    """Several tasks by name, in place of `task`; each problem is scored by its own task."""
     bandit: BanditConfig = BanditConfig()
     stages: dict[int, dict[str, bool | int | float | str]] = dataclasses.field(default_factory=dict)
-    """Fields that change during the run: steps done to {dotted field: value}, such as
-    --stages.100 '{"rollout.max_new_tokens": 128}'; see `jaxrl.stages`."""
+    """Fields that change during the run: number of finished steps to {field: value}, e.g.
+    --stages.100 '{"rollout.max_new_tokens": 128}'; see `jaxrl.run.stages`."""
     warm_start: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
-    guidance: GuidanceConfig = GuidanceConfig()
-    policy_reward: PolicyRewardConfig = PolicyRewardConfig()
-    replay: ReplayConfig = ReplayConfig()
-    reference: ReferenceConfig = ReferenceConfig()
-    average: AverageConfig = AverageConfig()
-    nucleus: NucleusConfig = NucleusConfig()
-    critic: CriticConfig = CriticConfig()
-    kl_control: KLControlConfig = KLControlConfig()
+    extensions: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Extensions of the training loop, by name, with their settings: --with NAME adds one,
+    --NAME.FIELD sets a field; see `jaxrl.run.extension`."""
     updates_per_batch: int = 1
-    """Optimizer updates on each rollout batch, each over an equal share of its groups."""
+    """Optimizer updates per rollout batch, each on an equal share of its groups; must divide
+    `rollout.prompts`."""
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     lora: LoraConfig = LoraConfig(rank=0)
-    """Train low-rank adapters in place of the parameters: give it a rank."""
+    """Train LoRA adapters in place of the parameters; rank 0: no adapters."""
     train: tuple[str, ...] = ()
-    """Paths of the parameters to train, such as layers/mlp/*; empty trains all."""
+    """Patterns of the parameters to train, such as layers/mlp/*; empty trains all."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Activations and sampling; parameters and optimizer state stay float32."""
+    """Dtype of activations, sampling, frozen parameters and the reference policy. Trained
+    parameters and optimizer state stay float32. In float32, matrix products are computed at full
+    precision on every device."""
     attention: Kernel = "auto"
-    """What computes it: `auto` takes cudnn on GPU and splash on TPU where they serve, else xla."""
+    """Attention backend; `auto` takes cudnn on GPU and splash on TPU where they apply, else xla."""
     remat: Remat = "none"
-    """What the backward pass recomputes: nothing, all but `dots`, or layers in `full`."""
+    """Activations recomputed in the backward pass: `none`; `dots`, all but matrix products; `full`,
+    whole layers; `offload` keeps them in host memory."""
     sampler: SamplerConfig = SamplerConfig()
     packing: PackingConfig = PackingConfig()
     mesh: MeshConfig = MeshConfig()
@@ -390,13 +311,15 @@ class Config:
     eval: EvalConfig = EvalConfig()
     rollout_log: RolloutLogConfig = RolloutLogConfig()
     wandb: str = ""
-    """Project of Weights & Biases that metrics go to as well (extra `wandb`); empty: none."""
+    """Weights & Biases project that metrics are also sent to (extra `wandb`); empty: none."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     guard: GuardConfig = GuardConfig()
     score_workers: int = 2
-    """Processes that score completions; 0 scores in this process, with no time limit."""
+    """Processes that score completions; 0 scores in this process if the task's reward is pure, else
+    in one other process."""
     score_seconds: float = 10.0
-    """Time limit of one score."""
+    """Time limit of one score, in seconds; a task's own limits can raise it."""
+    sandbox: SandboxConfig = SandboxConfig()
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -405,7 +328,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(kind: type[T], values: dict[str, Any]) -> T:
-    """The config that `to_dict` came from.
+    """The config with these values, as from `to_dict`.
 
     Raises:
       ValueError: a field that the config does not have.
@@ -414,9 +337,69 @@ def from_dict(kind: type[T], values: dict[str, Any]) -> T:
     unknown = values.keys() - hints.keys()
     if unknown:
         raise ValueError(
-            f"{kind.__name__} has no field {sorted(unknown)}; was it written by another version?"
+            f"{kind.__name__} has no field {sorted(unknown)}; was it written by another version? "
+            "Since 0.2.0 a critic, replay, guidance and the like are extensions"
         )
-    return kind(**{k: _value(hints[k], v) for k, v in values.items()})
+    given = {k: _value(hints[k], v) for k, v in values.items() if k != "extensions"}
+    if "extensions" in values:
+        given["extensions"] = {
+            name: _settings(name, fields) for name, fields in values["extensions"].items()
+        }
+    return kind(**given)
+
+
+def _settings(reference: str, fields: Any) -> Any:
+    """Settings of the extension `reference`, from plain values or as they are.
+
+    A config that is read may come from anybody: those of a `module:function` stay plain values, and
+    the module is not imported, see `settings_of`.
+    """
+    if not isinstance(fields, dict) or ":" in reference:
+        return fields
+    return settings_of(reference, fields)
+
+
+def settings_of(reference: str, fields: Any) -> Any:
+    """Settings of an extension, from plain values or as they are; its module is imported.
+
+    Raises:
+      ValueError: no such extension, or no such field.
+    """
+    if not isinstance(fields, dict):
+        return fields
+    return from_dict(functions.settings_type(functions.extension(reference)), fields)
+
+
+def check_name(reference: str) -> None:
+    """Refuse an extension that bears the name of a field of the config: flags would mean both.
+
+    Raises:
+      ValueError: it does.
+    """
+    name = functions.extension_name(reference)
+    if name in {field.name for field in dataclasses.fields(Config)}:
+        raise ValueError(
+            f"extension {reference!r} bears the name of the config's field {name!r}; rename it"
+        )
+
+
+def extended(config: Config, reference: str, **fields: Any) -> Config:
+    """The config with an extension added, or with fields of one changed.
+
+    Args:
+      config: of a run.
+      reference: a name of `jaxrl.extensions`, or `module:function`.
+      fields: of its settings.
+
+    Raises:
+      ValueError: no such extension, or no such field.
+    """
+    kind = functions.settings_type(functions.extension(reference))
+    check_name(reference)
+    settings = config.extensions.get(reference, kind())
+    for name, value in fields.items():
+        settings = replaced(settings, name, value)
+    return dataclasses.replace(config, extensions=config.extensions | {reference: settings})
 
 
 def _value(hint: Any, value: Any) -> Any:
@@ -435,6 +418,11 @@ def replaced(config: T, name: str, value: Any) -> T:
       ValueError: no such field.
     """
     first, _, rest = name.partition(".")
+    if isinstance(config, Config):
+        for reference in config.extensions:
+            if rest and functions.extension_name(reference) == first:
+                fields = {reference: replaced(config.extensions[reference], rest, value)}
+                return dataclasses.replace(config, extensions=config.extensions | fields)
     if isinstance(config, dict):
         old = config.get(first) if rest else None
     elif first in {field.name for field in dataclasses.fields(typing.cast(Any, config))}:
@@ -481,42 +469,16 @@ def check(config: Config) -> None:
             f"rollout.oversampling={config.rollout.oversampling}: 1 samples what a step needs, "
             "more is a budget for finding groups that teach; use 1 or more"
         )
-    others = {
-        "curriculum.choose": any(
-            each.choose
-            for each in (config.curriculum, *(d.curriculum for d in config.domains.values()))
-        ),
-        "bandit.weigh": config.bandit.weigh,
-        "guidance.guide": config.guidance.guide,
-        "rollout.oversampling": config.rollout.oversampling > 1,
-    }
-    if config.rollout.in_flight < 1 or (config.rollout.in_flight > 1 and any(others.values())):
-        asked = ", ".join(name for name, value in others.items() if value) or "nothing else"
+    if config.rollout.in_flight < 1:
         raise ValueError(
-            f"rollout.in_flight={config.rollout.in_flight} with {asked}: it must be 1 or more, and "
-            f"above 1 it goes without {', '.join(others)}, which need whole groups at once"
+            f"rollout.in_flight={config.rollout.in_flight}: 1 waits for every group of a step, "
+            "more samples that many times the groups at once; use 1 or more"
         )
     chunks = config.rollout.chunks
-    others = {
-        "rollout.in_flight": config.rollout.in_flight > 1,
-        "guidance.guide": config.guidance.guide,
-        "policy_reward.use": config.policy_reward.use,
-    }
-    if chunks.size and (not 0 <= chunks.carry < chunks.size or any(others.values())):
-        asked = ", ".join(name for name, value in others.items() if value) or "nothing else"
+    if chunks.size and not 0 <= chunks.carry < chunks.size:
         raise ValueError(
-            f"rollout.chunks.size={chunks.size}, carry={chunks.carry} with {asked}: carry must be "
-            f"from 0 to below size, and chunks go without {', '.join(others)}"
-        )
-    if not 0 <= config.average.decay < 1 or (config.average.reference and not config.average.decay):
-        raise ValueError(
-            f"average.decay={config.average.decay} with average.reference="
-            f"{config.average.reference}: use a decay from 0, which keeps no average, to below 1"
-        )
-    if not 0 <= config.nucleus.mass < 1 or config.nucleus.every < 1:
-        raise ValueError(
-            f"nucleus.mass={config.nucleus.mass} with nucleus.every={config.nucleus.every}: use a "
-            "mass from 0, which masks nothing, to below 1, and a positive number of steps"
+            f"rollout.chunks.size={chunks.size}, carry={chunks.carry}: carry must be from 0 to "
+            "below size"
         )
     if config.rollout.temperature <= 0:
         raise ValueError(
@@ -537,11 +499,18 @@ def check(config: Config) -> None:
 
 
 def _has_group_baseline(objective: ObjectiveConfig) -> bool:
-    grouped = objective.advantage == "losses.advantages:group_advantages"
+    grouped = functions.lookup(objective.advantage) is functions.lookup("group_advantages")
     return grouped and objective.advantage_args.get("baseline", "group") in (
         "group",
         "leave_one_out",
     )
+
+
+def _plain(settings: Any) -> dict[str, Any] | None:
+    """Settings of an extension as plain values, as they are read from a file."""
+    if settings is None or isinstance(settings, dict):
+        return settings
+    return json.loads(json.dumps(to_dict(settings)))
 
 
 def changed(old: Any, new: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
@@ -551,6 +520,15 @@ def changed(old: Any, new: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
         a, b = getattr(old, field.name), getattr(new, field.name)
         if dataclasses.is_dataclass(a):
             out |= changed(a, b, f"{prefix}{field.name}.")
+        elif field.name == "extensions":
+            for reference in sorted(a.keys() | b.keys()):
+                name = prefix + functions.extension_name(reference)
+                one, two = (_plain(side.get(reference)) for side in (a, b))
+                keys = {*one, *two} if one is not None and two is not None else set()
+                fields = {k: (one.get(k), two.get(k)) for k in sorted(keys)}
+                out |= {f"{name}.{k}": v for k, v in fields.items() if v[0] != v[1]}
+                if not keys and one != two:
+                    out[name] = (one, two)
         elif a != b:
             out[prefix + field.name] = (a, b)
     return out

@@ -1,12 +1,85 @@
-"""Functions named in a config: looked up once, called with whatever they ask for."""
+"""Functions named in a config: looked up once, called with whatever they ask for.
+
+A config that a user writes may name any function. A config that is read from a run directory is
+data: it may name the functions of this package alone, see `check_bundled`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import functools
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+import json
+import pkgutil
+import typing
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+from jaxrl.data.tasks import is_function
+
+BUNDLED = (
+    "jaxrl.losses.", "jaxrl.launch.recipes.",
+    "jaxrl.data.bandits", "jaxrl.data.curriculum", "jaxrl.data.guidance", "jaxrl.data.replay",
+)  # fmt: skip
+"""Modules, and packages with their dot, whose public functions any config may name."""
+
+
+def bundled(reference: str) -> bool:
+    """Whether `module:name` is a public function that a module of `BUNDLED` defines."""
+    module_name, _, name = reference.partition(":")
+    known = any(
+        module_name.startswith(own) if own.endswith(".") else module_name == own for own in BUNDLED
+    )
+    if not known or name.startswith("_"):
+        return False
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError:
+        return False
+    # What a module imports is not its own.
+    return getattr(getattr(module, name, None), "__module__", None) == module_name
+
+
+def foreign(value: Any) -> set[str]:
+    """The functions named anywhere in plain values that are not `bundled`.
+
+    Args:
+      value: nested dicts, lists and texts; a text that is JSON is looked into.
+    """
+    if isinstance(value, Mapping):
+        return set().union(*map(foreign, [*value.keys(), *value.values()]))
+    if isinstance(value, list | tuple):
+        return set().union(*map(foreign, value))
+    if not isinstance(value, str):
+        return set()
+    if is_function(value):
+        return set() if bundled(value) else {value}
+    try:
+        inner = json.loads(value)
+    except (ValueError, RecursionError):
+        return set()
+    return foreign(inner)
+
+
+def check_bundled(config: Mapping[str, Any], where: str, trusted: Collection[str] = ()) -> None:
+    """Refuse a config of unknown origin that names functions of others: they could do anything.
+
+    Args:
+      config: as plain values.
+      where: it was read.
+      trusted: functions that the user's own command names.
+
+    Raises:
+      ValueError: it does.
+    """
+    if names := sorted(foreign(config) - set(trusted)):
+        raise ValueError(
+            f"{where} names {', '.join(names)}, which is no function of this package and would be "
+            "run; if you trust who made that run, sample, eval, serve and replay take --trust, and "
+            "a training run may name the same function itself"
+        )
 
 
 def nearest(name: str, known: list[str]) -> str:
@@ -19,25 +92,14 @@ def resolve(reference: str, args: Mapping[str, Any], given: set[str]) -> Callabl
     """The function `module:name`, checked against how it will be called.
 
     Args:
-      reference: e.g. `losses.policy:ppo_clip`.
+      reference: see `lookup`.
       args: keyword arguments from the config.
       given: names of the arrays that the caller can supply.
 
     Raises:
       ValueError: no such function, an argument it does not take, or one it needs and nobody gives.
     """
-    module_name, _, name = reference.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"function {reference!r}: no module {module_name!r}; write it as module:name, "
-            "e.g. losses.policy:ppo_clip"
-        ) from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        public = [n for n, f in vars(module).items() if inspect.isfunction(f) and n[0] != "_"]
-        raise ValueError(f"function {reference!r} does not exist; {nearest(name, public)}")
+    function = lookup(reference)
     parameters = inspect.signature(function).parameters
     for arg in args:
         if arg not in parameters or arg in given:
@@ -50,6 +112,109 @@ def resolve(reference: str, args: Mapping[str, Any], given: set[str]) -> Callabl
                 "function's arguments, or choose another function"
             )
     return function
+
+
+def lookup(reference: str) -> Callable[..., Any]:
+    """The function of a name.
+
+    Args:
+      reference: the name of a function of `jaxrl.losses`, `jaxrl.data.curriculum`, `bandits`,
+        `guidance` or `replay`, such as `ppo_clip`; or `module:function`.
+
+    Raises:
+      ValueError: no such function, or several.
+    """
+    if not is_function(reference):
+        found = _named().get(reference, [])
+        if len(found) != 1:
+            hint = f"it may be {' or '.join(found)}" if found else nearest(reference, [*_named()])
+            raise ValueError(f"function {reference!r} is not one function; {hint}")
+        (reference,) = found
+    module_name, _, name = reference.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        if missing != module_name and not module_name.startswith(f"{missing}."):
+            raise ValueError(
+                f"function {reference!r}: its module needs {missing!r}, which is not there; "
+                "install it"
+            ) from error
+        close = difflib.get_close_matches(module_name, _beside(module_name), n=1, cutoff=0.6)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(
+            f"function {reference!r}: no module {module_name!r}; {hint}Write module:function, or a "
+            "bundled name such as ppo_clip"
+        ) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        public = [n for n, f in vars(module).items() if inspect.isfunction(f) and n[0] != "_"]
+        raise ValueError(f"function {reference!r} does not exist; {nearest(name, public)}")
+    return function
+
+
+def _beside(module_name: str) -> list[str]:
+    """The modules of the package that a module would be in; of the top level, those found there."""
+    package, dot, _ = module_name.rpartition(".")
+    try:
+        where = importlib.import_module(package).__path__ if package else None
+    except (ModuleNotFoundError, AttributeError):
+        return []
+    return [f"{package}{dot}{module.name}" for module in pkgutil.iter_modules(where)]
+
+
+@functools.cache
+def _named() -> dict[str, list[str]]:
+    """The bundled functions as `module:function`, by their names."""
+    losses = importlib.import_module("jaxrl.losses")
+    homes = [f"jaxrl.losses.{module.name}" for module in pkgutil.iter_modules(losses.__path__)]
+    homes += [own for own in BUNDLED if not own.endswith(".")]
+    found: dict[str, list[str]] = {}
+    for home in homes:
+        for name, function in vars(importlib.import_module(home)).items():
+            own = inspect.isfunction(function) and function.__module__ == home
+            if own and not name.startswith("_"):
+                found.setdefault(name, []).append(f"{home}:{name}")
+    return found
+
+
+def extension(reference: str) -> Callable[..., Any]:
+    """The function of settings that makes an extension, see `jaxrl.run.extension`.
+
+    Args:
+      reference: `critic`, for one of `jaxrl.extensions`, or `module:function`.
+
+    Raises:
+      ValueError: no such extension.
+    """
+    if ":" not in reference:
+        known = bundled_extensions()
+        if reference not in known:
+            raise ValueError(f"extension {reference!r} is unknown; {nearest(reference, known)}")
+        reference = f"jaxrl.extensions.{reference}:{reference}"
+    function = resolve(reference, {}, {"settings"})
+    if not dataclasses.is_dataclass(settings_type(function)):
+        raise ValueError(
+            f"extension {reference!r} takes no settings; write it as a function of one argument "
+            "`settings`, annotated with a frozen dataclass"
+        )
+    return function
+
+
+def bundled_extensions() -> list[str]:
+    """Names of the modules of `jaxrl.extensions`."""
+    package = importlib.import_module("jaxrl.extensions")
+    return [module.name for module in pkgutil.iter_modules(package.__path__)]
+
+
+def extension_name(reference: str) -> str:
+    """The name of an extension: of its state, and of its flags."""
+    return reference.rpartition(":")[2]
+
+
+def settings_type(function: Callable[..., Any]) -> Any:
+    """The annotation of the function's argument `settings`; None without one."""
+    return typing.get_type_hints(function).get("settings")
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:

@@ -45,6 +45,8 @@ class Request:
 
     id: int
     """Names the random stream: equal ids give equal draws whatever else is in the batch."""
+    draw: int = dataclasses.field(default=0, kw_only=True)
+    """Names another random stream of the same id, for another attempt or chunk."""
     prompt: tuple[int, ...]
     max_new_tokens: int
     """Budget of the response, its prefix and observations included."""
@@ -122,6 +124,8 @@ class Trajectory:
     """[N] bool: False where scoring failed, which keeps the sequence out of every statistic."""
     group_ids: jax.Array
     """[N] int32 in [0, number of groups): sequences of one prompt share a group."""
+    stopped: jax.Array | None = None
+    """[N] bool: False where the response was cut off by its budget and had not ended."""
     reward_parts: jax.Array | None = None
     """[N, K] float32: the K named parts of each reward by name; None where there are none."""
     greedy_rewards: jax.Array | None = None
@@ -137,6 +141,13 @@ class Trajectory:
     """[N, T] float32: what the critic expected, before its first update on this batch."""
     returns: jax.Array | None = None
     """[N, T] float32: what it should have expected."""
+    extra: dict[str, jax.Array] = struct.field(default_factory=dict)
+    """Further arrays by name, [N] or [N, T]; a policy objective receives those that it names."""
+
+    def named(self) -> dict[str, jax.Array]:
+        """The arrays that are there, those of `extra` included."""
+        own = {k: v for k, v in vars(self).items() if k != "extra" and v is not None}
+        return own | self.extra
 
 
 @struct.dataclass
@@ -148,15 +159,23 @@ class Packed:
     positions: jax.Array
     """[K, R, L] int32, position in the token's own sequence."""
     visible_until: jax.Array
-    """[K, R, L] int32, see `models.attention.tree_mask`."""
+    """[K, R, L] int32, see `jaxrl.models.attention.tree_mask`."""
     predictor: jax.Array
     """[K, R, A] int32: index in the row of the token whose hidden state predicts the action."""
     target: jax.Array
     """[K, R, A] int32: the action."""
-    gather: jax.Array
-    """[N, T] int32: where the action at (n, t) lies in the flattened [K * R * A]; -1 if none."""
+    sequence: jax.Array
+    """[K, R, A] int32: n of the action at (n, t); -1 where there is none."""
+    time: jax.Array
+    """[K, R, A] int32: its t."""
+    computed: jax.Array
+    """[N] bool: the sequences whose actions are among them."""
     micro_batches: jax.Array
     """scalar int32: how many of the K hold data."""
+    length: int = struct.field(pytree_node=False, default=0)
+    """T."""
+    cut: bool = struct.field(pytree_node=False, default=False)
+    """Whether the actions of one sequence may lie in several rows."""
 
 
 @struct.dataclass
@@ -167,11 +186,16 @@ class TrainState:
     opt_state: Any
     step: jax.Array
     """int32: optimizer updates done, and so the policy version."""
-    critic: Any = None
-    """`critic.Critic`, where the run has one."""
-    average: Params | None = None
-    """The moving average of the trained part of the parameters, where the run keeps one."""
-    nucleus: Params | None = None
-    """The trained part of the policy that says what is likely, see `jaxrl.nucleus`."""
-    kl_coef: jax.Array | None = None
-    """scalar float32: weight of the divergence to the reference, where a controller moves it."""
+    extra: dict[str, Any] = struct.field(default_factory=dict)
+    """State of extensions, by their names."""
+    coefficients: dict[str, jax.Array] = struct.field(default_factory=dict)
+    """Weights of terms that an extension moves, scalar float32 by name (`kl_coef`,
+    `entropy_coef`), in place of the config's."""
+
+    def with_extra(self, **entries: Any) -> TrainState:
+        """The state with entries of `extra` set."""
+        return self.replace(extra=self.extra | entries)
+
+    def with_coefficients(self, **entries: jax.Array) -> TrainState:
+        """The state with entries of `coefficients` set."""
+        return self.replace(coefficients=self.coefficients | entries)

@@ -1,1 +1,1 @@
-"""The door: the command line, configs and recipes."""
+"""The command `jaxrl`, the recipes, and the experiments that measure them."""

@@ -14,12 +14,12 @@ import numpy as np
 from rich.console import Console
 from scipy import stats
 
-from data.offline.statistics import normalised_score
 from jaxrl.control import train
-from jaxrl.rundir import environment, write_json
-from launch import control, experiments
-from launch.cli import REFUSALS, refused
-from launch.experiments import Arm, Claim, Experiment, Setting
+from jaxrl.data.offline.statistics import normalised_score
+from jaxrl.launch import control, experiments
+from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.experiments import Arm, Claim, Experiment, Setting
+from jaxrl.record.rundir import environment, write_json
 
 OUT = Path("docs/control")
 """Where records, figures and the table go, from the root of the source tree."""
@@ -160,6 +160,10 @@ def _section(name: str, record: Record) -> Sequence[str]:
         last, top = scores[:, -1], scores.mean(axis=0).max()
         cells = f"{last.mean():.1f} ± {_error(last):.1f} | {top:.1f} | {arm['seconds']:.0f}"
         lines.append(f"| {arm['label']} | {arm['steps'][-1]} | {cells} |")
+    stale = [arm for arm in record["arms"] if "measured_before" in arm]
+    if stale:
+        lines.append("\nTo be measured again, as are the claims that name them:\n")
+        lines += [f"- {arm['label']}: before {arm['measured_before']}" for arm in stale]
     if record["claims"]:
         lines.append("\n| claim | gap | verdict |\n|---|---|---|")
     for claim in record["claims"]:

@@ -11,22 +11,37 @@ from pathlib import Path
 from jaxrl.functions import nearest
 
 COMMANDS = {
-    "train": ("launch.train", "run a recipe, or continue it in its directory"),
-    "eval": ("launch.evaluate", "pass@1, pass@k and majority vote of a run or model on a task"),
-    "sample": ("launch.sample", "completions of a prompt by a run or model"),
-    "serve": ("launch.serve", "an OpenAI-compatible endpoint of a run or model"),
-    "watch": ("launch.watch", "follow a run from another terminal"),
-    "report": ("launch.report", "one or more runs as a self-contained HTML page"),
-    "replay": ("launch.replay", "compute a step of a run again, exactly"),
-    "control": ("launch.control_run", "train an algorithm of control over seeds, or continue it"),
-    "bench": ("launch.bench", "learning curves of control over seeds, as a table with figures"),
-    "recipes": ("launch.tables:recipes", "what there is to run"),
-    "effects": ("launch.effects", "what each method does to its own ablation, measured anew"),
-    "show": ("launch.tables:show", "the full config of a recipe"),
-    "tasks": ("launch.tables:tasks", "the bundled tasks"),
-    "losses": ("launch.tables:losses", "the objective library"),
-    "plan": ("launch.plan", "what a recipe would take on a mesh that is not here"),
-    "doctor": ("launch.doctor", "devices, versions and optional parts of this installation"),
+    "train": ("jaxrl.launch.train", "train with a recipe, or continue a run"),
+    "eval": (
+        "jaxrl.launch.evaluate",
+        "evaluate a run or model on a task: pass@1, pass@k, majority vote",
+    ),
+    "sample": ("jaxrl.launch.sample", "sample completions of a prompt from a run or model"),
+    "serve": ("jaxrl.launch.serve", "serve a run or model with an OpenAI-compatible HTTP API"),
+    "watch": ("jaxrl.launch.watch", "show the progress of a run in another terminal"),
+    "report": ("jaxrl.launch.report", "write one or more runs as a self-contained HTML page"),
+    "replay": ("jaxrl.launch.replay", "recompute a step of a run and compare it bit for bit"),
+    "control": (
+        "jaxrl.launch.control_run",
+        "train an offline RL or control algorithm over several seeds, or continue",
+    ),
+    "bench": (
+        "jaxrl.launch.bench",
+        "run the control experiments and write their table and figures",
+    ),
+    "recipes": ("jaxrl.launch.tables:recipes", "list the recipes"),
+    "effects": (
+        "jaxrl.launch.effects",
+        "rerun the experiments of the recipes: each method against its ablation",
+    ),
+    "show": ("jaxrl.launch.tables:show", "print the whole config of a recipe as JSON"),
+    "tasks": ("jaxrl.launch.tables:tasks", "list the bundled tasks"),
+    "losses": ("jaxrl.launch.tables:losses", "list the loss functions"),
+    "plan": (
+        "jaxrl.launch.plan",
+        "estimate memory and step time on TPU or GPU hardware that is not present",
+    ),
+    "doctor": ("jaxrl.launch.doctor", "check the installation: devices, versions, optional parts"),
 }
 """Name to (module or module:function, what it does)."""
 

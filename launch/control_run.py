@@ -12,34 +12,35 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jaxrl import checkpoint, metrics, rundir
 from jaxrl.config import CheckpointConfig
 from jaxrl.control import environments, train
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program
+from jaxrl.launch import control, flags, offline_sets
+from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.record import checkpoint, metrics, rundir
 from jaxrl.types import TrainState
-from launch import control, flags, offline_sets
-from launch.cli import REFUSALS, refused
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What is trained where; the algorithm's own fields stand under `algorithm`."""
+    """Settings of a control run; the algorithm's own settings are under `algorithm`."""
 
     env: str = "point_mass"
-    """Of jaxrl/control/environments, or gymnax/NAME, brax/NAME."""
+    """Environment: a module of jaxrl/control/environments, gymnax/NAME or brax/NAME."""
     env_args: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Parameters of the environment."""
     data: str = ""
-    """Offline data: a tier (random, medium, medium_replay, expert, medium_expert) or walks, made on
-    the spot, or a file or name that data.offline.readers.read takes."""
+    """Offline data: a tier (random, medium, medium_replay, expert, medium_expert) or `walks`, which
+    are generated, or a file or name that jaxrl.data.offline.readers.read accepts. Empty: none."""
     seeds: int = 5
-    """Trained side by side: 0, 1, ..."""
+    """Number of seeds trained side by side: 0, 1, ..."""
     points: int = 20
-    """How often each phase is judged, and the run saved."""
+    """Evaluations per phase; each is followed by a checkpoint."""
     episodes: int = 16
-    """That a seed plays for it."""
+    """Episodes per seed and evaluation."""
     run_dir: str = ""
-    """Empty: runs/control-ALGORITHM-ENV."""
+    """Run directory; empty: runs/control-ALGORITHM-ENV."""
 
 
 def main(argv: list[str]) -> int:
@@ -57,12 +58,14 @@ def main(argv: list[str]) -> int:
         )
         run = flags.parse(settings(), rest, prog=f"jaxrl control {name}")
         env = environments.get(run.env, **run.env_args)
+        _acts(name, module, env)
         programs = module.programs(env, run.algorithm)
         directory = Path(run.run_dir or f"runs/control-{name}-{env.name.replace('/', '-')}")
         directory.mkdir(parents=True, exist_ok=True)
         with rundir.locked(directory):
             _same(directory, name, run)
             data = _data(env, run) if run.data else None
+            _fits(name, env, programs, data)
             follow(directory, programs, env, run, data)
     except REFUSALS as error:
         return refused(error)
@@ -138,9 +141,51 @@ def _data(env: Environment, run: Any) -> Any:
         return offline_sets.walks(env.name.removeprefix("maze_")).sets["walks"]
     if run.data in offline_sets.TIERS:
         return offline_sets.tiers(env).sets[run.data]
-    from data.offline import readers
+    from jaxrl.data.offline import readers
 
     return readers.read(run.data)
+
+
+def _fits(name: str, env: Environment, programs: Sequence[Program], data: Any) -> None:
+    """Refuse data that the algorithm lacks, or that are of another task than the environment.
+
+    Raises:
+      ValueError: with the remedy.
+    """
+    if data is None:
+        if any(program.needs_data for program in programs):
+            raise ValueError(
+                f"algorithm {name!r} learns from offline data and data is empty; give --data a "
+                f"tier ({', '.join(offline_sets.TIERS)}), a file, minari:NAME or rlds:NAME"
+            )
+        return
+    discrete = np.ndim(data.actions) == 1
+    found = data.observations.shape[1], None if discrete else data.actions.shape[1]
+    wanted = env.space.observation, None if env.space.discrete else env.space.action
+    if found != wanted:
+        sizes = [f"{o} observations and {a or 'discrete'} actions" for o, a in (found, wanted)]
+        raise ValueError(
+            f"the data have {sizes[0]}, env={env.name!r} has {sizes[1]}; choose the environment "
+            "that the data are of"
+        )
+
+
+def _acts(name: str, module: Any, env: Environment) -> None:
+    """Refuse an environment whose kind of actions the algorithm does not have.
+
+    Raises:
+      ValueError: with the environments that it can act in.
+    """
+    discrete = getattr(module, "DISCRETE", False)
+    if discrete in (None, env.space.discrete):
+        return
+    kinds = ("continuous", "discrete")
+    own = ("cartpole",) if discrete else ("point_mass", "pendulum", "maze")
+    raise ValueError(
+        f"algorithm {name!r} takes {kinds[discrete]} actions and env={env.name!r} has "
+        f"{kinds[env.space.discrete]} ones; choose another algorithm, or an env such as "
+        f"{', '.join(own)}"
+    )
 
 
 def _same(directory: Path, name: str, run: Any) -> None:

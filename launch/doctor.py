@@ -1,4 +1,4 @@
-"""`jaxrl doctor`: what this installation can do, and what is missing."""
+"""`jaxrl doctor`: check the installation and list what is missing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from data import sandbox
-from models import catalog
+from jaxrl.data import sandbox
+from jaxrl.models import catalog
 
 EXTRAS = {
     "test": ("pytest", "hypothesis", "ruff"),
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     table.add_row("compilation cache", os.environ.get("JAX_COMPILATION_CACHE_DIR", "off"), "")
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     table.add_row("disk", f"{free:.0f} GiB free here", "" if free > 5 else "checkpoints need space")
-    table.add_row("sandbox", str(sandbox.check()), "")
+    table.add_row("sandbox", *_sandbox())
     for name in PACKAGES:
         table.add_row(name, *_version(name))
     for extra, modules in EXTRAS.items():
@@ -56,6 +56,15 @@ def main(argv: list[str]) -> int:
         table.add_row(f"model {name}", state, "" if there else escape(packaged.remedy))
     console.print(table)
     return 0
+
+
+def _sandbox() -> tuple[str, str]:
+    try:
+        found = sandbox.strongest()
+    except RuntimeError as error:
+        return escape(str(error)), "only tasks that run programs need one"
+    remedy = "install bubblewrap, or --sandbox.allow-weak" if found.kind == "rlimits" else ""
+    return str(found), remedy
 
 
 def _version(name: str) -> tuple[str, str]:

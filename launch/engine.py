@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import queue
 import threading
+import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from jaxrl import sampler
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.mesh.buckets import round_up
+from jaxrl.models import decoder, head
+from jaxrl.models.config import DecoderConfig
+from jaxrl.sampling import requests, sampler
 from jaxrl.types import Completion, Params, Request
+
+_LOOK_S = 0.2
+"""Between two looks at whether a caller is still there."""
+_ROWS = 64
+"""Positions whose logits are held at once when a prompt is scored."""
+
+
+class Scored(NamedTuple):
+    """Log-probabilities of a prompt's tokens but the first, given those before, untempered."""
+
+    logp: np.ndarray
+    """[T - 1] float32."""
+    top_ids: np.ndarray
+    """[T - 1, K] int32, the most likely tokens, best first."""
+    top_logp: np.ndarray
+    """[T - 1, K] float32."""
+
+
+class Gone(Exception):
+    """The caller has hung up."""
 
 
 @dataclasses.dataclass
@@ -17,15 +49,25 @@ class Job:
     """Requests of one caller."""
 
     requests: Sequence[Request]
+    """To sample; those of a prompt that is only scored have a budget of no tokens."""
     stream: bool
     """Whether the caller wants to see unfinished completions."""
+    scores: bool = False
+    """Whether the prompts are scored too."""
     events: queue.SimpleQueue[Completion | Exception] = dataclasses.field(
         default_factory=queue.SimpleQueue
     )
     cancelled: threading.Event = dataclasses.field(default_factory=threading.Event)
+    scored: dict[tuple[int, ...], Scored] = dataclasses.field(default_factory=dict)
+    """By prompt; complete before the first event."""
     started: bool = False
-    left: int = 0
-    """Requests that have started and not ended."""
+    ended: set[int] = dataclasses.field(default_factory=set)
+    """Ids of requests whose completion has been handed out."""
+
+    @property
+    def left(self) -> list[Request]:
+        """Requests that have not ended."""
+        return [r for r in self.requests if r.id not in self.ended]
 
 
 @dataclasses.dataclass
@@ -34,13 +76,18 @@ class Engine:
 
     setup: sampler.Setup
     params: Params
-    inbox: queue.Queue[Job | None]
-    """Jobs that wait; full when too many do. None ends the thread."""
+    waiting: int
+    """Jobs that may wait."""
+    inbox: deque[Job] = dataclasses.field(default_factory=deque)
+    changed: threading.Condition = dataclasses.field(default_factory=threading.Condition)
+    """Held to read or change the inbox; notified when there is something in it."""
+    tokens: int = 0
+    """Sampled so far."""
 
 
 def start(setup: sampler.Setup, params: Params, *, waiting: int) -> Engine:
     """Start a thread that decodes; at most `waiting` jobs queue."""
-    engine = Engine(setup, params, queue.Queue(maxsize=waiting))
+    engine = Engine(setup, params, waiting)
     threading.Thread(target=_serve, args=(engine,), daemon=True).start()
     return engine
 
@@ -51,40 +98,76 @@ def submit(engine: Engine, job: Job) -> None:
     Raises:
       queue.Full: too many jobs wait.
     """
-    engine.inbox.put_nowait(job)
+    with engine.changed:
+        _drop_cancelled(engine)
+        if len(engine.inbox) >= engine.waiting:
+            raise queue.Full
+        engine.inbox.append(job)
+        engine.changed.notify()
 
 
-def completions(job: Job) -> Iterator[Completion]:
+def completions(job: Job, present: Callable[[], bool] = lambda: True) -> Iterator[Completion]:
     """What becomes of a job's requests, unfinished completions among it if it streams.
 
+    Args:
+      job: one that was submitted.
+      present: whether the caller still waits; asked now and then.
+
     Raises:
+      ValueError: the job's requests cannot be sampled.
       RuntimeError: decoding failed; the engine goes on with other jobs.
+      Gone: the caller does not.
     """
-    left = len(job.requests)
+    left, looked = len(job.requests), time.monotonic()
     while left:
-        event = job.events.get()
+        event = None
+        with contextlib.suppress(queue.Empty):
+            event = job.events.get(timeout=_LOOK_S)
+        if time.monotonic() - looked >= _LOOK_S:
+            looked = time.monotonic()
+            if not present():
+                raise Gone
+        if event is None:
+            continue
+        if isinstance(event, ValueError):
+            raise event
         if isinstance(event, Exception):
             raise RuntimeError(f"decoding failed: {event}") from event
         left -= event.finished
         yield event
 
 
+def _drop_cancelled(engine: Engine) -> None:
+    gone = [job for job in engine.inbox if job.cancelled.is_set()]
+    for job in gone:
+        engine.inbox.remove(job)
+
+
 def _serve(engine: Engine) -> None:
-    work, jobs = sampler.Work(), []
+    work, jobs = sampler.Work(), list[Job]()
+    suspects = deque[Job]()  # one of them has made decoding fail, so each goes alone
     while True:
+        if suspects and not jobs:
+            jobs = [suspects.popleft()]
         # Jobs are taken while there is room for them, so that the inbox can be full.
-        room = not work.queue and all(job.started for job in jobs)
-        if not jobs or (room and not engine.inbox.empty()):
-            job = engine.inbox.get()
-            if job is None:
-                return
-            jobs.append(job)
+        elif not suspects and not work.queue and all(job.started for job in jobs):
+            with engine.changed:
+                if not jobs:
+                    engine.changed.wait_for(lambda: engine.inbox)
+                _drop_cancelled(engine)
+                if engine.inbox:
+                    jobs.append(engine.inbox.popleft())
         try:
             jobs = _round(engine, work, jobs)
         except Exception as error:  # a bug must not leave its callers waiting for ever
             traceback.print_exc()
+            if len(jobs) == 1:
+                jobs[0].events.put(error)
+            else:
+                # What is sampled depends on the request alone, so beginning again changes nothing.
+                suspects.extend(jobs)
             for job in jobs:
-                job.events.put(error)
+                job.started = False
             work, jobs = sampler.Work(), []
 
 
@@ -92,22 +175,101 @@ def _round(engine: Engine, work: sampler.Work, jobs: list[Job]) -> list[Job]:
     """Start what can start, decode a chunk, tell the callers; the jobs that are left."""
     for job in jobs:
         if job.cancelled.is_set() and job.started:
-            sampler.release(work, [r.id for r in job.requests])
+            sampler.release(work, [r.id for r in job.left])
     jobs = [job for job in jobs if not job.cancelled.is_set()]
-    going = {r.id for job in jobs if job.started for r in job.requests}
-    for job in jobs:
+    going = {r.id for job in jobs if job.started for r in job.left}
+    for job in list(jobs):
         # An id names a random stream and a request: those of one seed take turns.
-        if not job.started and not going & {r.id for r in job.requests}:
-            sampler.submit(engine.setup, work, job.requests)
-            job.started, job.left = True, len(job.requests)
-            going |= {r.id for r in job.requests}
+        if not job.started and not going & {r.id for r in job.left}:
+            try:
+                _begin(engine, work, job)
+            except Exception as error:
+                job.events.put(error)
+                jobs.remove(job)
+                continue
+            going |= {r.id for r in job.left}
     done = sampler.advance(engine.setup, engine.params, work)
-    owner = {r.id: job for job in jobs if job.started for r in job.requests}
-    for completion in done:
-        owner[completion.request.id].left -= 1
-        owner[completion.request.id].events.put(completion)
+    owner = {r.id: job for job in jobs if job.started for r in job.left}
     if any(job.stream for job in jobs):
-        for completion in sampler.unfinished(engine.setup, work):
-            if owner[completion.request.id].stream:
-                owner[completion.request.id].events.put(completion)
+        done += [c for c in sampler.unfinished(engine.setup, work) if owner[c.request.id].stream]
+    for completion in done:
+        _tell(owner[completion.request.id], completion)
+        engine.tokens += len(completion.tokens) if completion.finished else 0
     return [job for job in jobs if job.left or not job.started]
+
+
+def _begin(engine: Engine, work: sampler.Work, job: Job) -> None:
+    """Score a job's prompts and queue its requests, or raise and leave `work` as it was."""
+    setup = engine.setup
+    # As the sampler will lay them out, so that what has no such form fails here and alone.
+    requests.settings_of(job.left, setup.config.vocab_size, len(job.left), setup.features.biases)
+    sampled = [r for r in job.left if r.max_new_tokens]
+    sampler.submit(setup, work, sampled)
+    if job.scores:
+        try:
+            for prompt in dict.fromkeys(r.prompt for r in job.left):
+                if prompt not in job.scored:
+                    job.scored[prompt] = score(setup, engine.params, prompt)
+        except Exception:
+            sampler.release(work, [r.id for r in sampled])
+            raise
+    job.started = True
+    for request in job.left:
+        if not request.max_new_tokens:
+            _tell(job, _nothing(request, setup.features.top))
+
+
+def _tell(job: Job, completion: Completion) -> None:
+    if completion.finished:
+        job.ended.add(completion.request.id)
+    job.events.put(completion)
+
+
+def _nothing(request: Request, top: int) -> Completion:
+    """The completion of a request for no tokens."""
+    none, ids = np.zeros(0, np.float32), np.zeros(0, np.int32)
+    rows = np.zeros((0, min(top, request.top_logprobs)))
+    return Completion(
+        request, ids, none, none, ids, False, ids.astype(np.int8),
+        top_ids=rows.astype(np.int32), top_logp=rows.astype(np.float32),
+    )  # fmt: skip
+
+
+def score(setup: sampler.Setup, params: Params, prompt: Sequence[int]) -> Scored:
+    """Log-probabilities of the tokens of a prompt of at most `setup.max_prompt` tokens.
+
+    Args:
+      setup: of the sampler; as many alternatives are given as its features have.
+      params: as from `decoder.unstack`.
+      prompt: token ids.
+    """
+    width = min(round_up(len(prompt), _ROWS), round_up(setup.max_prompt, _ROWS))
+    tokens = np.zeros(width, np.int32)
+    tokens[: len(prompt)] = prompt
+    found = jax.device_get(
+        _score(setup.config, setup.features.top, params, tokens, np.int32(len(prompt)))
+    )
+    return Scored(*(a[: len(prompt) - 1] for a in found))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _score(
+    config: DecoderConfig, top: int, params: Params, tokens: jax.Array, length: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`score` of tokens [P], of which `length` are real; P is a multiple of `_ROWS`."""
+    width = tokens.shape[0]
+    index = jnp.arange(width)
+    positions = jnp.where(index < length, index, width)[None]
+    cache = decoder.empty_cache(config, 1, width)
+    hidden, _ = decoder.extend(config, params, tokens[None], positions, cache)
+    matrix = decoder.unembedding(params)
+
+    def rows(part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        scores = head.logits(part[0], matrix, softcap=config.logit_softcap)
+        logp = jax.nn.log_softmax(scores, axis=-1)
+        best, ids = jax.lax.top_k(logp, top)
+        return jnp.take_along_axis(logp, part[1][:, None], axis=-1)[:, 0], ids, best
+
+    parts = (hidden[0].reshape(-1, _ROWS, hidden.shape[-1]), jnp.roll(tokens, -1))
+    found = jax.lax.map(rows, (parts[0], parts[1].reshape(-1, _ROWS)))
+    return tuple(a.reshape(width, *a.shape[2:]) for a in found)

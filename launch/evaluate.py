@@ -4,43 +4,55 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from typing import Any
 
 import jax
 from rich.console import Console
 from rich.table import Table
 
-from data.scoring import open_pool
-from jaxrl import config as configs
-from jaxrl import evaluate, mesh, policy, storage, tasks
 from jaxrl.config import Config
-from launch import flags
-from launch.cli import REFUSALS, refused
+from jaxrl.data.scoring import open_pool
+from jaxrl.launch import flags
+from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.mesh import mesh
+from jaxrl.rollout import policy, tasks
+from jaxrl.run import evaluate
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateConfig:
-    """An evaluation. What is not given comes from the run, if it is one that is evaluated."""
+    """Settings of an evaluation. Settings that are not given come from the run, if a run is
+    evaluated."""
 
     task: str = ""
     """Name of the task; needed for a model."""
     task_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Parameters of the task, e.g. --task-args.digits 3."""
     split: str = "test"
+    """Split of the task."""
     problems: int = 256
+    """Number of problems."""
     k: int = 1
-    """Samples a problem: pass@1, unbiased pass@k and majority vote."""
+    """Completions per problem, for pass@1, unbiased pass@k and majority vote."""
     temperature: float | None = None
-    """None: greedy for k = 1, else the run's own, or 1."""
+    """Sampling temperature; None: greedy for k = 1, else the run's, or 1 for a model."""
     max_new_tokens: int | None = None
+    """Longest completion, in tokens; None: the run's."""
     chat: bool | None = None
-    """Wrap prompts with the model's chat template; None: as the run did, or where there is one."""
+    """Wrap prompts in the model's chat template; None: as in the run, or if the model has one."""
     score_workers: int = 2
-    """Processes that score; 0 scores in this process, with no time limit."""
+    """Processes that score completions; 0 scores in this process if the task's reward is pure, else
+    in one other."""
+    allow_weak: bool = False
+    """Where bubblewrap does not work, run programs under resource limits alone; they can then use
+    the network and your user's files."""
     seed: int = 0
-    """Of the problems and of the sampling."""
+    """Random seed of the problems and of the sampling."""
+    trust: bool = False
+    """Accept functions of other packages that the run's config names; they are executed."""
     json: bool = False
-    """Print the figures as one JSON object."""
+    """Print the results as one JSON object."""
 
 
 def main(argv: list[str]) -> int:
@@ -65,7 +77,7 @@ def main(argv: list[str]) -> int:
 
 
 def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
-    """The figures of `jaxrl.evaluate.figures`.
+    """The figures of `jaxrl.run.evaluate.figures`.
 
     Raises:
       ValueError: a request that cannot be served, such as a model without a task.
@@ -76,8 +88,13 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
         temperature = 0.0 if settings.k == 1 else config.rollout.temperature
     task = tasks.named(config)
     task.check_split(settings.split)
-    source = dataclasses.replace(policy.named(name), compute_dtype=config.compute_dtype)
-    model, tokenizer = policy.describe(source)
+    source = dataclasses.replace(
+        policy.named(name),
+        compute_dtype=config.compute_dtype,
+        task=settings.task,
+        task_args=settings.task_args,
+    )
+    model, tokenizer = policy.describe(source, trust=settings.trust)
     keep = policy.keeps(tokenizer, config.rollout)
     held_out = evaluate.problems(task, settings.split, settings.problems, settings.seed, keep)
     if config.rollout.chat and settings.chat is None and not policy.is_run(name):
@@ -94,8 +111,11 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
             task.params,
             workers=settings.score_workers,
             time_limit_s=config.score_seconds,
+            allow_weak=config.sandbox.allow_weak or settings.allow_weak,
         ) as pool,
     ):
+        if pool.isolation:
+            print(pool.isolation, file=sys.stderr)
         params = policy.first_params(source, model, the_mesh)
         figures, _ = evaluate.evaluate(
             policy.Policy(model, params, tokenizer),
@@ -114,7 +134,7 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
 def resolve(name: str, settings: EvaluateConfig) -> Config:
     """The run's config, or the defaults for a model, with what the settings override."""
     if policy.is_run(name):
-        config = configs.load(storage.locate(name) / "config.json")
+        config = policy.of_run(name, None if settings.trust else policy.named_functions(settings))
     elif not settings.task:
         raise ValueError(f"{name!r} is not a run, so say what to evaluate it on: --task NAME")
     else:

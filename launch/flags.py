@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import re
 from typing import Any, TypeVar
@@ -10,6 +11,8 @@ from typing import Any, TypeVar
 import tyro
 
 from jaxrl import config as configs
+from jaxrl import functions
+from jaxrl.config import Config
 
 T = TypeVar("T")
 
@@ -21,8 +24,86 @@ def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T
     JSON where it is JSON and as text where it is not. `--from` is `--fork`. Fields of a group may
     be given together: `--mesh fsdp=64,tensor=4`.
     """
-    default, rest = _take_dict_entries(default, _spelled_out(default, argv))
+    default, argv = _with_extensions(default, argv)
+    argv = _spelled_out(default, argv)
+    if isinstance(default, Config):
+        default, argv = _set_extensions(default, argv, prog)
+    default, rest = _take_dict_entries(default, argv)
     return tyro.cli(type(default), default=default, args=rest, prog=prog, description=description)
+
+
+def _with_extensions(default: T, argv: list[str]) -> tuple[T, list[str]]:
+    """The extensions that `--with NAME` or `--with=NAME` add, and the other arguments.
+
+    Raises:
+      ValueError: no such extension.
+    """
+    if not isinstance(default, Config):
+        return default, argv
+    rest: list[str] = []
+    queue = list(argv)
+    while queue:
+        token = queue.pop(0)
+        flag, has_value, value = token.partition("=")
+        if flag != "--with":
+            rest.append(token)
+            continue
+        if not has_value and not queue:
+            raise ValueError("--with needs the name of an extension, such as --with critic")
+        default = configs.extended(default, value if has_value else queue.pop(0))
+    return default, rest
+
+
+def _set_extensions(config: Config, argv: list[str], prog: str) -> tuple[Config, list[str]]:
+    """The config with the flags of its extensions, `--NAME.FIELD`, and the other arguments."""
+    if "--help" in argv or "-h" in argv:
+        return config, argv
+    for reference, settings in config.extensions.items():
+        prefix = "--" + functions.extension_name(reference).replace("_", "-") + "."
+        own, rest, queue = list[str](), list[str](), list(argv)
+        while queue:
+            token = queue.pop(0)
+            if not token.replace("_", "-").startswith(prefix):
+                rest.append(token)
+                continue
+            own.append("--" + token[len(prefix) :])
+            while "=" not in token and queue and not queue[0].startswith("--"):
+                own.append(queue.pop(0))
+        if own:
+            settings = parse(settings, own, prog=f"{prog} {prefix.removesuffix('.')}")
+            fields = config.extensions | {reference: settings}
+            config = dataclasses.replace(config, extensions=fields)
+        argv = rest
+    _check_groups(config, argv)
+    return config, argv
+
+
+def _check_groups(config: Config, argv: list[str]) -> None:
+    """Refuse a flag `--GROUP.FIELD` whose group looks like that of an extension and is none.
+
+    Raises:
+      ValueError: naming the nearest, or `--with` for an extension that the run does not have.
+    """
+    fields = {field.name for field in dataclasses.fields(config)} | {"from"}
+    own = [functions.extension_name(reference) for reference in config.extensions]
+    bundled = functions.bundled_extensions()
+    for token in argv:
+        group = token.removeprefix("--").partition(".")[0].replace("-", "_")
+        if not re.match(r"--[a-z][\w-]*\.", token) or group in fields:
+            continue
+        flag = token.partition("=")[0]
+        if group in bundled:
+            raise ValueError(f"{flag}: the run has no extension {group!r}; add --with {group}")
+        close = difflib.get_close_matches(group, [*fields, *own, *bundled], n=1, cutoff=0.6)
+        if close and close[0] in fields:
+            continue  # an unknown flag of the config, which the parser tells
+        if close:
+            meant = close[0].replace("_", "-") + token[len(group) + 2 :].partition("=")[0]
+            raise ValueError(f"{flag} is unknown; did you mean '--{meant}'?")
+        raise ValueError(
+            f"{flag} is unknown: the run has no extension {group!r}; --with NAME adds a bundled "
+            "one, and --with module:function one of your own"
+        )
 
 
 def named(default: T, argv: list[str], *, usage: str, what: str) -> tuple[str, T]:
@@ -82,6 +163,10 @@ def _take_dict_entries(default: T, argv: list[str]) -> tuple[T, list[str]]:
 
 
 def _at(config: Any, path: str) -> Any:
+    first, _, rest = path.partition(".")
+    for reference, settings in getattr(config, "extensions", {}).items():
+        if functions.extension_name(reference) == first:
+            return _at(settings, rest) if rest else settings
     for name in path.split("."):
         config = getattr(config, name, None)
     return config

@@ -11,16 +11,17 @@ import re
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
-import losses
+from jaxrl import losses
 
 HELPERS = ("masking",)
 """Modules of arithmetic that objectives share; their functions are not objectives."""
 
 _HEADER = """# Losses
 
-Generated from the docstrings by `python -m launch.losses_table > docs/losses.md`; do not edit.
+Generated from the docstrings by `python -m jaxrl.launch.losses_table > docs/losses.md`; do not
+edit.
 
-Arrays in, unreduced arrays out: reduce with `losses.aggregate`. `[B, T]` is batch by tokens.
+Arrays in, unreduced arrays out: reduce with `jaxrl.losses.aggregate`. `[B, T]` is batch by tokens.
 """
 
 
@@ -37,7 +38,7 @@ def rows() -> list[dict[str, str]]:
 def modules() -> Iterator[ModuleType]:
     """The modules of `losses`, helpers left out, ordered by kind and then by name."""
     names = [m.name for m in pkgutil.iter_modules(losses.__path__) if m.name not in HELPERS]
-    found = [importlib.import_module(f"losses.{name}") for name in names]
+    found = [importlib.import_module(f"{losses.__name__}.{name}") for name in names]
     yield from sorted(found, key=lambda m: (_kind(m), m.__name__))
 
 

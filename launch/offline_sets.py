@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.offline import statistics, transitions
-from data.offline.transitions import Transitions
 from jaxrl.control import rollout, train
 from jaxrl.control.environment import Environment, random_action
 from jaxrl.control.environments import maze
-from launch.control import sac
+from jaxrl.data.offline import statistics, transitions
+from jaxrl.data.offline.transitions import Transitions
+from jaxrl.launch.control import sac
 
 
 class Sets(NamedTuple):

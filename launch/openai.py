@@ -1,82 +1,170 @@
-"""The OpenAI protocol: JSON bodies to requests, completions to JSON.
+"""The OpenAI protocol, the way in: JSON bodies to requests.
 
 https://platform.openai.com/docs/api-reference/completions and .../chat. Beyond it, a body may have
-`top_k`, `min_p` and `repetition_penalty`, a raw prompt may be token ids, and `return_token_ids`
-adds the ids that the policy chose to each choice, so that nobody has to encode its text again.
+`top_k`, `min_p`, `repetition_penalty` and `chat_template_kwargs`, and `return_token_ids` adds the
+ids that the policy chose to each choice, so that nobody has to encode its text again. Fields that
+say nothing about the text (`user`, `metadata`, `store` and their like) are read and have no effect.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
 import secrets
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jinja2
 import jsonschema
 
-from data.tokenizers import Tokenizer
-from jaxrl import search
-from jaxrl.types import Completion, Request
+from jaxrl.data.tokenizers import Tokenizer
+from jaxrl.sampling import search
+from jaxrl.types import Request
 
 Json = dict[str, Any]
-TOP_LOGPROBS, BIASES = 20, 64
+TOP_LOGPROBS, BIASES, CHOICES = 20, 64, 64
+COLDEST = 1e-3
+"""A temperature below it is greedy: logits divided by less are not finite."""
 
-_STOPS = {
-    "anyOf": [{"type": "string"}, {"type": "array", "maxItems": 4, "items": {"type": "string"}}]
-}
+_TEXT: Json = {"type": "string"}
+_FLAG: Json = {"type": "boolean"}
+_STOP: Json = {"type": "string", "minLength": 1, "maxLength": 256}
 _SHARED: Json = {
-    "model": {"type": "string"},
-    "max_tokens": {"type": "integer", "minimum": 1},
+    "model": _TEXT,
+    "max_tokens": {"type": "integer", "minimum": 0},
     "temperature": {"type": "number", "minimum": 0, "maximum": 10},
     "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
-    "top_k": {"type": "integer", "minimum": 0},
+    "top_k": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
     "min_p": {"type": "number", "minimum": 0, "maximum": 1},
-    "repetition_penalty": {"type": "number", "exclusiveMinimum": 0, "maximum": 10},
-    "presence_penalty": {"const": 0},
-    "frequency_penalty": {"const": 0},
-    "n": {"type": "integer", "minimum": 1, "maximum": 64},
-    "seed": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
-    "stop": _STOPS,
-    "stream": {"type": "boolean"},
-    "user": {"type": "string"},
-    "return_token_ids": {"type": "boolean"},
+    "repetition_penalty": {"type": "number", "minimum": 0.01, "maximum": 10},
+    "presence_penalty": {"type": "number"},
+    "frequency_penalty": {"type": "number"},
+    "n": {"type": "integer", "minimum": 1, "maximum": CHOICES},
+    "seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+    "stop": {"anyOf": [_STOP, {"type": "array", "maxItems": 4, "items": _STOP}]},
+    "stream": _FLAG,
+    "stream_options": {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"include_usage": _FLAG, "include_obfuscation": _FLAG},
+    },
+    "return_token_ids": _FLAG,
     "logit_bias": {
         "type": "object",
         "maxProperties": BIASES,
         "propertyNames": {"pattern": "^[0-9]{1,9}$"},
         "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
     },
+    # These say nothing about the text.
+    "user": _TEXT,
+    "metadata": {"type": "object", "additionalProperties": _TEXT},
+    "store": _FLAG,
+    "service_tier": _TEXT,
+    "safety_identifier": _TEXT,
+    "prompt_cache_key": _TEXT,
 }
-_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+_ID: Json = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+_IDS: Json = {"type": "array", "minItems": 1, "items": _ID}
 COMPLETION_SCHEMA: Json = {
     "type": "object",
     "required": ["prompt"],
     "additionalProperties": False,
     "properties": {
         **_SHARED,
-        "prompt": {"anyOf": [{"type": "string"}, _IDS]},
+        "prompt": {
+            "anyOf": [
+                _TEXT,
+                _IDS,
+                {"type": "array", "minItems": 1, "maxItems": CHOICES, "items": _TEXT},
+                {"type": "array", "minItems": 1, "maxItems": CHOICES, "items": _IDS},
+            ]
+        },
         "logprobs": {"type": "integer", "minimum": 0, "maximum": TOP_LOGPROBS},
+        "echo": _FLAG,
+        "best_of": {"type": "integer", "minimum": 1},
+        "suffix": {"const": ""},
     },
 }
+_TOOL_CALL: Json = {
+    "type": "object",
+    "required": ["function"],
+    "properties": {
+        "id": _TEXT,
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "required": ["name", "arguments"],
+            "properties": {"name": _TEXT, "arguments": {"type": ["string", "object"]}},
+        },
+    },
+}
+_PART: Json = {
+    "type": "object",
+    "required": ["type", "text"],
+    "properties": {"type": {"const": "text"}, "text": _TEXT},
+}
+_MESSAGE: Json = {
+    "type": "object",
+    "required": ["role"],
+    "properties": {
+        "role": _TEXT,
+        "content": {"anyOf": [_TEXT, {"type": "null"}, {"type": "array", "items": _PART}]},
+        "name": {"type": ["string", "null"]},
+        "tool_call_id": {"type": ["string", "null"]},
+        "tool_calls": {"anyOf": [{"type": "null"}, {"type": "array", "items": _TOOL_CALL}]},
+        "reasoning_content": {"type": ["string", "null"]},
+        "reasoning": {"type": ["string", "null"]},
+        "thinking": {"type": ["string", "null"]},
+    },
+    "anyOf": [
+        {"required": ["content"]},
+        {"required": ["tool_calls"]},
+    ],
+}
+_TOOL: Json = {
+    "type": "object",
+    "required": ["type", "function"],
+    "properties": {
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {
+                "name": _TEXT,
+                "description": _TEXT,
+                "parameters": {"type": "object"},
+            },
+        },
+    },
+}
+_TEMPLATES_OWN = ("messages", "tools", "documents", "add_generation_prompt")
 CHAT_SCHEMA: Json = {
     "type": "object",
     "required": ["messages"],
     "additionalProperties": False,
     "properties": {
         **_SHARED,
-        "messages": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "type": "object",
-                "required": ["role", "content"],
-                "properties": {"role": {"type": "string"}, "content": {"type": "string"}},
+        "messages": {"type": "array", "minItems": 1, "items": _MESSAGE},
+        "tools": {"type": "array", "items": _TOOL},
+        "tool_choice": {"enum": ["none", "auto"]},
+        "parallel_tool_calls": _FLAG,
+        "response_format": {
+            "type": "object",
+            "required": ["type"],
+            "properties": {"type": {"const": "text"}},
+        },
+        "modalities": {"const": ["text"]},
+        "max_completion_tokens": {"type": "integer", "minimum": 0},
+        "logprobs": _FLAG,
+        "top_logprobs": {"type": "integer", "minimum": 0, "maximum": TOP_LOGPROBS},
+        "reasoning_effort": _TEXT,
+        "chat_template_kwargs": {
+            "type": "object",
+            "maxProperties": 16,
+            "propertyNames": {
+                "pattern": "^[A-Za-z_][A-Za-z_0-9]*$",
+                "not": {"enum": list(_TEMPLATES_OWN)},
             },
         },
-        "tools": {"type": "array", "items": {"type": "object"}},
-        "max_completion_tokens": {"type": "integer", "minimum": 1},
-        "logprobs": {"type": "boolean"},
-        "top_logprobs": {"type": "integer", "minimum": 0, "maximum": TOP_LOGPROBS},
     },
 }
 
@@ -85,11 +173,22 @@ class Call(NamedTuple):
     """A body, understood."""
 
     requests: list[Request]
+    """In the order of the choices."""
+    n: int
+    """Choices of each prompt."""
     chat: bool
     stream: bool
     top: int | None
     """Alternatives asked for at each token; None: no log-probabilities at all."""
     token_ids: bool
+    echo: tuple[str, ...] | None
+    """The text of each request's prompt, where it is to be given back."""
+    usage: bool
+    """Whether a stream ends with the tokens read and written."""
+    tools: bool
+    """Whether calls of tools are looked for in the text."""
+    one_call: bool
+    """Whether at most one of them is wanted."""
 
 
 def parse(
@@ -106,48 +205,78 @@ def parse(
       ValueError: names what is wrong and how to put it right.
     """
     body = {k: v for k, v in body.items() if v is not None} if isinstance(body, dict) else body
-    _check(body, CHAT_SCHEMA if chat else COMPLETION_SCHEMA)
-    prompt = _chat_prompt(body, tokenizer) if chat else _raw_prompt(body, tokenizer)
-    if len(prompt) > max_prompt_tokens:
+    schema = CHAT_SCHEMA if chat else COMPLETION_SCHEMA
+    _check(body, schema)
+    for name, value in body.items():  # JSON has 1.0 for 1
+        if schema["properties"][name].get("type") == "integer":
+            body[name] = int(value)
+    _check_together(body)
+    prompts = [_chat_prompt(body, tokenizer)] if chat else _raw_prompts(body, tokenizer)
+    for prompt in prompts:
+        if len(prompt) > max_prompt_tokens:
+            raise ValueError(
+                f"{'messages' if chat else 'prompt'}: {len(prompt)} tokens, more than "
+                f"{max_prompt_tokens}; shorten it, or start the server with a greater "
+                "--max-prompt-tokens"
+            )
+    n = body.get("n", 1)
+    if len(prompts) * n > CHOICES:
         raise ValueError(
-            f"the prompt has {len(prompt)} tokens, more than {max_prompt_tokens}; shorten "
-            "it, or start the server with a greater --max-prompt-tokens"
+            f"n={n} for each of {len(prompts)} prompts: more than {CHOICES} choices; ask for fewer"
         )
-    budget = body.get("max_completion_tokens", body.get("max_tokens"))
+    shared = _shared(body, chat, max_new_tokens)
+    # Streams of one seed are neighbours; a body without a seed gets a random one.
+    seed = body["seed"] % 2**31 if "seed" in body else secrets.randbelow(2**26)
+    requests = [
+        request
+        for i, prompt in enumerate(prompts)
+        for request in search.copies(
+            dataclasses.replace(shared, prompt=prompt), n, first_id=seed * CHOICES + i * n
+        )
+    ]
+    top = body.get("logprobs")
+    if chat:
+        top = body.get("top_logprobs", 0) if top else None
+    echo = body.get("echo", False)
+    return Call(
+        requests=[dataclasses.replace(r, top_logprobs=top or 0) for r in requests],
+        n=n,
+        chat=chat,
+        stream=body.get("stream", False),
+        top=top,
+        token_ids=body.get("return_token_ids", False),
+        echo=_texts(body["prompt"], prompts, n, tokenizer) if echo else None,
+        usage=body.get("stream_options", {}).get("include_usage", False),
+        tools=bool(body.get("tools")) and body.get("tool_choice") != "none",
+        one_call=not body.get("parallel_tool_calls", True),
+    )
+
+
+def _shared(body: Json, chat: bool, max_new_tokens: int) -> Request:
+    """What all requests of a body have in common."""
+    field = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
+    budget = body.get(field)
     if budget is None:
         budget = max_new_tokens if chat else min(16, max_new_tokens)
     if budget > max_new_tokens:
         raise ValueError(
-            f"max_tokens={budget} is more than {max_new_tokens}; ask for fewer, or start "
-            "the server with a greater --max-new-tokens"
+            f"{field}={budget} is more than {max_new_tokens}; ask for fewer, or start the server "
+            "with a greater --max-new-tokens"
         )
-    top = body.get("logprobs")
-    if chat:
-        top = body.get("top_logprobs", 0) if top else None
-    if top is not None and body.get("stream"):
-        raise ValueError("logprobs are not streamed; leave out stream or logprobs")
-    stop = body.get("stop", ())
-    # Streams of one seed are neighbours; a body without a seed gets a random one.
-    first = body["seed"] * 64 if "seed" in body else secrets.randbelow(2**26) * 64
-    shared = Request(
+    if chat and budget == 0:
+        raise ValueError(f"{field}=0 leaves nothing to answer with; ask for 1 or more")
+    temperature, stop = float(body.get("temperature", 1.0)), body.get("stop", ())
+    return Request(
         id=0,
-        prompt=prompt,
+        prompt=(),
         max_new_tokens=budget,
-        temperature=float(body.get("temperature", 1.0)),
+        temperature=temperature if temperature >= COLDEST else 0.0,
         top_k=body.get("top_k", 0),
         top_p=float(body.get("top_p", 1.0)),
         min_p=float(body.get("min_p", 0.0)),
         repetition_penalty=float(body.get("repetition_penalty", 1.0)),
         logit_bias=tuple((int(t), float(b)) for t, b in body.get("logit_bias", {}).items()),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
-        top_logprobs=top or 0,
-    )
-    return Call(
-        requests=search.copies(shared, body.get("n", 1), first_id=first),
-        chat=chat,
-        stream=body.get("stream", False),
-        top=top,
-        token_ids=body.get("return_token_ids", False),
     )
 
 
@@ -156,115 +285,90 @@ def _check(body: Any, schema: Json) -> None:
     error = jsonschema.exceptions.best_match(errors)
     if error is not None:
         where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.absolute_path)
-        raise ValueError(f"body{where}: {error.message[:300]}")
+        raise ValueError(f"body{where[:200]}: {error.message[:300]}")
 
 
-def _raw_prompt(body: Json, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _check_together(body: Json) -> None:
+    """What a schema of single fields cannot say, or says badly."""
+    for name in ("presence_penalty", "frequency_penalty"):
+        if body.get(name, 0) != 0:
+            raise ValueError(f"{name}={body[name]} is not served; use repetition_penalty, or 0")
+    if body.get("best_of", 1) not in (1, body.get("n", 1)):
+        raise ValueError(
+            f"best_of={body['best_of']} with n={body.get('n', 1)} is not served; leave it out and "
+            "choose among n choices yourself"
+        )
+    if "stream_options" in body and not body.get("stream"):
+        raise ValueError("stream_options is of streams alone; set stream, or leave it out")
+    if "top_logprobs" in body and not body.get("logprobs"):
+        raise ValueError("top_logprobs goes with logprobs=true; set it, or leave top_logprobs out")
+
+
+def _raw_prompts(body: Json, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
     prompt = body["prompt"]
-    return tuple(tokenizer.prompt(prompt) if isinstance(prompt, str) else prompt)
+    several = isinstance(prompt, list) and not isinstance(prompt[0], int | float)
+    try:
+        made = [
+            tuple(tokenizer.prompt(p)) if isinstance(p, str) else tuple(map(int, p))
+            for p in (prompt if several else [prompt])
+        ]
+    except Exception as error:  # whatever a tokenizer makes of a text that is none
+        raise ValueError(f"prompt: {str(error)[:300]}") from error
+    if not all(made):
+        raise ValueError("prompt: it is empty; give it at least one token")
+    return made
+
+
+def _texts(
+    given: Any, prompts: list[tuple[int, ...]], n: int, tokenizer: Tokenizer
+) -> tuple[str, ...]:
+    """The text of the prompt of each choice."""
+    several = isinstance(given, list) and not isinstance(given[0], int | float)
+    each = given if several else [given]
+    texts = [
+        text if isinstance(text, str) else tokenizer.decode(list(ids))
+        for text, ids in zip(each, prompts, strict=True)
+    ]
+    return tuple(text for text in texts for _ in range(n))
 
 
 def _chat_prompt(body: Json, tokenizer: Tokenizer) -> tuple[int, ...]:
     if tokenizer.chat is None:
-        raise ValueError("this model has no chat template; use /v1/completions")
+        raise ValueError("messages: this model has no chat template; use /v1/completions")
+    tools = body.get("tools") or None
+    if body.get("tool_choice") == "none":
+        tools = None
+    variables = dict(body.get("chat_template_kwargs", {}))
+    if "reasoning_effort" in body:
+        variables["reasoning_effort"] = body["reasoning_effort"]
     try:
-        return tuple(tokenizer.chat(body["messages"], body.get("tools")))
-    except jinja2.TemplateError as error:
-        raise ValueError(f"messages: the chat template refuses them: {error}") from error
+        prompt = tuple(tokenizer.chat([_message(m) for m in body["messages"]], tools, **variables))
+    except Exception as error:  # a template may fail in any way on what it did not foresee
+        raise ValueError(
+            f"messages: the chat template refuses them: {type(error).__name__}: {str(error)[:300]}"
+        ) from error
+    if not prompt:
+        raise ValueError("messages: the chat template makes no text of them; add one with content")
+    return prompt
 
 
-def text_of(tokenizer: Tokenizer, completion: Completion) -> str:
-    """The text to show: no stop string, and nothing that more tokens could still change."""
-    text = tokenizer.decode(completion.tokens.tolist())
-    stops = completion.request.stop
-    ends = [at for s in stops if (at := text.find(s)) >= 0]
-    if ends:
-        return text[: min(ends)]
-    if completion.finished:
-        return text
-    text = text.rstrip("\ufffd")  # half a character
-    begun = (n for s in stops for n in range(1, len(s)) if text.endswith(s[:n]))
-    return text[: len(text) - max(begun, default=0)]
+def _message(message: Json) -> Json:
+    """A message as chat templates expect it: its content a text, arguments of calls an object."""
+    out = {name: value for name, value in message.items() if value is not None}
+    content = out.get("content", "")
+    if isinstance(content, list):
+        content = "\n".join(part["text"] for part in content)
+    out["content"] = content
+    if out["role"] == "developer":
+        out["role"] = "system"
+    if "tool_calls" in out:
+        out["tool_calls"] = [_call(call) for call in out["tool_calls"]]
+    return out
 
 
-def reason(completion: Completion) -> str | None:
-    """Why it ended, in the protocol's words."""
-    if not completion.finished:
-        return None
-    return "stop" if completion.stopped else "length"
-
-
-def choice(call: Call, tokenizer: Tokenizer, completion: Completion, text: str) -> Json:
-    """One choice of a response that is not streamed."""
-    out: Json = {
-        "index": completion.request.id - call.requests[0].id,
-        "finish_reason": reason(completion),
-        "logprobs": None if call.top is None else _logprobs(call, tokenizer, completion),
-    }
-    if call.token_ids:
-        out["token_ids"] = completion.tokens.tolist()
-    if call.chat:
-        return {**out, "message": {"role": "assistant", "content": text}}
-    return {**out, "text": text}
-
-
-def piece(call: Call, completion: Completion, text: str, *, first: bool) -> Json:
-    """One choice of a streamed chunk: the text that is new."""
-    out: Json = {
-        "index": completion.request.id - call.requests[0].id,
-        "finish_reason": reason(completion),
-    }
-    if call.chat:
-        return {**out, "delta": {"content": text, **({"role": "assistant"} if first else {})}}
-    return {**out, "text": text}
-
-
-def envelope(call: Call, name: str, model: str, created: int, choices: Sequence[Json]) -> Json:
-    """What a response or a chunk is sent in."""
-    kind = "chat.completion" if call.chat else "text_completion"
-    if call.chat and call.stream:
-        kind += ".chunk"
-    body = {"id": name, "object": kind, "created": created, "model": model}
-    return {**body, "choices": list(choices)}
-
-
-def usage(call: Call, completions: Sequence[Completion]) -> Json:
-    """Tokens read and written."""
-    prompt = len(call.requests[0].prompt)
-    written = sum(len(c.tokens) for c in completions)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": written,
-        "total_tokens": prompt + written,
-    }
-
-
-def _logprobs(call: Call, tokenizer: Tokenizer, c: Completion) -> Json:
-    """The policy's own log-probabilities, under the distribution it sampled from."""
-    spelled = [tokenizer.decode([t]) for t in c.tokens.tolist()]
-    best: list[list[tuple[str, float]]] = [[] for _ in spelled]
-    if c.top_ids is not None:
-        best = [
-            [
-                (tokenizer.decode([t]), float(logp))
-                for t, logp in zip(ids.tolist(), row, strict=True)
-                if logp > float("-inf")
-            ]
-            for ids, row in zip(c.top_ids, c.top_logp, strict=True)
-        ]
-    if not call.chat:
-        return {
-            "tokens": spelled,
-            "token_logprobs": c.logp.tolist(),
-            "top_logprobs": [dict(row) for row in best],
-        }
-    return {
-        "content": [
-            {
-                "token": token,
-                "logprob": float(logp),
-                "top_logprobs": [{"token": t, "logprob": p} for t, p in row],
-            }
-            for token, logp, row in zip(spelled, c.logp, best, strict=True)
-        ]
-    }
+def _call(call: Json) -> Json:
+    arguments = call["function"]["arguments"]
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError):  # the model wrote it, and may read it again
+            arguments = json.loads(arguments)
+    return {**call, "type": "function", "function": {**call["function"], "arguments": arguments}}

@@ -1,4 +1,4 @@
-"""What a run would take on a mesh, without its hardware: bytes a device, and time at best.
+"""Estimates a run on a mesh without its hardware: bytes per device, and a lower bound of time.
 
 Where arrays lie is exact. Temporary memory and collectives are those of the train step compiled for
 the slice itself, where libtpu is installed, else for virtual CPU devices: an upper bound, as XLA
@@ -10,43 +10,48 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import optax
 
-from jaxrl import mesh, optimizer, packing, placement, policy, trainable
-from jaxrl.buckets import round_up
 from jaxrl.config import Config
-from jaxrl.train_step import make_update
+from jaxrl.launch import flags, recipes, roofline, topology
+from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.roofline import CHIPS, Chip
+from jaxrl.launch.shapes import SHAPES
+from jaxrl.mesh import mesh
+from jaxrl.mesh.buckets import round_up
+from jaxrl.models import decoder, hf_config
+from jaxrl.models.config import DecoderConfig
+from jaxrl.rollout import policy
+from jaxrl.rollout.policy import Policy
+from jaxrl.run import reference, stages
+from jaxrl.run.extension import Context, completion, context, only, open_extensions
+from jaxrl.training import objective, optimizer, packing, placement, trainable
 from jaxrl.types import Completion, Packed, Request, TrainState, Trajectory
-from launch import flags, recipes, roofline, topology
-from launch.cli import REFUSALS, refused
-from launch.roofline import CHIPS, Chip
-from launch.shapes import SHAPES
-from models import decoder, hf_config
-from models.config import DecoderConfig
 
 _LARGE = 64  # MiB
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanConfig:
-    """What is planned for."""
+    """Settings of a plan."""
 
     topology: str = "v5p"
-    """Devices, as `topology.read` takes them; of a kind alone, as many as the mesh names."""
+    """Devices, such as v5p-512, v5p:4x8x8 or h100-64; a chip's name alone takes the number of
+    devices from the mesh."""
     compile: bool = True
-    """Compile the train step for its memory and collectives; minutes for a large model."""
+    """Compile the train step for its memory and collectives; takes minutes for a large model."""
 
 
 def main(argv: list[str]) -> int:
     """`jaxrl plan [RECIPE] [--topology v5p-512] [--no-compile] [flags of train]`.
 
-    `--model` also takes the names of `launch.shapes`, which have no weights.
+    `--model` also takes the names of `jaxrl.launch.shapes`, which have no weights.
     """
     name, rest = flags.recipe(argv)
     parser = argparse.ArgumentParser(prog="jaxrl plan", add_help=False, allow_abbrev=False)
@@ -119,9 +124,7 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     """The plan, on the mesh in use."""
     name = topology.read(settings.topology).chip
     the_mesh, model, chip = jax.sharding.get_mesh(), describe(config, name), CHIPS[name]
-    optimize = optimizer.make(config.optimizer, config.steps, model)
-    part = trainable.part(model, config.lora, config.train)
-    state = placement.abstract_state(model, optimize, config.lora, part)
+    state = state_of(config, model)
     axes = ", ".join(f"{axis}={n}" for axis, n in the_mesh.shape.items() if n > 1) or "one device"
     yield f"{config.model} on {axes}"
     yield (
@@ -140,20 +143,21 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     scores = model.attention in ("auto", "xla") and not tiled
     width = roofline.saved(model, config.remat, batch.row, the_mesh.shape["tensor"], scores=scores)
     width *= np.dtype(model.dtype).itemsize
-    state_mib, cache = _sum(state), _cache(model, config, the_mesh)
-    copy = _copy(state.params, model.dtype)
-    total = {
-        "parameters": _sum(state.params),
-        "optimizer": _sum(state.opt_state),
-        "gradients": _sum(part.split(state.params)[0]),
+    held, cache = totals(config, model, state), _cache(model, config, the_mesh)
+    steered = only(open_extensions(config), "restriction") is not None
+    copy = _copy(state.params, model.dtype) * (2 if steered else 1)
+    trained = trainable.part(model, config.lora, config.train).split(state.params)[0]
+    passing = {
+        "gradients": _sum(trained),
         "activations": local * width / 2**20,
         "sampler's copy": copy,
         "KV cache": cache,
     }
-    for part_of, mib in total.items():
+    for part_of, mib in (held | passing).items():
         about = " (estimate)" if part_of == "activations" else ""
         yield f"{part_of:<20} {mib:12.1f} MiB a device{about}"
-    training = state_mib + total["gradients"] + total["activations"]
+    all_held, of_reference = sum(held.values()), held.get("reference", 0.0)
+    training = all_held + passing["gradients"] + passing["activations"]
     wire = 0.0
     if settings.compile:
         by = f"XLA for {name}" if topology.compiles_for(name) else "XLA on CPU"
@@ -167,15 +171,43 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
         memory = compiled.memory_analysis()
         training = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
         yield f"{'train step, compiled':<20} {training:12.1f} MiB a device ({by})"
+        training += of_reference  # which is no argument of it
         found = roofline.collectives(compiled.as_text(), batch.micro_batches)
         wire = sum(c.times * c.bytes for c in found)
         for c in found:
             yield f"  {c.times} x {c.kind} of {c.shape}, {c.bytes / 2**20:.2f} MiB each"
         yield f"{'sent in an update':<20} {wire / 2**20:12.1f} MiB a device"
     yield from _times(config, model, chip, batch, state, wire, cache, settings.compile)
-    gib, room = max(training, state_mib + copy + cache) / 1024, chip.hbm / 2**30
+    away = held["optimizer"] if config.optimizer.offload else 0.0
+    gib, room = max(training, all_held - away + copy + cache) / 1024, chip.hbm / 2**30
     fits = "fits" if gib < room else "does not fit"
     yield f"{gib:.2f} GiB of {room:.0f} GiB of a {name}: {fits}"
+
+
+def state_of(config: Config, model: DecoderConfig) -> TrainState:
+    """Sharded shapes of all that a run carries on the mesh in use, moments on the devices."""
+    ctx = _context(config, model)
+    complete = completion(ctx, open_extensions(config))
+    optimize = _optimizer(config, model)
+    return placement.abstract_state(model, optimize, config.lora, ctx.part, complete)
+
+
+def _context(config: Config, model: DecoderConfig) -> Context:
+    part = trainable.part(model, config.lora, config.train)
+    return context(config, Policy(model, {}, None), part, open_extensions(config))
+
+
+def _optimizer(config: Config, model: DecoderConfig) -> optax.GradientTransformation:
+    return optimizer.make(config.optimizer, config.steps * config.updates_per_batch, model)
+
+
+def totals(config: Config, model: DecoderConfig, state: TrainState) -> dict[str, float]:
+    """MiB a device of what a run holds from step to step, by name; what it lacks is left out."""
+    found = {name: _sum(entry) for name, entry in state.extra.items()}
+    if reference.stored(config, open_extensions(config)):
+        found["reference"] = _sum(trainable.held(model, state.params))
+    always = {"parameters": _sum(state.params), "optimizer": _sum(state.opt_state)}
+    return always | {name: mib for name, mib in found.items() if mib}
 
 
 def warnings(
@@ -211,7 +243,8 @@ def warnings(
     shards = mesh.batch_shards(the_mesh, model.rules)
     if config.sampler.slots % shards:
         slots = f"sampler.slots={config.sampler.slots}"
-        yield f"{slots} do not divide by {shards} shards of the batch, and caches stay whole"
+        used = -(-config.sampler.slots // shards) * shards
+        yield f"{slots} do not divide by {shards} shards of the batch; {used} are used"
 
 
 def _times(
@@ -265,24 +298,26 @@ def _batch(config: Config) -> Batch:
         list(np.repeat(np.arange(groups), rollout.group_size)),
         length=round_up(len(prompt) + len(zeros), config.packing.bucket),
     )
-    return Batch(batch, placement.on_host(batch, config)[0])
+    given = {"stopped": batch.valid}
+    if objective.needs_proximal(config.objective):
+        given["proximal_logp"] = batch.behavior_logp
+    if objective.needs_greedy(config.objective):
+        given["greedy_rewards"] = batch.rewards
+    batch = batch.replace(**given)
+    packed = placement.on_host(batch, config)[0]
+    for extension in open_extensions(config).values():
+        batch = extension.shapes(batch)
+    return Batch(batch, packed)
 
 
 def step(config: Config, model: DecoderConfig, state: TrainState, batch: Batch) -> Any:
-    """The compiled train step."""
-    update = make_update(
-        model,
-        config.objective,
-        optimizer.make(config.optimizer, config.steps, model),
-        temperature=config.rollout.temperature,
-        max_new_tokens=config.rollout.max_new_tokens,
-        remat=config.remat,
-        part=trainable.part(model, config.lora, config.train),
-    )
-    place = functools.partial(_shape, mesh.replicated(jax.sharding.get_mesh()))
-    shapes: Trajectory = jax.tree.map(place, batch.trajectory)
-    ref_logp = shapes.behavior_logp if config.objective.kl_coef else None
-    packed = jax.tree.map(_shape, placement.of_packed(config), batch.packed)
+    """The compiled update that the loop runs, guards and extensions included."""
+    ctx, extensions = _context(config, model), open_extensions(config)
+    update = stages.program(ctx, extensions, _optimizer(config, model))
+    where = placement.of_batch(batch.trajectory)
+    shapes: Trajectory = jax.tree.map(_shape, where, batch.trajectory)
+    ref_logp = shapes.behavior_logp if reference.needed(config, extensions) else None
+    packed = jax.tree.map(_shape, placement.of_packed(config, batch.packed), batch.packed)
     return update.lower(state, shapes, packed, ref_logp).compile()
 
 
@@ -311,7 +346,9 @@ def _copy(params: Any, dtype: str) -> float:
 def _cache(model: DecoderConfig, config: Config, the_mesh: jax.sharding.Mesh) -> float:
     """MiB a device of the sampler's caches."""
     length = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
-    layer = jax.eval_shape(lambda: decoder.empty_cache(model, config.sampler.slots, length)[0])
+    shards = mesh.batch_shards(the_mesh, model.rules)
+    slots = -(-config.sampler.slots // shards) * shards
+    layer = jax.eval_shape(lambda: decoder.empty_cache(model, slots, length)[0])
     axes = decoder.cache_axes(model)
 
     def mib(leaf: jax.ShapeDtypeStruct, names: tuple[str | None, ...]) -> float:

@@ -1,4 +1,4 @@
-"""What a training run shows: bars, the figures that matter, and a closing table."""
+"""The console output of a training run: progress bars, main metrics, and a closing table."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from jaxrl.loop import Watch
+from jaxrl.run.loop import Callbacks
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _LINES = 20  # progress lines of a whole run where there is no terminal to redraw
 
 
 @contextmanager
-def shown(console: Console, begin: Callable[[], None]) -> Iterator[Watch]:
-    """A `Watch` that draws on the console; `begin` is called once something has been done."""
+def shown(console: Console, begin: Callable[[], None]) -> Iterator[Callbacks]:
+    """`Callbacks` that draws on the console; `begin` is called once something has been done."""
     rewards: list[float] = []
     bars: dict[str, TaskID] = {}
     latest = ""
@@ -60,7 +60,7 @@ def shown(console: Console, begin: Callable[[], None]) -> Iterator[Watch]:
             console.print(f"{name} {done}/{total}  {latest}", soft_wrap=True)
 
     with live:
-        yield Watch(stage=stage, step=step, note=console.print)
+        yield Callbacks(stage=stage, step=step, note=console.print)
 
 
 def figures(metrics: dict[str, float], rewards: list[float]) -> str:

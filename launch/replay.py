@@ -1,4 +1,4 @@
-"""`jaxrl replay RUN --step N`: compute a step of a run again, exactly, and compare its metrics."""
+"""`jaxrl replay RUN --step N`: recompute a step of a run and compare its metrics bit for bit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl import checkpoint, guards, loop, metrics, storage
-from jaxrl import config as configs
 from jaxrl.config import Config
-from launch import flags
-from launch.cli import REFUSALS, refused
+from jaxrl.launch import flags
+from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.record import checkpoint, metrics, storage
+from jaxrl.rollout import policy
+from jaxrl.run import guards, loop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,9 @@ class ReplayConfig:
     """A replay."""
 
     step: int = 1
-    """Which step; a checkpoint from before it must have been kept."""
+    """Step to recompute; a checkpoint from before it must exist."""
+    trust: bool = False
+    """Accept functions of other packages that the run's config names; they are executed."""
 
 
 class Replay(NamedTuple):
@@ -50,7 +53,7 @@ def main(argv: list[str]) -> int:
     usage = "jaxrl replay RUN"
     try:
         run, settings = flags.named(ReplayConfig(), argv, usage=usage, what="a run directory")
-        found = replay(storage.locate(run), settings.step, print)
+        found = replay(storage.locate(run), settings.step, print, trust=settings.trust)
     except REFUSALS as error:
         return refused(error)
     for name, value in found.computed.items():
@@ -62,7 +65,13 @@ def main(argv: list[str]) -> int:
     return bool(found.differs)
 
 
-def replay(run: Path, step: int, note: Callable[[str], None] = lambda _: None) -> Replay:
+def replay(
+    run: Path,
+    step: int,
+    note: Callable[[str], None] = lambda _: None,
+    *,
+    trust: bool = False,
+) -> Replay:
     """Continue a run, in a scratch directory, from its newest checkpoint before `step` to `step`.
 
     Exact with the devices, the mesh and the versions of the run. A step that ended in a rollback or
@@ -72,10 +81,13 @@ def replay(run: Path, step: int, note: Callable[[str], None] = lambda _: None) -
       run: its directory, which is only read.
       step: in 1 to the run's last.
       note: told what the continuation tells.
+      trust: the run's config may name functions that are not of this package.
 
     Raises:
-      ValueError: the run has not recorded the step, or keeps no checkpoint before it.
+      ValueError: the run has not recorded the step, keeps no checkpoint before it, or names
+        functions of others without `trust`.
     """
+    original = policy.of_run(run, None if trust else ())
     recorded, spike = _recorded(run, step)
     kept = checkpoint.steps(run)
     before = [saved for saved in kept if saved < step]
@@ -92,11 +104,9 @@ def replay(run: Path, step: int, note: Callable[[str], None] = lambda _: None) -
             raise _Done
 
     with tempfile.TemporaryDirectory() as scratch:
-        config = _continuation(
-            configs.load(run / "config.json"), run, before[-1], Path(scratch), to_spike=spike
-        )
+        config = _continuation(original, run, before[-1], Path(scratch), to_spike=spike)
         try:
-            loop.train(config, loop.Watch(step=take, note=note))
+            loop.train(config, loop.Callbacks(step=take, note=note))
         except _Done:
             pass
         except guards.Stopped:
@@ -129,6 +139,7 @@ def _continuation(
     return dataclasses.replace(
         config,
         run_dir=str(scratch),
+        wandb="",
         fork=f"{run}@{start}",
         checkpoint=dataclasses.replace(config.checkpoint, every=config.steps + 1),
         eval=dataclasses.replace(config.eval, every=0),

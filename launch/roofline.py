@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models import decoder
-from models.config import DecoderConfig
+from jaxrl.models import decoder
+from jaxrl.models.config import DecoderConfig
 
 
 class Chip(NamedTuple):

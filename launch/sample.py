@@ -10,11 +10,13 @@ import jax
 from rich.console import Console
 from rich.text import Text
 
-from jaxrl import mesh, policy, sampler
 from jaxrl.config import Config
+from jaxrl.launch import flags
+from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.mesh import mesh
+from jaxrl.rollout import policy
+from jaxrl.sampling import sampler
 from jaxrl.types import Completion, Request
-from launch import flags
-from launch.cli import REFUSALS, refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +24,11 @@ class SampleConfig:
     """Completions of one prompt."""
 
     prompt: str = ""
-    """The text to continue; empty reads it from standard input."""
+    """Text to continue; empty reads it from standard input."""
     n: int = 1
-    """How many completions."""
+    """Number of completions."""
     temperature: float = 1.0
-    """0 is greedy."""
+    """Sampling temperature; 0 is greedy."""
     top_k: int = 0
     """Keep the k most likely tokens; 0 keeps all."""
     top_p: float = 1.0
@@ -34,11 +36,15 @@ class SampleConfig:
     min_p: float = 0.0
     """Drop tokens less likely than min_p times the most likely one."""
     max_new_tokens: int = 128
+    """Longest completion, in tokens."""
     chat: bool = False
-    """Wrap the prompt with the model's own chat template."""
+    """Wrap the prompt in the model's chat template."""
     system: str = ""
-    """System message of the chat, if any."""
+    """System message of the chat template; empty: none."""
     seed: int = 0
+    """Random seed."""
+    trust: bool = False
+    """Accept functions of other packages that the run's config names; they are executed."""
     json: bool = False
     """Print {"completions": [{"text", "token_ids", "logps"}]}."""
 
@@ -48,7 +54,7 @@ def main(argv: list[str]) -> int:
     usage, what = "jaxrl sample MODEL_OR_RUN", "a model, its directory or a run"
     try:
         name, config = flags.named(SampleConfig(), argv, usage=usage, what=what)
-        actor = policy.create(policy.named(name), mesh.make(Config().mesh))
+        actor = policy.create(policy.named(name), mesh.make(Config().mesh), trust=config.trust)
         completions = complete(actor, config, config.prompt or sys.stdin.read())
     except REFUSALS as error:
         return refused(error)

@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from jaxrl import config as configs
-from launch import flags, losses_table, tasks_table
-from launch import recipes as library
-from launch.cli import refused
+from jaxrl.launch import flags, losses_table, tasks_table
+from jaxrl.launch import recipes as library
+from jaxrl.launch.cli import refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Listing:
     """How a table is printed."""
 
     json: bool = False
-    """A JSON list of objects, for machines."""
+    """Print a JSON list of objects."""
 
 
 def recipes(argv: list[str]) -> int:
@@ -43,10 +43,9 @@ def show(argv: list[str]) -> int:
     """`jaxrl show RECIPE [flags]`: the resolved config as JSON."""
     name, rest = flags.recipe(argv)
     try:
-        config = library.load(name)
+        config = flags.parse(library.load(name), rest, prog=f"jaxrl show {name}")
     except ValueError as error:
         return refused(error)
-    config = flags.parse(config, rest, prog=f"jaxrl show {name}")
     print(json.dumps(configs.to_dict(config), indent=2))
     return 0
 

@@ -6,7 +6,7 @@ import importlib
 import inspect
 from typing import Any
 
-from data import tasks
+from jaxrl.data import tasks
 
 
 def rows() -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 from jax.experimental import topologies
 
-from launch.roofline import CHIPS
+from jaxrl.launch.roofline import CHIPS
 
 _HOSTS = {"v4": (2, 2, 1), "v5e": (2, 2), "v5p": (2, 2, 1), "v6e": (2, 2)}
 """TPUs, and the shape of the least slice: that of one host."""

@@ -6,25 +6,24 @@ import sys
 
 from rich.console import Console
 
-from jaxrl import distributed, loop, profile
-from jaxrl.guards import Stopped
-from launch import flags, progress, recipes
-from launch.cli import REFUSALS, refused
+from jaxrl.launch import flags, progress, recipes
+from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.mesh import distributed
+from jaxrl.run import loop, profile
+from jaxrl.run.guards import Stopped
 
 
 def main(argv: list[str]) -> int:
-    """Run a recipe, `quickstart` unless one is named; the same command again continues it.
+    """Train with a recipe (default: quickstart); the same command again continues the run.
 
-    `--profile` traces steps 3 to 5 into RUN/profile and prints the costliest operations.
+    `--with NAME` adds an extension, such as `critic` or `my_file:function`; its fields become flags
+    `--NAME.FIELD`. `--profile` traces steps 3 to 5 into RUN/profile and prints the operations with
+    the highest cost.
     """
     profiling, argv = "--profile" in argv, [a for a in argv if a != "--profile"]
     name, rest = flags.recipe(argv)
     try:
-        config = recipes.load(name)
-    except REFUSALS as error:
-        return refused(error)
-    config = flags.parse(config, rest, prog=f"jaxrl train {name}")
-    try:
+        config = flags.parse(recipes.load(name), rest, prog=f"jaxrl train {name}")
         distributed.start()
     except ValueError as error:
         return refused(error)

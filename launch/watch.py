@@ -1,4 +1,4 @@
-"""`jaxrl watch RUN`: follow a run from another terminal, through its files alone."""
+"""`jaxrl watch RUN`: show the progress of a run in another terminal, from its files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from jaxrl import jsonl, runs, storage
+from jaxrl.record import jsonl, runs, storage
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24

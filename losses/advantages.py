@@ -10,7 +10,7 @@ nothing under the group modes: `informative` marks the samples that do train, fo
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, clean_rewards, constant, group_moments, where_valid
+from jaxrl.losses.masking import as_float, clean_rewards, constant, group_moments, where_valid
 
 KIND = "advantage"
 
@@ -167,8 +167,8 @@ def reinforce_pp(
 ) -> jax.Array:
     """REINFORCE++: no group, no critic; the rewards of the whole batch, normalised.
 
-    The paper takes the statistics over tokens of KL-penalised returns; for one reward a sample and
-    no penalty that is this, up to the weight of long samples.
+    The paper takes the statistics over tokens of KL-penalised returns. For one reward a sample and
+    no penalty that is this, but for the weight of long samples.
 
     Formula: `(r - mean_batch r) / (std_batch r + eps)`
     Paper: Hu et al. 2025, "REINFORCE++: A Simple and Efficient Approach for Aligning LLMs"
@@ -187,29 +187,40 @@ def reinforce_pp(
 def reinforce_pp_baseline(
     rewards: jax.Array,
     group_ids: jax.Array,
+    lengths: jax.Array,
     *,
     num_groups: int,
     valid: jax.Array | None = None,
     eps: float = 1e-8,
 ) -> jax.Array:
-    """REINFORCE++ with a baseline: centred by the group, normalised by the batch.
+    """REINFORCE++ with a baseline: centred by the group, normalised over the tokens of the batch.
 
-    Formula: `(a - mean_batch a) / (std_batch a + eps)`, `a = r - mean_group r`
+    Every token of a sample has the sample's advantage, so a long sample counts more in the
+    statistics of the batch, as in the authors' code.
+
+    Formula: `(a - mean a) / sqrt(var a + eps)`, `a = r - mean_group r`, mean and variance over the
+      action tokens of the batch
     Paper: Hu et al. 2025, "REINFORCE++: A Simple and Efficient Approach for Aligning LLMs"
 
     Args:
       rewards: `[N]`.
       group_ids: `[N]` int32.
+      lengths: `[N]` action tokens.
       num_groups: static.
       valid: `[N]` bool.
-      eps: added to the standard deviation.
+      eps: added to the variance.
 
     Returns:
       `[N]`, 0 for invalid samples.
     """
     rewards, valid = clean_rewards(rewards, valid)
     _, mean, _ = group_moments(rewards, group_ids, num_groups, valid, 1)
-    return _whiten(rewards - mean, valid, eps)
+    centred = rewards - mean
+    weight = jnp.where(valid, as_float(lengths), 0.0)
+    tokens = jnp.sum(weight)
+    centred = centred - jnp.sum(weight * centred) / jnp.maximum(tokens, 1.0)
+    variance = jnp.sum(weight * jnp.square(centred)) / jnp.maximum(tokens - 1.0, 1.0)
+    return where_valid(valid, centred * jax.lax.rsqrt(variance + eps))
 
 
 def remax(
@@ -269,7 +280,7 @@ def gpg_advantages(
     num_groups: int,
     valid: jax.Array | None = None,
 ) -> jax.Array:
-    """GPG: centred by the group, made up for the groups that train nothing.
+    """GPG: centred by the group, scaled up for the groups whose rewards do not differ.
 
     Formula: `alpha (r - mean_g r)`, `alpha = samples / samples of groups whose rewards differ`
     Paper: Chu et al. 2025, "GPG: A Simple and Strong RL Baseline for Model Reasoning"

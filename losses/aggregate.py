@@ -2,7 +2,8 @@
 
 `aggregate` of a micro-batch divides by the denominator of the *global* batch, so the sum over
 micro-batches and devices is the loss of the whole batch, however the rows were split. One row is
-one sequence; a row without an action token (padding, a dropped sample) counts nowhere.
+one sequence; a row without an action token (padding, a dropped sample) counts nowhere. Where a
+split also cuts sequences, take `weights` of the global batch and `weighted_sum` of each part.
 
 | mode                    | loss                                     | denominator                 |
 |-------------------------|------------------------------------------|-----------------------------|
@@ -17,7 +18,7 @@ one sequence; a row without an action token (padding, a dropped sample) counts n
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, row_count, where_valid
+from jaxrl.losses.masking import as_float, row_count, where_valid
 
 KIND = "aggregation"
 
@@ -65,7 +66,7 @@ def denominator(
     else:
         count = jnp.sum(jnp.any(_valid(mask), axis=-1))
     scale = max_length if mode == "seq-mean-token-sum-norm" else 1
-    return jnp.maximum(count, 1).astype(jnp.float32) * scale
+    return jnp.maximum(count, 1).astype(float) * scale
 
 
 def prompt_tokens(mask: jax.Array, group_ids: jax.Array, num_groups: int) -> jax.Array:
@@ -82,7 +83,7 @@ def prompt_tokens(mask: jax.Array, group_ids: jax.Array, num_groups: int) -> jax
     Returns:
       `[num_groups]` float32.
     """
-    tokens = jnp.sum(_valid(mask), axis=-1).astype(jnp.float32)
+    tokens = jnp.sum(_valid(mask), axis=-1).astype(float)
     return jax.ops.segment_sum(tokens, group_ids, num_groups)
 
 
@@ -101,7 +102,7 @@ def aggregate(
     Paper: Yu et al. 2025, "DAPO: An Open-Source LLM Reinforcement Learning System at Scale"
 
     Args:
-      per_token: `[B, T]` losses of a micro-batch; masked entries may hold anything.
+      per_token: `[B, T]` losses of whole sequences; masked entries may hold anything.
       mask: `[B, T]`, nonzero where the loss counts.
       mode: one of `MODES`.
       denominator: scalar from `denominator`, of the whole batch.
@@ -111,23 +112,60 @@ def aggregate(
     Returns:
       A scalar; the scalars of any split of the rows add up to that of the whole.
     """
-    if mode not in MODES:
-        raise ValueError(f"mode={mode!r} is unknown; choose one of {', '.join(MODES)}")
+    return weighted_sum(per_token, mask, _inner(mask, mode, group_ids, prompt_tokens) / denominator)
+
+
+def weights(
+    mask: jax.Array,
+    mode: str,
+    *,
+    max_length: int | None = None,
+    group_ids: jax.Array | None = None,
+    num_groups: int | None = None,
+) -> jax.Array:
+    """What each token of a sequence weighs in the loss: every mode is a weighted sum over tokens.
+
+    Taken from the global batch, it holds for any part of its tokens, also where the parts cut
+    sequences: the `weighted_sum`s of the parts add up to the loss of the whole.
+
+    Formula: `w_i / D`, `w_i = 1, 1 / |o_i| or 1 / n_g(i)`
+    Paper: Yu et al. 2025, "DAPO: An Open-Source LLM Reinforcement Learning System at Scale"
+
+    Args:
+      mask: `[B, T]`, nonzero on action tokens, of the global batch.
+      mode, max_length, group_ids, num_groups: as in `denominator`.
+
+    Returns:
+      `[B]` float32.
+    """
+    whole = denominator(
+        mask, mode, max_length=max_length, group_ids=group_ids, num_groups=num_groups
+    )
+    by_prompt = mode == "prompt-mean"
+    inner = prompt_tokens(mask, group_ids, num_groups) if by_prompt else None
+    return _inner(mask, mode, group_ids, inner) / whole
+
+
+def weighted_sum(per_token: jax.Array, mask: jax.Array, weights: jax.Array) -> jax.Array:
+    """Sum of the token losses, each times its sequence's weight; masked entries cannot leak.
+
+    Formula: `sum_(i,t) w_i m_it l_it`
+    Paper: (a weighted sum)
+
+    Args:
+      per_token: `[B, T]` losses; masked entries may hold anything.
+      mask: `[B, T]`, nonzero where the loss counts.
+      weights: `[B]` from `weights`.
+
+    Returns:
+      A scalar.
+    """
     if jnp.shape(per_token) != jnp.shape(mask):
         raise ValueError(
             f"per_token has shape {jnp.shape(per_token)}, mask {jnp.shape(mask)}; both are [B, T]: "
             "broadcast a loss per sequence to its tokens"
         )
-    rows = jnp.sum(where_valid(mask, as_float(per_token)), axis=-1)
-    if mode == "seq-mean-token-mean":
-        rows = rows / row_count(mask)
-    elif mode == "prompt-mean":
-        if group_ids is None or prompt_tokens is None:
-            raise ValueError(
-                "mode='prompt-mean' needs group_ids [B] and prompt_tokens [num_groups]"
-            )
-        rows = rows / jnp.maximum(prompt_tokens, 1.0)[group_ids]
-    return jnp.sum(rows) / denominator
+    return jnp.sum(jnp.sum(where_valid(mask, as_float(per_token)), axis=-1) * weights)
 
 
 def masked_mean(x: jax.Array, mask: jax.Array, denominator: jax.Array | None = None) -> jax.Array:
@@ -148,6 +186,23 @@ def masked_mean(x: jax.Array, mask: jax.Array, denominator: jax.Array | None = N
     if denominator is None:
         denominator = jnp.maximum(jnp.sum(_valid(mask)), 1)
     return total / denominator
+
+
+def _inner(
+    mask: jax.Array, mode: str, group_ids: jax.Array | None, prompt_tokens: jax.Array | None
+) -> jax.Array:
+    """`[B]`: w_i of a sequence's tokens before the division by the denominator."""
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r} is unknown; choose one of {', '.join(MODES)}")
+    if mode == "seq-mean-token-mean":
+        return 1.0 / row_count(mask).astype(float)
+    if mode == "prompt-mean":
+        if group_ids is None or prompt_tokens is None:
+            raise ValueError(
+                "mode='prompt-mean' needs group_ids [B] and prompt_tokens [num_groups]"
+            )
+        return 1.0 / jnp.maximum(prompt_tokens, 1.0)[group_ids]
+    return jnp.ones(jnp.shape(mask)[0], float)
 
 
 def _valid(mask: jax.Array) -> jax.Array:

@@ -6,7 +6,7 @@ Unreduced, any leading axes; what a formula marks as a target carries no gradien
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, bounded_exp, constant
+from jaxrl.losses.masking import as_float, bounded_exp, constant
 
 KIND = "control"
 
@@ -27,7 +27,9 @@ def td_target(
     Returns:
       `[...]`, without gradient.
     """
-    return constant(rewards + discount * (1.0 - terminals) * next_values)
+    # a terminal's next value is never read, not even as 0 times it, which may not be finite
+    ahead = jnp.where(jnp.asarray(terminals) >= 1.0, 0.0, (1.0 - terminals) * next_values)
+    return constant(rewards + discount * ahead)
 
 
 def soft_actor(logp: jax.Array, q_values: jax.Array, *, temperature: jax.Array) -> jax.Array:
@@ -144,7 +146,8 @@ def sampled_cql(
       q_values: `[N, ...]` of N sampled actions.
       log_density: `[N, ...]` under the density that each was drawn from.
       q_data: `[...]` of the action in the data.
-      floor: `[...]`; none when omitted.
+      floor: `[...]`, or `[N, ...]` for each action its own, -inf where there is none (Cal-QL's
+        authors lift the policy's actions and not the uniform ones); none when omitted.
 
     Returns:
       `[...]`, to be weighted and added to the Bellman error.
@@ -253,7 +256,8 @@ def dual_imitation(
     Returns:
       `[..., N]`.
     """
-    consistent = discount * (1.0 - terminals) * constant(next_values) - q_values
+    reached = jnp.where(jnp.asarray(terminals) >= 1.0, 0.0, (1.0 - terminals) * next_values)
+    consistent = discount * constant(reached) - q_values
     return weight * (1.0 - 2.0 * expert) * q_values + 0.5 * jnp.square(consistent)
 
 

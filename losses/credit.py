@@ -8,8 +8,8 @@ caller's to mask out.
 import jax
 import jax.numpy as jnp
 
-from losses.advantages import group_advantages
-from losses.masking import constant, where_valid
+from jaxrl.losses.advantages import group_advantages
+from jaxrl.losses.masking import constant, where_valid
 
 KIND = "advantage"
 

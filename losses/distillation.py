@@ -6,9 +6,9 @@ The vocabulary forms take logits `[..., V]` and return `[...]` nats; the teacher
 import jax
 import jax.numpy as jnp
 
-from losses import divergence
-from losses.masking import as_float, constant, expectation
-from losses.masking import ratio as importance_ratio
+from jaxrl.losses import divergence
+from jaxrl.losses.masking import as_float, constant, expectation
+from jaxrl.losses.masking import ratio as importance_ratio
 
 KIND = "distillation"
 

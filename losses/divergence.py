@@ -19,8 +19,8 @@ term* use k2, a straight-through form, or the full-vocabulary KL. All map `[B, T
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, bounded_exp, constant, expectation
-from losses.masking import ratio as importance_ratio
+from jaxrl.losses.masking import as_float, bounded_exp, constant, expectation
+from jaxrl.losses.masking import ratio as importance_ratio
 
 KIND = "divergence"
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, bounded_exp, constant
+from jaxrl.losses.masking import as_float, bounded_exp, constant
 
 KIND = "divergence"
 

@@ -1,18 +1,25 @@
 """Objectives that regress the policy onto a target: mirror descent, soft values, classification.
 
-None needs an importance ratio or a clip: each pulls the sequence's log-ratio `d = log pi(y) - log
+None needs an importance ratio or a clip: each moves the sequence's log-ratio `d = log pi(y) - log
 pi_b(y)` to what its reward warrants, and so is valid for data of any policy. Calling convention as
-in `losses.policy`; every function puts the sequence's loss on each token of its row (reduce with
-`seq-mean-token-mean`). Functions that take `group_ids` couple the rows of a group, which must be in
-the same call; a row without action tokens belongs to no group.
+in `jaxrl.losses.policy`; every function puts the sequence's loss on each token of its row (reduce
+with `seq-mean-token-mean`). Functions that take `group_ids` couple the rows of a group, which must
+be in the same call; a row without action tokens belongs to no group.
 """
 
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, bounded_exp, constant, row_constant, row_sum, token_constant
-from losses.policy import Objective
-from losses.sequence import sequence_log_ratio
+from jaxrl.losses.masking import (
+    as_float,
+    bounded_exp,
+    constant,
+    row_constant,
+    row_sum,
+    token_constant,
+)
+from jaxrl.losses.policy import Objective
+from jaxrl.losses.sequence import sequence_log_ratio
 
 KIND = "policy"
 
@@ -106,10 +113,8 @@ def oapl(
 ) -> Objective:
     """OAPL: regresses the log-ratio to a lagged sampler onto the optimal advantage.
 
-    The objective is recalled from the KARL report's reference, not in its abstract.
-
     Formula: `(beta d - A)^2`, `A = r - V`, `V = beta_1 log mean exp(r / beta_1)`
-    Paper: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning" (recalled)
+    Paper: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
 
     Args:
       logp, behavior_logp: `[B, T]`.
@@ -126,42 +131,52 @@ def oapl(
 
 def pacs(
     logp: jax.Array,
-    ref_logp: jax.Array,
+    behavior_logp: jax.Array,
     rewards: jax.Array,
     *,
     mask: jax.Array,
     group_ids: jax.Array,
     beta: float = 1.0,
-    positive_weight: float = 1.0,
+    balanced: bool = True,
 ) -> Objective:
     """PACS: the outcome as a label, the policy's own leave-one-out score as the classifier's logit.
 
-    The class weight is recalled from the paper's practice, unverified.
+    The score is relative to the policy that sampled, so it is 0 at the first update on a batch.
 
-    Formula: `-w r log sigmoid(psi) - (1 - r) log sigmoid(-psi)`, `psi_i = s_i - mean_(j != i) s_j`,
-      `s = beta sum_t log(pi_t / pi_ref,t)`
+    Formula: `w_i (-r log sigmoid(psi) - (1 - r) log sigmoid(-psi))`,
+      `psi_i = s_i - mean_(j != i) s_j`, `s = beta sum_t log(pi_t / pi_b,t)`,
+      `w_i = n_g / (classes of g * rows of g with i's reward)`
     Paper: Li et al. 2025, "Implicit Actor Critic Coupling via a Supervised Learning Framework"
 
     Args:
-      logp, ref_logp: `[B, T]`.
+      logp, behavior_logp: `[B, T]`.
       rewards: `[B]` in `[0, 1]`.
       mask: `[B, T]`.
       group_ids: `[B]` int32 in `[0, B)`.
       beta: scale of the score.
-      positive_weight: weight `w` of the positive class, against imbalance.
+      balanced: weight the classes of each prompt equally, as in the released scripts; else
+        `w = 1`.
 
     Returns:
-      Loss `[B, T]`, equal along a row; metric `score` `[B]`.
+      Loss `[B, T]`, equal along a row; metrics `score` (psi) and `weight` `[B]`.
     """
-    score = beta * sequence_log_ratio(logp, ref_logp, mask=mask)
+    score = beta * sequence_log_ratio(logp, behavior_logp, mask=mask)
     together = _together(mask, group_ids)
     others = together & ~jnp.eye(len(together), dtype=bool)
     total = jnp.sum(jnp.where(others, score.T, 0.0), axis=1, keepdims=True)
     psi = score - total / jnp.maximum(jnp.sum(others, axis=1, keepdims=True), 1)
     label = row_constant(rewards, logp)[:, None]
-    positive = positive_weight * label * jax.nn.log_sigmoid(psi)
-    loss = -positive - (1.0 - label) * jax.nn.log_sigmoid(-psi)
-    return jnp.broadcast_to(loss, logp.shape), {"score": constant(psi[:, 0])}
+    weight = jnp.ones_like(label)
+    if balanced:
+        alike = jnp.maximum(jnp.sum(together & (label == label.T), axis=1, keepdims=True), 1)
+        classes = jnp.sum(jnp.where(together, 1.0 / alike.T, 0.0), axis=1, keepdims=True)
+        size = jnp.sum(together, axis=1, keepdims=True)
+        weight = jnp.where(size > 0, size / (jnp.maximum(classes, 1.0) * alike), 1.0)
+    loss = -label * jax.nn.log_sigmoid(psi) - (1.0 - label) * jax.nn.log_sigmoid(-psi)
+    return jnp.broadcast_to(weight * loss, logp.shape), {
+        "score": constant(psi[:, 0]),
+        "weight": weight[:, 0],
+    }
 
 
 def distributional_pg(

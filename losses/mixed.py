@@ -1,13 +1,14 @@
 """Supervised terms, and their mixtures with policy objectives: expert rows beside sampled rows.
 
-Calling convention and masking contract as in `losses.policy`. `expert [B]` is nonzero on rows that
-an expert wrote; their `behavior_logp` may hold anything finite where a function does not use it.
+Calling convention and masking contract as in `jaxrl.losses.policy`. `expert [B]` is nonzero on
+rows that an expert wrote; their `behavior_logp` may hold anything finite where a function does not
+use it.
 """
 
 import jax
 import jax.numpy as jnp
 
-from losses.masking import (
+from jaxrl.losses.masking import (
     as_float,
     bounded_exp,
     constant,
@@ -16,8 +17,8 @@ from losses.masking import (
     row_mean,
     token_constant,
 )
-from losses.masking import ratio as importance_ratio
-from losses.policy import Objective, clipped_surrogate, ppo_clip
+from jaxrl.losses.masking import ratio as importance_ratio
+from jaxrl.losses.policy import Objective, clipped_surrogate, ppo_clip
 
 KIND = "supervised"
 
@@ -109,7 +110,8 @@ def chord(
       logp, behavior_logp: `[B, T]`.
       advantages: `[B, T]` or `[B, 1]`.
       expert: `[B]` bool.
-      mu: weight of imitation, annealed downwards by `chord_mu`.
+      mu: weight of imitation: constant for CHORD-phi (0.1 is the authors'), from `chord_mu` for
+        CHORD-mu.
       phi: weight expert tokens by `p (1 - p)`, as in `chord_phi`.
       clip_low, clip_high: widths as in `ppo_clip`.
 
@@ -142,22 +144,32 @@ def chord_phi(logp: jax.Array) -> Objective:
 
 
 def chord_mu(
-    step: jax.Array, *, start: float = 0.9, end: float = 0.05, decay_steps: int = 200
+    step: jax.Array,
+    *,
+    peak: float = 0.9,
+    valley: float = 0.05,
+    warmup_steps: int = 0,
+    decay_steps: int = 200,
 ) -> jax.Array:
-    """CHORD's schedule of mu: linear from imitation to exploration, then constant.
+    """CHORD's schedule of mu: a linear warm-up to the peak, then half a cosine down to the valley.
 
-    Formula: `start + (end - start) min(step / decay_steps, 1)`
+    The defaults are the authors' for CHORD-mu. CHORD-phi has a constant mu, see `chord`.
+
+    Formula: `peak step / warmup_steps`, then `valley + (peak - valley) (1 + cos(pi u)) / 2`,
+      `u = min((step - warmup_steps) / decay_steps, 1)`
     Paper: Zhang et al. 2025, "On-Policy RL Meets Off-Policy Experts" (CHORD-mu)
 
     Args:
       step: scalar int, the optimizer step.
-      start, end: mu before and after.
-      decay_steps: length of the ramp.
+      peak, valley: mu after the warm-up, and after the decay.
+      warmup_steps, decay_steps: their lengths.
 
     Returns:
       A scalar.
     """
-    return start + (end - start) * jnp.minimum(step / decay_steps, 1.0)
+    u = jnp.clip((step - warmup_steps) / max(decay_steps, 1), 0.0, 1.0)
+    decayed = valley + (peak - valley) * 0.5 * (1.0 + jnp.cos(jnp.pi * u))
+    return jnp.where(step < warmup_steps, peak * step / max(warmup_steps, 1), decayed)
 
 
 def chord_annealed(
@@ -167,30 +179,30 @@ def chord_annealed(
     *,
     expert: jax.Array,
     step: jax.Array,
-    start: float = 0.9,
-    end: float = 0.05,
+    peak: float = 0.9,
+    valley: float = 0.05,
+    warmup_steps: int = 0,
     decay_steps: int = 200,
-    phi: bool = False,
 ) -> Objective:
-    """CHORD as it is run: from imitation to exploration, by the schedule of mu.
+    """CHORD-mu: from imitation to exploration, by the schedule of mu.
 
     Formula: `chord(mu = chord_mu(step))`
-    Paper: Zhang et al. 2025, "On-Policy RL Meets Off-Policy Experts" (CHORD-mu; with `phi`,
-      CHORD-phi)
+    Paper: Zhang et al. 2025, "On-Policy RL Meets Off-Policy Experts" (CHORD-mu)
 
     Args:
       logp, behavior_logp: `[B, T]`.
       advantages: `[B, T]` or `[B, 1]`.
       expert: `[B]` bool.
       step: scalar int, the optimizer step.
-      start, end, decay_steps: as in `chord_mu`.
-      phi: as in `chord`.
+      peak, valley, warmup_steps, decay_steps: as in `chord_mu`.
 
     Returns:
       Loss `[B, T]`; the metrics of `ppo_clip`.
     """
-    mu = chord_mu(step, start=start, end=end, decay_steps=decay_steps)
-    return chord(logp, behavior_logp, advantages, expert=expert, mu=mu, phi=phi)
+    mu = chord_mu(
+        step, peak=peak, valley=valley, warmup_steps=warmup_steps, decay_steps=decay_steps
+    )
+    return chord(logp, behavior_logp, advantages, expert=expert, mu=mu)
 
 
 def sasr(
@@ -199,20 +211,22 @@ def sasr(
     advantages: jax.Array,
     *,
     expert: jax.Array,
-    mask: jax.Array,
+    batch_mask: jax.Array,
     step: jax.Array,
+    key: jax.Array,
     warmup_steps: int = 20,
     warm_gradient: float = 0.5,
     gamma: float = 1.0,
 ) -> Objective:
-    """SASR: imitation weighs as much as its gradient still does, exploration the rest.
+    """SASR: each step imitates or explores, by chance; imitation while its gradient is still large.
 
-    The gradient of imitation is measured at the logits, where half its L1 norm is `1 - pi` of the
-    expert's token; the mean is over the expert tokens handed in. The paper draws a kind of step
-    with probability p from norms at the parameters; mixing the two by p, that norm, and its value
-    after the warm-up as a constant are our reading.
+    The paper compares two norms of the imitation gradient at the parameters: of the last imitation
+    step, and of the end of the warm-up. An objective has neither: it sees log-probabilities before
+    any backward pass, and keeps nothing from one update to the next. In their place stand the mean
+    over the batch's expert tokens of `1 - pi`, which is half the L1 norm of the gradient at the
+    logits, and the constant `warm_gradient`.
 
-    Formula: `-p log pi_t` on expert rows, `(1 - p) ppo_clip` on sampled rows,
+    Formula: `-log pi_t` on expert rows with probability p, else `ppo_clip` on sampled rows;
       `p = g / (g + gamma g_warm)`, `g = mean_expert (1 - pi_t)`; `p = 1` while warming up
     Paper: Chen et al. 2025, "Step-wise Adaptive Integration of Supervised Fine-tuning and
       Reinforcement Learning for Task-Specific LLMs" (SASR, recalled)
@@ -221,8 +235,9 @@ def sasr(
       logp, behavior_logp: `[B, T]`.
       advantages: `[B, T]` or `[B, 1]`.
       expert: `[B]` bool.
-      mask: `[B, T]`.
+      batch_mask: `[B, T]`, action tokens of the whole batch.
       step: scalar int, the optimizer step.
+      key: PRNG key of this update.
       warmup_steps: of imitation alone.
       warm_gradient: g when they are over.
       gamma: how much of g p compares itself with.
@@ -232,11 +247,12 @@ def sasr(
     """
     policy, metrics = ppo_clip(logp, behavior_logp, advantages)
     expert = jnp.asarray(expert, bool)[:, None]
-    taught = expert & jnp.asarray(mask, bool)
+    taught = expert & jnp.asarray(batch_mask, bool)
     wrong = jnp.where(taught, 1.0 - jnp.exp(jnp.minimum(constant(logp), 0.0)), 0.0)
     g = jnp.sum(wrong) / jnp.maximum(jnp.sum(taught), 1)
     p = jnp.where(step < warmup_steps, 1.0, g / (g + gamma * warm_gradient))
-    loss = jnp.where(expert, -p * as_float(logp), (1.0 - p) * policy)
+    imitate = jax.random.uniform(key, dtype=jnp.float32) < p
+    loss = jnp.where(expert == imitate, jnp.where(expert, -as_float(logp), policy), 0.0)
     return loss, metrics | {"imitation": jnp.broadcast_to(p, logp.shape)}
 
 
@@ -287,18 +303,20 @@ def rl_plus(
     advantages: jax.Array,
     *,
     expert: jax.Array,
-    vocabulary_size: int,
-    gamma: float = 2.0,
+    uniform: float = 1.0,
+    gamma: float = 0.5,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
 ) -> Objective:
     """RL-PLUS: clipped RL on sampled rows, multiple importance sampling on expert rows.
 
-    The expert's unknown policy is estimated by half the old policy, half the uniform one; the
-    advantage grows where the policy finds the expert's token unlikely.
+    The expert's unknown policy is estimated by the mean of the old policy and a uniform one. The
+    advantage is larger where the policy finds the expert's token unlikely. The defaults are those
+    of the released code, which takes 1 for the uniform policy's probability; the paper has `1 / V`,
+    with a vocabulary of V tokens. The released script trains sampled rows without the clip.
 
     Formula: `-r A (1 - sg(pi_t))^gamma` on expert rows, `r = 2 pi / (pi_w + pi_old)`,
-      `pi_w = pi_old / 2 + 1 / (2 V)`
+      `pi_w = (pi_old + uniform) / 2`
     Paper: Dong et al. 2025, "RL-PLUS: Countering Capability Boundary Collapse of LLMs"
 
     Args:
@@ -306,7 +324,7 @@ def rl_plus(
       behavior_logp: `[B, T]`; on expert rows the old policy's log-probability of the token.
       advantages: `[B, T]` or `[B, 1]`.
       expert: `[B]` bool.
-      vocabulary_size: V.
+      uniform: probability that stands for the uniform policy.
       gamma: exponent of the exploration weight.
       clip_low, clip_high: widths as in `ppo_clip`, on sampled rows only.
 
@@ -317,12 +335,61 @@ def rl_plus(
         importance_ratio(logp, behavior_logp), advantages, clip_low=clip_low, clip_high=clip_high
     )
     old = jnp.exp(constant(behavior_logp))
-    # Divided in log space: the mixture is at least 1 / (2 V), so the ratio is bounded by 4 V.
-    log_mixture = jnp.log(0.5 * (1.5 * old + 0.5 / vocabulary_size))
+    # Divided in log space: the mixture is at least uniform / 4, which bounds the ratio.
+    log_mixture = jnp.log(0.5 * (1.5 * old + 0.5 * uniform))
     r = bounded_exp(as_float(logp) - log_mixture)
     exploration = jnp.power(1.0 - jnp.exp(jnp.minimum(constant(logp), 0.0)), gamma)
     external = -r * exploration * constant(advantages)
     return jnp.where(jnp.asarray(expert, bool)[:, None], external, policy), metrics
+
+
+def dph(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    version_gap: jax.Array,
+    step: jax.Array,
+    presample_steps: int,
+    coefficient: float = 0.01,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+) -> Objective:
+    """DPH-RL: PPO on fresh samples, a forward KL on stored samples of the initial policy.
+
+    During the first steps nothing is learned: the learning rate is multiplied by 0, and all samples
+    are the initial policy's. A replay buffer keeps those of prompts that it solves, and brings them
+    back in later steps, where the divergence holds the policy to their recorded log-probabilities.
+
+    Formula: `coefficient (pi / pi_0 - 1 - log(pi / pi_0))` on tokens sampled before
+      `presample_steps`, `ppo_clip` on the others
+    Paper: Li et al. 2025, "The Choice of Divergence: A Neglected Key to Mitigating Diversity
+      Collapse in Reinforcement Learning with Verifiable Reward" (DPH-F)
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`.
+      version_gap: `[B, T]` int32, updates since each token was sampled.
+      step: scalar int, the optimizer step.
+      presample_steps: updates of the first phase.
+      coefficient: weight of the divergence, 0.01 to 0.05 in the released scripts.
+      clip_low, clip_high: widths as in `ppo_clip`.
+
+    Returns:
+      Loss `[B, T]`; the metrics of `ppo_clip`, `rehearsal` `[B, T]` (the divergence) and
+      `lr_scale`, a scalar.
+    """
+    policy, metrics = ppo_clip(
+        logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high
+    )
+    d = as_float(logp) - constant(behavior_logp)
+    divergence = bounded_exp(d) - 1.0 - d
+    stored = step - version_gap < presample_steps
+    learning = step >= presample_steps
+    return jnp.where(stored, coefficient * divergence, policy), metrics | {
+        "rehearsal": jnp.where(stored, constant(divergence), 0.0),
+        "lr_scale": jnp.where(learning, 1.0, 0.0),
+    }
 
 
 def nlpo_logits(logits: jax.Array, masking_logits: jax.Array, *, top_p: float = 0.9) -> jax.Array:

@@ -2,26 +2,27 @@
 
 Three policies appear, all `[B, T]` log-probabilities: `behavior_logp` (recorded by the sampler),
 `proximal_logp` (the trainer's own, at the start of the update) and `logp` (now, with gradient).
-Calling convention and masking contract as in `losses.policy`.
+Calling convention and masking contract as in `jaxrl.losses.policy`.
 """
 
 import jax
 import jax.numpy as jnp
 
-from losses.divergence import k3
-from losses.masking import (
+from jaxrl.losses.divergence import k3
+from jaxrl.losses.masking import (
     as_float,
     bounded_exp,
     constant,
+    group_moments,
     indicator,
     row_constant,
     row_mean,
     token_constant,
     where_valid,
 )
-from losses.masking import ratio as importance_ratio
-from losses.policy import Objective, clipped_surrogate
-from losses.sequence import sequence_log_ratio
+from jaxrl.losses.masking import ratio as importance_ratio
+from jaxrl.losses.policy import Objective, clipped_surrogate
+from jaxrl.losses.sequence import sequence_log_ratio
 
 KIND = "policy"
 
@@ -199,38 +200,45 @@ def m2po(
     behavior_logp: jax.Array,
     advantages: jax.Array,
     *,
-    mask: jax.Array,
+    batch_mask: jax.Array,
     threshold: float = 0.04,
 ) -> Objective:
-    """M2PO: drops the fewest extreme tokens that bring the second moment of log r under a bound.
+    """M2PO: of the tokens that PPO could clip, drops the most extreme until log^2 r is small.
 
-    The second moment is over the tokens of this call, largest `log^2 r` dropped first.
+    Only tokens whose update moves the ratio further from 1 count, and only they are dropped; a
+    token that moves it back always trains. The mean over the rest of `log^2 r` is at most
+    `threshold`. The authors' repository finds a cap of `log^2 r` with that mean instead, and drops
+    what lies above it; this is Algorithm 1 of the paper.
 
-    Formula: `-K_t r_t A_t`, `mean over kept of log^2 r <= threshold`
+    Formula: `-K_t r_t A_t`; `K_t = 0` for the largest `log^2 r` of
+      `T = {t : A_t > 0 and r_t > 1, or A_t < 0 and r_t < 1}`, the fewest that leave
+      `mean_(t in T, kept) log^2 r_t <= threshold`
     Paper: Zheng et al. 2025, "Prosperity before Collapse"
 
     Args:
       logp, behavior_logp: `[B, T]`.
       advantages: `[B, T]` or `[B, 1]`.
-      mask: `[B, T]`.
+      batch_mask: `[B, T]`, action tokens of the whole batch, over which the mean is.
       threshold: bound of the second moment (nats squared).
 
     Returns:
-      Loss `[B, T]`; metrics `ratio`, `second_moment`, `kept` `[B, T]`.
+      Loss `[B, T]`; metrics `ratio`, `second_moment` (0 outside of T) and `kept` `[B, T]`.
     """
-    moment = where_valid(mask, jnp.square(constant(logp) - constant(behavior_logp)), jnp.inf)
+    log_ratio = constant(logp) - constant(behavior_logp)
+    advantages = token_constant(advantages, logp)
+    region = jnp.asarray(batch_mask, bool) & (jnp.sign(advantages) * log_ratio > 0)
+    moment = jnp.where(region, jnp.square(log_ratio), jnp.inf)
     flat = jnp.sort(moment, axis=None)
     finite = jnp.isfinite(flat)
     mean = jnp.cumsum(jnp.where(finite, flat, 0.0)) / jnp.arange(1, flat.size + 1)
     # The running mean of sorted values rises, so the kept tokens are a prefix of the sorted ones.
     count = jnp.sum((mean <= threshold) & finite)
     rank = jnp.argsort(jnp.argsort(moment, axis=None)).reshape(moment.shape)
-    kept = rank < count
+    kept = ~region | (rank < count)
     r = importance_ratio(logp, behavior_logp)
-    loss = jnp.where(kept, -r * token_constant(advantages, logp), 0.0)
-    return loss, {
+    return jnp.where(kept, -r * advantages, 0.0), {
         "ratio": constant(r),
-        "second_moment": where_valid(mask, moment),
+        "second_moment": jnp.where(region, moment, 0.0),
         "kept": indicator(kept),
     }
 
@@ -298,26 +306,32 @@ def dppo_tv(
     behavior_logp: jax.Array,
     advantages: jax.Array,
     *,
-    threshold: float = 0.2,
+    threshold_low: float = 0.15,
+    threshold_high: float = 0.15,
+    weight_high: float = 10.0,
 ) -> Objective:
     """DPPO with the binary total variation as trust region, in place of the ratio's clip.
 
-    A token is masked when its update would leave the region: moving away from the behaviour policy
-    in the direction of its advantage, and already further than the threshold.
+    A token is masked if its update moves the policy away from the behaviour policy and the distance
+    already exceeds the threshold: `threshold_high` where the probability has risen, `threshold_low`
+    where it has fallen. The truncation of the weight is the authors' code's (10; slime's is 20).
 
-    Formula: `-M_t r_t A_t`, `M = 0` if `A (r - 1) > 0` and `|pi_t - pi_b,t| > threshold`
+    Formula: `-M_t sg(min(r_t, weight_high)) A_t log pi_t`, `M = 0` if `A (r - 1) > 0` and
+      `|pi_t - pi_b,t| > threshold`
     Paper: Qi et al. 2026, "Rethinking the Trust Region in LLM Reinforcement Learning"
 
     Args:
       logp, behavior_logp: `[B, T]`.
       advantages: `[B, T]` or `[B, 1]`.
-      threshold: in probability.
+      threshold_low, threshold_high: in probability.
+      weight_high: bound of the importance weight.
 
     Returns:
       Loss `[B, T]`; metrics `ratio`, `divergence`, `masked` `[B, T]`.
     """
     p, b = jnp.exp(constant(logp)), jnp.exp(constant(behavior_logp))
-    return _divergence_masked(logp, behavior_logp, advantages, jnp.abs(p - b), threshold)
+    bounds = (threshold_low, threshold_high, weight_high)
+    return _divergence_masked(logp, behavior_logp, advantages, jnp.abs(p - b), *bounds)
 
 
 def dppo_kl(
@@ -325,17 +339,21 @@ def dppo_kl(
     behavior_logp: jax.Array,
     advantages: jax.Array,
     *,
-    threshold: float = 0.05,
+    threshold_low: float = 0.05,
+    threshold_high: float = 0.05,
+    weight_high: float = 10.0,
 ) -> Objective:
-    """DPPO with the binary KL of the sampled token as trust region; the mask as in `dppo_tv`.
+    """DPPO with the binary KL of the sampled token as trust region; the rest as in `dppo_tv`.
 
-    Formula: `-M_t r_t A_t`, `M` on `D = b log(b / p) + (1 - b) log((1 - b) / (1 - p))`
+    Formula: `-M_t sg(min(r_t, weight_high)) A_t log pi_t`, `M` as in `dppo_tv` on
+      `D = b log(b / p) + (1 - b) log((1 - b) / (1 - p))`
     Paper: Qi et al. 2026, "Rethinking the Trust Region in LLM Reinforcement Learning"
 
     Args:
       logp, behavior_logp: `[B, T]`; `p = exp(logp)`, `b = exp(behavior_logp)`.
       advantages: `[B, T]` or `[B, 1]`.
-      threshold: in nats.
+      threshold_low, threshold_high: in nats.
+      weight_high: bound of the importance weight.
 
     Returns:
       Loss `[B, T]`; metrics `ratio`, `divergence`, `masked` `[B, T]`.
@@ -343,7 +361,8 @@ def dppo_kl(
     log_p, log_b = constant(logp), constant(behavior_logp)
     rest_p, rest_b = _log_rest(log_p), _log_rest(log_b)
     divergence = jnp.exp(log_b) * (log_b - log_p) + jnp.exp(rest_b) * (rest_b - rest_p)
-    return _divergence_masked(logp, behavior_logp, advantages, divergence, threshold)
+    bounds = (threshold_low, threshold_high, weight_high)
+    return _divergence_masked(logp, behavior_logp, advantages, divergence, *bounds)
 
 
 def effective_sample_size(
@@ -369,72 +388,68 @@ def effective_sample_size(
     return jnp.where(count > 0, jnp.sum(w) ** 2 / jnp.maximum(count * jnp.sum(w**2), 1e-30), 1.0)
 
 
-def vcpo_scale(effective: jax.Array, *, power: float = 0.5, floor: float = 0.0) -> jax.Array:
-    """VCPO's multiplier of the learning rate, from the effective sample size.
-
-    The paper scales the step by the effective sample size; the exponent (1 linear, 0.5 the square
-    root) is our reading.
-
-    Formula: `max(ESS^power, floor)`
-    Paper: Huang et al. 2026, "Stable Asynchrony: Variance-Controlled Off-Policy RL for LLMs"
-
-    Args:
-      effective: scalar from `effective_sample_size`.
-      power: exponent.
-      floor: least multiplier.
-
-    Returns:
-      A scalar to multiply the update by.
-    """
-    return jnp.maximum(effective**power, floor)
-
-
 def vcpo(
     logp: jax.Array,
     behavior_logp: jax.Array,
     rewards: jax.Array,
     *,
-    mask: jax.Array,
+    batch_mask: jax.Array,
     group_ids: jax.Array,
-    weight_high: float = 5.0,
+    weight_high: float = 8.0,
     power: float = 0.5,
     baseline: str = "variance",
+    scale: str = "group",
 ) -> Objective:
-    """VCPO: REINFORCE under truncated sequence weights, its variance held down in two ways.
+    """VCPO: REINFORCE under truncated sequence weights, its variance reduced in two ways.
 
-    A batch is worth its effective sample size, which scales the loss; the baseline is the one of
-    least variance off-policy, a sequence's squared gradient norm taken to grow with its length. The
-    truncation, the scale as a factor of the loss and that approximation are our reading.
+    The learning rate of the update is multiplied by a power of the batch's effective sample size,
+    and the baseline is the one of least variance off-policy. Both take the weights before they are
+    truncated. The baseline needs the squared gradient norm of each trajectory at the parameters,
+    which would take a backward pass a trajectory; its number of tokens stands for it, as in `opo`.
 
-    Formula: `-ESS^power sg(w_i) (R_i - b_g) log pi_t`, `w = min(pi / pi_b, high)`,
-      `b_g = sum w^2 l R / sum w^2 l`
+    Formula: `-sg(min(w_i, weight_high)) (R_i - b_g) / std_g log pi_t`, `w = pi(y) / pi_b(y)`,
+      `b_g = sum_g w^2 |y| R / sum_g w^2 |y|`; learning rate times `ESS^power`
     Paper: Huang et al. 2026, "Stable Asynchrony: Variance-Controlled Off-Policy RL for LLMs"
 
     Args:
       logp, behavior_logp: `[B, T]`.
       rewards: `[B]`.
-      mask: `[B, T]`.
+      batch_mask: `[B, T]`, action tokens of the whole batch.
       group_ids: `[B]` int32 in `[0, B)`.
       weight_high: bound of the sequence weights.
-      power: exponent of the effective sample size; 0 does not scale.
+      power: exponent of the effective sample size: 0.5 as released, 1 linear, 0 for a fixed rate.
       baseline: `variance`, or `mean` for the group's plain mean.
+      scale: `group` divides by the standard deviation of the group's rewards (by n, as released;
+        where it is 0 nothing is divided), `none` does not.
 
     Returns:
-      Loss `[B, T]` (reduce with `seq-mean-token-sum`); metrics `weight`, `baseline` `[B]`.
+      Loss `[B, T]` (reduce with `seq-mean-token-mean`, as released); metrics `weight`, `baseline`
+      `[B]` and `lr_scale`, a scalar.
     """
     if baseline not in ("variance", "mean"):
         raise ValueError(f"baseline={baseline!r} is unknown; choose variance or mean")
-    log_w = constant(sequence_log_ratio(logp, behavior_logp, mask=mask))[:, 0]
-    w = jnp.minimum(bounded_exp(log_w), weight_high)
-    length = jnp.sum(jnp.asarray(mask, bool), axis=-1).astype(w.dtype)
-    share = w**2 * length if baseline == "variance" else jnp.sign(length)
-    count = len(rewards)
-    rewards = row_constant(rewards, logp)
-    earned = jax.ops.segment_sum(jnp.where(share > 0, share * rewards, 0.0), group_ids, count)
+    if scale not in ("group", "none"):
+        raise ValueError(f"scale={scale!r} is unknown; choose group or none")
+    acts = jnp.any(jnp.asarray(batch_mask, bool), axis=-1)
+    log_w = constant(sequence_log_ratio(logp, behavior_logp, mask=batch_mask))[:, 0]
+    count, rewards = len(rewards), row_constant(rewards, logp)
+    share = jnp.sum(jnp.asarray(batch_mask, bool), axis=-1).astype(log_w.dtype)
+    if baseline == "variance":
+        # relative to the group's largest weight, which leaves the mean as it is
+        top = jax.ops.segment_max(jnp.where(acts, log_w, -jnp.inf), group_ids, count)[group_ids]
+        share = share * jnp.exp(2.0 * jnp.where(acts, log_w - top, 0.0))
+    else:
+        share = jnp.sign(share)
+    earned = jax.ops.segment_sum(jnp.where(acts, share * rewards, 0.0), group_ids, count)
     b = (earned / jnp.maximum(jax.ops.segment_sum(share, group_ids, count), 1e-30))[group_ids]
-    scale = vcpo_scale(effective_sample_size(logp, behavior_logp, mask=mask), power=power)
-    loss = -(scale * w * (rewards - b))[:, None] * as_float(logp)
-    return loss, {"weight": w, "baseline": b}
+    advantages = jnp.where(acts, rewards - b, 0.0)
+    if scale == "group":
+        _, _, std = group_moments(jnp.where(acts, rewards, 0.0), group_ids, count, acts, 0)
+        advantages = advantages / jnp.where(std > 1e-8, std, 1.0)
+    w = jnp.minimum(bounded_exp(log_w), weight_high)
+    effective = effective_sample_size(logp, behavior_logp, mask=batch_mask)
+    loss = -(w * advantages)[:, None] * as_float(logp)
+    return loss, {"weight": w, "baseline": b, "lr_scale": effective**power}
 
 
 def _divergence_masked(
@@ -442,12 +457,17 @@ def _divergence_masked(
     behavior_logp: jax.Array,
     advantages: jax.Array,
     divergence: jax.Array,
-    threshold: float,
+    threshold_low: float,
+    threshold_high: float,
+    weight_high: float,
 ) -> Objective:
-    r, advantages = importance_ratio(logp, behavior_logp), token_constant(advantages, logp)
-    masked = (advantages * (constant(r) - 1.0) > 0) & (divergence > threshold)
-    return jnp.where(masked, 0.0, -r * advantages), {
-        "ratio": constant(r),
+    r = constant(importance_ratio(logp, behavior_logp))
+    advantages = token_constant(advantages, logp)
+    threshold = jnp.where(r > 1.0, threshold_high, threshold_low)
+    masked = (advantages * (r - 1.0) > 0) & (divergence > threshold)
+    weight = jnp.where(masked, 0.0, jnp.minimum(r, weight_high))
+    return -weight * advantages * as_float(logp), {
+        "ratio": r,
         "divergence": divergence,
         "masked": indicator(masked),
     }

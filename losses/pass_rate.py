@@ -1,14 +1,14 @@
 """Advantages that look at a group's pass rate: pass@k, maximum likelihood, difficulty weights.
 
 Rewards are 0 or 1 (anything above 1/2 passes where a count is needed). Conventions as in
-`losses.advantages`: `[N]` arrays of the whole batch, invalid samples left out of everything.
+`jaxrl.losses.advantages`: `[N]` arrays of the whole batch, invalid samples left out of everything.
 """
 
 import jax
 import jax.numpy as jnp
 
-from losses.advantages import group_advantages
-from losses.masking import clean_rewards, group_moments, where_valid
+from jaxrl.losses.advantages import group_advantages
+from jaxrl.losses.masking import clean_rewards, group_moments, where_valid
 
 KIND = "advantage"
 
@@ -61,8 +61,8 @@ def maxrl(
 ) -> jax.Array:
     """MaxRL: the gradient of the log of the pass rate, so that hard prompts weigh more.
 
-    Our reading: the group's centred reward over its mean in place of its deviation. Averaged over
-    the group, that is the mean score function of the successes, minus that of all samples.
+    The group's centred reward is divided by its mean, where GRPO divides by its deviation. Averaged
+    over the group, that is the mean score function of the successes, minus that of all samples.
 
     Formula: `(r_i - mean_g r) / mean_g r`, 0 if nothing passed
     Paper: Tajwar et al. 2026, "Maximum Likelihood Reinforcement Learning"

@@ -6,17 +6,19 @@ Every policy objective of this package has one shape:
 
 `logp [B, T]` carries the gradient; `behavior_logp [B, T]` was recorded by the sampler; `advantages`
 are `[B, T]`, or `[B, 1]` for one a sequence. Losses are minimised and never reduced; metrics are
-unreduced `[B, T]` or `[B]` arrays without gradient. Further arguments go by the same names
-everywhere: `proximal_logp`, `ref_logp`, `mask`, `entropy`, `rewards`, `group_ids`, `version_gap`.
-Masked entries must hold finite numbers (see `losses.masking`).
+unreduced `[B, T]` or `[B]` arrays without gradient, but for the scalar `lr_scale`, by which the
+update's learning rate is multiplied. Further arguments go by the same names everywhere:
+`proximal_logp`, `ref_logp`, `mask`, `entropy`, `rewards`, `group_ids`, `version_gap`, and where a
+statistic is of the whole batch, `batch_mask` in place of `mask`.
+Masked entries must hold finite numbers (see `jaxrl.losses.masking`).
 """
 
 import jax
 import jax.numpy as jnp
 
-from losses import divergence
-from losses.masking import as_float, constant, indicator, token_constant
-from losses.masking import ratio as importance_ratio
+from jaxrl.losses import divergence
+from jaxrl.losses.masking import as_float, constant, indicator, token_constant
+from jaxrl.losses.masking import ratio as importance_ratio
 
 KIND = "policy"
 

@@ -8,7 +8,7 @@ log-probabilities carry no gradient. Every function returns `(loss [N], metrics)
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, constant, indicator, row_constant, row_sum
+from jaxrl.losses.masking import as_float, constant, indicator, row_constant, row_sum
 
 KIND = "preference"
 
@@ -243,6 +243,9 @@ def bco(
 
 def bco_shift(reward: jax.Array, desirable: jax.Array) -> jax.Array:
     """BCO's reward shift: midway between the mean rewards of the two classes.
+
+    TRL's trainer takes the running mean of all rewards pooled instead, which differs where the
+    classes are of unequal size. Its loss for a given shift is `bco`.
 
     Formula: `(mean_desirable r + mean_undesirable r) / 2`
     Paper: Jung et al. 2024, "Binary Classifier Optimization for Large Language Model Alignment"

@@ -7,7 +7,7 @@ shape rewards.
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, constant, expectation, where_valid
+from jaxrl.losses.masking import as_float, constant, expectation, where_valid
 
 KIND = "regulariser"
 

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from losses.masking import constant, row_constant, where_valid
-from losses.masking import ratio as importance_ratio
+from jaxrl.losses.masking import constant, row_constant, where_valid
+from jaxrl.losses.masking import ratio as importance_ratio
 
 KIND = "return"
 
@@ -34,7 +34,7 @@ def token_rewards(
     Args:
       rewards: `[B]` of whole sequences.
       mask: `[B, T]`.
-      kl: `[B, T]` estimates of `losses.divergence` (k1 is usual here); none when omitted.
+      kl: `[B, T]` estimates of `jaxrl.losses.divergence` (k1 is usual here); none when omitted.
       beta: weight of the penalty.
 
     Returns:
@@ -143,8 +143,9 @@ def bilevel_gae(
 ) -> tuple[jax.Array, jax.Array]:
     """Bi-level GAE: credit flows between turns, then from each turn's end back to its tokens.
 
-    Our reading: the turn's reward stands on its last token, whose value is the turn's; the
-    advantage of that token is the turn's, and starts the token recursion of the turn.
+    A turn's reward is at its last token, and the value there is the turn's. The advantage of that
+    token is the turn's, and starts the recursion over the turn's tokens. The authors' release has
+    one lambda for both levels.
 
     Formula: `A_end(k) = R_k + gamma_T V_end(k+1) - V_end(k) + gamma_T lambda_T A_end(k+1)`;
       inside a turn `A_t = r_t + gamma V_(t+1) - V_t + gamma lambda A_(t+1)`

@@ -7,7 +7,7 @@ A reward head that predicts a distribution over bins trains with `value.categori
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, constant, indicator
+from jaxrl.losses.masking import as_float, constant, indicator
 
 KIND = "reward model"
 

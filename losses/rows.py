@@ -6,7 +6,7 @@
 import jax
 import jax.numpy as jnp
 
-from losses.masking import clean_rewards, group_moments
+from jaxrl.losses.masking import clean_rewards, group_moments
 
 KIND = "rows"
 

@@ -1,7 +1,7 @@
 """Objectives whose unit of action is the whole sequence.
 
-Calling convention as in `losses.policy`, with `mask [B, T]` required: a row is one sequence, and
-only its action tokens enter the row's ratio. `gspo`, `gspo_token` and `gmpo` put the sequence's
+Calling convention as in `jaxrl.losses.policy`, with `mask [B, T]` required: a row is one sequence,
+and only its action tokens enter the row's ratio. `gspo`, `gspo_token` and `gmpo` put the sequence's
 loss on every token of its row: reduce them with `seq-mean-token-mean`. `topr` and `a_lol` weight
 ordinary token losses: reduce with `seq-mean-token-sum` for the paper's form.
 """
@@ -9,7 +9,7 @@ ordinary token losses: reduce with `seq-mean-token-sum` for the paper's form.
 import jax
 import jax.numpy as jnp
 
-from losses.masking import (
+from jaxrl.losses.masking import (
     as_float,
     bounded_exp,
     constant,
@@ -18,8 +18,8 @@ from losses.masking import (
     row_sum,
     token_constant,
 )
-from losses.masking import ratio as importance_ratio
-from losses.policy import Objective, clipped_surrogate
+from jaxrl.losses.masking import ratio as importance_ratio
+from jaxrl.losses.policy import Objective, clipped_surrogate
 
 KIND = "policy"
 
@@ -187,8 +187,8 @@ def a_lol(
 ) -> Objective:
     """A-LoL: offline policy gradient on samples better than the reference's value, nothing else.
 
-    The paper's R-LoL is the same with the raw reward as advantage. The width of the clip is
-    recalled from the paper, unverified.
+    The paper's R-LoL is the same with the raw reward as advantage. The width of the clip is the
+    authors' code's.
 
     Formula: `-max(A, 0) sg(clip(pi / pi_ref, 1 - clip, 1 + clip)) log pi_t`
     Paper: Baheti et al. 2024, "Leftover Lunch: Advantage-based Offline RL for Language Models"

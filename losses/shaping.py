@@ -7,7 +7,7 @@ reference answer to each prompt. Samples whose reward failed (`valid` 0) leave e
 import jax
 import jax.numpy as jnp
 
-from losses.masking import clean_rewards, where_valid
+from jaxrl.losses.masking import clean_rewards, where_valid
 
 KIND = "shaping"
 

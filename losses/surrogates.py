@@ -1,15 +1,16 @@
 """Token objectives that reshape the ratio's influence: soft gates, weights, one-sided masks.
 
-Calling convention and masking contract as in `losses.policy`. The covariance methods take their
-statistics over the tokens they are handed, so their micro-batch is part of their definition.
+Calling convention and masking contract as in `jaxrl.losses.policy`. A `batch_mask` marks the action
+tokens of the whole batch, of which a statistic is taken: the other arrays are then of the whole
+batch, too.
 """
 
 import jax
 import jax.numpy as jnp
 
-from losses.masking import as_float, constant, indicator, row_sum, token_constant, where_valid
-from losses.masking import ratio as importance_ratio
-from losses.policy import Objective, clipped_surrogate
+from jaxrl.losses.masking import as_float, constant, indicator, row_sum, token_constant, where_valid
+from jaxrl.losses.masking import ratio as importance_ratio
+from jaxrl.losses.policy import Objective, clipped_surrogate
 
 KIND = "policy"
 
@@ -31,7 +32,7 @@ def cispo(
       logp, behavior_logp: `[B, T]`.
       advantages: `[B, T]` or `[B, 1]`.
       clip_low: 1 leaves the weight without a lower bound, as in the paper's runs.
-      clip_high: the weight is at most `1 + clip_high` (ScaleRL's cap is `1 + clip_high`, too).
+      clip_high: the weight is at most `1 + clip_high`, in CISPO and in ScaleRL.
 
     Returns:
       Loss `[B, T]`; metrics `ratio`, `clipped` `[B, T]`.
@@ -176,8 +177,8 @@ def red_drop(
 ) -> Objective:
     """RED-Drop: REINFORCE after dropping the surplus of bad samples in each group.
 
-    Our reading of "surplus": a group keeps at most `max_ratio` times as many negative samples as it
-    has positive ones; which stay is drawn from `key`, or without a key the first in the batch do.
+    A group keeps at most `max_ratio` times as many negative samples as it has positive ones. Which
+    of them stay is drawn from `key`; without a key, the first in the batch do.
 
     Formula: `-K_i A_i log pi_t`, `K_i = 0` for dropped samples
     Paper: Yao et al. 2025, "Group-Relative REINFORCE Is Secretly an Off-Policy Algorithm"
@@ -188,7 +189,7 @@ def red_drop(
       mask: `[B, T]`.
       group_ids: `[B]` int32.
       max_ratio: negatives kept for each positive.
-      key: PRNG key of the draw.
+      key: PRNG key of this update.
 
     Returns:
       Loss `[B, T]`; metric `kept` `[B]`.
@@ -251,7 +252,7 @@ def clip_cov(
     behavior_logp: jax.Array,
     advantages: jax.Array,
     *,
-    mask: jax.Array,
+    batch_mask: jax.Array,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     fraction: float = 2e-4,
@@ -262,7 +263,7 @@ def clip_cov(
     """Clip-Cov: PPO clip that silences a few tokens whose covariance would collapse the entropy.
 
     Of the unclipped tokens with covariance inside the band, `max(1, fraction * tokens)` lose their
-    loss: drawn by `key`, or without a key those of largest covariance.
+    loss. They are drawn evenly by `key`; without a key, those of largest covariance do.
 
     Formula: `ppo_clip` with 0 where selected, `cov_t = (A_t - mean A) (log pi_t - mean log pi)`
     Paper: Cui et al. 2025, "The Entropy Mechanism of Reinforcement Learning for Reasoning LMs"
@@ -270,22 +271,22 @@ def clip_cov(
     Args:
       logp, behavior_logp: `[B, T]`.
       advantages: `[B, T]` or `[B, 1]`.
-      mask: `[B, T]`.
+      batch_mask: `[B, T]`, action tokens of the whole batch, which means and share are of.
       clip_low, clip_high: widths as in `ppo_clip`.
       fraction: share of the tokens to silence.
       cov_low, cov_high: the band.
-      key: PRNG key of the draw.
+      key: PRNG key of this update.
 
     Returns:
       Loss `[B, T]`; the metrics of `ppo_clip`, `covariance` and `silenced` `[B, T]`.
     """
     r = importance_ratio(logp, behavior_logp)
     loss, metrics = clipped_surrogate(r, advantages, clip_low=clip_low, clip_high=clip_high)
-    cov = token_covariance(logp, advantages, mask=mask)
+    cov = token_covariance(logp, advantages, mask=batch_mask)
     clipped = (metrics["clipped_low"] + metrics["clipped_high"]) > 0
-    eligible = jnp.asarray(mask, bool) & ~clipped & (cov > cov_low) & (cov < cov_high)
+    eligible = jnp.asarray(batch_mask, bool) & ~clipped & (cov > cov_low) & (cov < cov_high)
     priority = cov if key is None else jax.random.uniform(key, cov.shape)
-    silenced = eligible & _largest(jnp.where(eligible, priority, -jnp.inf), mask, fraction)
+    silenced = eligible & _largest(jnp.where(eligible, priority, -jnp.inf), batch_mask, fraction)
     metrics |= {"covariance": cov, "silenced": indicator(silenced)}
     return jnp.where(silenced, 0.0, loss), metrics
 
@@ -295,7 +296,7 @@ def kl_cov(
     behavior_logp: jax.Array,
     advantages: jax.Array,
     *,
-    mask: jax.Array,
+    batch_mask: jax.Array,
     fraction: float = 2e-4,
     beta: float = 1.0,
 ) -> Objective:
@@ -309,7 +310,7 @@ def kl_cov(
     Args:
       logp, behavior_logp: `[B, T]`.
       advantages: `[B, T]` or `[B, 1]`.
-      mask: `[B, T]`.
+      batch_mask: `[B, T]`, action tokens of the whole batch, which means and share are of.
       fraction: share of the tokens penalised.
       beta: weight of the penalty.
 
@@ -317,8 +318,9 @@ def kl_cov(
       Loss `[B, T]`; metrics `ratio`, `covariance`, `penalised` `[B, T]`.
     """
     r = importance_ratio(logp, behavior_logp)
-    cov = token_covariance(logp, advantages, mask=mask)
-    chosen = _largest(where_valid(mask, cov, -jnp.inf), mask, fraction) & jnp.asarray(mask, bool)
+    cov = token_covariance(logp, advantages, mask=batch_mask)
+    chosen = _largest(where_valid(batch_mask, cov, -jnp.inf), batch_mask, fraction)
+    chosen &= jnp.asarray(batch_mask, bool)
     drift = jnp.abs(as_float(logp) - constant(behavior_logp))
     loss = -r * token_constant(advantages, logp) + jnp.where(chosen, beta * drift, 0.0)
     return loss, {"ratio": constant(r), "covariance": cov, "penalised": indicator(chosen)}

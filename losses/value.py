@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from losses.f_divergence import conjugate
-from losses.masking import as_float, constant
+from jaxrl.losses.f_divergence import conjugate
+from jaxrl.losses.masking import as_float, constant
 
 KIND = "value"
 

@@ -1,25 +1,76 @@
 """Attention through one door: grouped queries, an explicit mask, fp32 softmax.
 
 Many queries go to a kernel that never holds the scores: cuDNN's on GPU, splash attention on TPU.
-Both take the mask as it is, so trees of shared prompts are as exact there as in plain XLA.
+A mask is vectors, of which each makes what it needs at a time, so trees of shared prompts are as
+exact there as in plain XLA.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
+import jax.extend
 import jax.numpy as jnp
+from flax import struct
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
 
-from models.config import Kernel
+from jaxrl.models.config import Kernel
+from jaxrl.models.linear import precision
 
 _BLOCK = 128
 """Queries, and keys, that splash attention takes at a time; fewer are left to XLA."""
+_PIECE = 2048
+"""Queries whose mask splash attention holds at a time."""
 
 
-def tree_mask(visible_until: jax.Array) -> jax.Array:
+@struct.dataclass
+class Mask:
+    """What each query sees, as vectors; a kernel computes the part of it that it needs at a time.
+
+    Query t sees key s iff `s <= index[t] < until[s]` and, under a window, it lies fewer than
+    `window` positions behind. Keys are numbered by their place in the row or cache.
+    """
+
+    index: jax.Array
+    """[B, T] int32, the place of each query's own key: the last that it sees."""
+    until: jax.Array | None = None
+    """[B, S] int32, the first place whose query no longer sees the key; None: all later ones do."""
+    positions: jax.Array | None = None
+    """[B, T] int32, position of each query in its sequence; None: its `index`."""
+    key_positions: jax.Array | None = None
+    """[B, S] int32, position of each key in its sequence; None: its place."""
+    window: jax.Array | None = None
+    """Scalar int32, how many positions a query sees, its own included; None: all."""
+    ordered: bool = struct.field(pytree_node=False, default=False)
+    """Whether query t is known to see no key after the place t, so that those need not be read."""
+
+    def part(self, start: int, end: int) -> Mask:
+        """The queries from `start` to `end`, exclusive, and the keys before `end`."""
+        until, key_positions = (
+            None if x is None else x[:, :end] for x in (self.until, self.key_positions)
+        )
+        positions = None if self.positions is None else self.positions[:, start:end]
+        index = self.index[:, start:end]
+        return Mask(index, until, positions, key_positions, self.window)
+
+    def dense(self, keys: int) -> jax.Array:
+        """The mask over `keys` keys, [B, T, S] bool."""
+        place = jnp.arange(keys)[None, None]
+        index = self.index[:, :, None]
+        seen = place <= index
+        if self.until is not None:
+            seen &= index < self.until[:, None]
+        if self.window is not None:
+            near = index if self.positions is None else self.positions[:, :, None]
+            far = place if self.key_positions is None else self.key_positions[:, None]
+            seen &= near - far < self.window
+        return seen
+
+
+def tree_mask(visible_until: jax.Array, positions: jax.Array | None = None) -> Mask:
     """Mask of a packed row of trees.
 
     Tokens lie in depth-first order, so the descendants of a token are the contiguous run that ends
@@ -28,34 +79,18 @@ def tree_mask(visible_until: jax.Array) -> jax.Array:
 
     Args:
       visible_until: [B, T] int32.
-
-    Returns:
-      [B, T(query), T(key)] bool.
+      positions: [B, T] int32, of each token in its own sequence; windows need them.
     """
-    index = jnp.arange(visible_until.shape[-1])
-    causal = index[:, None] >= index[None, :]
-    return causal & (index[None, :, None] < visible_until[:, None, :])
-
-
-def near(query_positions: jax.Array, key_positions: jax.Array, window: int) -> jax.Array:
-    """Mask of a sliding window: a query sees the last `window` positions, its own included.
-
-    Args:
-      query_positions: [B, T] int32.
-      key_positions: [B, S] int32.
-      window: number of positions.
-
-    Returns:
-      [B, T, S] bool.
-    """
-    return query_positions[:, :, None] - key_positions[:, None, :] < window
+    index = jnp.arange(visible_until.shape[-1], dtype=jnp.int32)[None]
+    index = jnp.broadcast_to(index, visible_until.shape)
+    return Mask(index, visible_until, positions, positions, ordered=True)
 
 
 def attend(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    mask: jax.Array,
+    mask: Mask,
     *,
     scale: float | None = None,
     softcap: float | None = None,
@@ -68,8 +103,7 @@ def attend(
       q: [B, T, N, H].
       k: [B, S, K, H], with N a multiple of K.
       v: [B, S, K, V].
-      mask: [B, T, S] bool; a query that sees no key gets finite, meaningless output. Where T is S
-        the tokens are those of one row in order, and no query sees a later key.
+      mask: what each query sees; one that sees no key gets finite, meaningless output.
       scale: factor on the scores; None: H ** -0.5.
       softcap: bounds the scores s to `softcap * tanh(s / softcap)` (Gemma 2).
       kernel: what computes it; `auto` is `choose` for the platform. Splash attention is emulated,
@@ -94,9 +128,8 @@ def attend(
             emulated = platform != "tpu"
             return splash(q, k, v, mask, scale=scale, softcap=softcap, interpret=emulated)
         case "cudnn" if softcap is None:
-            return jax.nn.dot_product_attention(
-                q, k, v, mask=_seeing(mask)[:, None], scale=scale, implementation="cudnn"
-            )
+            whole = functools.partial(_cudnn, scale=scale)
+            return _by_blocks(whole, q, k, v, mask)
         case "cudnn":
             raise ValueError(f"attention='cudnn' has no softcap={softcap}; use 'auto' or 'xla'")
     raise ValueError(f"attention={kernel!r}: choose auto, xla, cudnn or splash")
@@ -126,7 +159,7 @@ def splash(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    mask: jax.Array,
+    mask: Mask,
     *,
     scale: float,
     softcap: float | None = None,
@@ -134,8 +167,9 @@ def splash(
 ) -> jax.Array:
     """`attend` by JAX's Pallas kernel for TPU, which skips the blocks that the mask leaves empty.
 
-    A row's mask is one byte a pair of tokens, for all heads together. Lengths are padded to
-    multiples of 128.
+    Its library takes a mask as a matrix, of which it makes blocks of one byte a pair of tokens, in
+    two orders. So it is given `_PIECE` queries at a time, of one row, and makes their blocks again
+    in the backward pass. Lengths are padded to multiples of 128.
 
     Args:
       q: as the rest, see `attend`.
@@ -146,26 +180,89 @@ def splash(
       softcap: bound on the scores.
       interpret: emulate the kernel, on any platform.
     """
-    t, s = mask.shape[1:]
-    rows, columns = -t % _BLOCK, -s % _BLOCK
+    (b, t, n), s = q.shape[:3], k.shape[1]
+    size = min(_PIECE, t + -t % _BLOCK)
+    more, columns = -t % size, -s % _BLOCK
 
-    def pad(x: jax.Array, more: int) -> jax.Array:
-        return jnp.pad(x, ((0, 0), (0, more), (0, 0), (0, 0))).swapaxes(1, 2)
-
-    def row(inputs: tuple[jax.Array, ...]) -> jax.Array:
-        *qkv, seen = inputs
+    def kernel(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask) -> jax.Array:
         attention = splash_attention_kernel.make_splash_mha_single_device(
-            seen[None], attn_logits_soft_cap=softcap, interpret=interpret
+            _seeing(mask.dense(s + columns)), attn_logits_soft_cap=softcap, interpret=interpret
         )
         # a label for profiles alone, which inside jit is traced and then cannot be read
         attention.fwd_mask_info = attention.fwd_mask_info._replace(is_dynamic_mask=None)
-        return attention(*qkv)
+        return attention(q, k, v)
 
-    mask = _seeing(jnp.pad(mask, ((0, 0), (0, rows), (0, columns))))
+    @functools.partial(jax.checkpoint, policy=_but_masks, prevent_cse=False)
+    def piece(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask) -> jax.Array:
+        mask = jax.tree.map(lambda x: x[None] if x.ndim else x, mask)
+        return (_in_fp32(kernel) if q.dtype == jnp.float32 else kernel)(q, k, v, mask)
+
+    def row(inputs: tuple[jax.Array, ...]) -> jax.Array:
+        q, k, v, queries, keys = inputs
+        return jax.lax.map(
+            lambda part: piece(
+                part[0], k, v, Mask(part[1], keys[0], part[2], keys[1], mask.window)
+            ),
+            (q, *queries),
+        )
+
+    def pad(x: jax.Array | None, more: int) -> jax.Array | None:
+        if x is None:
+            return None
+        x = jnp.broadcast_to(x, (b, *x.shape[1:]))
+        return jnp.pad(x, [(0, more if axis == 1 else 0) for axis in range(x.ndim)])
+
+    def pieces(x: jax.Array | None, more: int) -> jax.Array | None:
+        return None if x is None else pad(x, more).reshape(b, -1, size, *x.shape[2:])
+
+    queries = pieces(mask.index, more), pieces(mask.positions, more)
+    keys = pad(mask.until, columns), pad(mask.key_positions, columns)
     q = (q * jnp.asarray(scale, q.dtype)).astype(q.dtype)
-    # a row at a time: the kernel takes one mask, and its grid is sequential in any case
-    y = jax.lax.map(row, (pad(q, rows), pad(k, columns), pad(v, columns), mask))
-    return y.swapaxes(1, 2)[:, :t].astype(v.dtype)
+    q, k, v = pieces(q, more).swapaxes(2, 3), pad(k, columns), pad(v, columns)
+    # a piece at a time: the kernel takes one mask, and its grid is sequential in any case
+    y = jax.lax.map(row, (q, k.swapaxes(1, 2), v.swapaxes(1, 2), queries, keys))
+    return y.swapaxes(2, 3).reshape(b, -1, n, v.shape[-1])[:, :t].astype(v.dtype)
+
+
+def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, scale: float) -> jax.Array:
+    # The library takes a mask as a bias of 2 bytes a pair of tokens: that of a block at a time.
+    @functools.partial(jax.checkpoint, policy=_but_masks, prevent_cse=False)
+    def block(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask) -> jax.Array:
+        seen = _seeing(mask.dense(k.shape[1]))[:, None]
+        return jax.nn.dot_product_attention(q, k, v, mask=seen, scale=scale, implementation="cudnn")
+
+    return block(q, k, v, mask)
+
+
+def _in_fp32(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """A function whose products of fp32 are computed in fp32, in the backward pass too.
+
+    For one that takes no `precision`; the setting of JAX holds while it is traced, which for the
+    backward pass is later.
+    """
+    exact = functools.partial(jax.default_matmul_precision, "highest")
+
+    def forward(*args: Any) -> tuple[jax.Array, Any]:
+        with exact():
+            return jax.vjp(function, *args)
+
+    def backward(pull: Callable[..., Any], dy: jax.Array) -> Any:
+        with exact():
+            return pull(dy)
+
+    @jax.custom_vjp
+    def run(*args: Any) -> jax.Array:
+        with exact():
+            return function(*args)
+
+    run.defvjp(forward, backward)
+    return run
+
+
+def _but_masks(primitive: jax.extend.core.Primitive, *inputs: Any, **_: Any) -> bool:
+    """What `jax.checkpoint` keeps: all but masks, which are made of vectors of integers."""
+    bias = primitive.name in ("select_n", "broadcast_in_dim")  # a mask in floating point
+    return not bias and any(jnp.issubdtype(x.dtype, jnp.floating) for x in inputs)
 
 
 def _seeing(mask: jax.Array) -> jax.Array:
@@ -174,17 +271,18 @@ def _seeing(mask: jax.Array) -> jax.Array:
 
 
 def _by_blocks(
-    whole: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array
+    whole: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask
 ) -> jax.Array:
-    """A long row in up to eight blocks of queries, none of which reads keys that come later."""
-    t, s = mask.shape[1:]
-    if t != s:
+    """An ordered row in up to eight blocks of queries, none of which reads keys that come later."""
+    if not mask.ordered:
         return whole(q, k, v, mask)
+    t, blocks = q.shape[1], []
     size = -(-t // (8 * _BLOCK)) * _BLOCK
-    blocks = [
-        whole(q[:, start:end], k[:, :end], v[:, :end], mask[:, start:end, :end])
-        for start, end in ((start, start + size) for start in range(0, t, size))
-    ]
+    for start, end in ((start, min(start + size, t)) for start in range(0, t, size)):
+        part, keys = mask.part(start, end), (k[:, :end], v[:, :end])
+        if blocks:  # else XLA computes the masks of all blocks at once, ahead of the layers
+            part, _ = jax.lax.optimization_barrier((part, blocks[-1]))
+        blocks.append(whole(q[:, start:end], *keys, part))
     return jnp.concatenate(blocks, axis=1)
 
 
@@ -192,20 +290,22 @@ def _xla(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    mask: jax.Array,
+    mask: Mask,
     scale: float,
     softcap: float | None,
 ) -> jax.Array:
     b, t, n, h = q.shape
+    # adding, unlike choosing, leaves nothing of the size of the scores to the backward pass
+    unseen = jnp.where(mask.dense(k.shape[1]), 0.0, jnp.finfo(jnp.float32).min)[:, None]
     # Heads first, the queries of a head's group as its rows: a cache that lies so is read in place.
     q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q, k, v))
     rows = (b, k.shape[1], n // k.shape[1] * t)
     q = q.reshape(*rows, h)
-    scores = jnp.einsum("bkqh,bksh->bkqs", q, k, preferred_element_type=jnp.float32) * scale
+    einsum = functools.partial(jnp.einsum, precision=precision(q.dtype))
+    scores = einsum("bkqh,bksh->bkqs", q, k, preferred_element_type=jnp.float32) * scale
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
     scores = scores.reshape(b, n, t, -1)
-    scores = jnp.where(mask[:, None], scores, jnp.finfo(jnp.float32).min)
-    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype).reshape(*rows, -1)
-    y = jnp.einsum("bkqs,bksh->bkqh", weights, v)
+    weights = jax.nn.softmax(scores + unseen, axis=-1).astype(v.dtype).reshape(*rows, -1)
+    y = einsum("bkqs,bksh->bkqh", weights, v)
     return jnp.swapaxes(y.reshape(b, n, t, -1), 1, 2)

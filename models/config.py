@@ -6,12 +6,12 @@ import dataclasses
 from typing import Literal
 
 Kernel = Literal["auto", "xla", "cudnn", "splash"]
-"""What computes attention; see `models.attention`."""
+"""What computes attention; see `jaxrl.models.attention`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RopeScaling:
-    """How rotary frequencies are stretched beyond the trained context; see `models.rope`."""
+    """How rotary frequencies are stretched beyond the trained context; see `jaxrl.models.rope`."""
 
     kind: Literal["linear", "llama3", "yarn", "longrope"]
     factor: float = 1.0
@@ -130,7 +130,7 @@ class DecoderConfig:
     """Compute dtype; parameters stay float32 unless the caller casts them."""
     attention: Kernel = "auto"
     rules: tuple[tuple[str, str], ...] = ()
-    """Where arrays lie on a mesh, other than by default: `jaxrl.mesh.MeshConfig.rules`."""
+    """Where arrays lie on a mesh, other than by default: `jaxrl.mesh.mesh.MeshConfig.rules`."""
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:

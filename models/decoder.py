@@ -13,17 +13,20 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models import rope
-from models.attention import near, tree_mask
-from models.config import DecoderConfig
-from models.layers import Block, KeyValue, LatentKeyValue, Layout, Memory, Norm, rms_norm
-from models.linear import Transposed
-from models.remat import Remat, wrap
+from jaxrl.models import rope
+from jaxrl.models.attention import Mask, tree_mask
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.layers import Block, KeyValue, LatentKeyValue, Layout, Memory, Norm, rms_norm
+from jaxrl.models.linear import Transposed
+from jaxrl.models.remat import Remat, wrap
 
 Params = dict[str, Any]
 LayerCache = Memory
 """What one layer remembers: leaves [S, K, M, ...] for S slots, K heads, M positions."""
 
+
+_EVERYTHING = 2**30
+"""The window of a layer that has none: more than any position."""
 
 STACKS = ("dense_layers", "layers")
 """Keys of stacked layers, from the bottom up; the first only under experts with dense layers."""
@@ -137,10 +140,9 @@ def hidden(
     Returns:
       [B, T, D] in the compute dtype.
     """
-    table, mask = rope.tables(config, positions), tree_mask(visible_until)
+    table, mask = rope.tables(config, positions), tree_mask(visible_until, positions)
     kind = jnp.asarray(rope.kinds(config))
     local = jnp.asarray(config.local_layers or (False,) * config.num_layers)
-    within = near(positions, positions, config.sliding_window) if any(config.local_layers) else None
 
     def layer(
         stack: str, x: jax.Array, xs: tuple[Params, jax.Array, jax.Array]
@@ -148,7 +150,9 @@ def hidden(
         layer_params, kind, local = xs
         block = _block(config, layout.weights(layer_params, stack))
         q, memory = block.look(x, table[kind])
-        seen = mask if within is None else mask & (within | ~local)
+        seen = mask
+        if any(config.local_layers):
+            seen = mask.replace(window=jnp.where(local, config.sliding_window, _EVERYTHING))
         return layout.activations(block.finish(x, q, memory, seen, layout)), None
 
     rest = layout.weights({k: v for k, v in params.items() if k not in STACKS}, "")
@@ -252,6 +256,7 @@ def extend(
     cache: tuple[LayerCache, ...],
     *,
     window: int | None = None,
+    from_start: bool = False,
     layout: Layout = Layout(),
 ) -> tuple[jax.Array, tuple[LayerCache, ...]]:
     """Run new tokens over a cache and write what is to be remembered of them into it.
@@ -265,22 +270,25 @@ def extend(
       cache: per layer, as from `empty_cache`.
       window: static; how much of the cache attention reads, by default all. Every real position
         must be below it. Less than all is copied first, which pays for many tokens, not for one.
+      from_start: static; token i of every row is at position i or is padding, so attention need not
+        read what lies behind it.
       layout: how it lies on several devices.
 
     Returns:
       hidden [S, T, D], and the cache.
     """
-    slot = jnp.arange(tokens.shape[0])[:, None]
-    index = jnp.arange(window or jax.tree.leaves(cache)[0].shape[2])[None]
-    mask = index[:, None, :] <= positions[:, :, None]
-    local_mask = mask
+    mask = local_mask = Mask(positions, ordered=from_start)
     if any(config.local_layers):
-        local_mask = mask & near(positions, index, config.sliding_window)
+        local_mask = mask.replace(window=jnp.int32(config.sliding_window))
     local = config.local_layers or (False,) * config.num_layers
     table, kinds = rope.tables(config, positions), rope.kinds(config)
 
+    @jax.vmap  # as a batch, for then devices that share out the slots exchange nothing
+    def put(old: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
+        return old.at[:, at].set(jnp.swapaxes(new, 0, 1), mode="drop")
+
     def write(old: jax.Array, new: jax.Array) -> jax.Array:
-        return old.at[slot, :, positions].set(new, mode="drop")
+        return put(old, new, positions)
 
     def read(layer: jax.Array) -> jax.Array:
         return jnp.swapaxes(layer[:, :, :window], 1, 2)

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.config import DecoderConfig, Experts, Latent
+from jaxrl.models.config import DecoderConfig, Experts, Latent
 
 Raw = Mapping[str, Any]
 """The contents of a `config.json`."""

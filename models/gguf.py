@@ -9,10 +9,10 @@ import gguf
 import numpy as np
 from flax import nnx
 
-from models.config import DecoderConfig
-from models.decoder import Leaf, Params, layout
-from models.linear import Kind
-from models.stream import Shardings, assemble, places
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.decoder import Leaf, Params, layout
+from jaxrl.models.linear import Kind
+from jaxrl.models.stream import Shardings, assemble, places
 
 _OUTSIDE = {"embed": "token_embd", "norm/weight": "output_norm", "head": "output"}
 
@@ -32,6 +32,44 @@ _LAYER = {
     "mlp_post_norm/weight": "post_ffw_norm",
 }
 """Our parameters in a layer, and their tensors under `blk.{layer}.`."""
+
+
+LONGEST = 1 << 22
+"""Array entries in a file's metadata, in all: several times those of any vocabulary."""
+
+
+class _Reader(gguf.GGUFReader):
+    """Refuses lengths that the file cannot hold, which the library would try to read.
+
+    `jaxrl.data.gguf_vocab` has the same: the packages know nothing of each other.
+    """
+
+    entries = 0
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+        if raw_type == gguf.GGUFValueType.ARRAY:
+            kind = int(self._get(orig_offs, np.uint32)[0])
+            length = int(self._get(orig_offs + 4, np.uint64)[0])
+            self.entries += length
+            if kind == gguf.GGUFValueType.ARRAY or self.entries > min(LONGEST, len(self.data)):
+                raise ValueError(
+                    f"metadata at byte {orig_offs} is an array of {length} entries of type {kind}; "
+                    f"at most {LONGEST} entries that the file holds are read, and no arrays of "
+                    "arrays"
+                )
+        return super()._get_field_parts(orig_offs, raw_type)
+
+
+def open_file(path: str | Path) -> gguf.GGUFReader:
+    """A reader of a GGUF file.
+
+    Raises:
+      ValueError: the file is not sound.
+    """
+    try:
+        return _Reader(str(path))
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a sound GGUF file: {error}") from error
 
 
 def read_config(reader: gguf.GGUFReader) -> DecoderConfig:
@@ -103,21 +141,26 @@ def _to_ours(config: DecoderConfig, path: str, leaf: Leaf, value: np.ndarray) ->
 
 
 def load(
-    path: str | Path, *, shardings: Shardings | None = None, quantized: Kind | None = None
+    path: str | Path,
+    *,
+    shardings: Shardings | None = None,
+    dtype: str = "float32",
+    quantized: Kind | None = None,
 ) -> tuple[DecoderConfig, Params]:
-    """Config and fp32 parameters of a GGUF file of any quantisation `gguf` can undo.
+    """Config and parameters of a GGUF file of any quantisation `gguf` can undo.
 
     Beside the parameters, the host holds one tensor of one layer at a time.
 
     Args:
       path: of the file.
       shardings: where the parameters go; None: the default device.
+      dtype: of the matrices that are not quantised; vectors and routers are float32.
       quantized: quantise the matrices of the layers anew, as `quantize.quantize` does.
 
     Raises:
       ValueError: tensors are missing or have no place; the message lists them.
     """
-    reader = gguf.GGUFReader(str(path))
+    reader = open_file(path)
     config = read_config(reader)
     leaves = {"/".join(path): leaf for path, leaf in layout(config).items()}
     names = {
@@ -143,7 +186,7 @@ def load(
             leaf,
             (read("/".join(path), name) for name in names["/".join(path)]),
             where[path],
-            "float32",
+            dtype,
             quantized,
         )
         for path, leaf in layout(config).items()

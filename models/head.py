@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-from models.linear import project_transposed
+from jaxrl.models.linear import precision, project_transposed
 
 LogitsFn = Callable[..., jax.Array]
 
@@ -24,6 +24,8 @@ def identity(logits: jax.Array) -> jax.Array:
 def logits(hidden: jax.Array, unembedding: jax.Array, *, softcap: float | None = None) -> jax.Array:
     """Scores of the next token in fp32, [..., V], of hidden [..., D] and unembedding [V, D].
 
+    In bf16 the products are exact and their sums fp32; in fp32 both are fp32 on every device.
+
     Args:
       hidden: in the compute dtype.
       unembedding: as from `decoder.unembedding`.
@@ -33,7 +35,13 @@ def logits(hidden: jax.Array, unembedding: jax.Array, *, softcap: float | None =
     if jax.default_backend() == "cpu" and math.prod(hidden.shape[:-1]) <= _FEW:
         scores = project_transposed(hidden, matrix, dtype=jnp.float32)
     else:
-        scores = jnp.einsum("...d,vd->...v", hidden, matrix, preferred_element_type=jnp.float32)
+        scores = jnp.einsum(
+            "...d,vd->...v",
+            hidden,
+            matrix,
+            precision=precision(hidden.dtype),
+            preferred_element_type=jnp.float32,
+        )
     return scores if softcap is None else softcap * jnp.tanh(scores / softcap)
 
 

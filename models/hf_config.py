@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.config import DecoderConfig, RopeScaling
-from models.families import FAMILIES, Family, Raw
+from jaxrl.models.config import DecoderConfig, RopeScaling
+from jaxrl.models.families import FAMILIES, Family, Raw
 
 COMMON = {
     "vocab_size": "vocab_size",

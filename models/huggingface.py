@@ -18,12 +18,12 @@ import safetensors
 import safetensors.numpy
 from flax import nnx
 
-from models import hf_config
-from models.config import DecoderConfig
-from models.decoder import STACKS, Leaf, Params, layout
-from models.families import LAYER, OUTSIDE, ROUTED, Family
-from models.linear import Kind
-from models.stream import Shardings, assemble, places
+from jaxrl.models import hf_config
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.decoder import STACKS, Leaf, Params, layout
+from jaxrl.models.families import LAYER, OUTSIDE, ROUTED, Family
+from jaxrl.models.linear import Kind
+from jaxrl.models.stream import Shardings, assemble, places
 
 _INDEX = "model.safetensors.index.json"
 
@@ -100,7 +100,7 @@ def load(
     Args:
       directory: config.json and safetensors files, in one piece or sharded.
       shardings: where the parameters go; None: the default device.
-      dtype: of the parameters.
+      dtype: of the matrices that are not quantised; vectors and routers are float32.
       quantized: quantise the matrices of the layers, as `quantize.quantize` does.
       classifier: the files hold a `score` in place of the output head; see `reward.load`.
       family: a record of your own; None: looked up by `model_type`.

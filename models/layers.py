@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models import rope
-from models.attention import attend
-from models.config import DecoderConfig
-from models.linear import dense, project, project_ragged
+from jaxrl.models import rope
+from jaxrl.models.attention import Mask, attend
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.linear import dense, precision, project, project_ragged
 
 Axes = tuple[str, ...]
 
@@ -140,7 +140,7 @@ class Attention(nnx.Module):
         q, k = (rope.rotate(y, table, interleaved=c.rope_interleaved) for y in (q, k))
         return q, KeyValue(k, v)
 
-    def read(self, q: jax.Array, memory: KeyValue, mask: jax.Array, layout: Layout) -> jax.Array:
+    def read(self, q: jax.Array, memory: KeyValue, mask: Mask, layout: Layout) -> jax.Array:
         """What the tokens take from memory, [B, T, D]."""
         c = self.config
         scale, softcap = rope.attention_scale(c), c.attention_softcap
@@ -186,9 +186,7 @@ class LatentAttention(nnx.Module):
         q = jnp.concatenate([q_nope, q_rope], axis=-1)
         return q, LatentKeyValue(self.kv_norm(latent)[:, :, None], k_rope)
 
-    def read(
-        self, q: jax.Array, memory: LatentKeyValue, mask: jax.Array, layout: Layout
-    ) -> jax.Array:
+    def read(self, q: jax.Array, memory: LatentKeyValue, mask: Mask, layout: Layout) -> jax.Array:
         """What the tokens take from memory, [B, T, D]."""
         c, m, n = self.config, self.config.latent, self.config.num_heads
         scale, kernel = rope.attention_scale(c), c.attention
@@ -205,11 +203,12 @@ class LatentAttention(nnx.Module):
         else:
             # few: queries move into the latent space, where all heads share one key and value
             q_nope, q_rope = jnp.split(q, [m.nope_dim], axis=-1)
-            q_latent = jnp.einsum("btnh,rnh->btnr", q_nope, k_up)
+            einsum = functools.partial(jnp.einsum, precision=precision(q.dtype))
+            q_latent = einsum("btnh,rnh->btnr", q_nope, k_up)
             q = jnp.concatenate([q_latent, q_rope], axis=-1)
             k = jnp.concatenate(memory, axis=-1)
             y = attend(q, k, memory.latent, mask)
-            y = jnp.einsum("btnr,rnh->btnh", y, v_up)
+            y = einsum("btnr,rnh->btnh", y, v_up)
         return project(y, self.o.get_value(), inputs=2)
 
 
@@ -261,7 +260,10 @@ class ExpertMLP(nnx.Module):
             self.shared = MLP(config, e.shared_size, rngs=rngs)
 
     def route(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """For tokens [M, D] the chosen experts and their weights, each [M, per_token]; in fp32."""
+        """For tokens [M, D] the chosen experts and their weights, each [M, per_token]; in fp32.
+
+        Products too, on every device: else trainer and sampler might choose other experts.
+        """
         e = self.config.experts
         logits = project(x.astype(jnp.float32), self.router.get_value())
         if e.scoring == "softmax":
@@ -327,7 +329,7 @@ class Block(nnx.Module):
         return self.attention.look(self.attention_norm(x) if self.config.pre_norm else x, table)
 
     def finish(
-        self, x: jax.Array, q: jax.Array, memory: Memory, mask: jax.Array, layout: Layout
+        self, x: jax.Array, q: jax.Array, memory: Memory, mask: Mask, layout: Layout
     ) -> jax.Array:
         """The residual stream [B, T, D] after the layer, given queries and what they may see."""
         pre, post = self.config.pre_norm, self.config.post_norm

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gguf as gguf_files
-
-from models import catalog, gguf, huggingface
-from models.config import DecoderConfig
-from models.decoder import Params
-from models.linear import Kind
-from models.stream import Shardings
+from jaxrl.models import catalog, gguf, huggingface
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.decoder import Params
+from jaxrl.models.linear import Kind
+from jaxrl.models.stream import Shardings
 
 
 def read_config(name_or_path: str) -> DecoderConfig:
@@ -18,22 +16,27 @@ def read_config(name_or_path: str) -> DecoderConfig:
     path = _checked(name_or_path)
     if path.is_dir():
         return huggingface.read_config(path)
-    return gguf.read_config(gguf_files.GGUFReader(str(path)))
+    return gguf.read_config(gguf.open_file(path))
 
 
 def load(
-    name_or_path: str, *, shardings: Shardings | None = None, quantized: Kind | None = None
+    name_or_path: str,
+    *,
+    shardings: Shardings | None = None,
+    dtype: str = "float32",
+    quantized: Kind | None = None,
 ) -> tuple[DecoderConfig, Params]:
-    """Config and fp32 parameters of a model.
+    """Config and parameters of a model.
 
     Args:
       name_or_path: a key of `catalog.PACKAGED`, a GGUF file, or a Hugging Face directory.
       shardings: from the config to where the parameters go; None: the default device.
+      dtype: of the matrices that are not quantised; vectors and routers are float32.
       quantized: quantise the matrices of the layers as they are read.
     """
     path = _checked(name_or_path)
     read = huggingface.load if path.is_dir() else gguf.load
-    return read(path, shardings=shardings, quantized=quantized)
+    return read(path, shardings=shardings, dtype=dtype, quantized=quantized)
 
 
 def _checked(name_or_path: str) -> Path:

@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models import linear
-from models.config import DecoderConfig
-from models.decoder import Leaf, Params, layout
-from models.linear import Adapted, Kind
+from jaxrl.models import linear
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.decoder import Leaf, Params, layout
+from jaxrl.models.linear import Adapted, Kind
 
 Adapters = dict[str, Any]
 """A nested dict like the parameters, with a dict of `a`, `b` and, for DoRA, `magnitude` in place of
@@ -95,20 +95,27 @@ def targets(model: DecoderConfig, config: LoraConfig) -> dict[Path, Leaf]:
     return {path: leaf for path, leaf in matrices.items() if path in chosen}
 
 
+def inputs(leaf: Leaf, part: str) -> int:
+    """Input axes of one part of a matrix's adapter; 0 for DoRA's magnitude, which is a vector."""
+    return {"a": leaf.inputs, "b": 1, "magnitude": 0}[part]
+
+
 def _declare(leaf: Leaf, config: LoraConfig) -> dict[str, Leaf]:
     """The leaves of one matrix's adapter."""
     cut = leaf.batch + leaf.inputs
 
-    def part(shape: tuple[int, ...], axes: tuple[str, ...], inputs: int) -> Leaf:
-        shape, axes = leaf.shape[: leaf.batch] + shape, leaf.axes[: leaf.batch] + axes
-        return Leaf(shape, axes, leaf.batch, inputs)
-
     taken, given = leaf.shape[leaf.batch : cut], leaf.shape[cut:]
-    leaves = {
-        "a": part((*taken, config.rank), (*leaf.axes[leaf.batch : cut], "rank"), leaf.inputs),
-        "b": part((config.rank, *given), ("rank", *leaf.axes[cut:]), 1),
+    parts = {
+        "a": ((*taken, config.rank), (*leaf.axes[leaf.batch : cut], "rank")),
+        "b": ((config.rank, *given), ("rank", *leaf.axes[cut:])),
     }
-    return leaves | ({"magnitude": part(given, leaf.axes[cut:], 0)} if config.dora else {})
+    if config.dora:
+        parts["magnitude"] = (given, leaf.axes[cut:])
+    shape, axes = leaf.shape[: leaf.batch], leaf.axes[: leaf.batch]
+    return {
+        name: Leaf(shape + own, axes + names, leaf.batch, inputs(leaf, name))
+        for name, (own, names) in parts.items()
+    }
 
 
 def abstract(model: DecoderConfig, config: LoraConfig) -> tuple[Adapters, Adapters]:
@@ -192,6 +199,16 @@ def detach(params: Params) -> tuple[Adapters, Params]:
             parts = {"a": weight.a, "b": weight.b, "magnitude": weight.magnitude}
             adapters |= {(*path, k): v for k, v in parts.items() if v is not None}
     return tuple(nnx.traversals.unflatten_mapping(flat) for flat in (adapters, base))
+
+
+def replace(params: Params, adapters: Adapters) -> Params:
+    """Parameters from `attach` with other adapters, of the same shapes, in place of their own."""
+    flat, parts = nnx.traversals.flatten_mapping(params), nnx.traversals.flatten_mapping(adapters)
+    for path, weight in flat.items():
+        if isinstance(weight, Adapted):
+            names = ("a", "b", "magnitude")
+            flat[path] = weight.replace(**{name: parts.get((*path, name)) for name in names})
+    return nnx.traversals.unflatten_mapping(flat)
 
 
 def fold(params: Params) -> Params:

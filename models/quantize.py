@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from models.config import DecoderConfig
-from models.decoder import Leaf, Params, layout
-from models.decoder import abstract as decoder_abstract
-from models.linear import NF4, Kind, Quantized
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.decoder import Leaf, Params, layout
+from jaxrl.models.decoder import abstract as decoder_abstract
+from jaxrl.models.linear import NF4, Kind, Quantized
 
 BLOCK = 64
 """Inputs that share a scale, at most."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import jax
 
-from models.linear import PROJECTION
+from jaxrl.models.linear import PROJECTION
 
 Remat = Literal["none", "full", "dots", "offload"]
 """Names of policies; see `wrap`."""

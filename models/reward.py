@@ -7,10 +7,10 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from models import huggingface
-from models.config import DecoderConfig
-from models.decoder import Params
-from models.stream import Shardings
+from jaxrl.models import huggingface
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.decoder import Params
+from jaxrl.models.stream import Shardings
 
 
 def init(hidden_size: int, labels: int = 1) -> Params:
@@ -19,7 +19,7 @@ def init(hidden_size: int, labels: int = 1) -> Params:
 
 
 def score(params: Params, hidden: jax.Array, last: jax.Array) -> jax.Array:
-    """Scores of whole sequences.
+    """Scores of whole sequences; products are fp32 on every device, whatever the compute dtype.
 
     Args:
       params: the head.
@@ -30,7 +30,8 @@ def score(params: Params, hidden: jax.Array, last: jax.Array) -> jax.Array:
       [B, S, labels] fp32.
     """
     states = jnp.take_along_axis(hidden, last[..., None], axis=1)
-    return states.astype(jnp.float32) @ params["weight"]
+    states = states.astype(jnp.float32)
+    return jnp.matmul(states, params["weight"], precision=jax.lax.Precision.HIGHEST)
 
 
 def load(

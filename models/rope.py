@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.config import DecoderConfig, RopeScaling
+from jaxrl.models.config import DecoderConfig, RopeScaling
 
 GLOBAL, LOCAL, NONE = 0, 1, 2
 """Rows of the tables: the config's RoPE, that of local layers, and no rotation."""

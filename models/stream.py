@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models import quantize
-from models.config import DecoderConfig
-from models.decoder import Leaf, layout
-from models.linear import Kind, Weight
+from jaxrl.models import quantize
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.decoder import Leaf, layout
+from jaxrl.models.linear import Kind, Weight
 
 Shardings = Callable[[DecoderConfig], Any]
 """From a config to a pytree of shardings like the parameters, or one sharding for all."""
@@ -40,9 +40,11 @@ def assemble(
       leaf: the parameter.
       layers: each of shape `leaf.shape[1:]`; of a parameter that is not stacked, itself alone.
       where: sharding, or shardings like the result; None for the default device.
-      dtype: of what is not quantised.
+      dtype: of matrices that are not quantised; vectors and routers are float32.
       kind: quantise the matrices of the layers to this; None: nothing.
     """
+    narrow = "vocab" in leaf.axes or (quantize.applies(leaf) and not kind)
+    dtype = dtype if narrow else "float32"
     layers = (np.asarray(layer, jnp.dtype(dtype)) for layer in layers)
     if not leaf.batch:
         value = next(layers)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from flax import nnx
 
-from models.decoder import Params
+from jaxrl.models.decoder import Params
 
 
 def split(params: Params, patterns: Sequence[str]) -> tuple[Params, Params]:

@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from models.decoder import Params
+from jaxrl.models.decoder import Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +33,12 @@ def init(config: ValueConfig, hidden_size: int) -> Params:
 
 
 def outputs(params: Params, hidden: jax.Array) -> jax.Array:
-    """What the head says of states [..., D]: [..., bins] fp32, logits if there is more than one."""
-    return hidden.astype(jnp.float32) @ params["weight"] + params["bias"]
+    """What the head says of states [..., D]: [..., bins] fp32, logits if there is more than one.
+
+    Products are fp32 on every device, whatever the compute dtype.
+    """
+    weight, states = params["weight"], hidden.astype(jnp.float32)
+    return jnp.matmul(states, weight, precision=jax.lax.Precision.HIGHEST) + params["bias"]
 
 
 def support(config: ValueConfig) -> jax.Array:
@@ -46,4 +50,5 @@ def values(config: ValueConfig, out: jax.Array) -> jax.Array:
     """Values [...] of `outputs` [..., bins]: themselves, or the mean of the distribution."""
     if config.bins == 1:
         return out[..., 0]
-    return jax.nn.softmax(out, axis=-1) @ support(config)
+    shares = jax.nn.softmax(out, axis=-1)
+    return jnp.matmul(shares, support(config), precision=jax.lax.Precision.HIGHEST)

@@ -33,22 +33,22 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl import metrics
+from jaxrl.record import metrics
 from tests.jaxrl import tiny
 
 WAYS = {
     "GRPO": {},
-    "PPO with a critic": {"critic.use": True, "objective.kl_coef": 0.01},
+    "PPO with a critic": {"critic": {}, "objective.kl_coef": 0.01},
     "replay": {"replay.groups": 2, "replay.size": 3, "updates_per_batch": 2},
     "partial rollouts": {"rollout.in_flight": 1.5},
     "curriculum, average, controlled KL": {
-        "curriculum.choose": "data.curriculum:difficulty_targeted",
+        "curriculum.choose": "difficulty_targeted",
         "curriculum.prompts": 16,
         "average.decay": 0.9,
         "objective.kl_coef": 0.05,
-        "kl_control.rule": "losses.policy:proportional_kl_coefficient",
+        "kl_control.rule": "proportional_kl_coefficient",
         "kl_control.args": {"target": 0.001},
-        "reference.every": 2,
+        "reference_refresh.every": 2,
         "checkpoint.keep_best": 1,
     },
 }

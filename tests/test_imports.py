@@ -1,8 +1,9 @@
-"""Imports point down, and importing does nothing."""
+"""Imports point down, every module has one name, and importing does nothing."""
 
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,59 +11,99 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ALLOWED = {
-    "losses": {"losses"},
-    "models": {"models"},
-    "data": {"data"},
-    "jaxrl": {"jaxrl", "losses", "models", "data"},
-    "launch": {"launch", "jaxrl", "losses", "models", "data"},
-}
-"""What each top-level package may import of ours."""
+BASE = {"losses", "models", "data"}
+CORE = {"mesh", "sampling", "training", "record", "rollout", "run", "extensions", "control"}
+FOLDERS = {*BASE, "launch"}
+"""Folders at the top level, which `jaxrl/` holds as symbolic links."""
+
+
+def modules(folder: Path) -> list[Path]:
+    """Python files of a folder, without those that it reaches through a symbolic link."""
+    found = [Path(at) / file for at, _, files in os.walk(folder) for file in files]
+    return sorted(path for path in found if path.suffix == ".py")
 
 
 def imported(path: Path) -> set[str]:
-    """Top-level names of every import anywhere in a file."""
+    """Dotted names of every import anywhere in a file, imported names included."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: relative import; write it in full"
-            names.add((node.module or "").split(".")[0])
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
 
 
-@pytest.mark.parametrize("package", ALLOWED)
-def test_imports_point_down(package):
-    files = sorted((ROOT / package).rglob("*.py"))
-    assert files
-    for path in files:
-        wrong = imported(path) & (ALLOWED.keys() | {"tests"}) - ALLOWED[package]
+def packages(path: Path) -> set[str]:
+    """Which packages of jaxrl a file imports from."""
+    split = [name.split(".") for name in imported(path)]
+    return {parts[1] for parts in split if parts[0] == "jaxrl" and len(parts) > 1}
+
+
+@pytest.mark.parametrize("package", sorted(BASE))
+def test_a_base_package_imports_nothing_else_of_ours(package):
+    for path in modules(ROOT / package):
+        wrong = packages(path) - {package}
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
 
 
-def test_the_rule_would_catch_an_import_inside_a_function(tmp_path):
-    file = tmp_path / "room.py"
-    file.write_text("def f():\n    from jaxrl import loop\n    import data.tasks as t\n")
-    assert imported(file) == {"jaxrl", "data"}
+def test_nothing_but_launch_and_tests_imports_launch_or_tests():
+    for folder in ("losses", "models", "data", "jaxrl"):
+        for path in modules(ROOT / folder):
+            assert "launch" not in packages(path), path.relative_to(ROOT)
+            tops = {name.split(".")[0] for name in imported(path)}
+            assert "tests" not in tops, path.relative_to(ROOT)
+
+
+def test_every_folder_is_reached_as_a_package_of_jaxrl():
+    """A module that were also imported by its folder's name would exist twice."""
+    for folder in FOLDERS:
+        link = ROOT / "jaxrl" / folder
+        assert link.is_symlink() and link.readlink() == Path("..") / folder
+    for path in modules(ROOT):
+        if path.relative_to(ROOT).parts[0] in {*FOLDERS, "jaxrl", "tests"}:
+            tops = {name.split(".")[0] for name in imported(path)}
+            assert not tops & FOLDERS, f"{path.relative_to(ROOT)} imports {tops & FOLDERS}"
+
+
+def test_the_core_has_no_other_package():
+    found = {path.parent.name for path in (ROOT / "jaxrl").glob("*/__init__.py")}
+    assert found == CORE | FOLDERS
+
+
+def test_the_rule_sees_an_import_inside_a_function(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text("def f():\n    from jaxrl.run import loop\n    import jaxrl.data.tasks as t\n")
+    assert packages(file) == {"run", "data"}
 
 
 def test_data_runs_no_jitted_code():
-    for path in sorted((ROOT / "data").rglob("*.py")):
-        assert "jax" not in imported(path), path.relative_to(ROOT)
+    for path in modules(ROOT / "data"):
+        tops = {name.split(".")[0] for name in imported(path)}
+        assert "jax" not in tops, path.relative_to(ROOT)
 
 
-def test_importing_starts_no_backend():
+def test_importing_starts_no_backend_and_loads_each_file_once():
     """`jax.distributed` must be able to start after the imports, and flags still count."""
-    modules = [
+    names = [
+        ".".join(("jaxrl", *path.relative_to(ROOT).with_suffix("").parts))
+        for package in ("losses", "models")
+        for path in modules(ROOT / package)
+    ] + [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for package in ("losses", "models", "jaxrl")
-        for path in sorted((ROOT / package).glob("*.py"))
-        if path.stem != "__init__"
+        for path in modules(ROOT / "jaxrl")
+        if "environments" not in path.parts
     ]
+    names = [name.removesuffix(".__init__") for name in names]
     program = (
-        f"import importlib\nfor m in {modules!r}: importlib.import_module(m)\n"
+        f"import importlib, os, sys\nfor m in {names!r}: importlib.import_module(m)\n"
         "from jax._src import xla_bridge\nassert not xla_bridge.backends_are_initialized()\n"
+        f"root = {str(ROOT)!r}\n"
+        "files = [os.path.realpath(m.__file__) for m in list(sys.modules.values())\n"
+        "         if getattr(m, '__file__', None)]\n"
+        "files = [f for f in files if f.startswith(root) and 'site-packages' not in f]\n"
+        "assert len(files) == len(set(files)) > 100, len(files)\n"
         "import jax\njax.devices()\nassert xla_bridge.backends_are_initialized()"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=300)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from data.offline.transitions import Transitions
+from jaxrl.data.offline.transitions import Transitions
 
 ELEMENTS = ("observations", "actions", "rewards", "next_observations")
 

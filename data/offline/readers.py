@@ -1,4 +1,4 @@
-"""Readers of public offline data into `Transitions`: D4RL, OGBench, Minari, RLDS."""
+"""Readers of offline data into `Transitions`: D4RL, OGBench, Minari, RLDS, and own files."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from data.offline.transitions import Transitions, check, concatenate
+from jaxrl.data.offline.transitions import Transitions, check, concatenate, to_unit_box
 
 
 def read(source: str) -> Transitions:
     """A data set by where it lies.
 
     Args:
-      source: a D4RL-format `.hdf5` file, an OGBench `.npz` file, `minari:NAME`, or
-        `rlds:NAME[:SPLIT]` of TensorFlow Datasets (`d4rl_mujoco_hopper/v2-medium`, `rlu_...`).
+      source: a D4RL-format `.hdf5` file, a `.npz` file as `write` leaves it or of OGBench,
+        `minari:NAME`, or `rlds:NAME[:SPLIT]` of TensorFlow Datasets
+        (`d4rl_mujoco_hopper/v2-medium`, `rlu_...`).
 
     Raises:
-      ValueError: none of these.
+      ValueError: none of these, or a `.npz` file of neither format.
       FileNotFoundError: no such file.
     """
     scheme, _, rest = source.partition(":")
@@ -31,12 +32,49 @@ def read(source: str) -> Transitions:
     path = Path(source)
     if path.suffix not in (".hdf5", ".h5", ".npz"):
         raise ValueError(
-            f"data={source!r}: give a D4RL .hdf5 file, an OGBench .npz file, minari:NAME or "
-            "rlds:NAME"
+            f"data={source!r}: give a D4RL .hdf5 file, a .npz file of transitions or of OGBench, "
+            "minari:NAME or rlds:NAME"
         )
     if not path.exists():
         raise FileNotFoundError(f"data={source!r}: no such file; download it first")
-    return ogbench(path) if path.suffix == ".npz" else d4rl(path)
+    return npz(path) if path.suffix == ".npz" else d4rl(path)
+
+
+def write(path: Path, data: Transitions) -> None:
+    """A data set as a `.npz` file that `read` takes: an array for each field, and no `extra`."""
+    np.savez(path, **{name: getattr(data, name) for name in FIELDS})
+
+
+FIELDS = Transitions._fields[:-1]
+"""Arrays of a file of transitions."""
+
+_OGBENCH = {"observations", "actions", "terminals"}
+_OGBENCH_MORE = {"qpos", "qvel", "button_states", "rewards", "masks"}
+
+
+def npz(path: Path) -> Transitions:
+    """A `.npz` file by the arrays it holds: transitions, or OGBench's.
+
+    A file of transitions has all of `FIELDS`. OGBench's has `observations`, `actions` and
+    `terminals`, perhaps states of the simulator, and either both or none of `rewards` and `masks`.
+
+    Raises:
+      ValueError: any other set of arrays: what `terminals` marks in it is not known.
+    """
+    with np.load(path) as file:
+        columns = {name: file[name] for name in file.files}
+    missing = [name for name in FIELDS if name not in columns]
+    if not missing:
+        return check(Transitions(*(columns[name] for name in FIELDS)))
+    paired = ("rewards" in columns) == ("masks" in columns)
+    known = _OGBENCH <= columns.keys() <= _OGBENCH | _OGBENCH_MORE
+    if not (known and paired):
+        raise ValueError(
+            f"data={str(path)!r} holds {sorted(columns)}: for a file of transitions {missing} are "
+            "missing, and OGBench's holds observations, actions, terminals and either both or none "
+            "of rewards and masks; add what is missing, or write it with readers.write"
+        )
+    return ogbench(columns)
 
 
 def d4rl(path: Path) -> Transitions:
@@ -71,8 +109,10 @@ def from_columns(columns: Mapping[str, np.ndarray]) -> Transitions:
         following, kept = columns["next_observations"], np.ones(len(ends), bool)
     else:
         states = columns["observations"]
-        following = np.concatenate([states[1:], states[-1:]])
-        kept = terminals | ~timeouts  # a terminal's next state is never read
+        after = np.concatenate([states[1:], states[-1:]])
+        # the next row of a terminal is of another trajectory; its own state holds the place
+        following = np.where(terminals[:, None], states, after)
+        kept = terminals | ~timeouts
         kept[-1] &= terminals[-1]
         # the step before one that is left out becomes the last of its trajectory
         ends = ends | np.append(~kept[1:], True)
@@ -80,15 +120,13 @@ def from_columns(columns: Mapping[str, np.ndarray]) -> Transitions:
     return check(Transitions(*(x[kept] for x in picked), terminals[kept], ends[kept]))
 
 
-def ogbench(path: Path) -> Transitions:
-    """An OGBench `.npz`: `observations`, `actions`, `terminals` that mark the last *state*.
+def ogbench(columns: Mapping[str, np.ndarray]) -> Transitions:
+    """OGBench's arrays: `observations`, `actions`, `terminals` that mark the last *state*.
 
     The row of a trajectory's last state has no action, so it is left out; nothing there is a true
     terminal (Park et al. 2024, "OGBench"). Data sets of a single task carry `rewards` and `masks`;
     without rewards they are 0.
     """
-    with np.load(path) as file:
-        columns = {name: file[name] for name in file.files}
     states, last = columns["observations"], np.asarray(columns["terminals"], bool).copy()
     last[-1] = True
     kept = ~last
@@ -101,20 +139,35 @@ def ogbench(path: Path) -> Transitions:
 
 
 def minari(name: str) -> Transitions:
-    """A Minari data set, already downloaded (`minari download NAME`)."""
+    """A Minari data set, already downloaded (`minari download NAME`).
+
+    Continuous actions are scaled from the bounds of its action space to [-1, 1];
+    `transitions.from_unit_box` with the same bounds undoes it, as `host.Vector` does when it plays.
+    """
     dataset = _need("minari").load_dataset(name)
-    return concatenate([minari_episode(e) for e in dataset.iterate_episodes()])
+    space = dataset.action_space
+    return concatenate([minari_episode(e, space) for e in dataset.iterate_episodes()])
 
 
-def minari_episode(episode: Any) -> Transitions:
-    """One episode of Minari: observations [T + 1, ...], a dict of them side by side."""
-    states = _flat(episode.observations)
+def minari_episode(episode: Any, space: Any) -> Transitions:
+    """One episode of Minari: observations [T + 1, ...], a dict of them side by side.
+
+    Args:
+      episode: of a Minari data set.
+      space: of its actions, Gymnasium's; one with bounds `low` and `high` [A] is continuous.
+
+    Raises:
+      ValueError: bounds that are not finite.
+    """
+    states, actions = _flat(episode.observations), np.asarray(episode.actions)
+    if hasattr(space, "low"):
+        actions = to_unit_box(actions, space.low, space.high)
     ends = np.zeros(len(episode.rewards))
     ends[-1] = 1.0
     return check(
         Transitions(
             states[:-1],
-            np.asarray(episode.actions),
+            actions,
             episode.rewards,
             states[1:],
             np.asarray(episode.terminations, np.float32),

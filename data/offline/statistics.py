@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.offline.transitions import Transitions, returns
+from jaxrl.data.offline.transitions import Transitions, returns
 
 
 class Bounds(NamedTuple):

@@ -21,7 +21,8 @@ class Transitions(NamedTuple):
     rewards: Any
     """[N] float32."""
     next_observations: Any
-    """[N, O] float32: what followed the action, not the first of the next trajectory."""
+    """[N, O] float32: what followed the action, not the first of the next trajectory. At a terminal
+    nothing is read here."""
     terminals: Any
     """[N] float32: 1 where the episode ended by itself, so that nothing is to come. A time limit
     is no terminal."""
@@ -34,10 +35,17 @@ class Transitions(NamedTuple):
 def check(data: Transitions) -> Transitions:
     """`data` with the dtypes above, its last step marked as an end.
 
+    Next observations that are not finite are allowed at terminals, and replaced by the step's own.
+
     Raises:
       ValueError: lengths that differ, values that are not finite, an action outside the box.
     """
     count = len(data.rewards)
+    if len(data.next_observations) == len(data.observations) == len(data.terminals) == count:
+        over = np.asarray(data.terminals)[:, None] > 0
+        over = over & ~np.isfinite(data.next_observations)
+        after = np.where(over, data.observations, data.next_observations)
+        data = data._replace(next_observations=after)
     for name, value in zip(data._fields[:-1], data[:-1], strict=True):
         if len(value) != count:
             raise ValueError(f"{name} has {len(value)} steps and rewards {count}; cut them alike")
@@ -47,7 +55,7 @@ def check(data: Transitions) -> Transitions:
     if actions.ndim == 2 and np.abs(actions).max(initial=0.0) > 1.0 + 1e-4:
         raise ValueError(
             f"actions reach {np.abs(actions).max():.3g}; scale them to [-1, 1] by the bounds of "
-            "the environment"
+            "the environment, with jaxrl.data.offline.transitions.to_unit_box"
         )
     ends = np.asarray(data.ends, np.float32).copy()
     ends[-1:] = 1.0
@@ -55,6 +63,31 @@ def check(data: Transitions) -> Transitions:
     checked = Transitions(*plain, dict(data.extra))
     checked = checked._replace(ends=np.maximum(ends, checked.terminals))
     return checked._replace(actions=actions.astype(np.int32)) if actions.ndim == 1 else checked
+
+
+def to_unit_box(actions: Any, low: Any, high: Any) -> np.ndarray:
+    """Actions [..., A] of a box as points of [-1, 1]^A, float32; `from_unit_box` is the inverse.
+
+    Args:
+      actions: inside the box.
+      low, high: its bounds, [A].
+
+    Raises:
+      ValueError: a bound that is not finite, or no room between two.
+    """
+    low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    if not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
+        raise ValueError(
+            f"action bounds low={low.tolist()}, high={high.tolist()}: give finite ones, low below "
+            "high"
+        )
+    return ((2.0 * np.asarray(actions) - low - high) / (high - low)).astype(np.float32)
+
+
+def from_unit_box(actions: Any, low: Any, high: Any) -> np.ndarray:
+    """Points [..., A] of [-1, 1]^A as actions of the box with bounds `low` and `high`, [A]."""
+    low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    return (low + high + (high - low) * np.asarray(actions)) / 2.0
 
 
 def episodes(data: Transitions) -> list[slice]:

@@ -10,7 +10,6 @@ import ast
 import dataclasses
 import functools
 import secrets
-import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -19,10 +18,23 @@ from typing import Any
 
 import yaml
 
-from data import extract, sandbox
-from data.types import Problem, Reward, Score
+from jaxrl.data import extract, sandbox
+from jaxrl.data.types import Problem, Reward, Score
 
 _LANGUAGES = Path(__file__).parents[1] / "languages"
+
+_EVALUATE = """
+import sys, types
+module = sys.modules["program"] = types.ModuleType("program")
+with open("program.py", "rb") as file:
+    exec(compile(file.read(), "program.py", "exec"), module.__dict__)
+for i, expression in enumerate({expressions!r}):
+    try:
+        value = eval(expression, module.__dict__)
+        print({mark!r}, i, repr(value), flush=True)
+    except BaseException:
+        pass
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,52 +77,23 @@ def language(name: str) -> Language:
     return dataclasses.replace(found, **filled)
 
 
-def run(
-    spoken: Language, program: str, stdin: str, limits: sandbox.Limits = sandbox.Limits()
-) -> sandbox.Outcome:
-    """Run a program, compiled first where its language is, on one input."""
-    command = spoken.run
-    if spoken.compile:
-        steps = f"{shlex.join(spoken.compile)} && exec {shlex.join(spoken.run)}"
-        command = ["/bin/sh", "-c", steps]
-    return sandbox.run(
-        command,
-        files={spoken.file: program},
-        stdin=stdin,
-        limits=dataclasses.replace(limits, memory_mb=max(limits.memory_mb, spoken.memory_mb)),
-    )
-
-
 def run_each(
-    spoken: Language, program: str, stdins: Sequence[str], limits: sandbox.Limits
-) -> list[str | None]:
-    """What a program prints on each input, one process an input; None where it fails.
-
-    Compiled once and all in one sandbox, as its start costs more than most programs. The wall
-    clock and processor limits hold for each input, the limit of output for all together.
-    """
-    mark = secrets.token_hex(8)
-    command = f"timeout -s KILL {limits.wall_s} {shlex.join(spoken.run)}"
-    script = f"""{shlex.join(spoken.compile) if spoken.compile else ":"} || exit 1
-for i in $(seq 0 {len(stdins) - 1}); do
-  {command} < inputs/$i
-  printf '\n%s %s\n' {mark} $?
-done
-"""
-    outcome = sandbox.run(
-        ["/bin/sh", "-c", script],
-        files={spoken.file: program} | {f"inputs/{i}": text for i, text in enumerate(stdins)},
-        limits=dataclasses.replace(
-            limits,
-            wall_s=limits.wall_s * (len(stdins) + 1),
-            memory_mb=max(limits.memory_mb, spoken.memory_mb),
-        ),
+    spoken: Language,
+    program: str,
+    stdins: Sequence[str],
+    limits: sandbox.Limits,
+    *,
+    until_failure: bool = False,
+) -> list[sandbox.Outcome]:
+    """Run a program on each input, compiled once where its language is; see `sandbox.run_each`."""
+    return sandbox.run_each(
+        spoken.run,
+        stdins,
+        prepare=spoken.compile,
+        files={spoken.file: program},
+        limits=dataclasses.replace(limits, memory_mb=max(limits.memory_mb, spoken.memory_mb)),
+        until_failure=until_failure,
     )
-    parts = outcome.stdout.split(f"\n{mark} ")
-    texts = [parts[0]] + [part.partition("\n")[2] for part in parts[1:]]
-    statuses = [part.partition("\n")[0] for part in parts[1:]]
-    results = [t if s == "0" else None for t, s in zip(texts, statuses, strict=False)]
-    return (results + [None] * len(stdins))[: len(stdins)]
 
 
 def passes_tests(
@@ -122,11 +105,12 @@ def passes_tests(
     """Reward of a program by `problem.metadata["tests"]`, a list of (stdin, stdout) pairs.
 
     Outputs are equal if their lines are, trailing white space aside, and the status must be 0.
-    A program's tests share one sandbox: it may see their inputs, but no output.
+    A test that overruns its time is one that fails, and the score says that there was one.
 
     Args:
       language_name: see `language`.
-      partial: the share of tests passed; if not, 1 for all of them, else 0.
+      partial: the share of tests passed; if not, 1 for all of them, else 0, and the first that
+        fails ends it.
       limits: of each test.
     """
     spoken = language(language_name)
@@ -138,17 +122,27 @@ def passes_tests(
             return Score(None, error=f"gold: problem {problem.id!r} has no tests")
         if program is None:
             return Score(0.0, {"correct": 0.0, "format": 0.0})
-        results = run_each(spoken, program, [stdin for stdin, _ in tests], limits)
+        stdins = [stdin for stdin, _ in tests]
+        outcomes = run_each(spoken, program, stdins, limits, until_failure=not partial)
         passed = sum(
-            result is not None and _lines(result) == _lines(expected)
-            for result, (_, expected) in zip(results, tests, strict=True)
+            outcome.end == "exit"
+            and outcome.status == 0
+            and _lines(outcome.stdout) == _lines(expected)
+            for outcome, (_, expected) in zip(outcomes, tests, strict=False)
         )
         correct = float(passed == len(tests))
         return Score(
-            passed / len(tests) if partial else correct, {"correct": correct, "format": 1.0}
+            passed / len(tests) if partial else correct,
+            {"correct": correct, "format": 1.0},
+            timed_out=any(outcome.end == "timeout" for outcome in outcomes),
         )
 
     return reward
+
+
+def seconds(tests: int, limits: sandbox.Limits = sandbox.Limits()) -> float:
+    """How long judging a program may take by the limits of its tests, compilation included."""
+    return limits.wall_s * (tests + 1) + sandbox.START_S
 
 
 def answers_calls(*, partial: bool = False, limits: sandbox.Limits = sandbox.Limits()) -> Reward:
@@ -166,14 +160,16 @@ def answers_calls(*, partial: bool = False, limits: sandbox.Limits = sandbox.Lim
             return Score(None, error=f"gold: problem {problem.id!r} has no calls")
         if program is None:
             return Score(0.0, {"correct": 0.0, "format": 0.0})
-        values = evaluate(spoken, program, [expression for expression, _ in calls], limits)
+        values, timed_out = evaluate(spoken, program, [e for e, _ in calls], limits)
         passed = sum(
             value is not None and _same(value[0], expected)
             for value, (_, expected) in zip(values, calls, strict=True)
         )
         correct = float(passed == len(calls))
         return Score(
-            passed / len(calls) if partial else correct, {"correct": correct, "format": 1.0}
+            passed / len(calls) if partial else correct,
+            {"correct": correct, "format": 1.0},
+            timed_out=timed_out,
         )
 
     return reward
@@ -181,22 +177,34 @@ def answers_calls(*, partial: bool = False, limits: sandbox.Limits = sandbox.Lim
 
 def evaluate(
     spoken: Language, program: str, expressions: Sequence[str], limits: sandbox.Limits
-) -> list[tuple[Any] | None]:
-    """The value of each expression after the program, in a 1-tuple; None where there is none."""
+) -> tuple[list[tuple[Any] | None], bool]:
+    """The value of each expression after the program, and whether time ran out.
+
+    Each is evaluated even if one before it raises. The program runs as an imported module does:
+    what it would do only as the main program is not done.
+
+    Returns:
+      1-tuples, or None where there is no value; True if the program or an expression overran.
+    """
     mark = secrets.token_hex(8)
-    shown = "\n".join(f"    print({mark!r}, {i}, repr({e}))" for i, e in enumerate(expressions))
-    source = f"{program}\n\nif True:\n{shown}\n"
-    outcome = run(spoken, source, "", limits)
+    outcome = sandbox.run(
+        spoken.run,
+        files={
+            spoken.file: _EVALUATE.format(mark=mark, expressions=list(expressions)),
+            "program.py": program,
+        },
+        limits=dataclasses.replace(limits, memory_mb=max(limits.memory_mb, spoken.memory_mb)),
+    )
     values: list[tuple[Any] | None] = [None] * len(expressions)
     for line in outcome.stdout.splitlines():
         head, _, rest = line.partition(" ")
         number, _, literal = rest.partition(" ")
-        if head == mark and number.isdigit() and int(number) < len(values):
+        if head == mark and number.isdecimal() and int(number) < len(values):
             try:
                 values[int(number)] = (ast.literal_eval(literal),)
             except (ValueError, SyntaxError, MemoryError, RecursionError):
                 values[int(number)] = None
-    return values
+    return values, outcome.end == "timeout"
 
 
 def calls_of_asserts(source: str) -> list[tuple[str, Any]]:

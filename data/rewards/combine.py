@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from data.types import Problem, Reward, Score
+from jaxrl.data.types import Problem, Reward, Score
 
 
 def join(

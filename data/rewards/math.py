@@ -1,17 +1,18 @@
 """Mathematical equivalence by math-verify.
 
 math-verify's own time limit needs signals and so the main thread; here it is off. Score in a pool
-with workers (`data.scoring`), whose limit holds for any code on any thread.
+with workers (`jaxrl.data.scoring`), whose limit holds for any code on any thread.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 
 from math_verify import parse, verify
 
-from data import extract
-from data.types import Problem, Reward, Score
+from jaxrl.data import extract
+from jaxrl.data.types import Problem, Reward, Score
 
 _LONGEST = 2_000  # characters of an answer
 
@@ -23,7 +24,7 @@ def equivalent(answer_format: str = "boxed") -> Reward:
     that cannot be parsed is an error, not a 0.
 
     Args:
-      answer_format: see `data.extract`.
+      answer_format: see `jaxrl.data.extract`.
     """
     find = extract.extractor(answer_format)
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of the limits left to us
@@ -35,10 +36,17 @@ def equivalent(answer_format: str = "boxed") -> Reward:
         answer = find(completion)
         if answer is None or len(answer) > _LONGEST:
             return Score(0.0, {"correct": 0.0, "format": 0.0})
-        correct = verify(gold, _parse(answer), timeout_seconds=None)
+        correct = _consistent(answer) and verify(gold, _parse(answer), timeout_seconds=None)
         return Score(float(correct), {"correct": float(correct), "format": 1.0})
 
     return reward
+
+
+def _consistent(answer: str) -> bool:
+    """Whether the sides of an equation without variables are equal: math-verify reads the last."""
+    *sides, last = re.split(r"(?<![<>!\\])=", answer)
+    numbers = [side for side in sides if not re.search("[A-Za-z]", re.sub(r"\\[a-z]+", "", side))]
+    return all(verify(_parse(side), _parse(last), timeout_seconds=None) for side in numbers)
 
 
 def _parse(answer: str) -> list:

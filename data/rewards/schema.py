@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 
-from data import extract
-from data.types import Problem, Reward, Score
+from jaxrl.data import extract
+from jaxrl.data.types import Problem, Reward, Score
 
 _LONGEST = 100_000  # characters of JSON read
 
@@ -28,16 +30,47 @@ def check(text: str, schema: dict[str, Any]) -> tuple[Any, str | None]:
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not JSON")
 
+    def finite(text: str) -> float:
+        if math.isinf(float(text)):
+            raise ValueError(f"{text} is beyond what a number can be")
+        return float(text)
+
     if len(text) > _LONGEST:
         return None, f"parse: longer than {_LONGEST} characters"
     try:
-        value = json.loads(text, object_pairs_hook=pairs, parse_constant=refuse)
+        value = json.loads(text, object_pairs_hook=pairs, parse_constant=refuse, parse_float=finite)
     except (ValueError, RecursionError) as error:
         return None, f"parse: {error}"
-    fault = jsonschema.exceptions.best_match(
-        jsonschema.validators.validator_for(schema)(schema).iter_errors(value)
-    )
+    try:
+        fault = next(_validator(schema).iter_errors(value), None)
+    except (OverflowError, RecursionError) as error:  # too large, or too deep, to compare
+        return value, f"schema: {error}"
     return value, None if fault is None else f"schema: {fault.json_path}: {fault.message}"
+
+
+def _validator(schema: dict[str, Any]) -> Any:
+    """The validator of the schema's draft, but with a `uniqueItems` of linear time."""
+    kind = jsonschema.validators.validator_for(schema)
+    return jsonschema.validators.extend(kind, {"uniqueItems": _unique})(schema)
+
+
+def _unique(validator: Any, wanted: Any, items: Any, schema: Any) -> Iterator[Any]:
+    asked = wanted is True and validator.is_type(items, "array")
+    if asked and len({_canonical(item) for item in items}) < len(items):
+        yield jsonschema.ValidationError("the items are not unique")
+
+
+def _canonical(value: Any) -> str:
+    """A text that equal values share, and no others: 1 and 1.0 are equal, 1 and true are not."""
+    match value:
+        case float() if value.is_integer():
+            return str(int(value))
+        case dict():
+            pairs = (f"{json.dumps(k)}:{_canonical(v)}" for k, v in sorted(value.items()))
+            return "{" + ",".join(pairs) + "}"
+        case list():
+            return "[" + ",".join(map(_canonical, value)) + "]"
+    return json.dumps(value)
 
 
 def json_schema(schema: dict[str, Any] | None = None) -> Reward:

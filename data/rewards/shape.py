@@ -6,9 +6,9 @@ import math
 import re
 from collections.abc import Awaitable, Callable
 
-from data import extract
-from data.rewards import combine
-from data.types import Problem, Reward, Score
+from jaxrl.data import extract
+from jaxrl.data.rewards import combine
+from jaxrl.data.types import Problem, Reward, Score
 
 Length = Callable[[str], int]
 _CONFIDENCE = re.compile(r"<confidence>\s*(0?\.[0-9]+|[01](?:\.0*)?)\s*</confidence>")

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from data import extract
-from data.types import Problem, Reward, Score
+from jaxrl.data import extract
+from jaxrl.data.types import Problem, Reward, Score
 
 WALL_S = 2.0
 ROWS = 10_000
@@ -47,7 +47,10 @@ def execute(script: str, query: str) -> list[tuple[Any, ...]]:
         )
         deadline = time.monotonic() + WALL_S
         connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
-        rows = connection.execute(query).fetchmany(ROWS + 1)
+        cursor = connection.execute(query)
+        if cursor.description is None:
+            raise QueryError("no query: nothing but white space and comments")
+        rows = cursor.fetchmany(ROWS + 1)
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
         raise QueryError(str(error)) from error
     finally:
@@ -61,7 +64,8 @@ def same_result(weights: Mapping[str, float] | None = None) -> Reward:
     """1 if the query gives the rows of `problem.answer`, a query, on every one of its databases.
 
     `problem.metadata["databases"]` are scripts; with more than one, a query that hits the right
-    rows by luck or by constants fails. Row order counts if the reference orders.
+    rows by luck or by constants fails. Row order counts if the reference orders. A reference that
+    gives no row on any of them is an error: it would tell a right query from hardly any other.
 
     Args:
       weights: of the partial rewards of Reasoning-SQL (Pourreza et al. 2025), by part: `correct`,
@@ -76,17 +80,20 @@ def same_result(weights: Mapping[str, float] | None = None) -> Reward:
     def reward(problem: Problem, completion: str) -> Score:
         query = extract.fenced(completion, "sql") or extract.plain(completion) or ""
         matches, runs = [], True
-        for script in problem.metadata["databases"]:
-            try:
-                expected = execute(script, problem.answer)
-            except QueryError as error:
-                return Score(None, error=f"gold: {problem.id!r}: {error}")
+        try:
+            expectations = [execute(s, problem.answer) for s in problem.metadata["databases"]]
+        except QueryError as error:
+            return Score(None, error=f"gold: {problem.id!r}: {error}")
+        if not any(expectations):
+            return Score(None, error=f"gold: {problem.id!r}: the reference gives no row")
+        databases = problem.metadata["databases"]
+        for script, expected in zip(databases, expectations, strict=True):
             try:
                 matches.append(_equal(execute(script, query), expected, problem.answer))
             except QueryError:
                 runs = False
                 break
-        names = set(_words(problem.metadata["databases"][0].partition("INSERT")[0])) - _SQL
+        names = set(_words(databases[0].partition("INSERT")[0])) - _SQL
         parts = {
             "correct": float(runs and all(matches)),
             "syntax": float(runs),

@@ -13,27 +13,27 @@ import importlib
 import inspect
 from typing import Any
 
-from data.types import Task
+from jaxrl.data.types import Task
 
 BUNDLED: dict[str, str] = {
-    "arithmetic": "data.tasks.arithmetic",
-    "calibrated": "data.tasks.calibrated",
-    "code": "data.tasks.code",
-    "countdown": "data.tasks.countdown",
-    "format_following": "data.tasks.format_following",
-    "gsm8k": "data.tasks.gsm8k",
-    "json_output": "data.tasks.json_output",
-    "math": "data.tasks.math_problems",
-    "maze": "data.tasks.maze",
-    "mixture": "data.mixture",
-    "multiple_choice": "data.tasks.multiple_choice",
-    "next_segment": "data.tasks.next_segment",
-    "random_calculation": "data.tasks.random_calculation",
-    "reasoning_gym": "data.tasks.reasoning_gym",
-    "sat": "data.tasks.sat",
-    "shortest_path": "data.tasks.shortest_path",
-    "sql": "data.tasks.sql",
-    "translation": "data.tasks.translation",
+    "arithmetic": "jaxrl.data.tasks.arithmetic",
+    "calibrated": "jaxrl.data.tasks.calibrated",
+    "code": "jaxrl.data.tasks.code",
+    "countdown": "jaxrl.data.tasks.countdown",
+    "format_following": "jaxrl.data.tasks.format_following",
+    "gsm8k": "jaxrl.data.tasks.gsm8k",
+    "json_output": "jaxrl.data.tasks.json_output",
+    "math": "jaxrl.data.tasks.math_problems",
+    "maze": "jaxrl.data.tasks.maze",
+    "mixture": "jaxrl.data.mixture",
+    "multiple_choice": "jaxrl.data.tasks.multiple_choice",
+    "next_segment": "jaxrl.data.tasks.next_segment",
+    "random_calculation": "jaxrl.data.tasks.random_calculation",
+    "reasoning_gym": "jaxrl.data.tasks.reasoning_gym",
+    "sat": "jaxrl.data.tasks.sat",
+    "shortest_path": "jaxrl.data.tasks.shortest_path",
+    "sql": "jaxrl.data.tasks.sql",
+    "translation": "jaxrl.data.tasks.translation",
 }
 """Name to module; its function `task(**params) -> Task` makes the task."""
 
@@ -41,6 +41,12 @@ NEED_PARAMETERS = ("gsm8k", "math", "mixture", "reasoning_gym")
 """Those that have no problems before a file or a generator is named."""
 
 _FAMILY = {"reasoning_gym": "generator"}  # FAMILY/NAME is get(FAMILY, parameter=NAME)
+
+
+def is_function(name: str) -> bool:
+    """Whether a name is written as MODULE:FUNCTION."""
+    module, colon, function = name.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), function))
 
 
 def get(name: str, /, **params: Any) -> Task:
@@ -55,14 +61,14 @@ def get(name: str, /, **params: Any) -> Task:
     if family in _FAMILY and member:
         made = get(family, **{_FAMILY[family]: member}, **params)
         return dataclasses.replace(made, name=name, params=params)
-    if ":" in name:
+    if is_function(name):
         module, _, function = name.partition(":")
         try:
             make = getattr(importlib.import_module(module), function)
         except (ImportError, AttributeError) as error:
             raise ValueError(
                 f"task={name!r}: read as MODULE:FUNCTION, but {error}; the function must be "
-                "importable and return a data.types.Task"
+                "importable and return a jaxrl.data.types.Task"
             ) from error
         return _call(name, make, params)
     raise ValueError(f"task={name!r} is unknown{_nearest(name, BUNDLED)}")
@@ -84,7 +90,9 @@ def _call(name: str, make: Any, params: dict[str, Any]) -> Task:
             raise ValueError(f"task {name!r} needs its parameter {field!r}; give it")
     task = make(**params)
     if not isinstance(task, Task):
-        raise ValueError(f"task={name!r} returned {type(task).__name__}; return a data.types.Task")
+        raise ValueError(
+            f"task={name!r} returned {type(task).__name__}; return a jaxrl.data.types.Task"
+        )
     return dataclasses.replace(task, name=name, params=params)
 
 

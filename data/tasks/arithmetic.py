@@ -6,8 +6,8 @@ import random
 import re
 from collections.abc import Callable
 
-from data import generate
-from data.types import Problem, Score, Task
+from jaxrl.data import generate
+from jaxrl.data.types import Problem, Score, Task
 
 ALPHABET = "0123456789+-*="
 _NUMBER = re.compile(r"\s*(-?[0-9]{1,99})\s*")
@@ -89,6 +89,7 @@ def task(
         gold=gold,
         alphabet=ALPHABET,
         description=__doc__,
+        pure=True,
     )
     return made
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from data import generate, tasks
-from data.rewards import shape
-from data.types import Problem, Task
+from jaxrl.data import generate, tasks
+from jaxrl.data.rewards import shape
+from jaxrl.data.types import Problem, Task
 
 
 def task(of: str = "arithmetic", args: str = "{}", asks: str = "") -> Task:
-    """A task with the reward of `data.rewards.shape.calibrated` (RLCR).
+    """A task with the reward of `jaxrl.data.rewards.shape.calibrated` (RLCR).
 
     Solutions to imitate state some confidence between 0.1 and 0.9, whatever they are worth: the
     form is shown and the judgement is left to be learned.

@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from data import generate, sources
-from data.rewards import code
-from data.sandbox import Limits
-from data.types import Problem, Task
+from jaxrl.data import generate, sources
+from jaxrl.data.rewards import code
+from jaxrl.data.sandbox import Limits
+from jaxrl.data.types import Problem, Task
 
 _STEPS: tuple[tuple[str, str, Callable[[list[int], int], list[int]]], ...] = (
     ("keep those above {k}", "[v for v in x if v > {k}]", lambda x, k: [v for v in x if v > k]),
@@ -40,10 +40,11 @@ def task(
     Args:
       steps: operations in a row in train and test.
       tests: hidden tests of a made-up problem; one more example is shown.
-      language: see `data.rewards.code.language`.
+      language: see `jaxrl.data.rewards.code.language`.
       partial: the reward is the share of tests passed; if not, all or nothing.
       wall_s: time limit of a test.
-      path: of records for the train split (see `data.sources`) with `question` and `tests`, a list
+      path: of records for the train split (see `jaxrl.data.sources`) with `question` and `tests`,
+      a list
         of objects with `stdin` and `stdout`; empty makes problems up.
       test_path: of records for the test split; without it, a file has only a train split.
       ood_steps: operations in the ood split; None means one more than `steps`.
@@ -56,13 +57,14 @@ def task(
     spoken = code.language(language)
     files = {"train": path} | ({"test": test_path} if test_path else {}) if path else {}
     read = functools.cache(sources.read)
+    limits = Limits(wall_s=wall_s)
 
     def problem(split: str, seed: int, index: int) -> Problem:
         made.check_split(split)
         if files:
             record, where = read(files[split])[index], f"{files[split]}, record {index}"
             question = sources.field(record, "question", where)
-            pairs = [(t["stdin"], t["stdout"]) for t in sources.field(record, "tests", where)]
+            pairs = _tests(sources.field(record, "tests", where), where)
             solution = ""
         else:
             stream = generate.rng("code", split, seed, index)
@@ -87,7 +89,7 @@ def task(
     made = Task(
         name="code",
         problem=problem,
-        reward=code.passes_tests(language, partial=partial, limits=Limits(wall_s=wall_s)),
+        reward=code.passes_tests(language, partial=partial, limits=limits),
         gold=None
         if files or language != "python"
         else lambda problem: f"```python\n{problem.metadata['solution']}```",
@@ -95,8 +97,25 @@ def task(
         sizes={split: len(read(file)) for split, file in files.items()},
         alphabet=None if files else generate.ASCII,
         description=__doc__,
+        sandboxed=True,
+        seconds=lambda problem: code.seconds(len(problem.metadata["tests"]), limits),
     )
     return made
+
+
+def _tests(tests: Any, where: str) -> list[tuple[str, str]]:
+    """Pairs of standard input and output.
+
+    Raises:
+      ValueError: not a list of objects with two texts each.
+    """
+    if not isinstance(tests, list):
+        raise ValueError(f"{where}: tests={tests!r:.80} must be a list of objects")
+    for i, each in enumerate(tests):
+        for name in ("stdin", "stdout"):
+            if not isinstance(each, dict) or not isinstance(each.get(name), str):
+                raise ValueError(f"{where}: tests[{i}]={each!r:.80} needs {name!r}, a text")
+    return [(each["stdin"], each["stdout"]) for each in tests]
 
 
 def _draw(stream: random.Random, count: int) -> list[tuple[int, int]]:

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 
-from data import extract, generate
-from data.types import Problem, Score, Task
+from jaxrl.data import extract, generate
+from jaxrl.data.types import Problem, Score, Task
 
 _OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _NODES = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
@@ -35,7 +35,7 @@ def task(
       largest_target: the target is from 1 to this.
       operators: which of + - * / may be used.
       ood_numbers: numbers in the ood split; None means one more than `numbers`.
-      answer_format: see `data.extract`.
+      answer_format: see `jaxrl.data.extract`.
       template: prompt with `{question}` in it; empty asks for the answer format.
     """
     ood_numbers = numbers + 1 if ood_numbers is None else ood_numbers
@@ -80,7 +80,7 @@ def task(
         )
 
     def reward(problem: Problem, completion: str) -> Score:
-        written = find(completion)
+        written = _plain(find(completion), problem.answer)
         value = None if written is None else evaluate(written, problem.metadata["operators"])
         used = value is not None and Counter(map(int, re.findall(r"[0-9]+", written))) == Counter(
             problem.metadata["numbers"]
@@ -98,12 +98,29 @@ def task(
         gold=lambda problem: extract.written(answer_format, problem.metadata["solution"]),
         alphabet=generate.ASCII,
         description=__doc__,
+        pure=True,
     )
     return made
 
 
-def evaluate(expression: str, operators: str = "+-*/") -> Fraction | None:
-    """The exact value of an expression in whole numbers; None if it is not one or divides by 0."""
+def _plain(written: str | None, target: int) -> str | None:
+    """The expression with the signs of a keyboard, without a final `= target`."""
+    if written is None:
+        return None
+    for sign, names in {"*": "× · ⋅ \\times \\cdot", "/": "÷ \\div", "-": "− –"}.items():
+        for name in names.split():
+            written = written.replace(name, sign)
+    return re.sub(rf"\s*=\s*{target}\s*$", "", written.strip().strip("$").rstrip("."))
+
+
+def evaluate(expression: str, operators: str = "+-*/", *, signs: bool = False) -> Fraction | None:
+    """The exact value of an expression in whole numbers; None if it is not one or divides by 0.
+
+    Args:
+      expression: in digits, operators, brackets and spaces.
+      operators: those that it may have.
+      signs: whether a number or bracket may be negated.
+    """
     if not _ALLOWED.fullmatch(expression) or re.search(r"//|\*\*|\b0[0-9]", expression):
         return None
 
@@ -113,6 +130,8 @@ def evaluate(expression: str, operators: str = "+-*/") -> Fraction | None:
                 return Fraction(number)
             case ast.BinOp(left, op, right) if _NODES[type(op)] in operators:
                 return _OPERATORS[_NODES[type(op)]](value(left), value(right))
+            case ast.UnaryOp(ast.USub(), inner) if signs:
+                return -value(inner)
         raise ValueError("not an expression in whole numbers and the operators allowed")
 
     try:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from data import extract, generate
-from data.types import Problem, Score, Task
+from jaxrl.data import extract, generate
+from jaxrl.data.types import Problem, Score, Task
 
 WORDS = (
     "river", "stone", "light", "garden", "window", "music", "winter", "bread", "silver", "forest",
@@ -116,6 +116,7 @@ def task(
         gold=lambda problem: write(problem.metadata["topic"], problem.answer),
         alphabet=generate.ASCII,
         description=__doc__,
+        pure=True,
     )
     return made
 

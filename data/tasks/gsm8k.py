@@ -6,10 +6,10 @@ Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems".
 from __future__ import annotations
 
 import functools
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
-from data import extract, generate, sources
-from data.types import Problem, Score, Task
+from jaxrl.data import extract, generate, sources
+from jaxrl.data.types import Problem, Score, Task
 
 
 def task(
@@ -24,10 +24,10 @@ def task(
     For such problems without a file, see `reasoning_gym/gsm_symbolic`.
 
     Args:
-      path: records of the train split, see `data.sources`.
+      path: records of the train split, see `jaxrl.data.sources`.
       test_path: records of the test split.
       ood_path: records of the ood split, such as another set of the same format.
-      answer_format: see `data.extract`; "number" suits models that follow no format.
+      answer_format: see `jaxrl.data.extract`; "number" suits models that follow no format.
       template: prompt with `{question}` in it; empty asks for the answer format.
     """
     find = extract.extractor(answer_format)
@@ -39,7 +39,10 @@ def task(
         made.check_split(split)
         record, where = read(files[split])[index], f"{files[split]}, record {index}"
         question = sources.field(record, "question", where)
-        solution, mark, answer = sources.field(record, "answer", where).rpartition("####")
+        told = sources.field(record, "answer", where)
+        if not isinstance(told, str):
+            raise ValueError(f"{where}: answer={told!r} is no text that ends in '#### NUMBER'")
+        solution, mark, answer = told.rpartition("####")
         if not mark or number(answer) is None:
             raise ValueError(f"{where}: answer={answer!r} does not end in '#### NUMBER'")
         prompt = extract.fill(template, question)
@@ -62,15 +65,12 @@ def task(
         splits=tuple(files),
         sizes={split: len(read(file)) for split, file in files.items()},
         description=__doc__,
+        pure=True,
     )
     return made
 
 
 def number(text: str) -> Decimal | None:
-    """The number that `text` is, sign, `$`, `%`, commas and a final stop aside; else None."""
-    plain = text.strip().rstrip(".").strip("$% ").replace(",", "")
-    try:
-        value = Decimal(plain) if len(plain) <= 50 and "_" not in plain else None
-    except InvalidOperation:
-        return None
-    return value if value is not None and value.is_finite() else None
+    """The number that `text` is, see `jaxrl.data.extract.number`; else None."""
+    found = extract.number(text)
+    return None if found is None else Decimal(found)

@@ -6,9 +6,9 @@ import json
 import random
 from typing import Any
 
-from data import extract, generate
-from data.rewards import schema as schemas
-from data.types import Problem, Score, Task
+from jaxrl.data import extract, generate
+from jaxrl.data.rewards import schema as schemas
+from jaxrl.data.types import Problem, Score, Task
 
 _NAMES = ("Ada", "Bela", "Carl", "Dina", "Emil", "Fay", "Gus", "Hana", "Ivo", "Jun")
 _CITIES = ("Oslo", "Lima", "Cairo", "Kyoto", "Quito", "Riga", "Perth", "Porto")
@@ -70,6 +70,7 @@ def task(
         gold=lambda problem: json.dumps(problem.answer),
         alphabet=generate.ASCII,
         description=__doc__,
+        pure=True,
     )
     return made
 

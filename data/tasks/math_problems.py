@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 
-from data import extract, generate, sources
-from data.rewards import math
-from data.types import Problem, Task
+from jaxrl.data import extract, generate, sources
+from jaxrl.data.rewards import math
+from jaxrl.data.types import Problem, Task
 
 
 def task(
@@ -22,10 +22,10 @@ def task(
     """Problems from files of MATH's format, judged by math-verify; a split exists with its file.
 
     Args:
-      path: records of the train split, see `data.sources`.
+      path: records of the train split, see `jaxrl.data.sources`.
       test_path: records of the test split.
       ood_path: records of the ood split.
-      answer_format: see `data.extract`.
+      answer_format: see `jaxrl.data.extract`.
       template: prompt with `{question}` in it; empty asks for the answer format.
     """
     template = template or extract.INSTRUCTIONS[extract.checked(answer_format)]
@@ -37,8 +37,10 @@ def task(
         record, where = read(files[split])[index], f"{files[split]}, record {index}"
         question = sources.field(record, "problem", where)
         solution = sources.field(record, "solution", where)
-        answer = record.get("answer") or extract.boxed(solution)
-        if not answer:
+        answer = record.get("answer")
+        if answer is None or answer == "":  # and not 0
+            answer = extract.boxed(solution)
+        if answer is None:
             raise ValueError(f"{where}: the solution has no \\boxed{{}} and there is no `answer`")
         kept = {name: record[name] for name in ("level", "type", "subject") if name in record}
         prompt = extract.fill(template, question)

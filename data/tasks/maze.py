@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import deque
 
-from data import extract, generate
-from data.types import Problem, Score, Task
+from jaxrl.data import extract, generate
+from jaxrl.data.types import Problem, Score, Task
 
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
@@ -26,7 +27,7 @@ def task(
       loops: walls taken out of a tree-shaped maze, so that more than one path may lead to G.
       shortest: only a shortest solution is right.
       ood_size: rooms along a side in the ood split; None means one more than `size`.
-      answer_format: see `data.extract`.
+      answer_format: see `jaxrl.data.extract`.
       template: prompt with `{question}` in it; empty asks for the answer format.
     """
     ood_size = size + 1 if ood_size is None else ood_size
@@ -55,7 +56,7 @@ def task(
 
     def reward(problem: Problem, completion: str) -> Score:
         answer = find(completion) or ""
-        moves = "".join(answer.replace(",", " ").split())
+        moves = re.sub(r"[\s,>→-]", "", answer).rstrip(".").upper()
         arrived = len(moves) <= 10_000 and walk(problem.metadata["maze"], moves)
         correct = arrived and (not shortest or len(moves) == problem.answer)
         return Score(float(correct), {"correct": float(correct), "arrived": float(arrived)})
@@ -67,6 +68,7 @@ def task(
         gold=lambda problem: extract.written(answer_format, problem.metadata["solution"]),
         alphabet=generate.ASCII,
         description=__doc__,
+        pure=True,
     )
     return made
 

@@ -8,10 +8,14 @@ import re
 import string
 from collections.abc import Sequence
 
-from data import extract, generate, sources
-from data.types import Problem, Score, Task
+from jaxrl.data import extract, generate, sources
+from jaxrl.data.types import Problem, Score, Task
 
-_LETTER = re.compile(r"\(?([A-Za-z])\)?[.:]?")
+_CHOICE = re.compile(
+    r"(?:(?:the )?(?:correct )?(?:answer|option|choice)(?: is)?:?\s*)?\(?([A-Z])\)?"
+    r"(?:\s*[.:)-]\s*(.*)|\s+(.*))?",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def task(
@@ -29,10 +33,11 @@ def task(
       choices: options of a generated question.
       digits: of the operands of a generated question in train and test.
       ood_digits: the same for the ood split; None means one more than `digits`.
-      path: of records for the train split (see `data.sources`) with `question`, `choices` (a list
+      path: of records for the train split (see `jaxrl.data.sources`) with `question`, `choices` (a
+      list
         of texts) and `answer` (an index, a letter, or the text); empty generates sums instead.
       test_path: of records for the test split; without it, a file has only a train split.
-      answer_format: see `data.extract`.
+      answer_format: see `jaxrl.data.extract`.
       template: prompt with `{question}` in it; empty asks for the answer format.
     """
     ood_digits = digits + 1 if ood_digits is None else ood_digits
@@ -70,7 +75,13 @@ def task(
         )
         shown = f"{question}\n{listed}\nAnswer with the letter of the right option."
         prompt = extract.fill(template, shown)
-        return generate.asked("multiple_choice", f"{question}{sorted(options)}", prompt, letter)
+        return generate.asked(
+            "multiple_choice",
+            f"{question}{sorted(options)}",
+            prompt,
+            letter,
+            options=options,
+        )
 
     made = Task(
         name="multiple_choice",
@@ -81,15 +92,35 @@ def task(
         sizes={split: len(read(file)) for split, file in files.items()},
         alphabet=None if files else generate.ASCII,
         description=__doc__,
+        pure=True,
     )
     return made
 
 
 def _reward(problem: Problem, answer: str | None) -> Score:
-    """1 for the right letter and nothing else, in brackets or not."""
-    found = _LETTER.fullmatch(answer or "")
-    correct = found is not None and found[1].upper() == problem.answer
-    return Score(float(correct), {"correct": float(correct), "format": float(found is not None)})
+    """1 for the letter of the right option, or of one with the same text, and nothing else.
+
+    Brackets, emphasis and the option's own text after the letter change nothing.
+    """
+    options = problem.metadata["options"]
+    chosen = _chosen(answer or "", options)
+    right = options[string.ascii_uppercase.index(problem.answer)]
+    correct = chosen is not None and options[chosen] == right
+    return Score(float(correct), {"correct": float(correct), "format": float(chosen is not None)})
+
+
+def _chosen(answer: str, options: Sequence[str]) -> int | None:
+    """The index of the option that an answer names."""
+    if "\\boxed{" in answer:
+        answer = extract.boxed(answer) or ""
+    bare = re.sub(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}", r"\1", answer)
+    found = _CHOICE.fullmatch(bare.strip(" \n\t*_$").rstrip("."))
+    if found is None:
+        return None
+    index = string.ascii_uppercase.index(found[1].upper())
+    said = (found[2] or found[3] or "").strip(" *_$.")
+    agrees = index < len(options) and said.lower() in ("", options[index].strip(" .").lower())
+    return index if agrees else None
 
 
 def _sum(stream: random.Random, digits: int, choices: int) -> tuple[str, list[str]]:
@@ -101,12 +132,20 @@ def _sum(stream: random.Random, digits: int, choices: int) -> tuple[str, list[st
 
 
 def _right(answer: object, options: Sequence[str], where: str) -> str:
-    """The text of the right option."""
-    if isinstance(answer, int) and 0 <= answer < len(options):
-        return options[answer]
-    if answer in options:
-        return str(answer)
-    letter = string.ascii_uppercase.find(str(answer).strip().upper() or "?")
-    if 0 <= letter < len(options):
-        return options[letter]
-    raise ValueError(f"{where}: answer={answer!r} is no index, letter or text of {options}")
+    """The text of the right option.
+
+    Raises:
+      ValueError: the answer names none, or could name two.
+    """
+    named = {str(answer)} & set(options)
+    if type(answer) is int and 0 <= answer < len(options):
+        named.add(options[answer])
+    elif isinstance(answer, str) and not named and len(answer.strip()) == 1:
+        index = string.ascii_uppercase.find(answer.strip().upper())
+        named = set(options[index : index + 1]) if index >= 0 else set()
+    if len(named) != 1:
+        raise ValueError(
+            f"{where}: answer={answer!r} names {len(named)} of {options}; give an index, a letter "
+            "or the text of one"
+        )
+    return named.pop()

@@ -11,9 +11,9 @@ import random
 import re
 from pathlib import Path
 
-from data import extract, generate
-from data.rewards import text
-from data.types import Problem, Task
+from jaxrl.data import extract, generate
+from jaxrl.data.rewards import text
+from jaxrl.data.types import Problem, Task
 
 _SENTENCE = re.compile(r"[^.!?]+[.!?]+[\"')\]]*\s*|[^.!?]+$")
 
@@ -22,7 +22,7 @@ def task(
     path: str = "",
     test_path: str = "",
     context: int = 3,
-    metric: str = "f1",
+    metric: str = "",
     answer_format: str = "text",
     template: str = "{question}",
     middle: float = 0.0,
@@ -35,8 +35,10 @@ def task(
         sentence follows from the ones before.
       test_path: a text file for the test and ood splits; without it, the last tenth of `path`.
       context: sentences shown in train and test.
-      metric: see `data.rewards.text`.
-      answer_format: see `data.extract`.
+      metric: see `jaxrl.data.rewards.text`; empty takes f1 for a file, and exact_match for
+      stories, whose
+        sentences share most of their words.
+      answer_format: see `jaxrl.data.extract`.
       template: prompt with `{question}`, the context, in it.
       middle: share of the problems that show the sentence after next as well, behind `...`.
       ood_context: sentences shown in the ood split; None means twice `context`.
@@ -81,11 +83,12 @@ def task(
     made = Task(
         name="next_segment",
         problem=problem,
-        reward=text.closeness(metric, answer_format),
+        reward=text.closeness(metric or ("f1" if path else "exact_match"), answer_format),
         gold=lambda problem: extract.written(answer_format, problem.answer),
         sizes={s: max(0, len(segments(s)) - n) for s, n in shown.items()} if path else {},
         alphabet=None if path else generate.ASCII,
         description=__doc__,
+        pure=True,
     )
     return made
 

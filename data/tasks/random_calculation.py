@@ -10,11 +10,11 @@ import random
 import re
 from fractions import Fraction
 
-from data import extract, generate
-from data.tasks import countdown
-from data.types import Problem, Score, Task
+from jaxrl.data import extract, generate
+from jaxrl.data.tasks import countdown
+from jaxrl.data.types import Problem, Score, Task
 
-_NUMBER = re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,12})?")
+_NUMBER = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,12})?")
 _EPS = 1e-6
 
 
@@ -33,7 +33,7 @@ def task(
       largest: numbers are from 0 to this.
       operators: which of + - * / are drawn; nothing is divided by 0.
       ood_operations: of the ood split; None means one more than `operations`.
-      answer_format: see `data.extract`.
+      answer_format: see `jaxrl.data.extract`.
       template: prompt with `{question}` in it; empty asks for the answer format.
     """
     ood_operations = operations + 1 if ood_operations is None else ood_operations
@@ -68,19 +68,26 @@ def task(
 
     def judged(problem: Problem, completion: str) -> Score:
         found = find(completion)
-        number = None if found is None else _NUMBER.fullmatch(found)
-        value = nearness(float(found), problem.answer) if number else 0.0
+        number = None if found is None else _NUMBER.fullmatch(extract.number(found) or "")
+        value = nearness(float(number[0]), problem.answer) if number else 0.0
         return Score(value, {"correct": float(value == 1.0), "format": float(number is not None)})
 
     made = Task(
         name="random_calculation",
         problem=problem,
         reward=judged,
-        gold=lambda problem: extract.written(answer_format, f"{problem.answer:g}"),
+        gold=lambda problem: extract.written(answer_format, decimal(problem.answer)),
         alphabet=generate.ASCII,
         description=__doc__.partition("\n")[0],
+        pure=True,
     )
     return made
+
+
+def decimal(value: float) -> str:
+    """A value of two decimals as it is written: `5`, `-0.25`, `697670000`."""
+    written = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if written == "-0" else written
 
 
 def nearness(answer: float, reference: float) -> float:

@@ -6,6 +6,7 @@ Verifiable Rewards".
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -19,8 +20,9 @@ from reasoning_gym.composite import DatasetSpec
 from reasoning_gym.dataset import ProceduralDataset
 from reasoning_gym.factory import CURRICULA, DATASETS
 
-from data import extract, generate
-from data.types import Problem, Score, Task
+from jaxrl.data import extract, generate
+from jaxrl.data.tasks import gym_scorers
+from jaxrl.data.types import Problem, Score, Task
 
 _BLOCK = 64  # problems a generator object makes: some are slow to build
 _TEST_SHARE = 0.25  # not less, as each test problem costs 1 / share draws
@@ -42,7 +44,8 @@ def task(
 
     Args:
       generator: its name, such as "chain_sum".
-      answer_format: how a completion states its answer, see `data.extract`; "text", "last_line",
+      answer_format: how a completion states its answer, see `jaxrl.data.extract`; "text",
+      "last_line",
         "number", "tags" or "boxed".
       template: prompt with `{question}` in it; empty asks for the answer format in a sentence.
       level: difficulty from 0 upwards on the generator's own curriculum; None for its defaults.
@@ -101,7 +104,7 @@ def task(
         answer = find(completion)
         if answer is None:
             return Score(0.0, {"correct": 0.0, "format": 0.0})
-        value = _judge(dataset("train", 0), answer, dict(problem.metadata))
+        value = _judge(generator, dataset("train", 0), answer, dict(problem.metadata))
         correct = float(value == 1.0)
         return Score(value if partial else correct, {"correct": correct, "format": 1.0})
 
@@ -116,17 +119,42 @@ def task(
     return made
 
 
-def _judge(judge: ProceduralDataset, answer: str, item: dict[str, Any]) -> float:
-    """The generator's score of an answer; only a right one gets 1."""
+def _judge(name: str, judge: ProceduralDataset, answer: str, item: dict[str, Any]) -> float:
+    """The generator's score of an answer; only a right one gets 1.
+
+    Raises:
+      gym_scorers.Evaluated: the generator's scorer runs text.
+    """
+    if name == "composite":
+        name = item["metadata"]["source_dataset"]
+        judge = judge.datasets[name]
+    if name in gym_scorers.SCORERS:
+        return min(gym_scorers.SCORERS[name](judge, answer, item), 1.0)
+    _settled(judge, item)
     try:
-        value = float(judge.score_answer(answer, item))
+        with gym_scorers.watched(item):
+            value = float(judge.score_answer(answer, item))
         # Partial credit summed in floating point can land beside 1 for a wrong answer.
         return value if value == 1.0 else min(value, 0.99)
+    except gym_scorers.Evaluated:
+        raise
     except Exception:
         # The generator's own answer tells a malformed answer, worth 0, from a broken judge.
         if item["answer"] is not None:
             judge.score_answer(item["answer"], item)
         return 0.0
+
+
+def _settled(judge: ProceduralDataset, item: dict[str, Any]) -> None:
+    """Score the own answer once: what a scorer imports on first use compiles code."""
+    kind = type(judge)
+    if kind not in _SETTLED and item["answer"] is not None:
+        _SETTLED.add(kind)
+        with contextlib.suppress(Exception):
+            judge.score_answer(item["answer"], item)
+
+
+_SETTLED: set[type] = set()
 
 
 def _settings(generator: str, level: int | None, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import re
 
-from data import extract, generate
-from data.types import Problem, Score, Task
+from jaxrl.data import extract, generate
+from jaxrl.data.types import Problem, Score, Task
 
 Clauses = tuple[tuple[int, ...], ...]
 """As in DIMACS: literal v is variable v, -v its negation."""
@@ -31,7 +31,7 @@ def task(
       width: literals a clause, of distinct variables.
       unsatisfiable: share of problems without a solution; 0 leaves UNSAT out of the question.
       ood_variables: in the ood split; None means half as many again.
-      answer_format: see `data.extract`.
+      answer_format: see `jaxrl.data.extract`.
       template: prompt with `{question}` in it; empty asks for the answer format.
     """
     ood_variables = variables + (variables + 1) // 2 if ood_variables is None else ood_variables
@@ -103,6 +103,7 @@ def task(
         gold=lambda problem: extract.written(answer_format, problem.answer or "UNSAT"),
         alphabet=generate.ASCII,
         description=__doc__,
+        pure=True,
     )
     return made
 

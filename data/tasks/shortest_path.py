@@ -8,8 +8,8 @@ import random
 import re
 import string
 
-from data import extract, generate
-from data.types import Problem, Score, Task
+from jaxrl.data import extract, generate
+from jaxrl.data.types import Problem, Score, Task
 
 Edges = list[tuple[str, str, int]]
 
@@ -29,7 +29,7 @@ def task(
       extra_edges: drawn on top of a random spanning tree.
       heaviest: edge lengths are from 1 to this.
       ood_nodes: of the graph in the ood split; None means half as many again.
-      answer_format: see `data.extract`.
+      answer_format: see `jaxrl.data.extract`.
       template: prompt with `{question}` in it; empty asks for the answer format.
     """
     ood_nodes = nodes + (nodes + 1) // 2 if ood_nodes is None else ood_nodes
@@ -77,7 +77,11 @@ def task(
 
     def reward(problem: Problem, completion: str) -> Score:
         answer = find(completion)
-        path = [] if answer is None else [p for p in re.split(r"[\s,>-]+", answer) if p]
+        path = (
+            []
+            if answer is None
+            else [p for p in re.split(r"[\s,>→–—-]+", answer.rstrip(" .")) if p]
+        )
         length = _length(problem.metadata["edges"], path)
         valid = length is not None and (path[0], path[-1]) == tuple(problem.metadata["ends"])
         correct = valid and length == problem.answer
@@ -90,6 +94,7 @@ def task(
         gold=lambda problem: extract.written(answer_format, problem.metadata["solution"]),
         alphabet=generate.ASCII,
         description=__doc__,
+        pure=True,
     )
     return made
 

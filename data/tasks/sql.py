@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any, NamedTuple
 
-from data import generate
-from data.rewards import sql
-from data.types import Problem, Task
+from jaxrl.data import generate
+from jaxrl.data.rewards import sql
+from jaxrl.data.types import Problem, Task
 
 
 class _World(NamedTuple):
@@ -28,6 +28,7 @@ _WORLDS = (
     _World("trucks", "depot", "mileage", ("north", "south", "east"), "trips", "distance"),
 )
 _LEVELS = 5
+_ATTEMPTS = 200
 
 
 def task(level: int = 2, databases: int = 2, partial: bool = False, template: str = "") -> Task:
@@ -36,7 +37,8 @@ def task(level: int = 2, databases: int = 2, partial: bool = False, template: st
     Args:
       level: hardest kind of question in train and test, of 1 filter, 2 aggregate, 3 group, 4 join,
         5 join and group; the ood split asks the next kind.
-      databases: that a query must be right on, none of them shown.
+      databases: that a query must be right on, none of them shown. The reference gives other rows
+        on each, so that with two or more no constant is right.
       partial: the partial rewards of Reasoning-SQL, by the paper's weights 3, 1, 1, 1.
       template: prompt with `{question}` in it; empty is the question alone.
     """
@@ -60,7 +62,7 @@ def task(level: int = 2, databases: int = 2, partial: bool = False, template: st
         prompt = template.replace(
             "{question}", f"{schema}\n{question}\nAnswer with one SQLite query and nothing else."
         )
-        scripts = [schema + _rows(stream, world, bound) for _ in range(databases)]
+        scripts = _databases(stream, schema, world, bound, query, databases)
         return generate.asked("sql", question, prompt, query, databases=scripts)
 
     made = Task(
@@ -129,16 +131,45 @@ def _draw(stream: random.Random, level: int) -> tuple[_World, str, str, int]:
     return w, question, query, bound
 
 
-def _rows(stream: random.Random, w: _World, bound: int) -> str:
-    """Data with values on and next to the bound in every group: near misses show."""
+def _databases(
+    stream: random.Random, schema: str, w: _World, bound: int, query: str, count: int
+) -> list[str]:
+    """Scripts of databases on which the query gives different rows."""
+    scripts: list[str] = []
+    seen: list[Any] = []
+    for _ in range(_ATTEMPTS):
+        script = schema + _rows(stream, w, bound, edges=not scripts)
+        rows = sorted(sql.execute(script, query))
+        if rows and rows not in seen:
+            scripts.append(script)
+            seen.append(rows)
+        if len(scripts) == count:
+            return scripts
+    raise ValueError(f"databases={count}: there are not so many results of {query!r}; use fewer")
+
+
+def _rows(stream: random.Random, w: _World, bound: int, edges: bool) -> str:
+    """Data with values on and next to the bound in every group: near misses show.
+
+    Args:
+      edges: whether amounts have those values too. Where all have them, a largest value below the
+        bound is always the one next to it.
+    """
     edge = [bound - 1, bound, bound + 1]
+    others = [n for n in range(1, 100) if n not in edge]
     numbers = [(g, n) for g in w.groups for n in [*edge, stream.randint(1, 99)]]
+    more = stream.randrange(9)
+    numbers += [(stream.choice(w.groups), stream.randint(1, 99)) for _ in range(more)]
     stream.shuffle(numbers)
     things = [(i, f"{_name(stream)}{i}", g, n) for i, (g, n) in enumerate(numbers, 1)]
-    amounts = [(i, n) for i, *_ in things for n in [*edge, stream.randint(1, 99)]]
+    amounts = [(i, n) for i, *_ in things for n in _amounts(stream, edge, others, edges)]
     stream.shuffle(amounts)
     records = [(i, thing, n) for i, (thing, n) in enumerate(amounts, 1)]
     return "".join(_insert(table, rows) for table, rows in [(w.thing, things), (w.record, records)])
+
+
+def _amounts(stream: random.Random, edge: list[int], others: list[int], edges: bool) -> list[int]:
+    return [*(edge if edges else []), *stream.sample(others, stream.randint(1, 3))]
 
 
 def _name(stream: random.Random) -> str:

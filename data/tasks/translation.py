@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import random
 
-from data import extract, generate, sources
-from data.rewards import text
-from data.types import Problem, Task
+from jaxrl.data import extract, generate, sources
+from jaxrl.data.rewards import text
+from jaxrl.data.types import Problem, Task
 
 _NOUNS = ("dog", "king", "child", "bird", "farmer", "stone", "boat", "cook", "wolf", "nurse")
 _VERBS = ("sees", "finds", "helps", "follows", "carries", "paints")
@@ -36,12 +36,12 @@ def task(
       adjectives: how likely a made-up noun has one.
       clauses: of a made-up sentence in train and test, joined by "and".
       ood_clauses: the same for the ood split; None means one more than `clauses`.
-      metric: see `data.rewards.text`: bleu, chrf, ...
-      path: of parallel records for the train split (see `data.sources`); empty makes them up.
+      metric: see `jaxrl.data.rewards.text`: bleu, chrf, ...
+      path: of parallel records for the train split (see `jaxrl.data.sources`); empty makes them up.
       test_path: of records for the test split; without it, a file has only a train split.
       source: the field of a record to translate.
       target: the field with its translation.
-      answer_format: see `data.extract`.
+      answer_format: see `jaxrl.data.extract`.
       template: prompt with `{question}` in it; empty asks for the answer format.
     """
     ood_clauses = clauses + 1 if ood_clauses is None else ood_clauses
@@ -88,6 +88,7 @@ def task(
         sizes={split: len(read(file)) for split, file in files.items()},
         alphabet=None if files else generate.ASCII,
         description=__doc__,
+        pure=True,
     )
     return made
 

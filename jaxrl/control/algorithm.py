@@ -10,12 +10,22 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl.control import replay
+from jaxrl.control.batches import Batch
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.rollout import Act
+from jaxrl.data.offline.transitions import Transitions
+from jaxrl.losses import control
 from jaxrl.types import TrainState
-from losses import control
 
 Metrics = Mapping[str, jax.Array]
+
+
+def _offline(key: jax.Array, data: Any, size: int) -> Batch:
+    return {"offline": replay.uniform(key, data, size)}
+
+
+def _online(key: jax.Array, ring: replay.Replay, size: int) -> Batch:
+    return {"online": replay.sample(key, ring, size)}
 
 
 class Algorithm(NamedTuple):
@@ -23,19 +33,69 @@ class Algorithm(NamedTuple):
 
     init: Callable[[jax.Array], TrainState]
     """key -> the whole state; `params` and `opt_state` are dicts by the name of each network."""
-    update: Callable[[jax.Array, TrainState, Any], tuple[TrainState, Metrics]]
-    """key, state, batch -> state, scalars. The batch is as `sample` gives it."""
+    update: Callable[[jax.Array, TrainState, Batch], tuple[TrainState, Metrics]]
+    """key, state, batch -> state, scalars. The batch has the parts that `sample` and `recall` name;
+    what `update` does may not depend on the order of the rows of a part."""
     act: Act
     """Explores."""
     best: Act
     """Is judged."""
     batch_size: int = 256
+    """Rows of a batch, or of a minibatch, all parts together."""
+    minibatches: int = 0
+    """When above 0, a batch is so many minibatches, drawn apart: its leaves are
+    [minibatches, rows, ...], and each minibatch has the same share of every part."""
     prepare: Callable[[Any], Any] = lambda data: data
     """What an offline data set becomes before training, on the host: filtered, weighted, cut."""
-    sample: Callable[[jax.Array, Any, int], Any] = replay.uniform
-    """key, what `prepare` gave, size -> batch."""
+    begin: Callable[[TrainState, Any], TrainState] = lambda state, data: state
+    """state, what `prepare` gave -> the state before the first update, with what it takes from the
+    whole data set."""
+    sample: Callable[[jax.Array, Any, int], Batch] = _offline
+    """key, what `prepare` gave, size -> the parts of a batch that come from it."""
+    recall: Callable[[jax.Array, replay.Replay, int], Batch] = _online
+    """key, replay buffer, size -> the parts of a batch that come from it."""
+    returns: float | None = None
+    """Discount of the returns to go that `prepare` puts into the `extra` of the data set as
+    `return_to_go`. The replay buffer then holds them too: -inf until the episode has ended."""
     observe: Callable[[Environment], Environment] = lambda env: env
     """The environment as this policy sees it: with a history, for one that needs it."""
+
+
+def standardised(inner: Algorithm, space: Space) -> Algorithm:
+    """`inner` on observations less the data set's mean, over its standard deviation plus 1e-3.
+
+    The moments are the part `moments` of the parameters.
+    """
+
+    def init(key: jax.Array) -> TrainState:
+        state = inner.init(key)
+        size = space.observation
+        moments = {"mean": jnp.zeros(size), "std": jnp.ones(size)}
+        return state.replace(params=state.params | {"moments": moments})
+
+    def begin(state: TrainState, data: Any) -> TrainState:
+        seen = jnp.asarray(data.observations)
+        moments = {"mean": jnp.mean(seen, axis=0), "std": jnp.std(seen, axis=0) + 1e-3}
+        return inner.begin(state.replace(params=state.params | {"moments": moments}), data)
+
+    def normal(params: Any, observation: jax.Array) -> jax.Array:
+        return (observation - params["moments"]["mean"]) / params["moments"]["std"]
+
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        def seen(part: Transitions) -> Transitions:
+            here, after = (
+                normal(state.params, x) for x in (part.observations, part.next_observations)
+            )
+            return part._replace(observations=here, next_observations=after)
+
+        return inner.update(key, state, {name: seen(part) for name, part in batch.items()})
+
+    def sees(policy: Act) -> Act:
+        return lambda key, params, observation: policy(key, params, normal(params, observation))
+
+    return inner._replace(
+        init=init, begin=begin, update=update, act=sees(inner.act), best=sees(inner.best)
+    )
 
 
 def of_actor(policy: Act) -> Act:

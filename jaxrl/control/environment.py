@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from data.offline.transitions import Transitions
+from jaxrl.data.offline.transitions import Transitions
 
 
 class Space(NamedTuple):

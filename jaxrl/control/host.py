@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.offline.transitions import Transitions
-from jaxrl.control import replay
+from jaxrl.control import program, replay
 from jaxrl.control.algorithm import Algorithm
 from jaxrl.control.environment import Space, random_action
+from jaxrl.data.offline.transitions import Transitions, from_unit_box
 from jaxrl.types import TrainState
 
 
@@ -42,8 +42,8 @@ class Vector:
         given = actions
         if not self.space.discrete:
             box = self._envs.single_action_space
-            middle, half = (box.high + box.low) / 2.0, (box.high - box.low) / 2.0
-            given = (middle + half * actions.reshape(-1, *box.shape)).astype(box.dtype)
+            wide = actions.reshape(-1, *box.shape)
+            given = from_unit_box(wide, box.low, box.high).astype(box.dtype)
         seen, rewards, terminals, cut, infos = self._envs.step(given)
         before, self.observations = self.observations, self._seen(seen)
         following, ends = self.observations.copy(), terminals | cut
@@ -99,8 +99,8 @@ def train(
 
     @jax.jit
     def learn(key: jax.Array, learner: TrainState, ring: replay.Replay) -> TrainState:
-        draw, update = jax.random.split(key)
-        batch = replay.sample(draw, ring, algorithm.batch_size)
+        batch_key, update = jax.random.split(key)
+        batch = program.draw(algorithm, batch_key, ring=ring)
         return algorithm.update(update, learner, batch)[0]
 
     ring, running, finished = None, np.zeros(worlds), []

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from data.offline.transitions import Transitions
 from jaxrl.control import replay
 from jaxrl.control.algorithm import Algorithm, Metrics
+from jaxrl.control.batches import Batch, settled
 from jaxrl.control.environment import Environment, begin, play, random_action
 from jaxrl.control.rollout import Act, play_all
+from jaxrl.data.offline.transitions import Transitions
 from jaxrl.types import TrainState
 
 
@@ -35,10 +36,14 @@ class Program(NamedTuple):
     steps: int
     """How often `step` is taken."""
     name: str
+    draw: Callable[[jax.Array, Carry, Any], Batch]
+    """key, carry, data -> a batch as `step` learns from it."""
     env_steps: int = 0
     """Steps of the environment in one `step`."""
     adopt: Callable[[TrainState, TrainState], TrainState] = lambda before, fresh: before
     """The learner at the start, from that of the phase before and a fresh one."""
+    needs_data: bool = False
+    """Whether it learns from an offline data set."""
 
 
 def split(carry: Carry, count: int) -> tuple[jax.Array, ...]:
@@ -46,19 +51,57 @@ def split(carry: Carry, count: int) -> tuple[jax.Array, ...]:
     return tuple(jax.random.split(carry.key, count + 1))
 
 
+def draw(
+    algorithm: Algorithm,
+    key: jax.Array,
+    *,
+    data: Any = None,
+    ring: replay.Replay | None = None,
+    share: float = 0.0,
+) -> Batch:
+    """A batch for `algorithm`, or its minibatches, each with the same share of offline data.
+
+    Args:
+      algorithm: that learns from it.
+      key: of the draw.
+      data: what it prepared of the data set; not read where `share` is 0.
+      ring: the replay buffer; not read where `share` is 1.
+      share: part of the rows that is drawn from the data set.
+    """
+    old = round(share * algorithm.batch_size)
+    new = algorithm.batch_size - old
+
+    def one(key: jax.Array) -> Batch:
+        old_key, new_key = jax.random.split(key)
+        batch: dict[str, Any] = {}
+        if old:
+            parts = algorithm.sample(old_key, data, old)
+            batch |= {name: settled(part) for name, part in parts.items()}
+        if new:
+            batch |= algorithm.recall(new_key, ring, new)
+        return batch
+
+    if not algorithm.minibatches:
+        return one(key)
+    return jax.vmap(one)(jax.random.split(key, algorithm.minibatches))
+
+
 def offline(algorithm: Algorithm, *, steps: int) -> Program:
     """Updates on a fixed data set, one a step."""
 
     def init(key: jax.Array, learner: TrainState, data: Any) -> Carry:
-        return Carry(learner, key)
+        return Carry(algorithm.begin(learner, data), key)
+
+    def sample(key: jax.Array, carry: Carry, data: Any) -> Batch:
+        return draw(algorithm, key, data=data, share=1.0)
 
     def step(carry: Carry, data: Any) -> tuple[Carry, Metrics]:
-        key, draw, update = split(carry, 2)
-        batch = algorithm.sample(draw, data, algorithm.batch_size)
+        key, batch_key, update = split(carry, 2)
+        batch = sample(batch_key, carry, data)
         learner, metrics = algorithm.update(update, carry.learner, batch)
         return carry._replace(learner=learner, key=key), metrics
 
-    return Program(algorithm, init, step, steps, "offline")
+    return Program(algorithm, init, step, steps, "offline", sample, needs_data=True)
 
 
 def online(
@@ -87,7 +130,7 @@ def online(
       warmup: steps in the buffer before the first update.
       warm: who takes them; uniform actions when omitted.
       capacity: of the buffer; all steps when 0.
-      prior: share of each batch that is drawn from the offline data (RLPD: 1/2).
+      prior: share of each minibatch that is drawn from the offline data (RLPD: 1/2).
       adopt: see `Program`.
     """
     sees = algorithm.observe(env)
@@ -95,15 +138,25 @@ def online(
         warm = lambda key, params, observation: random_action(key, env.space)  # noqa: E731
     cycles, warm_cycles = -(-steps // (worlds * every)), max(1, -(-warmup // worlds))
     rows = -(-capacity // worlds) if capacity else cycles * every + warm_cycles
-    old = round(prior * algorithm.batch_size)
+    returns = algorithm.returns
+
+    def noted(step: Transitions) -> Transitions:
+        """With the arrays that the replay buffer keeps of returns."""
+        zeros = jnp.zeros_like(step.rewards)
+        return step._replace(extra={"return_to_go": zeros, "finished": zeros})
 
     def several(act: Act, carry: Carry, key: jax.Array, count: int) -> Carry:
         """`count` steps of all worlds."""
 
         def advance(held: tuple, keys: jax.Array) -> tuple[tuple, None]:
             world, ring = held
+            clock = world.clock
             world, played = play_all(sees, act, carry.learner.params, keys, world)
-            return (world, replay.add(ring, played)), None
+            if returns is None:
+                return (world, replay.add(ring, played)), None
+            ring = replay.add(ring, noted(played))
+            ring = replay.credit(ring, clock, discount=returns, horizon=sees.horizon)
+            return (world, ring), None
 
         keys = jax.random.split(key, (count, 2, worlds))
         (world, ring), _ = jax.lax.scan(advance, (carry.world, carry.replay), keys)
@@ -113,9 +166,25 @@ def online(
         key, start, warming = jax.random.split(key, 3)
         world = jax.vmap(lambda k: begin(sees, k))(jax.random.split(start, worlds))
         one = lambda k: play(sees, k, begin(sees, k), random_action(k, env.space))[1]  # noqa: E731
-        example = jax.eval_shape(one, start)
+        example = jax.eval_shape((lambda k: noted(one(k))) if returns is not None else one, start)
+        if data is not None:
+            learner = algorithm.begin(learner, data)
         carry = Carry(learner, key, world, replay.empty(example, rows * worlds))
         return several(warm, carry, warming, warm_cycles)
+
+    def known(part: Any) -> Any:
+        """Rows of the replay buffer with the return to go of episodes that have ended."""
+        extra = dict(part.extra)
+        over = extra.pop("finished") > 0
+        return part._replace(
+            extra=extra | {"return_to_go": jnp.where(over, extra["return_to_go"], -jnp.inf)}
+        )
+
+    def sample(key: jax.Array, carry: Carry, data: Any) -> Batch:
+        batch = draw(algorithm, key, data=data, ring=carry.replay, share=prior)
+        if returns is None:
+            return batch
+        return {n: known(p) if "finished" in p.extra else p for n, p in batch.items()}
 
     def step(carry: Carry, data: Any) -> tuple[Carry, Metrics]:
         key, playing, learning = split(carry, 2)
@@ -123,17 +192,16 @@ def online(
         carry = several(algorithm.act, carry, playing, every)
 
         def update(learner: TrainState, keys: jax.Array) -> tuple[TrainState, Metrics]:
-            new_key, old_key, update_key = keys
-            batch = replay.sample(new_key, carry.replay, algorithm.batch_size - old)
-            if old:
-                batch = join(algorithm.sample(old_key, data, old), batch)
-            return algorithm.update(update_key, learner, batch)
+            batch_key, update_key = keys
+            return algorithm.update(update_key, learner, sample(batch_key, carry, data))
 
-        keys = jax.random.split(learning, (updates, 3))
+        keys = jax.random.split(learning, (updates, 2))
         learner, metrics = jax.lax.scan(update, carry.learner, keys)
         return carry._replace(learner=learner), jax.tree.map(jnp.mean, metrics)
 
-    return Program(algorithm, init, step, cycles, "online", worlds * every, adopt)
+    return Program(
+        algorithm, init, step, cycles, "online", sample, worlds * every, adopt, prior > 0
+    )
 
 
 def offline_first(
@@ -151,10 +219,3 @@ def offline_first(
     if not online_steps:
         return (first,)
     return first, online(algorithm, env, steps=online_steps, warm=algorithm.act, prior=0.5)
-
-
-def join(first: Transitions, second: Transitions) -> Transitions:
-    """Two batches as one; what only one of them has in `extra` is left out."""
-    shared = first.extra.keys() & second.extra.keys()
-    pair = [b._replace(extra={name: b.extra[name] for name in shared}) for b in (first, second)]
-    return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), *pair)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from data.offline.transitions import Transitions
+from jaxrl.data.offline.transitions import Transitions
 
 
 class Replay(NamedTuple):
@@ -43,6 +43,33 @@ def add(replay: Replay, steps: Transitions) -> Replay:
     return Replay(jax.tree.map(write, replay.data, steps), replay.count + width)
 
 
+def credit(replay: Replay, clock: jax.Array, *, discount: float, horizon: int) -> Replay:
+    """The ring after the newest steps' rewards were added to the returns of their episodes.
+
+    Its `extra` holds `return_to_go`, 0 where a step is new and the sum of what followed so far, and
+    `finished`, 1 once the episode has ended, by itself or at the time limit.
+
+    Args:
+      replay: whose newest W steps were just added.
+      clock: [W] int32: steps of the episode before the newest.
+      discount: of the returns.
+      horizon: steps of the longest episode.
+    """
+    width = len(clock)
+    rows = capacity_of(replay) // width
+    back = jnp.arange(min(horizon, rows))[:, None]
+    index = (replay.count // width - 1 - back) % rows * width + jnp.arange(width)
+    newest = jax.tree.map(lambda x: x[index[0]], replay.data)
+    same = back <= clock
+    held = replay.data.extra
+    more = jnp.where(same, discount**back * newest.rewards, 0.0)
+    extra = {
+        "return_to_go": held["return_to_go"].at[index].add(more),
+        "finished": held["finished"].at[index].max(jnp.where(same, newest.ends, 0.0)),
+    }
+    return replay._replace(data=replay.data._replace(extra={**held, **extra}))
+
+
 def capacity_of(replay: Replay) -> int:
     """How many steps the ring holds."""
     return replay.data.rewards.shape[0]
@@ -59,4 +86,4 @@ def uniform(key: jax.Array, data: Any, size: int, count: jax.Array | int | None 
     count = len(jax.tree.leaves(data)[0]) if count is None else count
     # one draw where randint takes three; of 10^6 entries some are 1.0002 times as likely as others
     index = jax.random.bits(key, (size,)) % jnp.asarray(count, jnp.uint32)
-    return jax.tree.map(lambda x: x[index], data)
+    return jax.tree.map(lambda x: jnp.asarray(x)[index], data)

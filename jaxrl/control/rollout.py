@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.offline import transitions
-from data.offline.transitions import Transitions
 from jaxrl.control.environment import Environment, World, begin, play
+from jaxrl.data.offline import transitions
+from jaxrl.data.offline.transitions import Transitions
 
 Act = Callable[[jax.Array, Any, Any], jax.Array]
 """(key, params, observation) -> action."""

@@ -1,6 +1,6 @@
 """Environments made harder, or seen otherwise: delay, disturbance, constraint, noise, history.
 
-The first three are those of NeoRL-2 (Gao et al. 2025): near real tasks have them.
+Delay, disturbance and constraint are those of NeoRL-2 (Gao et al. 2025): near real tasks have them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.control.environment import Environment, Step
+
+
+def clipped(env: Environment) -> Environment:
+    """Continuous actions outside of [-1, 1]^A are taken at its edge."""
+
+    def step(key: jax.Array, state: Any, action: jax.Array) -> Step:
+        return env.step(key, state, jnp.clip(action, -1.0, 1.0))
+
+    return env if env.space.discrete else env._replace(step=step)
 
 
 def delay(env: Environment, steps: int) -> Environment:

@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from data.offline.transitions import Transitions
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor
+from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline_first
+from jaxrl.losses import control, value
+from jaxrl.models.control import critics, policies
 from jaxrl.types import TrainState
-from losses import control, value
-from models.control import critics, policies
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Config:
 
 
 def config() -> Config:
-    """The paper's, with small networks."""
+    """For small tasks: small networks, and the learning rate and batch that suit them."""
     return Config()
 
 
@@ -56,29 +56,30 @@ def make(space: Space, config: Config) -> Algorithm:
         params = {"critic": critic, "target": critic, "actor": actor}
         return fresh(params, {"critic": adam, "actor": adam})
 
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        rows = mixed(batch)
         next_key, here_key = jax.random.split(key)
 
         def own_value(key: jax.Array, critic: Any, states: jax.Array) -> jax.Array:
             own = policies.gaussian_act(key, state.params["actor"], states)
             return value.ensemble_target(critics.values(critic, states, own))
 
-        v_next = own_value(next_key, state.params["target"], batch.next_observations)
-        target = control.td_target(batch.rewards, batch.terminals, v_next, discount=config.discount)
+        v_next = own_value(next_key, state.params["target"], rows.next_observations)
+        target = control.td_target(rows.rewards, rows.terminals, v_next, discount=config.discount)
 
         def critic_loss(critic: Any) -> tuple[jax.Array, Metrics]:
-            q = critics.values(critic, batch.observations, batch.actions)
+            q = critics.values(critic, rows.observations, rows.actions)
             return jnp.sum(jnp.mean(value.squared_error(q, target), 1)), {"q": jnp.mean(q)}
 
         state, critic_metrics = descend(state, "critic", adam, critic_loss)
         critic = state.params["critic"]
-        shown = jnp.min(critics.values(critic, batch.observations, batch.actions), axis=0)
-        ahead = shown - own_value(here_key, critic, batch.observations)
+        shown = jnp.min(critics.values(critic, rows.observations, rows.actions), axis=0)
+        ahead = shown - own_value(here_key, critic, rows.observations)
         weight = control.advantage_weight(ahead, temperature=config.temperature)
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            mean, std = policies.gaussian(actor, batch.observations)
-            logp = policies.gaussian_log_prob(mean, std, batch.actions)
+            mean, std = policies.gaussian(actor, rows.observations)
+            logp = policies.gaussian_log_prob(mean, std, rows.actions)
             return -jnp.mean(weight * logp), {"weight": jnp.mean(weight)}
 
         state, actor_metrics = descend(state, "actor", adam, actor_loss)

@@ -16,14 +16,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from data.offline import transitions
-from data.offline.transitions import Transitions
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor
+from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline
+from jaxrl.data.offline import transitions
+from jaxrl.data.offline.transitions import Transitions
+from jaxrl.losses import control, value
+from jaxrl.models.control import critics, policies
 from jaxrl.types import TrainState
-from losses import control, value
-from models.control import critics, policies
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Config:
 
 
 def config() -> Config:
-    """The paper's, with small networks."""
+    """For small tasks: small networks, and the learning rate and batch that suit them."""
     return Config()
 
 
@@ -53,20 +54,21 @@ def make(space: Space, config: Config) -> Algorithm:
         actor = policies.gaussian_init(actor_key, space.observation, config.hidden, space.action)
         return fresh({"value": v, "actor": actor}, {"value": adam, "actor": adam})
 
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
-        reached = batch.extra["return_to_go"]
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        rows = mixed(batch)
+        reached = rows.extra["return_to_go"]
 
         def value_loss(v: Any) -> tuple[jax.Array, Metrics]:
-            here = critics.values(v, batch.observations)[0]
+            here = critics.values(v, rows.observations)[0]
             return jnp.mean(value.squared_error(here, reached)), {"v": jnp.mean(here)}
 
         state, value_metrics = descend(state, "value", adam, value_loss)
-        ahead = reached - critics.values(state.params["value"], batch.observations)[0]
+        ahead = reached - critics.values(state.params["value"], rows.observations)[0]
         weight = control.advantage_weight(ahead, temperature=config.temperature, high=20.0)
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            mean, std = policies.gaussian(actor, batch.observations)
-            logp = policies.gaussian_log_prob(mean, std, batch.actions)
+            mean, std = policies.gaussian(actor, rows.observations)
+            logp = policies.gaussian_log_prob(mean, std, rows.actions)
             return -jnp.mean(weight * logp), {"weight": jnp.mean(weight)}
 
         state, actor_metrics = descend(state, "actor", adam, actor_loss)
@@ -77,7 +79,7 @@ def make(space: Space, config: Config) -> Algorithm:
         return data._replace(extra={**data.extra, "return_to_go": reached})
 
     act, best = of_actor(policies.gaussian_act), of_actor(policies.gaussian_mode)
-    return Algorithm(init, update, act, best, config.batch_size, prepare)
+    return Algorithm(init, update, act, best, config.batch_size, prepare=prepare)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

@@ -17,13 +17,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from data.offline import transitions
-from data.offline.transitions import Transitions
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor
+from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline
+from jaxrl.data.offline import transitions
+from jaxrl.data.offline.transitions import Transitions
+from jaxrl.models.control import policies
 from jaxrl.types import TrainState
-from models.control import policies
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Config:
 
 
 def config() -> Config:
-    """The paper's, with small networks."""
+    """For small tasks: small networks, and the learning rate and batch that suit them."""
     return Config()
 
 
@@ -51,10 +52,12 @@ def make(space: Space, config: Config) -> Algorithm:
         sizes = space.observation, config.hidden, space.action
         return fresh({"actor": policies.gaussian_init(key, *sizes)}, {"actor": adam})
 
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        rows = mixed(batch)
+
         def loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            mean, std = policies.gaussian(actor, batch.observations)
-            return -jnp.mean(policies.gaussian_log_prob(mean, std, batch.actions)), {}
+            mean, std = policies.gaussian(actor, rows.observations)
+            return -jnp.mean(policies.gaussian_log_prob(mean, std, rows.actions)), {}
 
         state, metrics = descend(state, "actor", adam, loss)
         return state.replace(step=state.step + 1), metrics
@@ -63,7 +66,7 @@ def make(space: Space, config: Config) -> Algorithm:
         return transitions.best(data, config.share) if config.share < 1.0 else data
 
     act, best = of_actor(policies.gaussian_act), of_actor(policies.gaussian_mode)
-    return Algorithm(init, update, act, best, config.batch_size, prepare)
+    return Algorithm(init, update, act, best, config.batch_size, prepare=prepare)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

@@ -10,7 +10,7 @@ Claim: far above DQN on Atari.
 
 from __future__ import annotations
 
-from launch.control.dqn import DISCRETE, Config, programs
+from jaxrl.launch.control.dqn import DISCRETE, Config, programs
 
 __all__ = ["DISCRETE", "config", "programs"]
 

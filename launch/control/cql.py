@@ -6,7 +6,7 @@ Idea: the soft maximum of Q over sampled actions is lowered, the value of the da
 so that the policy's value is a lower bound; Cal-QL lowers nothing below the return that the
 behaviour reached, so that fine-tuning need not first unlearn a scale.
 Formula: `(Q - y)^2 / 2 + w (log mean_i exp(max(Q(s, a_i), floor) - log mu(a_i)) - Q(s, a))`,
-`a_i` from the policy at s and s' and uniform.
+`a_i` from the policy at s and s', which the floor lifts, and uniform, which it does not.
 Claim: 2 to 5 times the return of earlier offline methods on complex data.
 """
 
@@ -18,15 +18,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from data.offline import transitions
-from data.offline.transitions import Transitions
 from jaxrl.control.algorithm import Algorithm
+from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline_first
+from jaxrl.data.offline import transitions
+from jaxrl.data.offline.transitions import Transitions
+from jaxrl.launch.control import sac, shared
+from jaxrl.losses import control
+from jaxrl.models.control import critics, policies
 from jaxrl.types import TrainState
-from launch.control import sac, shared
-from losses import control
-from models.control import critics, policies
 
 
 @dataclass(frozen=True)
@@ -52,34 +53,35 @@ class Config:
 
 
 def config() -> Config:
-    """The paper's, with small networks."""
+    """For small tasks: small networks, and the learning rate and batch that suit them."""
     return Config()
 
 
 def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
 
-    def conservative(
-        key: jax.Array, critic: Any, state: TrainState, batch: Transitions
-    ) -> jax.Array:
+    def conservative(key: jax.Array, critic: Any, state: TrainState, batch: Batch) -> jax.Array:
+        rows = mixed(batch)
         here_key, next_key, uniform_key = jax.random.split(key, 3)
-        shape = (config.samples, len(batch.rewards), space.action)
+        shape = (config.samples, len(rows.rewards), space.action)
 
         def draw(key: jax.Array, states: jax.Array) -> tuple[jax.Array, jax.Array]:
             out = policies.squashed(state.params["actor"], states)
             return policies.squashed_sample(key, *(jnp.broadcast_to(x, shape) for x in out))
 
-        here, logp_here = draw(here_key, batch.observations)
-        ahead, logp_ahead = draw(next_key, batch.next_observations)
+        here, logp_here = draw(here_key, rows.observations)
+        ahead, logp_ahead = draw(next_key, rows.next_observations)
         anywhere = jax.random.uniform(uniform_key, shape, minval=-1.0, maxval=1.0)
         density = jnp.full(shape[:2], -space.action * jnp.log(2.0))
         actions = jnp.concatenate([here, ahead, anywhere])
         density = jnp.concatenate([logp_here, logp_ahead, density])
-        states = jnp.broadcast_to(batch.observations, (len(actions), *batch.observations.shape))
-        # online steps have no return yet, and so no floor
-        floor = batch.extra.get("return_to_go", -jnp.inf)
+        states = jnp.broadcast_to(rows.observations, (len(actions), *rows.observations.shape))
+        floor = jnp.full(density.shape, -jnp.inf)
+        if config.calibrate:
+            # the policy's actions alone, as the authors have it
+            floor = floor.at[: 2 * config.samples].set(rows.extra["return_to_go"])
         sampled = critics.values(critic, states, actions)
-        shown = critics.values(critic, batch.observations, batch.actions)
+        shown = critics.values(critic, rows.observations, rows.actions)
         term = jax.vmap(lambda q, d: control.sampled_cql(q, density, d, floor=floor))
         return config.weight * jnp.sum(jnp.mean(term(sampled, shown), axis=1))
 
@@ -90,7 +92,9 @@ def make(space: Space, config: Config) -> Algorithm:
         return data._replace(extra={**data.extra, "return_to_go": reached})
 
     own = shared(sac.Config, config, subset=config.members, backup_entropy=False)
-    return sac.make(space, own, critic_term=conservative)._replace(prepare=prepare)
+    return sac.make(space, own, critic_term=conservative)._replace(
+        prepare=prepare, returns=config.discount if config.calibrate else None
+    )
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

@@ -19,13 +19,13 @@ import jax.numpy as jnp
 import optax
 import rlax
 
-from data.offline.transitions import Transitions
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space, random_action
 from jaxrl.control.program import Program, online
+from jaxrl.losses import control, value
+from jaxrl.models.control import critics
 from jaxrl.types import TrainState
-from losses import control, value
-from models.control import critics
 
 DISCRETE = True
 
@@ -84,22 +84,23 @@ def make(space: Space, config: Config) -> Algorithm:
         epsilon = jnp.ones(())
         return fresh({"critic": critic, "target": critic, "epsilon": epsilon}, {"critic": adam})
 
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
-        rows = jnp.arange(len(batch.rewards))
-        chosen = jnp.argmax(values(outputs(state.params["critic"], batch.next_observations)), -1)
-        ahead = outputs(state.params["target"], batch.next_observations)[rows, chosen]
-        discounts = config.discount * (1.0 - batch.terminals)
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        rows = mixed(batch)
+        at = jnp.arange(len(rows.rewards))
+        chosen = jnp.argmax(values(outputs(state.params["critic"], rows.next_observations)), -1)
+        ahead = outputs(state.params["target"], rows.next_observations)[at, chosen]
+        discounts = config.discount * (1.0 - rows.terminals)
         v_next = values(ahead[:, None])[:, 0]
-        target = control.td_target(batch.rewards, batch.terminals, v_next, discount=config.discount)
+        target = control.td_target(rows.rewards, rows.terminals, v_next, discount=config.discount)
         if config.critic == "c51":
-            places = batch.rewards[:, None] + discounts[:, None] * centers
+            places = rows.rewards[:, None] + discounts[:, None] * centers
             project = jax.vmap(rlax.categorical_l2_project, (0, 0, None))
             encoded = project(places, jax.nn.softmax(ahead), centers)
         elif config.critic == "hl_gauss":
             encoded = value.hl_gauss(target, centers)
 
         def loss(critic: Any) -> tuple[jax.Array, Metrics]:
-            out = outputs(critic, batch.observations)[rows, batch.actions]
+            out = outputs(critic, rows.observations)[at, rows.actions]
             if atoms == 1:
                 return jnp.mean(control.huber(out[:, 0], target)), {"q": jnp.mean(out)}
             return jnp.mean(value.categorical_loss(out, encoded)), {"q": jnp.mean(target)}

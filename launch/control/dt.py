@@ -17,15 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from data.offline import transitions
-from data.offline.transitions import Transitions
 from jaxrl.control import wrappers
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.batches import Batch
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline
 from jaxrl.control.wrappers import History
+from jaxrl.data.offline import transitions
+from jaxrl.data.offline.transitions import Transitions
+from jaxrl.models.control import sequence
 from jaxrl.types import TrainState
-from models.control import sequence
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,12 @@ def make(space: Space, config: Config) -> Algorithm:
         asked = seen.returns_to_go / config.target
         return sequence.actions(form, actor, asked, seen.observations, seen.actions, seen.clock)
 
-    def update(key: jax.Array, state: TrainState, batch: History) -> tuple[TrainState, Metrics]:
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        seen = batch["offline"]
+
         def loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            error = jnp.sum(jnp.square(predict(actor, batch) - batch.actions), axis=-1)
-            valid = batch.clock >= 0
+            error = jnp.sum(jnp.square(predict(actor, seen) - seen.actions), axis=-1)
+            valid = seen.clock >= 0
             return jnp.sum(jnp.where(valid, error, 0.0)) / jnp.sum(valid), {}
 
         state, metrics = descend(state, "actor", adam, loss)
@@ -80,18 +83,20 @@ def make(space: Space, config: Config) -> Algorithm:
         reached = transitions.returns_to_go(data)
         return History(data.observations, data.actions, reached, np.concatenate(clock))
 
-    def sample(key: jax.Array, data: History, size: int) -> History:
+    def sample(key: jax.Array, data: History, size: int) -> Batch:
         last = jax.random.randint(key, (size, 1), 0, len(data.clock))
         back = jnp.arange(config.window)[::-1]
         inside = back <= data.clock[last]
         rows = jax.tree.map(lambda x: x[jnp.maximum(last - back, 0)], data)
         blank = lambda x: jnp.where(inside[..., None] if x.ndim == 3 else inside, x, 0)  # noqa: E731
-        return jax.tree.map(blank, rows)._replace(clock=jnp.where(inside, rows.clock, -1))
+        clock = jnp.where(inside, rows.clock, -1)
+        return {"offline": jax.tree.map(blank, rows)._replace(clock=clock)}
 
     def observe(env: Environment) -> Environment:
         return wrappers.history(env, config.window, target=config.target)
 
-    return Algorithm(init, update, best, best, config.batch_size, prepare, sample, observe)
+    more = {"prepare": prepare, "sample": sample, "observe": observe}
+    return Algorithm(init, update, best, best, config.batch_size, **more)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

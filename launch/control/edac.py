@@ -16,13 +16,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from data.offline.transitions import Transitions
+from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program, offline
+from jaxrl.launch.control import sac
+from jaxrl.losses import control
+from jaxrl.models.control import critics
 from jaxrl.types import TrainState
-from launch.control import sac
-from losses import control
-from models.control import critics
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,13 @@ def config() -> Config:
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Offline."""
 
-    def apart(key: jax.Array, critic: Any, state: TrainState, batch: Transitions) -> jax.Array:
+    def apart(key: jax.Array, critic: Any, state: TrainState, batch: Batch) -> jax.Array:
+        rows = mixed(batch)
+
         def slope(member: Any) -> jax.Array:
             sole = jax.tree.map(lambda x: x[None], member)
-            total = lambda a: jnp.sum(critics.values(sole, batch.observations, a))  # noqa: E731
-            return jax.grad(total)(batch.actions)
+            total = lambda a: jnp.sum(critics.values(sole, rows.observations, a))  # noqa: E731
+            return jax.grad(total)(rows.actions)
 
         slopes = jax.vmap(slope)(critic)
         return config.diversity * jnp.mean(control.gradient_diversity(slopes))

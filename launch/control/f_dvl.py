@@ -12,20 +12,39 @@ Claim: XQL's performance without its instability.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program
-from launch.control import iql
-from launch.control.iql import Config
-from losses import value
+from jaxrl.launch.control import iql, shared
+from jaxrl.losses import value
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; IQL's, with the weight of the dual in place of the expectile."""
+
+    steps: int = 3000
+    online_steps: int = 0
+    """Steps of the environment after the offline phase, with the data kept in half of a batch."""
+    hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    batch_size: int = 128
+    discount: float = 0.99
+    polyak: float = 0.005
+    weight: float = 0.8
+    """w: how closely V follows the best actions."""
+    temperature: float = 0.3
+    members: int = 2
+    """Critics."""
 
 
 def config() -> Config:
-    """`expectile` is the weight w: both say how closely the best actions are followed."""
-    return Config(expectile=0.8)
+    """Small networks, and IQL's temperature."""
+    return Config()
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """IQL's phases, with chi-square."""
-    fit = functools.partial(value.dual_value_loss, kind="chi2", weight=config.expectile)
-    return iql.programs(env, config, fit)
+    fit = functools.partial(value.dual_value_loss, kind="chi2", weight=config.weight)
+    return iql.programs(env, shared(iql.Config, config), fit)

@@ -6,7 +6,8 @@ maximises F . z; for any reward the vector `E_D[r B(s')]` names its optimal poli
 Formula: `E[(F . B(s_j) - gamma F' . B'(s_j))^2] / 2 - E[F . B(s')]`, `z_r = E_D[r B(s')]`,
 `pi_z = argmax_a F(s, a, z) . z`.
 Claim: zero-shot policies near those trained for each reward. The rewards of the data serve for z_r
-alone; F, B and the policies never see one.
+alone; F, B and the policies never see one. For a terminal step, whose next state is never read, its
+own state stands.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from data.offline.transitions import Transitions
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline
+from jaxrl.losses import control
+from jaxrl.models.control import critics, mlp, policies
 from jaxrl.types import TrainState
-from losses import control
-from models.control import critics, mlp, policies
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Config:
 
 
 def config() -> Config:
-    """The paper's, with small networks."""
+    """For small tasks: small networks, and the learning rate and batch that suit them."""
     return Config()
 
 
@@ -80,38 +81,39 @@ def make(space: Space, config: Config) -> Algorithm:
         params = {"maps": maps, "target": maps, "actor": actor, "task": jnp.zeros(config.features)}
         return fresh(params, {"maps": adam, "actor": adam})
 
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        rows = mixed(batch)
         draw_key, coin_key, order_key, noise_key = jax.random.split(key, 4)
-        size, target = len(batch.rewards), state.params["target"]
-        seen = backward(target["backward"], batch.next_observations)
+        size, target = len(rows.rewards), state.params["target"]
+        seen = backward(target["backward"], rows.next_observations)
         z = on_sphere(jax.random.normal(draw_key, seen.shape))
         coin = jax.random.uniform(coin_key, (size, 1)) < config.mixed
         z = jnp.where(coin, jax.random.permutation(order_key, seen), z)
 
-        ahead = chosen(state.params["actor"], batch.next_observations, z)
+        ahead = chosen(state.params["actor"], rows.next_observations, z)
         noise = 0.2 * jax.random.normal(noise_key, ahead.shape)
         ahead = jnp.clip(ahead + jnp.clip(noise, -0.3, 0.3), -1.0, 1.0)
-        f_next = forward(target["forward"], batch.next_observations, ahead, z)
+        f_next = forward(target["forward"], rows.next_observations, ahead, z)
         m_next = jnp.min(f_next @ seen.T, axis=0)
-        discount = config.discount * (1.0 - batch.terminals)
+        discount = config.discount * (1.0 - rows.terminals)
 
         def maps_loss(maps: Any) -> tuple[jax.Array, Metrics]:
-            b = backward(maps["backward"], batch.next_observations)
-            m = forward(maps["forward"], batch.observations, batch.actions, z) @ b.T
+            b = backward(maps["backward"], rows.next_observations)
+            m = forward(maps["forward"], rows.observations, rows.actions, z) @ b.T
             each = jax.vmap(lambda one: control.forward_backward(one, m_next, discount=discount))
             apart = config.orthonormality * jnp.mean(control.orthonormality(b))
             return jnp.sum(jnp.mean(each(m), axis=1)) + apart, {"measure": jnp.mean(m)}
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            own = chosen(actor, batch.observations, z)
-            f = forward(state.params["maps"]["forward"], batch.observations, own, z)
+            own = chosen(actor, rows.observations, z)
+            f = forward(state.params["maps"]["forward"], rows.observations, own, z)
             return -jnp.mean(jnp.min(jnp.sum(f * z, axis=-1), axis=0)), {}
 
         state, metrics = descend(state, "maps", adam, maps_loss)
         state, actor_metrics = descend(state, "actor", adam, actor_loss)
         moved = critics.polyak(target, state.params["maps"], config.polyak)
         # the average over the data of r B(s'), of which only the direction matters
-        found = jnp.mean(batch.rewards[:, None] * seen, axis=0)
+        found = jnp.mean(rows.rewards[:, None] * seen, axis=0)
         task = critics.polyak(state.params["task"], found, 0.01)
         state = state.replace(params=state.params | {"target": moved, "task": task})
         return state.replace(step=state.step + 1), metrics | actor_metrics

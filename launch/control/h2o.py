@@ -20,15 +20,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from data.offline.transitions import Transitions
 from jaxrl.control import environments
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, extend
+from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, online
+from jaxrl.data.offline.transitions import Transitions
+from jaxrl.launch.control import sac
+from jaxrl.losses import control
+from jaxrl.models.control import critics, mlp
 from jaxrl.types import TrainState
-from launch.control import sac
-from losses import control
-from models.control import critics, mlp
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,15 @@ def config() -> Config:
 
 
 def make(space: Space, config: Config) -> Algorithm:
-    """SAC on batches of real steps first, then simulated ones."""
+    """SAC on batches whose part `offline` is real and whose part `online` is simulated."""
     adam = optax.adam(1e-3)
-    half = config.batch_size // 2
 
-    def push(key: jax.Array, critic: Any, state: TrainState, batch: Transitions) -> jax.Array:
-        q = critics.values(critic, batch.observations, batch.actions)
-        term = control.dynamics_gap(q[:, half:], batch.extra["gap"][half:], q[:, :half])
+    def push(key: jax.Array, critic: Any, state: TrainState, batch: Batch) -> jax.Array:
+        real, simulated = (
+            critics.values(critic, batch[name].observations, batch[name].actions)
+            for name in ("offline", "online")
+        )
+        term = control.dynamics_gap(simulated, batch["online"].extra["gap"], real)
         return config.penalty * jnp.sum(term)
 
     own = sac.Config(hidden=config.hidden, batch_size=config.batch_size)
@@ -78,40 +81,74 @@ def make(space: Space, config: Config) -> Algorithm:
         }
         return extend(base.init(base_key), "judges", judges, adam)
 
-    def logits(judges: Any, batch: Transitions) -> tuple[jax.Array, jax.Array]:
-        """Of being real: of (s, a), and of (s, a, s' - s), [B] each."""
-        pair = jnp.concatenate([batch.observations, batch.actions], axis=-1)
-        moved = batch.next_observations - batch.observations
-        triple = jnp.concatenate([pair, moved / (jnp.std(moved, axis=0) + 1e-6)], axis=-1)
+    def logits(judges: Any, part: Transitions, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Of being real: of (s, a), and of (s, a, s' - s), [rows] each."""
+        pair = jnp.concatenate([part.observations, part.actions], axis=-1)
+        moved = (part.next_observations - part.observations) / scale
+        triple = jnp.concatenate([pair, moved], axis=-1)
         return mlp.apply(judges["sa"], pair)[:, 0], mlp.apply(judges["sas"], triple)[:, 0]
 
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         if not config.aware:
             return base.update(key, state, batch)
-        base_key, noise_key = jax.random.split(key)
-        real = (jnp.arange(config.batch_size) < half).astype(jnp.float32)
+        base_key, *noise_keys = jax.random.split(key, 3)
+        real, simulated = (
+            jax.tree.map(lambda x: x[0], batch[name]) for name in ("offline", "online")
+        )
+        # nothing is read of what a terminal would lead to
+        both = mixed({"real": real, "simulated": simulated})
+        goes_on = 1.0 - both.terminals
+        moved = both.next_observations - both.observations
+        scale = jnp.std(moved, axis=0, where=goes_on[:, None] > 0) + 1e-6
 
         def loss(judges: Any) -> tuple[jax.Array, Metrics]:
-            noise = config.noise * jax.random.normal(noise_key, batch.actions.shape)
-            both = logits(judges, batch._replace(actions=batch.actions + noise))
-            return sum(jnp.mean(optax.sigmoid_binary_cross_entropy(x, real)) for x in both), {}
+            total = 0.0
+            for part, label, k in zip((real, simulated), (1.0, 0.0), noise_keys, strict=True):
+                noise = config.noise * jax.random.normal(k, part.actions.shape)
+                out = logits(judges, part._replace(actions=part.actions + noise), scale)
+                errors = [optax.sigmoid_binary_cross_entropy(x, label) for x in out]
+                last = jnp.where(part.terminals > 0, 0.0, errors[1])
+                total += jnp.sum(errors[0]) / len(goes_on) + jnp.sum(last) / jnp.sum(goes_on)
+            return total, {}
 
         state, metrics = descend(state, "judges", adam, loss)
-        without, with_next = logits(state.params["judges"], batch)
-        log_ratio = with_next - without
-        weight = jnp.where(real > 0, 1.0, jnp.exp(jnp.clip(log_ratio, -7.0, 0.0)))
-        more = {"weight": weight, "gap": jnp.clip(-log_ratio, 1e-3, 10.0)}
-        state, own_metrics = base.update(base_key, state, batch._replace(extra=more))
-        return state, metrics | own_metrics | {"trust": 2.0 * jnp.mean((1.0 - real) * weight)}
+        without, with_next = logits(state.params["judges"], simulated, scale)
+        log_ratio = jnp.where(simulated.terminals > 0, 0.0, with_next - without)
+        weight = jnp.exp(jnp.clip(log_ratio, -7.0, 0.0))
+        gap = {"weight": weight, "gap": jnp.clip(-log_ratio, 1e-3, 10.0)}
+        none = {"weight": jnp.ones_like(real.rewards), "gap": jnp.zeros_like(real.rewards)}
+        parts = {
+            "offline": real._replace(extra=none),
+            "online": simulated._replace(extra=gap),
+        }
+        parts = jax.tree.map(lambda x: x[None], parts)
+        state, own_metrics = base.update(base_key, state, parts)
+        return state, metrics | own_metrics | {"trust": jnp.mean(weight)}
 
     return base._replace(init=init, update=update)
 
 
-def programs(env: Environment, config: Config) -> tuple[Program, ...]:
-    """Online in the simulator, with the real data in half of each batch."""
-    simulator = env
-    if config.simulator:
+def programs(
+    env: Environment, config: Config, simulator: Environment | None = None
+) -> tuple[Program, ...]:
+    """Online in the simulator, with the real data in half of each batch.
+
+    Args:
+      env: the real task.
+      config: hyperparameters.
+      simulator: when omitted, `env` made anew with `config.simulator`.
+
+    Raises:
+      ValueError: an environment that cannot be made anew by its name, such as a wrapped one.
+    """
+    if simulator is None and config.simulator:
+        if env.name not in environments.names():
+            raise ValueError(
+                f"env={env.name!r} cannot be made anew with simulator={dict(config.simulator)}; "
+                f"choose one of {', '.join(environments.names())}, or give the simulator itself"
+            )
         simulator = environments.get(env.name, horizon=env.horizon, **config.simulator)
+    simulator = env if simulator is None else simulator
     algorithm = make(env.space, config)
     given = {"steps": config.steps, "warmup": config.warmup, "prior": 0.5}
     return (online(algorithm, simulator, **given),)

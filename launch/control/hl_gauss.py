@@ -10,7 +10,7 @@ Claim: above regression by squares, the more so the larger the network.
 
 from __future__ import annotations
 
-from launch.control.dqn import DISCRETE, Config, programs
+from jaxrl.launch.control.dqn import DISCRETE, Config, programs
 
 __all__ = ["DISCRETE", "config", "programs"]
 

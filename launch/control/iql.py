@@ -19,20 +19,21 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from data.offline.transitions import Transitions
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor
+from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline_first
+from jaxrl.data.offline.transitions import Transitions
+from jaxrl.losses import control, value
+from jaxrl.models.control import critics, policies
 from jaxrl.types import TrainState
-from losses import control, value
-from models.control import critics, policies
 
 Fit = Callable[[jax.Array, jax.Array], jax.Array]
 """V, Q of the data -> the loss of V."""
 Pool = Callable[[jax.Array], jax.Array]
 """The members' Q [E, B] -> the one [B] that stands for all."""
 Regress = Callable[[jax.Array, jax.Array, Transitions], tuple[jax.Array, Metrics]]
-"""The members' Q [E, B], V [B] of the next states, batch -> their losses [E, B], metrics."""
+"""The members' Q [E, B], V [B] of the next states, rows -> their losses [E, B], metrics."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Config:
 
 
 def config() -> Config:
-    """The paper's, with small networks."""
+    """For small tasks: small networks, and the learning rate and batch that suit them."""
     return Config()
 
 
@@ -92,29 +93,30 @@ def make(
         params = {"value": v, "critic": critic, "target": critic, "actor": actor}
         return fresh(params, dict.fromkeys(("value", "critic", "actor"), adam))
 
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
-        seen = critics.values(state.params["target"], batch.observations, batch.actions)
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        rows = mixed(batch)
+        seen = critics.values(state.params["target"], rows.observations, rows.actions)
         q_data = pool(seen)
 
         def value_loss(v: Any) -> tuple[jax.Array, Metrics]:
-            here = critics.values(v, batch.observations)[0]
+            here = critics.values(v, rows.observations)[0]
             return jnp.mean(fit(here, q_data)), {"v": jnp.mean(here)}
 
         state, value_metrics = descend(state, "value", adam, value_loss)
         here, ahead = (
             critics.values(state.params["value"], s)[0]
-            for s in (batch.observations, batch.next_observations)
+            for s in (rows.observations, rows.next_observations)
         )
         weight = control.advantage_weight(q_data - here, temperature=config.temperature)
 
         def critic_loss(critic: Any) -> tuple[jax.Array, Metrics]:
-            q = critics.values(critic, batch.observations, batch.actions)
-            each, metrics = (regress or bellman)(q, ahead, batch)
+            q = critics.values(critic, rows.observations, rows.actions)
+            each, metrics = (regress or bellman)(q, ahead, rows)
             return jnp.sum(jnp.mean(each, axis=1)), metrics
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            mean, std = policies.gaussian(actor, batch.observations)
-            logp = policies.gaussian_log_prob(mean, std, batch.actions)
+            mean, std = policies.gaussian(actor, rows.observations)
+            logp = policies.gaussian_log_prob(mean, std, rows.actions)
             return -jnp.mean(weight * logp), {"weight": jnp.mean(weight)}
 
         state, critic_metrics = descend(state, "critic", adam, critic_loss)

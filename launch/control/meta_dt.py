@@ -21,12 +21,13 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, extend
+from jaxrl.control.batches import Batch
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline
 from jaxrl.control.wrappers import History
+from jaxrl.launch.control import dt
+from jaxrl.models.control import mlp
 from jaxrl.types import TrainState
-from launch.control import dt
-from models.control import mlp
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,13 @@ def make(space: Space, config: Config) -> tuple[Algorithm, Algorithm]:
         }
         return extend(inner.init(inner_key), "world", world, adam)
 
-    def fit(key: jax.Array, state: TrainState, batch: History) -> tuple[TrainState, Metrics]:
+    def fit(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        seen = batch["offline"]
+
         def loss(world: Any) -> tuple[jax.Array, Metrics]:
-            outcome, valid = outcomes(batch)
-            z = code(world, batch)[..., :-1, :]
-            parts = [batch.observations[..., :-1, :], batch.actions[..., :-1, :], z]
+            outcome, valid = outcomes(seen)
+            z = code(world, seen)[..., :-1, :]
+            parts = [seen.observations[..., :-1, :], seen.actions[..., :-1, :], z]
             found = mlp.apply(world["model"], jnp.concatenate(parts, -1))
             error = jnp.mean(jnp.square(found - outcome), axis=-1)
             return jnp.sum(error * valid) / jnp.sum(valid), {}
@@ -96,8 +99,8 @@ def make(space: Space, config: Config) -> tuple[Algorithm, Algorithm]:
         state, metrics = descend(state, "world", adam, loss)
         return state.replace(step=state.step + 1), metrics
 
-    def update(key: jax.Array, state: TrainState, batch: History) -> tuple[TrainState, Metrics]:
-        return inner.update(key, state, enriched(state.params, batch))
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        return inner.update(key, state, {"offline": enriched(state.params, batch["offline"])})
 
     def best(key: jax.Array, params: Any, observation: History) -> jax.Array:
         return inner.best(key, params, enriched(params, observation))

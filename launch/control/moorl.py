@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from data.offline.transitions import Transitions
 from jaxrl.control.algorithm import Algorithm, Metrics
+from jaxrl.control.batches import Batch
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, online
+from jaxrl.launch.control import sac
+from jaxrl.models.control import critics
 from jaxrl.types import TrainState
-from launch.control import sac
-from models.control import critics
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,21 @@ def config() -> Config:
 
 
 def make(space: Space, config: Config) -> Algorithm:
-    """SAC, whose batch is in halves: offline steps first, then online ones."""
+    """SAC, whose batch holds minibatches of offline and of online steps."""
     base = sac.make(space, sac.Config(hidden=config.hidden, batch_size=config.batch_size))
 
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
-        shape = 2, config.inner, config.batch_size
-        sources = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), batch)
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        sources = jax.tree.map(lambda *xs: jnp.stack(xs), batch["offline"], batch["online"])
 
         def visit(state: TrainState, given: tuple) -> tuple[TrainState, Metrics]:
             key, source = given
             keys = jax.random.split(key, config.inner)
-            after, metrics = jax.lax.scan(
-                lambda s, given: base.update(given[0], s, given[1]), state, (keys, source)
-            )
+
+            def inner(state: TrainState, given: tuple) -> tuple[TrainState, Metrics]:
+                key, rows = given
+                return base.update(key, state, {"source": jax.tree.map(lambda x: x[None], rows)})
+
+            after, metrics = jax.lax.scan(inner, state, (keys, source))
             return after.replace(
                 params=critics.polyak(state.params, after.params, config.rate)
             ), metrics
@@ -66,7 +68,7 @@ def make(space: Space, config: Config) -> Algorithm:
         state, metrics = jax.lax.scan(visit, state, (jax.random.split(key, 2), sources))
         return state, jax.tree.map(jnp.mean, metrics)
 
-    return base._replace(update=update, batch_size=2 * config.inner * config.batch_size)
+    return base._replace(update=update, batch_size=2 * config.batch_size, minibatches=config.inner)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

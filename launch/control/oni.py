@@ -23,15 +23,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from data.offline.transitions import Transitions
+from jaxrl.control import replay
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, extend
+from jaxrl.control.batches import Batch
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.environments import maze
 from jaxrl.control.program import Program, online
+from jaxrl.launch.control import sac
+from jaxrl.losses import reward_model
+from jaxrl.models.control import mlp
 from jaxrl.types import TrainState
-from launch.control import sac
-from losses import reward_model
-from models.control import mlp
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,12 @@ def make(space: Space, config: Config, score: Callable[[jax.Array], jax.Array]) 
         asked = jnp.zeros((config.kept, 2, space.observation))
         return state.replace(params=state.params | {"asked": asked})
 
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         base_key, age_key = jax.random.split(key)
+        rows = batch["online"]
         now = state.step
-        asked = state.params["asked"].at[now % config.kept].set(batch.next_observations[:2])
+        question = batch["question"].next_observations[0]
+        asked = state.params["asked"].at[now % config.kept].set(question)
         state = state.replace(params=state.params | {"asked": asked})
         oldest = jnp.maximum(jnp.minimum(now + 1, config.kept), config.lag + 1)
         age = jax.random.randint(age_key, (config.batch_size,), config.lag, oldest)
@@ -111,14 +114,19 @@ def make(space: Space, config: Config, score: Callable[[jax.Array], jax.Array]) 
         state, metrics = descend(state, "judge", adam, loss)
         before, said = (
             reward(state.params["judge"], seen)
-            for seen in (batch.observations, batch.next_observations)
+            for seen in (rows.observations, rows.next_observations)
         )
         bonus = answered * config.weight * (said - before) / (jnp.std(said) + 1e-3)
-        batch = batch._replace(rewards=batch.rewards + bonus)
-        state, base_metrics = base.update(base_key, state, batch)
+        rows = rows._replace(rewards=rows.rewards + bonus)
+        state, base_metrics = base.update(base_key, state, {"online": rows})
         return state, metrics | base_metrics | {"bonus": jnp.std(bonus)}
 
-    return base._replace(init=init, update=update)
+    def recall(key: jax.Array, ring: replay.Replay, size: int) -> Batch:
+        rows_key, pair_key = jax.random.split(key)
+        pair = replay.sample(pair_key, ring, 2)
+        return {"online": replay.sample(rows_key, ring, size), "question": pair}
+
+    return base._replace(init=init, update=update, recall=recall)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

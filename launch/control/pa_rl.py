@@ -8,7 +8,8 @@ critic's target is taken at it too.
 Formula: `a_i ~ pi(s)`; best of k by Q; `a <- a + eta grad_a Q(s, a)`, T times; `pi: denoising of
 the best`, `y = r + gamma min_e Q_e(s', a*(s'))`.
 Claim: up to twice the return of earlier fine-tuning, for diffusion and transformer policies alike.
-Reading: half of the policy's batch imitates the data, so that it cannot leave it for good.
+Of a row's actions on the way uphill the one of highest Q is kept, as the authors have it.
+Reading: half of the policy's loss imitates the data, so that it cannot leave it for good.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from data.offline.transitions import Transitions
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline_first
+from jaxrl.losses import control, value
+from jaxrl.models.control import critics, policies
 from jaxrl.types import TrainState
-from losses import control, value
-from models.control import critics, policies
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ class Config:
     """Of the diffusion."""
     samples: int = 4
     """k."""
-    ascent: int = 3
+    ascent: int = 10
     """T."""
-    rate: float = 0.03
-    """eta; a step is of this length in each dimension, by the gradient's sign."""
+    rate: float = 3e-4
+    """eta, the authors'; a step is as long as eta times the gradient."""
 
 
 def config() -> Config:
@@ -75,43 +76,52 @@ def make(space: Space, config: Config) -> Algorithm:
         """The best of the policy's samples at states [..., O], moved uphill on Q."""
 
         def worth(states: jax.Array, actions: jax.Array) -> jax.Array:
-            return value.ensemble_target(critics.values(critic, states, actions))
+            return jnp.min(critics.values(critic, states, actions), axis=0)
 
-        def height(actions: jax.Array) -> jax.Array:
-            return jnp.sum(jnp.min(critics.values(critic, states, actions), axis=0))
+        def height(actions: jax.Array) -> tuple[jax.Array, jax.Array]:
+            each = worth(states, actions)
+            return jnp.sum(each), each
 
         many = jnp.broadcast_to(states, (config.samples, *states.shape))
         given = {"steps": config.noise_steps}
         drawn = policies.diffusion(key, params["actor"], many, space.action, **given)
         first = jnp.argmax(worth(many, drawn), axis=0)[None, ..., None]
-        best = jnp.take_along_axis(drawn, first, axis=0)[0]
-        for _ in range(config.ascent):
-            best = jnp.clip(best + config.rate * jnp.sign(jax.grad(height)(best)), -1.0, 1.0)
-        return best
+        here = jnp.take_along_axis(drawn, first, axis=0)[0]
 
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
+        def climb(held: tuple, _: None) -> tuple[tuple, None]:
+            here, best, top = held
+            slope, each = jax.grad(height, has_aux=True)(here)
+            best = jnp.where((each > top)[..., None], here, best)
+            here = jnp.clip(here + config.rate * slope, -1.0, 1.0)
+            return (here, best, jnp.maximum(each, top)), None
+
+        start = (here, here, jnp.full(here.shape[:-1], -jnp.inf))
+        (here, best, top), _ = jax.lax.scan(climb, start, length=config.ascent)
+        return jnp.where((worth(states, here) > top)[..., None], here, best)
+
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        rows = mixed(batch)
         next_key, here_key, time_key, noise_key = jax.random.split(key, 4)
         target = state.params["target"]
-        ahead = optimised(next_key, state.params, batch.next_observations, target)
-        v_next = value.ensemble_target(critics.values(target, batch.next_observations, ahead))
-        bellman = control.td_target(
-            batch.rewards, batch.terminals, v_next, discount=config.discount
-        )
+        ahead = optimised(next_key, state.params, rows.next_observations, target)
+        v_next = value.ensemble_target(critics.values(target, rows.next_observations, ahead))
+        bellman = control.td_target(rows.rewards, rows.terminals, v_next, discount=config.discount)
 
         def critic_loss(critic: Any) -> tuple[jax.Array, Metrics]:
-            q = critics.values(critic, batch.observations, batch.actions)
+            q = critics.values(critic, rows.observations, rows.actions)
             return jnp.sum(jnp.mean(value.squared_error(q, bellman), 1)), {"q": jnp.mean(q)}
 
         state, critic_metrics = descend(state, "critic", adam, critic_loss)
-        better = optimised(here_key, state.params, batch.observations, state.params["critic"])
-        own = (jnp.arange(len(better)) % 2 == 0)[:, None]
-        taught = jnp.where(own, better, batch.actions)
-        step = jax.random.randint(time_key, (len(better), 1), 0, config.noise_steps)
-        noise = jax.random.normal(noise_key, taught.shape)
+        better = optimised(here_key, state.params, rows.observations, state.params["critic"])
+        taught = jnp.stack([better, rows.actions])
+        shape = taught.shape
+        step = jax.random.randint(time_key, (*shape[:-1], 1), 0, config.noise_steps)
+        noise = jax.random.normal(noise_key, shape)
         noisy = jnp.sqrt(kept[step]) * taught + jnp.sqrt(1.0 - kept[step]) * noise
+        states = jnp.broadcast_to(rows.observations, (*shape[:-1], space.observation))
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            found = policies.field(actor, batch.observations, noisy, step / config.noise_steps)
+            found = policies.field(actor, states, noisy, step / config.noise_steps)
             return jnp.mean(control.denoising(found, noise)), {}
 
         state, actor_metrics = descend(state, "actor", adam, actor_loss)

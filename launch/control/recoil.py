@@ -20,14 +20,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.offline import transitions
-from data.offline.transitions import Transitions
 from jaxrl.control import replay
 from jaxrl.control.algorithm import Algorithm, Metrics
+from jaxrl.control.batches import Batch
 from jaxrl.control.environment import Environment, Space
-from jaxrl.control.program import Program, join, offline
-from launch.control import iql, shared
-from losses import control
+from jaxrl.control.program import Program, offline
+from jaxrl.data.offline import transitions
+from jaxrl.data.offline.transitions import Transitions
+from jaxrl.launch.control import iql, shared
+from jaxrl.losses import control
 
 
 @dataclass(frozen=True)
@@ -64,17 +65,24 @@ def make(space: Space, config: Config) -> Algorithm:
         )
         return loss, {"gap": jnp.mean((2.0 * expert - 1.0) * q)}
 
-    def prepare(data: Transitions) -> tuple[Transitions, Transitions]:
+    def prepare(data: Transitions) -> dict[str, Transitions]:
         shown = set(np.argsort(-transitions.returns(data))[: config.demonstrations].tolist())
         rest = sorted(set(range(len(transitions.episodes(data)))) - shown)
-        parts = transitions.choose(data, sorted(shown)), transitions.choose(data, rest)
-        flags = (np.full(len(p.rewards), 1.0 - i, np.float32) for i, p in enumerate(parts))
-        return tuple(p._replace(extra={"expert": f}) for p, f in zip(parts, flags, strict=True))
+        return {
+            "expert": transitions.choose(data, sorted(shown)),
+            "offline": transitions.choose(data, rest),
+        }
 
-    def sample(key: jax.Array, data: Any, size: int) -> Transitions:
-        keys = jax.random.split(key)
-        halves = [replay.uniform(k, part, size // 2) for k, part in zip(keys, data, strict=True)]
-        return join(*halves)
+    def sample(key: jax.Array, data: Any, size: int) -> Batch:
+        def half(key: jax.Array, part: Transitions, expert: float) -> Transitions:
+            rows = replay.uniform(key, part._replace(extra={}), size // 2)
+            return rows._replace(extra={"expert": jnp.full(size // 2, expert)})
+
+        first, second = jax.random.split(key)
+        return {
+            "expert": half(first, data["expert"], 1.0),
+            "offline": half(second, data["offline"], 0.0),
+        }
 
     return iql.make(space, own, regress=regress)._replace(prepare=prepare, sample=sample)
 

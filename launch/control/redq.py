@@ -9,7 +9,7 @@ Claim: the sample efficiency of model-based methods without a model (N 10, M 2, 
 
 from __future__ import annotations
 
-from launch.control.sac import Config, programs
+from jaxrl.launch.control.sac import Config, programs
 
 __all__ = ["config", "programs"]
 

@@ -1,10 +1,13 @@
 """ResFiT: a frozen clone of the data acts; a small policy learns, off-policy, what to add to it.
 
+Left out: returns over 5 steps (here one), ten critics (here two), updates of the critics alone
+before the first of the actor, and the actor's far smaller learning rate.
+
 Paper: Ankile et al. 2025, "Residual Off-Policy RL for Finetuning Behavior Cloning Policies".
 Idea: the base policy is a black box that is never trained again, so nothing it knows is lost; the
 residual sees the state and the base's action and starts at zero.
-Formula: `a = b(s) + c pi(s, b(s))`, trained as TD3 with LayerNorm critics of `(s, b(s), a)` on half
-data, half replay; c, and one step in place of the paper's n, our reading.
+Formula: `a = clip(b(s) + c pi(s, b(s)), -1, 1)`, trained as TD3 with LayerNorm critics of
+`(s, b(s), a)`, `a` clipped in target and actor too, on minibatches of half data, half replay.
 Claim: first real-world RL on a humanoid with dexterous hands, from sparse rewards alone.
 """
 
@@ -16,13 +19,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from data.offline.transitions import Transitions
 from jaxrl.control.algorithm import Algorithm, Metrics
+from jaxrl.control.batches import Batch
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline, online
+from jaxrl.launch.control import bc, td3
+from jaxrl.models.control import policies
 from jaxrl.types import TrainState
-from launch.control import bc, td3
-from models.control import policies
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,9 @@ class Config:
     hidden: tuple[int, ...] = (64, 64)
     batch_size: int = 128
     bound: float = 0.5
-    """c, of what is added in each dimension."""
+    """c, of what is added in each dimension; the authors' is 0.1 to 0.2."""
+    critic_updates: int = 4
+    """After each step, to one of the actor, as the authors have it."""
 
 
 def config() -> Config:
@@ -48,7 +53,12 @@ def make(space: Space, config: Config) -> Algorithm:
     """TD3 on what is added, seeing the base's action beside the state."""
     wide = space._replace(observation=space.observation + space.action)
     sizes = {"hidden": config.hidden, "batch_size": config.batch_size}
-    inner = td3.make(wide, td3.Config(norm=True, **sizes))
+
+    def executed(seen: jax.Array, added: jax.Array) -> jax.Array:
+        return jnp.clip(seen[..., space.observation :] + config.bound * added, -1.0, 1.0)
+
+    own = td3.Config(norm=True, delay=config.critic_updates, **sizes)
+    inner = td3.make(wide, own, executed=executed)
 
     def seen(base: Any, states: jax.Array) -> jax.Array:
         return jnp.concatenate([states, policies.gaussian(base, states)[0]], axis=-1)
@@ -58,23 +68,24 @@ def make(space: Space, config: Config) -> Algorithm:
         base = bc.make(space, bc.Config(**sizes)).init(key).params["actor"]
         return state.replace(params=state.params | {"base": base})
 
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
-        base = state.params["base"]
-        here, ahead = (seen(base, s) for s in (batch.observations, batch.next_observations))
-        added = (batch.actions - here[:, space.observation :]) / config.bound
-        batch = batch._replace(observations=here, actions=added, next_observations=ahead)
-        return inner.update(key, state, batch)
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        def shown(part: Any) -> Any:
+            here, ahead = (
+                seen(state.params["base"], s) for s in (part.observations, part.next_observations)
+            )
+            return part._replace(observations=here, next_observations=ahead)
+
+        return inner.update(key, state, {name: shown(part) for name, part in batch.items()})
 
     def corrected(policy: Any) -> Any:
         def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
             here = seen(params["base"], observation)
-            added = config.bound * policy(key, params, here)
-            return jnp.clip(here[..., space.observation :] + added, -1.0, 1.0)
+            return executed(here, policy(key, params, here))
 
         return act
 
     act, best = corrected(inner.act), corrected(inner.best)
-    return Algorithm(init, update, act, best, inner.batch_size)
+    return inner._replace(init=init, update=update, act=act, best=best)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
@@ -85,6 +96,6 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     def adopt(before: TrainState, fresh: TrainState) -> TrainState:
         return fresh.replace(params=fresh.params | {"base": before.params["actor"]})
 
-    given = {"steps": config.online_steps, "every": 2, "warmup": config.warmup, "prior": 0.5}
+    given = {"steps": config.online_steps, "warmup": config.warmup, "prior": 0.5}
     second = online(algorithm, env, warm=algorithm.act, adopt=adopt, **given)
     return offline(clone, steps=config.steps), second

@@ -12,20 +12,16 @@ Claim: far above IQL, CQL and EDAC when 30% of states, actions, rewards or dynam
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from data.offline.transitions import Transitions
-from jaxrl.control.algorithm import Algorithm, Metrics
+from jaxrl.control.algorithm import Algorithm, Metrics, standardised
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline
-from jaxrl.control.rollout import Act
-from jaxrl.types import TrainState
-from launch.control import iql, shared
-from losses import control
+from jaxrl.data.offline.transitions import Transitions
+from jaxrl.launch.control import iql, shared
+from jaxrl.losses import control
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,7 @@ class Config:
 
 
 def config() -> Config:
-    """The paper's, with small networks."""
+    """For small tasks: small networks, and the learning rate and batch that suit them."""
     return Config()
 
 
@@ -64,35 +60,7 @@ def make(space: Space, config: Config) -> Algorithm:
         return loss, {"q_spread": jnp.mean(jnp.std(q, axis=0))}
 
     inner = iql.make(space, own, pool=low, regress=regress)
-
-    def init(key: jax.Array) -> TrainState:
-        moments = {"mean": jnp.zeros(space.observation), "std": jnp.ones(space.observation)}
-        state = inner.init(key)
-        return state.replace(params=state.params | {"moments": moments})
-
-    def normal(params: Any, observation: jax.Array) -> jax.Array:
-        return (observation - params["moments"]["mean"]) / params["moments"]["std"]
-
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
-        moments = {name: batch.extra[name][0] for name in ("mean", "std")}
-        state = state.replace(params=state.params | {"moments": moments})
-        here, ahead = (
-            normal(state.params, s) for s in (batch.observations, batch.next_observations)
-        )
-        batch = batch._replace(observations=here, next_observations=ahead)
-        return inner.update(key, state, batch)
-
-    def seeing(policy: Act) -> Act:
-        return lambda key, params, observation: policy(key, params, normal(params, observation))
-
-    def prepare(data: Transitions) -> Transitions:
-        mean, std = data.observations.mean(axis=0), data.observations.std(axis=0) + 1e-3
-        rows = {"mean": mean, "std": std}
-        wide = {k: np.broadcast_to(v, data.observations.shape) for k, v in rows.items()}
-        return data._replace(extra={**data.extra, **wide})
-
-    act, best = seeing(inner.act), seeing(inner.best)
-    return Algorithm(init, update, act, best, config.batch_size, prepare)
+    return standardised(inner, space)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

@@ -1,9 +1,9 @@
-"""RLPD: plain online SAC, half of whose every batch is offline data.
+"""RLPD: plain online SAC, half of whose every minibatch is offline data.
 
 Paper: Ball et al. 2023, "Efficient Online Reinforcement Learning with Offline Data".
 Idea: no pre-training and no constraint; symmetric sampling, LayerNorm in the critics against
 over-estimation, a large ensemble, many updates a step.
-Formula: REDQ's, on batches of 50% data and 50% replay.
+Formula: REDQ's, on minibatches of 50% data and 50% replay, one for each update of the critics.
 Claim: up to 2.5 times the earlier best of online RL with offline data, on 21 tasks.
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program
-from launch.control import sac
-from launch.control.sac import Config
+from jaxrl.launch.control import sac
+from jaxrl.launch.control.sac import Config
 
 
 def config() -> Config:
@@ -21,5 +21,5 @@ def config() -> Config:
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
-    """Online, with the data in half of each batch."""
+    """Online, with the data in half of each minibatch."""
     return sac.programs(env, config, prior=0.5)

@@ -19,13 +19,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from data.offline.transitions import Transitions
+from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program, offline_first
+from jaxrl.launch.control import sac
+from jaxrl.losses import control, value
+from jaxrl.models.control import critics, policies
 from jaxrl.types import TrainState
-from launch.control import sac
-from losses import control, value
-from models.control import critics, policies
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,12 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
         shape = (config.samples, *states.shape)
         return states + config.radius * jax.random.uniform(key, shape, minval=-1.0)
 
-    def steady_critic(
-        key: jax.Array, critic: Any, state: TrainState, batch: Transitions
-    ) -> jax.Array:
+    def steady_critic(key: jax.Array, critic: Any, state: TrainState, batch: Batch) -> jax.Array:
+        rows = mixed(batch)
         state_key, act_key = jax.random.split(key)
-        moved = near(state_key, batch.observations)
-        repeated = jnp.broadcast_to(batch.actions, (config.samples, *batch.actions.shape))
-        here = critics.values(critic, batch.observations, batch.actions)
+        moved = near(state_key, rows.observations)
+        repeated = jnp.broadcast_to(rows.actions, (config.samples, *rows.actions.shape))
+        here = critics.values(critic, rows.observations, rows.actions)
         there = critics.values(critic, moved, repeated)
         rough = control.worst_change(here, jnp.moveaxis(there, 0, 1))
         own = policies.squashed_act(act_key, state.params["actor"], moved)
@@ -80,11 +79,10 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
         total = config.smooth_values * jnp.mean(rough) + config.outside * jnp.mean(doubt)
         return config.members * total
 
-    def steady_actor(
-        key: jax.Array, actor: Any, state: TrainState, batch: Transitions
-    ) -> jax.Array:
-        here = policies.squashed(actor, batch.observations)
-        there = policies.squashed(actor, near(key, batch.observations))
+    def steady_actor(key: jax.Array, actor: Any, state: TrainState, batch: Batch) -> jax.Array:
+        states = mixed(batch).observations
+        here = policies.squashed(actor, states)
+        there = policies.squashed(actor, near(key, states))
         return config.smooth_policy * jnp.mean(jnp.max(policies.gaussian_kl(*here, *there), axis=0))
 
     shared = {"hidden": config.hidden, "batch_size": config.batch_size}

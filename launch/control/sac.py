@@ -17,16 +17,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from data.offline.transitions import Transitions
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor, temper
+from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, online
+from jaxrl.losses import control, value
+from jaxrl.models.control import critics, policies
 from jaxrl.types import TrainState
-from losses import control, value
-from models.control import critics, policies
 
-Term = Callable[[jax.Array, Any, TrainState, Transitions], jax.Array]
-"""key, the parameters of what is trained, state, batch -> a scalar that is added to its loss."""
+Term = Callable[[jax.Array, Any, TrainState, Batch], jax.Array]
+"""key, the parameters of what is trained, state, minibatch -> a scalar added to its loss."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,12 @@ class Config:
     subset: int = 2
     """Critics, drawn anew each time, whose least value is the target."""
     critic_updates: int = 1
-    """Of the critics, each on a batch of its own, to one of the actor."""
+    """Of the critics, each on a minibatch of its own, to one of the actor, on the last of them."""
     norm: bool = False
     """LayerNorm in the critics."""
     dropout: float = 0.0
-    """In the critics."""
+    """In the critics: in targets, predictions and the value that the actor seeks, which is then the
+    members' mean."""
     temperature: float = 1.0
     """At the start."""
     backup_entropy: bool = True
@@ -60,7 +61,7 @@ class Config:
 
 
 def config() -> Config:
-    """The paper's, with small networks."""
+    """For small tasks: small networks, and the learning rate and batch that suit them."""
     return Config()
 
 
@@ -74,7 +75,7 @@ def make(
       config: hyperparameters.
       critic_term, actor_term: what an offline or robust variant adds to the losses.
 
-    A batch whose `extra` holds a `weight` [B] weighs its Bellman errors by it.
+    Parts whose `extra` hold a `weight` [rows] weigh their Bellman errors by it.
     """
     adam = optax.adam(config.learning_rate)
     parts = {"critic": adam, "actor": adam, "temperature": adam}
@@ -89,30 +90,31 @@ def make(
         params = {"critic": critic, "target": critic, "actor": actor, "temperature": log_alpha}
         return fresh(params, parts)
 
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         alpha = jnp.exp(state.params["temperature"])
         own_keys, *keys = jax.random.split(key, (config.critic_updates + 1, 5))
 
         def improve_critic(state: TrainState, given: Any) -> tuple[TrainState, Metrics]:
-            (act_key, pick_key, drop_key, target_key, term_key), batch = given
-            ahead = policies.squashed(state.params["actor"], batch.next_observations)
+            (act_key, pick_key, drop_key, target_key, term_key), minibatch = given
+            rows = mixed(minibatch)
+            ahead = policies.squashed(state.params["actor"], rows.next_observations)
             actions, logp = policies.squashed_sample(act_key, *ahead)
             chosen = state.params["target"]
             if config.subset < config.members:
                 pick = jax.random.choice(pick_key, config.members, (config.subset,), replace=False)
                 chosen = jax.tree.map(lambda x: x[pick], chosen)
             drop = {"dropout": config.dropout, "key": target_key} if config.dropout else {}
-            q_next = critics.values(chosen, batch.next_observations, actions, **drop)
+            q_next = critics.values(chosen, rows.next_observations, actions, **drop)
             v_next = value.ensemble_target(q_next) - config.backup_entropy * alpha * logp
             target = control.td_target(
-                batch.rewards, batch.terminals, v_next, discount=config.discount
+                rows.rewards, rows.terminals, v_next, discount=config.discount
             )
 
             def loss(critic: Any) -> tuple[jax.Array, Metrics]:
                 own = drop | {"key": drop_key} if drop else {}
-                q = critics.values(critic, batch.observations, batch.actions, **own)
-                error = batch.extra.get("weight", 1.0) * value.squared_error(q, target)
-                more = critic_term(term_key, critic, state, batch) if critic_term else 0.0
+                q = critics.values(critic, rows.observations, rows.actions, **own)
+                error = rows.extra.get("weight", 1.0) * value.squared_error(q, target)
+                more = critic_term(term_key, critic, state, minibatch) if critic_term else 0.0
                 metrics = {"q": jnp.mean(q), "q_spread": jnp.mean(jnp.std(q, axis=0))}
                 return jnp.sum(jnp.mean(error, axis=1)) + more, metrics
 
@@ -120,15 +122,16 @@ def make(
             moved = critics.polyak(state.params["target"], state.params["critic"], config.polyak)
             return state.replace(params=state.params | {"target": moved}), metrics
 
-        cut = jax.tree.map(lambda x: x.reshape(config.critic_updates, -1, *x.shape[1:]), batch)
-        state, metrics = jax.lax.scan(improve_critic, state, (jnp.stack(keys), cut))
-        last = jax.tree.map(lambda x: x[-1], cut)
+        state, metrics = jax.lax.scan(improve_critic, state, (jnp.stack(keys), batch))
+        last = jax.tree.map(lambda x: x[-1], batch)
+        states = mixed(last).observations
+        least = config.subset == config.members and not config.dropout
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            mean, std = policies.squashed(actor, last.observations)
-            actions, logp = policies.squashed_sample(own_keys[0], mean, std)
-            q = critics.values(state.params["critic"], last.observations, actions)
-            q = jnp.min(q, axis=0) if config.subset == config.members else jnp.mean(q, axis=0)
+            actions, logp = policies.squashed_sample(own_keys[0], *policies.squashed(actor, states))
+            drop = {"dropout": config.dropout, "key": own_keys[2]} if config.dropout else {}
+            q = critics.values(state.params["critic"], states, actions, **drop)
+            q = jnp.min(q, axis=0) if least else jnp.mean(q, axis=0)
             loss = jnp.mean(control.soft_actor(logp, q, temperature=alpha))
             more = actor_term(own_keys[1], actor, state, last) if actor_term else 0.0
             return loss + more, {"logp": logp}
@@ -139,10 +142,10 @@ def make(
         return state.replace(step=state.step + 1), metrics
 
     act, best = of_actor(policies.squashed_act), of_actor(policies.squashed_mode)
-    return Algorithm(init, update, act, best, config.batch_size * config.critic_updates)
+    return Algorithm(init, update, act, best, config.batch_size, config.critic_updates)
 
 
 def programs(env: Environment, config: Config, *, prior: float = 0.0) -> tuple[Program, ...]:
-    """Online, from nothing; `prior` is the share of offline data in a batch (RLPD)."""
+    """Online, from nothing; `prior` is the share of offline data in a minibatch (RLPD)."""
     given = {name: getattr(config, name) for name in ("steps", "worlds", "updates", "warmup")}
     return (online(make(env.space, config), env, prior=prior, **given),)

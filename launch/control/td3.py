@@ -5,27 +5,30 @@ Fujimoto & Gu 2021 (TD3+BC) and Tarasov et al. 2023 (ReBRAC) for the terms that 
 Idea: the target takes the least of two critics at a next action with clipped noise; the actor, and
 all targets, move at every second update of the critics.
 Formula: `y = r + gamma (min_i Q_i(s', a') - b_c |a' - a'_data|^2)`, `a' = pi'(s') + clipped noise`;
-`pi: -Q(s, pi(s)) / mean|Q| + b_a |pi(s) - a_data|^2`, where b_a, b_c are 0 online.
+`pi: -Q_1(s, pi(s)) / mean|Q| + b_a |pi(s) - a_data|^2`, where b_a, b_c are 0 online (TD3+BC takes
+the mean over the action's dimensions, ReBRAC their sum and the least of the critics).
 Claim: beats DDPG by far and the SAC of its time on continuous control.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from data.offline import transitions
-from data.offline.transitions import Transitions
-from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, standardised
+from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, online
+from jaxrl.data.offline import transitions
+from jaxrl.data.offline.transitions import Transitions
+from jaxrl.losses import control, value
+from jaxrl.models.control import critics, mlp, policies
 from jaxrl.types import TrainState
-from losses import control, value
-from models.control import critics, mlp, policies
 
 
 @dataclass(frozen=True)
@@ -48,18 +51,38 @@ class Config:
     """Of the noise on the target's actions, clipped at 0.5."""
     actor_penalty: float = 0.0
     critic_penalty: float = 0.0
+    distance: Literal["sum", "mean"] = "sum"
+    """Over the action's dimensions, of the squares that the penalties weigh."""
+    least: bool = False
+    """Whether the actor seeks the least of both critics, not the first's value."""
+    standardise: bool = False
+    """Whether states are seen less the data's mean, over its standard deviation."""
     norm: bool = False
     """LayerNorm in the critics."""
 
 
 def config() -> Config:
-    """The paper's, with small networks."""
+    """For small tasks: small networks, and the learning rate and batch that suit them."""
     return Config()
 
 
-def make(space: Space, config: Config) -> Algorithm:
-    """The algorithm for observations and actions of these sizes."""
+def make(
+    space: Space,
+    config: Config,
+    *,
+    executed: Callable[[jax.Array, jax.Array], jax.Array] = lambda states, actions: actions,
+) -> Algorithm:
+    """The algorithm for observations and actions of these sizes.
+
+    Args:
+      space: sizes.
+      config: hyperparameters.
+      executed: states and the actor's actions -> those taken, which data hold and critics see.
+    """
     adam = optax.adam(config.learning_rate)
+
+    def apart(actions: jax.Array, data: jax.Array) -> jax.Array:
+        return getattr(jnp, config.distance)(jnp.square(actions - data), axis=-1)
 
     def init(key: jax.Array) -> TrainState:
         critic_key, actor_key = jax.random.split(key)
@@ -70,40 +93,38 @@ def make(space: Space, config: Config) -> Algorithm:
         params = {"critic": critic, "actor": actor, "target": {"critic": critic, "actor": actor}}
         return fresh(params, {"critic": adam, "actor": adam})
 
-    def update(key: jax.Array, state: TrainState, batch: Transitions) -> tuple[TrainState, Metrics]:
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         def improve_critic(state: TrainState, given: Any) -> tuple[TrainState, Metrics]:
-            key, batch = given
-            ahead = policies.deterministic(state.params["target"]["actor"], batch.next_observations)
+            key, rows = given[0], mixed(given[1])
+            ahead = policies.deterministic(state.params["target"]["actor"], rows.next_observations)
             noise = config.smoothing * jax.random.normal(key, ahead.shape)
             ahead = jnp.clip(ahead + jnp.clip(noise, -0.5, 0.5), -1.0, 1.0)
-            q_next = critics.values(
-                state.params["target"]["critic"], batch.next_observations, ahead
-            )
+            ahead = executed(rows.next_observations, ahead)
+            q_next = critics.values(state.params["target"]["critic"], rows.next_observations, ahead)
             v_next = value.ensemble_target(q_next)
             if config.critic_penalty:
-                off = jnp.sum(jnp.square(ahead - batch.extra["next_actions"]), axis=-1)
-                v_next -= config.critic_penalty * off
+                v_next -= config.critic_penalty * apart(ahead, rows.extra["next_actions"])
             target = control.td_target(
-                batch.rewards, batch.terminals, v_next, discount=config.discount
+                rows.rewards, rows.terminals, v_next, discount=config.discount
             )
 
             def loss(critic: Any) -> tuple[jax.Array, Metrics]:
-                q = critics.values(critic, batch.observations, batch.actions)
+                q = critics.values(critic, rows.observations, rows.actions)
                 return jnp.sum(jnp.mean(value.squared_error(q, target), 1)), {"q": jnp.mean(q)}
 
             return descend(state, "critic", adam, loss)
 
-        cut = jax.tree.map(lambda x: x.reshape(config.delay, -1, *x.shape[1:]), batch)
         keys = jax.random.split(key, config.delay)
-        state, metrics = jax.lax.scan(improve_critic, state, (keys, cut))
-        last = jax.tree.map(lambda x: x[-1], cut)
+        state, metrics = jax.lax.scan(improve_critic, state, (keys, batch))
+        last = mixed(jax.tree.map(lambda x: x[-1], batch))
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            actions = policies.deterministic(actor, last.observations)
-            q = critics.values(state.params["critic"], last.observations, actions)[0]
+            actions = executed(last.observations, policies.deterministic(actor, last.observations))
+            q = critics.values(state.params["critic"], last.observations, actions)
+            q = jnp.min(q, axis=0) if config.least else q[0]
             if not config.actor_penalty:
                 return -jnp.mean(q), {}
-            off = jnp.sum(jnp.square(actions - last.actions), axis=-1)
+            off = apart(actions, last.actions)
             scale = jax.lax.stop_gradient(jnp.mean(jnp.abs(q)))
             return jnp.mean(config.actor_penalty * off - q / scale), {"off": jnp.mean(off)}
 
@@ -128,7 +149,8 @@ def make(space: Space, config: Config) -> Algorithm:
         ahead = transitions.next_actions(data)
         return data._replace(extra={**data.extra, "next_actions": ahead})
 
-    return Algorithm(init, update, act, best, config.batch_size * config.delay, prepare)
+    algorithm = Algorithm(init, update, act, best, config.batch_size, config.delay, prepare)
+    return standardised(algorithm, space) if config.standardise else algorithm
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

@@ -13,17 +13,18 @@ Claim: CQL, IQL and TD3+BC reach what the data allow, where they reached a part 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.offline import transitions
-from data.offline.transitions import Transitions
+from jaxrl.control.batches import Batch
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program, offline
-from launch.control import bc, iql
+from jaxrl.data.offline import transitions
+from jaxrl.data.offline.transitions import Transitions
+from jaxrl.launch.control import bc, iql
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,11 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
         cumulative = np.cumsum(weights(data, config.weighting, config.alpha))
         return data._replace(extra={**data.extra, "cumulative": cumulative.astype(np.float32)})
 
-    def sample(key: jax.Array, data: Transitions, size: int) -> Any:
+    def sample(key: jax.Array, data: Transitions, size: int) -> Batch:
         drawn = jax.random.uniform(key, (size,)) * data.extra["cumulative"][-1]
         rows = jnp.searchsorted(data.extra["cumulative"], drawn)
-        return jax.tree.map(lambda x: x[jnp.minimum(rows, len(data.rewards) - 1)], data)
+        rows = jnp.minimum(rows, len(data.rewards) - 1)
+        return {"offline": jax.tree.map(lambda x: x[rows], data)}
 
     algorithm = module.make(env.space, own)._replace(prepare=prepare, sample=sample)
     return (offline(algorithm, steps=config.steps),)

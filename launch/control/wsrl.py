@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program, offline, online
-from launch.control import cql, sac
+from jaxrl.launch.control import cql, sac
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Config:
     warmup: int = 500
     """Steps of the frozen policy before the first online update; 1 is next to none."""
     prior: float = 0.0
-    """Share of offline data kept in a batch: 0 is WSRL, 1/2 what it is compared with."""
+    """Share of offline data kept in a minibatch: 0 is WSRL, 1/2 what it is compared with."""
     hidden: tuple[int, ...] = (64, 64)
     batch_size: int = 128
     members: int = 5

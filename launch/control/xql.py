@@ -10,12 +10,30 @@ Claim: above IQL on D4RL, though known to be unstable at a small temperature.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program
-from launch.control import iql
-from launch.control.iql import Config
-from losses import control
+from jaxrl.launch.control import iql, shared
+from jaxrl.losses import control
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; IQL's, without the expectile."""
+
+    steps: int = 3000
+    online_steps: int = 0
+    """Steps of the environment after the offline phase, with the data kept in half of a batch."""
+    hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    batch_size: int = 128
+    discount: float = 0.99
+    polyak: float = 0.005
+    temperature: float = 0.3
+    """Of the value and of the advantage weights."""
+    members: int = 2
+    """Critics."""
 
 
 def config() -> Config:
@@ -24,6 +42,6 @@ def config() -> Config:
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
-    """IQL's phases; `expectile` is not read."""
+    """IQL's phases, with Gumbel regression."""
     fit = functools.partial(control.gumbel_loss, temperature=config.temperature)
-    return iql.programs(env, config, fit)
+    return iql.programs(env, shared(iql.Config, config), fit)

@@ -7,11 +7,11 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from data.offline.statistics import Bounds
-from data.offline.transitions import Transitions
 from jaxrl.control.environment import Environment
+from jaxrl.data.offline.statistics import Bounds
+from jaxrl.data.offline.transitions import Transitions
 from jaxrl.functions import nearest
-from launch import offline_sets
+from jaxrl.launch import offline_sets
 
 
 class Arm(NamedTuple):

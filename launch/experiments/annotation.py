@@ -5,9 +5,9 @@ In a first look the annotator's level was the reward, and none of the arms ever 
 
 from __future__ import annotations
 
-from data.offline.statistics import Bounds
 from jaxrl.control.environments import maze
-from launch.experiments import Arm, Claim, Experiment, Setting
+from jaxrl.data.offline.statistics import Bounds
+from jaxrl.launch.experiments import Arm, Claim, Experiment, Setting
 
 
 def experiment() -> Experiment:

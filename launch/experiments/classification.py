@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from data.offline.statistics import Bounds
 from jaxrl.control.environments import cartpole
-from launch.experiments import Arm, Claim, Experiment, Setting
+from jaxrl.data.offline.statistics import Bounds
+from jaxrl.launch.experiments import Arm, Claim, Experiment, Setting
 
 
 def experiment() -> Experiment:

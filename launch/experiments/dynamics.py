@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import jax
 
-from data.offline.statistics import Bounds
 from jaxrl.control import rollout
 from jaxrl.control.environment import random_action
 from jaxrl.control.environments import pendulum
-from launch.experiments import Arm, Claim, Experiment, Setting
+from jaxrl.data.offline.statistics import Bounds
+from jaxrl.launch.experiments import Arm, Claim, Experiment, Setting
 
 
 def experiment() -> Experiment:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxrl.control.environments import point_mass
-from launch.experiments import Arm, Claim, Experiment, Setting, tiered
+from jaxrl.launch.experiments import Arm, Claim, Experiment, Setting, tiered
 
 DATA = "medium_replay"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from data.offline import transitions
 from jaxrl.control.environments import point_mass
-from launch import offline_sets
-from launch.experiments import Arm, Claim, Experiment, Setting
+from jaxrl.data.offline import transitions
+from jaxrl.launch import offline_sets
+from jaxrl.launch.experiments import Arm, Claim, Experiment, Setting
 
 
 def experiment() -> Experiment:

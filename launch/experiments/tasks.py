@@ -1,10 +1,16 @@
-"""Can a sequence model find out, within an episode, which task it is in?"""
+"""Can a sequence model find out, within an episode, which task it is in?
+
+Not as posed. At the start all goals pay alike, and policies that saw the goal made the data. The
+squared error's best first action is then the mean over all goals: to stand still, which tells
+nothing. It takes an earlier episode as a prompt (Meta-DT has one, the reading here leaves it out),
+histories of learning, or a policy that explores.
+"""
 
 from __future__ import annotations
 
 from jaxrl.control.environments import point_goals
-from launch import offline_sets
-from launch.experiments import Arm, Claim, Experiment, Setting
+from jaxrl.launch import offline_sets
+from jaxrl.launch.experiments import Arm, Claim, Experiment, Setting
 
 
 def experiment() -> Experiment:
@@ -31,5 +37,8 @@ def experiment() -> Experiment:
         Claim("Meta-DT is above Decision Transformer (Wang et al. 2024)", "Meta-DT", "DT"),
         Claim("a history tells more than a state", "DT", "BC"),
     )
-    note = "100 is a policy that is shown the goal."
+    note = (
+        "100 is a policy that is shown the goal. Every arm stands still at first, where nothing of "
+        "the goal can be seen; the arms are no test of what a history tells."
+    )
     return Experiment("Offline, tasks not named", make, arms, claims, note, points=4)

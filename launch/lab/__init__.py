@@ -6,9 +6,9 @@ is one; `run` carries it out. `arms` says what an arm may do; `tasks`, `chains` 
 what there is to learn.
 """
 
-from launch.lab.arms import Arm, Sampled, arm
-from launch.lab.effect import Effect, attempts, held_out, imitate, run
-from launch.lab.tasks import Problems, Task, cipher, graded, hard_prompts, lookup
+from jaxrl.launch.lab.arms import Arm, Sampled, arm
+from jaxrl.launch.lab.effect import Effect, attempts, held_out, imitate, run
+from jaxrl.launch.lab.tasks import Problems, Task, cipher, graded, hard_prompts, lookup
 
 __all__ = [
     "Arm",

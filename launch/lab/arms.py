@@ -11,20 +11,16 @@ from typing import Any, NamedTuple
 
 import jax
 
-from data import curriculum
-from jaxrl.chunks import WHOLE, Chunks
-from jaxrl.config import (
-    BanditConfig,
-    Config,
-    CriticConfig,
-    CurriculumConfig,
-    GuidanceConfig,
-    NucleusConfig,
-    ReferenceConfig,
-    ReplayConfig,
-)
-from jaxrl.objective import ObjectiveConfig
-from launch.lab.tasks import Problems
+from jaxrl.config import BanditConfig, Config, CurriculumConfig
+from jaxrl.data import curriculum
+from jaxrl.extensions.critic import CriticConfig
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.extensions.nucleus import NucleusConfig
+from jaxrl.extensions.reference_refresh import RefreshConfig
+from jaxrl.extensions.replay import ReplayConfig
+from jaxrl.launch.lab.tasks import Problems
+from jaxrl.sampling.chunks import WHOLE, Chunks
+from jaxrl.training.objective import ObjectiveConfig
 
 
 class Sampled(NamedTuple):
@@ -55,9 +51,9 @@ class Arm:
     """One way to train. Two arms that differ in one field are a method and its ablation."""
 
     objective: ObjectiveConfig = ObjectiveConfig()
-    guidance: GuidanceConfig = GuidanceConfig()
-    replay: ReplayConfig = ReplayConfig()
-    reference: ReferenceConfig = ReferenceConfig()
+    guidance: GuidanceConfig | None = None
+    replay: ReplayConfig | None = None
+    reference: RefreshConfig | None = None
     curriculum: CurriculumConfig = CurriculumConfig()
     """`history` there is `before`, here."""
     bandit: BanditConfig = BanditConfig()
@@ -66,7 +62,7 @@ class Arm:
     before: Arm | None = None
     """An earlier run from the same policies. Its rewards choose what this one trains on, once: the
     `keep` prompts that score highest, or with weights, more of the domains that it failed."""
-    critic: CriticConfig = CriticConfig()
+    critic: CriticConfig | None = None
     """Of its optimizer, the learning rate counts."""
     steps: int = 100
     learning_rate: float = 1e-3
@@ -80,7 +76,7 @@ class Arm:
     """Completion budget; 0 takes the task's."""
     chunks: Chunks = WHOLE
     """That completions are thought in, held-out ones too."""
-    nucleus: NucleusConfig = NucleusConfig()
+    nucleus: NucleusConfig | None = None
     delay: int = 0
     """The sampler's policy is this many steps old,"""
     sync_every: int = 1
@@ -98,12 +94,17 @@ class Arm:
             return self
         return dataclasses.replace(self, **curriculum.stage_at(self.stages, step), stages=())
 
+    @property
+    def mass(self) -> float:
+        """Of the nucleus; 0 without one."""
+        return 0.0 if self.nucleus is None else self.nucleus.mass
+
 
 def arm(config: Config, **changes: Any) -> Arm:
     """The arm that does what a recipe's config does, with `changes` of other fields."""
-    shared = (
-        "objective", "guidance", "replay", "reference", "nucleus", "curriculum", "bandit",
-        "critic", "updates_per_batch",
-    )  # fmt: skip
+    shared = ("objective", "curriculum", "bandit", "updates_per_batch")
     given = {name: getattr(config, name) for name in shared} | {"chunks": config.rollout.chunks}
+    for name in ("guidance", "replay", "nucleus", "critic"):
+        given[name] = config.extensions.get(name)
+    given["reference"] = config.extensions.get("reference_refresh")
     return Arm(**given | changes)

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.chunks import Chunks
-from launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD, Problems, Task, posed
+from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD, Problems, Task, posed
+from jaxrl.sampling.chunks import Chunks
 
 SYMBOLS = 8
 LENGTH = 3
@@ -63,7 +63,7 @@ def cut_text() -> Task:
         return posed(prompt, np.concatenate([text[:, :LENGTH], cut], axis=1), gold)
 
     def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:
-        same = begun(answer[None, :LENGTH], completion[None])[0]
+        same = begun(answer[None, :LENGTH], completion[None], answer[LENGTH:])[0]
         return jnp.where(jnp.sum(completion > EOS) == answer[LENGTH], same, 0.0)
 
     return Task(
@@ -75,12 +75,13 @@ def cut_text() -> Task:
     )
 
 
-def begun(text: jax.Array, completion: jax.Array) -> jax.Array:
-    """[N] whether completions [N, T] are, up to their end, a beginning of texts [N, L]."""
+def begun(text: jax.Array, completion: jax.Array, least: jax.Array) -> jax.Array:
+    """[N] whether completions [N, T] are the first symbols of texts [N, L], `least` [N] or more."""
     said = completion[:, : text.shape[1]]
-    ended = jnp.any(completion == EOS, axis=1) & (completion[:, 0] != EOS)
+    ended = jnp.any(completion == EOS, axis=1)
     right = jnp.all((said == text) | (said <= EOS), axis=1)
-    return (ended & right).astype(jnp.float32)
+    enough = jnp.sum(completion > EOS, axis=1) >= least
+    return (ended & right & enough).astype(jnp.float32)
 
 
 def walk(chunks: Chunks, *, trained: int = 4, longest: int = 8) -> Task:

@@ -1,6 +1,6 @@
 """A step's experience: the policies write, by the guide's help where there is one; all is judged.
 
-Like `jaxrl.rollout` and `jaxrl.guided`, for all seeds in one call.
+Like `jaxrl.rollout.programs` and `jaxrl.extensions.guidance`, for all seeds in one call.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.guidance import Hint
-from jaxrl import functions, guided
-from jaxrl.chunks import Chunks
+from jaxrl import functions
+from jaxrl.data.guidance import Hint
+from jaxrl.launch.lab import policy
+from jaxrl.launch.lab.arms import Arm, Sampled
+from jaxrl.launch.lab.policy import Written
+from jaxrl.launch.lab.tasks import Problems, Task
+from jaxrl.models.config import DecoderConfig
+from jaxrl.sampling.chunks import Chunks
 from jaxrl.types import Params, Trajectory
-from launch.lab import policy
-from launch.lab.arms import Arm, Sampled
-from launch.lab.policy import Written
-from launch.lab.tasks import Problems, Task
-from models.config import DecoderConfig
 
 
 def collect(
@@ -57,7 +57,7 @@ def collect(
         key = jax.vmap(lambda k, n=number: jax.random.fold_in(k, n))(keys)
         seen = problems._replace(prompt=asked)
         made, earned = attempt(
-            task, model, params, seen, forced, key, arm.temperature, arm.chunks, arm.nucleus.mass,
+            task, model, params, seen, forced, key, arm.temperature, arm.chunks, arm.mass,
             likely,
         )  # fmt: skip
         if not number:
@@ -82,8 +82,9 @@ def collect(
 def ask(
     arm: Arm, number: int, seed: int, step: int, rewards: np.ndarray, written: Written | None
 ) -> list[Hint]:
-    """The guide's hints for an attempt of one seed, see `data.guidance`; none without a guide."""
-    if not arm.guidance.guide:
+    """The guide's hints for an attempt of one seed, see `jaxrl.data.guidance`; none without a
+    guide."""
+    if arm.guidance is None:
         return []
     count, group = rewards.shape[1:]
     given = {
@@ -99,7 +100,7 @@ def ask(
         lengths = np.count_nonzero(written.tokens[seed], axis=1)
         for name, rows in (("tokens", written.tokens), ("entropies", written.entropy)):
             kept = [row[:n] for row, n in zip(rows[seed], lengths, strict=True)]
-            given[name] = guided.by_problem(kept, group)
+            given[name] = [kept[i : i + group] for i in range(0, len(kept), group)]
     function = functions.resolve(arm.guidance.guide, arm.guidance.args, set(given))
     return functions.call(function, arm.guidance.args, given)
 
@@ -134,7 +135,7 @@ def _apply(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Prompts [S, N, P] as the policy sees them, tokens to force [S, N, T], whose rows are experts.
 
-    Like `jaxrl.guided`: a prefix leaves the policy at least one token.
+    Like `jaxrl.extensions.guidance`: a prefix leaves the policy at least one token.
     """
     prompts, gold = problems.prompt.copy(), problems.gold[..., :budget]
     forced = np.full(gold.shape, -1, np.int32)

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.launch.lab.arms import Arm
+from jaxrl.launch.lab.effect import attempts
+from jaxrl.launch.lab.tasks import ASK, EOS, FIRST, Problems, Task, posed
+from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
-from launch.lab.arms import Arm
-from launch.lab.effect import attempts
-from launch.lab.tasks import ASK, EOS, FIRST, Problems, Task, posed
-from models.config import DecoderConfig
 
 SYMBOLS, BINS = 8, 11
 KNOWN = np.linspace(0.15, 0.95, SYMBOLS)

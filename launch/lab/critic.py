@@ -1,4 +1,5 @@
-"""PPO's critic in the lab: the losses, targets and head of `jaxrl.critic`, all seeds at once."""
+"""PPO's critic in the lab: the losses, targets and head of `jaxrl.extensions.critic`, all seeds at
+once."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl import critic
-from jaxrl.config import CriticConfig, from_dict
+from jaxrl.config import from_dict
+from jaxrl.extensions import critic
+from jaxrl.extensions.critic import CriticConfig
+from jaxrl.launch.lab import policy
+from jaxrl.losses.aggregate import masked_mean
+from jaxrl.models import value
+from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params, Trajectory
-from launch.lab import policy
-from losses.aggregate import masked_mean
-from models import value
-from models.config import DecoderConfig
 
 
 class Critic(NamedTuple):

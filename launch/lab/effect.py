@@ -14,14 +14,14 @@ import numpy as np
 import optax
 from scipy import stats
 
+from jaxrl.launch.lab import policy, train
+from jaxrl.launch.lab.arms import Arm
+from jaxrl.launch.lab.collect import attempt
+from jaxrl.launch.lab.policy import Written
+from jaxrl.launch.lab.tasks import PAD, Task
+from jaxrl.models import decoder
+from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
-from launch.lab import policy, train
-from launch.lab.arms import Arm
-from launch.lab.collect import attempt
-from launch.lab.policy import Written
-from launch.lab.tasks import PAD, Task
-from models import decoder
-from models.config import DecoderConfig
 
 SAMPLES = 8
 """Completions of each held-out problem."""

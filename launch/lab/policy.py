@@ -13,13 +13,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.chunks import WHOLE, Chunks
-from jaxrl.nucleus import Nucleus, masked
+from jaxrl.launch.lab.tasks import EOS, PAD
+from jaxrl.losses.mixed import nlpo_logits
+from jaxrl.models import decoder, head
+from jaxrl.models.config import DecoderConfig
+from jaxrl.sampling.chunks import WHOLE, Chunks
+from jaxrl.training.train_step import Restriction
 from jaxrl.types import Params
-from launch.lab.tasks import EOS, PAD
-from losses.mixed import nlpo_logits
-from models import decoder, head
-from models.config import DecoderConfig
 
 
 class Written(NamedTuple):
@@ -155,24 +155,24 @@ def logprobs(
     temperature: float = 1.0,
     chunks: Chunks = WHOLE,
     prompt: int = 0,
-    nucleus: Nucleus | None = None,
+    restriction: Restriction | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Log-probabilities and entropies [N, L] of tokens [N, L], the first 0; one seed.
 
-    In chunks, those of the `prompt` tokens that come first are left at 0. A nucleus is what there
-    was to choose from.
+    In chunks, those of the `prompt` tokens that come first are left at 0. A restriction says which
+    tokens there were to choose from.
     """
     if chunks.size:
         parts = [jnp.zeros((2, len(tokens), prompt))]
         for carried, start, stop in chunks.spans(prompt, tokens.shape[1]):
             seen = jnp.concatenate([tokens[:, :prompt], tokens[:, carried:stop]], axis=1)
-            scored = jnp.stack(logprobs(model, params, seen, temperature, nucleus=nucleus))
+            scored = jnp.stack(logprobs(model, params, seen, temperature, restriction=restriction))
             parts.append(scored[..., start - stop :])
         return tuple(jnp.concatenate(parts, axis=-1))
     logits = _logits(model, params, tokens[:, :-1])
-    if nucleus is not None:
-        likely = _logits(model, nucleus.params, tokens[:, :-1])
-        logits = masked(logits, likely, tokens[:, 1:], nucleus.mass)
+    if restriction is not None:
+        likely = _logits(model, restriction.params, tokens[:, :-1])
+        logits = restriction.mask(logits, likely, tokens[:, 1:], restriction.args)
     scores = jax.nn.log_softmax(logits / temperature)
     logp = jnp.take_along_axis(scores, tokens[:, 1:, None], axis=-1)[..., 0]
     return jnp.pad(logp, ((0, 0), (1, 0))), jnp.pad(_entropy(scores), ((0, 0), (1, 0)))

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from data import bandits, curriculum
-from data import types as data_types
-from data.types import Problem
-from jaxrl import functions, selection
+from jaxrl import functions
 from jaxrl.config import BanditConfig, CurriculumConfig
-from jaxrl.selection import Source
+from jaxrl.data import bandits, curriculum
+from jaxrl.data import types as data_types
+from jaxrl.data.types import Problem
+from jaxrl.launch.lab import policy
+from jaxrl.launch.lab.tasks import Task
+from jaxrl.models.config import DecoderConfig
+from jaxrl.rollout import selection
+from jaxrl.rollout.selection import Source
 from jaxrl.types import Params
-from launch.lab import policy
-from launch.lab.tasks import Task
-from models.config import DecoderConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _part(
     if not settings.choose and len(ids) < count:
         return selection.ordered(problems, of, seed=seed)
     if not settings.choose:
-        settings = dataclasses.replace(settings, choose="data.curriculum:uniform")
+        settings = dataclasses.replace(settings, choose="jaxrl.data.curriculum:uniform")
     measure = functools.partial(_angles, task, model, seed)
     return selection.chosen(settings, problems, of, seed=seed, measure=measure)
 
@@ -91,7 +92,8 @@ def _part(
 def _angles(
     task: Task, model: DecoderConfig, seed: int, params: Params, problems: Sequence[Problem]
 ) -> np.ndarray:
-    """Angle signals of problems under one of the policies [S, ...], as in `jaxrl.angles`."""
+    """Angle signals of problems under one of the policies [S, ...], as in
+    `jaxrl.rollout.angles`."""
     rows = task.train.prompt[[problem.answer for problem in problems]]
     hidden = np.asarray(_hidden(model, params, seed, rows), np.float64)
     whole = np.zeros(rows.shape[1], int)  # one segment: nothing is common to all prompts

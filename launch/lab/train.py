@@ -19,23 +19,27 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from data import curriculum
-from jaxrl import history, replay
-from jaxrl.chunks import Chunks
-from jaxrl.nucleus import Nucleus
-from jaxrl.objective import (
+from jaxrl.data import curriculum
+from jaxrl.extensions import replay
+from jaxrl.extensions.nucleus import masked
+from jaxrl.launch.lab import critic, policy, prompts
+from jaxrl.launch.lab.arms import Arm
+from jaxrl.launch.lab.collect import collect
+from jaxrl.launch.lab.tasks import Task
+from jaxrl.models.config import DecoderConfig
+from jaxrl.rollout import history
+from jaxrl.sampling.chunks import WHOLE, Chunks
+from jaxrl.sampling.logits import nucleus_of
+from jaxrl.training import packing
+from jaxrl.training.objective import (
     ObjectiveConfig,
     needs_proximal,
     needs_reference,
     objective,
     whole_batch,
 )
+from jaxrl.training.train_step import Restriction
 from jaxrl.types import Params, Trajectory
-from launch.lab import critic, policy, prompts
-from launch.lab.arms import Arm
-from launch.lab.collect import collect
-from launch.lab.tasks import Task
-from models.config import DecoderConfig
 
 
 class Learner(NamedTuple):
@@ -89,11 +93,11 @@ def train(
     if earlier is None and arm.before is not None:
         earlier = histories(task, model, params, arm.before)
     sources, opened = [], None
-    buffers = [replay.open_buffer(arm.replay, seed) for seed in range(seeds)]
+    buffers = arm.replay and [replay.open_buffer(arm.replay, seed) for seed in range(seeds)]
     state, reference = learner(params), params
-    likely = params if arm.nucleus.mass else None
-    judge = critic.steps(arm.critic, model, _OPTIMIZER)
-    judges = judge.begun(params) if arm.critic.use else None
+    likely = params if arm.nucleus else None
+    judge = arm.critic and critic.steps(arm.critic, model, _OPTIMIZER)
+    judges = judge and judge.begun(params)
     samplers = collections.deque[Learner](maxlen=arm.delay + 1)
     marks = {round(steps * (i + 1) / measurements) for i in range(measurements)}
     figures = collections.defaultdict(list)
@@ -101,11 +105,11 @@ def train(
         now = arm.at(step)
         if step % now.sync_every == 0:
             samplers.append(state)
-        if now.reference.every and step and step % now.reference.every == 0:
+        if now.reference and step and step % now.reference.every == 0:
             reference = state.params
             if now.reference.reset_optimizer:
                 state = learner(state.params)._replace(steps=state.steps)
-        if now.nucleus.mass and step and step % now.nucleus.every == 0:
+        if now.nucleus and step and step % now.nucleus.every == 0:
             likely = state.params
         old, versions = samplers[0].params, np.asarray(samplers[0].steps)
         choice = prompts.Choice(now.curriculum, now.bandit, now.weights)
@@ -119,9 +123,10 @@ def train(
         ids = np.array([[problem.answer for problem in problems] for problems in drawn])
         batch, rewards = collect(task, model, old, now, ids, step, versions=versions, likely=likely)
         note(ids, rewards)
+        own = batch.tokens.shape[1]
         for source, earned in zip(sources, rewards, strict=True):
             source.learn(earned)
-        if now.replay.groups:
+        if now.replay:
             version = int(state.steps[0])
             mixed = [
                 buffer.mix(jax.tree.map(lambda a, s=s: a[s], batch), now.group_size, version)
@@ -129,14 +134,17 @@ def train(
             ]
             batch = jax.tree.map(lambda *a: np.stack(a), *mixed)
         if np.any(batch.expert):  # what an expert wrote is as likely as the policy finds it now
-            logp = _score(model, state.params, batch.tokens, now.temperature)
+            logp = logprobs(model, task, now, state.params, likely, batch)
             mixed = np.where(batch.expert[..., None], logp, batch.behavior_logp)
             batch = batch.replace(behavior_logp=mixed)
         if judges:
             anchored = now.critic.kl_coef or None
-            anchor = anchored and _score(model, reference, batch.tokens, now.temperature)
+            anchor = anchored and _score(model, reference, None, batch.tokens, now.temperature)
             batch = judge.advised(judges, batch, anchor)
-        for part in shares(batch, now.updates_per_batch):
+        if needs_proximal(now.objective):
+            logp = logprobs(model, task, now, state.params, likely, batch)
+            batch = batch.replace(proximal_logp=logp)
+        for part in shares(batch, now.updates_per_batch, own):
             state = update(model, task, now)(state, reference, likely, part, now.learning_rate)
             judges = judges and judge.update(judges, part)
         if step + 1 in marks:
@@ -161,11 +169,21 @@ def histories(
     return [history.store(c)._replace(seed=np.uint64(s)) for s, c in enumerate(curves)]
 
 
-def shares(batch: Trajectory, count: int) -> list[Trajectory]:
-    """Equal runs of whole groups, one an update."""
-    size = batch.tokens.shape[1] // count
-    cut = [slice(i * size, (i + 1) * size) for i in range(count)]
-    return [jax.tree.map(lambda a, c=c: a[:, c], batch) for c in cut]
+def shares(batch: Trajectory, count: int, own: int) -> list[Trajectory]:
+    """Equal runs of whole groups, one an update, each with its groups numbered from 0.
+
+    Args:
+      batch: of all seeds.
+      count: of updates.
+      own: sequences of this step; replayed ones follow, and each share has its part of both.
+    """
+    size, more = own // count, (batch.tokens.shape[1] - own) // count
+    cut = [
+        np.r_[i * size : (i + 1) * size, own + i * more : own + (i + 1) * more]
+        for i in range(count)
+    ]
+    parts = [jax.tree.map(lambda a, c=c: a[:, c], batch) for c in cut]
+    return [part.replace(group_ids=packing.renumbered(part.group_ids)) for part in parts]
 
 
 def update(model: DecoderConfig, task: Task, arm: Arm) -> Callable[..., Learner]:
@@ -176,7 +194,7 @@ def update(model: DecoderConfig, task: Task, arm: Arm) -> Callable[..., Learner]
     config = json.dumps(dataclasses.asdict(arm.objective), sort_keys=True)
     budget = arm.max_new_tokens or task.budget
     prompt = task.train.prompt.shape[1]
-    return _update(model, config, arm.temperature, budget, arm.chunks, prompt, arm.nucleus.mass)
+    return _update(model, config, arm.temperature, budget, arm.chunks, prompt, arm.mass)
 
 
 @functools.cache
@@ -194,7 +212,7 @@ def _update(
     def one(
         state: Learner, reference: Params, likely: Params | None, t: Trajectory, rate: jax.Array
     ) -> Learner:
-        allowed = Nucleus(likely, mass) if mass else None
+        allowed = Restriction(likely, masked, nucleus_of, mass) if mass else None
         plain = functools.partial(
             policy.logprobs,
             model,
@@ -203,26 +221,50 @@ def _update(
             chunks=chunks,
             prompt=prompt,
         )
-        score = functools.partial(plain, nucleus=allowed)
+        score = functools.partial(plain, restriction=allowed)
         ref_logp = plain(reference)[0] if needs_reference(terms) else None
-        if needs_proximal(terms):
-            t = t.replace(proximal_logp=score(state.params)[0])
         whole = whole_batch(terms, t, max_new_tokens, step=state.steps)
 
-        def loss(params: Params) -> jax.Array:
+        def loss(params: Params) -> tuple[jax.Array, dict[str, jax.Array]]:
             scored = score(params)
-            return objective(terms, t, whole, whole.mask, *scored, ref_logp, state.steps)[0]
+            return objective(terms, t, whole, whole.mask, *scored, ref_logp, state.steps)
 
-        updates, opt_state = _OPTIMIZER.update(jax.grad(loss)(state.params), state.opt_state)
+        grads, metrics = jax.grad(loss, has_aux=True)(state.params)
+        updates, opt_state = _OPTIMIZER.update(grads, state.opt_state)
+        rate = rate * metrics.get("lr_scale", 1.0)
         params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
         return Learner(params, opt_state, state.steps + 1)
 
     return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0, None)))
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def _score(
-    model: DecoderConfig, params: Params, tokens: jax.Array, temperature: float
+def logprobs(
+    model: DecoderConfig,
+    task: Task,
+    arm: Arm,
+    params: Params,
+    likely: Params | None,
+    batch: Trajectory,
 ) -> jax.Array:
-    one = functools.partial(policy.logprobs, model, temperature=temperature)
-    return jax.vmap(lambda p, t: one(p, t)[0])(params, tokens)
+    """Log-probabilities [S, N, L] of a batch under policies, as `update` computes them."""
+    prompt = task.train.prompt.shape[1]
+    given = (params, likely if arm.mass else None, batch.tokens, arm.temperature)
+    return _score(model, *given, arm.chunks, prompt, arm.mass)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "chunks", "prompt", "mass"))
+def _score(
+    model: DecoderConfig,
+    params: Params,
+    likely: Params | None,
+    tokens: jax.Array,
+    temperature: float,
+    chunks: Chunks = WHOLE,
+    prompt: int = 0,
+    mass: float = 0.0,
+) -> jax.Array:
+    def one(params: Params, likely: Params | None, tokens: jax.Array) -> jax.Array:
+        allowed = Restriction(likely, masked, nucleus_of, mass) if mass else None
+        return policy.logprobs(model, params, tokens, temperature, chunks, prompt, allowed)[0]
+
+    return jax.vmap(one)(params, likely, tokens)

@@ -14,15 +14,15 @@ policy's. The ablation is the paper's R-LoL: the raw reward in place of the adva
 import dataclasses
 
 from jaxrl.config import Config
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
     """The quickstart with A-LoL's objective."""
     objective = ObjectiveConfig(
-        policy="losses.sequence:a_lol",
+        policy="a_lol",
         advantage_args={"scale": "none"},
         aggregation="seq-mean-token-sum",
     )

@@ -13,9 +13,10 @@ replaced (recalled). The ablation draws prompts evenly and samples that member a
 
 import dataclasses
 
-from jaxrl.config import Config, CurriculumConfig, GuidanceConfig
-from launch.lab import Effect, arm, hard_prompts
-from launch.recipes import quickstart
+from jaxrl.config import Config, CurriculumConfig
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.lab import Effect, arm, hard_prompts
+from jaxrl.launch.recipes import quickstart
 
 
 def config() -> Config:
@@ -23,15 +24,15 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="adcl_egsr",
-        curriculum=CurriculumConfig("data.curriculum:easiest_first"),
-        guidance=GuidanceConfig("data.guidance:explain", shown="{solution}={prompt}"),
+        curriculum=CurriculumConfig("easiest_first"),
+        extensions={"guidance": GuidanceConfig("explain", shown="{solution}={prompt}")},
     )
 
 
 def effect() -> Effect:
     """Both parts against neither, at equal samples."""
     method = arm(config(), steps=60)
-    unaided = GuidanceConfig("data.guidance:inpaint", {"rows": 1, "low": 0.0, "high": 0.0})
+    unaided = GuidanceConfig("inpaint", {"rows": 1, "low": 0.0, "high": 0.0})
     return Effect(
         claim="sorted prompts and reformulated solutions solve what samples fail",
         task=hard_prompts(copying=0.25),

@@ -14,14 +14,14 @@ branched trajectories is not here. The ablation is DAPO's clip at the same width
 import dataclasses
 
 from jaxrl.config import Config
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
     """The quickstart with AEPO's objective, four updates on each batch."""
-    objective = ObjectiveConfig(policy="losses.surrogates:aepo")
+    objective = ObjectiveConfig(policy="aepo")
     return dataclasses.replace(
         quickstart.config(), recipe="aepo", objective=objective, updates_per_batch=4
     )

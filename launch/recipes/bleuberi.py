@@ -18,12 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.rewards import text
 from jaxrl.config import Config, CurriculumConfig, RolloutConfig
-from jaxrl.packing import PackingConfig
-from launch.lab import Effect, Sampled, arm, cipher
-from launch.lab.tasks import EOS
-from launch.recipes import quickstart
+from jaxrl.data.rewards import text
+from jaxrl.launch.lab import Effect, Sampled, arm, cipher
+from jaxrl.launch.lab.tasks import EOS
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.packing import PackingConfig
 
 
 def config() -> Config:
@@ -35,7 +35,7 @@ def config() -> Config:
         task_args={"metric": "bleu"},
         rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=256, max_new_tokens=48),
         packing=PackingConfig(micro_batch_tokens=2048, row_length=512),
-        curriculum=CurriculumConfig(score="data.curriculum:difficulty", keep=512),
+        curriculum=CurriculumConfig(score="difficulty", keep=512),
     )
 
 

@@ -18,10 +18,10 @@ import dataclasses
 import jax
 
 from jaxrl.config import Config
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
-from losses.regularizers import loop_onset
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.losses.regularizers import loop_onset
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def penalised(
@@ -33,7 +33,7 @@ def penalised(
 
 def config() -> Config:
     """The quickstart with the penalty."""
-    objective = ObjectiveConfig(shaping="launch.recipes.campo:penalised")
+    objective = ObjectiveConfig(shaping="jaxrl.launch.recipes.campo:penalised")
     return dataclasses.replace(quickstart.config(), recipe="campo", objective=objective)
 
 

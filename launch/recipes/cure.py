@@ -16,10 +16,11 @@ run -0.014 [-0.025, -0.003].
 
 import dataclasses
 
-from jaxrl.config import Config, GuidanceConfig
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
@@ -28,18 +29,20 @@ def config() -> Config:
         quickstart.config(),
         recipe="cure",
         objective=ObjectiveConfig(policy_args={"clip_high": 0.28}),
-        guidance=GuidanceConfig(guide="data.guidance:forks"),
+        extensions={"guidance": GuidanceConfig(guide="forks")},
     )
 
 
 def effect() -> Effect:
     """With forks and without, where every symbol has three right codes."""
-    guidance = dataclasses.replace(config().guidance, args={"top": 1})  # of 4 tokens, not thousands
+    guidance = dataclasses.replace(
+        config().extensions["guidance"], args={"top": 1}
+    )  # of 4 tokens, not thousands
     method = arm(config(), steps=60, guidance=guidance)
     return Effect(
         claim="where there are many right answers, forks keep more of them alive",
         task=cipher(((6, 0.8), (2, 0.1)), (((2, 1), 1.0),), modes=3),
         method=method,
-        ablation=dataclasses.replace(method, guidance=GuidanceConfig()),
+        ablation=dataclasses.replace(method, guidance=None),
         statistic="distinct",
     )

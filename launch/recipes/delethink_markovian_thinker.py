@@ -15,11 +15,11 @@ them with a larger `--max-new-tokens`. The ablation has one context.
 
 import dataclasses
 
-from jaxrl.chunks import WHOLE, Chunks
 from jaxrl.config import Config, RolloutConfig
-from launch.lab import Effect, arm
-from launch.lab.chains import walk
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Effect, arm
+from jaxrl.launch.lab.chains import walk
+from jaxrl.launch.recipes import quickstart
+from jaxrl.sampling.chunks import WHOLE, Chunks
 
 
 def config() -> Config:

@@ -2,50 +2,68 @@
 
 Paper: Li et al. 2025, "The Choice of Divergence: A Neglected Key to Mitigating Diversity Collapse
 in Reinforcement Learning with Verifiable Reward"
-Idea: the reverse KL lets the policy give up all modes but one. Forward KL or Jensen-Shannon make
-every mode that is lost costly: they rehearse what the initial policy could do.
-Formula: `J - beta D_f(pi_ref, pi)`, with `f(u) = -log u` (forward KL) or Jensen-Shannon's
+Idea: the reverse KL lets the policy give up all modes but one. The forward KL makes every mode that
+is lost costly: it rehearses what the initial policy could do. So sample the initial policy first,
+keep its responses to the prompts that it solves, and hold the policy to their likelihood while it
+learns from the others.
+Formula: `L_PPO` on fresh samples, `beta (u - 1 - log u)`, `u = pi / pi_0`, on stored ones of `pi_0`
 Claim: mends the fall of pass@k, raises pass@1 and pass@k in and out of the domain.
-Reading: the divergence is estimated on the policy's own tokens (`f_divergence.sampled`), not on
-stored samples of the initial policy, and all prompts have it, not the near-perfect alone. The
-ablation is the reverse KL at the same weight.
+Reading: the first steps sample and do not learn, and a replay buffer stores the groups of which
+every response is right. Later samples of such prompts train only as long as they differ, by their
+advantages; the paper takes those prompts out. Jensen-Shannon's divergence is not here. The ablation
+is the reverse KL to the initial policy on the policy's own samples, at the same weight.
 """
 
 import dataclasses
 
-import jax
+import numpy as np
 
 from jaxrl.config import Config
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
-from losses import f_divergence
+from jaxrl.extensions.replay import ReplayConfig
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
+
+PRESAMPLE = 16
+"""Steps that sample the initial policy: in the effect, each prompt once."""
 
 
-def forward_kl(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
-    """Forward KL [N, T] by tokens of the policy."""
-    return f_divergence.sampled(logp, ref_logp, kind="forward_kl")
-
-
-def reverse_kl(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
-    """Reverse KL [N, T] by the same estimator."""
-    return f_divergence.sampled(logp, ref_logp, kind="kl")
+def initially_solved(
+    rewards: np.ndarray, lengths: np.ndarray, versions: np.ndarray, before: float
+) -> np.ndarray:
+    """[P, G] bool: all of a group that passed as a whole, and was sampled before this version."""
+    solved = (np.nan_to_num(rewards) >= 0.5).all(axis=1) & (versions < before).all(axis=1)
+    return np.broadcast_to(solved[:, None], rewards.shape)
 
 
 def config() -> Config:
-    """The quickstart with a forward KL to its start."""
-    objective = ObjectiveConfig(kl_coef=0.1, kl="launch.recipes.dph_rl:forward_kl")
-    return dataclasses.replace(quickstart.config(), recipe="dph_rl", objective=objective)
+    """The quickstart with rehearsal of what the initial policy could do."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="dph_rl",
+        objective=ObjectiveConfig(
+            policy="dph",
+            policy_args={"presample_steps": PRESAMPLE, "coefficient": 0.05},
+        ),
+        extensions={
+            "replay": ReplayConfig(
+                groups=4,
+                size=1024,
+                keep="jaxrl.launch.recipes.dph_rl:initially_solved",
+                keep_args={"before": PRESAMPLE},
+            )
+        },
+    )
 
 
 def effect() -> Effect:
     """Forward against reverse KL where three answers to each symbol are right."""
-    method = arm(config(), steps=80)
-    reverse = dataclasses.replace(method.objective, kl="launch.recipes.dph_rl:reverse_kl")
+    method = arm(config(), steps=80 + PRESAMPLE)
+    reverse = ObjectiveConfig(kl_coef=0.05, kl="k2")
     return Effect(
         claim="the forward KL keeps more of the right answers alive than the reverse KL",
         task=cipher(((6, 0.8), (2, 0.4)), (((2, 1), 1.0),), modes=3),
         method=method,
-        ablation=dataclasses.replace(method, objective=reverse),
+        ablation=dataclasses.replace(method, objective=reverse, replay=None, steps=80),
         statistic="distinct",
     )

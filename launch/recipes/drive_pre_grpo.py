@@ -14,10 +14,10 @@ hard prompts in ten, of which 8 samples found enough, gave -0.060 [-0.135, +0.01
 import dataclasses
 
 from jaxrl.config import Config, CurriculumConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
 
-UNIFORM = CurriculumConfig("data.curriculum:uniform")
+UNIFORM = CurriculumConfig("jaxrl.data.curriculum:uniform")
 
 
 def config() -> Config:

@@ -13,8 +13,8 @@ on four sources with symbols in common, gave -0.037 [-0.084, +0.010].
 import dataclasses
 
 from jaxrl.config import BanditConfig, Config, Domain
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
 
 
 def sums() -> dict[str, Domain]:
@@ -26,7 +26,7 @@ def sums() -> dict[str, Domain]:
 
 def config() -> Config:
     """The quickstart on sums of three sizes."""
-    bandit = BanditConfig("data.bandits:dump", {"temperature": 0.1})
+    bandit = BanditConfig("dump", {"temperature": 0.1})
     return dataclasses.replace(quickstart.config(), recipe="dump", domains=sums(), bandit=bandit)
 
 

@@ -13,9 +13,10 @@ right, with their group's advantage. The ablation samples those rows again, show
 
 import dataclasses
 
-from jaxrl.config import Config, GuidanceConfig
-from launch.lab import Effect, arm, hard_prompts
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.lab import Effect, arm, hard_prompts
+from jaxrl.launch.recipes import quickstart
 
 
 def config() -> Config:
@@ -23,14 +24,14 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="expo",
-        guidance=GuidanceConfig("data.guidance:explain", {"rows": 2}, "{solution}={prompt}"),
+        extensions={"guidance": GuidanceConfig("explain", {"rows": 2}, "{solution}={prompt}")},
     )
 
 
 def effect() -> Effect:
     """Second attempts that see the solution against second attempts that do not."""
     method = arm(config(), steps=60)
-    unaided = GuidanceConfig("data.guidance:inpaint", {"rows": 2, "low": 0.0, "high": 0.0})
+    unaided = GuidanceConfig("inpaint", {"rows": 2, "low": 0.0, "high": 0.0})
     return Effect(
         claim="learning its own explanations solves prompts that it fails",
         task=hard_prompts(copying=0.25),

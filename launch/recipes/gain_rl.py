@@ -14,19 +14,19 @@ Reading: the update of the centre is recalled and its constants are ours. The ab
 import dataclasses
 
 from jaxrl.config import Config, CurriculumConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
 
 
 def config() -> Config:
     """The quickstart in the order of its angles."""
-    curriculum = CurriculumConfig("data.bandits:gain", {"width": 160.0, "speed": 40.0})
+    curriculum = CurriculumConfig("gain", {"width": 160.0, "speed": 40.0})
     return dataclasses.replace(quickstart.config(), recipe="gain_rl", curriculum=curriculum)
 
 
 def effect() -> Effect:
     """The order against none, on prompts of many lengths and difficulties."""
-    curriculum = CurriculumConfig("data.bandits:gain", {"width": 40.0, "speed": 20.0})
+    curriculum = CurriculumConfig("gain", {"width": 40.0, "speed": 20.0})
     method = arm(config(), steps=60, curriculum=curriculum)
     mix = tuple((counts, 0.2) for counts in ((1, 0), (2, 0), (1, 1), (2, 1), (1, 2)))
     return Effect(

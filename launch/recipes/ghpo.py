@@ -13,9 +13,10 @@ response and is not trained on. The ablation tries again as often, without a hin
 
 import dataclasses
 
-from jaxrl.config import Config, GuidanceConfig
-from launch.lab import Effect, arm, hard_prompts
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.lab import Effect, arm, hard_prompts
+from jaxrl.launch.recipes import quickstart
 
 
 def config() -> Config:
@@ -23,14 +24,14 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="ghpo",
-        guidance=GuidanceConfig("data.guidance:escalate"),
+        extensions={"guidance": GuidanceConfig("escalate")},
     )
 
 
 def effect() -> Effect:
     """Second attempts with a hint against second attempts without."""
     method = arm(config(), steps=60)
-    plain = dataclasses.replace(config().guidance, args={"help": 0.0})
+    plain = dataclasses.replace(config().extensions["guidance"], args={"help": 0.0})
     return Effect(
         claim="hints for failed groups beat sampling them again",
         task=hard_prompts(),

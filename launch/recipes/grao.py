@@ -12,10 +12,11 @@ Reading: the structure is recalled, beta = lambda = 1/2 ours. The ablation is GR
 
 import dataclasses
 
-from jaxrl.config import Config, GuidanceConfig
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, hard_prompts
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.lab import Effect, arm, hard_prompts
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
@@ -23,17 +24,15 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="grao",
-        guidance=GuidanceConfig("data.guidance:expert_rows"),
-        objective=ObjectiveConfig(policy="losses.mixed:grao", aggregation="seq-mean-token-sum"),
+        extensions={"guidance": GuidanceConfig("expert_rows")},
+        objective=ObjectiveConfig(policy="grao", aggregation="seq-mean-token-sum"),
     )
 
 
 def effect() -> Effect:
     """With and without the reference, on prompts that samples fail."""
     method = arm(config(), steps=60)
-    alone = ObjectiveConfig(
-        advantage="losses.advantages:sampled_advantages", aggregation="seq-mean-token-sum"
-    )
+    alone = ObjectiveConfig(advantage="sampled_advantages", aggregation="seq-mean-token-sum")
     return Effect(
         claim="references in the loss beat GRPO beside them",
         task=hard_prompts(),

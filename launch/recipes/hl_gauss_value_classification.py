@@ -18,22 +18,22 @@ import dataclasses
 
 import jax
 
-from jaxrl.config import Config, CriticConfig
-from jaxrl.optimizer import OptimizerConfig
-from launch.lab import Effect, Sampled, arm, cipher
-from launch.recipes import quickstart
-from models.value import ValueConfig
+from jaxrl.config import Config
+from jaxrl.extensions.critic import CriticConfig
+from jaxrl.launch.lab import Effect, Sampled, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.models.value import ValueConfig
+from jaxrl.training.optimizer import OptimizerConfig
 
 
 def config() -> Config:
     """The quickstart by PPO with a critic."""
     critic = CriticConfig(
-        use=True,
         optimizer=OptimizerConfig(learning_rate=1e-3),
         head=ValueConfig(bins=51, low=-0.5, high=1.5),
     )
     return dataclasses.replace(
-        quickstart.config(), recipe="hl_gauss_value_classification", critic=critic
+        quickstart.config(), recipe="hl_gauss_value_classification", extensions={"critic": critic}
     )
 
 

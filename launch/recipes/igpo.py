@@ -13,9 +13,10 @@ of a group's members. The ablation writes them again with nothing given.
 
 import dataclasses
 
-from jaxrl.config import Config, GuidanceConfig
-from launch.lab import Effect, arm, hard_prompts
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.lab import Effect, arm, hard_prompts
+from jaxrl.launch.recipes import quickstart
 
 
 def config() -> Config:
@@ -23,14 +24,14 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="igpo",
-        guidance=GuidanceConfig("data.guidance:inpaint"),
+        extensions={"guidance": GuidanceConfig("inpaint")},
     )
 
 
 def effect() -> Effect:
     """Second attempts around a given piece against second attempts without one."""
     method = arm(config(), steps=60)
-    unaided = GuidanceConfig("data.guidance:inpaint", {"low": 0.0, "high": 0.0})
+    unaided = GuidanceConfig("inpaint", {"low": 0.0, "high": 0.0})
     return Effect(
         claim="inpainted successes solve prompts that a group fails",
         task=hard_prompts(),

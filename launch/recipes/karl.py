@@ -7,24 +7,24 @@ sampler need be renewed only now and then.
 Formula: `(beta log(pi(y) / pi_gen(y)) - (r - V))^2`, `V = beta_1 log mean_i exp(r_i / beta_1)`
 Claim: Pareto-optimal search agents from large-batch off-policy RL that withstands the mismatch of
 trainer and sampler.
-Reading: the objective is recalled, not in the abstract. The loss alone; the agents' data synthesis
-and search environments are not here. The ablation is REINFORCE on the same lagged data.
+Reading: the loss alone; the agents' data synthesis and search environments are not here. The
+ablation is REINFORCE on the same lagged data.
 """
 
 import dataclasses
 
 from jaxrl.config import Config
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
     """The quickstart with OAPL's objective, four updates on each batch."""
     objective = ObjectiveConfig(
-        policy="losses.mirror:oapl",
+        policy="oapl",
         policy_args={"beta": 0.3},
-        advantage="losses.advantages:soft_advantages",
+        advantage="soft_advantages",
         aggregation="seq-mean-token-mean",
     )
     return dataclasses.replace(
@@ -36,7 +36,7 @@ def effect() -> Effect:
     """With a sampler renewed every 20 steps, the regression against the policy gradient."""
     method = arm(config(), steps=80, sync_every=20, updates_per_batch=1)
     gradient = ObjectiveConfig(
-        policy="losses.policy:reinforce",
+        policy="reinforce",
         advantage_args={"scale": "none"},
         aggregation="seq-mean-token-mean",
     )

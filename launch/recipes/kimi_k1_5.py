@@ -8,7 +8,7 @@ Formula: `(r - mean r - tau log(pi / pi_b))^2`; `r' = r + w u` if right, `r + w 
 `u = 1/2 - (n - n_min) / (n_max - n_min)`
 Claim: 77.5 on AIME, 96.2 on MATH-500 without search, value function or process reward.
 Reading: formulas recalled. `w` has no warm-up, nor is there the curriculum, the partial rollouts or
-the long-to-short stage; `curriculum`, `rollout.in_flight` and `losses.preference` have those.
+the long-to-short stage; `curriculum`, `rollout.in_flight` and `jaxrl.losses.preference` have those.
 The effect is a second look: at the end of the run the length was not shorter, by -0.036
 [-0.102, 0.030].
 """
@@ -18,10 +18,10 @@ import dataclasses
 import jax
 
 from jaxrl.config import Config
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
-from losses.regularizers import relative_length_reward
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.losses.regularizers import relative_length_reward
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def brief(
@@ -39,8 +39,8 @@ def brief(
 def config() -> Config:
     """The quickstart with mirror descent and the length reward."""
     objective = ObjectiveConfig(
-        policy="losses.mirror:kimi_opmd",
-        shaping="launch.recipes.kimi_k1_5:brief",
+        policy="kimi_opmd",
+        shaping="jaxrl.launch.recipes.kimi_k1_5:brief",
         advantage_args={"scale": "none"},
         aggregation="seq-mean-token-mean",
     )

@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.config import Config
-from jaxrl.objective import ObjectiveConfig
+from jaxrl.launch.lab import Arm, Effect, Problems, Task, arm
+from jaxrl.launch.lab.policy import logprobs
+from jaxrl.launch.lab.tasks import ASK, posed
+from jaxrl.launch.recipes import quickstart
+from jaxrl.models.config import DecoderConfig
+from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.types import Params
-from launch.lab import Arm, Effect, Problems, Task, arm
-from launch.lab.policy import logprobs
-from launch.lab.tasks import ASK, posed
-from launch.recipes import quickstart
-from models.config import DecoderConfig
 
 BETA = 0.5
 LENGTH, SYMBOLS = 3, 6
@@ -32,11 +32,11 @@ LENGTH, SYMBOLS = 3, 6
 def config() -> Config:
     """The quickstart with the reward less its mean and the exact gradient of the KL."""
     objective = ObjectiveConfig(
-        policy="losses.policy:reinforce",
+        policy="reinforce",
         advantage_args={"scale": "none"},
         aggregation="seq-mean-token-sum",
         kl_coef=BETA,
-        kl="losses.divergence:k2",
+        kl="k2",
     )
     return dataclasses.replace(
         quickstart.config(), recipe="kl_rl_as_bayesian_inference", objective=objective

@@ -8,29 +8,29 @@ Claim: 1,389 of 8,523 problems match or beat all of them.
 Reading: formula recalled; a share of the prompts (the paper's, one in six) in place of a threshold.
 The first run is no part of the budget. The ablation is as many prompts at random.
 
-    jaxrl train quickstart --run-dir runs/before --curriculum.choose data.curriculum:passes
+    jaxrl train quickstart --run-dir runs/before --curriculum.choose jaxrl.data.curriculum:passes
     jaxrl train limr_lim --curriculum.history runs/before
 """
 
 import dataclasses
 
 from jaxrl.config import Config, CurriculumConfig
-from launch.lab import Arm, Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Arm, Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
 
 
 def config() -> Config:
     """The quickstart, to be given the history of another; without one it trains on all."""
-    curriculum = CurriculumConfig(score="data.curriculum:learning_impact", keep=168)
+    curriculum = CurriculumConfig(score="learning_impact", keep=168)
     return dataclasses.replace(quickstart.config(), recipe="limr_lim", curriculum=curriculum)
 
 
 def effect() -> Effect:
     """One prompt in six, by alignment or by chance, where many are solved already or never."""
-    before = Arm(steps=80, curriculum=CurriculumConfig("data.curriculum:passes"))
+    before = Arm(steps=80, curriculum=CurriculumConfig("passes"))
     kept = dataclasses.replace(config().curriculum, keep=42)
     method = arm(config(), steps=60, curriculum=kept, before=before)
-    chance = dataclasses.replace(kept, score="data.curriculum:at_random")
+    chance = dataclasses.replace(kept, score="at_random")
     mix = (((3, 0, 0), 0.3), ((1, 2, 0), 0.4), ((0, 0, 3), 0.3))
     return Effect(
         claim="the prompts that learn as the average does teach faster than any others",

@@ -13,14 +13,14 @@ Reading: advantage and granularities recalled. The ablation is the ratio of the 
 import dataclasses
 
 from jaxrl.config import Config
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, lookup
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Effect, arm, lookup
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
     """The quickstart with LOOP's objective, four updates on each batch."""
-    objective = ObjectiveConfig(advantage="losses.advantages:rloo", aggregation="token-mean")
+    objective = ObjectiveConfig(advantage="rloo", aggregation="token-mean")
     return dataclasses.replace(
         quickstart.config(), recipe="loop", objective=objective, updates_per_batch=4
     )
@@ -29,7 +29,7 @@ def config() -> Config:
 def effect() -> Effect:
     """Ratios by token against ratios by trajectory, in a world to be asked twice."""
     method = arm(config(), steps=40, updates_per_batch=8)
-    whole = dataclasses.replace(method.objective, policy="losses.sequence:gspo")
+    whole = dataclasses.replace(method.objective, policy="gspo")
     return Effect(
         claim="over 8 updates of a batch, ratios by token beat ratios by trajectory",
         task=lookup(hops=2),

@@ -15,10 +15,11 @@ ablation has the outcome reward alone.
 
 import dataclasses
 
-from jaxrl.config import Config, ReplayConfig
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.replay import ReplayConfig
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
@@ -26,8 +27,10 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="memory_r_episodic_intrinsic_reward",
-        replay=ReplayConfig(groups=16, size=256, keep="data.replay:informative"),
-        objective=ObjectiveConfig(shaping="losses.shaping:episodic", rows="losses.rows:fresh"),
+        extensions={
+            "replay": ReplayConfig(groups=16, size=256, keep="jaxrl.data.replay:informative")
+        },
+        objective=ObjectiveConfig(shaping="episodic", rows="fresh"),
     )
 
 
@@ -38,6 +41,6 @@ def effect() -> Effect:
         claim="where success is rare, likeness to remembered successes learns faster",
         task=cipher(((6, 0.6), (4, 0.3)), (((3, 1), 1.0),)),
         method=method,
-        ablation=dataclasses.replace(method, objective=ObjectiveConfig(), replay=ReplayConfig()),
+        ablation=dataclasses.replace(method, objective=ObjectiveConfig(), replay=None),
         over="area",
     )

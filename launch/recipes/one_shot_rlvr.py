@@ -12,16 +12,16 @@ chance, with the same loss. The pupil knows its symbols, but dawdles; some promp
 A first look, with room for one filler and three times the rate, stayed near the floor: +0.037
 [-0.086, +0.161].
 
-    jaxrl train quickstart --run-dir runs/before --curriculum.choose data.curriculum:passes
+    jaxrl train quickstart --run-dir runs/before --curriculum.choose jaxrl.data.curriculum:passes
     jaxrl train one_shot_rlvr --curriculum.history runs/before
 """
 
 import dataclasses
 
 from jaxrl.config import Config, CurriculumConfig
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Arm, Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Arm, Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
@@ -30,15 +30,15 @@ def config() -> Config:
         quickstart.config(),
         recipe="one_shot_rlvr",
         objective=ObjectiveConfig(entropy_coef=0.001),
-        curriculum=CurriculumConfig(score="data.curriculum:historical_variance", keep=1),
+        curriculum=CurriculumConfig(score="historical_variance", keep=1),
     )
 
 
 def effect() -> Effect:
     """One example by its variance against one by chance."""
-    before = Arm(steps=40, curriculum=CurriculumConfig("data.curriculum:passes"))
+    before = Arm(steps=40, curriculum=CurriculumConfig("passes"))
     method = arm(config(), steps=60, learning_rate=3e-4, before=before)
-    chance = dataclasses.replace(method.curriculum, score="data.curriculum:at_random")
+    chance = dataclasses.replace(method.curriculum, score="at_random")
     return Effect(
         claim="the example whose accuracy varied most teaches more than one by chance",
         task=cipher(

@@ -16,11 +16,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from jaxrl.config import Config, GuidanceConfig
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, Sampled, arm, cipher
-from launch.lab.tasks import FILLER
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.lab import Effect, Sampled, arm, cipher
+from jaxrl.launch.lab.tasks import FILLER
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
@@ -28,12 +29,12 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="par",
-        guidance=GuidanceConfig("data.guidance:expert_rows"),
+        extensions={"guidance": GuidanceConfig("expert_rows")},
         objective=ObjectiveConfig(
-            shaping="losses.shaping:par",
-            advantage="losses.advantages:sampled_advantages",
+            shaping="par",
+            advantage="sampled_advantages",
             advantage_args={"scale": "none"},
-            rows="losses.rows:sampled",
+            rows="jaxrl.losses.rows:sampled",
             kl_coef=0.05,
         ),
     )

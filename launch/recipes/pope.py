@@ -16,9 +16,10 @@ as often, without a prefix.
 
 import dataclasses
 
-from jaxrl.config import Config, GuidanceConfig
-from launch.lab import Effect, arm, hard_prompts
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.lab import Effect, arm, hard_prompts
+from jaxrl.launch.recipes import quickstart
 
 
 def config() -> Config:
@@ -26,14 +27,14 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="pope",
-        guidance=GuidanceConfig("data.guidance:escalate", {"rows": 4}),
+        extensions={"guidance": GuidanceConfig("escalate", {"rows": 4})},
     )
 
 
 def effect() -> Effect:
     """Second attempts from a prefix against second attempts from nothing."""
     method = arm(config(), steps=60)
-    plain = dataclasses.replace(config().guidance, args={"rows": 4, "help": 0.0})
+    plain = dataclasses.replace(config().extensions["guidance"], args={"rows": 4, "help": 0.0})
     return Effect(
         claim="guided exploration solves prompts that more samples do not",
         task=hard_prompts(),

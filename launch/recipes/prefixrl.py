@@ -14,9 +14,10 @@ with plain prompts is recalled. Evaluation has no prefix.
 
 import dataclasses
 
-from jaxrl.config import Config, GuidanceConfig
-from launch.lab import Effect, arm, hard_prompts
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.lab import Effect, arm, hard_prompts
+from jaxrl.launch.recipes import quickstart
 
 
 def config() -> Config:
@@ -24,7 +25,7 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="prefixrl",
-        guidance=GuidanceConfig("data.guidance:prefixes"),
+        extensions={"guidance": GuidanceConfig("prefixes")},
     )
 
 
@@ -35,6 +36,6 @@ def effect() -> Effect:
         claim="prefixes of solutions make hard prompts learnable, without a prefix too",
         task=hard_prompts(),
         method=method,
-        ablation=dataclasses.replace(method, guidance=GuidanceConfig()),
+        ablation=dataclasses.replace(method, guidance=None),
         statistic="pass@1/1",
     )

@@ -12,10 +12,11 @@ Reading: constants recalled. The reset comes every so many steps, not when valid
 
 import dataclasses
 
-from jaxrl.config import Config, ReferenceConfig
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.reference_refresh import RefreshConfig
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
@@ -25,7 +26,7 @@ def config() -> Config:
         base,
         recipe="prorl",
         objective=ObjectiveConfig(policy_args={"clip_low": 0.2, "clip_high": 0.4}, kl_coef=0.1),
-        reference=ReferenceConfig(every=25, reset_optimizer=True),
+        extensions={"reference_refresh": RefreshConfig(every=25, reset_optimizer=True)},
         rollout=dataclasses.replace(base.rollout, temperature=1.2, oversampling=2.0),
     )
 
@@ -37,5 +38,5 @@ def effect() -> Effect:
         claim="under the same KL term, moving the reference up lets learning go on",
         task=cipher(((6, 0.8), (2, 0.1)), (((2, 1), 0.5), ((1, 2), 0.5))),
         method=method,
-        ablation=dataclasses.replace(method, reference=ReferenceConfig()),
+        ablation=dataclasses.replace(method, reference=None),
     )

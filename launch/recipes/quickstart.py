@@ -11,9 +11,9 @@ Held-out greedy pass@1 rises by more than 0.25.
 """
 
 from jaxrl.config import Config, EvalConfig, RolloutConfig, WarmStartConfig
-from jaxrl.optimizer import OptimizerConfig
-from jaxrl.packing import PackingConfig
-from jaxrl.sampler import SamplerConfig
+from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.training.optimizer import OptimizerConfig
+from jaxrl.training.packing import PackingConfig
 
 
 def config() -> Config:

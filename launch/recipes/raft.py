@@ -13,9 +13,9 @@ ablation keeps a sample of each group whatever its reward, which is K = 1.
 import dataclasses
 
 from jaxrl.config import Config
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
@@ -23,7 +23,7 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="raft",
-        objective=ObjectiveConfig(policy="losses.mixed:raft", aggregation="seq-mean-token-sum"),
+        objective=ObjectiveConfig(policy="raft", aggregation="seq-mean-token-sum"),
     )
 
 

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.config import Config
-from launch.lab import Effect, Sampled, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Effect, Sampled, arm, cipher
+from jaxrl.launch.recipes import quickstart
 
 
 def config() -> Config:

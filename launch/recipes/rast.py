@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.config import Config, FreshModel
-from jaxrl.logits import Context, Guide, proxy_tuning
+from jaxrl.launch.lab import Arm, Effect, Task, arm, cipher, imitate
+from jaxrl.launch.lab.policy import all_logprobs
+from jaxrl.launch.recipes import quickstart
+from jaxrl.models.config import DecoderConfig
+from jaxrl.sampling.logits import Context, Guide, proxy_tuning
 from jaxrl.types import Params
-from launch.lab import Arm, Effect, Task, arm, cipher, imitate
-from launch.lab.policy import all_logprobs
-from launch.recipes import quickstart
-from models.config import DecoderConfig
 
 
 def config() -> Config:

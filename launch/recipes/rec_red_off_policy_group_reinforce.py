@@ -7,15 +7,15 @@ What stale data need is then a bound on the update, which the clip is, and not a
 token once its ratio has left the interval in the direction of its advantage.
 Formula: `-M_t A log pi_t`, `M_t = 0` if `A > 0` and `r_t > 1 + e`, or `A < 0` and `r_t < 1 - e`
 Claim: unifies OPMD and AsymRE; importance weights are not essential, regularisation is.
-Reading: the one-sided form; `losses.surrogates` has the others, RED-Weight and RED-Drop.
+Reading: the one-sided form; `jaxrl.losses.surrogates` has the others, RED-Weight and RED-Drop.
 """
 
 import dataclasses
 
 from jaxrl.config import Config
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 NAME = "rec_red_off_policy_group_reinforce"
 
@@ -23,7 +23,9 @@ NAME = "rec_red_off_policy_group_reinforce"
 def config() -> Config:
     """The quickstart with REC's objective, four updates on each batch."""
     objective = ObjectiveConfig(
-        policy="losses.surrogates:rec", advantage_args={"scale": "none"}, aggregation="token-mean"
+        policy="rec",
+        advantage_args={"scale": "none"},
+        aggregation="token-mean",
     )
     return dataclasses.replace(
         quickstart.config(), recipe=NAME, objective=objective, updates_per_batch=4

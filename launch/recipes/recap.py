@@ -15,8 +15,8 @@ not factors of losses. The ablation replays with even shares.
 import dataclasses
 
 from jaxrl.config import BanditConfig, Config, Domain
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
 
 
 def config() -> Config:
@@ -30,7 +30,7 @@ def config() -> Config:
             "known too": Domain("arithmetic", {"digits": 1, "operators": "-"}),
             "new": Domain("arithmetic", {"digits": 2, "slips": 0.65, **args}),
         },
-        bandit=BanditConfig("data.bandits:recap", {"temperature": 1.0}, signal="reward"),
+        bandit=BanditConfig("recap", {"temperature": 1.0}, signal="reward"),
     )
 
 

@@ -12,10 +12,11 @@ when enough hard questions have gathered. The ablation learns nothing from the s
 
 import dataclasses
 
-from jaxrl.config import Config, GuidanceConfig
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, hard_prompts
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.lab import Effect, arm, hard_prompts
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
@@ -23,11 +24,11 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="relift",
-        guidance=GuidanceConfig("data.guidance:expert_on_failure"),
+        extensions={"guidance": GuidanceConfig("expert_on_failure")},
         objective=ObjectiveConfig(
-            policy="losses.mixed:chord",
+            policy="chord",
             policy_args={"mu": 0.5},
-            advantage="losses.advantages:sampled_advantages",
+            advantage="sampled_advantages",
         ),
     )
 
@@ -35,7 +36,7 @@ def config() -> Config:
 def effect() -> Effect:
     """With and without imitation of the hardest."""
     method = arm(config(), steps=60)
-    alone = ObjectiveConfig(advantage="losses.advantages:sampled_advantages")
+    alone = ObjectiveConfig(advantage="sampled_advantages")
     return Effect(
         claim="imitating only what all samples fail teaches it",
         task=hard_prompts(),

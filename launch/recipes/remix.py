@@ -15,10 +15,12 @@ is left out. The ablation takes one update on the fresh rollouts alone.
 
 import dataclasses
 
-from jaxrl.config import Config, ReferenceConfig, ReplayConfig
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.reference_refresh import RefreshConfig
+from jaxrl.extensions.replay import ReplayConfig
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
@@ -26,10 +28,12 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="remix",
-        replay=ReplayConfig(groups=16, size=128),
-        reference=ReferenceConfig(every=60, reset_optimizer=True),
+        extensions={
+            "replay": ReplayConfig(groups=16, size=128),
+            "reference_refresh": RefreshConfig(every=60, reset_optimizer=True),
+        },
         updates_per_batch=2,
-        objective=ObjectiveConfig(policy="losses.off_policy:remix"),
+        objective=ObjectiveConfig(policy="remix"),
     )
 
 
@@ -40,6 +44,6 @@ def effect() -> Effect:
         claim="replayed rollouts learn faster from as many fresh ones",
         task=cipher(((6, 0.8), (4, 0.3)), (((2, 1), 1.0),)),
         method=method,
-        ablation=dataclasses.replace(method, replay=ReplayConfig(), updates_per_batch=1),
+        ablation=dataclasses.replace(method, replay=None, updates_per_batch=1),
         over="area",
     )

@@ -17,10 +17,12 @@ against 0.853). The ablation is PPO without the mask.
 import dataclasses
 import functools
 
-from jaxrl.config import Config, CriticConfig, NucleusConfig
-from jaxrl.optimizer import OptimizerConfig
-from launch.lab import Effect, arm, cipher, held_out
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.critic import CriticConfig
+from jaxrl.extensions.nucleus import NucleusConfig
+from jaxrl.launch.lab import Effect, arm, cipher, held_out
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.optimizer import OptimizerConfig
 
 
 def config() -> Config:
@@ -28,19 +30,23 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="rl4lms_grue_nlpo",
-        critic=CriticConfig(use=True, optimizer=OptimizerConfig(learning_rate=1e-3), kl_coef=0.05),
-        nucleus=NucleusConfig(mass=0.9, every=10),
+        extensions={
+            "critic": CriticConfig(optimizer=OptimizerConfig(learning_rate=1e-3), kl_coef=0.05),
+            "nucleus": NucleusConfig(mass=0.9, every=10),
+        },
     )
 
 
 def effect() -> Effect:
     """The mask against none, where most words never fit."""
-    method = arm(config(), steps=80, critic=dataclasses.replace(config().critic, kl_coef=0.0))
+    method = arm(
+        config(), steps=80, critic=dataclasses.replace(config().extensions["critic"], kl_coef=0.0)
+    )
     return Effect(
         claim="among the likely words of an earlier policy, PPO learns faster",
         task=cipher(((16, 0.8), (8, 0.4)), (((3, 1), 1.0),)),
         method=method,
-        ablation=dataclasses.replace(method, nucleus=NucleusConfig()),
+        ablation=dataclasses.replace(method, nucleus=None),
         over="area",
         measure=functools.partial(held_out, temperature=0.01),
     )

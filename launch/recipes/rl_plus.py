@@ -2,21 +2,25 @@
 
 Paper: Dong et al. 2025, "RL-PLUS: Countering Capability Boundary Collapse of LLMs in Reinforcement
 Learning with Hybrid-policy Optimization"
-Idea: a solution joins each group. Who wrote it is unknown, so its policy is estimated by half the
-old policy and half chance, and mixed with the old policy in the ratio's denominator: no weight
-explodes or vanishes. Right tokens that the policy finds unlikely get most of the credit.
-Formula: `r = 2 pi / (pi_w + pi_old)`, `pi_w = pi_old / 2 + 1 / (2 V)`, `A_t = A (1 - sg(pi))^gamma`
+Idea: a solution joins each group. Who wrote it is unknown, so its policy is estimated by the mean
+of the old policy and a uniform one, and mixed with the old policy in the ratio's denominator: no
+weight explodes or vanishes. Right tokens that the policy finds unlikely get most of the credit.
+Formula: `r = 2 pi / (pi_w + pi_old)`, `pi_w = (pi_old + 1) / 2`, `A_t = A (1 - sg(pi))^(1/2)`
 Claim: the boundary of what can be solved (pass@k) grows where RLVR narrows it.
-Reading: the solution's advantage is that of its group, itself included; gamma = 2. The ablation
-samples beside the same solutions and learns nothing from them.
+Reading: the constants are the released code's: 1 in place of the paper's `1 / V`, an exponent of
+1/2, advantages without the standard deviation, sums over tokens. As there, a solution's advantage
+is that of its group, itself included. Its entropy bonus of 0.001 is left out, and its two updates
+on each batch without a clip. The ablation samples beside the same solutions and learns nothing
+from them.
 """
 
 import dataclasses
 
-from jaxrl.config import Config, GuidanceConfig
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, hard_prompts
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.lab import Effect, arm, hard_prompts
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
@@ -24,9 +28,11 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="rl_plus",
-        guidance=GuidanceConfig("data.guidance:expert_rows"),
+        extensions={"guidance": GuidanceConfig("expert_rows")},
         objective=ObjectiveConfig(
-            policy="losses.mixed:rl_plus", policy_args={"vocabulary_size": 15}
+            policy="rl_plus",
+            advantage_args={"scale": "none"},
+            aggregation="seq-mean-token-sum-norm",
         ),
     )
 
@@ -34,7 +40,11 @@ def config() -> Config:
 def effect() -> Effect:
     """With and without the external term: what 8 samples can solve."""
     method = arm(config(), steps=60)
-    alone = ObjectiveConfig(advantage="losses.advantages:sampled_advantages")
+    alone = dataclasses.replace(
+        method.objective,
+        policy="ppo_clip",
+        advantage="sampled_advantages",
+    )
     return Effect(
         claim="solutions from outside widen what 8 samples can solve",
         task=hard_prompts(),

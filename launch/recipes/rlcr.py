@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.config import Config, RolloutConfig
-from launch.lab import Effect, Sampled, arm
-from launch.lab.confidence import calibration, confidence, hazy
-from launch.recipes import quickstart
-from losses.regularizers import calibrated_reward
+from jaxrl.launch.lab import Effect, Sampled, arm
+from jaxrl.launch.lab.confidence import calibration, confidence, hazy
+from jaxrl.launch.recipes import quickstart
+from jaxrl.losses.regularizers import calibrated_reward
 
 
 def config() -> Config:

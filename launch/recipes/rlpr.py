@@ -17,11 +17,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from jaxrl.config import Config, PolicyRewardConfig, RolloutConfig
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, Sampled, arm
-from launch.lab.chains import LENGTH, phrased
-from launch.recipes import quickstart
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.extensions.policy_reward import PolicyRewardConfig
+from jaxrl.launch.lab import Effect, Sampled, arm
+from jaxrl.launch.lab.chains import LENGTH, phrased
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
@@ -31,8 +32,8 @@ def config() -> Config:
         recipe="rlpr",
         task_args={"digits": 1, "terms": 4, "operators": "+", "worked": True, "slips": 0.65},
         rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=16, max_new_tokens=24),
-        policy_reward=PolicyRewardConfig(use=True, marker="="),
-        objective=ObjectiveConfig(rows="losses.rows:spread"),
+        extensions={"policy_reward": PolicyRewardConfig(marker="=")},
+        objective=ObjectiveConfig(rows="spread"),
     )
 
 

@@ -2,13 +2,14 @@
 
 Paper: Li et al. 2025, "Reinforcement Learning on Pre-Training Data"
 Idea: pre-training text has its own labels. The policy reasons and then predicts the next segment of
-a text, or a middle one with what stands behind it, and a judge compares with the text. Where a
-segment ends is nobody's knowledge, so any beginning of what follows counts as right.
+a text, or a middle one with what stands behind it, and a judge compares with the text. A prediction
+may span several segments, so any beginning of what follows counts as right, from the segment on.
 Formula: `r = 1[prediction is a prefix of s_(>= i)]`, GRPO without KL
 Claim: Qwen3-4B gains 3.0 on MMLU, 8.1 on GPQA-Diamond and 6.6 on AIME24, and RLVR begins better.
 Reading: words are compared after normalisation where the paper asks a judge model; half of the
-problems are middle ones. Formula recalled. The ablation asks for the segment as it was cut. Nothing
-in the relaxed reward asks for more than the first word.
+problems are middle ones. The effect asks for the segment at least. The run's texts go on for one
+segment, of which any first words are enough, which is more relaxed than the paper. The ablation
+asks for the segment as it was cut.
 """
 
 import dataclasses
@@ -17,14 +18,14 @@ import jax
 import numpy as np
 
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.packing import PackingConfig
+from jaxrl.launch.lab import Arm, Effect, Sampled, Task, arm
+from jaxrl.launch.lab.chains import LENGTH, begun, cut_text
+from jaxrl.launch.lab.policy import probabilities
+from jaxrl.launch.lab.tasks import FIRST
+from jaxrl.launch.recipes import quickstart
+from jaxrl.models.config import DecoderConfig
+from jaxrl.training.packing import PackingConfig
 from jaxrl.types import Params
-from launch.lab import Arm, Effect, Sampled, Task, arm
-from launch.lab.chains import LENGTH, begun, cut_text
-from launch.lab.policy import probabilities
-from launch.lab.tasks import FIRST
-from launch.recipes import quickstart
-from models.config import DecoderConfig
 
 
 def config() -> Config:
@@ -40,8 +41,9 @@ def config() -> Config:
 
 
 def prefix(batch: Sampled) -> jax.Array:
-    """RLPT's relaxed reward."""
-    return begun(batch.problems.answer[:, :LENGTH], batch.tokens)
+    """RLPT's relaxed reward: the segment, or the segment and more of what follows."""
+    answer = batch.problems.answer
+    return begun(answer[:, :LENGTH], batch.tokens, answer[:, LENGTH])
 
 
 def derivation(

@@ -13,10 +13,11 @@ decay (recalled). The advantages are those of the whole group. The ablation trai
 
 import dataclasses
 
-from jaxrl.config import Config, ReplayConfig
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.replay import ReplayConfig
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
@@ -24,8 +25,8 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="rorecomp",
-        replay=ReplayConfig(groups=4, size=64),
-        objective=ObjectiveConfig(rows="losses.rows:recomposed"),
+        extensions={"replay": ReplayConfig(groups=4, size=64)},
+        objective=ObjectiveConfig(rows="recomposed"),
     )
 
 
@@ -36,7 +37,7 @@ def effect() -> Effect:
         claim="recomposed batches shorten responses",
         task=cipher(((6, 0.8), (2, 0.4)), (((2, 1), 1.0),), dawdle=0.4, slack=8),
         method=method,
-        ablation=dataclasses.replace(method, objective=ObjectiveConfig(), replay=ReplayConfig()),
+        ablation=dataclasses.replace(method, objective=ObjectiveConfig(), replay=None),
         statistic="length",
         better="lower",
     )

@@ -13,13 +13,13 @@ Reading: formula recalled. The ablation shares evenly.
 import dataclasses
 
 from jaxrl.config import BanditConfig, Config
-from launch.lab import Effect, arm, graded
-from launch.recipes import dump, quickstart
+from jaxrl.launch.lab import Effect, arm, graded
+from jaxrl.launch.recipes import dump, quickstart
 
 
 def config() -> Config:
     """The quickstart on sums of three sizes."""
-    bandit = BanditConfig("data.bandits:dads", {"temperature": 0.5, "floor": 0.1}, signal="reward")
+    bandit = BanditConfig("dads", {"temperature": 0.5, "floor": 0.1}, signal="reward")
     return dataclasses.replace(
         quickstart.config(), recipe="rulereasoner_dads", domains=dump.sums(), bandit=bandit
     )

@@ -2,21 +2,23 @@
 
 Paper: Chen et al. 2025, "Step-wise Adaptive Integration of Supervised Fine-tuning and Reinforcement
 Learning for Task-Specific LLMs"
-Idea: how much is left to imitate is told by the gradient of imitation itself. While it is large,
-steps imitate; as it shrinks against what it was after the warm-up, steps explore.
-Formula: `p = g / (g + gamma g_warm)`; `p L_SFT + (1 - p) L_GRPO`
+Idea: the gradient of imitation tells how much is left to imitate. While it is large, steps imitate;
+as it shrinks against what it was after the warm-up, steps explore.
+Formula: `p = g / (g + gamma g_warm)`; each step is `L_SFT` with probability p, else `L_GRPO`
 Claim: better than SFT, RL, and static mixtures of the two.
-Reading: the rule is recalled. The paper draws the kind of each step with probability p from norms
-at the parameters; here the two losses are mixed by p, the norm is taken at the logits, and its
-value after the warm-up is a constant. The ablation is the static mixture of halves.
+Reading: the rule is recalled. The paper's norms are of the gradient at the parameters, in the last
+imitation step and at the end of the warm-up. An objective sees log-probabilities before any
+backward pass and keeps nothing between updates, so here the norm is one at the logits, and its
+value after the warm-up a constant. The ablation is the static mixture of halves.
 """
 
 import dataclasses
 
-from jaxrl.config import Config, GuidanceConfig
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, hard_prompts
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.lab import Effect, arm, hard_prompts
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
@@ -24,10 +26,10 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="sasr",
-        guidance=GuidanceConfig("data.guidance:expert_rows"),
+        extensions={"guidance": GuidanceConfig("expert_rows")},
         objective=ObjectiveConfig(
-            policy="losses.mixed:sasr",
-            advantage="losses.advantages:sampled_advantages",
+            policy="sasr",
+            advantage="sampled_advantages",
         ),
     )
 
@@ -35,9 +37,7 @@ def config() -> Config:
 def effect() -> Effect:
     """The adaptive mixture against the static one."""
     method = arm(config(), steps=60)
-    static = dataclasses.replace(
-        method.objective, policy="losses.mixed:chord", policy_args={"mu": 0.5}
-    )
+    static = dataclasses.replace(method.objective, policy="chord", policy_args={"mu": 0.5})
     return Effect(
         claim="an adaptive mixture of imitation and exploration beats halves",
         task=hard_prompts(),

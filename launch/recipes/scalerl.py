@@ -15,11 +15,11 @@ import dataclasses
 
 import numpy as np
 
-from data.curriculum import Prompts, pass_rate, uniform
 from jaxrl.config import Config, CurriculumConfig
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.data.curriculum import Prompts, pass_rate, uniform
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def unsolved(
@@ -36,12 +36,12 @@ def config() -> Config:
         quickstart.config(),
         recipe="scalerl",
         objective=ObjectiveConfig(
-            policy="losses.surrogates:cispo",
+            policy="cispo",
             advantage_args={"scale": "batch"},
-            rows="losses.advantages:informative",
+            rows="jaxrl.losses.advantages:informative",
             aggregation="prompt-mean",
         ),
-        curriculum=CurriculumConfig(choose="launch.recipes.scalerl:unsolved"),
+        curriculum=CurriculumConfig(choose="jaxrl.launch.recipes.scalerl:unsolved"),
         updates_per_batch=4,
     )
 

@@ -9,16 +9,24 @@ Claim: pass@k above standard RLVR's on mathematics.
 Reading: the abstract names the data alone; the KL, its weight and the share kept are recalled or
 ours. Prompts that the base model never solves come last. The ablation is GRPO on all prompts.
 
-    jaxrl train quickstart --run-dir runs/before --curriculum.choose data.curriculum:passes
+    jaxrl train quickstart --run-dir runs/before --curriculum.choose jaxrl.data.curriculum:passes
     jaxrl train self_low_likelihood_rlvr --curriculum.history runs/before
 """
 
 import dataclasses
 
+import jax
+
 from jaxrl.config import Config, CurriculumConfig
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Arm, Effect, arm, graded
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Arm, Effect, arm, graded
+from jaxrl.launch.recipes import quickstart
+from jaxrl.losses import f_divergence
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def forward_kl(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
+    """`KL(pi_ref || pi)` [N, T], estimated on the policy's own tokens."""
+    return f_divergence.sampled(logp, ref_logp, kind="forward_kl")
 
 
 def config() -> Config:
@@ -26,14 +34,14 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="self_low_likelihood_rlvr",
-        objective=ObjectiveConfig(kl_coef=0.05, kl="launch.recipes.dph_rl:forward_kl"),
-        curriculum=CurriculumConfig(score="data.curriculum:least_solved", keep=256),
+        objective=ObjectiveConfig(kl_coef=0.05, kl=f"{__name__}:forward_kl"),
+        curriculum=CurriculumConfig(score="least_solved", keep=256),
     )
 
 
 def effect() -> Effect:
     """Half of the prompts by their low likelihood, against all, at equal samples."""
-    passes = CurriculumConfig("data.curriculum:passes")
+    passes = CurriculumConfig("passes")
     before = Arm(steps=32, learning_rate=0.0, curriculum=passes)  # the base model, twice each
     kept = dataclasses.replace(config().curriculum, keep=128)
     method = arm(config(), steps=60, curriculum=kept, before=before)

@@ -12,15 +12,15 @@ model's own pass rates. What is measured is that choice: the ablation takes as m
 A first look, where domains had symbols in common and the hardest prompts were not hopeless, went
 against the claim: -0.232 [-0.378, -0.085].
 
-    jaxrl train quickstart --run-dir runs/before --curriculum.choose data.curriculum:passes
+    jaxrl train quickstart --run-dir runs/before --curriculum.choose jaxrl.data.curriculum:passes
     jaxrl train simplerl_zoo --curriculum.history runs/before
 """
 
 import dataclasses
 
 from jaxrl.config import Config, CurriculumConfig
-from launch.lab import Arm, Effect, arm, hard_prompts
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Arm, Effect, arm, hard_prompts
+from jaxrl.launch.recipes import quickstart
 
 
 def config() -> Config:
@@ -28,17 +28,17 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="simplerl_zoo",
-        curriculum=CurriculumConfig(score="data.curriculum:within_reach", keep=256),
+        curriculum=CurriculumConfig(score="within_reach", keep=256),
     )
 
 
 def effect() -> Effect:
     """A quarter of the prompts: those within reach, or the hardest, which are never solved."""
-    passes = CurriculumConfig("data.curriculum:passes")
+    passes = CurriculumConfig("passes")
     before = Arm(steps=32, learning_rate=0.0, curriculum=passes)  # the base model, twice each
     kept = dataclasses.replace(config().curriculum, keep=64)
     method = arm(config(), steps=60, curriculum=kept, before=before)
-    hardest = dataclasses.replace(kept, score="data.curriculum:difficulty")
+    hardest = dataclasses.replace(kept, score="difficulty")
     return Effect(
         claim="prompts within reach teach a weak policy more than the hardest",
         task=hard_prompts(),

@@ -9,9 +9,9 @@ Held-out greedy accuracy rises from 0.21 to 0.46 in 17 minutes on 2 CPU cores.
 """
 
 from jaxrl.config import CheckpointConfig, Config, EvalConfig, RolloutConfig
-from jaxrl.optimizer import OptimizerConfig
-from jaxrl.packing import PackingConfig
-from jaxrl.sampler import SamplerConfig
+from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.training.optimizer import OptimizerConfig
+from jaxrl.training.packing import PackingConfig
 
 
 def config() -> Config:

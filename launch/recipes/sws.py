@@ -20,8 +20,8 @@ every prompt three times and in the end failed none all along, gave +0.004 [-0.0
 import dataclasses
 
 from jaxrl.config import Config, CurriculumConfig
-from launch.lab import Arm, Effect, arm, graded
-from launch.recipes import dump, quickstart
+from jaxrl.launch.lab import Arm, Effect, arm, graded
+from jaxrl.launch.recipes import dump, quickstart
 
 
 def config() -> Config:
@@ -31,7 +31,7 @@ def config() -> Config:
 
 def effect() -> Effect:
     """Problems made for weaknesses against as many of all kinds."""
-    before = Arm(steps=16, curriculum=CurriculumConfig("data.curriculum:passes"))
+    before = Arm(steps=16, curriculum=CurriculumConfig("passes"))
     method = arm(config(), steps=60, weights=(1.0,) * 4, before=before)
     return Effect(
         claim="problems made of what a first run failed teach more than problems of all kinds",

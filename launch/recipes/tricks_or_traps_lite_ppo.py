@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.config import Config
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, Sampled, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Effect, Sampled, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:

@@ -13,14 +13,14 @@ them, is not here. The ablation is lambda = 0, which is GRPO.
 import dataclasses
 
 from jaxrl.config import Config
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, cipher
-from launch.recipes import quickstart
+from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
     """The quickstart with MGPO's advantage."""
-    objective = ObjectiveConfig(advantage="losses.pass_rate:mgpo", advantage_args={"strength": 4.0})
+    objective = ObjectiveConfig(advantage="mgpo", advantage_args={"strength": 4.0})
     return dataclasses.replace(
         quickstart.config(), recipe="vibethinker_1_5b_ssp_mgpo", objective=objective
     )

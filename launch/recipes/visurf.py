@@ -13,10 +13,11 @@ reward for one, so the smoothing is what remains. The ablation learns nothing fr
 
 import dataclasses
 
-from jaxrl.config import Config, GuidanceConfig
-from jaxrl.objective import ObjectiveConfig
-from launch.lab import Effect, arm, hard_prompts
-from launch.recipes import quickstart
+from jaxrl.config import Config
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.lab import Effect, arm, hard_prompts
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
@@ -24,15 +25,15 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="visurf",
-        guidance=GuidanceConfig("data.guidance:expert_rows"),
-        objective=ObjectiveConfig(shaping="losses.shaping:settled_label"),
+        extensions={"guidance": GuidanceConfig("expert_rows")},
+        objective=ObjectiveConfig(shaping="settled_label"),
     )
 
 
 def effect() -> Effect:
     """With and without the label's advantage."""
     method = arm(config(), steps=60)
-    alone = ObjectiveConfig(advantage="losses.advantages:sampled_advantages")
+    alone = ObjectiveConfig(advantage="sampled_advantages")
     return Effect(
         claim="a label in the group teaches what samples fail",
         task=hard_prompts(),

@@ -6,8 +6,6 @@ import argparse
 import base64
 import hashlib
 import html
-import json
-import math
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -15,8 +13,8 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-from jaxrl import storage
-from launch.report import collect
+from jaxrl.launch.report import collect
+from jaxrl.record import storage
 
 _SCRIPTS = ("dom.js", "charts.js", "rollouts.js", "page.js")
 
@@ -65,7 +63,9 @@ def write(runs: Sequence[Path], out: Path, png: bool = False) -> list[Path]:
     out.write_text(page(data), encoding="utf-8")
     if not png:
         return [out]
-    from launch.report import figures  # matplotlib takes its time, so only where it is asked for
+    from jaxrl.launch.report import (
+        figures,  # matplotlib takes its time, so only where it is asked for
+    )
 
     return [out, *figures.write(data, out.with_name(f"{out.stem}-png"))]
 
@@ -93,17 +93,8 @@ def page(data: collect.Json) -> str:
 
 def embed(value: Any) -> str:
     """JSON that cannot end the script element that holds it, whatever text is in it."""
-    text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # Lone surrogates, which UTF-8 cannot hold, become question marks.
-    return text.replace("<", "\\u003c").encode("utf-8", "replace").decode()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return collect.embed_text(value).encode("utf-8", "replace").decode()
 
 
 def _part(name: str) -> str:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxrl import runs, storage
-from jaxrl.runs import Run, Table
-from launch.report import panels
+from jaxrl import masks
+from jaxrl.launch.report import panels
+from jaxrl.record import runs, storage
+from jaxrl.record.runs import Run, Table
 
 POINTS = 1000
 """Points of a curve; more steps than this are averaged in equal runs."""
 ROLLOUT_BYTES = 48_000_000
-"""Embedded completions; of more than this, evenly spread ones are kept."""
+"""Of embedded rollouts, as JSON; of more than this, evenly spread groups are kept."""
 _INCIDENTAL = ("seed", "run_dir")  # what runs of one experiment may differ in
 _TOKEN_LISTS = ("logp", "entropy", "advantage", "log_ratio", "version", "source")
 
@@ -33,8 +34,8 @@ def gather(directories: Sequence[Path]) -> Json:
     """
     if not directories:
         raise ValueError("a report needs a run; name one or more run directories")
-    loaded = [runs.load_run(directory) for directory in directories]
-    configs = [runs.flatten(run.config, ".") for run in loaded]
+    loaded = [runs.load_run(directory, texts=False) for directory in directories]
+    configs = [runs.flatten(masks.values(run.config), ".") for run in loaded]
     groups = group([{k: v for k, v in c.items() if k not in _INCIDENTAL} for c in configs])
     described = [
         describe(run, config, number, name)
@@ -107,13 +108,36 @@ def describe(run: Run, config: Json, number: int, name: str) -> Json:
         "group": number,
         "seed": config.get("seed"),
         "config": config,
-        "environment": runs.flatten(run.environment),
-        "lineage": lineage(run.config),
+        "extensions": extensions(run.config),
+        "environment": runs.flatten(_without_secrets(run.environment)),
+        "lineage": [masks.text(line) for line in lineage(run.config)],
         "clock": clock(run.metrics),
         "series": series,
         "time": time_spent(run.metrics, run.summary.get("seconds")),
         "facts": facts(run, series),
     }
+
+
+def extensions(config: Json) -> list[str]:
+    """Each extension with its settings in force, in the order in which they work."""
+    described = []
+    for reference, settings in masks.values(config.get("extensions", {})).items():
+        fields = runs.flatten(settings, ".").items()
+        told = ", ".join(f"{name} {_setting(value)}" for name, value in fields)
+        described.append(f"{reference}: {told}" if told else reference)
+    return described
+
+
+def _setting(value: Any) -> str:
+    return value or "(empty)" if isinstance(value, str) else json.dumps(value)
+
+
+def _without_secrets(environment: Json) -> Json:
+    """Runs of earlier versions have saved their command as it was given."""
+    command = environment.get("command")
+    if isinstance(command, list):
+        environment = environment | {"command": masks.command([str(word) for word in command])}
+    return masks.values(environment)
 
 
 def curves(run: Run) -> dict[str, Json]:
@@ -167,9 +191,8 @@ def held_out(run: Run) -> dict[str, Json]:
         row = {name.removeprefix(prefix): float(run.metrics[name][i]) for name in columns}
         if any(map(math.isfinite, row.values())):
             points[int(step)] = row
-    for step in set(map(int, run.evals.get("step", ()))) - points.keys():
-        rewards = np.nan_to_num(run.evals["reward"][run.evals["step"] == step].astype(float))
-        points[step] = {"pass@1": float((rewards >= 1).mean())}
+    for step, rewards in _saved_rewards(run, points.keys()).items():
+        points[step] = {"pass@1": float((np.array(rewards) >= 1).mean())}
     made: dict[str, Json] = {}
     for step in sorted(points):
         for name, value in points[step].items():
@@ -184,6 +207,15 @@ def held_out(run: Run) -> dict[str, Json]:
                     curve["step"].append(step)
                     curve["value"].append(value)
     return made
+
+
+def _saved_rewards(run: Run, known: Collection[int]) -> dict[int, list[float]]:
+    """By step: the rewards of the saved completions of evaluations, but for known steps."""
+    found: dict[int, list[float]] = {}
+    for row in runs.completions(run.directory, "evals"):
+        if row["step"] not in known:
+            found.setdefault(row["step"], []).append(row["reward"] or 0.0)
+    return found
 
 
 def clock(metrics: Table) -> Json:
@@ -238,12 +270,15 @@ def facts(run: Run, series: dict[str, Json]) -> Json:
     }
 
 
-def lineage(config: Json) -> list[str]:
-    """What the policy went through, from its first weights to this run."""
+def lineage(config: Json, ancestors: int = 50) -> list[str]:
+    """What the policy went through, from its first weights to this run; at most so many runs."""
     model, fork = str(config.get("model", "")), str(config.get("fork", ""))
-    parent = storage.locate(fork.rpartition("@")[0] or fork if fork else model)
-    if (parent / "config.json").exists():
-        path = [*lineage(json.loads((parent / "config.json").read_text())["config"])]
+    where = (fork.rpartition("@")[0] or fork) if fork else model
+    known = "://" not in where or where.startswith("gs://")
+    parent = storage.locate(where) if known else Path()
+    if known and ancestors and (parent / "config.json").exists():
+        saved = json.loads((parent / "config.json").read_text())["config"]
+        path = lineage(saved, ancestors - 1)
         path.append(f"forked from {fork}" if fork else f"saved in {parent}")
     else:
         path = [fork or ("fresh weights" if model == "fresh" else model)]
@@ -261,25 +296,67 @@ def lineage(config: Json) -> list[str]:
 
 
 def completions(loaded: Sequence[Run]) -> tuple[list[Json], int]:
-    """All kept completions, those of training first, and how many were left out for their size."""
-    rows = [
-        _compact(row) | {"run": i, "kind": kind}
-        for kind in ("rollouts", "evals")
-        for i, run in enumerate(loaded)
-        for row in runs.completions(run.directory, kind)
-    ]
-    size = sum(len(row["completion"]) + 8 * len(row.get("tokens", ())) * 6 for row in rows)
-    if size <= ROLLOUT_BYTES:
-        return rows, 0
-    # Whole groups go together: what a completion earned means little without its siblings.
-    groups: dict[tuple, list[Json]] = {}
-    for row in rows:
-        groups.setdefault((row["run"], row["kind"], row["step"], row["problem"]), []).append(row)
-    ordered = list(groups.values())
-    keep = max(1, int(len(ordered) * ROLLOUT_BYTES / size))
-    chosen = np.linspace(0, len(ordered) - 1, keep).astype(int)
-    kept = [row for i in chosen for row in ordered[i]]
-    return kept, len(rows) - len(kept)
+    """Kept completions, those of training first, and how many were left out for their size.
+
+    Files are read twice, a row at a time, so that memory holds what is kept and no more.
+    """
+    sizes: dict[tuple, int] = {}
+    for key, row in _rows(loaded):
+        sizes[key] = sizes.get(key, 0) + _size(row)
+    chosen = _chosen(sizes)
+    kept, left_out = list[Json](), 0
+    for key, row in _rows(loaded):
+        if key in chosen:
+            kept.append(row)
+        else:
+            left_out += 1
+    return kept, left_out
+
+
+def _rows(loaded: Sequence[Run]) -> Iterator[tuple[tuple, Json]]:
+    """Every row, with what its group has in common."""
+    for kind in ("rollouts", "evals"):
+        for i, run in enumerate(loaded):
+            for row in runs.completions(run.directory, kind):
+                key = (i, kind, row["step"], row["problem"])
+                yield key, _compact(row) | {"run": i, "kind": kind}
+
+
+def _size(row: Json) -> int:
+    """Bytes of a row in the page."""
+    return len(embed_text(row).encode("utf-8", "replace")) + 1
+
+
+def _chosen(sizes: Mapping[tuple, int]) -> set[tuple]:
+    """Groups of at most `ROLLOUT_BYTES` in all, evenly spread.
+
+    Whole groups go together: what a completion earned means little without its siblings.
+    """
+    order = list(sizes)
+    # The most groups whose even spread fits; larger ones lie anywhere, so it is tried.
+    count = len(order)
+    while count:
+        places = np.linspace(0, len(order) - 1, count).round().astype(int)
+        chosen = {order[i] for i in places}
+        total = sum(sizes[key] for key in chosen)
+        if total <= ROLLOUT_BYTES:
+            return chosen
+        count = min(count - 1, int(count * ROLLOUT_BYTES / total))
+    return set()
+
+
+def embed_text(value: Any) -> str:
+    """JSON that cannot end the script element that holds it, whatever text is in it."""
+    text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _compact(row: Json) -> Json:

@@ -119,6 +119,8 @@ function origins() {
   const text = (value) => (Array.isArray(value) ? value.join(" ") : value == null ? "–" : String(value));
   byId("origins").append(table(["", ...data.runs.map((run) => run.name)], [
     ["lineage", ...data.runs.map((run) => el("ol", {}, run.lineage.map((stage) => el("li", {}, stage))))],
+    ["extensions", ...data.runs.map((run) => run.extensions.length
+      ? el("ol", {}, run.extensions.map((each) => el("li", {}, each))) : "none")],
     ["directory", ...data.runs.map((run) => [run.directory, "value"])],
     ...keys.map((key) => [key, ...data.runs.map((run) => [text(run.environment[key]), "value"])]),
   ]));

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from models.control import mlp
-from models.control.mlp import Params
+from jaxrl.models.control import mlp
+from jaxrl.models.control.mlp import Params
 
 
 def init(

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from models.control import critics, policies
-from models.control.mlp import Params
+from jaxrl.models.control import critics, policies
+from jaxrl.models.control.mlp import Params
 
 
 def init(

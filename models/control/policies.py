@@ -10,8 +10,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from models.control import mlp
-from models.control.mlp import Params
+from jaxrl.models.control import mlp
+from jaxrl.models.control.mlp import Params
 
 LOG_STD_RANGE = (-5.0, 2.0)
 _EDGE = 1.0 - 1e-5  # of the squashed range; beyond it arctanh is not finite

@@ -9,10 +9,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from models import decoder
-from models.config import DecoderConfig
-from models.control import mlp
-from models.control.mlp import Params
+from jaxrl.models import decoder
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.control import mlp
+from jaxrl.models.control.mlp import Params
 
 
 def shape(width: int, layers: int, heads: int) -> DecoderConfig:

@@ -69,7 +69,7 @@ TASKS = {
 def ours(task: Task, seeds: int) -> tuple[list[float], float]:
     """Final returns of all seeds, trained side by side, and the seconds that took."""
     from jaxrl.control import environments, train
-    from launch import control
+    from jaxrl.launch import control
 
     start = time.perf_counter()
     module, env = control.load(task.ours), environments.get(task.env)

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.buckets import round_up
+from jaxrl.mesh.buckets import round_up
 
 LAYERS, SLOTS, HEADS, GROUPS, SIZE = 30, 16, 3, 3, 64
 LENGTHS = {

@@ -32,12 +32,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl import logits, sampler, slots
-from jaxrl.buckets import round_up
-from jaxrl.requests import settings_of
+from jaxrl.mesh.buckets import round_up
+from jaxrl.models import decoder, load
+from jaxrl.models.config import DecoderConfig
+from jaxrl.sampling import logits, prefill, sampler, slots
+from jaxrl.sampling.requests import settings_of
 from jaxrl.types import Request
-from models import decoder, load
-from models.config import DecoderConfig
 from tests.benchmarks.timing import timed
 
 SMALL = DecoderConfig(
@@ -106,17 +106,16 @@ def static(
             "request": np.arange(batch, dtype=np.uint32),
             "settings": settings_of(part, config.vocab_size, batch, 0),
         }
-        prefix = slots.prefill((config,), (params,), tokens, length, piece=width)
+        prefix = prefill.prefill((config,), (params,), tokens, length, piece=width)
         window = round_up(int(length.max()) + 1, 64)
         state = slots.empty_slots((config,), batch, capacity, window, slots.Features())
         index = np.arange(batch, dtype=np.int32)
-        target = np.where(index < len(part), index, batch).astype(np.int32)
-        state = slots.insert((config,), state, prefix, index, target, rows)
+        state = slots.insert((config,), state, prefix, index, index < len(part), rows)
         while (live := np.array(state.live)).any():
             longest = int(np.array(state.length)[live].max())
             window = min(round_up(longest + 1, 64), capacity)
             if window != state.width:
-                state = slots.resize((config,), state, index, np.int32(batch), width=window)
+                state = slots.resize((config,), state, None, width=window)
             state = slots.decode(
                 (config,),
                 (params,),

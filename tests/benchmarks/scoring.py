@@ -14,9 +14,9 @@ import os
 import random
 import time
 
-from data import sandbox, scoring, tasks
-from data.rewards import math
-from data.types import Problem, Task
+from jaxrl.data import sandbox, scoring, tasks
+from jaxrl.data.rewards import math
+from jaxrl.data.types import Problem, Task
 
 
 def math_task() -> Task:

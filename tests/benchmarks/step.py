@@ -32,9 +32,9 @@ import gguf
 import jax
 import numpy as np
 
-from data import gguf_vocab
-from models import catalog, decoder, huggingface, load
-from models.config import DecoderConfig
+from jaxrl.data import gguf_vocab
+from jaxrl.models import catalog, decoder, huggingface, load
+from jaxrl.models.config import DecoderConfig
 
 SMALL = DecoderConfig(
     vocab_size=4096,

@@ -21,14 +21,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl import optimizer, packing, train_step
-from jaxrl.chunks import Chunks
-from jaxrl.objective import ObjectiveConfig, worth_computing
-from jaxrl.optimizer import OptimizerConfig
-from jaxrl.packing import PackingConfig
+from jaxrl.models import attention, linear, load
+from jaxrl.models.config import DecoderConfig
+from jaxrl.training import optimizer, packing, train_step
+from jaxrl.training.objective import ObjectiveConfig, worth_computing
+from jaxrl.training.optimizer import OptimizerConfig
+from jaxrl.training.packing import PackingConfig
 from jaxrl.types import Completion, Packed, Params, Request, Trajectory
-from models import attention, linear, load
-from models.config import DecoderConfig
 from tests.benchmarks.step import ROWS, Row
 
 
@@ -47,16 +46,12 @@ def batch(row: Row, *, agreeing: int = 0) -> Trajectory:
     return packing.trajectory(made, rewards, groups, length=row.prompt_tokens + max(row.lengths))
 
 
-def unshared(tokens: Any, mask: Any, length: Any, row_length: int, chunks: Chunks) -> list[Any]:
-    """`packing._trees`, a tree for each sequence."""
-    made = []
-    for n in range(len(tokens)):
-        only = mask & (np.arange(len(tokens)) == n)[:, None]
-        made += TREES(tokens, only, length, row_length, chunks)
-    return made
-
-
 TREES = packing._trees
+
+
+def unshared(branches: Any, most: int) -> list[Any]:
+    """`packing._trees`, a tree for each branch."""
+    return [tree for branch in branches for tree in TREES([branch], most)]
 
 
 @contextmanager
@@ -90,8 +85,9 @@ def without(part: str) -> Iterator[None]:
 def spare(packed: Packed) -> Packed:
     """The same with an empty micro-batch behind it, so that gradients are summed in a loop."""
     more = {
-        name: np.concatenate([a := np.asarray(getattr(packed, name)), np.zeros_like(a)])
-        for name in ("tokens", "positions", "visible_until", "predictor", "target")
+        name: np.concatenate([a, np.zeros_like(a)])
+        for name, a in vars(packed).items()
+        if np.ndim(a) == 3
     }
     return packed.replace(**more)
 

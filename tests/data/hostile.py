@@ -3,17 +3,25 @@
 import asyncio
 import ctypes
 import dataclasses
+import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 import zlib
+from pathlib import Path
 
-from data.tasks import arithmetic
-from data.types import Problem, Score, Task
+from jaxrl.data.tasks import arithmetic
+from jaxrl.data.types import Problem, Score, Task
 
 
-def make(delay: float = 0.0) -> Task:
+def make(
+    delay: float = 0.0,
+    on_timeout: float | None = None,
+    pure: bool = False,
+    own_seconds: float = 0.0,
+) -> Task:
     def reward(problem: Problem, completion: str) -> Score:
         time.sleep(delay)
         match completion:
@@ -43,6 +51,26 @@ def make(delay: float = 0.0) -> Task:
                 child.wait()
             case "pid":
                 return Score(float(os.getpid()))
+            case "leave":
+                raise SystemExit(3)
+            case "late exit":
+                os.close(_connection())
+                time.sleep(0.3)
+                os._exit(3)
+            case "forge":
+                forged = {"value": 7, "parts": {}, "error": None, "timed_out": 0}
+                os.write(_connection(), json.dumps(forged).encode() + b"\n")
+            case "babble":
+                while True:
+                    os.write(_connection(), b"x" * 4096)
+            case "environment":
+                return Score(float("API_SECRET" in os.environ) + 2 * ("JUDGE_KEY" in os.environ))
+            case "scratch":
+                Path(tempfile.mkdtemp(), "left").write_text("x")
+                Path(problem.prompt).write_text(tempfile.gettempdir())
+                time.sleep(3600)
+            case "huge int":
+                return Score(10**400)
             case "async":
 
                 async def later() -> Score:
@@ -53,8 +81,21 @@ def make(delay: float = 0.0) -> Task:
         return Score(0.0 if completion == "zero" else 1.0)
 
     return Task(
-        name="hostile", problem=lambda split, seed, i: Problem(f"{i}", "", None), reward=reward
+        name="hostile",
+        problem=lambda split, seed, i: Problem(f"{i}", "", None),
+        reward=reward,
+        on_timeout=on_timeout,
+        pure=pure,
+        seconds=(lambda problem: own_seconds) if own_seconds else None,
+        environment=("JUDGE_KEY",),
     )
+
+
+def _connection() -> int:
+    """The worker's end of the pool's socket."""
+    open_files = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    (path,) = (p for p in open_files if os.path.islink(p) and "socket:" in os.readlink(p))
+    return int(path.rpartition("/")[2])
 
 
 def finite(size: int = 10) -> Task:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import tasks
-from data.tasks.arithmetic import steps, without_carry
+from jaxrl.data import tasks
+from jaxrl.data.tasks.arithmetic import steps, without_carry
 
 params = st.fixed_dictionaries(
     {

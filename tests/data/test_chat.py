@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jinja2
 import pytest
 
-from data import chat
+from jaxrl.data import chat
 
 CHATML = """{% for message in messages %}{% if loop.first and message['role'] != 'system' %}\
 <|im_start|>system\nYou are a helpful assistant.<|im_end|>
@@ -118,6 +122,7 @@ CONVERSATIONS = {
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
+@pytest.mark.exact("chat templates are rendered as by transformers")
 @pytest.mark.parity
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_rendering_equals_transformers(template):
@@ -137,6 +142,7 @@ def test_rendering_equals_transformers(template):
             assert got.text == expected, name
 
 
+@pytest.mark.exact("marks of the assistant's turns equal those of transformers")
 @pytest.mark.parity
 def test_generation_marks_equal_transformers():
     utils = pytest.importorskip("transformers.utils.chat_template_utils")
@@ -177,3 +183,74 @@ def test_a_template_may_refuse():
 def test_the_sandbox_holds(template):
     with pytest.raises(jinja2.exceptions.SecurityError):
         chat.compile_template(template, {})([{"role": "user", "content": "x"}])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{{ 'x' * 10**11 }}",
+        "{{ 'x'.ljust(10**11) }}",
+        "{{ 'x' | center(10**11) }}",
+        "{{ '%0999999999d' % 1 }}{{ '%0999999999d' % 1 }}",
+        "{% set ns = namespace(x='xx') %}"
+        "{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
+        "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ 10 ** (10 ** 9) }}",
+        "{{ 'x' * 20000000 }}",
+    ],
+)
+def test_a_template_is_bounded_in_time_and_memory(template, monkeypatch):
+    monkeypatch.setattr(chat, "RENDER_S", 1.0)
+    render = chat.compile_template(template, {})
+    start = time.monotonic()
+    with pytest.raises(jinja2.TemplateError):
+        render([])
+    assert time.monotonic() - start < 60  # of which most is the start of a process
+
+
+def test_a_template_that_was_ended_is_begun_again(monkeypatch):
+    monkeypatch.setattr(chat, "RENDER_S", 1.0)
+    source = (
+        "{% for n in range(messages[0].n) %}{% for m in range(messages[0].n) %}{% endfor %}"
+        "{% endfor %}done"
+    )
+    render = chat.compile_template(source, {})
+    assert render([{"n": 1}]).text == "done"
+    with pytest.raises(jinja2.TemplateError, match="more than 1 s"):
+        render([{"n": 99_999}])
+    assert render([{"n": 2}]).text == "done"
+
+
+def test_renderings_of_many_threads_do_not_mix():
+    render = chat.compile_template("{{ messages[0].content }}", {})
+    texts = [f"{i} é \ud800" * (1 + i * 500) for i in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(lambda text: render([{"content": text}]).text, texts))
+    assert got == texts
+
+
+def test_a_template_sees_nothing_of_this_process(monkeypatch):
+    monkeypatch.setenv("API_SECRET", "hunter2")
+    render = chat.compile_template("x", {})
+    assert render([]).text == "x"
+    (process,) = [
+        cell.cell_contents._popen
+        for cell in render.__closure__
+        if isinstance(cell.cell_contents, chat._Process)
+    ]
+    assert b"hunter2" not in Path(f"/proc/{process.pid}/environ").read_bytes()
+    del render
+    gc.collect()
+    assert process.poll() is not None
+
+
+def test_what_is_no_conversation_is_named():
+    with pytest.raises(jinja2.TemplateError, match="plain values"):
+        chat.compile_template("x", {})([{"content": object()}])
+    with pytest.raises(jinja2.TemplateError, match="TypeError"):
+        chat.compile_template("{% for c in messages[0].tool_calls %}{% endfor %}", {})(
+            [{"tool_calls": 7}]
+        )
+    with pytest.raises(jinja2.TemplateError):
+        chat.compile_template("{% for %}", {})([])

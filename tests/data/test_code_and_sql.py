@@ -1,16 +1,19 @@
 """Code and SQL: right programs pass, wrong and cheating ones do not."""
 
+import dataclasses
 import itertools
 import re
 import shutil
+import time
+from pathlib import Path
 
 import pytest
 
-from data import tasks
-from data.rewards import code, sql
-from data.sandbox import Limits
-from data.scoring import judge
-from data.types import Problem
+from jaxrl.data import sandbox, scoring, tasks
+from jaxrl.data.rewards import code, sql
+from jaxrl.data.sandbox import Limits
+from jaxrl.data.scoring import judge
+from jaxrl.data.types import Problem, Score
 
 CODE = tasks.get("code", tests=2)
 
@@ -84,6 +87,63 @@ def test_right_output_with_a_failing_status_or_a_time_out_does_not_pass():
     assert quick(problem, fenced(slow_on_three)).value == 0.5
     loud = "print('x' * 10**6)\nprint(2 * int(input()))"
     assert quick(problem, fenced(loud)).value == 0.0
+
+
+def test_time_that_runs_out_is_the_programs_fault_and_the_first_of_it_ends_the_tests():
+    """Programs that do not end score 0 and not an error, and are told apart."""
+    tests = {"tests": [("3\n", "6\n")] * 20}
+    quick = code.passes_tests(limits=Limits(wall_s=0.5))
+    start = time.monotonic()
+    for program in ("while True: pass", "import time; time.sleep(60)"):
+        score = quick(Problem("p", "", None, metadata=tests), fenced(program))
+        assert score == Score(0.0, {"correct": 0.0, "format": 1.0}, timed_out=True)
+    assert time.monotonic() - start < 8
+    slow = "import time; n = int(input()); time.sleep(0.4); print(2 * n)"
+    patient = code.passes_tests(limits=Limits(wall_s=3.0))
+    score = patient(Problem("p", "", None, metadata={"tests": tests["tests"][:4]}), fenced(slow))
+    assert score.value == 1.0 and not score.timed_out
+
+
+def test_in_the_pool_a_slow_right_program_passes_and_one_that_never_ends_fails():
+    task = {"tests": 2, "wall_s": 2.0}
+    problem = tasks.get("code", **task).problem("train", 0, 0)
+    slow = "import time; time.sleep(1)\n" + problem.metadata["solution"]
+    with scoring.open_pool("code", task, workers=1, time_limit_s=1.0) as pool:
+        right, hung = pool.score([(problem, fenced(slow)), (problem, fenced("while 1: pass"))])
+    assert right.value == 1.0 and not right.timed_out
+    assert hung.value == 0.0 and hung.timed_out and hung.error is None
+
+
+def test_what_could_not_start_is_an_error_and_not_a_wrong_program(monkeypatch):
+    problem = Problem("p", "", None, metadata={"tests": [("3\n", "6\n")]})
+    task = dataclasses.replace(CODE, reward=code.passes_tests())
+    monkeypatch.setattr(sandbox, "_CHILD", Path("/no/such.py"))
+    score = judge(task, problem, fenced("print(6)"))
+    assert score.value is None and "did not start" in score.error
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\x00", "print('\udfff')", "\u2028", "é" * 10])
+def test_odd_characters_in_a_program_are_its_own_fault(text):
+    problem = Problem("p", "", None, metadata={"tests": [("3\n", "6\n")]})
+    score = code.passes_tests()(problem, fenced(text))
+    assert score.error is None and score.value == 0.0
+
+
+def test_each_call_is_judged_by_itself():
+    calls = [("f(1)", 1), ("f(0)", 0), ("f(2)", 2), ("f(-1)", -1)]
+    problem = Problem("p", "", None, metadata={"calls": calls})
+    reward = code.answers_calls(partial=True)
+    raising = "import sys\ndef f(x):\n  if x == 1: 1 / 0\n  if x < 0: sys.exit(0)\n  return x"
+    assert reward(problem, fenced(raising)).value == 0.5
+    main = "def f(x): return x\nif __name__ == '__main__':\n  print(f(int(input())))"
+    assert reward(problem, fenced(main)).value == 1.0
+    future = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+    record = "@dataclass\nclass A:\n  x: int\ndef f(x): return A(x).x"
+    assert reward(problem, fenced(future + record)).value == 1.0
+    hanging = code.answers_calls(partial=True, limits=Limits(wall_s=1.0))
+    slow = "def f(x):\n  while x == 2: pass\n  return x"
+    assert hanging(problem, fenced(slow)).value == 0.5
+    assert hanging(problem, fenced(slow)).timed_out
 
 
 FUNCTION_CHEATS = [
@@ -181,6 +241,34 @@ def test_sql_splits_are_disjoint():
     assert all(not made[a] & made[b] for a, b in itertools.combinations(SQL.splits, 2))
 
 
+@pytest.mark.parametrize("level", [1, 2, 3, 4])
+@pytest.mark.parametrize("databases", [2, 3])
+def test_no_constant_is_right_on_all_databases(level, databases):
+    """Whatever a query without a table gives, the databases want different rows."""
+    task = tasks.get("sql", level=level, databases=databases)
+    for split in task.splits:
+        for index in range(8):
+            problem = task.problem(split, 0, index)
+            bound = int(re.search(r"[<>] (\d+)", problem.answer)[1])
+            results = [sql.execute(s, problem.answer) for s in problem.metadata["databases"]]
+            assert len({str(sorted(rows)) for rows in results}) == databases
+            for n in (bound - 1, bound + 1):
+                assert task.reward(problem, f"SELECT {n}").value == 0.0, (problem.answer, n)
+
+
+def test_no_query_is_not_an_answer():
+    empty = "SELECT name FROM t WHERE id < 0"
+    script = "CREATE TABLE t (id INTEGER, name TEXT); INSERT INTO t VALUES (1, 'a');"
+    for partial in (False, True):
+        reward = sql.same_result({"correct": 3, "syntax": 1} if partial else None)
+        whole = Problem("p", "", "SELECT name FROM t", metadata={"databases": [script]})
+        for text in ("", ";", " ; ", "-- hi", "/* hi */", "```sql\n\n```", "```sql\n-- x\n```"):
+            assert reward(whole, text).value == 0.0, text
+        assert reward(whole, "SELECT name FROM t -- all of them").value == 1.0
+        nothing = Problem("p", "", empty, metadata={"databases": [script]})
+        assert reward(nothing, "SELECT 1 WHERE 0").error.startswith("gold:")
+
+
 def test_constants_do_not_pass_on_unseen_databases():
     task = tasks.get("sql", level=1)
     problem = task.problem("train", 0, 0)
@@ -198,9 +286,6 @@ def test_hostile_queries_are_refused_and_end(tmp_path):
         "VACUUM INTO '/tmp/x.db'", "SELECT randomblob(1000000000)", forever.format("x"),
         forever.format("max(x)"), "", "SELECT", "SELECT 1 \x00", "CREATE TABLE z (a)",
     ]:  # fmt: skip
-        if query == "":
-            assert sql.execute(script, query) == []
-            continue
         with pytest.raises(sql.QueryError):
             sql.execute(script, query)
     assert not list(tmp_path.iterdir())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import bandits, curriculum
+from jaxrl.data import bandits, curriculum
 
 NAN = float("nan")
 
@@ -56,6 +56,7 @@ def test_passes_go_from_what_was_easiest_at_the_last_visit():
     assert allowed.tolist() == [2]
 
 
+@pytest.mark.exact("choices of a curriculum are the same after a checkpoint")
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 10), st.integers(0, 5))
 def test_choices_are_pure_unrepeated_allowed_and_survive_a_checkpoint(seed, count, before):

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from data import curriculum, scoring, tasks
-from jaxrl import selection, stages
-from jaxrl.tasks import named
-from launch import flags, recipes
+from jaxrl.data import curriculum, scoring, tasks
+from jaxrl.launch import flags, recipes
+from jaxrl.rollout import selection
+from jaxrl.rollout.tasks import named
+from jaxrl.run import stages
 
 DOC = Path(__file__).parents[2] / "docs" / "data.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from data import extract
+from jaxrl.data import extract
 
 
 @pytest.mark.parametrize(
@@ -19,10 +19,24 @@ from data import extract
         (extract.last_number, "1 and -2.50.", "-2.50"),
         (extract.last_number, "is 1,234,567!", "1234567"),
         (extract.last_number, "about 3/4 of", "3/4"),
+        (extract.last_number, "it is \u22125", "-5"),
+        (extract.last_number, "-$5", "-5"),
+        (extract.last_number, ".5", ".5"),
+        (extract.last_number, "**18** dollars", "18"),
+        (extract.last_number, "18%", "18"),
+        (extract.last_number, "x = 1e5", "1e5"),
+        (extract.last_number, "x=3^5", None),
+        (extract.last_number, "7, or 3 ^ 5", None),
+        (extract.last_number, "1,8", None),
+        (extract.last_number, "1,2345", None),
+        (extract.last_number, "3^5=243", "243"),
         (extract.last_number, "none", None),
         (extract.last_number, "<think>7</think>so eight", None),
         (extract.answer_tag, "<answer>1</answer> no, <answer> 2\n</answer>", "2"),
         (extract.answer_tag, "<answer>1", None),
+        (extract.answer_tag, "<answer>1 <answer>2</answer>", "2"),
+        (extract.answer_tag, "</answer><answer>", None),
+        (extract.answer_tag, "<answer>" * 200_000, None),
         (extract.answer_tag, "<answer> </answer>", None),
         (extract.answer_tag, "<think><answer>1</answer></think>", None),
         (extract.boxed, r"\boxed{1} then \boxed{\frac{1}{2}} end}", r"\frac{1}{2}"),
@@ -36,6 +50,25 @@ from data import extract
 )
 def test_found(find, text, answer):
     assert find(text) == answer
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["python", "py", "Python3", "py3", "python title='a b'", "{python}", "python {1,2}", " py"],
+)
+def test_labels_of_a_language(label):
+    assert extract.fenced(f"```{label}\nx\n```", "python") == "x\n"
+    assert extract.fenced(f"```{label}\nx\n```", "sql") is None
+
+
+def test_a_program_is_found_among_other_blocks_and_in_a_list():
+    shown = "```python\nprint(1)\n```\nOutput:\n```\n1\n```\nor\n```text\n1\n```\n"
+    assert extract.fenced(shown, "python") == "print(1)\n"
+    assert extract.fenced("```sqlite\nSELECT 1\n```", "sql") == "SELECT 1\n"
+    listed = "1. Do\n   ```python\n   if x:\n       y\n\n   z\n   ```\n"
+    assert extract.fenced(listed, "python") == "if x:\n    y\n\nz\n"
+    assert extract.fenced("````python\n```\n````", "python") == "```\n"
+    assert extract.fenced("~~~py\nx\n~~~", "python") == "x\n"
 
 
 def test_fences_by_language():

@@ -6,9 +6,9 @@ import math
 import pytest
 
 from jaxrl.config import Config, EvalConfig, FreshModel, RolloutConfig
-from jaxrl.loop import train
-from jaxrl.packing import PackingConfig
-from jaxrl.sampler import SamplerConfig
+from jaxrl.run.loop import train
+from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.training.packing import PackingConfig
 
 
 @pytest.mark.slow

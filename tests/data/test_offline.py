@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.offline import corrupt, readers, statistics, transitions
-from data.offline.transitions import Transitions
+from jaxrl.data.offline import corrupt, readers, statistics, transitions
+from jaxrl.data.offline.transitions import Transitions
 
 
 def rows(lengths, seed=0, terminal=True):
@@ -120,7 +120,7 @@ def test_minari_and_rlds_episodes():
         rewards=np.ones(3),
         terminations=np.array([False, False, True]),
     )
-    data = readers.minari_episode(episode)
+    data = readers.minari_episode(episode, SimpleNamespace(n=3))
     np.testing.assert_array_equal(data.observations, [[0, 0, 0], [0, 0, 1], [0, 0, 2]])
     np.testing.assert_array_equal(data.next_observations[:, 2], [1, 2, 3])
     assert data.terminals.tolist() == [0, 0, 1] == data.ends.tolist()
@@ -132,6 +132,62 @@ def test_minari_and_rlds_episodes():
     np.testing.assert_array_equal(rlds.rewards, [0, 1, 2])
     np.testing.assert_array_equal(rlds.next_observations[:, 0], [1, 2, 3])
     assert rlds.terminals.tolist() == [0, 0, 1]
+
+
+def test_actions_of_minari_are_scaled_from_their_bounds_and_back():
+    low, high = np.array([-2.0, 0.0]), np.array([2.0, 0.4])
+    episode = SimpleNamespace(
+        observations=np.zeros((4, 3)),
+        actions=np.array([[-2.0, 0.0], [0.0, 0.2], [1.0, 0.4]]),
+        rewards=np.ones(3),
+        terminations=np.zeros(3, bool),
+    )
+    data = readers.minari_episode(episode, SimpleNamespace(low=low, high=high))
+    np.testing.assert_allclose(data.actions, [[-1, -1], [0, 0], [0.5, 1]], atol=1e-6)
+    back = transitions.from_unit_box(data.actions, low, high)
+    np.testing.assert_allclose(back, episode.actions, atol=1e-6)
+    with pytest.raises(ValueError, match="finite"):
+        readers.minari_episode(episode, SimpleNamespace(low=low, high=np.array([np.inf, 1.0])))
+
+
+@pytest.mark.exact("a file of transitions is read back as it was written")
+def test_a_file_of_transitions_comes_back_whole(tmp_path):
+    data = rows([3, 4, 2])
+    readers.write(tmp_path / "own.npz", data)
+    found = readers.read(str(tmp_path / "own.npz"))
+    for a, b in zip(data[:-1], found[:-1], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@settings(max_examples=40, deadline=None)
+@given(names=st.sets(st.sampled_from([*readers.FIELDS, "masks", "timeouts", "qpos", "done"])))
+def test_a_file_of_neither_format_is_refused_and_none_is_misread(names, tmp_path_factory):
+    path = tmp_path_factory.mktemp("own") / "set.npz"
+    columns = rows([3, 2])._asdict() | {"masks": np.ones(5), "timeouts": np.zeros(5)}
+    columns |= {"qpos": np.zeros((5, 2)), "done": np.zeros(5)}
+    np.savez(path, **{name: columns[name] for name in names})
+    whole = set(readers.FIELDS) <= names
+    plain = {"observations", "actions", "terminals"}
+    ogbench = plain <= names <= plain | {"rewards", "masks", "qpos"}
+    if whole:
+        assert len(readers.read(str(path)).rewards) == 5
+    elif ogbench and ("rewards" in names) == ("masks" in names):
+        assert len(readers.read(str(path)).rewards) == 3
+    else:
+        with pytest.raises(ValueError, match="missing") as refusal:
+            readers.read(str(path))
+        assert all(f"'{name}'" in str(refusal.value) for name in set(readers.FIELDS) - names)
+
+
+def test_next_observations_of_terminals_may_hold_anything():
+    data = rows([2, 3])
+    after = data.next_observations.copy()
+    after[data.terminals > 0] = np.nan
+    checked = transitions.check(data._replace(next_observations=after))
+    assert np.isfinite(checked.next_observations).all()
+    after[0] = np.nan
+    with pytest.raises(ValueError, match="next_observations holds"):
+        transitions.check(data._replace(next_observations=after))
 
 
 def test_what_is_no_data_set_is_refused(tmp_path):

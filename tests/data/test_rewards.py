@@ -1,7 +1,10 @@
 """Rewards against hand-worked numbers, their definitions and hostile completions."""
 
 import asyncio
+import json
 import math
+import random
+import time
 
 import numpy as np
 import pytest
@@ -9,10 +12,10 @@ import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import scoring
-from data.rewards import combine, group, schema, shape, text
-from data.rewards import math as math_rewards
-from data.types import Problem, Score, Task
+from jaxrl.data import scoring
+from jaxrl.data.rewards import combine, group, schema, shape, text
+from jaxrl.data.rewards import math as math_rewards
+from jaxrl.data.types import Problem, Score, Task
 
 P = Problem("p", "q", "a")
 
@@ -51,6 +54,7 @@ def test_text_metrics_by_hand():
     assert text.edit_similarity("", "") == 1
 
 
+@pytest.mark.exact("BLEU and chrF equal sacrebleu's")
 def test_bleu_and_chrf_are_sacrebleus():
     said, meant = "the cat sat on a mat today", "the cat sat on the mat"
     bleu = sacrebleu.sentence_bleu(said, [meant], use_effective_order=True).score
@@ -319,3 +323,76 @@ def test_math_in_the_pool_ends_what_would_not_end():
     assert [s.value for s in (scores[0], scores[2])] == [1.0, 0.0]
     assert scores[1].value is None or scores[1].value == 0.0
     assert unreadable.error.startswith("gold:")
+
+
+# What a completion must not be able to make slow
+
+
+def slow_distance(left, right):
+    """Levenshtein by its definition."""
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        before, row[0] = row[0], i
+        for j, b in enumerate(right, 1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (a != b))
+    return row[-1]
+
+
+def slow_common(left, right):
+    """Length of the longest common subsequence, by its definition."""
+    row = [0] * (len(right) + 1)
+    for a in left:
+        before = 0
+        for j, b in enumerate(right, 1):
+            before, row[j] = row[j], before + 1 if a == b else max(row[j], row[j - 1])
+    return row[-1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text("abc \u00e9", max_size=70), st.text("abc \u00e9", max_size=70))
+def test_distances_are_those_of_the_definition(left, right):
+    assert text.edit_distance(left, right) == slow_distance(left, right)
+    assert text._common(left, right) == slow_common(left, right)
+
+
+def test_text_metrics_are_quick_on_the_longest_answer():
+    rng = random.Random(0)
+    long = "".join(rng.choice("abcdefgh  ") for _ in range(10_000))
+    other = "".join(rng.choice("abcdefgh  ") for _ in range(10_000))
+    words = " ".join(rng.choice("abcdefgh") for _ in range(5_000))
+    for name in text.METRICS:
+        start = time.monotonic()
+        text.METRICS[name](long, other)
+        text.METRICS[name](words, words[::-1])
+        assert time.monotonic() - start < 4, name
+
+
+@pytest.mark.parametrize(
+    ("value", "unique"),
+    [
+        ("[1, 2]", True), ("[1, 1.0]", False), ("[1, true]", True), ('[0, false, "0"]', True),
+        ('[{"a": 1, "b": 2}, {"b": 2, "a": 1.0}]', False), ("[[1], [1]]", False),
+        ('[{"a": [1]}, {"a": [1, 1]}]', True), ("[]", True), ('["a", "A"]', True),
+        ("[-0.0, 0]", False),
+    ],
+)  # fmt: skip
+def test_unique_items(value, unique):
+    reward = schema.json_schema({"type": "array", "uniqueItems": True})
+    assert reward(P, value).value == float(unique)
+
+
+def test_schemas_are_quick_and_numbers_finite():
+    start = time.monotonic()
+    many = json.dumps([{"n": i} for i in range(7_000)])
+    unique = schema.json_schema({"uniqueItems": True})
+    assert unique(P, many).value == 1.0 and time.monotonic() - start < 2
+    assert unique(P, many[:-1] + ', {"n": 3.0}]').value == 0.0
+    number = schema.json_schema({"type": "number"})
+    for infinite in ("1e999", "-1e999", "1E400"):
+        assert number(P, infinite) == Score(0.0, {"schema": 0.0, "json": 0.0})
+    assert number(P, "1e300").value == 1.0
+    for huge in ("1e300", "1" + "0" * 400):
+        score = schema.json_schema({"multipleOf": 0.1})(P, huge)
+        assert score.error is None
+    deep = {"$ref": "#/$defs/t", "$defs": {"t": {"items": {"$ref": "#/$defs/t"}}}}
+    assert schema.json_schema(deep)(P, "[" * 900 + "]" * 900).error is None

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from data import sandbox
-from data.sandbox import Isolation, Limits
+from jaxrl.data import sandbox
+from jaxrl.data.sandbox import Isolation, Limits
 
 PYTHON = [sys.executable, "-I"]
 QUICK = Limits(wall_s=1.0, cpu_s=2, memory_mb=256, file_mb=4, processes=12, output_kb=16)

@@ -1,5 +1,6 @@
 """The scoring pool against scorers that hang, crash, raise and lie."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from data import scoring, tasks
-from data.types import Problem, Score, count_errors
+from jaxrl.data import sandbox, scoring, tasks
+from jaxrl.data.types import Problem, Score, count_errors
 
 HOSTILE = "tests.data.hostile:make"
 PROBLEM = Problem("p", "", None)
@@ -102,7 +103,7 @@ def test_close_ends_what_is_queued_and_the_workers():
 
 def test_workers_die_with_a_killed_parent():
     program = (
-        "from data import scoring; from data.types import Problem; import time\n"
+        "from jaxrl.data import scoring; from jaxrl.data.types import Problem; import time\n"
         f"pool = scoring.open_pool({HOSTILE!r}, workers=1, time_limit_s=60)\n"
         "p = Problem('p', '', None)\n"
         "print(int(pool.score([(p, 'pid')])[0].value), flush=True)\n"
@@ -125,8 +126,120 @@ def test_memory_limit_and_a_problem_that_does_not_pickle():
     assert "MemoryError" in hog.error and "does not pickle" in bad.error and good.value == 1.0
 
 
+def test_what_overruns_gets_the_score_stated_for_that_and_is_marked():
+    with scoring.open_pool(HOSTILE, {"on_timeout": -0.5}, workers=1, time_limit_s=0.5) as pool:
+        slow, good = pool.score([(PROBLEM, "spin"), (PROBLEM, "")])
+    assert slow == Score(-0.5, timed_out=True) and good == Score(1.0)
+    assert tasks.get("arithmetic").on_timeout == 0.0
+    assert count_errors([slow]) == {}
+
+
+def test_a_task_that_keeps_its_own_time_is_given_it():
+    """One limit and not two: else a right but slow program would never be scored."""
+    given = {"own_seconds": 2.0, "delay": 1.0}
+    with scoring.open_pool(HOSTILE, given, workers=1, time_limit_s=0.2) as pool:
+        assert pool.score([(PROBLEM, "")])[0].value == 1.0
+    code = tasks.get("code")
+    problem = code.problem("train", 0, 0)
+    limit, on_timeout = scoring._limits(code, problem, 10.0)
+    assert limit > 5 * (len(problem.metadata["tests"]) + 1) and on_timeout is None
+    mixed = tasks.get("mixture", parts='{"a": [1, "code", {}], "b": [1, "arithmetic", {}]}')
+    assert mixed.sandboxed and not mixed.pure
+    sums = mixed.parts["b"].problem("train", 0, 0)
+    assert scoring._limits(mixed.of(sums), sums, 10.0) == (10.0, 0.0)
+
+
+def test_a_killed_worker_leaves_no_scratch_files(tmp_path):
+    note = tmp_path / "scratch"
+    with scoring.open_pool(HOSTILE, workers=1, time_limit_s=0.5) as pool:
+        assert pool.score([(Problem("p", str(note), None), "scratch")])[0].error
+        pool.score([(PROBLEM, "")])
+        assert note.read_text() and not Path(note.read_text()).exists()
+        kept = next(iter(pool._workers))._scratch.name
+        assert Path(kept).exists()
+    assert not Path(kept).exists()
+
+
+def test_a_worker_knows_no_secret_but_what_the_task_asks_for(monkeypatch):
+    monkeypatch.setenv("API_SECRET", "hunter2")
+    monkeypatch.setenv("JUDGE_KEY", "needed")
+    with scoring.open_pool(HOSTILE, workers=1) as pool:
+        assert pool.score([(PROBLEM, "environment")])[0].value == 2.0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"", b"{}", b"[]", b"7", b"\x80\x04K\x01.", b'{"value": 1}', b"[" * 100_000,
+        b'{"value": 1e999, "parts": {}, "error": null, "timed_out": false, "answers": 1}',
+        b'{"value": NaN, "parts": {}, "error": null, "timed_out": false, "answers": 1}',
+        b'{"value": "1", "parts": {}, "error": null, "timed_out": false, "answers": 1}',
+        b'{"value": 1, "parts": {"a": null}, "error": null, "timed_out": false, "answers": 1}',
+        b'{"value": 1, "parts": [], "error": null, "timed_out": false, "answers": 1}',
+        b'{"value": null, "parts": {}, "error": 7, "timed_out": false, "answers": 1}',
+        b'{"value": 1, "parts": {}, "error": null, "timed_out": false, "answers": 0}',
+    ],
+)  # fmt: skip
+def test_a_reply_is_data_and_a_bad_one_an_error(line):
+    assert scoring._read_score(line, 1).error.startswith("reply:")
+
+
+def test_scores_arrive_as_they_were():
+    timed_out = Score(1, {}, None, True)
+    for score in [Score(0.1 + 0.2, {"a": 1e-300}), Score(None, error="x: y"), timed_out]:
+        assert scoring._read_score(json.dumps(scoring._written(score, 3)).encode(), 3) == score
+
+
+def test_a_worker_that_lies_floods_or_leaves_costs_one_item():
+    with scoring.open_pool(HOSTILE, workers=1, time_limit_s=5) as pool:
+        told = ["forge", "", "babble", "", "leave", "late exit", "huge int", ""]
+        scores = pool.score([(PROBLEM, c) for c in told])
+    kinds = [s.value if s.error is None else s.error.split(":")[0] for s in scores]
+    assert kinds[0] == "reply" and kinds[2:] == [
+        "crash", 1.0, "exception", "crash", "exception", 1.0
+    ]  # fmt: skip
+    assert "exit status 3" in scores[5].error, scores[5]
+
+
+def test_parts_are_numbers_and_do_not_replace_what_is_logged():
+    with pytest.raises(ValueError, match="a=None is not a finite number"):
+        Score(1.0, {"a": None})
+    for name in ("mean", "std", "errors", "timeouts", "zero_variance_groups"):
+        with pytest.raises(ValueError, match=name):
+            Score(1.0, {name: 1.0})
+
+
+def test_without_workers_only_a_pure_task_is_scored_here():
+    """A recipe for sums scores in the trainer; the same recipe with another task must not."""
+    for name, params in [
+        ("reasoning_gym/chain_sum", {}),
+        ("sql", {}),
+        ("mixture", {"parts": '{"a": [1, "sql", {}], "b": [1, "arithmetic", {}]}'}),
+    ]:
+        with scoring.open_pool(name, params, workers=0) as pool:
+            assert len(pool._threads) == 1, name
+    for name in ("arithmetic", "countdown", "sat"):
+        with scoring.open_pool(name, workers=0) as pool:
+            assert not pool._threads
+            problem = tasks.get(name).problem("train", 0, 0)
+            assert pool.score([(problem, "")])[0].value == 0.0
+
+
+def test_a_task_that_runs_programs_says_in_what_and_is_refused_without(monkeypatch):
+    with scoring.open_pool("code", workers=1, allow_weak=True) as pool:
+        assert pool.isolation == sandbox.strongest()
+    with scoring.open_pool("arithmetic", workers=0) as pool:
+        assert pool.isolation is None
+    monkeypatch.delenv(sandbox.ALLOW_WEAK, raising=False)
+    monkeypatch.setattr(sandbox, "strongest", lambda: sandbox.Isolation("rlimits", True))
+    with pytest.raises(RuntimeError, match=r"--sandbox\.allow-weak"):
+        scoring.open_pool("code", workers=1)
+    with scoring.open_pool("code", workers=1, allow_weak=True) as pool:
+        assert pool._environment[sandbox.ALLOW_WEAK] == "1"
+
+
 def test_no_workers_scores_in_this_process():
-    with scoring.open_pool(HOSTILE, workers=0) as pool:
+    with scoring.open_pool(HOSTILE, {"pure": True}, workers=0) as pool:
         scores = pool.score([(PROBLEM, c) for c in ("pid", "raise", "async")])
     assert scores[0].value == os.getpid() and scores[1].error == "exception: RuntimeError: no"
     assert scores[2].value == 2.0
@@ -134,7 +247,8 @@ def test_no_workers_scores_in_this_process():
 
 def test_workers_import_neither_jax_nor_the_loader():
     program = (
-        "import sys; from data import scoring; from data.tasks import get; get('arithmetic')\n"
+        "import sys; from jaxrl.data import scoring; from jaxrl.data.tasks import get\n"
+        "get('arithmetic')\n"
         "assert not {'jax', 'grain', 'numpy', 'torch'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

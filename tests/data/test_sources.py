@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import contamination, sources, tasks, templates
-from data.types import Problem
+from jaxrl.data import contamination, sources, tasks, templates
+from jaxrl.data.types import Problem
 
 RECORDS = [{"question": f"Größe {i}?", "answer": i} for i in range(7)]
 
 
+@pytest.mark.exact("JSONL, Parquet and saved datasets give the same records")
 def test_jsonl_parquet_and_saved_datasets_give_the_same_records(tmp_path):
     import pyarrow
     import pyarrow.parquet
@@ -44,14 +45,16 @@ def test_a_dataset_saved_by_the_datasets_library(tmp_path):
 
 
 def test_bad_sources_are_named(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"x": 1}\n{"x": \n[1]\n')
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n{"x": \n')
+    (tmp_path / "b.jsonl").write_text('{"x": 1}\n{"x": 2}\n[1]\n')
+    (tmp_path / "c.jsonl").write_text('{"x": 1}\n{"x" 2}\n')
     (tmp_path / "a.csv").write_text("x")
     (tmp_path / "empty.jsonl").write_text("")
-    read = sources.read(str(tmp_path / "a.jsonl"))
-    with pytest.raises(ValueError, match="record 1: not JSON"):
-        read[1]
+    for name in "ac":  # before the run begins, and not when the record's turn comes
+        with pytest.raises(ValueError, match="record 1: not JSON"):
+            sources.read(str(tmp_path / f"{name}.jsonl"))
     with pytest.raises(ValueError, match=r"record 2: .* is not a JSON object"):
-        read[2]
+        sources.read(str(tmp_path / "b.jsonl"))
     assert len(sources.read(str(tmp_path / "empty.jsonl"))) == 0
     for spec, message in [("/no.jsonl", "does not exist"), (str(tmp_path / "a.csv"), "none of")]:
         with pytest.raises(ValueError, match=message):
@@ -62,8 +65,8 @@ def test_bad_sources_are_named(tmp_path):
 
 def test_tfds_builder_writes_what_the_source_reads_without_tensorflow(tmp_path):
     program = (
-        "import sys; from data import sources, tasks\n"
-        "from data.builders.jaxrl_tasks import jaxrl_tasks_dataset_builder as b\n"
+        "import sys; from jaxrl.data import sources, tasks\n"
+        "from jaxrl.data.builders.jaxrl_tasks import jaxrl_tasks_dataset_builder as b\n"
         "config = b.TaskConfig(name='m', task='maze', params='{\"size\": 3}', examples=9)\n"
         f"b.prepare(config, {str(tmp_path)!r})\n"
         f"read = sources.read('tfds:jaxrl_tasks/m:1.0.0/train@{tmp_path}')\n"

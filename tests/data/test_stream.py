@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import stream, tasks
+from jaxrl.data import stream, tasks
 
 
 def ids(iterator, batches):
@@ -21,6 +21,7 @@ def finite(size):
     return tasks.get("tests.data.hostile:finite", size=size)
 
 
+@pytest.mark.exact("a stream restarted on any number of hosts neither repeats nor skips a problem")
 @settings(max_examples=12, deadline=None)
 @given(
     size=st.sampled_from([1, 29, 47]),
@@ -66,9 +67,10 @@ def test_an_endless_task_is_made_by_seed_and_index():
     assert batch == [task.problem("test", 3, i) for i in range(4)]
 
 
+@pytest.mark.exact("two processes restarted within an epoch neither repeat nor skip a problem")
 def test_two_processes_restarted_in_mid_epoch(tmp_path):
     program = (
-        "import json, sys; from data import stream, tasks\n"
+        "import json, sys; from jaxrl.data import stream, tasks\n"
         "host, batches, state = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])\n"
         "task = tasks.get('tests.data.hostile:finite', size=30)\n"
         "it = stream.prompts(task, seed=1, batch_size=4, host_index=host, host_count=2)\n"

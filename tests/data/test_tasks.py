@@ -9,9 +9,9 @@ import string
 
 import pytest
 
-from data import tasks
-from data.scoring import judge
-from data.tasks import (
+from jaxrl.data import tasks
+from jaxrl.data.scoring import judge
+from jaxrl.data.tasks import (
     countdown,
     format_following,
     maze,
@@ -129,7 +129,7 @@ def truly_right(name, problem, answer):
             except (SyntaxError, TypeError, NameError, ZeroDivisionError):
                 return False
         case "maze":
-            rows, moves = problem.metadata["maze"].split("\n"), answer.replace(" ", "")
+            rows, moves = problem.metadata["maze"].split("\n"), answer.replace(" ", "").upper()
             at = next(complex(r.index("S"), y) for y, r in enumerate(rows) if "S" in r)
             for letter in moves:
                 at += {"U": -1j, "D": 1j, "L": -1, "R": 1}.get(letter, 1e9)
@@ -263,7 +263,9 @@ def test_countdown_takes_any_solution_and_no_repeated_number():
         assert task.reward(problem, f"{b}+{a}").value == 1.0
         assert task.reward(problem, f"{problem.answer}").value == 0.0
         assert task.reward(problem, f"{a}+{b}+{a}").value == 0.0
-        assert task.reward(problem, f"{a}+{b}={a + b}").value == 0.0
+        assert task.reward(problem, f"{a}+{b}={a + b}").value == 1.0
+        assert task.reward(problem, f"{a}+{b}={a + b + 1}").value == 0.0
+        assert task.reward(problem, f"{a + b}={a}+{b}").value == 0.0
 
 
 def test_solvers_agree_with_brute_force():

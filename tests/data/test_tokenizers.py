@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from data import backends, tokenizers
+from jaxrl.data import backends, tokenizers
 from tests.data import test_chat
 
 CORPUS = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxrl.packing import trajectory
+from jaxrl.models.config import DecoderConfig
+from jaxrl.training.packing import trajectory
 from jaxrl.types import Completion, Request, Trajectory
-from models.config import DecoderConfig
 
 MODEL = DecoderConfig(
     vocab_size=32,

@@ -2,7 +2,7 @@
 
     python -m tests.jaxrl.mesh_program '{"name": {"fsdp": 8}}'
 
-With the variables of `jaxrl.distributed`, it is one of several processes, and trains only.
+With the variables of `jaxrl.mesh.distributed`, it is one of several processes, and trains only.
 
 Run in a process of its own: XLA_FLAGS fix the number of devices when JAX starts.
 """
@@ -20,15 +20,17 @@ import jax
 import numpy as np
 import optax
 
-from jaxrl import distributed, mesh, policy, slots
-from jaxrl.mesh import MeshConfig
-from jaxrl.objective import ObjectiveConfig
-from jaxrl.packing import PackingConfig, pack
-from jaxrl.sampler import SamplerConfig, generate
-from jaxrl.train_step import init_state, make_update
-from jaxrl.types import Packed, Params, Request
-from models import decoder
-from models.config import DecoderConfig, Experts
+from jaxrl.mesh import distributed, mesh
+from jaxrl.mesh.mesh import MeshConfig
+from jaxrl.models import decoder
+from jaxrl.models.config import DecoderConfig, Experts
+from jaxrl.rollout import policy
+from jaxrl.sampling import slots
+from jaxrl.sampling.sampler import SamplerConfig, generate
+from jaxrl.training.objective import ObjectiveConfig
+from jaxrl.training.packing import PackingConfig, pack
+from jaxrl.training.train_step import init_state, make_update
+from jaxrl.types import Params, Request
 from tests.jaxrl.batches import MODEL, batch
 
 EXPERTS = dataclasses.replace(MODEL, experts=Experts(num_experts=8, per_token=2, size=16))
@@ -60,10 +62,10 @@ def train(model: DecoderConfig, steps: int = 5) -> tuple[Params, str]:
         model, ObjectiveConfig(), optimizer, temperature=1.0, max_new_tokens=9, remat="none"
     )
     everywhere, rows = mesh.replicated(the_mesh), mesh.rows(the_mesh, model.rules)
-    where = Packed(rows, rows, rows, rows, rows, everywhere, everywhere)
     for seed in range(steps):
         data = batch(seed, groups=3, size=5, failed=(1,))
         packed, _ = pack(data, PackingConfig(256, row_length=32), row_multiple=8)
+        where = jax.tree.map(lambda a: rows if np.ndim(a) == 3 else everywhere, packed)
         inputs = state, data, jax.device_put(packed, where), None
         if seed == 0:
             program = update.lower(*inputs).compile()
@@ -99,9 +101,16 @@ def collectives(program: str) -> list[tuple[str, int]]:
 
 def cache_shard(model: DecoderConfig) -> list[int]:
     """Shape of what one device holds of a layer's keys after a resize."""
-    state = slots.empty_slots((model,), 8, 16, 16, slots.Features())
-    chosen = np.arange(12, dtype=np.int32) % 8
-    state = slots.resize((model,), state, chosen, np.int32(8), width=16)
+    state, count = (
+        slots.empty_slots((model,), 8, 16, 16, slots.Features()),
+        slots.parts((model,), 8),
+    )
+    chosen = np.pad(
+        np.arange(8, dtype=np.int32).reshape(count, -1),
+        ((0, 0), (0, 4 // count)),
+        constant_values=-1,
+    )
+    state = slots.resize((model,), state, chosen.ravel(), width=16)
     keys = state.caches[0][0].k
     return list(keys.sharding.shard_shape(keys.shape))
 

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl import sampler
-from jaxrl.slots import Features
+from jaxrl.models import decoder, head
+from jaxrl.models.config import DecoderConfig
+from jaxrl.sampling import sampler
+from jaxrl.sampling.slots import Features
 from jaxrl.types import Completion, Request
-from models import decoder, head
-from models.config import DecoderConfig
 
 CONFIG = DecoderConfig(
     vocab_size=40,

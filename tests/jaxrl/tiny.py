@@ -5,13 +5,14 @@
 
 import json
 import os
+import pkgutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 from jaxrl import config as configs
-from jaxrl import distributed, loop
+from jaxrl import extensions
 from jaxrl.config import (
     CheckpointConfig,
     Config,
@@ -22,16 +23,25 @@ from jaxrl.config import (
     RolloutLogConfig,
     WarmStartConfig,
 )
-from jaxrl.optimizer import OptimizerConfig
-from jaxrl.packing import PackingConfig
-from jaxrl.sampler import SamplerConfig
+from jaxrl.mesh import distributed
+from jaxrl.run import loop
+from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.training.optimizer import OptimizerConfig
+from jaxrl.training.packing import PackingConfig
 from tests import COMPILED
 
 ROOT = Path(__file__).parents[2]
+EXTENSIONS = {module.name for module in pkgutil.iter_modules(extensions.__path__)}
 
 
 def config(run_dir, **changes) -> Config:
-    """Two layers of 32, sums of one digit; `changes` by dotted field name."""
+    """Two layers of 32, sums of one digit.
+
+    Args:
+      run_dir: of the run.
+      changes: by dotted field name; the first field of a bundled extension adds it, and its name
+        alone takes a dict of fields. `extensions` adds any, as a dict of references to fields.
+    """
     made = Config(
         recipe="tiny",
         steps=6,
@@ -50,8 +60,20 @@ def config(run_dir, **changes) -> Config:
         rollout_log=RolloutLogConfig(every=1, groups=4),
         score_workers=0,
     )
+    return changed(made, changes)
+
+
+def changed(made: Config, changes) -> Config:
+    """The config with changes, see `config`."""
     for name, value in changes.items():
-        made = configs.replaced(made, name, value)
+        first, _, rest = name.partition(".")
+        if name == "extensions":
+            for reference, fields in value.items():
+                made = configs.extended(made, reference, **fields)
+        elif first in EXTENSIONS:
+            made = configs.extended(made, first, **({rest: value} if rest else value))
+        else:
+            made = configs.replaced(made, name, value)
     return made
 
 
@@ -63,12 +85,13 @@ def start(
     return spawn(module, str(run_dir), *given, devices=devices, variables=variables)
 
 
-def spawn(module, *arguments, devices, variables=None) -> subprocess.Popen:
-    """A module as a process with so many virtual devices."""
+def spawn(module, *arguments, devices=1, variables=None, cwd=ROOT) -> subprocess.Popen:
+    """A module of this checkout as a process with so many virtual devices."""
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    flags |= {"PYTHONPATH": str(ROOT)} if cwd != ROOT else {}
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
-        cwd=ROOT,
+        cwd=cwd,
         env=os.environ | environment() | flags | (variables or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -131,7 +154,7 @@ def kill_at(process, line: str) -> bool:
 def artefacts(run_dir: Path) -> dict[str, object]:
     """What two equal runs share: metrics but for times, sampled tokens, params, optimizer, and all
     else that a run goes on from."""
-    from jaxrl import checkpoint, jsonl, metrics
+    from jaxrl.record import checkpoint, jsonl, metrics
 
     rows = [
         {k: v for k, v in row.items() if not k.startswith(("time/", "memory/", "compilations"))}
@@ -198,7 +221,7 @@ def main(arguments: list[str]) -> None:
 def run(run_dir, **changes) -> None:
     """The run, in this process."""
     distributed.start()
-    watch = loop.Watch(
+    watch = loop.Callbacks(
         stage=lambda name, done, total: print(f"{name} {done}", flush=True),
         note=lambda text: print(f"note {text}", flush=True),
     )

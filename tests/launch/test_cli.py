@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from jaxrl import config as configs
-from jaxrl import metrics
-from launch import cli, flags, progress, recipes
+from jaxrl.launch import cli, flags, progress, recipes
+from jaxrl.record import metrics
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 TINY = [
@@ -45,6 +45,7 @@ def test_a_run_leaves_what_scripts_read(run, capsys):
     assert "before RL" in shown and "after RL" in shown and "pass@1" in shown
 
 
+@pytest.mark.exact("the command of a finished run changes nothing of it")
 def test_the_same_command_has_nothing_left_to_do(run, capsys):
     before = (run / "metrics.jsonl").read_text()
     assert cli.main(["train", *TINY, "--run-dir", str(run), "--seed", "3"]) == 0
@@ -116,7 +117,7 @@ def test_every_recipe_is_sound():
         (["train", "--task", "arithmetik"], "did you mean 'arithmetic'"),
         (["train", "--task-args.digit", "3"], "did you mean 'digits'"),
         (["train", "--objective.policy-args.clip_hi", "1"], "did you mean 'clip_high'"),
-        (["train", "--objective.policy", "losses.policy:grop"], "did you mean 'grpo'"),
+        (["train", "--objective.policy", "jaxrl.losses.policy:grop"], "did you mean 'grpo'"),
         (["train", "--objective.aggregation", "token-men"], "did you mean 'token-mean'"),
         (["train", "--rollout.group-size", "1"], "rollout.group_size=1"),
         (["train", "--rollout.max-prompt-tokens", "2"], "rollout.max_prompt_tokens=2"),

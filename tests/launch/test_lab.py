@@ -7,17 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data.guidance import Hint
-from jaxrl.chunks import Chunks
-from jaxrl.config import CriticConfig, CurriculumConfig, GuidanceConfig
-from jaxrl.nucleus import Nucleus
-from jaxrl.objective import ObjectiveConfig
-from jaxrl.optimizer import OptimizerConfig
-from launch import lab
-from launch.lab import collect, critic, policy, tasks, train
-from launch.lab import effect as effects
-from models import decoder
-from models.value import ValueConfig
+from jaxrl.config import CurriculumConfig
+from jaxrl.data.guidance import Hint
+from jaxrl.extensions.critic import CriticConfig
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.extensions.nucleus import masked
+from jaxrl.launch import lab
+from jaxrl.launch.lab import collect, critic, policy, tasks, train
+from jaxrl.launch.lab import effect as effects
+from jaxrl.models import decoder
+from jaxrl.models.value import ValueConfig
+from jaxrl.sampling.chunks import Chunks
+from jaxrl.sampling.logits import nucleus_of
+from jaxrl.training.objective import ObjectiveConfig
+from jaxrl.training.optimizer import OptimizerConfig
+from jaxrl.training.train_step import Restriction
 
 TASK = lab.cipher(((4, 0.8), (2, 0.2)), (((2, 1), 0.5), ((0, 2), 0.5)), dawdle=0.1, slack=2)
 MODEL = policy.shape(TASK.vocabulary, TASK.train.prompt.shape[1] + TASK.budget)
@@ -107,6 +111,7 @@ def test_the_pupil_is_as_good_as_its_skill():
         assert abs(seen.mean() - expected) < 4 * (expected * (1 - expected) / len(seen)) ** 0.5
 
 
+@pytest.mark.exact("log-probs of the lab's sampler equal those of its trainer to 1e-5")
 def test_the_sampler_records_what_the_trainer_computes(params):
     problems, keys = batch(), jax.random.split(jax.random.key(1), SEEDS)
     forced = np.full((SEEDS, 6, TASK.budget), -1)
@@ -128,6 +133,7 @@ def test_the_sampler_records_what_the_trainer_computes(params):
     np.testing.assert_allclose(entropy[real], written.entropy[real], atol=1e-5)
 
 
+@pytest.mark.exact("in chunks, log-probs of the lab's sampler equal those of its trainer to 1e-5")
 def test_in_chunks_the_sampler_records_what_the_trainer_computes(params):
     """And what that is: each token under the prompt and the chunk that it was written in."""
     problems, keys = batch(), jax.random.split(jax.random.key(1), SEEDS)
@@ -150,6 +156,9 @@ def test_in_chunks_the_sampler_records_what_the_trainer_computes(params):
         np.testing.assert_allclose(plain[:, :, start - stop :], mine, atol=1e-5)
 
 
+@pytest.mark.exact(
+    "in a nucleus, log-probs of the lab's sampler equal those of its trainer to 1e-5"
+)
 def test_in_a_nucleus_the_sampler_records_what_the_trainer_computes(params):
     """And draws nothing outside the nucleus of the other policy."""
     problems, keys = batch(), jax.random.split(jax.random.key(1), SEEDS)
@@ -158,7 +167,11 @@ def test_in_a_nucleus_the_sampler_records_what_the_trainer_computes(params):
     given = (problems.prompt, problems.answer, free, keys, 1.0, None)
     written = policy.sample(MODEL, params, *given, mass=0.7, likely=other)
     tokens = np.concatenate([problems.prompt, written.tokens], axis=2)
-    score = jax.vmap(lambda p, o, x: policy.logprobs(MODEL, p, x, nucleus=Nucleus(o, 0.7)))
+    score = jax.vmap(
+        lambda p, o, x: policy.logprobs(
+            MODEL, p, x, restriction=Restriction(o, masked, nucleus_of, 0.7)
+        )
+    )
     logp, entropy = (np.asarray(a)[..., -TASK.budget :] for a in score(params, other, tokens))
     real = np.asarray(written.tokens) != tasks.PAD
     np.testing.assert_allclose(logp[real], written.logp[real], atol=1e-5)
@@ -170,6 +183,7 @@ def test_in_a_nucleus_the_sampler_records_what_the_trainer_computes(params):
     assert (likelier[real] < 0.7).all() and (likelier[real] > 0).any()
 
 
+@pytest.mark.exact("tokens of a seed of the lab do not depend on the other seeds")
 def test_tokens_of_a_seed_do_not_depend_on_the_others(params):
     problems, keys = batch(), jax.random.split(jax.random.key(1), SEEDS)
     forced = jnp.full((SEEDS, 6, TASK.budget), -1)
@@ -182,7 +196,7 @@ def test_tokens_of_a_seed_do_not_depend_on_the_others(params):
 def test_an_update_follows_the_gradient_of_reinforce(params):
     """A first Adam step moves every parameter by the rate, against the sign of its gradient."""
     objective = ObjectiveConfig(
-        policy="losses.policy:reinforce",
+        policy="reinforce",
         advantage_args={"scale": "none"},
         aggregation="seq-mean-token-sum",
     )
@@ -209,7 +223,7 @@ def test_an_update_follows_the_gradient_of_reinforce(params):
 def test_a_critic_learns_what_its_states_are_worth(params, head):
     """With lambda 1 the return of every action is the reward, and a first value is the same."""
     config = CriticConfig(
-        use=True, head=head, mixing=1.0, clip=0.0, whiten=False,
+        head=head, mixing=1.0, clip=0.0, whiten=False,
         optimizer=OptimizerConfig(learning_rate=3e-3),
     )  # fmt: skip
     ids = np.tile(np.arange(4), (SEEDS, 1))
@@ -236,7 +250,7 @@ def test_a_critic_learns_what_its_states_are_worth(params, head):
 
 
 def test_an_arm_with_a_critic_trains(params):
-    critic = CriticConfig(use=True, kl_coef=0.1)
+    critic = CriticConfig(kl_coef=0.1)
     arm = lab.Arm(critic=critic, prompts=4, group_size=4, updates_per_batch=2)
 
     def change(now):
@@ -339,7 +353,7 @@ def seen_by(params, arm, task=TASK, steps=4):
 
 def test_prompts_come_from_the_real_curricula(params):
     """Passes show all of the first 32 before any again; weights divide the batch by domain."""
-    passes = CurriculumConfig("data.curriculum:passes", prompts=32)
+    passes = CurriculumConfig("passes", prompts=32)
     arm = lab.Arm(prompts=16, group_size=2, curriculum=passes, learning_rate=0.0)
     seen = seen_by(params, arm)
     for seed in range(SEEDS):
@@ -357,7 +371,7 @@ def test_prompts_come_from_the_real_curricula(params):
 
 def test_an_order_by_angles_begins_with_the_most_concentrated(params):
     args = {"width": 0.1, "speed": 0.0}
-    curriculum = CurriculumConfig("data.bandits:gain", args)
+    curriculum = CurriculumConfig("gain", args)
     arm = lab.Arm(prompts=4, group_size=2, curriculum=curriculum, learning_rate=0.0)
     seen = seen_by(params, arm, steps=2)
     prompts = TASK.train.prompt
@@ -384,7 +398,7 @@ def by_first_token(state):
 
 def test_an_earlier_run_chooses_the_prompts(params):
     """It saw 32 prompts twice: the best two of those come back, repeated in each batch."""
-    passes = CurriculumConfig("data.curriculum:passes", prompts=32)
+    passes = CurriculumConfig("passes", prompts=32)
     before = lab.Arm(steps=4, prompts=16, group_size=2, curriculum=passes, learning_rate=0.0)
     chosen = CurriculumConfig(score=f"{__name__}:by_first_token", keep=2)
     arm = lab.Arm(prompts=4, group_size=2, before=before, curriculum=chosen, learning_rate=0.0)
@@ -441,6 +455,7 @@ def test_interval_and_status():
     assert effects.status(-0.2, -0.1, "lower") == "effect"
 
 
+@pytest.mark.exact("two equal arms of an experiment differ by 0")
 def test_equal_arms_have_no_effect():
     arm = lab.Arm(steps=3, prompts=4, group_size=4)
     same = lab.Effect("nothing differs", TASK, arm, dataclasses.replace(arm), seeds=2, warm_steps=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import jax
 import numpy as np
@@ -11,14 +12,18 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxrl import mesh
 from jaxrl.config import Config, FreshModel
-from jaxrl.mesh import MeshConfig
-from launch import plan, roofline
-from launch.plan import PlanConfig
-from launch.roofline import Chip
-from models import decoder
-from models.config import DecoderConfig, Experts
+from jaxrl.launch import plan, roofline
+from jaxrl.launch.plan import PlanConfig
+from jaxrl.launch.roofline import Chip
+from jaxrl.mesh import mesh
+from jaxrl.mesh.mesh import MeshConfig
+from jaxrl.models import decoder
+from jaxrl.models.config import DecoderConfig, Experts
+from jaxrl.rollout.policy import Policy
+from jaxrl.run.extension import completion, context, open_extensions
+from jaxrl.training import optimizer, placement, trainable
+from tests.jaxrl import tiny
 
 CONFIG = Config(fresh=FreshModel(64, 128, 2, 4, 2, 16), task_args={"digits": 1})
 
@@ -35,6 +40,67 @@ def test_bytes_of_a_small_model_on_one_device():
     assert mib["gradients"] == mib["parameters"]
     assert mib["optimizer"] == pytest.approx(2 * parameters, abs=0.06)
     assert lines[-1].endswith("of a v5p: fits")
+
+
+ALL = {
+    "critic": {},
+    "objective.kl_coef": 0.1,
+    "average.decay": 0.9,
+    "nucleus.mass": 0.9,
+}
+
+
+@pytest.mark.exact("the plan of a run counts its state to the byte")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ALL,
+        ALL | {"compute_dtype": "bfloat16"},
+        {"critic": {}, "lora.rank": 2, "lora.base": "int8", "compute_dtype": "bfloat16"},
+    ],
+    ids=["all", "bfloat16", "adapters"],
+)
+def test_what_a_run_holds_is_counted_to_the_byte(changes):
+    """Against the arrays of a state that is made, and of the reference policy beside it."""
+    config = tiny.changed(CONFIG, changes)
+    model = plan.describe(config)
+    with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
+        like = plan.state_of(config, model)
+        part = trainable.part(model, config.lora, config.train)
+        params = trainable.attach(
+            model, decoder.init(model, jax.random.key(0)), config.lora, jax.random.key(1)
+        )
+        params = trainable.held(model, params, part)
+        optimize = optimizer.make(config.optimizer, 10, model)
+        extensions = open_extensions(config)
+        ctx = context(config, Policy(model, {}, None), part, extensions)
+        complete = completion(ctx, extensions)
+        state = placement.fresh_state(params, optimize, like, part, complete)
+        reference = trainable.held(model, params)
+        found = plan.totals(config, model, like)
+    arrays = {
+        "parameters": state.params,
+        "optimizer": state.opt_state,
+        **state.extra,
+        "reference": reference if config.objective.kl_coef else None,
+    }
+    expected = {name: sum(a.nbytes for a in jax.tree.leaves(tree)) for name, tree in arrays.items()}
+    assert {name: mib * 2**20 for name, mib in found.items()} == {
+        name: size for name, size in expected.items() if size
+    }
+    assert expected["critic"] > (0.1 if config.lora.rank else 2.5) * expected["parameters"]
+
+
+def test_the_plan_compiles_the_update_that_runs():
+    """With its critic, average and guards: what it takes is at least what the state takes."""
+    config = tiny.changed(CONFIG, ALL)
+    with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
+        lines = list(plan.lines(config, PlanConfig()))
+    found = (re.match(r"(.{20}) +([0-9.]+) MiB a device", line) for line in lines)
+    mib = {m[1].strip(): float(m[2]) for m in found if m}
+    held = ("parameters", "optimizer", "critic", "average", "nucleus")
+    assert mib["train step, compiled"] > sum(mib[name] for name in held)
+    assert mib["reference"] == mib["parameters"] and mib["critic"] > 2.5 * mib["parameters"]
 
 
 def test_collectives_are_counted_as_often_as_loops_run():

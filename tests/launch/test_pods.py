@@ -10,8 +10,8 @@ import sys
 import pytest
 import yaml
 
-from jaxrl import distributed
-from tests.jaxrl.test_mesh import ROOT
+from jaxrl.mesh import distributed
+from tests.jaxrl.mesh.test_mesh import ROOT
 
 PODS = ROOT / "launch" / "pods"
 RECIPE = ["quickstart", "--run-dir", "/runs/a b", "--mesh", "fsdp=16"]

@@ -2,8 +2,9 @@
 
 import dataclasses
 
-from jaxrl import loop, metrics
-from launch.recipes import quickstart
+from jaxrl.launch.recipes import quickstart
+from jaxrl.record import metrics
+from jaxrl.run import loop
 
 
 def test_a_shortened_quickstart_breaks_the_habit(tmp_path):

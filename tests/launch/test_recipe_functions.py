@@ -5,27 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data import curriculum
-from data.rewards import shape
-from data.types import Problem, Score
-from jaxrl.chunks import Chunks
-from jaxrl.logits import Context
-from launch import lab
-from launch.lab import Sampled, chains, confidence
-from launch.lab.policy import all_logprobs
-from launch.lab.policy import shape as model_of
-from launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
-from launch.recipes import (
-    bleuberi,
-    campo,
-    dph_rl,
-    kimi_k1_5,
-    rast,
-    rlcr,
-    rlpr,
-    scalerl,
-)
-from models import decoder
+from jaxrl.data import curriculum
+from jaxrl.data.rewards import shape
+from jaxrl.data.types import Problem, Score
+from jaxrl.launch import lab
+from jaxrl.launch.lab import Sampled, chains, confidence
+from jaxrl.launch.lab.policy import all_logprobs
+from jaxrl.launch.lab.policy import shape as model_of
+from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
+from jaxrl.launch.recipes import bleuberi, campo, dph_rl, kimi_k1_5, rast, rlcr, rlpr, rlpt, scalerl
+from jaxrl.losses import mixed
+from jaxrl.models import decoder
+from jaxrl.sampling.chunks import Chunks
+from jaxrl.sampling.logits import Context
 
 
 def sampled(tokens, rewards=None, problems=None, score=None):
@@ -65,20 +57,30 @@ def test_campo_takes_half_a_reward_for_a_loop_from_the_start():
     np.testing.assert_allclose(campo.penalised(jnp.ones(2), tokens, mask, weight=0.5), [0.5, 1.0])
 
 
-def test_dph_divergences_are_those_they_are_called_after():
-    """Over all tokens of a small distribution, the expected values are the two divergences."""
+def test_dph_rehearses_by_the_forward_kl():
+    """Over all tokens of a small distribution, stored samples give KL(pi_0 || pi) in the mean."""
     p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.2, 0.6])
-    logp, ref = jnp.log(p)[None], jnp.log(q)[None]
-    np.testing.assert_allclose(
-        (p * dph_rl.forward_kl(logp, ref)[0]).sum(), (q * np.log(q / p)).sum(), rtol=1e-5
-    )
-    np.testing.assert_allclose(
-        (p * dph_rl.reverse_kl(logp, ref)[0]).sum(), (p * np.log(p / q)).sum(), rtol=1e-5
-    )
+    given = {"presample_steps": 5, "coefficient": 1.0, "advantages": jnp.zeros((1, 1))}
+    logp, initial = jnp.log(p)[None], jnp.log(q)[None]
+    gap = jnp.full((1, 3), 9)
+    loss, metrics = mixed.dph(logp, initial, version_gap=gap, step=jnp.asarray(9), **given)
+    np.testing.assert_allclose((q * loss[0]).sum(), (q * np.log(q / p)).sum(), rtol=1e-5)
+    assert metrics["lr_scale"] == 1
+    fresh = mixed.dph(logp, initial, version_gap=gap - 5, step=jnp.asarray(9), **given)[0]
+    np.testing.assert_array_equal(fresh, 0.0)
+    presampling = mixed.dph(logp, initial, version_gap=gap, step=jnp.asarray(4), **given)[1]
+    assert presampling["lr_scale"] == 0
+
+
+def test_dph_stores_what_the_initial_policy_solved():
+    rewards = np.array([[1.0, 1.0], [1.0, 0.0], [1.0, np.nan], [1.0, 1.0]])
+    versions = np.array([[0, 1], [0, 0], [0, 0], [1, 2]])
+    kept = dph_rl.initially_solved(rewards, rewards, versions, before=2)
+    np.testing.assert_array_equal(kept, [[True, True], [False] * 2, [False] * 2, [False] * 2])
 
 
 def test_rlcr_is_the_reward_of_texts():
-    """As `data.rewards.shape` judges the same statements."""
+    """As `jaxrl.data.rewards.shape` judges the same statements."""
     said = FIRST + confidence.SYMBOLS
     tokens = [[FIRST, said + 7, EOS], [FIRST, said + 7, EOS], [FIRST, said + 7, PAD], [1, 0, 0]]
     got = rlcr.right_and_honest(sampled(tokens, rewards=[1.0, 0.0, 1.0, 0.0]))
@@ -136,11 +138,21 @@ def test_bleuberi_judges_tokens_as_words():
     np.testing.assert_allclose(bleuberi.exact(batch), [1.0, 0.0, 0.0])
 
 
-def test_rlpt_takes_any_beginning_of_the_text():
+def test_rlpt_takes_any_beginning_of_the_text_from_the_segment_on():
     text = np.array([[5, 6, 7]] * 6)
     said = np.array([[5, 1, 0, 0], [5, 6, 7, 1], [5, 7, 1, 0], [1, 0, 0, 0], [5, 6, 7, 7], [7] * 4])
-    np.testing.assert_array_equal(chains.begun(text, said), [1, 1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(chains.begun(text, said, np.ones(6)), [1, 1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(chains.begun(text, said, np.full(6, 2)), [0, 1, 0, 0, 0, 0])
     task = chains.cut_text()
+    batch = sampled(task.train.gold, problems=task.train)
+    np.testing.assert_array_equal(rlpt.prefix(batch), 1.0)
+    shorter = np.where(
+        np.arange(task.budget) == 1,
+        EOS,
+        np.pad(task.train.gold[:, :1], ((0, 0), (0, task.budget - 1))),
+    )
+    batch = sampled(shorter, problems=task.train)
+    np.testing.assert_array_equal(rlpt.prefix(batch), task.train.answer[:, -1] == 1)
     assert (jax.vmap(task.reward)(task.train.answer, task.train.gold) == 1).all()
     longer = task.train.answer[:, -1] < chains.LENGTH
     whole = np.pad(task.train.answer[:, :-1], ((0, 0), (0, 1)), constant_values=EOS)

@@ -3,13 +3,14 @@
 import json
 import random
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from launch import report
-from launch.report import collect
+from jaxrl.launch import report
+from jaxrl.launch.report import collect
 from tests.launch import browser
 
 ESC = chr(27)
@@ -166,12 +167,52 @@ def test_long_runs_are_averaged(tmp_path, monkeypatch):
 def test_too_many_completions_are_left_out_by_groups(tmp_path, monkeypatch):
     rows = [rollout(s, f"p{s}", "1234", float(i)) for s in range(1, 21) for i in range(4)]
     path = write_run(tmp_path / "run", rollouts=rows)
-    monkeypatch.setattr(collect, "ROLLOUT_BYTES", 4000)
+    monkeypatch.setattr(collect, "ROLLOUT_BYTES", 10_000)
     data = collect.gather([path])
     kept = data["rollouts"]
     assert 0 < len(kept) < len(rows) and len(kept) + data["left_out"] == len(rows)
     steps = [row["step"] for row in kept]
     assert all(steps.count(step) == 4 for step in steps) and {1, 20} <= set(steps)
+
+
+@pytest.mark.parametrize("field", ["prompt", "completion", "answer", "error", "problem"])
+def test_a_report_is_of_bounded_size_whatever_is_long(field, tmp_path, monkeypatch):
+    """And so is the memory it takes: the files here are thirty times what is kept."""
+    rows = [
+        rollout(s, f"p{s}", "<é>", 1.0) | {field: f"p{s}" + "<é" * 15_000}
+        for s in range(1, 51)
+        for _ in range(4)
+    ]
+    path = write_run(tmp_path / "run", rollouts=rows)
+    del rows
+    monkeypatch.setattr(collect, "ROLLOUT_BYTES", 1_000_000)
+    tracemalloc.start()
+    (written,) = report.write([path], tmp_path / "report.html")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    base = report.write([write_run(tmp_path / "empty")], tmp_path / "empty.html")[0].stat().st_size
+    assert base + 400_000 < written.stat().st_size < base + 1_010_000
+    assert peak < 24_000_000
+
+
+def test_no_secret_of_a_command_is_reported(tmp_path):
+    path = write_run(tmp_path / "run")
+    saved = json.loads((path / "config.json").read_text())
+    saved["command"] = ["jaxrl", "train", "--task-args.api-key", "hunter2", "K_TOKEN=hunter2"]
+    saved["config"]["model"] = "https://me:hunter2@host/m"
+    saved["config"]["task_args"] = {"password": "hunter2"}
+    (path / "config.json").write_text(json.dumps(saved))
+    (written,) = report.write([path], tmp_path / "report.html")
+    page = written.read_text()
+    assert "hunter2" not in page and "--task-args.api-key" in page and "https://***@host/m" in page
+
+
+def test_a_run_that_comes_from_itself(tmp_path):
+    path = write_run(tmp_path / "run")
+    saved = json.loads((path / "config.json").read_text())
+    saved["config"]["model"] = str(path)
+    (path / "config.json").write_text(json.dumps(saved))
+    assert len(collect.gather([path])["runs"][0]["lineage"]) < 300
 
 
 def test_what_cannot_be_reported_is_refused(tmp_path, capsys):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.report import collect
+from jaxrl.launch.report import collect
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import http.client
 import json
 import socket
@@ -10,13 +11,20 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from data import tokenizers
-from jaxrl.policy import Policy
-from launch import openai, serve
-from models import decoder
-from models.config import DecoderConfig
+from jaxrl.data import tokenizers
+from jaxrl.launch import engine as engines
+from jaxrl.launch import openai, openai_replies, serve
+from jaxrl.models import decoder
+from jaxrl.models.config import DecoderConfig
+from jaxrl.rollout.policy import Policy
+from jaxrl.sampling import sampler
+from jaxrl.sampling.slots import Features
+from jaxrl.types import Completion, Request
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,:;"
 
@@ -28,8 +36,12 @@ def actor() -> Policy:
     )  # fmt: skip
     tokenizer = tokenizers.characters(LETTERS)
 
-    def chat(messages, tools=None):
-        return tokenizer.encode(" ".join(f"{m['role']}: {m['content']}" for m in messages) + " ")
+    def chat(messages, tools=None, **variables):
+        called = [c["function"]["name"] for m in messages for c in m.get("tool_calls", [])]
+        offered = [tool["function"]["name"] for tool in tools or []]
+        said = [f"{m['role']}: {m['content']}" for m in messages]
+        words = [*offered, *(name.replace("_", "") for name in variables), *said, *called]
+        return tokenizer.encode(" ".join(words) + " ")
 
     return Policy(
         config,
@@ -98,6 +110,7 @@ def test_completion(server):
     assert got["usage"] == {"prompt_tokens": 5, "completion_tokens": 40, "total_tokens": 45}
 
 
+@pytest.mark.exact("a streamed reply of the server has the text of one sent whole")
 def test_streaming_gives_the_same(server):
     whole = post(server, "/v1/completions", **GREEDY)["choices"][0]["text"]
     status, answer = send(server, "POST", "/v1/completions", {**GREEDY, "stream": True})
@@ -182,7 +195,16 @@ def test_models_and_health(server):
         ({"prompt": [99]}, "token 99"),
         ({"prompt": "a" * 65}, "max-prompt-tokens"),
         ({"prompt": "a", "max_tokens": 65}, "max-new-tokens"),
-        ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
+        ({"prompt": "a", "max_tokens": -1}, "max_tokens"),
+        ({"prompt": "a", "top_k": 2**40}, "top_k"),
+        ({"prompt": "a", "top_k": 0.5}, "top_k"),
+        ({"prompt": "a", "seed": 2**70}, "seed"),
+        (b'{"prompt": "a", "max_tokens": 1e400}', "max_tokens"),
+        ({"prompt": "a", "best_of": 3}, "best_of"),
+        ({"prompt": "a", "stream_options": {}}, "stream_options"),
+        ({"prompt": ["a"] * 9, "n": 8}, "n=8"),
+        ({"prompt": "\ud800"}, "prompt"),
+        ({"prompt": [[1], []]}, "prompt"),
         ({"prompt": "a", "temperature": -1}, "temperature"),
         ({"prompt": "a", "top_p": 0}, "top_p"),
         ({"prompt": "a", "n": 1000}, "n"),
@@ -190,7 +212,6 @@ def test_models_and_health(server):
         ({"prompt": "a", "logit_bias": {"99": 1}}, "token 99"),
         ({"prompt": "a", "presence_penalty": 1}, "presence_penalty"),
         ({"prompt": "a", "temprature": 1}, "temprature"),
-        ({"prompt": "a", "stream": True, "logprobs": 1}, "logprobs"),
         (b"{", "JSON"),
         (b'{"prompt": "a", "temperature": NaN}', "NaN"),
         (b"[" * 4000, "JSON"),
@@ -212,9 +233,32 @@ def test_refused_before_reading(server):
     with socket.create_connection(server.server_address[:2]) as connection:
         connection.sendall(
             b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Type: application/json\r\nContent-Length: -5\r\n\r\n"
+            b"Content-Type: application/json\r\n\r\n"
         )
         assert b" 411 " in connection.recv(100)
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("Host: [", 400),
+        ("Host: [::1", 400),
+        ("Host: " + "a" * 60_000, 403),
+        ("Host: a\r\nContent-Length: " + "9" * 5000, 403),
+        ("Host: localhost\r\nContent-Length: " + "9" * 5000, 400),
+        ("Host: localhost\r\nContent-Length: -5", 400),
+        ("Host: localhost\r\nContent-Length: \xb2", 400),
+        ("Host: localhost\r\nContent-Length: 1e3", 400),
+        ("Host: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked", 400),
+    ],
+)
+def test_malformed_headers_get_an_answer(server, header, status):
+    with socket.create_connection(server.server_address[:2], timeout=60) as connection:
+        start = f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\n{header}"
+        connection.sendall(f"{start}\r\n\r\n{{}}   ".encode("latin-1"))
+        answer = connection.makefile("rb").read()
+    assert f" {status} ".encode() in answer.split(b"\r\n")[0]
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
 
 
 def test_loopback_by_default_and_limits():
@@ -233,3 +277,317 @@ def test_no_template():
             max_prompt_tokens=8,
             max_new_tokens=8,
         )
+
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.text(max_size=5), st.integers(), st.floats(allow_nan=False),
+    st.sampled_from([2**31, 2**40, 2**63, 10**400, -1, 0, 1.0, 2.0, 0.5, 1e-320, 1e308, 7]),
+)  # fmt: skip
+ANY = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant", "tool", "developer"])},
+        optional={
+            "content": st.one_of(st.just("hi"), ANY, st.just([{"type": "text", "text": "a"}])),
+            "tool_calls": ANY,
+        },
+    ),
+    max_size=3,
+)
+PROMPTS = st.one_of(
+    ANY, st.just("abc"), st.just([1, 2.0]), st.just([[3], [4, 5]]), st.just(["a", "b"])
+)
+
+
+def bodies(schema, first, values):
+    names = [name for name in schema["properties"] if name not in (first, "max_tokens")]
+    one = st.sampled_from(names).flatmap(lambda name: ANY.map(lambda value: {name: value}))
+    budget = st.one_of(st.integers(0, 4), st.sampled_from([2.0, 65, 2**40, "1", None]))
+    return st.tuples(values, budget, st.lists(one, max_size=3)).map(
+        lambda made: (
+            {first: made[0], "max_tokens": made[1]}
+            | {name: value for field in made[2] for name, value in field.items()}
+        )
+    )
+
+
+@given(
+    st.one_of(
+        st.tuples(st.just("/v1/completions"), bodies(openai.COMPLETION_SCHEMA, "prompt", PROMPTS)),
+        st.tuples(
+            st.just("/v1/chat/completions"),
+            bodies(openai.CHAT_SCHEMA, "messages", st.one_of(ANY, MESSAGES)),
+        ),
+        st.tuples(st.just("/v1/completions"), ANY),
+    )
+)
+@settings(max_examples=120, deadline=None)
+def test_a_body_is_answered_and_harms_no_other(server, given):
+    path, body = given
+    innocent = {"prompt": "hello", "max_tokens": 2, "seed": 5}
+    with ThreadPoolExecutor(2) as pool:
+        beside = pool.submit(send, server, "POST", "/v1/completions", innocent)
+        status, answer = send(server, "POST", path, body)
+        assert beside.result()[0] == 200
+    assert status == 200 or 400 <= status < 500, answer
+    if status >= 400:
+        message = json.loads(answer)["error"]["message"]
+        names = [*body, "body"] if isinstance(body, dict) else ["body"]
+        assert any(name in message for name in names), message
+    elif "data: " not in answer:
+        json.loads(answer, parse_constant=lambda name: pytest.fail(name))
+
+
+def engine_of(server):
+    return server.RequestHandlerClass.args[0].engine
+
+
+def ended(job):
+    return [c for c in engines.completions(job) if c.finished]
+
+
+def test_a_job_that_cannot_be_laid_out_fails_alone(server):
+    """Past the checks of the protocol: the engine itself keeps jobs apart."""
+    engine, good = engine_of(server), Request(1, (1, 2), 4, logit_bias=((0, -100.0),))
+    for bad in (
+        Request(64, (1,), 4, top_k=2**40),
+        Request(64, (1,), 4, logit_bias=tuple((i % 9, 0.0) for i in range(1000))),
+        Request(64, (1,), 4, min_p=2.0),
+    ):
+        jobs = [engines.Job([request], stream=False) for request in (bad, good)]
+        for job in jobs:
+            engines.submit(engine, job)
+        with pytest.raises((ValueError, RuntimeError)):
+            ended(jobs[0])
+        (done,) = ended(jobs[1])
+        assert len(done.tokens) == 4
+
+
+@pytest.mark.exact("a request that shares the server with one that fails gets the same tokens")
+def test_a_job_that_breaks_decoding_fails_alone(server, monkeypatch):
+    engine, real = engine_of(server), sampler.advance
+    never = {"logit_bias": ((0, -100.0),)}
+    first = Request(1, (1, 2), 12, **never)
+    job = engines.Job([first], stream=True)
+    engines.submit(engine, job)
+    (alone,) = ended(job)
+
+    def advance(setup, params, work, **more):
+        done = real(setup, params, work, **more)
+        if any(seat and seat.request.id == 999 for seat in work.seats):
+            raise MemoryError("no memory for request 999")
+        return done
+
+    monkeypatch.setattr(sampler, "advance", advance)
+    jobs = [
+        engines.Job([first], stream=True),
+        engines.Job([Request(999, (3,), 12, **never)], stream=False),
+        engines.Job([Request(5, (1,), 3, **never), Request(6, (1,), 12, **never)], stream=False),
+    ]
+    for job in jobs:
+        engines.submit(engine, job)
+    with pytest.raises(RuntimeError, match="no memory for request 999"):
+        ended(jobs[1])
+    (again,) = ended(jobs[0])
+    assert np.array_equal(again.tokens, alone.tokens)
+    assert sorted(c.request.id for c in ended(jobs[2])) == [5, 6]
+
+
+def test_callers_that_hang_up_unanswered_are_not_decoded_for(server):
+    engine = engine_of(server)
+    before = engine.tokens
+    # never the end token, so that each would take 64 x 64 tokens
+    body = {"prompt": "hello", "max_tokens": 64, "n": 64, "logit_bias": {"0": -100}}
+    raw = json.dumps(body).encode()
+    for _ in range(4):
+        with socket.create_connection(server.server_address[:2]) as connection:
+            connection.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Type: application/json\r\n"
+                + f"Content-Length: {len(raw)}\r\n\r\n".encode()
+                + raw
+            )
+    assert post(server, "/v1/completions", **GREEDY)["choices"][0]["text"]
+    assert engine.tokens - before < 4 * 64 * 64 // 2
+
+
+def test_two_hundred_callers_at_once(server):
+    """Each is served or told to come back; none is cut off."""
+    body = {"prompt": "a", "max_tokens": 2}
+    with ThreadPoolExecutor(200) as pool:
+        statuses = list(
+            pool.map(lambda _: send(server, "POST", "/v1/completions", body)[0], range(200))
+        )
+    assert set(statuses) <= {200, 429} and statuses.count(200) >= 64
+
+
+def test_batches_echo_and_scores_of_prompts(server):
+    body = {"prompt": ["abc", "b"], "n": 2, "echo": True, "logprobs": 1, "max_tokens": 1}
+    got = post(server, "/v1/completions", **body, logit_bias={"0": -100})
+    assert [c["text"][:-1] for c in got["choices"]] == ["abc", "abc", "b", "b"]
+    assert [c["index"] for c in got["choices"]] == [0, 1, 2, 3]
+    assert got["usage"]["prompt_tokens"] == 4
+    read = post(server, "/v1/completions", prompt=[1, 2, 3], echo=True, logprobs=2, max_tokens=0)
+    (choice,) = read["choices"]
+    assert choice["text"] == "abc" and choice["finish_reason"] == "length"
+    scores = choice["logprobs"]["token_logprobs"]
+    assert scores[0] is None and choice["logprobs"]["top_logprobs"][0] is None
+    assert got["choices"][0]["logprobs"]["token_logprobs"][1:3] == pytest.approx(scores[1:])
+    for token, value, top in list(zip(*choice["logprobs"].values(), strict=True))[1:]:
+        assert len(top) == 2 and max(top.values()) >= value - 1e-6, token
+    nothing = post(server, "/v1/completions", prompt="abc", max_tokens=0)["choices"][0]
+    assert nothing["text"] == ""
+
+
+@pytest.mark.exact("log-probs of a prompt from the server equal the model's")
+def test_scores_of_a_prompt_are_those_of_the_model():
+    policy, prompt = actor(), [3, 1, 2, 9, 30, 1]
+    setup = sampler.Setup(policy.model, jax.random.key(0), (0,), 64, 128)
+    params = decoder.unstack(policy.params)
+    got = engines.score(setup._replace(features=Features(top=3)), params, prompt)
+    caches = decoder.empty_cache(policy.model, 1, 64)
+    hidden, _ = decoder.extend(
+        policy.model, params, np.array([prompt]), np.arange(len(prompt))[None], caches
+    )
+    matrix = np.asarray(decoder.unembedding(params), np.float64)
+    logits = np.asarray(hidden[0], np.float64) @ matrix.T
+    logp = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    expected = [logp[i, token] for i, token in enumerate(prompt[1:])]
+    np.testing.assert_allclose(got.logp, expected, atol=1e-5)
+    np.testing.assert_array_equal(got.top_ids, np.argsort(-logp[:-1], axis=-1)[:, :3])
+
+
+def test_streams_of_log_probabilities_and_usage(server):
+    body = {**GREEDY, "logprobs": 2, "n": 2}
+    whole = post(server, "/v1/completions", **body)
+    given = {**body, "stream": True, "stream_options": {"include_usage": True}, "echo": True}
+    *chunks, last = events(send(server, "POST", "/v1/completions", given)[1])
+    assert last["choices"] == [] and last["usage"] == whole["usage"]
+    assert all(chunk["usage"] is None for chunk in chunks)
+    for index, choice in enumerate(whole["choices"]):
+        mine = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == index]
+        assert "".join(c["text"] for c in mine) == "hello" + choice["text"]
+        tokens = [t for c in mine for t in c["logprobs"]["token_logprobs"]]
+        assert tokens[0] is None
+        assert tokens[5:] == pytest.approx(choice["logprobs"]["token_logprobs"], abs=1e-5)
+
+
+def test_what_clients_send_beside(server):
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    called = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    messages = [
+        {"role": "developer", "content": [{"type": "text", "text": "be brief"}]},
+        {"role": "user", "content": "hi", "name": "me"},
+        {"role": "assistant", "content": None, "tool_calls": [called]},
+        {"role": "tool", "content": "", "tool_call_id": "c"},
+    ]
+    body = {
+        "messages": messages, "tools": [tool], "tool_choice": "auto", "max_completion_tokens": 2,
+        "parallel_tool_calls": False, "response_format": {"type": "text"}, "store": False,
+        "metadata": {"a": "b"}, "presence_penalty": 0, "frequency_penalty": 0.0, "user": "u",
+        "n": 1.0, "seed": -1, "top_k": 5.0, "temperature": 1e-9, "modalities": ["text"],
+    }  # fmt: skip
+    assert post(server, "/v1/chat/completions", **body)["object"] == "chat.completion"
+    short = {"messages": messages[1:2], "max_tokens": 1}
+    for more, words in (
+        ({"reasoning_effort": "low"}, "reasoningeffort "),  # the template here shows names
+        ({"chat_template_kwargs": {"thinking": False}}, "thinking "),
+        ({"tools": [tool]}, "add "),
+        ({"tool_choice": "none", "tools": [tool]}, ""),
+    ):
+        got = post(server, "/v1/chat/completions", **short, **more)
+        assert got["usage"]["prompt_tokens"] == len(words + "user: hi ")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages"),
+        ({"messages": [{"role": "assistant", "tool_calls": 7}]}, "messages"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": 7}]}]}, "tool_calls"),
+        ({"messages": []}, "messages"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"frequency_penalty": 1}, "frequency_penalty"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"tools": [7]}, "tools"),
+    ],
+)
+def test_malformed_chats(server, change, message):
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, **change}
+    status, answer = send(server, "POST", "/v1/chat/completions", body)
+    assert status == 400 and message in json.loads(answer)["error"]["message"]
+
+
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "names"),
+    [
+        (f"I add.\n{CALL}", "I add.", ["add"]),
+        (f"{CALL}\n{CALL.replace('add', 'sub')}", "", ["add", "sub"]),
+        ("no call", "no call", []),
+        ("<tool_call>{", "<tool_call>{", []),
+        (CALL.replace('{"a": 1}', "3"), CALL.replace('{"a": 1}', "3"), []),
+        ('<tool_call>{"name": "f"}', "", ["f"]),
+        (f"{CALL}<tool_call>[]</tool_call>", f"{CALL}<tool_call>[]</tool_call>", []),
+    ],
+)
+def test_calls_of_tools(text, shown, names):
+    tokenizer = tokenizers.characters("".join(sorted(set(text))))
+    ids = np.array(tokenizer.encode(text), np.int32)
+    zeros = np.zeros(len(ids), np.float32)
+    call = openai.Call([Request(0, (1,), 99)], 1, True, True, None, False, None, False, True, False)
+
+    def at(n, finished):
+        return Completion(
+            call.requests[0], ids[:n], zeros[:n], zeros[:n], ids[:n], finished, finished=finished
+        )
+
+    choice = openai_replies.choice(call, tokenizer, at(len(ids), True), None)
+    message = choice["message"]
+    assert (message["content"] or "") == shown
+    assert [c["function"]["name"] for c in message.get("tool_calls", [])] == names
+    assert choice["finish_reason"] == ("tool_calls" if names else "stop")
+    pieces = openai_replies.Pieces(call, tokenizer)
+    made = [pieces.next(at(n, n == len(ids))) for n in range(len(ids) + 1)]
+    deltas = [piece["delta"] for piece in made if piece]
+    assert "".join(delta["content"] for delta in deltas).rstrip() == shown
+    streamed = [c for delta in deltas for c in delta.get("tool_calls", [])]
+    assert [c["function"]["name"] for c in streamed] == names
+    assert all(json.loads(c["function"]["arguments"]) in ({"a": 1}, {}) for c in streamed)
+
+
+def test_models_metrics_and_key(server):
+    model = json.loads(send(server, "GET", "/v1/models/tiny")[1])
+    assert model["id"] == "tiny" and send(server, "GET", "/v1/models/other")[0] == 404
+    post(server, "/v1/completions?x=1", **GREEDY)
+    status, text = send(server, "GET", "/metrics")
+    counts = dict(line.rsplit(" ", 1) for line in text.splitlines())
+    assert status == 200 and int(counts['jaxrl_answers_total{status="200"}']) >= 1
+    assert int(counts["jaxrl_sampled_tokens_total"]) >= 20
+    service = server.RequestHandlerClass.args[0]._replace(key="s3cret")
+    locked = serve.Server(("127.0.0.1", 0), functools.partial(serve._Handler, service))
+    thread = threading.Thread(target=locked.serve_forever, daemon=True)
+    thread.start()
+    try:
+        assert send(locked, "GET", "/health")[0] == 200
+        for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer s3cr\xe9t"}):
+            assert send(locked, "GET", "/v1/models", **given)[0] == 401
+            assert send(locked, "POST", "/v1/completions", GREEDY, **given)[0] == 401
+        right = {"Authorization": "Bearer s3cret"}
+        assert send(locked, "POST", "/v1/completions", GREEDY, **right)[0] == 200
+    finally:
+        locked.shutdown()
+        locked.server_close()
+        thread.join()

@@ -2,8 +2,8 @@
 
 import json
 
-from data import tasks
-from launch import tasks_table
+from jaxrl.data import tasks
+from jaxrl.launch import tasks_table
 
 
 def test_rows_are_complete_and_true():

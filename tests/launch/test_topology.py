@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from launch import topology
-from tests.jaxrl.test_mesh import ROOT
+from jaxrl.launch import topology
+from tests.jaxrl.mesh.test_mesh import ROOT
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def plan(*flags: str) -> str:
     """What the command prints, in a process of its own: it chooses the devices."""
     small = ["--fresh.hidden-size", "64", "--fresh.num-layers", "2", "--rollout.prompts", "16"]
     done = subprocess.run(
-        [sys.executable, "-m", "launch.cli", "plan", "quickstart", *small, *flags],
+        [sys.executable, "-m", "jaxrl.launch.cli", "plan", "quickstart", *small, *flags],
         cwd=ROOT,
         env=os.environ | {"XLA_FLAGS": ""},
         capture_output=True,

@@ -9,7 +9,7 @@ import time
 import pytest
 from rich.console import Console
 
-from launch import watch
+from jaxrl.launch import watch
 
 
 @pytest.fixture

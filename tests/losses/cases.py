@@ -8,9 +8,10 @@ import dataclasses
 from collections.abc import Callable
 from types import SimpleNamespace as Arrays
 
+import jax
 import numpy as np
 
-from losses import mirror, mixed, off_policy, policy, sequence, surrogates
+from jaxrl.losses import mirror, mixed, off_policy, policy, sequence, surrogates
 
 GROUPS = np.array([0, 1, 0, 1, 2, 0])
 
@@ -52,6 +53,8 @@ def draw(seed: int, spread: float = 0.4, rows: int = 6, length: int = 5) -> Arra
         sequence_advantages=rng.normal(size=(rows, 1)),
         centred=(rewards - mean)[:, None],
         mask=mask,
+        batch_mask=mask,
+        version_gap=np.where(rng.random((rows, length)) < 0.5, 25, 1),
         rewards=rewards,
         labels=(rewards > 0).astype(float),
         group_ids=groups,
@@ -195,13 +198,13 @@ def icepop(x, s):
 
 
 def m2po(x, s):
-    moment = np.where(s.mask, (s.logp - s.behavior_logp) ** 2, np.inf)
-    order = [i for i in np.argsort(moment, axis=None) if np.isfinite(moment.flat[i])]
-    while order and np.mean([moment.flat[i] for i in order]) > 0.04:
-        order.pop()
-    keep = np.zeros(moment.size, bool)
-    keep[order] = True
-    return np.where(keep.reshape(moment.shape), -ratio(x, s) * s.advantages, 0.0)
+    """Algorithm 1: only tokens on the side that PPO clips count, and only they are dropped."""
+    r, loss = ratio(s, s), -ratio(x, s) * s.advantages
+    side = ((s.advantages > 0) & (r > 1)) | ((s.advantages < 0) & (r < 1))
+    trusted = sorted(zip(*np.nonzero(s.mask & side), strict=True), key=lambda i: np.log(r[i]) ** 2)
+    while trusted and np.mean([np.log(r[i]) ** 2 for i in trusted]) > 0.04:
+        loss[trusted.pop()] = 0.0
+    return loss
 
 
 def opsm(x, s):
@@ -210,10 +213,10 @@ def opsm(x, s):
 
 
 def dppo(x, s, divergence):
-    r = ratio(s, s)
-    leaving = s.advantages * (r - 1) > 0
-    far = divergence(np.exp(s.logp), np.exp(s.behavior_logp)) > 0.05
-    return np.where(leaving & far, 0.0, -ratio(x, s) * s.advantages)
+    p, b, a = np.exp(s.logp), np.exp(s.behavior_logp), s.advantages
+    far = divergence(p, b)
+    masked = ((a > 0) & (p > b) & (far > 0.08)) | ((a < 0) & (p < b) & (far > 0.03))
+    return np.where(masked, 0.0, -np.minimum(p / b, 1.4) * a * x.logp)
 
 
 def binary_kl(p, b):
@@ -238,14 +241,17 @@ def pairwise(x, s):
     return spread_rows(loss[:, None], x.logp)
 
 
-def pacs(x, s):
-    score, loss = 0.8 * log_ratio(x, s, "ref_logp")[:, 0], np.zeros(len(s.logp))
+def pacs(x, s, balanced):
+    score, loss = 0.8 * log_ratio(x, s)[:, 0], np.zeros(len(s.logp))
     for i in range(len(score)):
         mates = [j for j in np.flatnonzero(s.mask.any(1))
                  if j != i and s.group_ids[j] == s.group_ids[i]]  # fmt: skip
         psi = score[i] - (np.mean(score[mates]) if mates else 0.0)
         p = 1 / (1 + np.exp(-psi))
-        loss[i] = -2.0 * s.rewards[i] * np.log(p) - (1 - s.rewards[i]) * np.log(1 - p)
+        labels = [s.rewards[j] for j in [i, *mates]]
+        weight = len(labels) / (len(set(labels)) * labels.count(s.rewards[i])) if balanced else 1.0
+        loss[i] = -s.rewards[i] * np.log(p) - (1 - s.rewards[i]) * np.log(1 - p)
+        loss[i] *= weight
     return spread_rows(loss[:, None], x.logp)
 
 
@@ -258,16 +264,17 @@ def aepo(x, s):
     )
 
 
-def vcpo(x, s, power, baseline):
+def vcpo(x, s, baseline, scale):
     acts, length = np.flatnonzero(s.mask.any(1)), s.mask.sum(1)
     w = np.exp(total(s.logp - s.behavior_logp, s.mask))[:, 0]
-    scale = (w[acts].sum() ** 2 / (len(acts) * (w[acts] ** 2).sum())) ** power
-    w, loss = np.minimum(w, 1.5), np.zeros(x.logp.shape)
+    loss = np.zeros(x.logp.shape)
     for i in acts:
         mates = [j for j in acts if s.group_ids[j] == s.group_ids[i]]
         share = np.array([w[j] ** 2 * length[j] if baseline == "variance" else 1 for j in mates])
         b = (share * s.rewards[mates]).sum() / share.sum()
-        loss[i] = -scale * w[i] * (s.rewards[i] - b) * x.logp[i]
+        spread = s.rewards[mates].std() if scale == "group" else 0.0
+        advantage = (s.rewards[i] - b) / (spread or 1.0)
+        loss[i] = -min(w[i], 1.5) * advantage * x.logp[i]
     return loss
 
 
@@ -292,18 +299,27 @@ def chord(x, s, phi):
     return np.where(s.expert[:, None], 0.3 * imitation, 0.7 * ppo(x, s))
 
 
-def rl_plus(x, s):
+def rl_plus(x, s, uniform, gamma):
     old, p = np.exp(s.behavior_logp), np.exp(x.logp)
-    r = 2 * p / (0.5 * old + 0.5 / 50 + old)
-    external = -r * s.advantages * (1 - np.exp(s.logp)) ** 2
+    r = 2 * p / (0.5 * (old + uniform) + old)
+    external = -r * s.advantages * (1 - np.exp(s.logp)) ** gamma
     return np.where(s.expert[:, None], external, ppo(x, s))
 
 
-def sasr(x, s, warming):
+def sasr(x, s, key, warming):
+    """The draw of the key is no part of the method; what is done with it is."""
     taught = s.mask & s.expert[:, None]
     g = (1 - np.exp(s.logp))[taught].mean()
     p = 1.0 if warming else g / (g + 0.7 * 0.4)
-    return np.where(s.expert[:, None], -p * x.logp, (1 - p) * ppo(x, s))
+    if float(jax.random.uniform(key, dtype="float32")) < p:
+        return np.where(s.expert[:, None], -x.logp, 0.0)
+    return np.where(s.expert[:, None], 0.0, ppo(x, s))
+
+
+def dph(x, s):
+    u = np.exp(x.logp - s.behavior_logp)
+    stored = 30 - s.version_gap < 10
+    return np.where(stored, 0.3 * (u - 1 - np.log(u)), ppo(x, s))
 
 
 def grao(x, s):
@@ -329,6 +345,9 @@ def remix(x, s):
 SEQUENCE = {"advantages": "sequence_advantages"}
 TOKEN = ("token-sum", "token-sum")
 ROW = ("seq-mean-token-mean", "seq-mean-token-sum")
+REGION = {"threshold_low": 0.03, "threshold_high": 0.08, "weight_high": 1.4}
+LOW, HIGH = jax.random.key(3), jax.random.key(0)
+"""Keys whose uniform draws are 0.07 and 0.95."""
 NARROW = {"clip_low": 0.2, "clip_high": 0.2}
 
 CASES = {
@@ -377,9 +396,10 @@ CASES = {
     "a_lol, none": Case(sequence.a_lol, lambda x, s: a_lol(x, s, 1.0), {"level": "none"},
                         SEQUENCE),
     "aepo": Case(surrogates.aepo, aepo),
-    "vcpo": Case(off_policy.vcpo, lambda x, s: vcpo(x, s, 0.5, "variance"), {"weight_high": 1.5}),
-    "vcpo, off": Case(off_policy.vcpo, lambda x, s: vcpo(x, s, 0.0, "mean"),
-                      {"weight_high": 1.5, "power": 0.0, "baseline": "mean"}),
+    "vcpo": Case(off_policy.vcpo, lambda x, s: vcpo(x, s, "variance", "group"),
+                 {"weight_high": 1.5}),
+    "vcpo, off": Case(off_policy.vcpo, lambda x, s: vcpo(x, s, "mean", "none"), {
+        "weight_high": 1.5, "power": 0.0, "baseline": "mean", "scale": "none"}),
     "aipo": Case(off_policy.aipo, lambda x, s: -np.minimum(ratio(s, s), 1.2) * s.advantages
                  * x.logp, {"clip_high": 1.2}, on_policy=TOKEN),
     "decoupled_ppo": Case(off_policy.decoupled_ppo, lambda x, s: decoupled(
@@ -388,9 +408,9 @@ CASES = {
     "m2po": Case(off_policy.m2po, m2po, on_policy=TOKEN),
     "opsm": Case(off_policy.opsm, opsm, on_policy=TOKEN),
     "dppo_tv": Case(off_policy.dppo_tv, lambda x, s: dppo(x, s, lambda p, b: abs(p - b)),
-                    {"threshold": 0.05}, on_policy=TOKEN),
-    "dppo_kl": Case(off_policy.dppo_kl, lambda x, s: dppo(x, s, binary_kl),
-                    {"threshold": 0.05}, on_policy=TOKEN),
+                    REGION, on_policy=TOKEN),
+    "dppo_kl": Case(off_policy.dppo_kl, lambda x, s: dppo(x, s, binary_kl), REGION,
+                    on_policy=TOKEN),
     "kimi_opmd": Case(mirror.kimi_opmd, kimi, {"tau": 0.3}, SEQUENCE, on_policy=ROW,
                       advantages="sequence_advantages"),
     "opmd": Case(mirror.opmd, lambda x, s: -s.advantages * x.logp / 1.5, {"tau": 0.5}),
@@ -398,8 +418,9 @@ CASES = {
                           advantages="centred"),
     "oapl": Case(mirror.oapl, lambda x, s: spread_rows(
         (0.5 * log_ratio(x, s) - s.advantages) ** 2, x.logp), {"beta": 0.5}, SEQUENCE),
-    "pacs": Case(mirror.pacs, pacs, {"beta": 0.8, "positive_weight": 2.0},
-                 {"rewards": "labels"}),
+    "pacs": Case(mirror.pacs, lambda x, s: pacs(x, s, True), {"beta": 0.8}, {"rewards": "labels"}),
+    "pacs, unweighted": Case(mirror.pacs, lambda x, s: pacs(x, s, False),
+                             {"beta": 0.8, "balanced": False}, {"rewards": "labels"}),
     "distributional_pg": Case(mirror.distributional_pg, distributional,
                               {"beta": 0.7, "log_z": 0.2}),
     "sft": Case(mixed.sft, lambda x, s: -s.weights * x.logp),
@@ -411,11 +432,16 @@ CASES = {
     "chord_phi": Case(mixed.chord_phi, lambda x, s: -np.exp(s.logp) * (1 - np.exp(s.logp))
                       * x.logp),
     "chord_annealed": Case(mixed.chord_annealed, lambda x, s: chord(x, s, False), {
-        "step": 30, "start": 0.5, "end": 0.1, "decay_steps": 60}),
-    "sasr": Case(mixed.sasr, lambda x, s: sasr(x, s, False), {
-        "step": 20, "warm_gradient": 0.4, "gamma": 0.7}),
-    "sasr, warming up": Case(mixed.sasr, lambda x, s: sasr(x, s, True), {"step": 19}),
+        "step": 40, "peak": 0.5, "valley": 0.1, "warmup_steps": 10, "decay_steps": 60}),
+    **{f"sasr, {name}": Case(mixed.sasr, lambda x, s, key=key: sasr(x, s, key, False), {
+        "step": 20, "warm_gradient": 0.4, "gamma": 0.7, "key": key})
+       for name, key in (("imitating", LOW), ("exploring", HIGH))},
+    "sasr, warming up": Case(mixed.sasr, lambda x, s: sasr(x, s, HIGH, True),
+                             {"step": 19, "key": HIGH}),
+    "dph": Case(mixed.dph, dph, {"step": 30, "presample_steps": 10, "coefficient": 0.3}),
     "grao": Case(mixed.grao, grao, {"imitation": 0.6, "alignment": 0.3}, SEQUENCE),
     "remix": Case(off_policy.remix, remix, {"kl_coef": 0.3, "convex": 0.25}),
-    "rl_plus": Case(mixed.rl_plus, rl_plus, {"vocabulary_size": 50, "gamma": 2.0}),
+    "rl_plus": Case(mixed.rl_plus, lambda x, s: rl_plus(x, s, 0.02, 2.0),
+                    {"uniform": 0.02, "gamma": 2.0}),
+    "rl_plus, as released": Case(mixed.rl_plus, lambda x, s: rl_plus(x, s, 1.0, 0.5)),
 }  # fmt: skip

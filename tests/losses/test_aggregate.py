@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from losses import aggregate
+from jaxrl.losses import aggregate
 
 LOSS = np.array([[1.0, 2.0, 9.0], [4.0, 9.0, 9.0], [5.0, 6.0, 7.0], [9.0, 9.0, 9.0]])
 MASK = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 0, 0]])
@@ -43,6 +43,7 @@ def test_by_hand(mode):
     np.testing.assert_allclose(reduce(LOSS, MASK, GROUPS, mode), BY_HAND[mode], rtol=1e-6)
 
 
+@pytest.mark.exact("an aggregation's parts add up to the whole in any split and order")
 @pytest.mark.parametrize("mode", aggregate.MODES)
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 999), parts=st.integers(1, 6))
@@ -57,6 +58,22 @@ def test_any_split_and_any_order_add_up_to_the_whole(mode, seed, parts):
         for i in np.array_split(order, parts)
     ]
     np.testing.assert_allclose(sum(pieces), whole, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.exact("an aggregation's parts add up to the whole where sequences are cut, 1e-5")
+@pytest.mark.parametrize("mode", aggregate.MODES)
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 999), parts=st.integers(1, 6))
+def test_parts_that_cut_sequences_add_up_to_the_whole(mode, seed, parts):
+    """The tokens of a sequence lie in any of the parts, as the chunks of a response do."""
+    rng = np.random.default_rng(seed)
+    loss, mask = rng.normal(size=(6, 4)), rng.random((6, 4)) < 0.6
+    groups, part = rng.integers(0, 3, 6), rng.integers(0, parts, (6, 4))
+    weights = aggregate.weights(
+        jnp.asarray(mask), mode, max_length=10, group_ids=jnp.asarray(groups), num_groups=8
+    )
+    pieces = [aggregate.weighted_sum(loss, mask & (part == i), weights) for i in range(parts)]
+    np.testing.assert_allclose(sum(pieces), reduce(loss, mask, groups, mode), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", aggregate.MODES)
@@ -97,12 +114,13 @@ def test_missing_arguments_are_named(mode, message):
             aggregate.aggregate(LOSS, MASK, mode, 1.0)
 
 
+@pytest.mark.exact("eight devices give the loss of one")
 def test_eight_devices_give_the_loss_of_one():
     """The same jitted program on a batch sharded over 8 devices, with group baselines inside."""
     program = """
         import jax, jax.numpy as jnp, numpy as np
         from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-        from losses import advantages, aggregate, policy, sequence
+        from jaxrl.losses import advantages, aggregate, policy, sequence
 
         def loss(logp, behavior, rewards, groups, mask):
             a = advantages.group_advantages(rewards, groups, num_groups=16)[:, None]

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from losses import advantages, divergence, f_divergence, mirror, policy, preference
+from jaxrl.losses import advantages, divergence, f_divergence, mirror, policy, preference
 
 REWARDS = np.array([1.0, 0.2, -0.5, 0.7, 0.0])
 PI0 = np.array([0.1, 0.3, 0.2, 0.15, 0.25])

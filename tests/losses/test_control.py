@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from losses import control
+from jaxrl.losses import control
 
 FEW = settings(max_examples=8, deadline=None)
 
@@ -50,6 +50,35 @@ def test_the_conservative_term_is_a_log_mean_of_weighted_exponentials(seed):
     close(control.sampled_cql(q, density, data), mean - data)
     lifted = special.logsumexp(np.maximum(q, floor) - density, axis=0) - np.log(7)
     close(control.sampled_cql(q, density, data, floor=floor), lifted - data)
+
+
+def test_cal_qls_term_is_its_authors_up_to_a_constant():
+    """conservative_sac.py: random, next and current actions, the last two lifted to the returns."""
+    rng = np.random.default_rng(0)
+    current, following, anywhere, logp, logp_next = rng.normal(size=(5, 3, 4))
+    reached, shown = rng.normal(size=(2, 4))
+    uniform = np.full((3, 4), np.log(0.5**2))
+    cat = [anywhere - uniform, np.maximum(following, reached) - logp_next]
+    authors = special.logsumexp([*cat, np.maximum(current, reached) - logp], axis=(0, 1)) - shown
+    floor = np.concatenate([np.tile(reached, (6, 1)), np.full((3, 4), -np.inf)])
+    ours = control.sampled_cql(
+        np.concatenate([current, following, anywhere]),
+        np.concatenate([logp, logp_next, uniform]),
+        shown,
+        floor=floor,
+    )
+    close(ours, authors - np.log(9))
+
+
+def test_a_target_reads_no_value_after_a_terminal():
+    rewards, over = jnp.array([1.0, 2.0]), jnp.array([1.0, 0.0])
+    ahead = jnp.array([jnp.nan, 3.0])
+    close(control.td_target(rewards, over, ahead, discount=0.5), [1.0, 3.5])
+    q = jnp.array([0.5, 1.0])
+    given_ = {"discount": 0.5, "weight": 0.0}
+    close(control.dual_imitation(q, ahead, over, over, **given_), [0.125, 0.125])
+    slope = jax.grad(lambda q: control.dual_imitation(q, ahead, over, over, **given_).sum())(q)
+    close(slope, [0.5, -0.5])
 
 
 def test_below_the_floor_cal_ql_pushes_nothing_down():

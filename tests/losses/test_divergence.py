@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from losses import divergence
+from jaxrl.losses import divergence
 
 RNG = np.random.default_rng(0)
 LOGITS, REF, BEHAVIOR = RNG.normal(size=(3, 5))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from losses import divergence, f_divergence
+from jaxrl.losses import divergence, f_divergence
 from tests.losses import checks
 
 GENERATORS = {

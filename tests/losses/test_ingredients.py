@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from losses import distillation, divergence, mixed, off_policy, policy, sequence, surrogates
+from jaxrl.losses import distillation, divergence, mixed, off_policy, policy, sequence, surrogates
 from tests.losses.cases import draw
 
 
@@ -69,12 +69,30 @@ def test_effective_sample_size():
     got = off_policy.effective_sample_size(far, d.logp, mask=d.mask)
     np.testing.assert_allclose(got, 1 / 5, rtol=1e-5)  # one of five rows holds all the weight
     assert off_policy.effective_sample_size(d.logp, d.logp, mask=d.mask & False) == 1.0
-    np.testing.assert_allclose(off_policy.vcpo_scale(jnp.array([0.25, 0.0]), floor=0.1), [0.5, 0.1])
 
 
-def test_chord_mu_falls_linearly_then_stays():
-    got = mixed.chord_mu(jnp.array([0, 50, 100, 900]), start=0.9, end=0.1, decay_steps=100)
-    np.testing.assert_allclose(got, [0.9, 0.5, 0.1, 0.1], rtol=1e-6)
+def test_vcpo_gives_the_square_root_of_the_effective_sample_size_to_the_learning_rate():
+    """Of weights 1 and 3, before they are truncated, half the squared sum over the squares."""
+    logp, mask = jnp.log(jnp.array([[1.0], [3.0]])), jnp.ones((2, 1), bool)
+    given = {"batch_mask": mask, "group_ids": jnp.zeros(2, int), "weight_high": 2.0}
+    args = (logp, jnp.zeros((2, 1)), jnp.array([1.0, 0.0]))
+    _, metrics = off_policy.vcpo(*args, **given)
+    np.testing.assert_allclose(metrics["lr_scale"], (16 / 20) ** 0.5, rtol=1e-6)
+    np.testing.assert_allclose(metrics["baseline"], [0.1, 0.1], rtol=1e-6)  # weights 1 and 9
+    np.testing.assert_allclose(metrics["weight"], [1.0, 2.0], rtol=1e-6)
+    for power, scale in ((1.0, 0.8), (0.0, 1.0)):
+        got = off_policy.vcpo(*args, power=power, **given)[1]["lr_scale"]
+        np.testing.assert_allclose(got, scale, rtol=1e-6)
+
+
+def test_chord_mu_rises_falls_along_a_cosine_then_stays():
+    steps = jnp.array([0, 5, 10, 35, 60, 110, 900])
+    given = {"peak": 0.9, "valley": 0.1, "warmup_steps": 10, "decay_steps": 100}
+    quarter = 0.1 + 0.4 * (1 + 0.5**0.5)
+    np.testing.assert_allclose(
+        mixed.chord_mu(steps, **given), [0.0, 0.45, 0.9, quarter, 0.5, 0.1, 0.1], rtol=1e-5
+    )
+    np.testing.assert_allclose(mixed.chord_mu(jnp.array([0, 200])), [0.9, 0.05], rtol=1e-6)
 
 
 def test_nlpo_keeps_the_nucleus_of_the_masking_policy():

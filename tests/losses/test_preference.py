@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from losses import distillation, preference, reward_model
+from jaxrl.losses import distillation, preference, reward_model
 from tests.losses import checks
 from tests.losses.cases import draw
 

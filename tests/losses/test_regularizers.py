@@ -5,8 +5,9 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from losses import regularizers
+from jaxrl.losses import regularizers
 from tests.losses import checks
 
 LOGITS = np.random.default_rng(0).normal(size=(2, 3, 7))
@@ -35,6 +36,7 @@ def test_a_banned_token_leaves_the_entropy_finite():
     assert np.all(np.isfinite(grad))
 
 
+@pytest.mark.exact("the entropy computed in chunks equals the whole")
 def test_chunked_entropy_equals_the_whole(x64):
     hidden = np.random.default_rng(1).normal(size=(5, 3, 4))
     kernel = np.random.default_rng(2).normal(size=(4, 9))

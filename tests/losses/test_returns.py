@@ -7,13 +7,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import losses.returns
+from jaxrl.losses import returns as losses_returns
 
 FEW = settings(max_examples=6, deadline=None)
 seeds = st.integers(0, 9999)
 # Compiled once: an eager scan is traced and compiled anew at every call.
 NAMES = ["gae", "turn_gae", "bilevel_gae", "td_lambda", "vtrace", "retrace", "potential_shaping"]
-returns = SimpleNamespace(**{f: jax.jit(getattr(losses.returns, f)) for f in NAMES})
+returns = SimpleNamespace(**{f: jax.jit(getattr(losses_returns, f)) for f in NAMES})
 
 
 def draw(seed, rows=4, length=7):
@@ -155,10 +155,10 @@ def test_vtrace_and_retrace(seed):
 def test_token_rewards_stand_on_the_last_action():
     mask = np.array([[1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
     kl = np.where(mask, 0.5, np.nan)
-    got = losses.returns.token_rewards(np.array([3.0, 5.0, 7.0]), mask=mask, kl=kl, beta=0.2)
+    got = losses_returns.token_rewards(np.array([3.0, 5.0, 7.0]), mask=mask, kl=kl, beta=0.2)
     want = [[-0.1, 0, 2.9, 0], [-0.1, -0.1, -0.1, 4.9], [0, 0, 0, 0]]
     np.testing.assert_allclose(got, want, rtol=1e-6)
-    got = losses.returns.token_rewards(np.array([3.0, 5.0, 7.0]), mask=mask)
+    got = losses_returns.token_rewards(np.array([3.0, 5.0, 7.0]), mask=mask)
     np.testing.assert_allclose(got.sum(1), [3.0, 5.0, 0.0])
 
 

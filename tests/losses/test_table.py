@@ -8,7 +8,7 @@ import types
 import jax
 import pytest
 
-from launch import losses_table
+from jaxrl.launch import losses_table
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 def test_the_document_is_up_to_date():
     document = (ROOT / "docs" / "losses.md").read_text()
     assert document == losses_table.markdown(), (
-        "run `python -m launch.losses_table > docs/losses.md`"
+        "run `python -m jaxrl.launch.losses_table > docs/losses.md`"
     )
 
 
@@ -29,8 +29,8 @@ def test_every_function_states_its_formula_and_paper():
         assert row["paper"], row
     names = {(row["module"], row["name"]) for row in rows}
     assert len(names) == len(rows)
-    assert {("losses.policy", "ppo_clip"), ("losses.divergence", "k3")} <= names
-    assert not any(row["module"] == "losses.masking" for row in rows)
+    assert {("jaxrl.losses.policy", "ppo_clip"), ("jaxrl.losses.divergence", "k3")} <= names
+    assert not any(row["module"] == "jaxrl.losses.masking" for row in rows)
 
 
 def test_a_new_function_needs_no_registration(monkeypatch):
@@ -67,7 +67,7 @@ def bare(logp):
 
 def test_bars_are_escaped_in_the_document():
     for line in losses_table.markdown().splitlines():
-        if line.startswith("| `losses."):
+        if line.startswith("| `jaxrl.losses."):
             assert line.replace(r"\|", "").count("|") == 5, line
 
 
@@ -79,5 +79,5 @@ def test_kinds_of_the_literature_are_there(kind):
 def test_every_function_is_tested_by_name():
     tests = "".join(path.read_text() for path in pathlib.Path(__file__).parent.glob("*.py"))
     for row in losses_table.rows():
-        name = f"{row['module'].removeprefix('losses.')}.{row['name']}"
+        name = f"{row['module'].removeprefix('jaxrl.losses.')}.{row['name']}"
         assert re.search(rf"\b{re.escape(name)}\b", tests) or name.startswith("returns."), name

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from losses import aggregate, divergence, off_policy, policy, sequence, surrogates
+from jaxrl.losses import aggregate, divergence, off_policy, policy, sequence, surrogates
 from tests.losses.cases import draw
 
 pytestmark = pytest.mark.parity
@@ -53,6 +53,7 @@ FAMILY = {
 }
 
 
+@pytest.mark.exact("values and gradients of the GRPO losses equal TRL's to 1e-5")
 @pytest.mark.parametrize("name", FAMILY)
 @pytest.mark.parametrize("beta", [0.0, 0.04])
 def test_loss_types(name, beta, x64):
@@ -70,6 +71,7 @@ def test_grpo_adds_the_kl_itself(x64):
     same(ours(d, with_kl, "seq-mean-token-mean"), want)
 
 
+@pytest.mark.exact("value and gradient of the two-sided clip equal TRL's to 1e-5")
 def test_two_sided_delta(x64):
     for seed in range(3):
         d = batch(seed, 0.8)
@@ -77,6 +79,7 @@ def test_two_sided_delta(x64):
         same(ours(d, policy.ppo_two_sided, "seq-mean-token-mean", delta=1.5), want)
 
 
+@pytest.mark.exact("value and gradient of GSPO equal TRL's to 1e-5")
 def test_gspo(x64):
     for seed in range(3):
         d = batch(seed)
@@ -85,6 +88,7 @@ def test_gspo(x64):
         same(ours(d, sequence.gspo, "seq-mean-token-mean", mask=d.mask, **narrow), want)
 
 
+@pytest.mark.exact("value and gradient of GMPO equal TRL's to 1e-5")
 def test_gmpo(x64):
     gmpo = pytest.importorskip("trl.experimental.gmpo")
     for seed in range(3):
@@ -94,6 +98,7 @@ def test_gmpo(x64):
         same(ours(d, sequence.gmpo, "seq-mean-token-mean", mask=d.mask, **bounds), want)
 
 
+@pytest.mark.exact("value and gradient under the off-policy sequence mask equal TRL's to 1e-5")
 def test_off_policy_sequence_mask(x64):
     for seed in range(3):
         d = batch(seed)
@@ -101,6 +106,7 @@ def test_off_policy_sequence_mask(x64):
         same(ours(d, off_policy.opsm, "seq-mean-token-mean", mask=d.mask), want)
 
 
+@pytest.mark.exact("value and gradient of the corrected KL equal TRL's to 1e-5")
 def test_importance_corrected_kl(x64):
     d = batch(1)
     want = trl_stub.grpo_loss(trl.GRPOTrainer, d, beta=0.1, args={"use_bias_correction_kl": True})
@@ -108,6 +114,7 @@ def test_importance_corrected_kl(x64):
     same(ours(d, policy.ppo_clip, "seq-mean-token-mean", beta=0.1, kl=kl), want)
 
 
+@pytest.mark.exact("weights of the sampler correction equal TRL's to 1e-5")
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("mode", ["truncate", "mask"])
 def test_sampler_correction(level, mode, x64):

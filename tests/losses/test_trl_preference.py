@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from losses import distillation, masking, preference, regularizers, reward_model
+from jaxrl.losses import distillation, masking, preference, regularizers, reward_model
 from tests.losses.cases import draw
 
 pytestmark = pytest.mark.parity
@@ -51,6 +51,7 @@ DPO = {
 }
 
 
+@pytest.mark.exact("values and gradients of the DPO losses equal TRL's to 1e-5")
 @pytest.mark.parametrize("name", DPO)
 def test_dpo_trainer(name, x64):
     function, reduce, settings = DPO[name]
@@ -60,6 +61,7 @@ def test_dpo_trainer(name, x64):
         same(pair_loss(d, function, reduce), want)
 
 
+@pytest.mark.exact("value and gradient of BCO equal TRL's to 1e-5")
 def test_bco_pair(x64):
     def pair(chosen, rejected, ref_chosen, ref_rejected):
         good, _ = preference.bco(chosen, ref_chosen, jnp.ones(3), beta=0.3)
@@ -71,6 +73,7 @@ def test_bco_pair(x64):
     same(pair_loss(d, pair), want)
 
 
+@pytest.mark.exact("value and gradient of KTO equal TRL's to 1e-5")
 def test_kto_trainer(x64):
     for seed in range(3):
         d = batch(seed)
@@ -98,6 +101,7 @@ def test_kto_trainer(x64):
         same(jax.value_and_grad(loss)(jnp.asarray(d.logp)), want)
 
 
+@pytest.mark.exact("values and gradients of reference-free losses equal TRL's to 1e-5")
 @pytest.mark.parametrize("name", ["orpo", "simpo", "cpo"])
 def test_reference_free_trainers(name, x64):
     from trl.experimental.cpo import CPOTrainer
@@ -125,6 +129,7 @@ def test_reference_free_trainers(name, x64):
         same((value, *grads), want)
 
 
+@pytest.mark.exact("value and gradient of the reward model's loss equal TRL's to 1e-5")
 def test_reward_trainer(x64):
     rewards = np.random.default_rng(0).normal(size=(8, 1))
     margin = np.random.default_rng(1).random(4)
@@ -143,6 +148,7 @@ def test_reward_trainer(x64):
     same(jax.value_and_grad(loss)(jnp.asarray(rewards)), (want.item(), tensor.grad.numpy()))
 
 
+@pytest.mark.exact("value and gradient of the generalised JS divergence equal TRL's to 1e-5")
 @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
 def test_generalized_js(beta, x64):
     from trl.experimental.gkd import GKDTrainer
@@ -160,6 +166,7 @@ def test_generalized_js(beta, x64):
     same(jax.value_and_grad(loss)(jnp.asarray(student)), (want.item(), tensor.grad.numpy()))
 
 
+@pytest.mark.exact("the mask of high-entropy tokens equals TRL's")
 def test_high_entropy_tokens(x64):
     d = draw(3)
     entropy = np.random.default_rng(0).random(d.mask.shape)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from losses import value
+from jaxrl.losses import value
 from tests.losses import checks
 
 FEW = settings(max_examples=8, deadline=None)

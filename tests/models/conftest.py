@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from models import huggingface
-from models.config import DecoderConfig
+from jaxrl.models import huggingface
+from jaxrl.models.config import DecoderConfig
 from tests.models import tiny
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jax
 
-from models import load
+from jaxrl.models import load
 
 
 def anonymous() -> int:

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from models import decoder, head, huggingface
-from models.config import DecoderConfig
-from models.families import Family, Raw
+from jaxrl.models import decoder, head, huggingface
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.families import Family, Raw
 from tests.models import tiny
 
 
@@ -46,6 +46,7 @@ EXAONE4 = Family(
 ARGUMENTS = dict(tiny.VARIANTS["mistral"][1], num_hidden_layers=4)
 
 
+@pytest.mark.exact("a family added by the guide has the logits of transformers to 1e-4")
 @pytest.mark.parity
 def test_exaone4(tmp_path):
     torch = pytest.importorskip("torch")

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from jax.export import DisabledSafetyCheck
 
-from models import attention, decoder
-from models.config import DecoderConfig
+from jaxrl.models import attention, decoder
+from jaxrl.models.config import DecoderConfig
 
 VISIBLE = np.zeros((2, 200), np.int32)  # not a multiple of the kernel's blocks
 VISIBLE[0, :40], VISIBLE[0, 40:90], VISIBLE[0, 90:150] = 150, 90, 150  # a prompt, two branches
@@ -27,13 +27,14 @@ def _inputs(size: int, value_size: int) -> tuple[jax.Array, ...]:
     return tuple(jnp.asarray(rng.normal(size=s), jnp.float32) for s in shapes)
 
 
+@pytest.mark.exact("splash attention on trees equals XLA's to 1e-5")
 @pytest.mark.parametrize(("value_size", "softcap", "window"), [(16, None, None), (24, 5.0, 30)])
 def test_splash_is_exact_on_trees(value_size, softcap, window):
     """Shared prompts, grouped queries, uneven sizes, soft-caps, windows; forward and gradient."""
     inputs, mask = _inputs(16, value_size), attention.tree_mask(jnp.asarray(VISIBLE))
     if window:
         index = jnp.arange(200)[None]
-        mask &= attention.near(index, index, window)
+        mask = attention.tree_mask(jnp.asarray(VISIBLE), index).replace(window=jnp.int32(window))
     weights = np.random.default_rng(1).normal(size=(2, 200, 4, value_size)) * REAL[..., None, None]
 
     def run(kernel):
@@ -50,6 +51,7 @@ def test_splash_is_exact_on_trees(value_size, softcap, window):
         np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(b).max())
 
 
+@pytest.mark.exact("a decoder with splash attention has the loss and gradients of XLA's")
 def test_a_decoder_by_splash():
     """Alternating windows and a soft-cap: hidden states and gradients of every parameter."""
     config = DecoderConfig(
@@ -104,7 +106,7 @@ def _lowered(attend, platform: str, *checks: DisabledSafetyCheck) -> str:
     def loss(q, k, v, mask):
         return jnp.sum(attend(q, k, v, mask, scale=0.1).astype(jnp.float32))
 
-    mask = jax.ShapeDtypeStruct((2, 256, 256), jnp.bool_)
+    mask = attention.tree_mask(jnp.full((2, 256), 256))
     gradient = jax.jit(jax.grad(loss, (0, 1, 2)))
     export = jax.export.export(gradient, platforms=[platform], disabled_checks=checks)
     return export(*_shapes(256), mask).mlir_module()

@@ -9,7 +9,7 @@ import optax
 import pytest
 from scipy import stats
 
-from models.control import critics, dynamics, mlp, policies, sequence
+from jaxrl.models.control import critics, dynamics, mlp, policies, sequence
 
 KEY = jax.random.PRNGKey(0)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import decoder, head, huggingface
+from jaxrl.models import decoder, head, huggingface
 from tests.models import tiny
 
 pytestmark = pytest.mark.parity
@@ -61,6 +61,7 @@ def _logits(config, params, hidden):
     return scores.reshape(*hidden.shape[:2], -1)
 
 
+@pytest.mark.exact("logits of every family equal those of transformers to 1e-4")
 @pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_logits(tiny_model, variant):
     """Prefill, packed segments, left and right padding, all in one batch."""
@@ -81,6 +82,9 @@ def test_logits(tiny_model, variant):
     )
 
 
+@pytest.mark.exact(
+    "log-probs of cached decoding of every family equal those of transformers to 1e-4"
+)
 @pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_cached_decoding(tiny_model, variant):
     """A padded prefill, then token by token, against transformers with its own cache."""
@@ -120,6 +124,7 @@ def test_cached_decoding(tiny_model, variant):
         np.testing.assert_allclose(got, np.stack(expected), atol=1e-4, rtol=0)
 
 
+@pytest.mark.exact("gradients of every family equal those of transformers")
 @pytest.mark.parametrize("variant", ["llama", "qwen3", "gemma3", "qwen3-moe"])
 def test_gradients(tiny_model, variant, tmp_path):
     """Of the mean log-probability of the next token, every parameter within 1e-3 of torch's."""

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
+import tempfile
+import time
+from pathlib import Path
 
 import gguf
 import jax
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from models import catalog, decoder, load
-from models import gguf as ours
-from models.config import DecoderConfig
+from jaxrl.data import gguf_vocab
+from jaxrl.models import catalog, decoder, load
+from jaxrl.models import gguf as ours
+from jaxrl.models.config import DecoderConfig
 
 LLAMA = DecoderConfig(
     vocab_size=11,
@@ -113,6 +120,7 @@ def _random(config):
     return jax.tree.map(lambda x: x + 0.1 * jax.random.normal(next(keys), x.shape), params)
 
 
+@pytest.mark.exact("weights and config of a GGUF file are read back to 2e-7")
 @pytest.mark.parametrize("config", [LLAMA, GEMMA], ids=["llama", "gemma3"])
 def test_weights_and_config(config, tmp_path):
     params = _random(config)
@@ -129,6 +137,44 @@ def test_quantised_tensors(tmp_path):
     got = ours.load(path)[1]
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(params), strict=True):
         assert np.abs(a - b).max() < np.abs(b).max() / 127
+
+
+@pytest.mark.parametrize("reader", [ours.open_file, gguf_vocab.open_file], ids=["models", "data"])
+def test_lengths_that_the_file_cannot_hold(reader, tmp_path):
+    """Of arrays, texts, keys, and numbers of entries: refused at once, whatever they claim."""
+    sound = _write(tmp_path / "a.gguf", LLAMA, _tensors(LLAMA, _random(LLAMA))).read_bytes()
+    tokens = sound.index(b"tokenizer.ggml.tokens") + len(b"tokenizer.ggml.tokens")
+    places = {
+        "tensors": 8, "entries": 16, "first key": 24, "array": tokens + 8, "text": tokens + 16
+    }  # fmt: skip
+    start = time.monotonic()
+    for place in places.values():
+        for length in (2**20, 2**31, 2**40, 2**62, 2**64 - 1):
+            broken = bytearray(sound)
+            broken[place : place + 8] = length.to_bytes(8, "little")
+            (tmp_path / "b.gguf").write_bytes(broken)
+            with pytest.raises(ValueError, match=r"b\.gguf is not a sound GGUF file"):
+                reader(tmp_path / "b.gguf")
+    nested = bytearray(sound)
+    nested[tokens + 4 : tokens + 8] = (9).to_bytes(4, "little")
+    (tmp_path / "b.gguf").write_bytes(nested)
+    with pytest.raises(ValueError, match="no arrays of arrays"):
+        reader(tmp_path / "b.gguf")
+    assert time.monotonic() - start < 30
+    assert reader(tmp_path / "a.gguf").tensors
+
+
+@given(st.lists(st.tuples(st.integers(0, 600), st.binary(min_size=1, max_size=8)), min_size=1))
+@settings(deadline=5000, max_examples=60)
+def test_a_file_is_read_or_refused(changes):
+    with tempfile.TemporaryDirectory() as directory:
+        path = _write(Path(directory) / "a.gguf", LLAMA, {"output": np.zeros((11, 32))})
+        broken = bytearray(path.read_bytes())
+        for place, put in changes:
+            broken[place : place + len(put)] = put
+        path.write_bytes(broken)
+        with contextlib.suppress(ValueError):
+            ours.open_file(path)
 
 
 def test_tensors_must_fit(tmp_path):
@@ -148,6 +194,7 @@ def test_architectures_we_do_not_read(tmp_path):
         load.load(str(tmp_path / "a.gguf"))
 
 
+@pytest.mark.exact("a model that is packaged in parts is joined to the file of its hash")
 def test_models_in_parts_are_joined_once(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import decoder, head, linear, remat, reward, value
-from models.config import DecoderConfig
-from models.value import ValueConfig
+from jaxrl.models import decoder, head, linear, remat, reward, value
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.value import ValueConfig
 from tests.models import tiny
 
 CONFIG = DecoderConfig(
@@ -23,6 +23,7 @@ CONFIG = DecoderConfig(
 )
 
 
+@pytest.mark.exact("log-probs and gradients computed in chunks equal those of the whole to 1e-5")
 @pytest.mark.parametrize("chunk", [4, 7, 100])
 @pytest.mark.parametrize("softcap", [None, 3.0])
 def test_token_logprobs(chunk, softcap):
@@ -81,6 +82,7 @@ def test_value_heads():
         ValueConfig(bins=3, low=2.0)
 
 
+@pytest.mark.exact("scores of a reward model equal those of transformers to 1e-5")
 @pytest.mark.parity
 def test_reward_model_equals_transformers(tmp_path):
     """A sequence classifier on packed rows, against one sequence at a time."""
@@ -114,6 +116,7 @@ def _loss(policy, config=CONFIG):
     return loss
 
 
+@pytest.mark.exact("recomputation in the backward pass does not change gradients")
 def test_remat_policies_change_memory_alone():
     params = decoder.init(CONFIG, jax.random.key(0))
     kept, gradients = {}, {}

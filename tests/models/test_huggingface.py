@@ -16,8 +16,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from safetensors import numpy as files
 
-from models import decoder, hf_config, huggingface, load, quantize
-from models.config import DecoderConfig, RopeScaling
+from jaxrl.models import decoder, hf_config, huggingface, load, quantize
+from jaxrl.models.config import DecoderConfig, RopeScaling
 from tests.models import tiny
 
 
@@ -28,6 +28,7 @@ def _bytes(directory):
     return {name: (value.dtype, value.shape, value.tobytes()) for name, value in tensors.items()}
 
 
+@pytest.mark.exact("a Hugging Face directory is read and written to the last bit")
 @pytest.mark.parity
 @pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_round_trip_is_bit_equal(tiny_model, variant, tmp_path):
@@ -70,6 +71,7 @@ def saved(tmp_path):
     return tmp_path, params
 
 
+@pytest.mark.exact("bfloat16 weights are read and written to the last bit")
 def test_bf16_files_round_trip(tmp_path, saved):
     rounded = jax.tree.map(lambda a: a.astype("bfloat16"), saved[1])
     first, second = tmp_path / "a", tmp_path / "b"
@@ -79,6 +81,7 @@ def test_bf16_files_round_trip(tmp_path, saved):
     assert {str(dtype) for dtype, _, _ in _bytes(first).values()} == {"bfloat16"}
 
 
+@pytest.mark.exact("parameters loaded onto a mesh equal those on one device to the last bit")
 def test_parameters_go_straight_to_their_shardings(saved):
     directory, params = saved
     mesh = Mesh(np.array(jax.devices()), ("fsdp",))
@@ -115,6 +118,9 @@ def test_the_host_holds_one_layer_at_a_time(tmp_path):
     assert peak < 6 * matrix
 
 
+@pytest.mark.exact(
+    "weights quantised while loaded equal those quantised afterwards to the last bit"
+)
 @pytest.mark.parametrize("kind", ["int8", "nf4"])
 def test_quantised_while_loaded(saved, kind):
     directory, params = saved

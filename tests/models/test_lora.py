@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import decoder, head, linear, lora, peft, quantize
-from models.config import DecoderConfig, Experts, Latent
-from models.lora import LoraConfig
+from jaxrl.models import decoder, head, linear, lora, peft, quantize
+from jaxrl.models.config import DecoderConfig, Experts, Latent
+from jaxrl.models.lora import LoraConfig
 
 SMALL = dict(vocab_size=17, hidden_size=32, intermediate_size=48, num_layers=2, num_heads=4)
 DENSE = DecoderConfig(**SMALL, num_kv_heads=2, head_dim=8)
@@ -39,6 +39,7 @@ def _trained(model, params, config):
     return jax.tree.map(lambda x: x + 0.1 * jax.random.normal(next(keys), x.shape), fresh)
 
 
+@pytest.mark.exact("adapters beside, merged into and sampled over their base agree to 1e-5")
 @pytest.mark.parametrize(
     ("model", "dora", "kind"),
     [
@@ -176,6 +177,7 @@ def _logits(model, params, tokens):
     return head.logits(out[0], decoder.unembedding(params))
 
 
+@pytest.mark.exact("adapters read from and written for PEFT give its logits to 1e-4")
 @pytest.mark.parity
 @pytest.mark.parametrize("style", ["lora", "rslora", "dora"])
 def test_peft(tiny_model, style, tmp_path):

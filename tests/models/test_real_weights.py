@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data import tokenizers
-from models import catalog, decoder, head, load
+from jaxrl.data import tokenizers
+from jaxrl.models import catalog, decoder, head, load
 
 pytestmark = [pytest.mark.slow, pytest.mark.parity, pytest.mark.timeout(1800)]
 
@@ -68,6 +68,7 @@ def real(request):
     return Real(config, params, tokenizers.load(path), theirs.eval(), theirs_tokenizer)
 
 
+@pytest.mark.exact("token ids of real models equal those of transformers")
 def test_ids(real):
     for text in [*PROMPTS, TEXT, "  a\n\n\tb  ", "日本語 🙂 naïve"]:
         expected = real.torch_tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -102,6 +103,7 @@ def _greedy(config, params, tokens, length):
     return out.T
 
 
+@pytest.mark.exact("greedy continuations of real models equal those of transformers")
 def test_greedy_continuations(real):
     import torch
 
@@ -124,6 +126,7 @@ def test_greedy_continuations(real):
         np.testing.assert_array_equal(ours[row], out[0, len(prompt) :].numpy(), PROMPTS[row])
 
 
+@pytest.mark.exact("perplexity of real models equals that of transformers to 1e-3")
 def test_perplexity(real):
     import torch
 

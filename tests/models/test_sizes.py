@@ -7,7 +7,7 @@ import math
 import jax
 import pytest
 
-from models import decoder, hf_config
+from jaxrl.models import decoder, hf_config
 
 _KEYS = (
     "model_type",

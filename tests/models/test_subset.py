@@ -5,12 +5,13 @@ from __future__ import annotations
 import jax
 import pytest
 
-from models import decoder, subset
-from models.config import DecoderConfig
+from jaxrl.models import decoder, subset
+from jaxrl.models.config import DecoderConfig
 
 CONFIG = DecoderConfig(11, 8, 12, 2, 2, 1, 4)
 
 
+@pytest.mark.exact("parameters that are split and joined are as they were")
 def test_split_and_join():
     params = decoder.init(CONFIG, jax.random.key(0))
     trained, frozen = subset.split(params, ["layers/mlp/*", "embed"])

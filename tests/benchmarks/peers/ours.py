@@ -5,20 +5,21 @@ from __future__ import annotations
 import dataclasses
 import time
 import types
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from data.types import Problem, Score, Task
-from jaxrl import loop, rollout, sampler
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.packing import PackingConfig
-from jaxrl.sampler import SamplerConfig
-from jaxrl.types import Completion, Request
-from jaxrl.workshop import Watch
-from launch import cli
+from jaxrl.data.types import Problem, Score, Task
+from jaxrl.launch import cli
+from jaxrl.rollout import collect, programs
+from jaxrl.run import loop
+from jaxrl.run.context import Callbacks
+from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.sampling.work import Setup
+from jaxrl.training.packing import PackingConfig
+from jaxrl.types import Request
 from tests.benchmarks.peers import clock
 
 JOB = clock.read_job()
@@ -35,18 +36,23 @@ def task() -> Task:
     def reward(problem: Problem, text: str) -> Score:
         return Score(len(text) % 7 / 7)
 
-    return Task("benchmark", problem, reward)
+    return Task("benchmark", problem, reward, pure=True)
 
 
-def scheduled(
-    model: Any, params: Any, requests: Sequence[Request], **options: Any
-) -> Iterator[Completion]:
-    """`sampler.generate`, each row as long as the schedule says."""
-    cut = [
-        dataclasses.replace(r, max_new_tokens=LENGTHS[i % len(LENGTHS)])
-        for i, r in enumerate(requests)
+REQUESTS, SETUP = programs.requests, collect.sampler_setup
+
+
+def scheduled(ctx: programs.Context, problem: Problem, first_id: int) -> list[Request]:
+    """A group's requests, each as long as the schedule says."""
+    return [
+        dataclasses.replace(request, max_new_tokens=LENGTHS[request.id % len(LENGTHS)])
+        for request in REQUESTS(ctx, problem, first_id)
     ]
-    return sampler.generate(model, params, cut, **options | {"stop_ids": ()})
+
+
+def without_stops(*args: Any) -> Setup:
+    """The sampler's setup, in which no token ends a sequence."""
+    return SETUP(*args)._replace(stop_ids=())
 
 
 def config() -> Config:
@@ -84,7 +90,7 @@ def main() -> None:
         steps.append(phases | {k: metrics[k] for k in extra})
         clock.report(JOB, steps, first_step=first[0], matmul=rate, version=f"jax {jax.__version__}")
 
-    rollout.sampler = types.SimpleNamespace(generate=scheduled)
+    programs.requests, collect.sampler_setup = scheduled, without_stops
     loop.evaluate = types.SimpleNamespace(  # no evaluation: the peers make none
         evaluate=lambda *_: ({"pass@1": 0.0}, None), save=lambda *_: None
     )
@@ -92,7 +98,7 @@ def main() -> None:
     square = jnp.ones((2048, 2048))
     multiply = jax.jit(lambda a: a @ a)
     rate = clock.best_rate(lambda: multiply(square).block_until_ready(), 2 * 2048**3)
-    loop.train(config(), Watch(step=step))
+    loop.train(config(), Callbacks(step=step))
 
 
 if __name__ == "__main__":

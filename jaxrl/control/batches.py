@@ -1,0 +1,48 @@
+"""Batches by name: each source of rows is a part of its own, and a method mixes them itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.data.offline.transitions import Transitions
+
+Batch = Mapping[str, Any]
+"""Rows by source: `offline` from the data set, `online` from the replay buffer, or what the
+algorithm's `sample` and `recall` name. Nothing may depend on the order of the rows of a part."""
+
+
+def mixed(batch: Batch) -> Transitions:
+    """All parts as one, for losses that are means over rows.
+
+    Args:
+      batch: parts with leaves [rows of the part, ...].
+
+    Returns:
+      Leaves [rows of all parts, ...].
+
+    Raises:
+      ValueError: parts whose `extra` hold different arrays.
+    """
+    parts = [batch[name] for name in sorted(batch)]
+    held = {name: sorted(batch[name].extra) for name in sorted(batch)}
+    if any(part.extra.keys() != parts[0].extra.keys() for part in parts):
+        raise ValueError(
+            f"the parts of a batch hold different extra arrays: {held}; give all the same"
+        )
+    return jax.tree.map(lambda *xs: jnp.concatenate(xs), *parts)
+
+
+def settled(part: Any) -> Any:
+    """Rows of a data set whose terminal rows have their own state for the next one.
+
+    Nothing follows a terminal, and many files hold the first state of the next trajectory there.
+    """
+    if not isinstance(part, Transitions):
+        return part
+    over = part.terminals[..., None] > 0
+    after = jnp.where(over, part.observations, part.next_observations)
+    return part._replace(next_observations=after)

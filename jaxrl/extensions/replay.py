@@ -1,0 +1,171 @@
+"""Experience replay: groups of earlier steps, with their log-probabilities and versions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl import functions
+from jaxrl.config import Config
+from jaxrl.run.extension import Context, Extension
+from jaxrl.types import TrainState, Trajectory
+
+_KEPT, _CHOSEN = {"rewards", "lengths", "versions"}, {"ages", "rewards", "count", "rng"}
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayConfig:
+    """Groups of earlier steps that are trained on again."""
+
+    groups: int = 8
+    """Replayed groups added to each batch."""
+    size: int = 256
+    """Groups that the buffer holds."""
+    max_age: int = 0
+    """Optimizer updates after which a group is dropped; 0 drops the oldest when it is full."""
+    keep: str = "everything"
+    """Which completions are kept."""
+    keep_args: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Its keyword arguments."""
+    choose: str = "jaxrl.data.replay:uniform"
+    """Which groups are replayed."""
+    choose_args: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Its keyword arguments."""
+
+
+class Buffer(NamedTuple):
+    """A replay buffer."""
+
+    mix: Callable[[Trajectory, int, int], Trajectory]
+    """`(batch, group size, version)`: the batch followed by groups of the buffer, none of which are
+    its own; a buffer that has too few adds empty ones."""
+    get_state: Callable[[], list[dict[str, np.ndarray]]]
+    set_state: Callable[[list[dict[str, np.ndarray]]], None]
+
+
+def replay(settings: ReplayConfig) -> Extension:
+    """Groups of earlier steps are trained on again, with their recorded log-probabilities."""
+    buffer: Buffer | None = None
+    restored: list[dict[str, np.ndarray]] = []
+
+    def check(config: Config) -> None:
+        functions.resolve(settings.keep, settings.keep_args, _KEPT)
+        functions.resolve(settings.choose, settings.choose_args, _CHOSEN)
+        if not 0 < settings.groups <= settings.size:
+            raise ValueError(
+                f"replay.groups={settings.groups} with replay.size={settings.size}: use 1 or more "
+                "groups, and a buffer that holds them"
+            )
+        updates, prompts = config.updates_per_batch, config.rollout.prompts
+        if settings.groups % updates:
+            raise ValueError(
+                f"updates_per_batch={updates} does not divide replay.groups={settings.groups}; "
+                f"choose a divisor of it and of rollout.prompts={prompts}"
+            )
+        fixed = {"rollout.group_size", "rollout.temperature"} & {
+            name for stage in config.stages.values() for name in stage
+        }
+        if fixed:
+            raise ValueError(
+                f"stages sets {min(fixed)!r} with the extension replay: groups of the buffer would "
+                "not fit; remove one of them"
+            )
+
+    def prepare(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
+        nonlocal buffer
+        if buffer is None:
+            buffer = open_buffer(settings, ctx.config.seed)
+            buffer.set_state(restored)
+        own = len(batch.tokens)
+        mixed = buffer.mix(batch, ctx.config.rollout.group_size, int(state.step))
+        replayed = np.arange(len(mixed.tokens)) >= own
+        return mixed.replace(extra=mixed.extra | {"replayed": replayed})
+
+    def get_state() -> list[dict[str, np.ndarray]]:
+        return restored if buffer is None else buffer.get_state()
+
+    def set_state(state: list[dict[str, np.ndarray]]) -> None:
+        nonlocal restored
+        restored = state
+        if buffer is not None:
+            buffer.set_state(state)
+
+    return Extension(check=check, prepare=prepare, get_state=get_state, set_state=set_state)
+
+
+def open_buffer(config: ReplayConfig, seed: int) -> Buffer:
+    """An empty buffer of up to `config.size` groups; the oldest make way."""
+    groups: list[dict[str, Any]] = []
+
+    def mix(batch: Trajectory, size: int, version: int) -> Trajectory:
+        nonlocal groups
+        groups = [g for g in groups if not config.max_age or _age(g, version) <= config.max_age]
+        taken = [groups[i] for i in _choose(config, groups, version, seed)]
+        mixed = _joined(batch, taken, config.groups, size)
+        groups = (groups + _kept(config, batch, size))[-config.size :]
+        return mixed
+
+    def set_state(state: list[dict[str, np.ndarray]]) -> None:
+        nonlocal groups
+        groups = list(state)
+
+    return Buffer(mix, lambda: groups, set_state)
+
+
+def _age(group: dict[str, np.ndarray], version: int) -> int:
+    return version - int(group["policy_version"][group["action_mask"]].min())
+
+
+def _choose(
+    config: ReplayConfig, groups: list[dict[str, Any]], version: int, seed: int
+) -> np.ndarray:
+    choose = functions.resolve(config.choose, config.choose_args, _CHOSEN)
+    given = {
+        "ages": np.array([_age(g, version) for g in groups], np.int64),
+        "rewards": np.array([g["rewards"] for g in groups]),
+        "count": config.groups,
+        "rng": np.random.default_rng([seed, version]),
+    }
+    return functions.call(choose, config.choose_args, given) if groups else np.zeros(0, np.int64)
+
+
+def _kept(config: ReplayConfig, batch: Trajectory, size: int) -> list[dict[str, np.ndarray]]:
+    keep = functions.resolve(config.keep, config.keep_args, _KEPT)
+    rewards = np.where(batch.valid, batch.rewards, np.nan).reshape(-1, size)
+    lengths = batch.action_mask.sum(axis=1).reshape(-1, size)
+    versions = np.where(batch.action_mask, batch.policy_version, np.iinfo(np.int32).max).min(axis=1)
+    given = {"rewards": rewards, "lengths": lengths, "versions": versions.reshape(-1, size)}
+    rows = functions.call(keep, config.keep_args, given) & batch.valid.reshape(-1, size)
+    out = []
+    for p in np.flatnonzero(rows.any(axis=1)):
+        at = slice(p * size, (p + 1) * size)
+        group = {k: np.array(a[at]) for k, a in batch.named().items()}
+        # the others stay as what the kept are compared with, and are not trained on again
+        group["action_mask"] &= rows[p][:, None]
+        out.append(group)
+    return out
+
+
+def _joined(
+    batch: Trajectory, groups: list[dict[str, np.ndarray]], wanted: int, size: int
+) -> Trajectory:
+    count, own = len(batch.tokens), len(batch.tokens) // size
+    length = max([batch.tokens.shape[1], *(g["tokens"].shape[1] for g in groups)])
+    fields: dict[str, np.ndarray] = {}
+    for name, array in batch.named().items():
+        shape = (count + wanted * size, *array.shape[1:])
+        if array.shape == batch.tokens.shape:
+            shape = (shape[0], length)
+        whole = np.zeros(shape, array.dtype)
+        whole[(slice(count), *(slice(n) for n in array.shape[1:]))] = array
+        for i, group in enumerate(groups):
+            if name in group:
+                rows = slice(count + i * size, count + (i + 1) * size)
+                whole[(rows, *(slice(n) for n in group[name].shape[1:]))] = group[name]
+        fields[name] = whole
+    fields["group_ids"] = np.repeat(np.arange(own + wanted, dtype=np.int32), size)
+    extra = {name: fields.pop(name) for name in batch.extra}
+    return Trajectory(**fields, extra=extra)

@@ -1,0 +1,5 @@
+"""Devices: the mesh, where arrays lie on it, and several processes as one run.
+
+`mesh` maps logical axes of arrays to mesh axes; `distributed` joins processes; `buckets` rounds
+lengths to few shapes, so that few programs are compiled.
+"""

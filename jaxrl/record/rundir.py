@@ -1,0 +1,225 @@
+"""The run directory: made, locked, checked against the config, and stamped with the environment."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxrl import config as configs
+from jaxrl import masks
+from jaxrl.config import Config
+from jaxrl.mesh import distributed
+from jaxrl.record import storage
+
+MAY_CHANGE = (
+    "steps", "run_dir", "score_workers", "score_seconds", "sandbox.", "eval.every", "wandb",
+    "compute_dtype", "attention", "remat", "rollout_log.", "checkpoint.", "guard.", "mesh.",
+    "sampler.",
+)  # fmt: skip
+"""Fields, or groups of fields, that a continued run may be given new values of."""
+
+RENEWAL_S = 10.0
+"""Time between two renewals of the lease of a run directory in a bucket."""
+
+
+def run_directory(config: Config) -> Path:
+    """The run directory of a config."""
+    return storage.locate(config.run_dir or f"runs/{config.recipe}-seed{config.seed}")
+
+
+@distributed.by_first
+def prepare(config: Config, note: Callable[[str], None]) -> Path:
+    """Create the run directory, or check that this run may continue in it.
+
+    Args:
+      config: the run's.
+      note: told which fields have changed since the run began.
+
+    Raises:
+      ValueError: the directory cannot be written, or holds another run; or the config holds a
+        secret.
+    """
+    plain = configs.to_dict(config)
+    if secret := _differing(plain, masks.values(plain)):
+        raise ValueError(
+            f"{secret} holds a key or a password, and a config is saved and shared; put it into "
+            "the environment, and let your task or reward read it there"
+        )
+    directory = run_directory(config)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / ".probe").write_text("can be written")
+        (directory / ".probe").unlink()
+    except storage.errors() as error:
+        raise ValueError(
+            f"run_dir={str(directory)!r} cannot be written: {error}; choose another with --run-dir"
+        ) from error
+    saved = directory / "config.json"
+    if saved.exists():
+        differs = configs.changed(configs.load(saved), config)
+        allowed = {name: pair for name, pair in differs.items() if name.startswith(MAY_CHANGE)}
+        refused = {name: pair for name, pair in differs.items() if name not in allowed}
+        if refused:
+            raise ValueError(
+                f"run_dir={str(directory)!r} holds a run of another config ({_list(refused)}); "
+                "choose another directory, or the same values; to go on from that run with other "
+                f"values, --fork {str(directory)!r} into a new one"
+            )
+        if allowed:
+            note(f"changed since the run began: {_list(allowed)}")
+    return directory
+
+
+def _differing(plain: Any, masked: Any, name: str = "") -> str:
+    """The dotted name of the first value that was masked; empty: none."""
+    if not isinstance(plain, dict):
+        return name if plain != masked and not isinstance(plain, tuple) else ""
+    pairs = ((f"{name}.{key}".strip("."), plain[key], masked[key]) for key in plain)
+    return next(filter(None, (_differing(a, b, inner) for inner, a, b in pairs)), "")
+
+
+def _list(differs: dict[str, tuple[Any, Any]]) -> str:
+    return "; ".join(f"{name}: {a!r} there, {b!r} here" for name, (a, b) in differs.items())
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the run directory; on a local disk the lock goes with the process, however it ends.
+
+    In a bucket it is a lease, renewed while the run lasts: a run that was killed holds it for
+    another half minute, for which the next one waits. Two runs that start there within the same
+    second may both believe to hold it.
+
+    Raises:
+      BlockingIOError: another process holds it.
+    """
+    with ExitStack() as held:
+        take = _lease if storage.remote(directory) else _lock
+
+        @distributed.by_first
+        def hold() -> None:
+            if not held.enter_context(take(directory / "lock")):
+                raise BlockingIOError(
+                    f"run_dir={str(directory)!r} is in use by another process; stop it, or choose "
+                    "another directory with --run-dir"
+                )
+
+        hold()
+        yield
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[bool]:
+    """Whether this process holds the lock."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+@contextmanager
+def _lease(path: Path) -> Iterator[bool]:
+    """Whether this process holds the lease; whoever holds it writes a new value again and again."""
+    ended = threading.Event()
+
+    def read() -> str:
+        return path.read_text() if path.exists() else ""
+
+    def renew() -> None:
+        while not ended.wait(RENEWAL_S):
+            with suppress(*storage.errors()):  # the next may succeed
+                path.write_text(str(uuid.uuid4()))
+
+    before = read()
+    if before:
+        time.sleep(3 * RENEWAL_S)
+    if read() != before:
+        yield False
+        return
+    path.write_text(str(uuid.uuid4()))
+    thread = threading.Thread(target=renew, name="lease", daemon=True)
+    thread.start()
+    try:
+        yield True
+    finally:
+        ended.set()
+        thread.join()
+        with suppress(*storage.errors()):
+            path.write_text("")
+
+
+@distributed.by_first
+def save_config(directory: Path, config: Config) -> None:
+    """The resolved config with versions, revision and command, before the first step."""
+    record = {
+        "config": configs.to_dict(config),
+        "command": masks.command(sys.argv),
+        **environment(),
+    }
+    write_json(directory / "config.json", record)
+
+
+@distributed.by_first
+def save_summary(directory: Path, summary: Mapping[str, Any]) -> None:
+    """Write the summary of a run after its last step."""
+    write_json(directory / "summary.json", summary)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write whole or not at all."""
+    storage.write(path, json.dumps(value, indent=2) + "\n")
+
+
+@contextmanager
+def best_effort(what: str, note: Callable[[str], None]) -> Iterator[None]:
+    """Report a storage error in the body and continue; for files that a run can do without."""
+    try:
+        yield
+    except storage.errors() as error:
+        why = str(error) or repr(error)  # timeouts say nothing
+        note(f"WARNING: {what} could not be written: {why}; the run goes on")
+
+
+def environment() -> dict[str, Any]:
+    """What a result depends on apart from its config: versions, device, revision."""
+    packages = ("jaxrl", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")
+    device = jax.devices()[0]
+    return {
+        "device": f"{jax.device_count()} x {device.device_kind} ({device.platform})",
+        "host": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "versions": {name: metadata.version(name) for name in packages},
+        "git": revision(),
+    }
+
+
+def revision() -> str | None:
+    """Git revision of the source tree, with a + if it has changes; None outside a checkout."""
+    root = Path(__file__).parent
+    try:
+        run = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except OSError:
+        return None
+    return run.stdout.strip() or None

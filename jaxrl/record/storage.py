@@ -1,0 +1,111 @@
+"""Paths of runs: local directories, or directories in a bucket (`gs://BUCKET/...`, by etils).
+
+A path is a `pathlib.Path`, or `etils.epath`'s look-alike of one. Here is what the two do not share;
+beside it, use what they do: `/`, `exists`, `is_dir`, `iterdir`, `glob` without `**`, `mkdir`,
+`read_text`, `write_bytes`, `open` to read or to write, `unlink` and `rename`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+ANSWER_S = 60.0
+"""Time that a bucket may take for an answer, in seconds."""
+
+
+def locate(where: str | Path) -> Path:
+    """The path that a string names, in this machine's files or in a bucket."""
+    if "://" not in str(where):
+        return Path(where)
+    import fsspec
+    from etils import epath
+
+    # Orbax writes past fsspec, whose listings would not know of it.
+    settings = {"use_listings_cache": False, "requests_timeout": ANSWER_S}
+    fsspec.config.conf.setdefault("gcs", {}).update(settings)
+    return epath.Path(where)
+
+
+def remote(path: Path) -> bool:
+    """Whether a path lies in a bucket, where a write is whole or not at all and nothing is synced.
+
+    Empty directories do not exist there, and nothing can be appended to.
+    """
+    return not isinstance(path, Path)
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """The errors that failing storage raises."""
+    try:
+        from aiohttp import ClientError
+        from gcsfs.retry import HttpError
+    except ImportError:
+        return (OSError,)
+    return OSError, HttpError, ClientError
+
+
+def absolute(path: Path) -> Path:
+    """The path from the root."""
+    return path if remote(path) else path.absolute()
+
+
+def write(path: Path, content: str) -> None:
+    """Write whole or not at all."""
+    if remote(path):
+        path.write_text(content)
+        return
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(content)
+    os.replace(fresh, path)
+
+
+def entries(directory: Path) -> list[Path]:
+    """The entries of a directory; none if it does not exist."""
+    return sorted(directory.iterdir()) if directory.exists() else []
+
+
+def files(directory: Path) -> list[Path]:
+    """All files in a directory and in those beneath."""
+    found: list[Path] = []
+    for entry in entries(directory):
+        found += files(entry) if entry.is_dir() else [entry]
+    return sorted(found)
+
+
+def size(file: Path) -> int:
+    """Bytes of a file."""
+    found = file.stat()
+    return found.length if remote(file) else found.st_size
+
+
+def remove(directory: Path) -> None:
+    """Remove a directory with all that it holds, as far as that is possible."""
+    if not remote(directory):
+        shutil.rmtree(directory, ignore_errors=True)
+    elif directory.exists():
+        directory.rmtree()
+
+
+def rename(directory: Path, target: Path) -> None:
+    """Give a directory another name; in a bucket, by copying each of its files."""
+    if not remote(directory):
+        directory.rename(target)
+        return
+    for file in files(directory):
+        copied = target / str(file.relative_to(directory))
+        with file.open("rb") as source, copied.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
+    remove(directory)
+
+
+def sync(path: Path) -> None:
+    """Return once a file or directory is on the disk."""
+    if remote(path):
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,70 @@
+"""The angle signal of prompts: how concentrated the policy's hidden states are (GAIN-RL)."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.config import RolloutConfig
+from jaxrl.data import bandits
+from jaxrl.data.types import Problem
+from jaxrl.mesh import mesh
+from jaxrl.mesh.buckets import round_up
+from jaxrl.models import decoder
+from jaxrl.models.config import DecoderConfig
+from jaxrl.rollout.policy import Policy, encode_prompt
+from jaxrl.types import Params
+
+_ROWS = 16
+
+
+def concentrations(
+    actor: Policy, rollout: RolloutConfig, params: Params, problems: Sequence[Problem]
+) -> np.ndarray:
+    """`jaxrl.data.bandits.angle_concentration` of each problem's prompt, from one prefill of it.
+
+    What all the prompts begin with, such as a system message, is one segment and the rest of a
+    prompt the other.
+
+    Args:
+      actor: tokenizer and shape of the decoder.
+      rollout: the form of the prompts.
+      params: as the sampler has them, see `policy.sampling_params`.
+      problems: N of them.
+
+    Returns:
+      [N] float64.
+    """
+    prompts = [encode_prompt(actor.tokenizer, rollout, problem) for problem in problems]
+    alike = itertools.takewhile(lambda at: len(set(at)) == 1, zip(*prompts, strict=False))
+    shared = len(list(alike)) if len(set(prompts)) > 1 else 0
+    width = round_up(rollout.max_prompt_tokens, 16)
+    signals = []
+    for start in range(0, len(prompts), _ROWS):
+        batch = prompts[start : start + _ROWS]
+        rows = [*batch, *[()] * (_ROWS - len(batch))]
+        tokens = np.array([[*p, *[0] * (width - len(p))] for p in rows], np.int32)
+        places = np.array([[*range(len(p)), *[width] * (width - len(p))] for p in rows], np.int32)
+        hidden = mesh.fetch(_hidden(actor.model, params, tokens, places))
+        for states, prompt in zip(hidden, batch, strict=False):
+            segments = np.arange(len(prompt)) >= shared
+            own = np.asarray(states[: len(prompt)], np.float64)
+            signals.append(bandits.angle_concentration(own, segments))
+    return np.array(signals)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _hidden(
+    model: DecoderConfig, params: Params, tokens: jax.Array, positions: jax.Array
+) -> jax.Array:
+    rows, width = tokens.shape
+    cache = decoder.empty_cache(model, rows, width)
+    hidden, _ = decoder.extend(
+        model, params, tokens, positions, cache, window=width, from_start=True
+    )
+    return hidden.astype(jnp.float32)

@@ -1,0 +1,175 @@
+"""A step's experience: draws problems, drives their rollouts, and chooses the groups to train on.
+
+Three settings of `RolloutConfig` combine freely: `in_flight` (a step takes the groups that are
+whole first, and the others continue in the next step), `oversampling` (groups whose rewards are all
+equal are replaced, DAPO's dynamic sampling) and `chunks`. Every finished group is reported to the
+source of its problem, so curricula learn from all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.data import curriculum
+from jaxrl.data.scoring import Pool
+from jaxrl.data.types import Problem, Task
+from jaxrl.record.metrics import Timer
+from jaxrl.rollout import driver, programs
+from jaxrl.rollout.driver import Flight, Group
+from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.programs import Context, Program
+from jaxrl.rollout.selection import Drawn, Source
+from jaxrl.sampling.logits import Guide
+from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.sampling.work import Setup
+from jaxrl.types import Params
+
+_SAMPLING = 1  # folded into the run's key, for its streams of sampled tokens
+
+
+class Rollouts(NamedTuple):
+    """Where a run's experience comes from."""
+
+    step: Callable[[Params, Guide, int, Timer], tuple[Experience, int]]
+    """`(sampling params, guide, version, timer)`: the experience of `rollout.prompts` groups, and
+    how many groups were sampled for it."""
+    get_state: Callable[[], dict[str, Any]]
+    """The position and what is in flight, for a checkpoint."""
+    set_state: Callable[[dict[str, Any]], None]
+    abandon: Callable[[], None]
+    """Give up what has been sampled for the steps to come."""
+
+
+def open_rollouts(
+    config: Config,
+    policy: Policy,
+    task: Task,
+    pool: Pool,
+    source: Source,
+    program: Program,
+    *,
+    room: int = 0,
+) -> Rollouts:
+    """The experience of a run or of a stage of it, from its start.
+
+    Args:
+      config: of the stage.
+      policy: its tokenizer and the decoder's shape.
+      task: of the stage.
+      pool: scores completions.
+      source: of problems.
+      program: makes a group of one.
+      room: tokens that the program adds to prompts, at most.
+    """
+    settings = config.rollout
+    prompts, size = settings.prompts, settings.group_size
+    ctx = Context(settings, config.seed, policy.tokenizer, task)
+    key = jax.random.fold_in(jax.random.key(config.seed), _SAMPLING)
+    flight = Flight()
+
+    def admit(count: int, params: Params) -> None:
+        while len(flight.waiting) < count:
+            flight.waiting += source.draw(prompts, params)
+        driver.admit(flight, count, size)
+
+    def step(params: Params, guide: Guide, version: int, timer: Timer) -> tuple[Experience, int]:
+        setup = sampler_setup(policy._replace(guide=guide), settings, config.sampler, key, room)
+        kept: list[Group] = []
+        rest: list[Group] = []
+        state = curriculum.quota(prompts, oversampling=settings.oversampling)
+        wanted = max(round(prompts * settings.in_flight) - len(flight.groups), 0)
+        while True:
+            admit(wanted, params)
+            driver.advance(
+                flight, program, ctx, setup, params, pool,
+                enough=prompts, version=version, timer=timer,
+            )  # fmt: skip
+            groups = driver.take(flight, prompts)
+            rewards = np.array([[programs.reward(r) for r in g.rows[:size]] for g in groups])
+            source.learn([g.drawn for g in groups], rewards)
+            state, keep, more = curriculum.dynamic(state, rewards)
+            kept += [g for g, k in zip(groups, keep, strict=True) if k]
+            rest += [g for g, k in zip(groups, keep, strict=True) if not k]
+            if not more or state.sampled + prompts > state.budget:
+                return experience([*kept, *rest][:prompts], size), int(state.sampled)
+            wanted = prompts
+
+    def get_state() -> dict[str, Any]:
+        return {"source": source.get_state(), "flight": driver.to_state(flight)}
+
+    def set_state(state: dict[str, Any]) -> None:
+        nonlocal flight
+        source.set_state(state["source"])
+        flight = driver.from_state(state["flight"])
+
+    return Rollouts(step, get_state, set_state, lambda: driver.abandon(flight))
+
+
+def collect(
+    policy: Policy,
+    params: Params,
+    problems: Sequence[Problem],
+    task: Task,
+    pool: Pool,
+    rollout: RolloutConfig,
+    sampling: SamplerConfig,
+    *,
+    key: jax.Array,
+    first_id: int,
+    version: int,
+    timer: Timer,
+) -> Experience:
+    """Sample a group of answers for every problem, without help, and score them.
+
+    Args:
+      policy: the tokenizer and the decoder's shape.
+      params: the sampler's form of the parameters, see `policy.sampling_params`.
+      problems: P of them.
+      task: makes and judges them.
+      pool: scores completions.
+      rollout: group size, temperature and budgets.
+      sampling: memory layout of the sampler.
+      key: the sampling key.
+      first_id: id of the first sequence; they are numbered on from it.
+      version: policy version of `params`.
+      timer: given `sample` and `score` seconds, the latter being what scoring adds.
+    """
+    rollout = dataclasses.replace(rollout, in_flight=1.0)
+    flight = Flight(waiting=[Drawn(problem) for problem in problems], next_id=first_id)
+    driver.admit(flight, len(problems), rollout.group_size)
+    driver.advance(
+        flight, programs.single_turn, Context(rollout, 0, policy.tokenizer, task),
+        sampler_setup(policy, rollout, sampling, key), params, pool,
+        enough=len(problems), version=version, timer=timer,
+    )  # fmt: skip
+    return experience(driver.take(flight, len(problems)), rollout.group_size)
+
+
+def sampler_setup(
+    policy: Policy, rollout: RolloutConfig, sampling: SamplerConfig, key: jax.Array, room: int = 0
+) -> Setup:
+    """The sampler's setup for programs whose prompts have `room` more tokens than the task's."""
+    prompt, length = programs.limits(rollout, room)
+    return Setup(
+        policy.model, key, tuple(policy.tokenizer.eos_ids), prompt, length, sampling,
+        guide=policy.guide,
+    )  # fmt: skip
+
+
+def experience(groups: Sequence[Group], size: int) -> Experience:
+    """The rows of groups in order; a row after the group's `size` is its greedy answer."""
+    rows = [row for group in groups for row in group.rows[:size]]
+    return Experience(
+        [group.drawn.problem for group in groups],
+        [row.completion for row in rows],
+        [row.text for row in rows],
+        [row.score for row in rows],
+        [row.score for group in groups for row in group.rows[size:]],
+    )

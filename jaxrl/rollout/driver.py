@@ -1,0 +1,294 @@
+"""The driver: runs rollout programs over one sampler, and keeps what a step does not wait for.
+
+A group is one run of a program. Its log holds every result that the program received, by place (the
+path of forks that leads to it) and in order. A sequence that is unfinished when a step has what it
+needs goes on in a later step under newer weights; each token keeps the log-probability and the
+policy version that it was sampled with (partial rollouts: Kimi k1.5, 2025; APRIL, 2025).
+
+A restart runs each program again and gives it the results in its log, so a group continues where it
+stood. What programs receive does not depend on timing: completions arrive in the sampler's order,
+and scores take effect together, once nothing is left to sample or enough groups have ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl.data.scoring import Pool
+from jaxrl.data.types import Score
+from jaxrl.mesh import distributed
+from jaxrl.record.metrics import Timer
+from jaxrl.rollout import state
+from jaxrl.rollout.programs import Context, Fork, Grade, Program, Row, Sample
+from jaxrl.rollout.selection import Drawn
+from jaxrl.sampling import sampler
+from jaxrl.sampling.requests import resume
+from jaxrl.sampling.work import Setup, Work
+from jaxrl.types import Completion, Params, Request
+
+Place = tuple[int, ...]
+Result = Completion | Score
+
+
+@dataclasses.dataclass
+class Group:
+    """A problem and everything sampled for it so far."""
+
+    drawn: Drawn
+    first_id: int
+    """Id of its first row; names its random streams."""
+    log: dict[Place, list[Result]] = dataclasses.field(default_factory=dict)
+    """What each part of its program received, in order."""
+    begun: dict[Place, Completion] = dataclasses.field(default_factory=dict)
+    """Sequences in progress."""
+    rows: list[Row] | None = None
+    """What the program returned; None until it has."""
+
+
+@dataclasses.dataclass
+class Flight:
+    """The groups that are sampled for this step and later ones, oldest first."""
+
+    groups: list[Group] = dataclasses.field(default_factory=list)
+    waiting: list[Drawn] = dataclasses.field(default_factory=list)
+    """Problems that have been drawn but not begun."""
+    next_id: int = 0
+    """Id of the next group's first row."""
+
+
+@dataclasses.dataclass
+class _Node:
+    """A running program, or a part of one that a fork began."""
+
+    program: Generator[Any, Any, Any]
+    group: Group
+    place: Place
+    parent: _Node | None = None
+    received: int = 0
+    forks: int = 0
+    returned: list[Any] = dataclasses.field(default_factory=list)
+    left: int = 0
+
+
+class _Wants(NamedTuple):
+    """A result that a node waits for."""
+
+    node: _Node
+    wanted: Sample | Grade
+
+
+def admit(flight: Flight, count: int, size: int) -> None:
+    """Begin groups of `size` rows for the next `count` of the problems that wait."""
+    for drawn in flight.waiting[:count]:
+        flight.groups.append(Group(drawn, flight.next_id))
+        flight.next_id += size
+    del flight.waiting[:count]
+
+
+def abandon(flight: Flight) -> None:
+    """Give up what has been sampled; the problems are the next to be begun."""
+    flight.waiting = [group.drawn for group in flight.groups] + flight.waiting
+    flight.groups = []
+
+
+def to_state(flight: Flight) -> dict[str, Any]:
+    """The flight as JSON values and arrays, for a checkpoint."""
+    return {
+        "next_id": flight.next_id,
+        "waiting": [_plain(drawn) for drawn in flight.waiting],
+        "groups": [
+            {
+                "drawn": _plain(group.drawn),
+                "first_id": group.first_id,
+                "log": state.to_state(list(group.log.items())),
+                "begun": state.to_state(list(group.begun.items())),
+                "rows": state.to_state(group.rows and [tuple(row) for row in group.rows]),
+            }
+            for group in flight.groups
+        ],
+    }
+
+
+def from_state(saved: dict[str, Any]) -> Flight:
+    """The flight that `to_state` was given."""
+    flight = Flight([], [_drawn(each) for each in saved["waiting"]], saved["next_id"])
+    for each in saved["groups"]:
+        rows = state.from_state(each["rows"])
+        flight.groups.append(
+            Group(
+                _drawn(each["drawn"]),
+                each["first_id"],
+                dict(state.from_state(each["log"])),
+                dict(state.from_state(each["begun"])),
+                rows and [Row(*row) for row in rows],
+            )
+        )
+    return flight
+
+
+def _plain(drawn: Drawn) -> dict[str, Any]:
+    return {"problem": state.to_state(drawn.problem), "ticket": drawn.ticket}
+
+
+def _drawn(saved: dict[str, Any]) -> Drawn:
+    return Drawn(state.from_state(saved["problem"]), saved["ticket"])
+
+
+def advance(
+    flight: Flight,
+    program: Program,
+    ctx: Context,
+    setup: Setup,
+    params: Params,
+    pool: Pool,
+    *,
+    enough: int,
+    version: int,
+    timer: Timer,
+) -> None:
+    """Sample and score until so many groups of the flight are whole; the others stand still.
+
+    Args:
+      flight: changed in place.
+      program: of all its groups.
+      ctx: given to the program.
+      setup: of the sampler; its widths hold `programs.limits`.
+      params: the sampler's form of the parameters.
+      pool: scores completions; each process scores its share for all.
+      enough: groups to wait for, at most those in flight.
+      version: policy version of `params`.
+      timer: given `sample` and `score` seconds, the latter being what scoring adds.
+    """
+    sampling: dict[int, _Wants] = {}
+    grading: list[_Wants] = []
+    nodes = [
+        _Node(program(ctx, group.drawn.problem, group.first_id), group, ())
+        for group in flight.groups
+        if group.rows is None
+    ]
+    work = Work()
+
+    def want(nodes_and_values: Sequence[tuple[_Node, Any]]) -> None:
+        """Resume nodes with their values, and ask for what they want next."""
+        wanted = [each for node, value in nodes_and_values for each in _resume(node, value)]
+        submitted = []
+        for each in wanted:
+            if isinstance(each.wanted, Grade):
+                grading.append(each)
+                _submit(futures, len(grading) - 1, pool, each.wanted)
+            else:
+                request = _request(each)
+                sampling[request.id] = each
+                submitted.append(request)
+        if submitted:
+            sampler.submit(setup, work, submitted)
+
+    futures: dict[int, Future[Score]] = {}
+    with timer("sample"):
+        want([(node, None) for node in nodes])
+    while True:
+        with timer("sample"):
+            while work and _sampled(flight, sampling) < enough:
+                for completion in sampler.advance(setup, params, work, version=version):
+                    each = sampling.pop(completion.request.id)
+                    each.node.group.begun.pop(each.node.place, None)
+                    original = dataclasses.replace(completion, request=each.wanted.request)
+                    want([(each.node, _log(each.node, original))])
+        with timer("score"):
+            scores = results(futures)
+            settled = list(enumerate(grading))
+            grading.clear()
+            futures.clear()
+        with timer("sample"):
+            want([(each.node, _log(each.node, scores[n])) for n, each in settled])
+        whole = sum(group.rows is not None for group in flight.groups)
+        if whole >= enough or not (work or grading):
+            break
+    for completion in sampler.unfinished(setup, work):
+        each = sampling[completion.request.id]
+        each.node.group.begun[each.node.place] = completion
+
+
+def take(flight: Flight, count: int) -> list[Group]:
+    """The first `count` whole groups, oldest first; they leave the flight."""
+    whole = [group for group in flight.groups if group.rows is not None][:count]
+    taken = {group.first_id for group in whole}
+    flight.groups = [group for group in flight.groups if group.first_id not in taken]
+    return whole
+
+
+def results(futures: dict[int, Future[Score]]) -> dict[int, Score]:
+    """The scores of all processes' shares, on every process."""
+    own = {n: future.result() for n, future in futures.items()}
+    return functools.reduce(operator.or_, distributed.gathered(own)) if own or _several() else {}
+
+
+def _several() -> bool:
+    return jax.process_count() > 1
+
+
+def _submit(futures: dict[int, Future[Score]], n: int, pool: Pool, grade: Grade) -> None:
+    """Have a text scored, if it falls to this process's share."""
+    if n % jax.process_count() == jax.process_index():
+        futures[n] = pool.submit(grade.problem, grade.text)
+
+
+def _sampled(flight: Flight, sampling: dict[int, _Wants]) -> int:
+    """Groups of which nothing is being sampled."""
+    busy = {each.node.group.first_id for each in sampling.values()}
+    return sum(group.first_id not in busy for group in flight.groups)
+
+
+def _request(each: _Wants) -> Request:
+    """What to sample, from where it stands."""
+    begun = each.node.group.begun.get(each.node.place)
+    return each.wanted.request if begun is None else resume(begun)
+
+
+def _log(node: _Node, result: Result) -> Result:
+    node.group.log.setdefault(node.place, []).append(result)
+    node.received += 1
+    return result
+
+
+def _resume(node: _Node, value: Any) -> list[_Wants]:
+    """Run a node on with a value, through what its log answers; what it and others then want."""
+    while True:
+        try:
+            wanted = node.program.send(value)
+        except StopIteration as stop:
+            parent = node.parent
+            if parent is None:
+                node.group.rows = list(stop.value)
+                node.group.log, node.group.begun = {}, {}
+                return []
+            parent.returned[node.place[-1]] = stop.value
+            parent.left -= 1
+            if parent.left:
+                return []
+            node, value = parent, parent.returned
+            continue
+        if isinstance(wanted, Fork):
+            if not wanted.programs:
+                value = []
+                continue
+            node.returned, node.left = [None] * len(wanted.programs), len(wanted.programs)
+            node.forks += 1
+            parts = [
+                _Node(program, node.group, (*node.place, node.forks - 1, i), node)
+                for i, program in enumerate(wanted.programs)
+            ]
+            return [each for part in parts for each in _resume(part, None)]
+        logged = node.group.log.get(node.place, [])
+        if node.received < len(logged):
+            value = logged[node.received]
+            node.received += 1
+            continue
+        return [_Wants(node, wanted)]

@@ -1,0 +1,115 @@
+"""A batch of scored completions: as one pytree for training, and as figures for the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxrl.config import Config
+from jaxrl.data import curriculum
+from jaxrl.data.types import Problem, Score, Task, count_errors
+from jaxrl.mesh.buckets import round_up
+from jaxrl.rollout.policy import Policy, encode_prompt
+from jaxrl.rollout.programs import solution, written_by_expert
+from jaxrl.training import packing
+from jaxrl.types import Completion, Request, Trajectory
+
+
+class Experience(NamedTuple):
+    """N sampled and scored completions; sequence n answers problem n // group size."""
+
+    problems: list[Problem]
+    completions: list[Completion]
+    texts: list[str]
+    scores: list[Score]
+    greedy: list[Score]
+    """Of the greedy answer to each problem, where the objective asks for it; else empty."""
+
+
+def as_trajectory(experience: Experience, config: Config) -> Trajectory:
+    """The experience as one host-side pytree of a length that does not vary from step to step."""
+    group = len(experience.completions) // len(experience.problems)
+    longest = max(len(c.request.prompt) + len(c.tokens) for c in experience.completions)
+    made = packing.trajectory(
+        experience.completions,
+        [score.value for score in experience.scores],
+        [n // group for n in range(len(experience.completions))],
+        length=round_up(longest, config.packing.bucket),
+    )
+    parts = [None if score.error else score.parts for score in experience.scores]
+    stopped = np.array([c.stopped for c in experience.completions])
+    made = made.replace(reward_parts=packing.reward_parts(parts), stopped=stopped)
+    if experience.greedy:
+        # a baseline that is missing leaves the reward as it is
+        greedy = np.array([score.value or 0.0 for score in experience.greedy], np.float32)
+        made = made.replace(greedy_rewards=np.repeat(greedy, group))
+    return made
+
+
+def demonstrations(
+    policy: Policy, config: Config, task: Task, problems: Sequence[Problem]
+) -> Trajectory:
+    """The task's own solutions, each with reward 1 and alone in its group.
+
+    Raises:
+      ValueError: a prompt or solution over the rollout's budgets.
+    """
+    budget = config.rollout.max_new_tokens
+    written = [
+        written_by_expert(Request(0, prompt, budget), gold)
+        for problem in problems
+        for prompt in [encode_prompt(policy.tokenizer, config.rollout, problem)]
+        for gold in [solution(policy.tokenizer, task, problem, budget)]
+    ]
+    count = len(written)
+    length = round_up(
+        max(len(c.request.prompt) + len(c.tokens) for c in written), config.packing.bucket
+    )
+    return packing.trajectory(written, [1.0] * count, range(count), length=length)
+
+
+def rewards_by_group(experience: Experience) -> np.ndarray:
+    """Rewards [P, G] of P problems; nan is a failed score."""
+    values = [np.nan if s.value is None else s.value for s in experience.scores]
+    return np.array(values, np.float64).reshape(len(experience.problems), -1)
+
+
+def measure(experience: Experience) -> dict[str, float]:
+    """Rewards, lengths and failures of a batch, for the log."""
+    by_group = rewards_by_group(experience)
+    rewards = by_group[~np.isnan(by_group)]
+    lengths = np.array([len(c.tokens) for c in experience.completions])
+    parts: dict[str, list[float]] = {}
+    for score in experience.scores:
+        for name, value in score.parts.items():
+            parts.setdefault(name, []).append(value)
+    return {
+        "reward/mean": float(rewards.mean()) if len(rewards) else float("nan"),
+        "reward/std": float(rewards.std()) if len(rewards) else float("nan"),
+        "reward/errors": float(sum(count_errors(experience.scores).values())),
+        "reward/timeouts": float(sum(score.timed_out for score in experience.scores)),
+        "reward/zero_variance_groups": float(np.mean(~curriculum.informative(by_group))),
+        **{f"reward/{name}": float(np.mean(values)) for name, values in parts.items()},
+        "completion_length": float(lengths.mean()),
+        "completion_length_max": float(lengths.max()),
+        "truncated": float(np.mean([not c.stopped for c in experience.completions])),
+        "tokens": float(lengths.sum()),
+        **_by_domain(experience.problems, by_group, lengths.reshape(by_group.shape)),
+    }
+
+
+def _by_domain(
+    problems: Sequence[Problem], rewards: np.ndarray, lengths: np.ndarray
+) -> dict[str, float]:
+    """What a mixture's domains have of a batch, and how they fare; rewards, lengths are [P, G]."""
+    domains = np.array([problem.domain for problem in problems])
+    out: dict[str, float] = {}
+    for name in np.unique(domains) if len(set(domains)) > 1 else ():
+        own = domains == name
+        scored = rewards[own][~np.isnan(rewards[own])]
+        out[f"domain/{name}/share"] = float(own.mean())
+        out[f"domain/{name}/reward"] = float(scored.mean()) if len(scored) else float("nan")
+        out[f"domain/{name}/completion_length"] = float(lengths[own].mean())
+    return out

@@ -1,0 +1,212 @@
+"""A model with its tokenizer, from a name, a file or a run directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from jaxrl import config as configs
+from jaxrl import functions
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.data import tokenizers
+from jaxrl.data.types import Problem
+from jaxrl.mesh.mesh import check as check_rules
+from jaxrl.mesh.mesh import param_shardings
+from jaxrl.models import catalog, decoder, lora
+from jaxrl.models import load as weights
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.lora import LoraConfig
+from jaxrl.record import checkpoint, storage
+from jaxrl.rollout import tasks
+from jaxrl.sampling.logits import Guide, keep
+from jaxrl.training import trainable
+from jaxrl.types import Params
+
+
+class Policy(NamedTuple):
+    """What is needed to sample text."""
+
+    model: DecoderConfig
+    params: Params
+    tokenizer: tokenizers.Tokenizer
+    guide: Guide = Guide(keep)
+    """Steers what it samples in training."""
+
+
+def describe(config: Config, *, trust: bool = False) -> tuple[DecoderConfig, tokenizers.Tokenizer]:
+    """The decoder of a config, without its weights, and the model's tokenizer.
+
+    Args:
+      config: its own functions may be any.
+      trust: where `config.model` is a run, the functions that the run's config names may be any
+        too, not only those that `config` itself names.
+
+    Raises:
+      ValueError: a fresh model for a task that has no alphabet, a tokenizer with more ids than the
+        model has embeddings, rules of the mesh that do not fit the model, or a run whose config
+        names functions of others.
+    """
+    model, tokenizer = _describe(config, None if trust else named_functions(config))
+    check_rules(config.mesh.rules, model)
+    computed = {"dtype": config.compute_dtype, "attention": config.attention}
+    rules = tuple(config.mesh.rules.items())
+    return dataclasses.replace(model, **computed, rules=rules), tokenizer
+
+
+def named_functions(config: Any) -> set[str]:
+    """The functions of others that a config names."""
+    return functions.foreign(configs.to_dict(config))
+
+
+def of_run(run: str | Path, trusted: Collection[str] | None = ()) -> Config:
+    """The config of a run directory, which may come from anybody.
+
+    Args:
+      run: the directory.
+      trusted: functions of others that it may name; None: any.
+
+    Raises:
+      ValueError: it names others.
+    """
+    config = configs.load(storage.locate(run) / "config.json")
+    if trusted is not None:
+        functions.check_bundled(configs.to_dict(config), f"the config of {run}", trusted)
+    return config
+
+
+def _describe(
+    config: Config, trusted: Collection[str] | None
+) -> tuple[DecoderConfig, tokenizers.Tokenizer]:
+    if is_run(config.model):
+        return _describe(of_run(config.model, trusted), trusted)
+    if config.model == "fresh":
+        task = tasks.named(config)
+        if task.alphabet is None:
+            raise ValueError(
+                f"task {task.name!r} has no alphabet of its own, so a fresh model has no "
+                "tokenizer for it; name a pretrained model, e.g. --model smollm2-135m"
+            )
+        tokenizer = tokenizers.characters(task.alphabet)
+        shape = dataclasses.asdict(config.fresh)
+        return DecoderConfig(vocab_size=tokenizer.vocab_size, **shape), tokenizer
+    model = weights.read_config(config.model)
+    tokenizer = tokenizers.load(catalog.locate(config.model))
+    if tokenizer.vocab_size > model.vocab_size:
+        raise ValueError(
+            f"the tokenizer of model {config.model!r} has {tokenizer.vocab_size} ids, its "
+            f"embedding only {model.vocab_size}; use the tokenizer that belongs to the model"
+        )
+    return model, tokenizer
+
+
+def create(config: Config, mesh: Mesh, *, trust: bool = False) -> Policy:
+    """The policy that a run starts from, parameters laid out on the mesh; see `describe`."""
+    model, tokenizer = describe(config, trust=trust)
+    return Policy(model, first_params(config, model, mesh), tokenizer)
+
+
+def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
+    """The parameters that a run starts from, laid out on the mesh; `model` is from `describe`."""
+    if is_run(config.model):
+        adapters = configs.load(storage.locate(config.model) / "config.json").lora
+        with jax.set_mesh(mesh):
+            shapes = trainable.abstract(model, adapters)
+        params = checkpoint.restore_params(storage.locate(config.model), shapes)[0]
+        if not adapters.rank:
+            return params
+        return lora.merge(model, *reversed(lora.detach(params)), adapters)
+    if config.model == "fresh":
+        make = jax.jit(
+            functools.partial(decoder.init, model), out_shardings=param_shardings(model, mesh)
+        )
+        return make(jax.random.fold_in(jax.random.key(config.seed), 0))
+    # a warm start trains the parameters whole, before they are quantised
+    base = LoraConfig(rank=0) if config.warm_start.steps else config.lora
+    with jax.set_mesh(mesh):
+        shapes = trainable.abstract(model, base, on=False)
+    where = jax.tree.map(lambda s: s.sharding, shapes)
+    # what adapters are trained on stays frozen, see `trainable.held`
+    dtype = model.dtype if base.rank else "float32"
+    return weights.load(config.model, shardings=lambda _: where, dtype=dtype, quantized=base.kind)[
+        1
+    ]
+
+
+def named(model: str) -> Config:
+    """The config that opens a packaged model, a model directory or a run.
+
+    Raises:
+      ValueError: `fresh`, which is no model until a run has made it.
+    """
+    if model == "fresh":
+        raise ValueError("model='fresh' is made by a training run; name its run directory")
+    return Config(model=model)
+
+
+def is_run(path: str) -> bool:
+    """Whether `path` is a run directory."""
+    run = storage.locate(path)
+    return (run / "config.json").exists() and (run / "checkpoints").exists()
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def sampling_params(params: Params, dtype: str) -> Params:
+    """Parameters as the sampler wants them: adapters added in, unstacked, in the compute dtype."""
+    params = decoder.cast(decoder.unstack(lora.fold(params)), dtype)
+    return decoder.outputs_first(params) if jax.default_backend() == "cpu" else params
+
+
+def encode_prompt(
+    policy_tokenizer: tokenizers.Tokenizer, rollout: RolloutConfig, problem: Problem
+) -> tuple[int, ...]:
+    """Token ids of a problem's prompt, by `rollout.long_prompts` no more than are allowed.
+
+    Raises:
+      ValueError: the prompt exceeds `rollout.max_prompt_tokens`, or there is no chat template.
+    """
+    ids = _prompt(policy_tokenizer, rollout, problem)
+    if len(ids) > rollout.max_prompt_tokens and rollout.long_prompts != "truncate":
+        raise ValueError(
+            f"problem {problem.id}: its prompt has {len(ids)} tokens, more than "
+            f"rollout.max_prompt_tokens={rollout.max_prompt_tokens}; raise the budget, or set "
+            "rollout.long_prompts to drop or truncate"
+        )
+    return tuple(ids[-rollout.max_prompt_tokens :])
+
+
+def keeps(
+    policy_tokenizer: tokenizers.Tokenizer, rollout: RolloutConfig
+) -> Callable[[Problem], bool] | None:
+    """Which problems are kept where `rollout.long_prompts` drops some; None: all."""
+    if rollout.long_prompts != "drop":
+        return None
+    longest = rollout.max_prompt_tokens
+    return lambda problem: len(_prompt(policy_tokenizer, rollout, problem)) <= longest
+
+
+def _prompt(
+    policy_tokenizer: tokenizers.Tokenizer, rollout: RolloutConfig, problem: Problem
+) -> Sequence[int]:
+    if rollout.chat:
+        turns = problem.messages or ({"role": "user", "content": problem.prompt},)
+        return chat(policy_tokenizer, rollout.system, turns)
+    return policy_tokenizer.prompt(problem.prompt)
+
+
+def chat(
+    tokenizer: tokenizers.Tokenizer, system: str, turns: Sequence[Mapping[str, Any]]
+) -> Sequence[int]:
+    """Token ids of a conversation, up to where the assistant speaks next.
+
+    Raises:
+      ValueError: the model has no chat template.
+    """
+    if tokenizer.chat is None:
+        raise ValueError("chat is asked for, but this model has no chat template; turn it off")
+    return tokenizer.chat([*([{"role": "system", "content": system}] if system else []), *turns])

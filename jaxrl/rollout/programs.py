@@ -1,0 +1,217 @@
+"""Rollout programs: from a problem to the scored rows of its group.
+
+A program is a generator. It yields what it needs, `Sample` or `Grade`, and receives the result;
+`Fork` runs other programs side by side and gives what each returns. It returns the group's rows.
+`jaxrl.rollout.driver` runs many programs over one sampler, keeps those that a step does not wait
+for, and repeats them from their log after a restart. A program therefore reaches the policy and the
+scorers through what it yields alone, and takes randomness from `Context.rng` alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl.config import RolloutConfig
+from jaxrl.data import extract, tokenizers
+from jaxrl.data.types import Problem, Score, Task
+from jaxrl.rollout.policy import encode_prompt
+from jaxrl.sampling.requests import for_training
+from jaxrl.types import Completion, Prefix, Request, Source
+
+GREEDY = 1 << 30
+"""Added to the id of a group's first row for its greedy answer; no sampled row has such an id."""
+
+
+class Row(NamedTuple):
+    """One sampled and scored completion."""
+
+    completion: Completion
+    text: str
+    score: Score
+
+
+class Sample(NamedTuple):
+    """Asks for a completion. The result is a `Completion`."""
+
+    request: Request
+
+
+class Grade(NamedTuple):
+    """Asks for the score of a text. The result is a `Score`."""
+
+    problem: Problem
+    text: str
+
+
+class Fork(NamedTuple):
+    """Asks for programs to be run side by side. The result is the list of what each returns."""
+
+    programs: Sequence[Generator[Any, Any, Any]]
+
+
+Wanted = Sample | Grade | Fork
+Program = Callable[["Context", Problem, int], Generator[Wanted, Any, list[Row]]]
+"""`(context, problem, id of the group's first row) -> rows`, as many as the group size."""
+Part = Generator[Wanted, Any, Row]
+
+
+class Context(NamedTuple):
+    """What programs work with; it is the same for all groups of a stage."""
+
+    rollout: RolloutConfig
+    seed: int
+    """Of the run."""
+    tokenizer: tokenizers.Tokenizer
+    task: Task
+
+    def rng(self, first_id: int, count: int) -> np.random.Generator:
+        """Random numbers of a group, named by the run's seed, the group and a count."""
+        return np.random.default_rng([self.seed, first_id, count])
+
+
+def single_turn(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
+    """Each row is an answer to the problem's prompt."""
+    made = requests(ctx, problem, first_id)
+    return (yield Fork([answered(ctx, problem, request) for request in made]))
+
+
+def with_greedy(program: Program) -> Program:
+    """`program`, whose rows are followed by the greedy answer (a baseline for their rewards)."""
+
+    def both(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
+        first = requests(ctx, problem, first_id)[0]
+        greedy = dataclasses.replace(first, id=GREEDY + first_id, temperature=0.0)
+        rows, row = yield Fork([program(ctx, problem, first_id), answered(ctx, problem, greedy)])
+        return [*rows, row]
+
+    return both
+
+
+def requests(ctx: Context, problem: Problem, first_id: int) -> list[Request]:
+    """The requests of a group, whose ids follow from the first."""
+    settings = ctx.rollout
+    prompt = encode_prompt(ctx.tokenizer, settings, problem)
+    return [
+        Request(
+            id=first_id + g,
+            prompt=prompt,
+            max_new_tokens=budget(problem, settings),
+            temperature=settings.temperature,
+        )
+        for g in range(settings.group_size)
+    ]
+
+
+def budget(problem: Problem, rollout: RolloutConfig) -> int:
+    """Tokens that a completion of the problem may have: its own budget, if it has one."""
+    own = problem.metadata.get("max_new_tokens", rollout.max_new_tokens)
+    return min(own, rollout.max_new_tokens)
+
+
+def answered(ctx: Context, problem: Problem, request: Request) -> Part:
+    """A completion of the request, scored as an answer to the problem."""
+    completion = yield from written(ctx, request)
+    return (yield from graded(ctx, problem, for_training(completion)))
+
+
+def graded(ctx: Context, problem: Problem, completion: Completion) -> Part:
+    """The row of a completion that is there already."""
+    text = ctx.tokenizer.decode(completion.tokens.tolist())
+    prompt = ctx.tokenizer.decode(list(completion.request.prompt[-8:]))
+    score = yield Grade(problem, extract.thinking(prompt, text))
+    return Row(completion, text, score)
+
+
+def written(ctx: Context, request: Request) -> Generator[Wanted, Any, Completion]:
+    """The completion of a request, in chunks of bounded context where the config has chunks.
+
+    Each chunk reads the prompt and the end of the chunk before ("The Markovian Thinker",
+    Aghajohari et al. 2025); `Chunks.spans` says where chunks begin.
+    """
+    chunks = ctx.rollout.chunks
+    if not chunks.size:
+        return (yield Sample(request))
+    end, pieces = request.max_new_tokens, list[Prefix]()
+    for turn in itertools.count():
+        done = join(pieces) if pieces else request.prefix or _EMPTY
+        count = len(done.tokens)
+        carried, start, stop = next(span for span in chunks.spans(0, end) if count < span[2])
+        given = Prefix(*(array[start:] for array in done))
+        made = yield Sample(
+            dataclasses.replace(
+                request,
+                prompt=(*request.prompt, *done.tokens[carried:start].tolist()),
+                prefix=given if len(given.tokens) else None,
+                max_new_tokens=stop - start,
+                draw=request.draw + (turn << 16),
+            )
+        )
+        pieces = [Prefix(*(array[:start] for array in done)), parts(made)]
+        whole = join(pieces)
+        if made.stopped or len(whole.tokens) >= end:
+            tops = [made.top_ids, made.top_logp] if not start else [None, None]
+            return Completion(request, *whole[:4], made.stopped, whole.source, *tops)
+    raise AssertionError("a response always ends")
+
+
+_KINDS = (np.int32, np.float32, np.float32, np.int32, np.int8)
+_EMPTY = Prefix(*(np.zeros(0, kind) for kind in _KINDS))
+
+
+def parts(completion: Completion) -> Prefix:
+    """The arrays of a completion as the beginning of a longer one."""
+    c = completion
+    source = np.zeros(len(c.tokens), np.int8) if c.source is None else c.source
+    return Prefix(c.tokens, c.logp, c.entropy, c.version, source)
+
+
+def join(pieces: Sequence[Prefix]) -> Prefix:
+    """The pieces of a response, one after the other."""
+    return Prefix(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
+
+
+def limits(rollout: RolloutConfig, room: int = 0) -> tuple[int, int]:
+    """Longest prompt with its prefix, and longest context, of any request of a program.
+
+    Args:
+      rollout: budgets.
+      room: tokens that the program adds to prompts, at most.
+    """
+    start = rollout.max_prompt_tokens + rollout.chunks.carry + room
+    longest = start + min(rollout.chunks.size or rollout.max_new_tokens, rollout.max_new_tokens)
+    return (longest if rollout.in_flight > 1 else start), longest
+
+
+def reward(row: Row) -> float:
+    """nan where the score failed."""
+    return np.nan if row.score.value is None else row.score.value
+
+
+def solution(
+    tokenizer: tokenizers.Tokenizer, task: Task, problem: Problem, budget: int
+) -> list[int]:
+    """Token ids of the task's own solution, the end of sequence included.
+
+    Raises:
+      ValueError: it has more than `budget` tokens.
+    """
+    tokens = [*tokenizer.encode(task.gold(problem)), tokenizer.eos_ids[0]]
+    if len(tokens) > budget:
+        raise ValueError(
+            f"problem {problem.id}: its solution has {len(tokens)} tokens, more than "
+            f"rollout.max_new_tokens={budget}; raise the budget"
+        )
+    return tokens
+
+
+def written_by_expert(request: Request, tokens: Sequence[int]) -> Completion:
+    """The completion of a request that consists of given tokens, all trained on."""
+    zeros = np.zeros(len(tokens), np.float32)
+    marks = np.full(len(tokens), Source.EXPERT, np.int8)
+    ids = np.array(tokens, np.int32)
+    return Completion(request, ids, zeros, zeros, zeros.astype(np.int32), True, marks)

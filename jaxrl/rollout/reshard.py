@@ -1,0 +1,127 @@
+"""Weights from the devices that train to the devices that sample, copied and checked.
+
+By default both are the same devices, and the sampler lays the weights out anew where they are.
+With `sampling.devices`, so many devices, the last of each process, sample on a mesh of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+
+from jaxrl.config import SamplingConfig
+from jaxrl.mesh import mesh
+from jaxrl.mesh.mesh import MeshConfig
+from jaxrl.models import decoder
+from jaxrl.models.config import DecoderConfig
+from jaxrl.rollout import policy
+from jaxrl.types import Params
+
+
+def meshes(training: MeshConfig, sampling: SamplingConfig) -> tuple[Mesh, Mesh]:
+    """The mesh that trains and the mesh that samples; one and the same by default.
+
+    Raises:
+      ValueError: the axes do not multiply to the number of devices, or these cannot be so divided.
+    """
+    devices, hosts = jax.devices(), jax.process_count()
+    if not sampling.devices:
+        both = mesh.make(training)
+        return both, both
+    each, rest = divmod(sampling.devices, hosts)
+    own = [[d for d in devices if d.process_index == host] for host in range(hosts)]
+    if rest or not 0 < each < min(map(len, own)):
+        raise ValueError(
+            f"sampling.devices={sampling.devices} of {len(devices)} devices in {hosts} processes: "
+            "each process gives as many, and keeps at least one to train; use 0 to sample where "
+            "the run trains"
+        )
+    if sampling.mesh.rules:
+        raise ValueError(
+            f"sampling.mesh.rules={sampling.mesh.rules}: mesh.rules hold on both meshes; use those"
+        )
+    train, sample = (
+        [d for part in own for d in part[span]] for span in (slice(-each), slice(-each, None))
+    )
+    return mesh.make(training, train), mesh.make(sampling.mesh, sample)
+
+
+def sampler_weights(
+    model: DecoderConfig, training: Mesh, sampling: Mesh, dtype: str
+) -> Callable[[Params], Params]:
+    """Parameters of the train state to what the sampler takes, on the mesh that it samples on.
+
+    Args:
+      model: the decoder's shape.
+      training, sampling: from `meshes`.
+      dtype: to sample in.
+    """
+    if training == sampling:
+        return lambda params: policy.sampling_params(params, dtype)
+    return lambda params: transfer(
+        policy.sampling_params(params, dtype), functools.partial(_place, model, sampling)
+    )
+
+
+def transfer(tree: Any, place: Callable[[tuple[Any, ...], jax.Array], NamedSharding]) -> Any:
+    """Every leaf copied to where `place(path, leaf)` says, and all compared once they are there.
+
+    In one process the host waits once, for the sums of all leaves: copies and sums are under way
+    together. Between several a leaf goes by way of their hosts, each of which holds it whole.
+
+    Raises:
+      RuntimeError: a leaf arrived other than it was sent.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    if not leaves:
+        return tree
+    places = [place(path, leaf) for path, leaf in leaves]
+    expected = checksums([leaf for _, leaf in leaves])
+    if jax.process_count() == 1:
+        sent = [jax.device_put(leaf, p) for (_, leaf), p in zip(leaves, places, strict=True)]
+    else:
+        sent = [mesh.put(mesh.fetch(leaf), p) for (_, leaf), p in zip(leaves, places, strict=True)]
+    with jax.set_mesh(places[0].mesh):
+        arrived = checksums(sent)
+    expected, arrived = mesh.fetch((expected, arrived))
+    for n in np.flatnonzero(expected != arrived)[:1]:
+        raise RuntimeError(
+            f"parameter {jax.tree_util.keystr(leaves[n][0])} arrived on the sampling devices other "
+            "than it was sent; check the hardware, and continue from the last checkpoint"
+        )
+    return jax.tree.unflatten(structure, sent)
+
+
+@jax.jit
+def checksums(leaves: Sequence[jax.Array]) -> jax.Array:
+    """[n] uint32, of each of n arrays on one mesh: the sum of all its bits, as unsigned integers.
+
+    The same on any mesh.
+    """
+
+    def checksum(x: jax.Array) -> jax.Array:
+        width = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
+        return jnp.sum(jax.lax.bitcast_convert_type(x, width).astype(jnp.uint32), dtype=jnp.uint32)
+
+    return jnp.stack([checksum(x) for x in leaves])
+
+
+def _place(
+    model: DecoderConfig, where: Mesh, path: tuple[Any, ...], leaf: jax.Array
+) -> NamedSharding:
+    """Where a leaf of unstacked parameters lies on the mesh, by the rules of the model."""
+    names = tuple(getattr(step, "key", getattr(step, "idx", None)) for step in path)
+    stacked = names[0] == "layers"
+    if stacked:
+        names = (decoder.STACKS[names[1] >= model.dense_layers], *names[2:])
+    known = decoder.layout(model).get(names)
+    axes = known.axes[stacked:] if known and len(known.axes) - stacked == leaf.ndim else None
+    if axes is None:
+        return mesh.replicated(where)
+    return NamedSharding(where, mesh.param_spec(model, names, axes, leaf.shape, where))

@@ -1,0 +1,177 @@
+"""Sampled groups to disk, token by token, for people to read: `RUN/rollouts/STEP.jsonl`.
+
+A line is one completion; its lists have one entry a token:
+
+    {"step": 10, "group": 0, "problem": "arithmetic/1+2", "prompt": "1+2=", "answer": "3",
+     "completion": "3", "reward": 1.0, "parts": {"correct": 1.0}, "error": null, "stopped": true,
+     "tokens": ["3", ""], "logp": [-0.2, -0.01], "entropy": [0.7, 0.1], "version": [9, 9],
+     "source": ["policy", "policy"], "advantage": [0.5, 0.5], "log_ratio": [0.02, 0.0]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.config import Config
+from jaxrl.mesh import distributed, mesh
+from jaxrl.record import jsonl
+from jaxrl.rollout.experience import Experience
+from jaxrl.training import objective, packing
+from jaxrl.types import Completion, Source, TrainState, Trajectory
+
+Record = Callable[[int, Experience, Trajectory, TrainState], None]
+Decode = Callable[[Sequence[int]], str]
+
+
+def recorder(
+    directory: Path,
+    config: Config,
+    decode: Decode,
+    score: Callable[[TrainState, Trajectory], jax.Array],
+) -> Record:
+    """What a loop calls after the updates of a step.
+
+    Args:
+      directory: of the run.
+      config: its `rollout_log` says which steps, and how many groups of each, are kept.
+      decode: ids to text.
+      score: `(state, batch) -> logp [N, T]`; called at the steps that are kept alone.
+
+    Returns:
+      `record(step, experience, batch, state)`: the step's experience, the batch that begins with
+      it, and the state after its updates.
+    """
+    keep = config.rollout_log
+
+    @jax.jit
+    def advantages(part: Trajectory, step: jax.Array) -> jax.Array:
+        budget = config.rollout.max_new_tokens
+        whole = objective.whole_batch(config.objective, part, budget, step=step)
+        return jnp.broadcast_to(whole.advantages, part.tokens.shape)
+
+    def trained_on(batch: Trajectory, own: int, after: int) -> np.ndarray:
+        """[own, T]: the advantages in the update that each sequence of the step was part of."""
+        count = config.updates_per_batch
+        parts = packing.shares(batch, count)
+        made = [mesh.fetch(advantages(part, after - count + i)) for i, part in enumerate(parts)]
+        return np.concatenate([part[: own // count] for part in made])
+
+    def record(step: int, experience: Experience, batch: Trajectory, state: TrainState) -> None:
+        if not keep.every or (step % keep.every and step not in (1, config.steps)):
+            return
+        batch = mesh.fetch(batch)
+        advantage = trained_on(batch, len(experience.completions), int(state.step))
+        logp = mesh.fetch(score(state, batch))
+        if not distributed.first():
+            return
+        made = rows(step, experience, batch, advantage, logp, decode, groups=keep.groups)
+        path = directory / "rollouts" / f"{step:06d}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        jsonl.write(path, made)
+
+    return record
+
+
+def rows(
+    step: int,
+    experience: Experience,
+    batch: Trajectory,
+    advantage: np.ndarray,
+    logp: np.ndarray,
+    decode: Decode,
+    *,
+    groups: int,
+) -> Iterator[dict[str, Any]]:
+    """The first groups of a batch, a completion a row, as JSON-able values.
+
+    Args:
+      step: the training step.
+      experience: the completions.
+      batch: N sequences of T tokens, on the host; the first are the experience.
+      advantage: [N, T] or of the experience's sequences alone.
+      logp: [N, T], nats, under the parameters after the step's updates. Less what the sampler
+        recorded it is `log_ratio`: how far the updates, and any staleness before them, moved the
+        policy on this token.
+      decode: ids to text.
+      groups: how many to take.
+    """
+    size = len(experience.completions) // len(experience.problems)
+    for n in range(min(groups * size, len(experience.completions))):
+        completion = experience.completions[n]
+        start = len(completion.request.prompt)
+        span = slice(start, start + len(completion.tokens))
+        chosen = batch.action_mask[n, span]
+        ratio = np.where(chosen, logp[n, span] - batch.behavior_logp[n, span], 0.0)
+        yield {
+            "step": step,
+            "group": n // size,
+            **sampled(experience, n, decode),
+            "version": completion.version.tolist(),
+            "advantage": _rounded(np.where(chosen, advantage[n, span], 0.0)),
+            "log_ratio": _rounded(ratio),
+        }
+
+
+_NAMES = {
+    Source.POLICY: "policy",
+    Source.FORCED: "forced",
+    Source.OBSERVATION: "tool",
+    Source.EXPERT: "expert",
+}
+
+
+def sources(completion: Completion) -> list[str]:
+    """Who wrote each token, in words."""
+    if completion.source is None:
+        return ["policy"] * len(completion.tokens)
+    return [_NAMES[Source(mark)] for mark in completion.source]
+
+
+def sampled(experience: Experience, n: int, decode: Decode) -> dict[str, Any]:
+    """What is known of the n-th completion when it is sampled and scored."""
+    completion, score = experience.completions[n], experience.scores[n]
+    problem = experience.problems[n * len(experience.problems) // len(experience.completions)]
+    return {
+        "problem": problem.id,
+        "prompt": problem.prompt,
+        "answer": str(problem.answer),
+        "completion": experience.texts[n],
+        "reward": score.value,
+        "parts": dict(score.parts),
+        "error": score.error,
+        "stopped": completion.stopped,
+        "tokens": pieces(decode, completion.tokens.tolist()),
+        "logp": _rounded(completion.logp),
+        "entropy": _rounded(completion.entropy),
+        "source": sources(completion),
+    }
+
+
+def pieces(decode: Decode, tokens: Sequence[int]) -> list[str]:
+    """The text that each token adds; together they are `decode(tokens)`.
+
+    A token that ends amid a character adds nothing, and the one that completes it all of it. Each
+    is decoded with the tokens before it since the last whole character but one, since some
+    tokenizers drop the blank at the beginning of a text.
+    """
+    out: list[str] = []
+    before = whole = 0  # text up to `whole` is out; it was decoded from `before` on
+    for i in range(len(tokens)):
+        known = decode(tokens[before:whole])
+        text = decode(tokens[before : i + 1])
+        if text.endswith("�") and i + 1 < len(tokens):
+            out.append("")
+        else:
+            out.append(text[len(known) :])
+            before, whole = whole, i + 1
+    return out
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return [float(f"{value:.4g}") for value in values]

@@ -1,0 +1,343 @@
+"""Which prompts a step trains on: the stream as it comes, a curriculum, a mixture of domains.
+
+A `Source` is where prompts come from, and a mixture is a source made of sources. Its state is small
+and JSON-able, and names what it is the state of: a source that is told the state of another, as
+where a stage or a fork changes the task, stays at its own start.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl import functions
+from jaxrl.config import BanditConfig, Config, CurriculumConfig
+from jaxrl.data import bandits, curriculum, generate, stream
+from jaxrl.data.types import Problem, Task
+from jaxrl.rollout import angles, history, policy
+from jaxrl.rollout.policy import Policy
+from jaxrl.types import Params
+
+_GIVEN = {"state", "ranks", "count", "allowed", "accuracy", "concentration"}
+
+Keep = Callable[[Problem], bool] | None
+Angles = Callable[[Params, Sequence[Problem]], np.ndarray]
+
+
+class Drawn(NamedTuple):
+    """A problem that a source has given out."""
+
+    problem: Problem
+    ticket: Any = None
+    """Names the problem to its source, for `Source.learn`; JSON-able."""
+
+
+class Source(NamedTuple):
+    """Where a run's prompts come from."""
+
+    draw: Callable[[int, Params], list[Drawn]]
+    """The next `count` problems; the parameters are the sampler's, of the policy that will
+    answer."""
+    learn: Callable[[Sequence[Drawn], np.ndarray], None]
+    """Receives the rewards [P, G] of P problems that were drawn; nan is a failed score."""
+    get_state: Callable[[], dict[str, Any]]
+    """The position, JSON-able, for a checkpoint."""
+    set_state: Callable[[dict[str, Any]], None]
+
+
+def check(config: Config) -> None:
+    """Refuse a curriculum or a mixture that does not exist, or that cannot fill a batch.
+
+    Raises:
+      ValueError: naming the field.
+    """
+    by_field = {"curriculum": config.curriculum} | {
+        f"domains.{name}.curriculum": domain.curriculum for name, domain in config.domains.items()
+    }
+    for field, each in by_field.items():
+        _check_curriculum(field, each, config.rollout.prompts)
+    if config.domains and config.curriculum != CurriculumConfig():
+        raise ValueError(
+            "curriculum is for a run of one task; with domains, set domains.NAME.curriculum of each"
+        )
+    budget = config.rollout.max_new_tokens
+    for name, domain in config.domains.items():
+        if domain.max_new_tokens > budget:
+            raise ValueError(
+                f"domains.{name}.max_new_tokens={domain.max_new_tokens} exceeds "
+                f"rollout.max_new_tokens={budget}; raise the latter"
+            )
+    if config.bandit != BanditConfig() and not config.domains:
+        raise ValueError(f"bandit={config.bandit} needs domains to weigh")
+    if config.bandit.weigh:
+        functions.resolve(config.bandit.weigh, config.bandit.args, {"state"})
+
+
+def _check_curriculum(field: str, config: CurriculumConfig, batch_size: int) -> None:
+    if config.history:
+        functions.resolve(config.score, {}, {"state"})
+    if not config.choose:
+        if config.retain < 1:
+            raise ValueError(
+                f"{field}.retain={config.retain} needs {field}.choose, "
+                "e.g. jaxrl.data.curriculum:uniform"
+            )
+        return
+    functions.resolve(config.choose, config.args, _GIVEN)
+    size = config.keep if config.history else config.prompts
+    if size < batch_size:
+        name, value = ("keep", config.keep) if config.history else ("prompts", config.prompts)
+        raise ValueError(
+            f"{field}.{name}={value} cannot fill a batch of rollout.prompts={batch_size}; raise "
+            "the one or lower the other"
+        )
+    if not 0 < config.retain <= 1 or config.retain_every < 1:
+        raise ValueError(
+            f"{field}.retain={config.retain}, retain_every={config.retain_every}: a share in "
+            "(0, 1], and a positive number of batches"
+        )
+
+
+def open_source(config: Config, task: Task, actor: Policy) -> Source:
+    """The prompts of a run, from their start.
+
+    Args:
+      config: of the run.
+      task: its task; with domains, the mixture of them.
+      actor: measures prompts, where the curriculum asks for it.
+    """
+    keep = policy.keeps(actor.tokenizer, config.rollout)
+    measure = functools.partial(angles.concentrations, actor, config.rollout)
+
+    def leaf(settings: CurriculumConfig, task: Task) -> Source:
+        seed = config.seed
+        of = {"task": task.name, "params": dict(task.params), "seed": seed}
+        of["longest"] = config.rollout.max_prompt_tokens if keep else None
+        if settings.history:
+            task, seed = history.best(settings, task)
+            of |= {"history": settings.history, "score": settings.score, "keep": settings.keep}
+        of = json.loads(json.dumps(of))  # as it will be when it is read from a checkpoint
+        if settings.choose:
+            return chosen(settings, task, of, seed=seed, keep=keep, measure=measure)
+        return ordered(task, of, seed=seed, keep=keep)
+
+    if not config.domains:
+        return leaf(config.curriculum, task)
+    parts = {name: leaf(d.curriculum, task.parts[name]) for name, d in config.domains.items()}
+    weights = {name: domain.weight for name, domain in config.domains.items()}
+    if config.bandit.history:
+        factors = history.weaknesses(config.bandit.history, list(parts))
+        weights = {n: w * f for (n, w), f in zip(weights.items(), factors, strict=True)}
+    return mixed(parts, weights, config.bandit, config.seed)
+
+
+def ordered(task: Task, of: dict[str, Any], *, seed: int, keep: Keep = None) -> Source:
+    """The train split as it comes, see `data.stream.prompts`; `of` names what its state is of."""
+    problems = stream.prompts(task, split="train", seed=seed, batch_size=1, keep=keep)
+    data = stream.fingerprint(task)
+
+    def set_state(saved: dict[str, Any]) -> None:
+        if saved["of"] == of:
+            problems.set_state(saved["position"])
+            if saved.get("data", data) != data:
+                warnings.warn(
+                    f"the data of task {task.name!r} have changed since this state was saved: its "
+                    "position is kept, but the problems from here on are other ones",
+                    stacklevel=2,
+                )
+
+    return Source(
+        lambda count, params: [Drawn(next(problems)[0]) for _ in range(count)],
+        lambda drawn, rewards: None,
+        lambda: {"of": of, "position": problems.get_state(), "data": data},
+        set_state,
+    )
+
+
+class Course(NamedTuple):
+    """Where a curriculum over N prompts stands, beside what it knows of each."""
+
+    allowed: np.ndarray
+    """[N] bool: which may still be chosen."""
+    batches: np.ndarray
+    """scalar int64: drawn so far."""
+    last: np.ndarray
+    """[P] int64: prompts of the last batch."""
+    accuracy: np.ndarray
+    """scalar float64: mean reward of the last batch; nan before."""
+    signal: np.ndarray
+    """[N] float64: angle signal of each prompt before training; nan where nobody asks for it."""
+
+
+def chosen(
+    config: CurriculumConfig,
+    task: Task,
+    of: dict[str, Any],
+    *,
+    seed: int,
+    keep: Keep = None,
+    measure: Angles,
+) -> Source:
+    """Prompts chosen among the first of the train split by the function `config.choose`.
+
+    Args:
+      config: the curriculum.
+      task: makes the problems.
+      of: says what the state is the state of.
+      seed: of the problems and of random choices.
+      keep: problems that may be chosen; None: all.
+      measure: angle signals [N] of problems under parameters, for a function that goes by `ranks`.
+    """
+    function = functions.resolve(config.choose, config.args, _GIVEN)
+    by_rank = functions.takes(function, "ranks")
+    size = min(config.prompts, task.sizes.get("train", config.prompts))
+    of = of | {"prompts": size, "window": config.window}
+
+    def problems(ids: Sequence[int]) -> list[Problem]:
+        return [task.problem("train", seed, int(i)) for i in ids]
+
+    fit = [keep is None or keep(problem) for problem in problems(range(size))]
+    state = curriculum.start(size, window=config.window, seed=seed)
+    ranks = bandits.rank(np.zeros(size), seed=seed)
+    course = Course(
+        np.array(fit), np.int64(0), np.zeros(0, np.int64), np.float64("nan"), np.full(size, np.nan)
+    )
+
+    def draw(count: int, params: Params) -> list[Drawn]:
+        nonlocal state, ranks, course
+        turned = 0.0
+        if by_rank and np.isnan(course.signal).any():
+            course = course._replace(signal=measure(params, problems(range(size))))
+            ranks = bandits.rank(course.signal, seed=seed)
+        elif by_rank:
+            now = measure(params, problems(course.last))
+            turned = float(np.mean(now - course.signal[course.last]))
+        if config.retain < 1 and course.batches and not course.batches % config.retain_every:
+            course = course._replace(allowed=_retained(config, state, course, count))
+        given = {
+            "state": state,
+            "ranks": ranks,
+            "count": count,
+            "allowed": course.allowed,
+            "accuracy": float(course.accuracy),
+            "concentration": turned,
+        }
+        after, ids = functions.call(function, config.args, given)
+        if len(ids) < count:
+            raise ValueError(
+                f"{config.choose} has {len(ids)} prompts left for a batch of {count}; raise "
+                "curriculum.prompts, or choose another function"
+            )
+        state, ranks = (state, after) if by_rank else (after, ranks)
+        course = course._replace(batches=course.batches + 1, last=np.asarray(ids))
+        return [Drawn(p, int(i)) for p, i in zip(problems(ids), ids, strict=True)]
+
+    def learn(drawn: Sequence[Drawn], rewards: np.ndarray) -> None:
+        nonlocal state, course
+        ids = np.array([each.ticket for each in drawn], np.int64)
+        state = curriculum.record(state, ids, rewards)
+        scored = rewards[~np.isnan(rewards)]
+        if len(scored):
+            course = course._replace(accuracy=np.float64(scored.mean()))
+
+    def get_state() -> dict[str, Any]:
+        held = {"state": state, "ranks": ranks, "course": course}
+        return {"of": of} | {name: curriculum.to_json(v) for name, v in held.items()}
+
+    def set_state(saved: dict[str, Any]) -> None:
+        nonlocal state, ranks, course
+        if saved["of"] == of:
+            state = curriculum.from_json(curriculum.Prompts, saved["state"])
+            ranks = curriculum.from_json(bandits.Ranks, saved["ranks"])
+            course = curriculum.from_json(Course, saved["course"])
+
+    return Source(draw, learn, get_state, set_state)
+
+
+def _retained(
+    config: CurriculumConfig, state: curriculum.Prompts, course: Course, count: int
+) -> np.ndarray:
+    """[N] bool: the hardest share of what was allowed, as long as it fills a batch."""
+    wanted = max(count, int(config.retain * course.allowed.sum()))
+    _, ids = curriculum.hardest_retained(state, wanted, course.allowed)
+    return np.isin(np.arange(len(course.allowed)), ids) if len(ids) >= count else course.allowed
+
+
+def mixed(
+    parts: Mapping[str, Source], weights: Mapping[str, float], config: BanditConfig, seed: int
+) -> Source:
+    """Prompts of several sources, shared out by weights and by what a bandit learns of them.
+
+    Each part gets its expected number of a batch, rounded up or down, and the batch is shuffled.
+    """
+    names = list(parts)
+    state = bandits.start(len(names), window=config.window, seed=seed)
+    base = np.array([weights[name] for name in names])
+
+    def draw(count: int, params: Params) -> list[Drawn]:
+        nonlocal state
+        share = base
+        if config.weigh:
+            weigh = functions.resolve(config.weigh, config.args, {"state"})
+            share = base * weigh(state, **config.args)
+        places = generate.rng("mixed", seed, int(state.draws))
+        state, counts = bandits.split(state, share, count)
+        order = [d for d, n in counts.items() for _ in range(n)]
+        places.shuffle(order)
+        batches = {d: iter(parts[names[d]].draw(n, params)) for d, n in counts.items()}
+        return [
+            Drawn(each.problem, [int(d), each.ticket]) for d in order for each in [next(batches[d])]
+        ]
+
+    def learn(drawn: Sequence[Drawn], rewards: np.ndarray) -> None:
+        nonlocal state
+        of = np.array([each.ticket[0] for each in drawn])
+        for d in np.unique(of).tolist():
+            own = [each._replace(ticket=each.ticket[1]) for each in drawn if each.ticket[0] == d]
+            parts[names[d]].learn(own, rewards[of == d])
+        signal = rewards if config.signal == "reward" else _advantages(rewards)
+        domains = np.repeat(of, rewards.shape[1])
+        state = bandits.observe(state, domains, signal.reshape(-1), rate=config.rate)
+
+    def get_state() -> dict[str, Any]:
+        positions = {name: part.get_state() for name, part in parts.items()}
+        return {"of": names, "domains": curriculum.to_json(state), "parts": positions}
+
+    def set_state(saved: dict[str, Any]) -> None:
+        nonlocal state
+        if saved["of"] == names:
+            state = curriculum.from_json(bandits.Domains, saved["domains"])
+        for name in parts.keys() & saved.get("parts", {}).keys():
+            parts[name].set_state(saved["parts"][name])
+
+    return Source(draw, learn, get_state, set_state)
+
+
+def recorded(source: Source, recorder: history.Recorder) -> Source:
+    """The source, with all that it learns written to the run's history."""
+
+    def learn(drawn: Sequence[Drawn], rewards: np.ndarray) -> None:
+        recorder.add([each.problem for each in drawn], rewards)
+        source.learn(drawn, rewards)
+
+    def set_state(saved: dict[str, Any]) -> None:
+        recorder.back_to(saved["batches"])
+        source.set_state(saved)
+
+    return Source(
+        source.draw, learn, lambda: source.get_state() | {"batches": recorder.batches}, set_state
+    )
+
+
+def _advantages(rewards: np.ndarray) -> np.ndarray:
+    """[P, G]: |r - mean| / std of each group; 0 where all agree, nan for a failed score."""
+    seen = ~np.isnan(rewards)
+    count = np.maximum(seen.sum(axis=1, keepdims=True), 1)
+    gap = rewards - np.where(seen, rewards, 0.0).sum(axis=1, keepdims=True) / count
+    deviation = np.sqrt(np.where(seen, gap**2, 0.0).sum(axis=1, keepdims=True) / count)
+    return np.abs(gap) / np.where(deviation > 0, deviation, 1.0)

@@ -1,0 +1,78 @@
+"""Problems, completions and scores as JSON values and arrays: what a checkpoint can hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxrl.data.types import Problem, Score
+from jaxrl.types import Completion, Prefix, Request
+
+_RECORDS = (Problem, Request, Prefix, Completion, Score)
+_COLLECTIONS: dict[str, Callable[[list[Any]], Any]] = {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "dict": lambda items: {key: value for key, value in items},
+}
+
+
+def to_state(value: Any) -> Any:
+    """Nested values as JSON values and arrays, which `from_state` reads back.
+
+    Plain Python values, arrays, and the records of `_RECORDS` may be nested in any way.
+
+    Raises:
+      ValueError: a problem whose answer or metadata is neither of plain Python values nor arrays.
+    """
+    if value is None or isinstance(value, bool | int | float | str | np.ndarray):
+        return value
+    if isinstance(value, np.generic):
+        return {"scalar": np.asarray(value)}
+    if isinstance(value, bytes):
+        return {"bytes": np.frombuffer(value, np.uint8)}
+    if type(value) in _RECORDS:
+        names = getattr(value, "_fields", None) or [f.name for f in dataclasses.fields(value)]
+        fields = {name: to_state(getattr(value, name)) for name in names}
+        return {"record": type(value).__name__, "fields": fields}
+    if isinstance(value, list):
+        return [to_state(entry) for entry in value]
+    if isinstance(value, Mapping):
+        return {"dict": [[to_state(k), to_state(v)] for k, v in value.items()]}
+    if type(value).__name__ in _COLLECTIONS:
+        return {type(value).__name__: [to_state(entry) for entry in value]}
+    raise ValueError(
+        f"a problem holds {value!r:.100}, a {type(value).__name__}, which a checkpoint cannot keep "
+        "while the problem is under way; use plain values or arrays in Problem.answer and "
+        "Problem.metadata, or rollout.in_flight=1"
+    )
+
+
+def from_state(state: Any) -> Any:
+    """What `to_state` was given.
+
+    Raises:
+      ValueError: anything else.
+    """
+    if isinstance(state, list):
+        return [from_state(entry) for entry in state]
+    if not isinstance(state, dict):
+        return state
+    if "record" in state:
+        kinds = {kind.__name__: kind for kind in _RECORDS}
+        if state["record"] not in kinds:
+            raise ValueError(
+                f"a checkpoint holds a {state['record']!r}, which is no record of ours"
+            )
+        return kinds[state["record"]](**{k: from_state(v) for k, v in state["fields"].items()})
+    ((kind, value),) = state.items()
+    if kind == "scalar":
+        return value[()]
+    if kind == "bytes":
+        return value.tobytes()
+    if kind not in _COLLECTIONS:
+        raise ValueError(f"a checkpoint holds a {kind!r}, which is no collection of ours")
+    return _COLLECTIONS[kind](from_state(value))

@@ -1,0 +1,201 @@
+"""How a run begins: afresh, from its own newest checkpoint, or from another run's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import optax
+
+from jaxrl import config as configs
+from jaxrl.config import Config
+from jaxrl.data import stream
+from jaxrl.data.types import Problem, Task
+from jaxrl.record import checkpoint, storage
+from jaxrl.record.checkpoint import Saved
+from jaxrl.rollout import history, policy, selection, tasks
+from jaxrl.rollout.policy import Policy
+from jaxrl.run import evaluate, reference, stages
+from jaxrl.run.context import RunContext
+from jaxrl.run.extension import Extension, open_extensions
+from jaxrl.run.warm_start import discard, warm_start
+from jaxrl.training import objective, placement, trainable
+from jaxrl.training.placement import Complete
+from jaxrl.training.trainable import Part
+from jaxrl.types import TrainState
+
+Assess = Callable[[TrainState, int], dict[str, float]]
+_ADAPTERS = 3  # folded into the run's key, for the first values of adapters
+
+
+def check(config: Config) -> tuple[Task, list[Problem], Policy, dict[str, Extension]]:
+    """Refuse what cannot work, before anything is compiled or written.
+
+    Returns:
+      The task, its held-out problems, the policy, its parameters still to come, and the
+      extensions.
+
+    Raises:
+      ValueError: a config that cannot work.
+    """
+    configs.check(config)
+    stages.check(config)
+    extensions = open_extensions(config)
+    objective.check(config.objective, [name for e in extensions.values() for name in e.arrays])
+    reference.check(config, extensions)
+    model, tokenizer = policy.describe(config)
+    trainable.part(model, config.lora, config.train)
+    actor = Policy(model, {}, tokenizer)
+    for staged in stages.all_of(config):
+        check_prompts(staged, actor)
+    task, keep = tasks.named(config), policy.keeps(tokenizer, config.rollout)
+    held_out = evaluate.problems(task, config.eval.split, config.eval.problems, keep=keep)
+    for problem in held_out:
+        policy.encode_prompt(tokenizer, config.rollout, problem)
+    if not held_out:
+        raise ValueError(
+            f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops every held-out "
+            "problem; raise it"
+        )
+    if config.fork:
+        checkpoint.require(*fork_point(config.fork))
+    return task, held_out, actor, extensions
+
+
+def check_prompts(config: Config, actor: Policy) -> None:
+    """Refuse what prompts a config asks for where they cannot be drawn, or not be answered.
+
+    Raises:
+      ValueError: naming the field.
+    """
+    selection.check(config)
+    whole, keep = tasks.named(config), policy.keeps(actor.tokenizer, config.rollout)
+    curricula = [domain.curriculum for domain in config.domains.values()] or [config.curriculum]
+    for curriculum, task in zip(curricula, whole.parts.values() or [whole], strict=True):
+        if curriculum.history:
+            history.best(curriculum, task)
+        batch = {"seed": config.seed, "batch_size": config.rollout.prompts}
+        first = next(stream.prompts(task, split="train", **batch))
+        if keep and not any(map(keep, first)):
+            raise ValueError(
+                f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops the first "
+                f"{len(first)} prompts of task {task.name!r}; raise it"
+            )
+        for problem in first if keep is None else filter(keep, first):
+            policy.encode_prompt(actor.tokenizer, config.rollout, problem)
+    settings = config.rollout
+    total = settings.chunks.longest(
+        settings.max_prompt_tokens, settings.max_prompt_tokens + settings.max_new_tokens
+    )
+    if total > actor.model.max_positions:
+        raise ValueError(
+            f"rollout.max_prompt_tokens + rollout.max_new_tokens = {total} exceed the model's "
+            f"{actor.model.max_positions} positions; lower one of them, or set rollout.chunks"
+        )
+
+
+def begin(
+    run: RunContext,
+    optimize: optax.GradientTransformation,
+    like: TrainState,
+    assess: Assess,
+    part: Part,
+    complete: Complete,
+) -> Saved:
+    """The state to continue from; a first one is saved at once, so that nothing is done twice."""
+    if run.writer.step is not None:
+        run.callbacks.note(f"continuing {run.directory} from step {run.writer.step}")
+        return restored(run.directory, run.writer.step, like)
+    if run.config.fork:
+        saved = forked(run, like)
+    else:
+        saved = fresh(run, optimize, like, assess, part, complete)
+    with run.gate.closed():
+        run.writer.save(saved.step, saved.state, saved.host)
+        run.writer.wait()
+    if run.writer.step == saved.step:
+        discard(run.directory)
+    return saved
+
+
+def restored(directory: Path, step: int, like: TrainState) -> Saved:
+    """The checkpoint of a step.
+
+    Raises:
+      ValueError: it does not fit, or was written by version 0.1.0.
+    """
+    saved = checkpoint.restore(directory, step, like)
+    if "rollouts" not in saved.host:
+        raise ValueError(
+            f"the checkpoint of step {step} in {directory} was written by jaxrl 0.1.0, whose state "
+            "of rollouts cannot be continued; finish that run with version 0.1.0, or start a new "
+            "run with --model DIRECTORY, which reads its parameters"
+        )
+    return saved
+
+
+def fresh(
+    run: RunContext,
+    optimize: optax.GradientTransformation,
+    like: TrainState,
+    assess: Assess,
+    part: Part,
+    complete: Complete,
+) -> Saved:
+    """Step 0: the model's parameters after the warm start, adapters on, measured."""
+    config = run.config
+    params = policy.first_params(config, run.policy.model, jax.sharding.get_mesh())
+    params = warm_start(run, params)
+    key = jax.random.fold_in(jax.random.key(config.seed), _ADAPTERS)
+    params = trainable.attach(run.policy.model, params, config.lora, key)
+    params = trainable.held(run.policy.model, params, part)
+    state = placement.fresh_state(params, optimize, like, part, complete)
+    if reference.stored(config, run.extensions):
+        checkpoint.save_reference(run.directory, state.params)
+    before = assess(state, 0)
+    count = len(run.held_out)
+    run.callbacks.note(f"before: pass@1 {before['pass@1']:.3f} on {count} held-out problems")
+    host = {
+        "step": 0,
+        "before": before,
+        "seconds": 0.0,
+        "tokens": 0.0,
+        "rollouts": None,
+        "extensions": {},
+        "rollbacks": 0,
+        "lineage": [],
+    }
+    return Saved(0, state, host)
+
+
+def forked(run: RunContext, like: TrainState) -> Saved:
+    """Another run's state, of which this run is the continuation under its own config.
+
+    The reference policy is that run's, or its state where it keeps none.
+    """
+    source, step = fork_point(run.config.fork)
+    saved = restored(source, step, like)
+    if reference.stored(run.config, run.extensions):
+        params = checkpoint.load_reference(source, like.params, step)
+        checkpoint.save_reference(run.directory, params or saved.state.params, step)
+    run.callbacks.note(f"forked from step {step} of {source}")
+    lineage = [*saved.host["lineage"], {"run": str(storage.absolute(source)), "step": step}]
+    return saved._replace(host=saved.host | {"lineage": lineage})
+
+
+def fork_point(fork: str) -> tuple[Path, int]:
+    """The run and step that RUN or RUN@STEP names.
+
+    Raises:
+      ValueError: there is no such run, or it holds no checkpoint.
+    """
+    run, _, step = fork.rpartition("@") if fork.rpartition("@")[2].isdigit() else (fork, "", "")
+    if not checkpoint.root(storage.locate(run)).is_dir():
+        raise ValueError(f"fork={fork!r}: {run} holds no checkpoints; name a run directory")
+    if step:
+        return storage.locate(run), int(step)
+    newest = checkpoint.newest(storage.locate(run), lambda _: None)
+    if newest is None:
+        raise ValueError(f"fork={fork!r}: {run} holds no checkpoint yet; wait for its first")
+    return storage.locate(run), newest

@@ -1,0 +1,151 @@
+"""Held-out evaluation: pass@1, pass@k without bias, majority vote, with confidence intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from jaxrl.config import RolloutConfig
+from jaxrl.data.scoring import Pool
+from jaxrl.data.types import Problem, Task
+from jaxrl.mesh import distributed
+from jaxrl.record import jsonl
+from jaxrl.record.metrics import Timer
+from jaxrl.rollout import rollout_log
+from jaxrl.rollout.collect import collect
+from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.policy import Policy
+from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.types import Params
+
+_FIRST_ID = 1 << 31  # streams of evaluation and of training never meet
+
+
+def problems(
+    task: Task,
+    split: str,
+    count: int,
+    seed: int = 0,
+    keep: Callable[[Problem], bool] | None = None,
+) -> list[Problem]:
+    """The first `count` problems of a split, the same for every run; of them, those to `keep`."""
+    available = task.sizes.get(split)
+    first = [task.problem(split, seed, i) for i in range(min(count, available or count))]
+    return list(filter(keep, first)) if keep else first
+
+
+def evaluate(
+    policy: Policy,
+    params: Params,
+    held_out: Sequence[Problem],
+    task: Task,
+    pool: Pool,
+    rollout: RolloutConfig,
+    sampling: SamplerConfig,
+    *,
+    k: int = 1,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> tuple[dict[str, float], Experience]:
+    """Sample `k` completions of every problem and score them.
+
+    Args:
+      policy: the tokenizer and the decoder's shape.
+      params: the sampler's form of the parameters.
+      held_out: the problems.
+      task: makes and judges them.
+      pool: scores completions.
+      rollout: prompt form and budgets.
+      sampling: memory layout of the sampler.
+      k: completions a problem.
+      temperature: 0 is greedy.
+      seed: of the sampling.
+
+    Returns:
+      The figures of `figures`, and the completions themselves.
+    """
+    experience = collect(
+        policy,
+        params,
+        held_out,
+        task,
+        pool,
+        dataclasses.replace(rollout, group_size=k, temperature=temperature),
+        sampling,
+        key=jax.random.key(seed),
+        first_id=_FIRST_ID,
+        version=0,
+        timer=Timer(),
+    )
+    return figures(experience, k), experience
+
+
+def figures(experience: Experience, k: int) -> dict[str, float]:
+    """pass@1, pass@k and maj@k with 95% intervals from 2000 bootstrap draws over problems.
+
+    A completion passes with a reward of 1 or more. One whose scoring failed counts as not passed,
+    and is counted in `errors`: an evaluation must not gain from failures of its scorer.
+    """
+    passed = np.array([(s.value or 0.0) >= 1.0 for s in experience.scores]).reshape(-1, k)
+    per_problem = {"pass@1": passed.mean(axis=1)}
+    if k > 1:
+        per_problem[f"pass@{k}"] = pass_at_k(passed.sum(axis=1), k, k)
+        votes = [_majority(experience.texts[i : i + k]) for i in range(0, passed.size, k)]
+        per_problem[f"maj@{k}"] = np.array([passed[p, v] for p, v in enumerate(votes)], dtype=float)
+    out: dict[str, float] = {}
+    draws = np.random.default_rng(0).integers(len(passed), size=(2000, len(passed)))
+    for name, values in per_problem.items():
+        low, high = np.quantile(values[draws].mean(axis=1), [0.025, 0.975])
+        out |= {name: float(values.mean()), f"{name}/low": float(low), f"{name}/high": float(high)}
+    domains = np.array([problem.domain for problem in experience.problems])
+    if len(set(domains)) > 1:
+        for name in np.unique(domains):
+            out[f"pass@1/{name}"] = float(per_problem["pass@1"][domains == name].mean())
+    lengths = [len(c.tokens) for c in experience.completions]
+    return out | {
+        "reward": float(np.mean([s.value for s in experience.scores if s.value is not None] or 0)),
+        "errors": float(sum(s.error is not None for s in experience.scores)),
+        "timeouts": float(sum(s.timed_out for s in experience.scores)),
+        "completion_length": float(np.mean(lengths)),
+        "problems": float(len(passed)),
+    }
+
+
+def save(directory: Path, step: int, experience: Experience, decode: rollout_log.Decode) -> None:
+    """Write the completions of an evaluation to `evals/STEP.jsonl`, one object a line.
+
+    They are as those of `jaxrl.rollout.rollout_log`, without what only training knows of a token.
+    Greedy tokens have their log-probabilities and entropies under temperature 1.
+    """
+    if not distributed.first():
+        return
+    path = directory / "evals" / f"{step:06d}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = len(experience.completions)
+    made = (rollout_log.sampled(experience, n, decode) for n in range(count))
+    jsonl.write(path, made)
+
+
+def pass_at_k(correct: np.ndarray, n: int, k: int) -> np.ndarray:
+    """Unbiased pass@k of each problem (Chen et al. 2021): `1 - C(n - c, k) / C(n, k)`.
+
+    Args:
+      correct: [P] int, how many of the `n` samples passed.
+      n: samples a problem.
+      k: at most n.
+    """
+    # Product form: no overflow, and exactly 1 where fewer than k samples failed.
+    i = np.arange(k)
+    factors = (n - correct[:, None] - i) / (n - i)
+    return 1.0 - np.prod(np.maximum(factors, 0.0), axis=1)
+
+
+def _majority(texts: Sequence[str]) -> int:
+    """Index of the first completion that gives the most frequent answer."""
+    answers = [text.strip() for text in texts]
+    return answers.index(Counter(answers).most_common(1)[0][0])

@@ -1,0 +1,175 @@
+"""Extensions: what a method adds to the common loop, as a few optional functions.
+
+An extension is made by a function of its settings, a frozen dataclass whose fields are flags:
+
+    def entropy_target(settings: EntropyTarget) -> Extension: ...
+
+`Config.extensions` names it, as `critic` for one of `jaxrl.extensions` or as `module:function` for
+one of your own, with its settings. The functions run in the order in which extensions are listed.
+State on the mesh is an entry of `TrainState.extra`, and state on the host comes from `get_state`;
+both are saved, restored, resharded and forked without the loop knowing them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl import config as configs
+from jaxrl import functions
+from jaxrl.config import Config
+from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.programs import Program
+from jaxrl.training.placement import Complete
+from jaxrl.training.train_step import Restriction, Update, make_score
+from jaxrl.training.trainable import Part
+from jaxrl.types import Params, TrainState, Trajectory
+
+
+class Context(NamedTuple):
+    """What extensions work with. It is the same for all steps of a stage."""
+
+    config: Config
+    """In force in this stage."""
+    policy: Policy
+    """The decoder's shape and the tokenizer; parameters are in the train state."""
+    part: Part
+    """Which parameters are trained."""
+    directory: Path
+    """Of the run."""
+    score: Callable[..., jax.Array]
+    """`(params, packed, restriction=None) -> logp [N, T]`, see `train_step.make_score`."""
+    reference: Callable[[TrainState], Params] | None
+    """The reference policy, where the run has one."""
+    renew_reference: Callable[[TrainState, int], None]
+    """`(state, step)`: the current policy becomes the reference."""
+    restriction: Callable[[TrainState], Restriction | None]
+    """Which tokens the policy may choose among; None: all."""
+
+    @property
+    def updates(self) -> int:
+        """Optimizer updates of the whole run."""
+        return self.config.steps * self.config.updates_per_batch
+
+
+def context(
+    config: Config,
+    policy: Policy,
+    part: Part,
+    extensions: Mapping[str, Extension],
+    *,
+    directory: Path = Path(),
+    reference: Callable[[Context, TrainState], Params] | None = None,
+    renew_reference: Callable[[TrainState, int], None] = lambda state, step: None,
+) -> Context:
+    """The context of a config.
+
+    Args:
+      config: in force.
+      policy: its shape and tokenizer.
+      part: which parameters are trained.
+      extensions: of the run.
+      directory: of the run.
+      reference: gives the reference policy; None where the run has none.
+      renew_reference: see `Context`.
+    """
+    restrict = only(extensions, "restriction")
+    ctx = Context(
+        config,
+        policy,
+        part,
+        directory,
+        make_score(policy.model, temperature=config.rollout.temperature),
+        None,
+        renew_reference,
+        lambda state: None,
+    )
+    if restrict is not None:
+        ctx = ctx._replace(restriction=functools.partial(restrict, ctx))
+    if reference is not None:
+        ctx = ctx._replace(reference=functools.partial(reference, ctx))
+    return ctx
+
+
+def completion(ctx: Context, extensions: Mapping[str, Extension]) -> Complete:
+    """Adds the state of all extensions to a train state at step 0."""
+
+    def complete(state: TrainState) -> TrainState:
+        for extension in extensions.values():
+            state = extension.init(ctx, state)
+        return state
+
+    return complete
+
+
+class Extension(NamedTuple):
+    """The functions of an extension; each has a default that changes nothing."""
+
+    check: Callable[[Config], None] = lambda config: None
+    """Raises ValueError for a config that it cannot work with."""
+    init: Callable[[Context, TrainState], TrainState] = lambda ctx, state: state
+    """Adds its state to a train state at step 0; traced to find the shapes."""
+    program: Callable[[Program], Program] = lambda program: program
+    """Wraps the rollout program."""
+    room: Callable[[Config], int] = lambda config: 0
+    """Tokens that its program adds to prompts, at most."""
+    reward: Callable[[Context, TrainState, Experience], Experience] = lambda ctx, state, e: e
+    """Changes the scores of a step's experience."""
+    prepare: Callable[[Context, TrainState, Trajectory], Trajectory] = lambda ctx, state, b: b
+    """Changes a step's batch, on the host, before its first update."""
+    shapes: Callable[[Trajectory], Trajectory] = lambda batch: batch
+    """Adds what `prepare` adds, with any values, so that an update can be compiled ahead."""
+    update: Callable[[Context, Update], Update] = lambda ctx, update: update
+    """Wraps the update. It is traced inside one `jax.jit`."""
+    after: Callable[[Context, TrainState, int], TrainState] = lambda ctx, state, step: state
+    """Changes the state after a step that is kept."""
+    get_state: Callable[[], Any] = lambda: None
+    """State on the host: nested dicts and lists of JSON values and NumPy arrays."""
+    set_state: Callable[[Any], None] = lambda state: None
+    reference: Callable[[Context, TrainState], Params] | None = None
+    """Gives the reference policy, in place of a stored copy."""
+    evaluated: Callable[[Context, TrainState], Params] | None = None
+    """Gives the parameters that evaluations measure, in place of the trained ones."""
+    restriction: Callable[[Context, TrainState], Restriction] | None = None
+    """Gives the tokens that the policy may choose among, in sampling and in training."""
+    arrays: tuple[str, ...] = ()
+    """Names of the arrays that `prepare` adds to `Trajectory.extra`."""
+    renews_reference: bool = False
+    """Whether it replaces the stored reference policy."""
+    needs_reference: bool = False
+    """Whether it compares with the reference policy."""
+
+
+def open_extensions(config: Config) -> dict[str, Extension]:
+    """The extensions of a config by name, in order.
+
+    Raises:
+      ValueError: no such extension, two of one name, one with the name of a field of the config, or
+        settings that it cannot work with.
+    """
+    opened: dict[str, Extension] = {}
+    for reference, settings in config.extensions.items():
+        name = functions.extension_name(reference)
+        if name in opened:
+            raise ValueError(f"extensions has two of the name {name!r}; rename one of them")
+        configs.check_name(reference)
+        made = functions.extension(reference)(configs.settings_of(reference, settings))
+        opened[name] = made
+    for name in ("reference", "evaluated", "restriction"):
+        given = [n for n, extension in opened.items() if getattr(extension, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"extensions {given} both give the run's {name}; keep one of them")
+    for extension in opened.values():
+        extension.check(config)
+    return opened
+
+
+def only(extensions: Mapping[str, Extension], field: str) -> Callable[..., Any] | None:
+    """The function `field` of the one extension that gives it; None where none does."""
+    found = (getattr(extension, field) for extension in extensions.values())
+    return next((function for function in found if function is not None), None)

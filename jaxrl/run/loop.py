@@ -1,0 +1,285 @@
+"""The training loop: rollouts, rewards, updates, metrics, checkpoint; then again.
+
+`train` reads top to bottom. All that a run carries is `TrainState` on the mesh and a small `host`
+dict; a checkpoint holds both, so the same call in the same directory continues the run, bit for
+bit, wherever it was interrupted. What a method adds is in its extensions, see
+`jaxrl.run.extension`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.config import Config
+from jaxrl.mesh import distributed
+from jaxrl.record import checkpoint, rundir, usage
+from jaxrl.record.heartbeat import Heartbeat
+from jaxrl.record.metrics import MetricsLog, Timer
+from jaxrl.record.rundir import best_effort, run_directory
+from jaxrl.rollout import experience, history, reshard
+from jaxrl.run import evaluate, guards, prepare, signals, stages
+from jaxrl.run.begin import begin, check
+from jaxrl.run.context import Callbacks, RunContext
+from jaxrl.run.extension import Context, completion, only
+from jaxrl.run.extension import context as extension_context
+from jaxrl.run.guards import Trip
+from jaxrl.run.reference import Reference
+from jaxrl.run.stages import Stage
+from jaxrl.training import objective, optimizer, packing, placement, trainable
+from jaxrl.training.train_step import guide_of
+from jaxrl.types import TrainState, Trajectory
+
+__all__ = ["Callbacks", "run_directory", "train"]
+
+
+def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
+    """Run a config from its start, or from its newest checkpoint, to its last step.
+
+    Returns:
+      What is written to `summary.json`.
+
+    Raises:
+      ValueError: a config that cannot work; nothing has been compiled or written yet.
+      BlockingIOError: another process is running in this directory.
+      signals.Stop: SIGTERM or Ctrl-C; the state is saved. Uncaught, it exits with code 75.
+      guards.Stopped: a guard whose action is to stop. The step before is saved, unless other
+        updates of the same batch were applied; then the newest checkpoint is an earlier one.
+      OSError: the last step could not be saved.
+    """
+    start = perf_counter()
+    task, held_out, policy, extensions = check(config)
+    training_mesh, sampling_mesh = reshard.meshes(config.mesh, config.sampling)
+    callbacks = callbacks if distributed.first() else Callbacks()
+    directory = rundir.prepare(config, callbacks.note)
+    with (
+        rundir.locked(directory),
+        signals.stoppable(config.checkpoint.grace_seconds, callbacks.note) as gate,
+        Heartbeat(directory, config.guard.stall_seconds, callbacks.note) as heart,
+        jax.set_mesh(training_mesh),
+        stages.open_pools(config, callbacks.note) as pools,
+    ):
+        rundir.save_config(directory, config)
+        checkpoint.set_aside(directory, after=checkpoint.newest(directory, callbacks.note))
+        with (
+            checkpoint.Writer(directory, config.checkpoint, callbacks.note) as writer,
+            distributed.together(),
+            usage.counted() as used,
+        ):
+            run = RunContext(
+                config, callbacks, directory, task, held_out, policy, extensions, pools,
+                sampling_mesh, writer, gate, heart,
+            )  # fmt: skip
+            return _run(run, start, used)
+
+
+def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) -> dict[str, Any]:
+    config, model, writer, note = run.config, run.policy.model, run.writer, run.callbacks.note
+    extensions = run.extensions.values()
+    updates = config.steps * config.updates_per_batch
+    optimize = optimizer.make(config.optimizer, updates, model)
+    learning_rate = optimizer.learning_rate(config.optimizer, updates)
+    part = trainable.part(model, config.lora, config.train)
+    reference = Reference(run.directory, config, model, run.extensions)
+
+    def context(done: int) -> Context:
+        return extension_context(
+            stages.at(config, done),
+            run.policy,
+            part,
+            run.extensions,
+            directory=run.directory,
+            reference=reference.params if reference.needed else None,
+            renew_reference=lambda state, step: reference.renew(like, state, step),
+        )
+
+    complete = completion(context(0), run.extensions)
+    like = placement.abstract_state(
+        model, optimize, config.lora, part, complete, offload=config.optimizer.offload
+    )
+    to_sampler = reshard.sampler_weights(
+        model, jax.sharding.get_mesh(), run.sampling_mesh, config.compute_dtype
+    )
+    evaluated = only(run.extensions, "evaluated")
+
+    def assess(state: TrainState, step: int) -> dict[str, float]:
+        run.heart.beat("evaluate", step)
+        params = evaluated(context(0), state) if evaluated else state.params
+        params = to_sampler(params)
+        with jax.set_mesh(run.sampling_mesh):
+            figures, sampled = evaluate.evaluate(
+                run.policy, params, run.held_out, run.task, run.pool, config.rollout, config.sampler
+            )
+        with best_effort("the evaluation", note):
+            evaluate.save(run.directory, step, sampled, run.policy.tokenizer.decode)
+        return figures
+
+    _, state, host = begin(run, optimize, like, assess, part, complete)
+    set_host_state(run, host)
+    reference.load(like, host["step"])
+    recorder = history.Recorder(run.directory, note)
+    stage: Stage | None = None
+    stage_start = -1
+    already = host["seconds"]
+
+    log = MetricsLog(run.directory, host["step"], note, config.wandb)
+    timer, tripped, began = Timer(), list[Trip](), perf_counter()
+    try:
+        while host["step"] < config.steps:
+            step = host["step"] + 1
+            if stage is None or stage_start != stages.start(config, host["step"]):
+                stage_start = stages.start(config, host["step"])
+                ctx = context(stage_start)
+                stage = stages.open_stage(
+                    run, ctx, run.pools[stage_start], host["rollouts"], recorder, optimize, like
+                )
+            run.heart.beat("sample", step)
+            with timer("sync"):
+                params = to_sampler(state.params)
+                guide = guide_of(model, ctx.restriction(state), to_sampler)
+            with jax.set_mesh(run.sampling_mesh):
+                sampled, groups = stage.rollouts.step(params, guide, int(state.step), timer)
+            del params, guide
+
+            with run.gate.closed():  # from here a signal waits for the end of the step
+                run.heart.beat("train", step)
+                with timer("score"):
+                    for extension in extensions:
+                        sampled = extension.reward(ctx, state, sampled)
+                with timer("train"):
+                    batch = experience.as_trajectory(sampled, ctx.config)
+                    batch = prepare.with_expert_logp(ctx, state, batch)
+                    for extension in extensions:
+                        batch = extension.prepare(ctx, state, batch)
+                    batch = prepare.with_proximal_logp(ctx, state, batch)
+                    state, metrics, cost = update(stage, state, batch)
+                metrics |= experience.measure(sampled) | cost | used()
+                metrics["prompts_sampled"] = float(groups)
+                done = int(optimizer.applied(state.opt_state))
+                metrics["learning_rate"] = float(learning_rate(max(done - 1, 0)))
+
+                before, tripped = tripped, guards.trips(config.guard, metrics)
+                if tripped:
+                    guards.report(run.directory, step, tripped, before, batch, metrics, note)
+                action = guards.decide(config.guard, tripped, host["rollbacks"])
+                if action == "stop":
+                    if metrics["skipped"] == 1:  # every update of the step was refused
+                        count = config.updates_per_batch
+                        refused = state.replace(step=state.step - count)
+                        with best_effort("the checkpoint", note):
+                            writer.save_now(host["step"], refused, host)
+                    raise guards.Stopped(guards.explain(run.directory, step, tripped))
+                if action == "rollback":
+                    saved = checkpoint.restore(run.directory, writer.settle(), like)
+                    state, rollbacks = saved.state, host["rollbacks"] + 1
+                    stage.rollouts.abandon()
+                    # the position of now, as the prompts after the checkpoint led here
+                    position = stage.rollouts.get_state()
+                    host = saved.host | {"rollouts": position, "rollbacks": rollbacks}
+                    set_host_state(run, host)
+                    reference.load(like, saved.step)
+                    log.close()
+                    log = MetricsLog(run.directory, saved.step, note, config.wandb)
+                    note(f"rolled back from step {step} to {saved.step}, on with other prompts")
+                    continue
+
+                with timer("record"), best_effort("the rollouts", note):
+                    stage.record(step, sampled, batch, state)
+                for extension in extensions:
+                    state = extension.after(ctx, state, step)
+                host = host | {
+                    "step": step,
+                    "tokens": host["tokens"] + metrics["tokens"],
+                    "rollouts": stage.rollouts.get_state(),
+                    "extensions": {name: e.get_state() for name, e in run.extensions.items()},
+                    "seconds": already + perf_counter() - start,
+                }
+                if config.eval.every and step % config.eval.every == 0 and step < config.steps:
+                    with timer("eval"):
+                        figures = assess(state, step)
+                    metrics |= {f"eval/{name}": value for name, value in figures.items()}
+                now = perf_counter()
+                metrics |= timer.take() | {"time/step": now - began}
+                began = now
+                log.write(step, metrics)  # before the save: a checkpoint's rows are on disk
+                if writer.due(step) or step in config.stages:
+                    with timer("save"):
+                        writer.save(step, state, host, metrics.get(config.checkpoint.best))
+                run.callbacks.step(step, metrics)
+                run.callbacks.stage("train", step, config.steps)
+        writer.save_now(host["step"], state, host)
+    except signals.Stop as stop:
+        save_stopped(run, stop, state, host)
+        raise
+
+    after = assess(state, config.steps)
+    log.close()
+    summary = {
+        "recipe": config.recipe,
+        "seed": config.seed,
+        "steps": host["step"],
+        "seconds": already + perf_counter() - start,
+        "tokens": host["tokens"],
+        "rollbacks": host["rollbacks"],
+        "lineage": host["lineage"],
+        "failed_saves": writer.failures,
+        "extensions": list(run.extensions),
+        "eval": {"before": host["before"], "after": after},
+        **rundir.environment(),
+    }
+    rundir.save_summary(run.directory, summary)
+    return summary
+
+
+def update(
+    stage: Stage, state: TrainState, batch: Trajectory
+) -> tuple[TrainState, dict[str, float], dict[str, float]]:
+    """The step's updates, one for each share of the batch; all are dispatched before any metric is
+    fetched.
+
+    Returns:
+      The state, the metrics, and what packing cost.
+    """
+    config, measured = stage.ctx.config, []
+    for part in packing.shares(batch, config.updates_per_batch):
+        keep = objective.worth_computing(config.objective, part, int(state.step))
+        packed, cost = placement.pack(part, config, keep)
+        ref_logp = None
+        if stage.ctx.reference is not None:
+            ref_logp = stage.ctx.score(stage.ctx.reference(state), packed)
+        state, metrics = stage.update(state, part, packed, ref_logp)
+        measured.append(metrics)
+    return state, combine(jax.device_get(measured)), cost
+
+
+def set_host_state(run: RunContext, host: dict[str, Any]) -> None:
+    """Give every extension its state on the host back."""
+    for name, extension in run.extensions.items():
+        if name in host["extensions"]:
+            extension.set_state(host["extensions"][name])
+
+
+def save_stopped(
+    run: RunContext, stop: signals.Stop, state: TrainState, host: dict[str, Any]
+) -> None:
+    """Save the last whole step of a run that was told to stop, and choose its exit code."""
+    try:
+        run.writer.save_now(host["step"], state, host)
+        run.callbacks.note(f"step {host['step']} is saved; the same command continues")
+    except OSError as error:
+        stop.code = signals.UNSAVED
+        run.callbacks.note(f"WARNING: {error}")
+
+
+def combine(measured: list[dict[str, np.ndarray]]) -> dict[str, float]:
+    """Means over a step's updates, and the greatest staleness.
+
+    The sampler's gap is taken at the first update, before any.
+    """
+    out = {k: float(np.mean([m[k] for m in measured])) for k in measured[0]}
+    out["staleness_max"] = float(max(m["staleness_max"] for m in measured))
+    return out | {k: float(measured[0][k]) for k in ("logp_gap", "logp_gap_max")}

@@ -1,0 +1,39 @@
+"""What updates on a batch need to know of the policy before the first of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxrl.mesh import mesh
+from jaxrl.run.extension import Context
+from jaxrl.training import objective, placement
+from jaxrl.types import TrainState, Trajectory
+
+
+def with_expert_logp(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
+    """Experts' tokens with the log-probabilities that the policy gives them; others as they are.
+
+    Args:
+      ctx: of the stage.
+      state: before the updates.
+      batch: N sequences on the host.
+    """
+    if batch.expert is None or not np.any(batch.expert):
+        return batch
+    packed, _ = placement.pack(batch, ctx.config, batch.expert)
+    logp = mesh.fetch(ctx.score(state.params, packed, ctx.restriction(state)))
+    mixed = np.where(batch.expert[:, None], logp, batch.behavior_logp)
+    return batch.replace(behavior_logp=mixed)
+
+
+def with_proximal_logp(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
+    """The batch with the log-probabilities before the updates, where the objective asks for them.
+
+    Args:
+      ctx, state, batch: as in `with_expert_logp`.
+    """
+    if not objective.needs_proximal(ctx.config.objective):
+        return batch
+    packed, _ = placement.pack(batch, ctx.config)
+    logp = ctx.score(state.params, packed, ctx.restriction(state))
+    return batch.replace(proximal_logp=mesh.fetch(logp))

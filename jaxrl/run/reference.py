@@ -1,0 +1,93 @@
+"""The reference policy, which divergences are measured to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from jaxrl.config import Config
+from jaxrl.models import lora
+from jaxrl.models.config import DecoderConfig
+from jaxrl.record import checkpoint
+from jaxrl.run.extension import Context, Extension, only
+from jaxrl.training import objective, trainable
+from jaxrl.types import Params, TrainState
+
+
+def needed(config: Config, extensions: Mapping[str, Extension]) -> bool:
+    """Whether the run compares with a reference policy."""
+    asked = any(extension.needs_reference for extension in extensions.values())
+    return asked or objective.needs_reference(config.objective)
+
+
+def stored(config: Config, extensions: Mapping[str, Extension]) -> bool:
+    """Whether the run stores a copy of the policy as it was.
+
+    With adapters the reference is the base without them, and an extension may give another.
+    """
+    given = only(extensions, "reference") is not None
+    return needed(config, extensions) and not config.lora.rank and not given
+
+
+def check(config: Config, extensions: Mapping[str, Extension]) -> None:
+    """Refuse to renew a reference policy that is not stored.
+
+    Raises:
+      ValueError: naming the extension.
+    """
+    renewing = [name for name, extension in extensions.items() if extension.renews_reference]
+    if renewing and not stored(config, extensions):
+        raise ValueError(
+            f"extension {renewing[0]!r} replaces the stored reference policy, but this run stores "
+            "none: adapters keep theirs, a moving average follows by itself, and without a KL term "
+            "there is none; remove the extension"
+        )
+
+
+class Reference:
+    """The reference policy of a run: stored parameters, or what adapters or an extension give.
+
+    It holds an array tree that changes during a run, so it is an object.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: Config,
+        model: DecoderConfig,
+        extensions: Mapping[str, Extension],
+    ) -> None:
+        self._directory, self._model = directory, model
+        self.needed = needed(config, extensions)
+        self._given = only(extensions, "reference")
+        self._stored = stored(config, extensions)
+        self._params: Params | None = None
+
+    def params(self, ctx: Context, state: TrainState) -> Params:
+        """Its parameters."""
+        if self._given is not None:
+            return self._given(ctx, state)
+        return lora.detach(state.params)[1] if self._params is None else self._params
+
+    def _shapes(self, like: TrainState) -> Params:
+        return trainable.held(self._model, like.params)
+
+    def load(self, like: TrainState, step: int) -> None:
+        """Read the parameters that hold from `step` on.
+
+        Raises:
+          ValueError: they are missing or damaged.
+        """
+        if not self._stored:
+            return
+        self._params = checkpoint.load_reference(self._directory, self._shapes(like), step)
+        if self._params is None:
+            raise ValueError(
+                f"the objective needs a reference policy, but {self._directory}/references has "
+                f"none of step {step} or before; restore it from a copy"
+            )
+
+    def renew(self, like: TrainState, state: TrainState, step: int) -> None:
+        """Store the current policy and use it from now on."""
+        checkpoint.save_reference(self._directory, state.params, step)
+        self.load(like, step)

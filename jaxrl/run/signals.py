@@ -1,0 +1,110 @@
+"""Being told to stop: SIGTERM and Ctrl-C save and exit; a second Ctrl-C exits at once.
+
+A preemption notice is a SIGTERM almost everywhere; SIGUSR1, which schedulers can be asked to send
+some time before they end a job (`--signal=USR1@300` of SLURM), is taken alike.
+
+With several processes, a signal to any of them stops all at the end of the same step.
+
+Exit codes: 75 (`EX_TEMPFAIL`) saved, the same command continues; 76 told to stop, but the state
+could not be saved within the grace period; 130 a second Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import jax
+
+from jaxrl.mesh import distributed
+
+SAVED, UNSAVED, INTERRUPTED = 75, 76, 130
+STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+
+class Stop(SystemExit):
+    """The run was told to stop. Left uncaught, it ends the process with code 75.
+
+    Not an `Exception`: what shields the run from a faulty reward must not swallow it.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(SAVED)
+        self.name = name
+
+
+class Gate:
+    """Where a signal may break in: anywhere, except where the gate is closed.
+
+    With several processes, where it opens again alone: they must stop at the same place.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        """`note` is told of the signal."""
+        self._note = note
+        self._asked = self._told = ""
+        self._closed = 0
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Hold a signal back to the end of the body, which leaves a state that can be saved."""
+        self._closed += 1
+        try:
+            yield
+        finally:
+            self._closed -= 1
+        # A signal that comes amid this exchange is for the next: the others do not know of it.
+        self._raise(next(filter(None, distributed.gathered(self._asked)), ""))
+
+    def ask(self, name: str) -> None:
+        """A signal has come."""
+        self._asked = self._asked or name
+        if jax.process_count() == 1:
+            self._raise(self._asked)
+
+    def _raise(self, name: str) -> None:
+        if name and not self._told:
+            self._told = name
+            again = "; Ctrl-C again exits at once" if name == "SIGINT" else ""
+            self._note(f"{name}: saving and stopping{again}")
+        if name and not self._closed:
+            self._closed += 1  # once: the saving that follows is not broken into again
+            raise Stop(name)
+
+
+@contextmanager
+def stoppable(grace_s: float, note: Callable[[str], None]) -> Iterator[Gate]:
+    """Turn the signals of `STOPPING` into `Stop` for the body; off the main thread, do nothing.
+
+    Args:
+      grace_s: seconds from the signal to a forced exit with code 76.
+      note: told of the signal.
+    """
+    gate = Gate(note)
+    if threading.current_thread() is not threading.main_thread():
+        yield gate
+        return
+    timer = threading.Timer(grace_s, os._exit, (UNSAVED,))
+    timer.daemon = True
+    seen: set[int] = set()
+
+    def handle(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGINT and number in seen:
+            os._exit(INTERRUPTED)
+        first, name = not seen, signal.Signals(number).name
+        seen.add(number)
+        if first:
+            timer.start()
+            gate.ask(name)
+
+    before = {s: signal.signal(s, handle) for s in STOPPING}
+    try:
+        yield gate
+    finally:
+        timer.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)  # None: one set outside Python

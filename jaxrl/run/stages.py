@@ -1,0 +1,213 @@
+"""Stages: fields of the config that change at declared steps, as `Config.stages` says.
+
+A change holds from a number of steps done until a later stage changes the field again: under
+`{100: {"rollout.max_new_tokens": 128}, 200: {"task_args.digits": 3}}` step 101 is the first with
+128 tokens, and step 201 the first of another difficulty. What an evaluation measures does not
+change: held-out problems and their budget are those of the config itself. Prompts go on where they
+stood, unless the stage changes what they are drawn from; then they begin there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import optax
+
+from jaxrl import config as configs
+from jaxrl.config import Config
+from jaxrl.data import curriculum
+from jaxrl.data.scoring import Pool, open_pool
+from jaxrl.rollout import programs, rollout_log, selection, tasks
+from jaxrl.rollout.collect import Rollouts, open_rollouts
+from jaxrl.rollout.history import Recorder
+from jaxrl.run import guards
+from jaxrl.run.context import RunContext
+from jaxrl.run.extension import Context, Extension
+from jaxrl.training import objective, placement
+from jaxrl.training.train_step import Update, make_update
+from jaxrl.types import TrainState
+
+MAY_CHANGE = (
+    "rollout.group_size", "rollout.max_prompt_tokens", "rollout.max_new_tokens",
+    "rollout.long_prompts", "rollout.temperature", "rollout.oversampling", "rollout.chat",
+    "rollout.system", "task", "task_args.", "domains.", "bandit.", "curriculum.",
+)  # fmt: skip
+"""Fields, or groups of fields, that a stage may set."""
+
+
+class Stage(NamedTuple):
+    """What a run works with from one change of its config to the next."""
+
+    ctx: Context
+    rollouts: Rollouts
+    update: Update
+    record: rollout_log.Record
+
+
+def open_stage(
+    run: RunContext,
+    ctx: Context,
+    pool: Pool,
+    position: dict[str, Any] | None,
+    recorder: Recorder,
+    optimize: optax.GradientTransformation,
+    like: TrainState,
+) -> Stage:
+    """A stage, from its start or from a position.
+
+    Args:
+      run: the run.
+      ctx: of the stage, see `context`.
+      pool: scores its completions.
+      position: of the rollouts; None for their start.
+      recorder: keeps the run's history.
+      optimize, like: see `train_step.make_update` and `placement.abstract_state`.
+    """
+    config, extensions = ctx.config, run.extensions.values()
+    task = tasks.named(config)
+    rollout = programs.single_turn
+    for extension in extensions:
+        rollout = extension.program(rollout)
+    if objective.needs_greedy(config.objective):
+        rollout = programs.with_greedy(rollout)
+    with jax.set_mesh(run.sampling_mesh):
+        source = selection.open_source(config, task, run.policy)
+        rollouts = open_rollouts(
+            config, run.policy, task, pool, selection.recorded(source, recorder), rollout,
+            room=sum(extension.room(config) for extension in extensions),
+        )  # fmt: skip
+    if position is not None:
+        rollouts.set_state(position)
+    update = placement.settled(program(ctx, run.extensions, optimize), like)
+    record = rollout_log.recorder(
+        run.directory,
+        config,
+        run.policy.tokenizer.decode,
+        lambda state, batch: ctx.score(
+            state.params, placement.pack(batch, config)[0], ctx.restriction(state)
+        ),
+    )
+    return Stage(ctx, rollouts, update, record)
+
+
+def program(
+    ctx: Context, extensions: Mapping[str, Extension], optimize: optax.GradientTransformation
+) -> Update:
+    """One jitted update of all that the run carries, as its guards allow.
+
+    Args:
+      ctx: of the stage.
+      extensions: of the run.
+      optimize: see `train_step.make_update`.
+    """
+    config = ctx.config
+    update = make_update(
+        ctx.policy.model,
+        config.objective,
+        optimize,
+        temperature=config.rollout.temperature,
+        max_new_tokens=config.rollout.max_new_tokens,
+        remat=config.remat,
+        part=ctx.part,
+        restriction=ctx.restriction,
+        seed=config.seed,
+    )
+    for extension in extensions.values():
+        update = extension.update(ctx, update)
+    return guards.guarded(update, config.guard)
+
+
+@contextlib.contextmanager
+def open_pools(config: Config, note: Callable[[str], None]) -> Iterator[dict[int, Pool]]:
+    """What scores the completions of each stage, by its start; stages of one task share a pool.
+
+    `note` is told which sandbox programs get, where completions are programs.
+    """
+    pools: dict[int, Pool] = {}
+    by_task: dict[str, Pool] = {}
+    with contextlib.ExitStack() as stack:
+        for first in sorted({0, *config.stages}):
+            task = tasks.named(at(config, first))
+            key = json.dumps([task.name, task.params], sort_keys=True)
+            if key not in by_task:
+                pool = open_pool(
+                    task.name,
+                    task.params,
+                    workers=config.score_workers,
+                    time_limit_s=config.score_seconds,
+                    allow_weak=config.sandbox.allow_weak,
+                )
+                if pool.isolation:
+                    note(str(pool.isolation))
+                by_task[key] = stack.enter_context(pool)
+            pools[first] = by_task[key]
+        yield pools
+
+
+def at(config: Config, done: int) -> Config:
+    """The config in force after so many steps are done.
+
+    Raises:
+      ValueError: a field that no stage may set, or that does not exist.
+    """
+    if not config.stages:
+        return config
+    schedule = sorted({0: {}, **config.stages}.items())
+    for name, value in curriculum.stage_at(schedule, done).items():
+        config = _set(config, name, value)
+    return config
+
+
+def all_of(config: Config) -> Iterator[Config]:
+    """The config of each stage, the first being that before any."""
+    for start in sorted({0, *config.stages}):
+        yield at(config, start)
+
+
+def check(config: Config) -> None:
+    """Refuse stages that no step would reach, or that set what cannot change.
+
+    Raises:
+      ValueError: naming the stage and the field.
+    """
+    for start in config.stages:
+        if not 0 < start < config.steps:
+            raise ValueError(
+                f"stages has a stage at {start}: it must lie between 0 and steps={config.steps}"
+            )
+    if config.stages and config.rollout.in_flight > 1:
+        raise ValueError(
+            f"stages with rollout.in_flight={config.rollout.in_flight}: groups under way would "
+            "belong to two stages; set one of them aside"
+        )
+    for staged in all_of(config):
+        configs.check(staged)
+
+
+def start(config: Config, done: int) -> int:
+    """Where the stage that holds after so many steps began."""
+    return max(first for first in (0, *config.stages) if first <= done)
+
+
+def _set(config: Config, name: str, value: Any) -> Config:
+    if not any(name == m or (m[-1] == "." and name.startswith(m)) for m in MAY_CHANGE):
+        raise ValueError(
+            f"stages sets {name!r}, which is the same for a whole run; a stage may set "
+            f"{', '.join(m.rstrip('.') for m in MAY_CHANGE)}; to change another field, end the "
+            "run and go on from it with --fork"
+        )
+    old: Any = config
+    for key in name.split("."):
+        old = old.get(key) if isinstance(old, dict) else getattr(old, key, None)
+    fits = (
+        isinstance(value, int | float)
+        if type(old) in (int, float)
+        else isinstance(value, type(old))
+    )
+    if old is not None and (not fits or isinstance(value, bool) != isinstance(old, bool)):
+        raise ValueError(f"stages sets {name}={value!r}; it must be of the type of {old!r}")
+    return configs.replaced(config, name, value)

@@ -1,0 +1,103 @@
+"""Supervised fine-tuning on the task's own solutions, before the RL; checkpointed like it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from jaxrl.data import stream
+from jaxrl.mesh import distributed
+from jaxrl.record import checkpoint, storage
+from jaxrl.rollout import experience, policy
+from jaxrl.run.context import RunContext
+from jaxrl.run.signals import Stop
+from jaxrl.training import objective, optimizer, placement
+from jaxrl.training.train_step import make_update
+from jaxrl.types import Params
+
+_OTHER_PROBLEMS = 2 << 32
+"""Added to the seed: the warm start sees other problems than the RL will."""
+
+
+def warm_start(run: RunContext, params: Params) -> Params:
+    """Imitate demonstrations: REINFORCE with every reward 1.
+
+    Args:
+      run: its `config.warm_start` may ask for no steps.
+      params: to start from; donated.
+
+    Raises:
+      ValueError: the task has no solutions to imitate.
+    """
+    config, warm = run.config, run.config.warm_start
+    if not warm.steps:
+        return params
+    if run.task.gold is None:
+        raise ValueError(
+            f"warm_start.steps={warm.steps}, but task {run.task.name!r} has no solutions to "
+            "imitate; set it to 0"
+        )
+    imitate = objective.ObjectiveConfig(
+        policy="reinforce", advantage_args={"baseline": "none", "scale": "none"}
+    )
+    settings = dataclasses.replace(
+        config.optimizer,
+        learning_rate=warm.learning_rate,
+        schedule="cosine",
+        warmup_steps=max(1, warm.steps // 20),
+    )
+    optimize = optimizer.make(settings, warm.steps, run.policy.model)
+    like = placement.abstract_state(run.policy.model, optimize)
+    update = placement.settled(
+        make_update(
+            run.policy.model,
+            imitate,
+            optimize,
+            temperature=1.0,
+            max_new_tokens=config.rollout.max_new_tokens,
+            remat=config.remat,
+        ),
+        like,
+    )
+    batches = stream.prompts(
+        run.task,
+        split="train",
+        seed=config.seed + _OTHER_PROBLEMS,
+        batch_size=warm.batch_size,
+        keep=policy.keeps(run.policy.tokenizer, config.rollout),
+    )
+    directory, note = _directory(run.directory), run.callbacks.note
+    last = checkpoint.newest(directory, note)
+    checkpoint.set_aside(directory, after=last)
+    if last is None:
+        step, state = 0, placement.fresh_state(params, optimize, like)
+    else:
+        step, state, host = checkpoint.restore(directory, last, like)
+        batches.set_state(host["stream"])
+        note(f"continuing the warm start from step {step}")
+    with checkpoint.Writer(directory, config.checkpoint, note) as writer:
+        try:
+            while step < warm.steps:
+                with run.gate.closed():
+                    batch = experience.demonstrations(run.policy, config, run.task, next(batches))
+                    state, _ = update(state, batch, placement.pack(batch, config)[0], None)
+                    step += 1
+                    if writer.due(step):
+                        writer.save(step, state, {"stream": batches.get_state()})
+                run.heart.beat("warm start", step)
+                run.callbacks.stage("warm start", step, warm.steps)
+        except Stop:
+            if step:
+                writer.save_now(step, state, {"stream": batches.get_state()})
+            raise
+    return state.params
+
+
+def discard(directory: Path) -> None:
+    """Remove the checkpoints of a run's warm start, whose outcome is saved by now."""
+    if distributed.first():
+        storage.remove(_directory(directory))
+
+
+def _directory(directory: Path) -> Path:
+    return directory / "warm_start"

@@ -1,0 +1,169 @@
+"""Which sequence is in which slot: admitting requests, appending to them, resizing the slots."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxrl.mesh.buckets import round_up
+from jaxrl.sampling import prefill
+from jaxrl.sampling import slots as slot
+from jaxrl.sampling.requests import settings_of, start_of
+from jaxrl.sampling.work import Seat, Setup, Work, route
+from jaxrl.types import Params, Request, Source
+
+
+def make_room(setup: Setup, work: Work) -> None:
+    """Grow towards what is queued; shrink when fewer slots do, so a tail pays for itself alone."""
+    seats, total = work.seats, len(work.seats)
+    occupied = [s for s in seats if s is not None]
+    per = max(1, total // setup.shards)
+    fullest = max((per - seats[i : i + per].count(None) for i in range(0, total, per)), default=0)
+    least = len(occupied) + len(work.queue)
+    if work.queue:
+        least = max(least, total)
+    # sequences stay in their parts, and each of these must have room for its own
+    enough = (n for n in setup.sizes if n >= max(least, fullest * setup.shards))
+    wanted = next(enough, setup.sizes[-1])
+    coming = itertools.islice(work.queue, wanted - len(occupied))
+    lengths = [s.length + (not s.held) for s in occupied] + [len(start_of(r)) + 1 for r in coming]
+    reshape(setup, work, wanted, max(lengths, default=1))
+
+
+def reshape(setup: Setup, work: Work, total: int, least: int) -> None:
+    """Have `total` slots, whose caches hold at least `least` positions.
+
+    It goes by way of the shapes between: few programs lead from each to the next.
+    """
+    wanted = total, setup.width(total, least)
+    now = (len(work.seats), work.slots.width) if work.slots else None
+    if not any(work.seats) and now != wanted:
+        work.slots = slot.empty_slots(
+            setup.models, total, setup.capacity, wanted[1], setup.features
+        )
+        work.seats, now = [None] * total, wanted
+    for size, width in route(setup, now, wanted):
+        chosen = None if size == len(work.seats) else _kept(work.seats, size, setup.shards)
+        work.slots = slot.resize(setup.models, work.slots, chosen, width=width)
+        if chosen is not None:
+            work.seats = [work.seats[i] if i >= 0 else None for i in chosen]
+
+
+def _kept(seats: Sequence[Seat | None], size: int, shards: int) -> np.ndarray:
+    """Which slots become those of `size`, each in its part; -1 for one that is free."""
+    chosen = np.full((shards, size // shards), -1, np.int32)
+    per = len(seats) // shards
+    for p in range(shards):
+        own = [i for i in range(p * per, (p + 1) * per) if seats[i] is not None]
+        chosen[p, : len(own)] = own
+    return chosen.ravel()
+
+
+def admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
+    """Move requests from the queue into free slots, with up to `prefill_rows` prompts.
+
+    A prompt is read in the part where its slots are, once for all that share it there.
+    """
+    rows, total, shards = setup.rows, len(work.seats), setup.shards
+    each, per = rows // shards, total // shards
+    free = [
+        [i for i in range(p * per, (p + 1) * per) if work.seats[i] is None] for p in range(shards)
+    ]
+    starts: list[dict[tuple[int, ...], int]] = [{} for _ in range(shards)]
+    taken: dict[int, Request] = {}
+    source = np.zeros(total, np.int32)
+    while work.queue:
+        start = start_of(work.queue[0])
+        ready = [
+            (start in starts[p], len(free[p]), -p)
+            for p in range(shards)
+            if free[p] and (start in starts[p] or len(starts[p]) < each)
+        ]
+        if not ready:
+            break
+        p = -max(ready)[-1]
+        i = free[p].pop(0)
+        source[i] = starts[p].setdefault(start, p * each + len(starts[p]))
+        taken[i] = work.queue.popleft()
+
+    tokens = np.zeros((rows, setup.prompt_width), np.int32)
+    length = np.zeros(rows, np.int32)
+    for start, row in (item for part in starts for item in part.items()):
+        tokens[row, : len(start)] = start
+        length[row] = len(start)
+    empty = Request(0, (), 0)
+
+    def column(value: Callable[[Request], int], dtype: Any) -> np.ndarray:
+        return np.array([value(taken.get(i, empty)) for i in range(total)], dtype)
+
+    new = {
+        "tokens": tokens[source],
+        "length": length[source],
+        "limit": column(lambda r: len(r.prompt) + r.max_new_tokens, np.int32),
+        "request": column(lambda r: r.id & 0xFFFFFFFF, np.uint32),
+        "draw": column(lambda r: r.draw, np.uint32),
+        "settings": settings_of(
+            [taken.get(i, empty) for i in range(total)],
+            setup.config.vocab_size,
+            total,
+            setup.features.biases,
+        ),
+    }
+    fresh = np.isin(np.arange(total), list(taken))
+    prefix = prefill.prefill(setup.models, params, tokens, length, piece=setup.piece)
+    work.slots = slot.insert(setup.models, work.slots, prefix, source, fresh, new)
+    for i, request in taken.items():
+        start = start_of(request)
+        marks = np.zeros(0, np.int8) if request.prefix is None else request.prefix.source
+        others = np.flatnonzero(marks != Source.POLICY)
+        turn = len(request.prompt) + (int(others[-1]) + 1 if len(others) else 0)
+        work.seats[i] = Seat(request, len(start), turn, read=list(start[turn:]))
+
+
+def append(
+    setup: Setup,
+    params: tuple[Params, ...],
+    work: Work,
+    observations: Mapping[int, Sequence[int]],
+) -> None:
+    """Append observations to held sequences, by request id, with rows in the parts of the slots."""
+    after = [s.length + len(observations.get(s.request.id, ())) for s in work.seats if s]
+    reshape(setup, work, len(work.seats), max(after) + 1)
+    each, per = setup.rows // setup.shards, len(work.seats) // setup.shards
+    seats = [(i, s) for i, s in enumerate(work.seats) if s and s.request.id in observations]
+    queues = [[i for i, _ in seats if i // per == p] for p in range(setup.shards)]
+    for first in range(0, max(map(len, queues)), each):
+        part = slice(first, first + each)
+        rows = {
+            p * each + k: i for p, queue in enumerate(queues) for k, i in enumerate(queue[part])
+        }
+        _append(setup, params, work, rows, observations)
+
+
+def _append(
+    setup: Setup,
+    params: tuple[Params, ...],
+    work: Work,
+    slots: Mapping[int, int],
+    observations: Mapping[int, Sequence[int]],
+) -> None:
+    """Append to the slot of each row."""
+    seats = {row: work.seats[i] for row, i in slots.items()}
+    given = {row: observations[seat.request.id] for row, seat in seats.items()}
+    longest = max(map(len, given.values()))
+    width = min(round_up(longest, 16), setup.piece)
+    for start in range(0, longest, width):
+        target = np.full(setup.rows, len(work.seats), np.int32)
+        tokens, count = np.zeros((setup.rows, width), np.int32), np.zeros(setup.rows, np.int32)
+        for row, i in slots.items():
+            if len(part := list(given[row][start : start + width])):
+                target[row] = i
+                tokens[row, : len(part)], count[row] = part, len(part)
+        work.slots = slot.append(setup.models, params, work.slots, target, tokens, count)
+    for row, seat in seats.items():
+        before, seat.length = seat.length, seat.length + len(given[row])
+        seat.observed.append((before, seat.length))
+        seat.turn, seat.read, seat.held = seat.length, [], False

@@ -1,0 +1,325 @@
+"""The sampler: continuous batching over a fixed set of slots, refilled between chunks of decoding.
+
+`generate` samples a list of requests. Whoever needs more control (budgets, other weights halfway,
+turns of an environment, a server) drives the same machine by hand: `submit` requests to a `Work`,
+`advance` it as often as wanted, `extend` or `release` what is held, `unfinished` and
+`requests.resume` what shall go on elsewhere. Nothing is compiled anew once each bucket has been
+seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.mesh import mesh
+from jaxrl.models.config import DecoderConfig
+from jaxrl.sampling import admission
+from jaxrl.sampling import logits as processors
+from jaxrl.sampling import slots as slot
+from jaxrl.sampling.logits import Guide
+from jaxrl.sampling.requests import check_guide, check_requests, features_of, resume, start_of
+from jaxrl.sampling.slots import Features
+from jaxrl.sampling.work import SamplerConfig, Seat, Setup, Work, find_stops, read_out
+from jaxrl.types import Completion, Params, Prefix, Request
+
+
+class SlotsHeld(RuntimeError):
+    """Requests wait, but every slot is held: nothing can go on before a release or an extension."""
+
+
+def generate(
+    config: DecoderConfig,
+    params: Params,
+    requests: Sequence[Request],
+    *,
+    stop_ids: Sequence[int],
+    key: jax.Array,
+    version: int = 0,
+    sampler: SamplerConfig = SamplerConfig(),
+    max_prompt: int = 0,
+    max_length: int = 0,
+    features: Features = Features(),
+    guide: Guide = Guide(processors.keep),
+    text: Callable[[Sequence[int]], str] | None = None,
+    observe: Callable[[Completion], Sequence[int] | None] | None = None,
+) -> Iterator[Completion]:
+    """Sample all requests; yields each completion as soon as it is finished.
+
+    Requests that share a prompt should stand together: the prompt is then prefilled once.
+
+    Args:
+      config: the decoder's shape.
+      params: as from `decoder.unstack`, in the dtype to sample in.
+      requests: any number, of any lengths.
+      stop_ids: tokens that end a sequence.
+      key: typed PRNG key.
+      version: policy version recorded with each token.
+      sampler: memory layout.
+      max_prompt: longest prompt of any call, so that calls share compiled shapes; 0: of this one.
+      max_length: longest prompt plus completion of any call, likewise.
+      features: what requests of other calls ask for, likewise.
+      guide: steers the logits.
+      text: decodes tokens, needed for stop strings.
+      observe: called with each completion that stopped; tokens that it returns are appended and
+        the policy takes another turn. None, or what leaves no room for a turn, ends the sequence.
+
+    Raises:
+      ValueError: a request that cannot be sampled; see `requests.check_requests`.
+    """
+    if not requests:
+        check_requests(config, requests)
+        return
+    setup = Setup(
+        config,
+        key,
+        tuple(stop_ids),
+        max(max_prompt, *(len(start_of(r)) for r in requests)),
+        max(max_length, *(len(r.prompt) + r.max_new_tokens for r in requests)),
+        sampler,
+        features_of(requests, features),
+        guide,
+        text,
+        hold=observe is not None,
+    )
+    work = Work()
+    submit(setup, work, requests)
+    while work:
+        turns: dict[int, Sequence[int]] = {}
+        for completion in advance(setup, params, work, version=version):
+            more = observe(completion) if observe and completion.stopped else None
+            room = completion.request.max_new_tokens - len(completion.tokens)
+            if more and len(more) < room:
+                turns[completion.request.id] = more
+            else:
+                if setup.hold:
+                    release(work, [completion.request.id])
+                yield completion
+        extend(setup, params, work, turns)
+
+
+def submit(setup: Setup, work: Work, requests: Sequence[Request]) -> None:
+    """Queue requests.
+
+    Raises:
+      ValueError: a request that cannot be sampled, or does not fit the setup.
+    """
+    check_requests(setup.config, requests, max_length=setup.max_length)
+    check_guide(setup.config, setup.guide)
+    for r in requests:
+        if len(start_of(r)) > setup.max_prompt:
+            raise ValueError(
+                f"request {r.id}: {len(start_of(r))} tokens of prompt and prefix exceed max_prompt="
+                f"{setup.max_prompt}; raise it"
+            )
+        if features_of([r], setup.features) != setup.features:
+            raise ValueError(
+                f"request {r.id} asks for {features_of([r])}, but features={setup.features}; "
+                "make the setup with the features of all its requests"
+            )
+        if r.stop and setup.text is None:
+            raise ValueError(f"request {r.id}: stop={r.stop} needs text, to decode tokens with")
+    ids = [s.request.id for s in work.seats if s] + [r.id for r in (*work.queue, *requests)]
+    if setup.hold and len(set(ids)) < len(ids):
+        raise ValueError("two requests have the same id; held sequences are told apart by it")
+    work.queue.extend(requests)
+
+
+def advance(
+    setup: Setup,
+    params: Params,
+    work: Work,
+    *,
+    version: int = 0,
+    budget: int | None = None,
+) -> list[Completion]:
+    """Fill free slots, decode one chunk, and hand out what has ended.
+
+    Args:
+      setup: the same on every call.
+      params: as from `decoder.unstack`. They may differ from those of the call before: what a slot
+        remembers of earlier tokens then stays as the earlier weights computed it; `refresh`
+        computes it anew.
+      work: changed in place.
+      version: policy version recorded with each token.
+      budget: stop after about this many tokens in all; at least one step is made.
+
+    Returns:
+      Completions whose sequence has ended, or, when `setup.hold`, its turn. A sequence is then held
+      if there is room for an observation and an answer to it; else its slot is free again.
+
+    Raises:
+      SlotsHeld: requests wait, but all slots are held; see `blocked`.
+      FloatingPointError: the logits of a sequence gave no distribution. Once it has been released
+        the others can go on.
+    """
+    everything = (params, *setup.guide.params)
+    admission.make_room(setup, work)
+    while work.queue and None in work.seats:
+        admission.admit(setup, everything, work)
+    active = [i for i, s in enumerate(work.seats) if s is not None and not s.held]
+    if not active and work.queue:
+        raise SlotsHeld(
+            f"{len(work.queue)} requests wait, and all slots ({len(work.seats)}) are held, by "
+            f"requests {sorted(_held(work))}; extend or release one of them before advance, or "
+            f"raise sampler.slots={setup.sampler.slots}"
+        )
+    if not active:
+        return []
+    seats, total = work.seats, len(work.seats)
+    longest = max(seats[i].length for i in active)
+    steps = min(setup.sampler.chunk, work.slots.width - longest)
+    if budget is not None:
+        steps = max(1, min(steps, budget // len(active)))
+    # Refill or shrink as soon as it pays: with work waiting when an eighth is free, without when
+    # the next smaller number of slots will do.
+    smaller = max((size for size in setup.sizes if size < total), default=0)
+    min_live = max(1, len(active) - total // 8 + 1) if work.queue else smaller + 1
+    work.slots = slot.decode(
+        setup.models,
+        everything,
+        work.slots,
+        key=setup.key,
+        version=jnp.int32(version),
+        stop_ids=jnp.asarray(setup.stop_ids, jnp.int32),
+        steps=jnp.int32(steps),
+        min_live=jnp.int32(min(min_live, len(active))),
+        args=setup.guide.args,
+        process=setup.guide.process,
+        features=_needed(setup, [seats[i].request for i in active]),
+    )
+    live, length, failed = _ends(work)
+    for i in active:
+        seats[i].length = int(length[i])
+    if void := [i for i in active if failed[i]]:
+        raise FloatingPointError(_explain(seats[void[0]], version, len(void)))
+    stopped = find_stops(setup, work, active)
+    if stopped:
+        length[list(stopped)], live[list(stopped)] = list(stopped.values()), False
+        work.slots = slot.settle(work.slots, length, live)
+    ended = [i for i in active if not live[i]]
+    completions = read_out(setup, work, ended, stopped)
+    for i in ended:
+        seats[i].held = setup.hold and seats[i].room > 1
+        if not seats[i].held:
+            seats[i] = None
+    return completions
+
+
+def blocked(setup: Setup, work: Work) -> bool:
+    """Whether requests wait for slots that are all held, so that `advance` would raise."""
+    return bool(work.queue) and len(_held(work)) == setup.sizes[-1]
+
+
+def unfinished(setup: Setup, work: Work) -> list[Completion]:
+    """What stands in the slots, and requests that wait, each as far as it has come."""
+    active = [i for i, s in enumerate(work.seats) if s is not None and not s.held]
+    started = read_out(setup, work, active, {})
+    started = [dataclasses.replace(c, finished=False, stopped=False) for c in started]
+    empty = np.zeros(0, np.float32)
+    waiting = []
+    for request in work.queue:
+        p = request.prefix or Prefix(*[empty] * 5)
+        kinds = (np.int32, np.float32, np.float32, np.int32, np.int8)
+        tokens, logp, entropy, version, source = (
+            a.astype(k) for a, k in zip(p, kinds, strict=True)
+        )
+        waiting.append(
+            Completion(request, tokens, logp, entropy, version, False, source, finished=False)
+        )
+    return started + waiting
+
+
+def release(work: Work, ids: Sequence[int]) -> None:
+    """Free the slots of held sequences, and call off those under way or waiting."""
+    gone = set(ids)
+    out = [i for i, s in enumerate(work.seats) if s is not None and s.request.id in gone]
+    if any(not work.seats[i].held for i in out):
+        live, length, _ = _ends(work)
+        live[out] = False
+        work.slots = slot.settle(work.slots, length, live)
+    for i in out:
+        work.seats[i] = None
+    waiting = [r for r in work.queue if r.id not in gone]
+    work.queue.clear()
+    work.queue.extend(waiting)
+
+
+def extend(
+    setup: Setup, params: Params, work: Work, observations: Mapping[int, Sequence[int]]
+) -> None:
+    """Append observations to held sequences, by request id; the policy goes on after them.
+
+    Their history is not read again. Observation tokens carry `Source.OBSERVATION`.
+
+    Raises:
+      ValueError: an unknown id, an empty observation, or one that leaves no room for a token.
+    """
+    seats = _held(work)
+    for name, tokens in observations.items():
+        if name not in seats:
+            raise ValueError(
+                f"request {name} is not held; held are {sorted(seats)}. One that has no room left "
+                "for an observation and an answer is not held"
+            )
+        seat = work.seats[seats[name]]
+        if not 0 < len(tokens) < seat.room:
+            raise ValueError(
+                f"request {name}: an observation of {len(tokens)} tokens, but there is room for 1 "
+                f"to {seat.room - 1}; shorten it, or raise "
+                f"max_new_tokens={seat.request.max_new_tokens}"
+            )
+    if observations:
+        admission.append(setup, (params, *setup.guide.params), work, observations)
+
+
+def refresh(setup: Setup, params: Params, work: Work) -> None:
+    """After a weight update: what slots remember is computed anew under `params`.
+
+    Unfinished sequences go back to the head of the queue, as `requests.resume` makes them.
+
+    Raises:
+      ValueError: sequences are held, so extend or release them first; or one has come further than
+        `setup.max_prompt`, which should be `max_length` where sequences are to be refreshed.
+    """
+    if any(s is not None and s.held for s in work.seats):
+        raise ValueError("sequences are held; extend or release them before refresh")
+    again = [resume(c) for c in unfinished(setup, work)]
+    fresh = Work()
+    submit(setup, fresh, again)
+    work.slots, work.seats, work.queue = None, [], fresh.queue
+
+
+def _held(work: Work) -> dict[int, int]:
+    """Where held sequences are, by request id."""
+    return {s.request.id: i for i, s in enumerate(work.seats) if s is not None and s.held}
+
+
+def _needed(setup: Setup, live: Sequence[Request]) -> Features:
+    """The features to decode with. What is left out keeps its place in the slots."""
+    full, asked = setup.features, features_of(live)
+    if not setup.lean:
+        return full
+    return dataclasses.replace(
+        asked, biases=full.biases if asked.biases else 0, top=full.top if asked.top else 0
+    )
+
+
+def _ends(work: Work) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What is live, the lengths and what has failed, [S] each."""
+    s = work.slots
+    return tuple(np.array(a) for a in mesh.fetch((s.live, s.length, s.failed)))
+
+
+def _explain(seat: Seat, version: int, count: int) -> str:
+    """Why a sequence cannot go on."""
+    return (
+        f"request {seat.request.id}: the logits of token {seat.length - 1} are nan or infinite, or "
+        f"all of them -inf, under policy version {version} ({count} sequences are alike); look for "
+        "nan in the weights, an overflow of the dtype that is sampled in, or a guide that forbids "
+        "every token"
+    )

@@ -1,0 +1,84 @@
+"""Compiles the sampler's programs ahead of time, so that no request waits for the compiler."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.sampling import prefill
+from jaxrl.sampling import slots as slot
+from jaxrl.sampling.requests import settings_of
+from jaxrl.sampling.work import Setup, neighbours, warm_up_reading
+from jaxrl.types import Params
+
+
+def warm_up(setup: Setup, params: Params) -> None:
+    """Compile every program that `sampler.submit`, `advance` and `extend` may need.
+
+    They are as many as there are buckets: of prompts read at once and their lengths, and of slots
+    and cache widths together. A `lean` setup compiles its leaner programs when it meets them.
+
+    Args:
+      setup: what sampling will use. `sampler.generate` makes the same of the same arguments.
+      params: as sampling will get them; only their shapes matter.
+    """
+    everything, rows = (params, *setup.guide.params), setup.rows
+    lengths = [min(16 << i, setup.piece) for i in range((setup.piece - 1).bit_length())]
+    pieces, each = sorted({*lengths, setup.piece}), rows // setup.shards
+    tokens = np.zeros((rows, setup.prompt_width), np.int32)
+    for count, length in itertools.product(range(1, each + 1), {*pieces, setup.prompt_width}):
+        if count == each or count.bit_count() == 1:
+            given = np.where(np.arange(rows) % each < count, length, 0).astype(np.int32)
+            prefix = prefill.prefill(setup.models, everything, tokens, given, piece=setup.piece)
+    for size, widths in setup.shapes.items():
+        for width in widths:
+            _warm_up_shape(setup, everything, prefix, size, width, pieces if setup.hold else [])
+
+
+def _warm_up_shape(
+    setup: Setup,
+    params: tuple[Params, ...],
+    prefix: slot.Caches,
+    size: int,
+    width: int,
+    pieces: list[int],
+) -> None:
+    none = np.zeros(size, np.int32)
+    new = {
+        "tokens": np.zeros((size, setup.prompt_width), np.int32),
+        "length": none,
+        "limit": none,
+        "request": none.astype(np.uint32),
+        "draw": none.astype(np.uint32),
+        "settings": settings_of([], setup.config.vocab_size, size, setup.features.biases),
+    }
+    for other, wide in neighbours(setup, size, width):
+        state = slot.empty_slots(setup.models, size, setup.capacity, width, setup.features)
+        chosen = None if other == size else np.full(other, -1, np.int32)
+        slot.resize(setup.models, state, chosen, width=wide)
+    state = slot.empty_slots(setup.models, size, setup.capacity, width, setup.features)
+    state = slot.insert(setup.models, state, prefix, none, none.astype(bool), new)
+    for piece in pieces:
+        target, count = np.full(setup.rows, size, np.int32), np.zeros(setup.rows, np.int32)
+        given = np.zeros((setup.rows, piece), np.int32)
+        state = slot.append(setup.models, params, state, target, given, count)
+    state = slot.settle(state, np.ones(size, np.int32), np.zeros(size, bool))
+    state = slot.decode(
+        setup.models,
+        params,
+        state,
+        key=setup.key,
+        version=jnp.int32(0),
+        stop_ids=jnp.asarray(setup.stop_ids, jnp.int32),
+        steps=jnp.int32(0),
+        min_live=jnp.int32(1),
+        args=setup.guide.args,
+        process=setup.guide.process,
+        features=setup.features,
+    )
+    if width == setup.shapes[size][-1]:
+        warm_up_reading(setup, state)
+    jax.block_until_ready(state)

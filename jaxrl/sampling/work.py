@@ -1,0 +1,322 @@
+"""The host's view of sampling: what stays the same, what is under way, and what has come of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl.mesh import mesh
+from jaxrl.mesh.buckets import round_to_eighth, round_up
+from jaxrl.models.config import DecoderConfig
+from jaxrl.sampling import logits as processors
+from jaxrl.sampling import slots as slot
+from jaxrl.sampling.logits import Guide
+from jaxrl.sampling.slots import Features
+from jaxrl.types import Completion, Request, Source
+
+SMALLEST = 4
+"""Slots; fewer decode no faster."""
+_ROWS = 8
+"""Slots whose tokens are copied to the host together."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplerConfig:
+    """How the sampler uses memory. None of it changes what is sampled."""
+
+    slots: int = 64
+    """Sequences decoded at once; on a mesh, up to the next multiple of the batch's shards."""
+    prefill_rows: int = 8
+    """Prompts prefilled at once; on a mesh likewise."""
+    prefill_piece: int = 256
+    """Most tokens of a prompt read in one pass; a longer one is read in pieces."""
+    chunk: int = 64
+    """Most tokens a slot advances between two looks from the host."""
+    bucket: int = 64
+    """Cache lengths are powers of two times this, up to the greatest, which is a multiple of it."""
+
+
+class Setup(NamedTuple):
+    """What stays the same from call to call on a `Work`."""
+
+    config: DecoderConfig
+    key: jax.Array
+    """Typed PRNG key."""
+    stop_ids: tuple[int, ...]
+    """Tokens that end a sequence, or a turn."""
+    max_prompt: int
+    """Longest prompt with its prefix."""
+    max_length: int
+    """Longest prompt with its response."""
+    sampler: SamplerConfig = SamplerConfig()
+    features: Features = Features()
+    """What requests may ask for, see `requests.features_of`."""
+    guide: Guide = Guide(processors.keep)
+    text: Callable[[Sequence[int]], str] | None = None
+    """Decodes tokens, for stop strings; of part of a turn too, but for a few characters at its
+    start."""
+    lean: bool = False
+    """Leave out features while no live request asks for them. Faster, but what is left out is
+    compiled anew the first time."""
+    hold: bool = False
+    """Keep ended sequences in their slots until `extend` or `release`, while there is room for an
+    observation of one token and an answer of one."""
+
+    @property
+    def models(self) -> slot.Models:
+        """All decoders, the policy first."""
+        return (self.config, *self.guide.models)
+
+    @property
+    def shards(self) -> int:
+        """Parts that the mesh in use cuts slots and rows of prompts into."""
+        return slot.parts(self.models)
+
+    @property
+    def rows(self) -> int:
+        """Prompts prefilled at once."""
+        return -(-self.sampler.prefill_rows // self.shards) * self.shards
+
+    @property
+    def prompt_width(self) -> int:
+        """Width of prefilled caches."""
+        piece = self.sampler.prefill_piece
+        width = round_up(self.max_prompt, 16)
+        return width if width <= piece else round_to_eighth(self.max_prompt, piece)
+
+    @property
+    def piece(self) -> int:
+        """Most tokens of a prompt, or of an observation, read in one pass."""
+        return min(self.sampler.prefill_piece, self.prompt_width)
+
+    @property
+    def capacity(self) -> int:
+        """Greatest width of the slots' caches."""
+        return max(self.prompt_width, round_to_eighth(self.max_length, self.sampler.bucket))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of slots that there may be, ascending: all, half, then a quarter each time."""
+        each = [-(-self.sampler.slots // self.shards)]
+        while (fewer := each[-1] // (2 if len(each) < 3 else 4)) * self.shards >= SMALLEST:
+            each.append(fewer)
+        return [n * self.shards for n in reversed(each)]
+
+    @property
+    def widths(self) -> list[int]:
+        """Widths that caches may have, ascending: each twice the one before, but for the last."""
+        values = [min(self.sampler.bucket, self.capacity)]
+        while 8 * self.capacity > 9 * values[-1]:
+            values.append(min(2 * values[-1], self.capacity))
+        return [*values[:-1], self.capacity]
+
+    @property
+    def shapes(self) -> dict[int, list[int]]:
+        """Widths that the caches of each number of slots may have, ascending.
+
+        A quarter of all slots, or fewer, have every second width: their caches, up to four times as
+        wide as needed, are no larger than those of all slots. It halves the number of programs.
+        """
+        wide, sparse = self.widths, self.widths[::-2][::-1]
+        return {n: wide if n in self.sizes[-2:] else sparse for n in self.sizes}
+
+    def width(self, slots: int, least: int) -> int:
+        """The least width of at least `least` positions that caches of `slots` slots may have."""
+        return next(width for width in self.shapes[slots] if width >= least)
+
+
+def route(setup: Setup, start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
+    """Slots and cache widths to go through from `start` to `end`, each one of `neighbours`."""
+    (size, width), (last, goal) = start, end
+    # what makes caches smaller comes first
+    first = setup.width(size, goal) if last > size else width
+    found = [(size, w) for w in _between(setup.shapes[size], width, first)]
+    for slots in _between(setup.sizes, size, last):
+        first = setup.width(slots, first)
+        found.append((slots, first))
+    return found + [(last, w) for w in _between(setup.shapes[last], first, goal)]
+
+
+def neighbours(setup: Setup, size: int, width: int) -> list[tuple[int, int]]:
+    """Slots and cache widths to which one program leads from these."""
+    return [
+        *((size, other) for other in _beside(setup.shapes[size], width)),
+        *((other, setup.width(other, width)) for other in _beside(setup.sizes, size)),
+    ]
+
+
+def _between(buckets: list[int], start: int, end: int) -> list[int]:
+    """The buckets after `start` on the way to `end`."""
+    first, last = buckets.index(start), buckets.index(end)
+    step = 1 if last > first else -1
+    return [buckets[i] for i in range(first + step, last + step, step)]
+
+
+def _beside(buckets: list[int], one: int) -> list[int]:
+    at = buckets.index(one)
+    return [*buckets[max(0, at - 1) : at], *buckets[at + 1 : at + 2]]
+
+
+@dataclasses.dataclass
+class Seat:
+    """The host's view of one occupied slot."""
+
+    request: Request
+    length: int
+    turn: int
+    """Where the current turn of the policy starts."""
+    read: list[int] = dataclasses.field(default_factory=list)
+    """Tokens of the turn that stop strings have been looked for in."""
+    observed: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    """Spans of observations, as positions in the sequence."""
+    held: bool = False
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be appended."""
+        return len(self.request.prompt) + self.request.max_new_tokens - self.length
+
+
+@dataclasses.dataclass
+class Work:
+    """Sequences under way, and requests that wait for a slot. `advance` and its like change it."""
+
+    slots: slot.SlotState | None = None
+    seats: list[Seat | None] = dataclasses.field(default_factory=list)
+    queue: deque[Request] = dataclasses.field(default_factory=deque)
+
+    def __bool__(self) -> bool:
+        """Whether anything is left to decode."""
+        return bool(self.queue) or any(s is not None and not s.held for s in self.seats)
+
+
+def find_stops(setup: Setup, work: Work, active: list[int]) -> dict[int, int]:
+    """Slots whose turn completed a stop string, and the length at which it did."""
+    watched, found = [i for i in active if work.seats[i].request.stop], {}
+    starts = [work.seats[i].turn + len(work.seats[i].read) for i in watched]
+    ends = [work.seats[i].length for i in watched]
+    spans = _fetch(setup, work.slots.tokens, watched, starts, ends)
+    for i, tokens in zip(watched, spans, strict=True):
+        seat = work.seats[i]
+        if end := _completed(setup, seat, tokens.tolist()):
+            found[i] = seat.length = seat.turn + end
+    return found
+
+
+def _completed(setup: Setup, seat: Seat, new: list[int]) -> int | None:
+    """Tokens of the turn by which a stop string is complete, if it is, after `new` ones.
+
+    Text is decoded from some tokens before the new ones, not from the start of the turn: those give
+    as many characters as a string has, and some more, as the first may be parts of characters.
+    """
+    stops, known = seat.request.stop, len(seat.read)
+    seat.read += new
+    back = wanted = max(map(len, stops)) + 8
+    while back < known and len(setup.text(seat.read[known - back : known])) < wanted:
+        back *= 2
+    first = max(0, known - back)
+
+    def complete(count: int) -> bool:
+        text = setup.text(seat.read[first:count])
+        return any(string in text for string in stops)
+
+    if not complete(len(seat.read)):
+        return None
+    ends = range(known + 1, len(seat.read))
+    return next((n for n in ends if complete(n)), len(seat.read))
+
+
+def read_out(
+    setup: Setup, work: Work, chosen: list[int], stopped: Mapping[int, int]
+) -> list[Completion]:
+    """What the slots `chosen` hold."""
+    seats = [work.seats[i] for i in chosen]
+    arrays = _recorded(work.slots) if seats else ()
+    starts, ends = [len(t.request.prompt) for t in seats], [t.length for t in seats]
+    spans = _fetch(setup, arrays, chosen, starts, ends)
+    return [
+        _completion(setup, seat, span, i in stopped)
+        for i, seat, span in zip(chosen, seats, spans, strict=True)
+    ]
+
+
+def warm_up_reading(setup: Setup, slots: slot.SlotState) -> None:
+    """Compile what `read_out` and `find_stops` may need of so many slots."""
+    none = np.zeros(_ROWS, np.int32)
+    for width in setup.widths:
+        slot.peek(setup.models, _recorded(slots), none, none, width=width)
+        if setup.text:
+            slot.peek(setup.models, slots.tokens, none, none, width=width)
+
+
+def _recorded(s: slot.SlotState) -> tuple[jax.Array, ...]:
+    return (s.tokens, s.logp, s.entropy, s.version, s.top_ids, s.top_logp)
+
+
+def _fetch(
+    setup: Setup, arrays: Any, rows: Sequence[int], starts: Sequence[int], ends: Sequence[int]
+) -> list[Any]:
+    """Positions `starts[n]` to `ends[n]` of slots `rows[n]`, and little else, as host arrays.
+
+    Args:
+      setup: of the work.
+      arrays: a pytree of [S, M, ...].
+      rows, starts, ends: N of each.
+
+    Returns:
+      N pytrees of [end - start, ...].
+    """
+    sent, offset = [], np.array(starts, np.int32)
+    counts = np.array(ends, np.int32) - offset
+    for n in range(0, len(rows), _ROWS):
+        part = slice(n, n + _ROWS)
+        width = next(w for w in setup.widths if w >= counts[part].max())
+        first = np.minimum(offset[part], setup.capacity - width)
+        room = (0, _ROWS - len(first))
+        at = np.pad(np.array(rows[part], np.int32), room), np.pad(first, room)
+        sent.append(slot.peek(setup.models, arrays, *at, width=width))
+        offset[part] -= first
+    fetched = mesh.fetch(sent)
+
+    def own(n: int) -> Any:
+        return jax.tree.map(lambda a: a[n % _ROWS, offset[n] :][: counts[n]], fetched[n // _ROWS])
+
+    return [jax.tree.map(np.copy, own(n)) for n in range(len(rows))]
+
+
+def _completion(setup: Setup, seat: Seat, arrays: tuple[Any, ...], by_string: bool) -> Completion:
+    request, start = seat.request, len(seat.request.prompt)
+    tokens, logp, entropy, version, top_ids, top_logp = arrays
+    source = np.zeros(len(tokens), np.int8)
+    for first, last in seat.observed:
+        source[first - start : last - start] = Source.OBSERVATION
+    given = 0
+    if request.prefix is not None:
+        given = len(request.prefix.tokens)
+        source[:given] = request.prefix.source
+    outside = source != Source.POLICY
+    outside[:given] = True
+    for array in (logp, entropy, version):
+        array[outside] = 0
+    top_ids[outside], top_logp[outside] = -1, 0
+    if request.prefix is not None:
+        p = request.prefix
+        logp[:given], entropy[:given], version[:given] = p.logp, p.entropy, p.version
+    by_token = len(tokens) > given and int(tokens[-1]) in setup.stop_ids
+    top = request.top_logprobs
+    return Completion(
+        request,
+        tokens,
+        logp,
+        entropy,
+        version,
+        stopped=by_token or by_string,
+        source=source,
+        top_ids=top_ids[:, :top] if top else None,
+        top_logp=top_logp[:, :top] if top else None,
+    )

@@ -1,0 +1,348 @@
+"""The loss: a policy term, a KL penalty to a reference policy, and an entropy bonus.
+
+Each term is a per-token array from `losses`, reduced with weights of the whole batch, so that
+micro-batches add up to exactly the loss of the batch. What a function asks for says how far it
+looks, see `scope`: of tokens alone, it is computed on the tokens of a micro-batch; of whole
+sequences or of the whole batch, on arrays [N, T].
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl import functions
+from jaxrl.losses import aggregate, masking
+from jaxrl.types import Trajectory
+
+_ARRAYS = {
+    "logp", "behavior_logp", "ref_logp", "advantages", "mask", "batch_mask", "entropy", "rewards",
+    "group_ids", "version_gap", "proximal_logp", "expert", "step", "key",
+}  # fmt: skip
+_REWARD_ARRAYS = {
+    "rewards", "reward_parts", "greedy_rewards", "group_ids", "num_groups", "valid", "mask",
+    "lengths", "tokens", "expert", "step", "age",
+}  # fmt: skip
+_ROW_ARRAYS = _REWARD_ARRAYS | {"advantages"}
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectiveConfig:
+    """The objective: functions of `jaxrl.losses` by name (`jaxrl losses`), or `module:function`."""
+
+    policy: str = "ppo_clip"
+    """Policy objective, such as `ppo_clip`, or module:function."""
+    policy_args: dict[str, float | str] = dataclasses.field(default_factory=dict)
+    """Its keyword arguments, e.g. --objective.policy-args.clip_high 0.28."""
+    shaping: str = ""
+    """Reward shaping, applied before advantages are computed; empty: none."""
+    shaping_args: dict[str, float | str] = dataclasses.field(default_factory=dict)
+    """Its keyword arguments."""
+    advantage: str = "group_advantages"
+    """Advantage estimator: rewards of the batch to advantages."""
+    advantage_args: dict[str, float | str] = dataclasses.field(default_factory=dict)
+    """Its keyword arguments, e.g. --objective.advantage-args.scale none."""
+    rows: str = ""
+    """Filter of sequences, applied after advantages are computed; empty keeps all."""
+    rows_args: dict[str, float | str] = dataclasses.field(default_factory=dict)
+    """Its keyword arguments."""
+    aggregation: str = "token-mean"
+    """How per-token losses are reduced to a scalar; modes are in `jaxrl.losses.aggregate`."""
+    kl_coef: float = 0.0
+    """Weight of the KL penalty to the reference policy; 0 computes no reference."""
+    kl: str = "k3"
+    """KL estimator, such as `k1`, `k2` or `k3`."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    skip_zero_advantages: bool = False
+    """Skip the computation for sequences whose advantage is 0. The update is the same if every term
+    is a multiple of the advantage."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """Statistics of the whole batch that every micro-batch needs."""
+
+    advantages: jax.Array
+    """[N, 1] or [N, T] float32."""
+    mask: jax.Array
+    """[N, T] bool: the action tokens that count and are computed."""
+    weights: jax.Array
+    """[N] float32: what a token of each sequence weighs in the loss."""
+    tokens: jax.Array
+    """How many action tokens are computed, over which metrics are means."""
+
+
+jax.tree_util.register_dataclass(Whole)
+
+
+def check(config: ObjectiveConfig, extra: Collection[str] = ()) -> None:
+    """Refuse a config that names what does not exist.
+
+    Args:
+      config: the objective.
+      extra: names of the arrays that extensions add to a batch.
+    """
+    policy = functions.resolve(config.policy, config.policy_args, _ARRAYS | set(extra))
+    functions.resolve(config.advantage, config.advantage_args, _REWARD_ARRAYS)
+    if config.shaping:
+        functions.resolve(config.shaping, config.shaping_args, _REWARD_ARRAYS)
+    if config.rows:
+        functions.resolve(config.rows, config.rows_args, _ROW_ARRAYS)
+    functions.resolve(config.kl, {}, _ARRAYS)
+    if config.aggregation not in aggregate.MODES:
+        hint = functions.nearest(config.aggregation, list(aggregate.MODES))
+        raise ValueError(f"objective.aggregation={config.aggregation!r} is unknown; {hint}")
+
+    if config.skip_zero_advantages and functions.takes(policy, "batch_mask"):
+        raise ValueError(
+            f"objective.skip_zero_advantages with objective.policy={config.policy!r}: its "
+            "statistics of the whole batch would leave those sequences out; set it to False"
+        )
+    if config.skip_zero_advantages and (config.kl_coef or config.entropy_coef):
+        raise ValueError(
+            "objective.skip_zero_advantages with a kl_coef or entropy_coef would leave those terms "
+            "out as well; set it to False, or both coefficients to 0"
+        )
+
+
+Scope = Literal["token", "sequence", "batch"]
+
+
+def scope(config: ObjectiveConfig) -> Scope:
+    """What a token's loss depends on, from the arguments of its functions.
+
+    `batch`: they name `batch_mask` or `group_ids`, so the loss depends on the log-probabilities of
+    other sequences. `sequence`: they name `mask`, for sums along a sequence, or `key`, for draws of
+    the shape [N, T]. `token`: neither, so each token's loss depends on that token alone.
+    """
+    functions_used = [functions.lookup(config.policy)]
+    if config.kl_coef:
+        functions_used.append(functions.lookup(config.kl))
+
+    def ask(*names: str) -> bool:
+        return any(functions.takes(f, name) for f in functions_used for name in names)
+
+    if ask("batch_mask", "group_ids"):
+        return "batch"
+    return "sequence" if ask("mask", "key") else "token"
+
+
+def needs_proximal(config: ObjectiveConfig) -> bool:
+    """Whether the policy objective takes the log-probabilities before the first update."""
+    function = functions.lookup(config.policy)
+    return functions.takes(function, "proximal_logp")
+
+
+def needs_reference(config: ObjectiveConfig) -> bool:
+    """Whether a term compares with the reference policy."""
+    function = functions.lookup(config.policy)
+    return bool(config.kl_coef) or functions.requires(function, "ref_logp")
+
+
+def needs_greedy(config: ObjectiveConfig) -> bool:
+    """Whether the advantage asks for the reward of each prompt's greedy answer."""
+    function = functions.lookup(config.advantage)
+    return functions.takes(function, "greedy_rewards")
+
+
+def worth_computing(config: ObjectiveConfig, batch: Trajectory, step: int = 0) -> np.ndarray | None:
+    """[N] bool, the sequences that the update depends on; None: compute all."""
+    if not config.skip_zero_advantages and not config.rows:
+        return None
+    advantages = _advantages(config, batch, step)
+    keep = np.asarray(_rows(config, batch, advantages, step) & batch.valid)
+    if config.skip_zero_advantages:
+        keep = keep & np.any(np.asarray(advantages) != 0, axis=-1)
+    return keep
+
+
+def whole_batch(
+    config: ObjectiveConfig,
+    batch: Trajectory,
+    max_new_tokens: int,
+    computed: jax.Array | bool = True,
+    step: jax.Array | int = 0,
+) -> Whole:
+    """Advantages and weights, from all N sequences at once.
+
+    Args:
+      config: the terms.
+      batch: all N sequences, their groups numbered below N.
+      max_new_tokens: the completion budget, for aggregation modes that divide by it.
+      computed: [N, T] or [N, 1] bool, the actions that have a log-probability.
+      step: updates done.
+    """
+    advantages = _advantages(config, batch, step)
+    keep = _rows(config, batch, advantages, step) & batch.valid
+    mask = batch.action_mask & keep[:, None]
+    weights = aggregate.weights(
+        mask,
+        config.aggregation,
+        max_length=max_new_tokens,
+        group_ids=batch.group_ids,
+        num_groups=batch.tokens.shape[0],
+    )
+    mask = mask & computed
+    return Whole(advantages, mask, weights, tokens=jnp.sum(mask))
+
+
+def at_actions(tree: Any, sequence: jax.Array, time: jax.Array) -> Any:
+    """Arrays of N sequences at S actions, each in a row of its own: what looks at tokens alone.
+
+    Args:
+      tree: of arrays [N], [N, 1] or [N, T], and of scalars, which stay.
+      sequence: [S] int32, n of each action; -1 where there is none, which gives what is at 0.
+      time: [S] int32, its t.
+
+    Returns:
+      The tree with arrays [S], and [S, 1] of those that had two axes.
+    """
+    row = jnp.maximum(sequence, 0)
+
+    def of(x: jax.Array) -> jax.Array:
+        if x.ndim < 2:
+            return x[row] if x.ndim else x
+        return x[row, jnp.minimum(time, x.shape[1] - 1)][:, None]
+
+    return jax.tree.map(of, tree)
+
+
+def _given(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) -> dict[str, Any]:
+    """The arguments available to functions of the whole batch; rewards are the shaped ones."""
+    mask = batch.action_mask & batch.valid[:, None]
+    given = {
+        "rewards": batch.rewards,
+        "group_ids": batch.group_ids,
+        "num_groups": batch.tokens.shape[0],
+        "valid": batch.valid,
+        "mask": mask,
+        "lengths": jnp.sum(mask, axis=-1),
+        "tokens": batch.tokens,
+        "expert": _expert(batch),
+        "step": step,
+        "age": _age(batch, step),
+    }
+    for name in ("reward_parts", "greedy_rewards"):
+        if (array := getattr(batch, name)) is not None:
+            given[name] = array
+    if config.shaping:
+        function = functions.resolve(config.shaping, config.shaping_args, set(given))
+        given["rewards"] = functions.call(function, config.shaping_args, given)
+    return given
+
+
+def _advantages(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) -> jax.Array:
+    """[N, 1], or [N, T] from a critic or a function that gives each token its own."""
+    if batch.advantages is not None:
+        return batch.advantages
+    given = _given(config, batch, step)
+    function = functions.resolve(config.advantage, config.advantage_args, set(given))
+    advantages = functions.call(function, config.advantage_args, given)
+    return advantages[:, None] if advantages.ndim == 1 else advantages
+
+
+def _rows(
+    config: ObjectiveConfig, batch: Trajectory, advantages: jax.Array, step: jax.Array | int
+) -> jax.Array:
+    """[N] bool: the sequences that are trained on."""
+    if not config.rows:
+        return jnp.ones(len(batch.valid), bool)
+    given = _given(config, batch, step) | {"advantages": advantages}
+    function = functions.resolve(config.rows, config.rows_args, set(given))
+    return functions.call(function, config.rows_args, given)
+
+
+def _age(batch: Trajectory, step: jax.Array | int) -> jax.Array:
+    """[N] int32: updates since the first action of each sequence; 0 without actions."""
+    return jnp.max(jnp.where(batch.action_mask, step - batch.policy_version, 0), axis=-1)
+
+
+def _expert(batch: Trajectory) -> jax.Array:
+    return jnp.zeros(len(batch.valid), bool) if batch.expert is None else batch.expert
+
+
+def objective(
+    config: ObjectiveConfig,
+    batch: Trajectory,
+    whole: Whole,
+    mask: jax.Array,
+    logp: jax.Array,
+    entropy: jax.Array,
+    ref_logp: jax.Array | None,
+    version: jax.Array,
+    coefficients: Mapping[str, jax.Array] = MappingProxyType({}),
+    seed: int = 0,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """This micro-batch's share of the loss, and its share of each mean metric.
+
+    Args:
+      config: the terms.
+      batch: all N sequences; or N actions, from `at_actions`, with the rest of the arguments.
+      whole: from `whole_batch`.
+      mask: [N, T] bool, the action tokens of this micro-batch among those that count.
+      logp: [N, T] under the parameters being trained.
+      entropy: [N, T] of the distribution.
+      ref_logp: [N, T], or None when the config needs none.
+      version: scalar int32, the version of the parameters being trained.
+      coefficients: scalars that take the place of the config's `kl_coef` and `entropy_coef`.
+      seed: of what a function draws in this update.
+
+    Returns:
+      A scalar whose sum over micro-batches is the loss, and scalars whose sums are token means;
+      where the policy objective gives one, also `lr_scale`, a factor of the learning rate.
+    """
+    given = masking.sanitize(
+        mask,
+        logp=logp,
+        behavior_logp=batch.behavior_logp,
+        ref_logp=ref_logp,
+        entropy=entropy,
+        advantages=whole.advantages,
+        proximal_logp=batch.proximal_logp,
+        **{name: array for name, array in batch.extra.items() if array.ndim == 2},
+    )
+    given |= {name: array for name, array in batch.extra.items() if array.ndim == 1}
+    given |= {
+        "mask": mask,
+        "batch_mask": whole.mask,
+        "rewards": batch.rewards,
+        "group_ids": batch.group_ids,
+        "version_gap": version - batch.policy_version,
+        "expert": _expert(batch),
+        "step": version,
+        "key": jax.random.fold_in(jax.random.key(seed), version),
+    }
+
+    def reduce(per_token: jax.Array) -> jax.Array:
+        return aggregate.weighted_sum(per_token, mask, whole.weights)
+
+    tokens = jnp.maximum(whole.tokens, 1)
+    function = functions.resolve(config.policy, config.policy_args, set(given))
+    per_token, details = functions.call(function, config.policy_args, given)
+    loss = reduce(per_token)
+    means = {"policy_loss": per_token, "entropy": given["entropy"]} | details
+    if config.kl_coef:
+        divergence = functions.resolve(config.kl, {}, set(given))
+        kl = functions.call(divergence, {}, given)
+        loss += coefficients.get("kl_coef", config.kl_coef) * reduce(kl)
+        means["kl"] = kl
+    if config.entropy_coef or "entropy_coef" in coefficients:
+        loss -= coefficients.get("entropy_coef", config.entropy_coef) * reduce(given["entropy"])
+    gap = jnp.abs(given["logp"] - given["behavior_logp"])
+    means["logp_gap"] = gap
+    metrics = {
+        name: aggregate.masked_mean(jnp.broadcast_to(x, mask.shape), mask, tokens)
+        for name, x in means.items()
+        if x.ndim == 2
+    }
+    if "lr_scale" in details:
+        metrics["lr_scale"] = details["lr_scale"]
+    metrics["logp_gap_max"] = jnp.max(jnp.where(mask, gap, 0.0))
+    return loss, metrics | {"loss": loss}

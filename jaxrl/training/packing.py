@@ -1,0 +1,334 @@
+"""Packs trajectories into rows of model input, with each prompt once before its completions.
+
+A group of G completions of one prompt is laid out as a tree: the prompt's tokens, then each
+completion in turn, each seeing the prompt and itself alone (`visible_until`). The prompt is
+computed once, forward and backward, and the result equals that of G separate rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from jaxrl.mesh.buckets import round_to_eighth, round_up
+from jaxrl.sampling.chunks import WHOLE, Chunks
+from jaxrl.types import Completion, Packed, Source, Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class PackingConfig:
+    """Shapes of the model's input. No field changes the update."""
+
+    micro_batch_tokens: int = 8192
+    """Tokens per forward and backward pass, over all devices; gradients of the micro-batches are
+    accumulated."""
+    bucket: int = 64
+    """Row lengths are multiples of this: every multiple up to 16 times it, then 8 per doubling."""
+    row_length: int = 0
+    """Length of packed rows, in tokens; 0 chooses it: twice the longest sequence or the longest
+    prompt with all its completions, whichever is shorter, within `micro_batch_tokens`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Branch:
+    """The tokens `start` to `stop` of a sequence, which continue a prompt."""
+
+    prompt: np.ndarray
+    sequence: int
+    start: int
+    stop: int
+
+
+@dataclasses.dataclass
+class _Tree:
+    prompt: np.ndarray
+    branches: list[_Branch]
+    size: int
+
+
+def _branches(
+    tokens: np.ndarray, first: np.ndarray, end: np.ndarray, chunks: Chunks
+) -> list[_Branch]:
+    branches: list[_Branch] = []
+    for n in np.flatnonzero(end).tolist():
+        if first[n] == 0:
+            raise ValueError(
+                f"sequence {n} begins with an action, which nothing predicts; put a token (BOS) "
+                "before it"
+            )
+        for carried, start, stop in chunks.spans(int(first[n]), int(end[n])):
+            prompt = np.concatenate([tokens[n, : first[n]], tokens[n, carried:start]])
+            # The last action is a target only: nothing is predicted from it, so it is no input.
+            branches.append(_Branch(prompt, n, start, stop - 1))
+    return branches
+
+
+def _trees(branches: Sequence[_Branch], most: int) -> list[_Tree]:
+    """Branches of equal prompts together, in trees of at most `most` tokens."""
+    trees: list[_Tree] = []
+    open_tree: dict[bytes, _Tree] = {}
+    for branch in branches:
+        name = branch.prompt.tobytes()
+        extra = branch.stop - branch.start
+        tree = open_tree.get(name)
+        if tree is None or tree.size + extra > most:
+            tree = open_tree[name] = _Tree(branch.prompt, [], len(branch.prompt))
+            trees.append(tree)
+        tree.branches.append(branch)
+        tree.size += extra
+    return trees
+
+
+def _fill(trees: Sequence[_Tree], row_length: int) -> list[list[_Tree]]:
+    """First-fit decreasing: rows of trees whose sizes sum to at most `row_length`."""
+    rows: list[list[_Tree]] = []
+    leaves = 1 << max(0, len(trees) - 1).bit_length()
+    # Binary tree over rows: the most space that a row below each node has left. It finds the first
+    # row with enough space in log(rows) steps.
+    space = [row_length] * (2 * leaves)
+    for tree in sorted(trees, key=lambda t: -t.size):
+        node = 1
+        while node < leaves:
+            node *= 2
+            node += space[node] < tree.size
+        if node - leaves == len(rows):
+            rows.append([])
+        rows[node - leaves].append(tree)
+        space[node] -= tree.size
+        while node > 1:
+            node //= 2
+            space[node] = max(space[2 * node], space[2 * node + 1])
+    return rows
+
+
+def pack(
+    trajectory: Trajectory,
+    config: PackingConfig,
+    *,
+    row_multiple: int = 1,
+    keep: np.ndarray | None = None,
+    chunks: Chunks = WHOLE,
+) -> tuple[Packed, dict[str, float]]:
+    """Lay trajectories out as packed micro-batches.
+
+    Args:
+      trajectory: N sequences, as NumPy arrays on the host.
+      config: shapes.
+      row_multiple: rows of a micro-batch are a multiple of this (the mesh's batch shards).
+      keep: [N] bool, sequences to compute; None computes all.
+      chunks: how responses were sampled: the actions of each chunk see no more than it saw.
+
+    Returns:
+      The packed input, and what it cost: `padding_share` of the tokens computed, and
+      `shared_share`, the part of the unshared tokens that sharing prompts saved.
+
+    Raises:
+      ValueError: a sequence longer than `config.row_length`, one whose first token is an action, or
+        group ids that are not below N.
+    """
+    tokens, mask = np.asarray(trajectory.tokens), np.asarray(trajectory.action_mask)
+    count, width = tokens.shape
+    _check_groups(np.asarray(trajectory.group_ids))
+    computed = np.ones(count, bool) if keep is None else np.asarray(keep, bool)
+    acts = computed & mask.any(axis=1)
+    first = np.where(acts, np.argmax(mask, axis=1), 0)
+    end = np.where(acts, width - np.argmax(mask[:, ::-1], axis=1), 0)
+    branches = _branches(tokens, first, end, chunks)
+    row_length = _row_length(branches, config, row_multiple)
+    rows = _fill(_trees(branches, row_length), row_length)
+    most = config.micro_batch_tokens // row_length
+    most = max(row_multiple, most - most % row_multiple)
+    even = -(-len(rows) // max(1, -(-len(rows) // most)))  # micro-batches of equal size
+    per_micro = min(_few(even), most)
+    per_micro += -per_micro % row_multiple
+    if per_micro * row_length > config.micro_batch_tokens:
+        warnings.warn(
+            f"packing.micro_batch_tokens={config.micro_batch_tokens} is exceeded: a row has "
+            f"{row_length} tokens, and a micro-batch {per_micro} rows, one for each batch shard of "
+            f"the mesh; set it to {per_micro * row_length} if the memory allows, or shorten "
+            "sequences",
+            stacklevel=2,
+        )
+    used = max(1, -(-len(rows) // per_micro))
+    # One micro-batch needs no sum of gradients and is a program of its own. Else room for every
+    # chunk alone in a row: a bound that does not change with the data.
+    micro = 1 if used == 1 else -(-count * len(chunks.spans(0, width)) // per_micro)
+    per_row = [
+        sum(np.count_nonzero(mask[b.sequence, b.start : b.stop + 1]) for t in r for b in t.branches)
+        for r in rows
+    ]
+    shape = (micro * per_micro, row_length)
+    by_action = (shape[0], _action_bucket(max(per_row, default=0), row_length))
+    inputs = {k: np.zeros(shape, np.int32) for k in ("tokens", "positions", "visible_until")}
+    actions = {k: np.zeros(by_action, np.int32) for k in ("predictor", "target", "time")}
+    actions["sequence"] = np.full(by_action, -1, np.int32)
+    for r, trees in enumerate(rows):
+        at = done = 0
+        for tree in trees:
+            root, root_stop = at, at + len(tree.prompt)
+            inputs["tokens"][r, root:root_stop] = tree.prompt
+            inputs["positions"][r, root:root_stop] = np.arange(len(tree.prompt))
+            inputs["visible_until"][r, root:root_stop] = root + tree.size
+            at = root_stop
+            for branch in tree.branches:
+                n, stop = branch.sequence, at + branch.stop - branch.start
+                inputs["tokens"][r, at:stop] = tokens[n, branch.start : branch.stop]
+                inputs["positions"][r, at:stop] = len(tree.prompt) + np.arange(stop - at)
+                inputs["visible_until"][r, at:stop] = stop
+                own = np.flatnonzero(mask[n, branch.start : branch.stop + 1])
+                span = slice(done, done := done + len(own))
+                # the first token of a branch follows the prompt's last
+                actions["predictor"][r, span] = np.where(own == 0, root_stop - 1, at + own - 1)
+                actions["target"][r, span] = tokens[n, branch.start + own]
+                actions["sequence"][r, span] = n
+                actions["time"][r, span] = branch.start + own
+                at = stop
+
+    folded = {k: a.reshape(micro, per_micro, a.shape[1]) for k, a in (inputs | actions).items()}
+    real = sum(tree.size for trees in rows for tree in trees)
+    unshared = int(np.maximum(end - 1, 0).sum())
+    return (
+        Packed(
+            **folded,
+            computed=computed,
+            micro_batches=np.int32(used),
+            length=width,
+            cut=bool(chunks.size),
+        ),
+        {
+            "padding_share": 1 - real / (used * per_micro * row_length),
+            "shared_share": 1 - real / max(1, unshared),
+        },
+    )
+
+
+def _row_length(branches: Sequence[_Branch], config: PackingConfig, row_multiple: int) -> int:
+    longest = max((len(b.prompt) + b.stop - b.start for b in branches), default=0)
+    # The last action is counted although it is no input, so that a budget is what is said of it.
+    longest += 1
+    if config.row_length:
+        if longest - 1 > config.row_length:
+            raise ValueError(
+                f"packing.row_length={config.row_length} is shorter than a sequence of {longest} "
+                "tokens; raise it, or set it to 0"
+            )
+        return config.row_length
+    tree = max((t.size for t in _trees(branches, sys.maxsize)), default=0)
+    wanted = round_to_eighth(min(2 * longest, max(longest, tree)), config.bucket)
+    affordable = round_to_eighth(
+        config.micro_batch_tokens // row_multiple, config.bucket, down=True
+    )
+    if wanted <= affordable:
+        return wanted
+    least = round_to_eighth(longest, config.bucket)
+    # A longer row may share prompts among more branches, or hold no second sequence.
+    return min(
+        (least, max(least, affordable)),
+        key=lambda length: length * len(_fill(_trees(branches, length), length)),
+    )
+
+
+def _few(rows: int) -> int:
+    """The least of 1, 2, 3, 4, 6, 8, 12, 16, ... that holds `rows`: few shapes, little padding."""
+    whole = round_up(rows, 1)
+    return whole // 4 * 3 if 0 < rows <= whole // 4 * 3 else whole
+
+
+def _action_bucket(most: int, row_length: int) -> int:
+    # Each branch's last action needs no input token, so a row may hold more actions than tokens.
+    step = max(1, row_length // 8)
+    return max(1, -(-most // step)) * step
+
+
+def shares(batch: Trajectory, count: int) -> Iterator[Trajectory]:
+    """Equal shares of whole groups, one per update, each with groups numbered from 0.
+
+    Args:
+      batch: N sequences; those that `extra["replayed"]` marks stand last, and each share has its
+        part of them and of the others.
+      count: of updates.
+    """
+    replayed = batch.extra.get("replayed", np.zeros(len(batch.tokens), bool))
+    own = int(np.sum(~replayed))
+    starts = (0, own)
+    sizes = (own // count, (len(batch.tokens) - own) // count)
+    for i in range(count):
+        spans = [slice(s + i * n, s + (i + 1) * n) for s, n in zip(starts, sizes, strict=True)]
+        part = jax.tree.map(lambda a: np.concatenate([a[span] for span in spans]), batch)  # noqa: B023
+        yield part.replace(group_ids=renumbered(part.group_ids))
+
+
+def renumbered(group_ids: np.ndarray) -> np.ndarray:
+    """The same groups under the ids 0, 1, ..., in their order, int32 of the same shape."""
+    _, dense = np.unique(group_ids, return_inverse=True)
+    return dense.reshape(np.shape(group_ids)).astype(np.int32)
+
+
+def _check_groups(group_ids: np.ndarray) -> None:
+    wrong = group_ids[(group_ids < 0) | (group_ids >= len(group_ids))]
+    if len(wrong):
+        raise ValueError(
+            f"group_ids hold {wrong[0]}, but the batch has {len(group_ids)} sequences; number its "
+            "groups from 0 with packing.renumbered"
+        )
+
+
+def reward_parts(parts: Sequence[Mapping[str, float] | None]) -> np.ndarray | None:
+    """Named parts of N rewards as [N, K] float32, in the order of their names.
+
+    Args:
+      parts: of each score; None where scoring failed, which gives zeros.
+
+    Returns:
+      None if the scores have no parts, or not all the same.
+    """
+    names = {tuple(sorted(p)) for p in parts if p is not None}
+    if len(names) != 1 or names == {()}:
+        return None
+    (order,) = names
+    return np.array([[p[k] if p else 0.0 for k in order] for p in parts], np.float32)
+
+
+def trajectory(
+    completions: Sequence[Completion],
+    rewards: Sequence[float | None],
+    group_ids: Sequence[int],
+    *,
+    length: int,
+) -> Trajectory:
+    """Scored completions as one host-side trajectory.
+
+    Args:
+      completions: N of them.
+      rewards: N scores; None where scoring failed.
+      group_ids: N group numbers.
+      length: T, at least the longest prompt plus completion.
+    """
+    count = len(completions)
+    tokens = np.zeros((count, length), np.int32)
+    mask = np.zeros((count, length), bool)
+    logp = np.zeros((count, length), np.float32)
+    version = np.zeros((count, length), np.int32)
+    for n, c in enumerate(completions):
+        start, stop = len(c.request.prompt), len(c.request.prompt) + len(c.tokens)
+        tokens[n, :start] = c.request.prompt
+        tokens[n, start:stop] = c.tokens
+        mask[n, start:stop] = c.actions  # not what was forced on it, nor observations
+        logp[n, start:stop] = c.logp
+        version[n, start:stop] = c.version
+    expert = [c.source is not None and np.any(c.source == Source.EXPERT) for c in completions]
+    return Trajectory(
+        tokens=tokens,
+        action_mask=mask,
+        behavior_logp=logp,
+        policy_version=version,
+        rewards=np.array([0.0 if r is None else r for r in rewards], np.float32),
+        valid=np.array([r is not None for r in rewards]),
+        group_ids=np.asarray(group_ids, np.int32),
+        expert=np.array(expert, bool),
+    )

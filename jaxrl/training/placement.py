@@ -1,0 +1,154 @@
+"""The sharding of batches and of the training state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import NamedSharding
+
+from jaxrl.config import Config
+from jaxrl.mesh import mesh
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.lora import LoraConfig
+from jaxrl.training import packing, trainable
+from jaxrl.training.train_step import init_state
+from jaxrl.training.trainable import WHOLE, Part
+from jaxrl.types import Packed, Params, TrainState, Trajectory
+
+_HOST = "pinned_host"
+Complete = Callable[[TrainState], TrainState]
+"""Adds the state of extensions, such as a critic or an average, to a state at step 0."""
+
+
+def pack(
+    batch: Trajectory, config: Config, keep: np.ndarray | None = None
+) -> tuple[Packed, dict[str, float]]:
+    """Packed micro-batches on the mesh, rows split over its batch axes, and what packing cost.
+
+    Args:
+      batch: N sequences.
+      config: of the run.
+      keep: [N] bool, the sequences to compute; None computes all.
+    """
+    packed, cost = on_host(batch, config, keep)
+    return mesh.put(packed, of_packed(config, packed)), cost
+
+
+def on_host(
+    batch: Trajectory, config: Config, keep: np.ndarray | None = None
+) -> tuple[Packed, dict[str, float]]:
+    """What `pack` puts on the mesh."""
+    shards = mesh.batch_shards(jax.sharding.get_mesh(), tuple(config.mesh.rules.items()))
+    chunks = config.rollout.chunks
+    return packing.pack(batch, config.packing, row_multiple=shards, keep=keep, chunks=chunks)
+
+
+def of_packed(config: Config, packed: Packed) -> Packed:
+    """The shardings of packed micro-batches."""
+    the_mesh = jax.sharding.get_mesh()
+    everywhere = mesh.replicated(the_mesh)
+    split = mesh.rows(the_mesh, tuple(config.mesh.rules.items()))
+    return jax.tree.map(lambda a: split if np.ndim(a) == 3 else everywhere, packed)
+
+
+def of_batch(batch: Trajectory) -> Trajectory:
+    """The shardings of a batch during an update: split over sequences, if divisible."""
+    the_mesh = jax.sharding.get_mesh()
+
+    def where(x: Any) -> NamedSharding:
+        axes = ("batch", *[None] * (x.ndim - 1))
+        return NamedSharding(the_mesh, mesh.spec(axes, x.shape, the_mesh))
+
+    return jax.tree.map(where, batch)
+
+
+def abstract_state(
+    model: DecoderConfig,
+    optimize: optax.GradientTransformation,
+    adapters: LoraConfig = LoraConfig(rank=0),
+    part: Part = WHOLE,
+    complete: Complete = lambda state: state,
+    *,
+    offload: bool = False,
+) -> TrainState:
+    """Shapes and shardings of the train state: moments lie where their parameters do.
+
+    With `offload` they lie there in the memory of the host.
+
+    Raises:
+      ValueError: there is no such memory.
+    """
+    params = trainable.held(model, trainable.abstract(model, adapters), part)
+    shapes = jax.eval_shape(lambda p: complete(init_state(p, optimize, part)), params)
+    everywhere = mesh.replicated(jax.sharding.get_mesh())
+    flat = jax.tree_util.tree_leaves_with_path((params, part.split(params)[0]))
+    lies = {_names(path[1:]): leaf for path, leaf in flat}
+
+    def place(path: tuple[Any, ...], shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        names = _names(path)
+        like = next((lies[names[i:]] for i in range(len(names)) if names[i:] in lies), None)
+        # a factored moment has fewer axes than its parameter, and is small
+        where = like.sharding if like and like.shape == shape.shape else everywhere
+        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where)
+
+    rest = jax.tree_util.tree_map_with_path(place, shapes.replace(params=None))
+    if offload:
+        rest = rest.replace(opt_state=_in_memory(_HOST, rest.opt_state))
+    return rest.replace(params=params)
+
+
+def _in_memory(kind: str, like: Any) -> Any:
+    """Sharded shapes, or arrays' places, in another memory of their devices."""
+    kinds = [memory.kind for memory in jax.devices()[0].addressable_memories()]
+    if kind not in kinds:
+        raise ValueError(f"optimizer.offload needs memory {kind!r}, and devices have {kinds}")
+
+    def move(leaf: Any) -> jax.ShapeDtypeStruct:
+        where = leaf.sharding.with_memory_kind(kind)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+    return jax.tree.map(move, like)
+
+
+def _names(path: tuple[Any, ...]) -> tuple[str, ...]:
+    """Keys and fields of a path: the parts of an adapter are named alike on and off."""
+    return tuple(jax.tree_util.keystr((step,), simple=True) for step in path)
+
+
+def shardings(like: Any) -> Any:
+    """The shardings of a tree of sharded shapes."""
+    return jax.tree.map(lambda leaf: leaf.sharding, like)
+
+
+def fresh_state(
+    params: Params,
+    optimize: optax.GradientTransformation,
+    like: TrainState,
+    part: Part = WHOLE,
+    complete: Complete = lambda state: state,
+) -> TrainState:
+    """A state at step 0, laid out as `like`: a run and its continuation compile one program."""
+    return jax.device_put(complete(init_state(params, optimize, part)), shardings(like))
+
+
+def settled(update: Callable[..., Any], like: TrainState) -> Callable[..., Any]:
+    """`update`, with its new state laid out as `like` again; moments on the host are fetched.
+
+    The batch is put on the mesh as `of_batch` says: no device holds all of it.
+    """
+    where = shardings(like)
+    away = any(leaf.sharding.memory_kind == _HOST for leaf in jax.tree.leaves(like.opt_state))
+
+    def settle(state: TrainState, *args: Any) -> tuple[TrainState, Any]:
+        args = (*(mesh.put(batch, of_batch(batch)) for batch in args[:1]), *args[1:])
+        if away:
+            here = shardings(_in_memory("device", like.opt_state))
+            state = state.replace(opt_state=jax.device_put(state.opt_state, here))
+        state, metrics = update(state, *args)
+        return jax.device_put(state, where), metrics
+
+    return settle

@@ -1,0 +1,124 @@
+"""Which part of the parameters is trained: all, those that patterns name, or low-rank adapters.
+
+The train state holds the parameters whole, adapters on, so sampling, evaluation and checkpoints
+know nothing of this. Gradients and the optimizer's moments exist for the trained part alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl.mesh import mesh
+from jaxrl.models import decoder, lora, quantize, subset
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.lora import LoraConfig
+from jaxrl.types import Params
+
+
+class Part(NamedTuple):
+    """Splits parameters into a trained and a frozen part and joins them, differentiably."""
+
+    split: Callable[[Params], tuple[Params, Params]] = lambda params: (params, {})
+    """The parameters to the trained part and the frozen rest."""
+    join: Callable[[Params, Params], Params] = lambda trained, frozen: trained
+    """Back again."""
+
+
+WHOLE = Part()
+FROZEN = Part(lambda params: ({}, params), lambda trained, frozen: frozen)
+"""Nothing is trained."""
+
+
+def part(model: DecoderConfig, adapters: LoraConfig, patterns: Sequence[str]) -> Part:
+    """The part that a config trains.
+
+    Args:
+      model: the decoder's shape.
+      adapters: of rank 0 for none; otherwise they alone are trained.
+      patterns: of the paths of parameters to train, see `jaxrl.models.subset`; empty for all.
+
+    Raises:
+      ValueError: adapters with dropout, or both kinds at once, or a pattern that matches nothing.
+    """
+    if adapters.rank and patterns:
+        raise ValueError(
+            f"lora.rank={adapters.rank} with train={tuple(patterns)}: adapters are trained alone; "
+            "leave one of them out"
+        )
+    if adapters.rank and adapters.dropout:
+        raise ValueError(
+            f"lora.dropout={adapters.dropout}: the trainer's log-probabilities would not be those "
+            "of the sampler; set it to 0"
+        )
+    if adapters.rank:
+        lora.targets(model, adapters)
+        return Part(
+            lora.detach, lambda trained, frozen: lora.attach(model, frozen, trained, adapters)
+        )
+    if patterns:
+        subset.split(decoder.abstract(model)[0], patterns)
+        return Part(functools.partial(subset.split, patterns=patterns), subset.join)
+    return WHOLE
+
+
+def attach(model: DecoderConfig, params: Params, adapters: LoraConfig, key: jax.Array) -> Params:
+    """The parameters with fresh adapters on, laid out on the mesh in use; as they were at rank 0.
+
+    Until the first update they change nothing. A base that is to be quantised is, if it is not yet.
+    """
+    if not adapters.rank:
+        return params
+    where = jax.tree.map(lambda s: s.sharding, abstract(model, adapters))
+
+    def make(base: Params) -> Params:
+        if adapters.kind:
+            base = quantize.quantize(model, base, adapters.kind)
+        return lora.attach(model, base, lora.init(key, model, base, adapters), adapters)
+
+    return jax.jit(make, out_shardings=where, donate_argnums=0)(params)
+
+
+def held(model: DecoderConfig, params: Any, part: Part = FROZEN) -> Any:
+    """Parameters whose frozen part is in the compute dtype, to which every pass would cast it.
+
+    Norms and routers compute in float32 and stay so, as does the trained part.
+
+    Args:
+      model: the decoder's shape, and the compute dtype.
+      params: arrays, or their sharded shapes.
+      part: what is trained.
+    """
+    trained, frozen = part.split(params)
+    dtypes = jax.eval_shape(lambda frozen: decoder.cast(frozen, model.dtype), frozen)
+
+    def cast(x: Any, to: jax.ShapeDtypeStruct) -> Any:
+        shape = isinstance(x, jax.ShapeDtypeStruct)
+        return x.update(dtype=to.dtype) if shape else x.astype(to.dtype)
+
+    return part.join(trained, jax.tree.map(cast, frozen, dtypes))
+
+
+def abstract(model: DecoderConfig, adapters: LoraConfig, *, on: bool = True) -> Any:
+    """Float32 shapes of the parameters, adapters `on`, each with where it lies on the mesh."""
+    the_mesh, kind = jax.sharding.get_mesh(), adapters.kind
+    shapes, axes = quantize.abstract(model, kind) if kind else decoder.abstract(model)
+    if adapters.rank and on:
+        small, names = lora.abstract(model, adapters)
+        shapes = lora.attach(model, shapes, small, adapters)
+        axes = lora.attach(model, axes, names, adapters)
+
+    def place(
+        path: tuple[Any, ...], shape: jax.ShapeDtypeStruct, names: tuple[str, ...]
+    ) -> jax.ShapeDtypeStruct:
+        keys = tuple(step.key for step in path if isinstance(step, jax.tree_util.DictKey))
+        attributes = [step.name for step in path[len(keys) :]]
+        own = keys if attributes in ([], ["base"]) else ()
+        where = mesh.param_spec(model, own, names, shape.shape, the_mesh)
+        where = jax.NamedSharding(the_mesh, where)
+        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where)
+
+    return jax.tree_util.tree_map_with_path(place, shapes, axes)

@@ -1,0 +1,211 @@
+"""What every recipe computes in two steps, to be compared with what it computed before.
+
+    python -m tests.digests write FILE [RECIPE ...]
+    python -m tests.digests check FILE [RECIPE ...]
+
+`write` adds the recipes, or all of them, to a JSON file: their metrics and a SHA-256 of their final
+parameters. `check` runs those of the file again. Where platform, processor and version of JAX are
+those of the file, every figure must be equal; elsewhere, metrics to 1e-3.
+
+A model this small hardly ever solves a problem, and without a reward nothing is learned. So half of
+the wrong completions, chosen by their text, count as right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import platform
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxrl.config import Config
+from jaxrl.data import tasks
+from jaxrl.data.types import Problem, Score, Task
+from jaxrl.launch import recipes
+from jaxrl.record import checkpoint, metrics
+from jaxrl.run import loop
+from jaxrl.sampling.chunks import Chunks
+from tests.jaxrl.tiny import arrays
+from tests.launch.test_recipes import tiny
+
+CPU = Path(__file__).with_name("digests") / "cpu.json"
+COIN = "tests.digests:coin"
+TOLERANCE = 1e-3
+"""Of a metric elsewhere: absolute, and relative to what was recorded."""
+
+_UNSTEADY = ("time/", "memory/", "compilations")
+_CLEAR = 8
+"""Recipes whose programs a process holds at a time."""
+
+
+def environment() -> dict[str, str]:
+    """What the last bit of a figure depends on, beside the code."""
+    return {
+        "platform": jax.default_backend(),
+        "device": jax.devices()[0].device_kind,
+        "processor": _processor(),
+        "jax": jax.__version__,
+    }
+
+
+def coin(**params: Any) -> Task:
+    """Arithmetic, where half of the wrong completions count as right."""
+    made = tasks.get("arithmetic", **params)
+
+    def reward(problem: Problem, completion: str) -> Score:
+        score = made.reward(problem, completion)
+        lucky = zlib.crc32(f"{problem.prompt}{completion}".encode()) % 2
+        return dataclasses.replace(score, value=max(score.value, float(lucky)))
+
+    return dataclasses.replace(made, reward=reward)
+
+
+def config(name: str, run_dir: Path) -> Config:
+    """The run of a recipe."""
+    made = tiny(recipes.load(name), run_dir)
+    domains = {k: dataclasses.replace(v, task=COIN) for k, v in made.domains.items()}
+    rollout = made.rollout
+    if rollout.chunks.size:  # or no response would be longer than one
+        rollout = dataclasses.replace(rollout, chunks=Chunks(3, 1))
+    return dataclasses.replace(made, task=COIN, domains=domains, rollout=rollout)
+
+
+def digest(name: str) -> dict[str, Any]:
+    """Metrics of two steps of a recipe, a list of rows, and a SHA-256 of its final parameters."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        loop.train(config(name, run_dir))
+        rows = [
+            {k: v for k, v in sorted(row.items()) if not k.startswith(_UNSTEADY)}
+            for row in metrics.read(run_dir)
+        ]
+        saved = arrays(checkpoint.path(run_dir, checkpoint.steps(run_dir)[-1]))
+    sha = hashlib.sha256()
+    for key, value in sorted(saved.items()):
+        if key.startswith("['params']"):
+            sha.update(key.encode() + value)
+    return {"metrics": rows, "params": sha.hexdigest()}
+
+
+def differences(before: dict[str, Any], now: dict[str, Any], *, exact: bool) -> list[str]:
+    """How two digests of a recipe differ, in words; empty where they agree."""
+    out = []
+    if exact and before["params"] != now["params"]:
+        out.append("the final parameters differ")
+    if len(before["metrics"]) != len(now["metrics"]):
+        out.append(f"{len(before['metrics'])} steps before, {len(now['metrics'])} now")
+    for old, new in zip(before["metrics"], now["metrics"], strict=False):
+        for key in sorted(old.keys() | new.keys()):
+            a, b = old.get(key), new.get(key)
+            if not _equal(a, b, exact):
+                out.append(f"step {old.get('step')}: {key} was {a}, is {b}")
+    return out
+
+
+def _equal(a: Any, b: Any, exact: bool) -> bool:
+    if not (isinstance(a, float | int) and isinstance(b, float | int)):
+        return a == b
+    if math.isnan(a) or math.isnan(b):
+        return math.isnan(a) and math.isnan(b)
+    return a == b if exact else math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+def write(path: Path, names: list[str]) -> None:
+    """Record the recipes; the file is written after each, and the others in it are kept.
+
+    Raises:
+      ValueError: the file was written elsewhere.
+    """
+    here = environment()
+    known = json.loads(path.read_text()) if path.exists() else here | {"recipes": {}}
+    if {k: known[k] for k in here} != here:
+        raise ValueError(f"{path} was written elsewhere; remove it to write it here")
+    for i, name in enumerate(names):
+        known["recipes"][name] = digest(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_text(known))
+        print(f"{name} {known['recipes'][name]['params'][:12]}", flush=True)
+        _forget(i)
+
+
+def check(path: Path, names: list[str]) -> list[str]:
+    """How the recipes differ from what is recorded, a line for each difference.
+
+    Raises:
+      ValueError: a recipe that is not recorded.
+    """
+    known, here = json.loads(path.read_text()), environment()
+    exact = {k: known[k] for k in here} == here
+    print("to the last bit" if exact else f"metrics to {TOLERANCE}", flush=True)
+    out = []
+    for i, name in enumerate(names or sorted(known["recipes"])):
+        if name not in known["recipes"]:
+            raise ValueError(f"{path} has no recipe {name!r}; record it with `write`")
+        found = differences(known["recipes"][name], digest(name), exact=exact)
+        print(f"{name} {'differs' if found else 'is equal'}", flush=True)
+        out += [f"{name}: {line}" for line in found]
+        _forget(i)
+    return out
+
+
+def main(arguments: list[str]) -> int:
+    """`write FILE [RECIPE ...]` or `check FILE [RECIPE ...]`; 1 where something differs."""
+    if len(arguments) < 2 or arguments[0] not in ("write", "check"):
+        print(__doc__, file=sys.stderr)
+        return 2
+    action, file, *names = arguments
+    with _compile_little():
+        if action == "write":
+            write(Path(file), names or recipes.names())
+            return 0
+        found = check(Path(file), names)
+    print("\n".join(found), file=sys.stderr)
+    return 1 if found else 0
+
+
+@contextlib.contextmanager
+def _compile_little():
+    """Each program is compiled once, and not optimised: it runs for a few steps."""
+    with tempfile.TemporaryDirectory() as cache:
+        jax.config.update("jax_disable_most_optimizations", True)
+        jax.config.update("jax_compilation_cache_dir", cache)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+        yield
+
+
+def _forget(done: int) -> None:
+    if done % _CLEAR == _CLEAR - 1:
+        jax.clear_caches()
+
+
+def _processor() -> str:
+    """XLA compiles for the instructions that there are, which the model of a processor tells."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor() or platform.machine())
+
+
+def _text(known: dict[str, Any]) -> str:
+    """JSON with a line for each recipe, in the order of their names."""
+    rows = ",\n".join(
+        f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(known["recipes"].items())
+    )
+    head = "".join(
+        f"{json.dumps(k)}: {json.dumps(v)},\n" for k, v in known.items() if k != "recipes"
+    )
+    return f'{{\n{head}"recipes": {{\n{rows}\n}}\n}}\n'
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

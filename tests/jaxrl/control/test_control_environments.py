@@ -1,0 +1,194 @@
+"""Environments against Gymnasium's, wrappers and rollouts by what they promise."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl.control import environments, replay, rollout, wrappers
+from jaxrl.control.environment import begin, play, random_action
+from jaxrl.control.environments import cartpole, maze, pendulum, point_mass
+from jaxrl.data.offline import transitions
+
+KEY = jax.random.PRNGKey(0)
+
+
+@pytest.mark.exact("dynamics of the classic environments equal Gymnasium's to 1e-3")
+@pytest.mark.parametrize("name", ["Pendulum-v1", "CartPole-v1"])
+def test_dynamics_are_gymnasiums(name):
+    gymnasium = pytest.importorskip("gymnasium")
+    theirs = gymnasium.make(name).unwrapped
+    theirs.reset(seed=0)
+    ours = pendulum.make() if name == "Pendulum-v1" else cartpole.make()
+    state = jnp.array([2.0, -0.5]) if name == "Pendulum-v1" else jnp.array([0.1, 0.2, -0.05, 0.3])
+    theirs.state = np.array(state)
+    step = jax.jit(ours.step)
+    for i in range(30):
+        if ours.space.discrete:
+            action = given = (i // 3) % 2
+        else:
+            action = np.array([np.sin(i)], np.float32)
+            given = 2.0 * action
+        expected = theirs.step(given)
+        out = step(KEY, state, jnp.asarray(action))
+        np.testing.assert_allclose(out.observation, expected[0], rtol=1e-3, atol=1e-3)
+        assert float(out.reward) == pytest.approx(float(expected[1]), rel=1e-3, abs=1e-3)
+        assert bool(out.terminal) == bool(expected[2])
+        if expected[2]:
+            break
+        state = out.state
+
+
+def test_a_walk_never_enters_a_wall_and_the_compass_leads_to_the_goal():
+    for layout, rows in maze.LAYOUTS.items():
+        env = maze.make(layout)
+        goal = next((r, row.index("G")) for r, row in enumerate(rows) if "G" in row)
+        table = jnp.asarray(maze.compass(layout, goal))
+
+        def follow(key, params, seen, table=table):
+            cell = jnp.round((seen + 1) * (len(table) - 1) / 2).astype(int)
+            return table[cell[0], cell[1]]
+
+        out = jax.jit(lambda k, e=env, f=follow: rollout.evaluate(e, f, None, k, episodes=8))(KEY)
+        np.testing.assert_array_equal(out.returns, 1.0)
+        assert np.all(out.lengths < env.horizon)
+        walk = lambda k, p, o: random_action(k, env.space)  # noqa: B023, E731
+        seen = rollout.gather(env, walk, None, KEY, steps=320).observations
+        cells = np.round((seen + 1) * (len(rows) - 1) / 2).astype(int)
+        assert all(rows[r][c] != "#" for r, c in cells)
+
+
+def test_an_episode_is_cut_off_at_the_horizon_and_the_next_begins():
+    env = point_mass.make(horizon=4)
+    walk = lambda k, p, o: random_action(k, env.space)  # noqa: E731
+    data = rollout.gather(env, walk, None, KEY, steps=64, worlds=4)
+    assert [e.stop - e.start for e in transitions.episodes(data)] == [4] * 16
+    assert not data.terminals.any()
+    for e in transitions.episodes(data):
+        np.testing.assert_array_equal(data.next_observations[e][:-1], data.observations[e][1:])
+
+
+def test_evaluation_counts_until_the_first_end():
+    env = cartpole.make(horizon=100)
+    left = lambda k, p, o: jnp.asarray(0)  # noqa: E731
+    out = rollout.evaluate(env, left, None, KEY, episodes=4)
+    assert np.all(out.lengths < 15)
+    np.testing.assert_array_equal(out.returns, out.lengths)
+
+
+def test_delay_holds_actions_back():
+    env, late = point_mass.make(), wrappers.delay(point_mass.make(), 2)
+    actions = jax.random.uniform(KEY, (6, 2), minval=-1, maxval=1)
+    plain, _ = env.reset(KEY)
+    held, _ = late.reset(KEY)
+    shifted = jnp.concatenate([jnp.zeros((2, 2)), actions])
+    for i in range(6):
+        a, b = env.step(KEY, plain, shifted[i]), late.step(KEY, held, actions[i])
+        np.testing.assert_allclose(a.observation, b.observation)
+        plain, held = a.state, b.state
+
+
+def test_disturbance_noise_and_constraint():
+    env = point_mass.make()
+    windy = wrappers.disturbance(env, 0.3)
+    state, _ = jax.vmap(windy.reset)(jax.random.split(KEY, 2000))
+    blow = jax.jit(jax.vmap(windy.step))
+    for i in range(3):
+        keys = jax.random.split(jax.random.fold_in(KEY, i + 1), 2000)
+        state = blow(keys, state, jnp.zeros((2000, 2))).state
+    assert float(jnp.std(state[1])) == pytest.approx(0.3, rel=0.1)  # stationary
+
+    noisy = wrappers.observation_noise(env, 0.1)
+    (state, seen), (_, exact) = noisy.reset(KEY), env.reset(KEY)
+    assert 0 < float(jnp.abs(seen - exact).max()) < 0.5
+    np.testing.assert_array_equal(state, exact)
+
+    outside = lambda seen, action: jnp.abs(seen[0]) > 0.5  # noqa: E731
+    walk = lambda k, p, o: jnp.ones(2)  # noqa: E731
+    free = rollout.evaluate(wrappers.constraint(env, outside), walk, None, KEY, episodes=8)
+    assert np.all(free.lengths == 50) and np.all(free.costs > 5)
+    fatal = wrappers.constraint(env, outside, fatal=True)
+    short = rollout.evaluate(fatal, walk, None, KEY, episodes=8)
+    np.testing.assert_array_equal(short.costs, 1.0)
+    assert np.all(short.lengths < 50)
+
+
+def test_history_shows_what_happened():
+    env = point_mass.make()
+    sees = wrappers.history(env, 3, target=10.0)
+    world, rewards, seen = begin(sees, KEY), [], []
+    for i in range(5):
+        seen.append(world.observation.observations[-1])
+        world, step = play(sees, jax.random.fold_in(KEY, i), world, jnp.full(2, 0.1 * i))
+        rewards.append(float(step.rewards))
+    now = world.observation
+    np.testing.assert_array_equal(now.clock, [3, 4, 5])
+    np.testing.assert_allclose(now.actions, [[0.3, 0.3], [0.4, 0.4], [0, 0]], atol=1e-6)
+    np.testing.assert_allclose(now.observations[:2], seen[3:])
+    assert float(now.returns_to_go[-1]) == pytest.approx(10.0 - sum(rewards), rel=1e-5)
+
+
+def test_the_ring_keeps_the_newest():
+    env = point_mass.make()
+    example = jax.eval_shape(lambda: play(env, KEY, begin(env, KEY), jnp.zeros(2))[1])
+    ring = replay.empty(example, 6)
+    for i in range(5):
+        step = jax.tree.map(lambda x, i=i: jnp.full((2, *x.shape), i, x.dtype), example)
+        ring = replay.add(ring, step)
+    assert sorted(ring.data.rewards.tolist()) == [2, 2, 3, 3, 4, 4]
+    drawn = replay.sample(KEY, ring, 64).rewards
+    assert set(np.unique(drawn)) == {2, 3, 4}
+    with pytest.raises(ValueError, match="multiple of 4"):
+        replay.add(ring, jax.tree.map(lambda x: jnp.zeros((4, *x.shape), x.dtype), example))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gymnax/CartPole-v1", "gymnax/Pendulum-v1", "brax/fast"])
+def test_environments_of_others(name):
+    pytest.importorskip(name.split("/")[0])
+    env = environments.get(name)
+    walk = lambda k, p, o: random_action(k, env.space)  # noqa: E731
+    data = rollout.gather(env, walk, None, KEY, steps=256, worlds=4)
+    assert data.observations.shape == (256, env.space.observation)
+    if name == "gymnax/CartPole-v1":
+        assert env.horizon == 500 and data.terminals.sum() > 0
+
+
+@pytest.mark.slow
+def test_gymnasium_on_the_host():
+    pytest.importorskip("gymnasium")
+    from jaxrl.control import host
+    from jaxrl.launch.control import sac
+
+    vector = host.Vector("Pendulum-v1", worlds=2, seed=0)
+    assert vector.space == pendulum.make().space
+    algorithm = sac.make(vector.space, sac.Config(hidden=(8,), batch_size=16))
+    points = list(host.train(algorithm, vector, steps=440, warmup=40, every=200))
+    vector.close()
+    assert [p.env_steps for p in points] == [200, 400, 440]
+    assert sum(len(p.episode_returns) for p in points) == 2  # each world has met its time limit
+    assert all(-2000 < r < 0 for p in points for r in p.episode_returns)
+
+
+def test_steps_to_the_goal_fall_by_one_along_the_compass():
+    layout = maze.LAYOUTS["medium"]
+    goal = next((r, row.index("G")) for r, row in enumerate(layout) if "G" in row)
+    steps, compass = maze.steps_to_goal("medium"), maze.compass("medium", goal)
+    assert steps[goal] == 0
+    for cell in set(maze.free_cells("medium")) - {goal}:
+        ahead = tuple((np.array(cell) + compass[cell]).astype(int))
+        assert steps[ahead] == steps[cell] - 1
+    walls = [(r, c) for r, row in enumerate(layout) for c, x in enumerate(row) if x == "#"]
+    assert all(steps[w] > steps[f] for w in walls for f in maze.free_cells("medium"))
+
+
+def test_a_hidden_goal_changes_only_what_is_seen():
+    shown, hidden = (environments.get("point_goals", shown=s) for s in (True, False))
+    (state, wide), (same, narrow) = shown.reset(KEY), hidden.reset(KEY)
+    np.testing.assert_array_equal(state, same)
+    np.testing.assert_array_equal(wide[:4], narrow)
+    assert narrow.shape == (4,) and float(jnp.linalg.norm(wide[4:])) == pytest.approx(0.8, rel=1e-5)
+    at_goal = state.at[:2].set(state[4:])
+    assert float(hidden.step(KEY, at_goal, jnp.zeros(2)).reward) == pytest.approx(1.0)

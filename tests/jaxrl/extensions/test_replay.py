@@ -1,0 +1,113 @@
+"""The replay buffer: what it keeps, what comes back, and that the batch keeps its shape."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from jaxrl.data import replay as rules
+from jaxrl.extensions import replay
+from jaxrl.extensions.replay import ReplayConfig
+from tests.jaxrl import tiny
+from tests.jaxrl.batches import batch
+
+
+def buffer(**changes):
+    return replay.open_buffer(ReplayConfig(**{"groups": 2, "size": 4} | changes), seed=0)
+
+
+def test_a_batch_keeps_its_shape_and_its_own_come_first():
+    """Whether the buffer is empty, filling, or full."""
+    made, size = buffer(), 4
+    for version in range(4):
+        fresh = batch(version, groups=3, length=24 + 8 * (version % 2))
+        mixed = made.mix(fresh, size, version)
+        assert len(mixed.tokens) == (3 + 2) * size
+        own = {k: a[: 3 * size] for k, a in mixed.named().items()}
+        width = fresh.tokens.shape[1]
+        np.testing.assert_array_equal(own["tokens"][:, :width], fresh.tokens)
+        np.testing.assert_array_equal(own["rewards"], fresh.rewards)
+        assert mixed.group_ids.tolist() == np.repeat(np.arange(5), size).tolist()
+        if version == 0:  # nothing to draw: rows that train nothing
+            assert not mixed.action_mask[3 * size :].any() and not mixed.valid[3 * size :].any()
+        else:
+            assert mixed.action_mask[3 * size :].any(axis=1).all()
+            assert mixed.valid[3 * size :].all()
+
+
+@pytest.mark.exact("replayed groups are what was sampled, to the last bit")
+def test_what_comes_back_is_what_was_sampled_then():
+    made = buffer(choose="newest")
+    old = batch(0, groups=2).replace(stopped=np.arange(8) % 3 > 0)
+    made.mix(old, 4, 0)
+    back = made.mix(batch(1, groups=2).replace(stopped=np.ones(8, bool)), 4, 1)
+    for name in ("tokens", "behavior_logp", "action_mask", "rewards", "policy_version", "stopped"):
+        np.testing.assert_array_equal(getattr(back, name)[8:], getattr(old, name))
+
+
+def test_what_is_too_old_is_dropped():
+    made = buffer(max_age=2)
+    made.mix(batch(0, groups=2), 4, 0)
+    assert made.mix(batch(1, groups=2), 4, 3).action_mask[8:].sum() == 0
+    assert len(made.get_state()) == 2
+
+
+def test_only_kept_rows_are_trained_on_again():
+    """The others stay in the group as what the kept are compared with."""
+    made = buffer(keep="passed", keep_args={"threshold": 0.9})
+    old = batch(0, groups=2)
+    made.mix(old, 4, 0)
+    back = made.mix(batch(1, groups=2), 4, 1)
+    kept = {tuple(row) for row, r in zip(old.tokens.tolist(), old.rewards, strict=True) if r >= 0.9}
+    trained = back.action_mask[8:].any(axis=1)
+    assert {tuple(row) for row in back.tokens[8:][trained].tolist()} == kept
+    assert back.valid[8:].all() and not trained.all()
+
+
+@pytest.mark.exact("a restored replay buffer continues with the same groups")
+def test_the_state_goes_on_as_if_it_had_not_stopped():
+    straight, stopped = buffer(), buffer()
+    for version in range(3):
+        straight.mix(batch(version, groups=2), 4, version)
+        stopped.mix(batch(version, groups=2), 4, version)
+    again = buffer()
+    again.set_state(stopped.get_state())
+    a, b = (m.mix(batch(9, groups=2), 4, 3) for m in (straight, again))
+    for name, array in a.named().items():
+        np.testing.assert_array_equal(array, b.named()[name])
+
+
+def test_rules():
+    rewards = np.array([[1.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, np.nan]])
+    lengths = np.array([[2, 3, 8, 9], [1, 2, 3, 4]])
+    assert rules.informative(rewards, lengths).tolist() == [[True] * 4, [False] * 4]
+    rng = np.random.default_rng(0)
+    assert rules.newest(np.array([3, 1, 2]), rewards, 2, rng).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (dict(groups=4, size=2), "replay.groups=4 with replay.size=2"),
+        (dict(groups=3), "does not divide replay.groups=3"),
+        (dict(groups=2, keep="jaxrl.data.replay:al"), "does not exist"),
+    ],
+)
+def test_a_buffer_that_cannot_work_is_refused(config, message):
+    with pytest.raises(ValueError, match=message):
+        run = dataclasses.replace(tiny.config("unused"), updates_per_batch=2)
+        replay.replay(ReplayConfig(**config)).check(run)
+
+
+def test_a_rule_may_keep_by_the_version_that_sampled():
+    """DPH-RL's: groups that the initial policy solves, whatever later policies do."""
+    made = buffer(
+        keep="jaxrl.launch.recipes.dph_rl:initially_solved", keep_args={"before": 2}, size=8
+    )
+    for version in range(4):
+        fresh = batch(version, groups=2)
+        versions = np.where(fresh.action_mask, version, 0).astype(np.int32)
+        rewards = np.repeat([1.0, version % 2], 4).astype(np.float32)
+        made.mix(fresh.replace(policy_version=versions, rewards=rewards), 4, version)
+    kept = [int(group["policy_version"].max()) for group in made.get_state()]
+    assert kept == [0, 1, 1]

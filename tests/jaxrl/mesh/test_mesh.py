@@ -1,0 +1,161 @@
+"""Eight virtual devices give what one gives, whichever way they share the work."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from jaxrl.mesh import mesh
+from jaxrl.mesh.mesh import MeshConfig
+from jaxrl.models import decoder
+from tests.jaxrl.batches import MODEL
+
+ROOT = Path(__file__).parents[2]
+# optimising code that runs for milliseconds would take most of the time
+FLAGS = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count="
+MESHES = {
+    "data": {"data": 8},
+    "tensor, fsdp": {"data": 2, "fsdp": 2, "tensor": 2},
+    "context, fsdp": {"fsdp": 4, "context": 2},
+    "expert, fsdp": {"data": 1, "fsdp": 2, "expert": 4},
+    "tensor, context by splash": {"data": 2, "tensor": 2, "context": 2},
+    "rules": {"data": 1, "fsdp": 2, "tensor": 2, "context": 2},
+}
+MORE = {
+    "fsdp": {"fsdp": 8},
+    "tensor": {"data": 4, "tensor": 2},
+    "tensor beyond the heads": {"tensor": 8},
+    "context": {"data": 2, "context": 4},
+    "expert": {"data": 1, "expert": 8},
+    "all but data": {"data": 1, "fsdp": 2, "tensor": 2, "context": 2},
+}
+
+
+def run(meshes: dict[str, dict[str, int]]) -> dict[str, dict]:
+    """What `mesh_program` reports of each mesh."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.jaxrl.mesh_program", json.dumps(meshes)],
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS + "8"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=900,
+    )
+    reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {report["name"]: report for report in reports}
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[str, dict]:
+    return run(MESHES)
+
+
+@pytest.mark.exact(
+    "an update and its log-probs on any of six meshes equal those of one device to 1e-5"
+)
+@pytest.mark.parametrize("name", MESHES)
+def test_a_mesh_gives_what_one_device_gives(reports, name):
+    report = reports[name]
+    assert report["difference"] < 1e-5
+    assert report["same_tokens"]
+
+
+def test_replicas_exchange_gradients_and_nothing_else(reports):
+    assert {kind for kind, _ in reports["data"]["collectives"]} == {"all-reduce"}
+
+
+def test_no_device_gathers_more_than_one_matrix_of_one_layer(reports):
+    """Neither a whole stack of layers nor the activations of other devices."""
+    largest = max(
+        math.prod(leaf.shape[leaf.axes[0] == "layers" :]) for leaf in decoder.layout(MODEL).values()
+    )
+    sizes = [size for kind, size in reports["tensor, fsdp"]["collectives"] if kind == "all-gather"]
+    assert sizes and max(sizes) <= largest
+
+
+@pytest.mark.exact(
+    "an update on every axis of a mesh, alone and together, equals that of one device"
+)
+@pytest.mark.slow
+def test_every_axis_alone_and_together():
+    for name, report in run(MORE).items():
+        assert report["difference"] < 1e-5, name
+        assert report["same_tokens"], name
+
+
+def test_a_dimension_is_split_over_the_axes_of_its_rule_where_it_divides():
+    table = jax.sharding.AbstractMesh((1, 4, 2, 1, 1), mesh.AXES)
+    assert mesh.spec(("embed", "heads", "head_dim"), (64, 8, 16), table) == P(
+        "fsdp", "tensor", None
+    )
+    assert mesh.spec(("embed", "kv_heads", "head_dim"), (64, 1, 16), table) == P("fsdp", None, None)
+    assert mesh.spec(("vocab", "embed"), (33, 64), table) == P(None, "fsdp")
+    assert mesh.spec(("vocab", "embed"), (32, 64), table, whole=("fsdp",)) == P("tensor", None)
+    assert mesh.spec(("batch", "sequence", None), (8, 3, 5), table) == P(
+        ("data", "fsdp"), "context", None
+    )
+
+
+def test_rules_by_name_and_by_path():
+    rules = (("vocab", "fsdp+tensor"), ("layers/mlp/*", "-,tensor,fsdp"), ("layers/*/q", "-,-,-,-"))
+    model = dataclasses.replace(MODEL, rules=rules)
+    table = jax.sharding.AbstractMesh((1, 4, 2, 1, 1), mesh.AXES)
+
+    def where(path: str, **more: object) -> P:
+        leaf = decoder.layout(model)[tuple(path.split("/"))]
+        return mesh.param_spec(
+            model, path.split("/"), leaf.axes, (8,) * len(leaf.shape), table, **more
+        )
+
+    assert where("embed") == P(("fsdp", "tensor"), None)
+    assert where("embed", whole=("data", "fsdp")) == P("tensor", None)
+    assert where("layers/mlp/up") == P(None, "tensor", "fsdp")
+    assert where("layers/mlp/up", whole=("data", "fsdp")) == P(None, "tensor", None)
+    assert where("layers/attention/q") == P(None, None, None, None)
+    assert where("layers/attention/k") == P(None, "fsdp", "tensor", None)
+    assert mesh.spec(("vocab",), (4,), table, rules=rules) == P(None)  # 8 do not divide 4
+
+
+def test_rows_lie_by_the_rule_of_the_batch():
+    table = jax.sharding.AbstractMesh((1, 4, 2, 3, 1), mesh.AXES)
+    rules = (("batch", "fsdp+context"), ("sequence", "-"))
+    assert (mesh.batch_shards(table), mesh.batch_shards(table, rules)) == (4, 12)
+    assert mesh.rows(table, rules).spec == P(None, ("fsdp", "context"))
+    assert mesh.spec(("batch", "sequence"), (12, 6), table, rules=rules) == P(
+        ("fsdp", "context"), None
+    )
+
+
+def test_slots_and_caches_lie_by_the_rules(reports):
+    """Slots over the batch's axes, heads of keys over tensor."""
+    data, fsdp, tensor = 2, 2, 2
+    slots, length, heads, size = 12, 16, 2, 4
+    shard = [slots // data // fsdp, heads // tensor, length, size]
+    assert reports["tensor, fsdp"]["cache"] == shard
+
+
+def test_no_mesh_axis_is_used_twice():
+    table = jax.sharding.AbstractMesh((1, 4, 2, 1, 1), mesh.AXES)
+    assert mesh.spec(("embed", "embed"), (64, 64), table) == P("fsdp", None)
+
+
+def test_a_mesh_of_the_wrong_size_says_which_it_needs():
+    with pytest.raises(ValueError, match="mesh fsdp=3 needs 3 devices, 1 are there"):
+        mesh.make(MeshConfig(fsdp=3), jax.devices()[:1])
+
+
+def test_tpu_slices_are_joined_by_data_alone():
+    two = [types.SimpleNamespace(platform="tpu", slice_index=i // 4) for i in range(8)]
+    with pytest.raises(ValueError, match=r"mesh\.data=1 over 2 TPU slices: .* a multiple of 2"):
+        mesh.make(MeshConfig(fsdp=8), two)

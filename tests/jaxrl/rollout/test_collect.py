@@ -1,0 +1,94 @@
+"""Which groups make a step: dynamic sampling, and groups that a step does not wait for."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.data.types import Problem, Score
+from jaxrl.record.metrics import Timer
+from jaxrl.rollout import collect, driver
+from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.programs import Row
+from jaxrl.rollout.selection import Drawn, Source
+from jaxrl.sampling.logits import Guide, keep
+from tests.jaxrl.batches import MODEL
+
+BATCHES = {
+    "three": [(1, 1), (0, 1), (0, 0), (1, None), (1, 0), (0, 0), (0, 1), (1, 0), (1, 1)],
+    "two": [(1, 1), (0, 1), (0, 0), (1, 1), (1, 0), (0, 0)],
+}
+"""Rewards of groups of two in the order of their problems; None is a failed score."""
+
+
+class Tokens:
+    eos_ids = (0,)
+
+
+@pytest.fixture
+def step(monkeypatch):
+    """`(rewards, oversampling, in flight) -> rollouts`, whose groups end in order at once."""
+
+    def make(values, oversampling=1.0, in_flight=1.0):
+        learned, count = [], iter(range(len(values)))
+
+        def draw(wanted, params):
+            return [Drawn(Problem(str(i), "", ""), i) for _ in range(wanted) for i in [next(count)]]
+
+        def advance(flight, *args, enough, **more):
+            for group in [g for g in flight.groups if g.rows is None][:enough]:
+                scores = [
+                    Score(v) if v is not None else Score(None, error="timeout: x")
+                    for v in values[group.drawn.ticket]
+                ]
+                names = [f"{group.drawn.problem.id}/{i}" for i in range(2)]
+                group.rows = [Row(n, n, s) for n, s in zip(names, scores, strict=True)]
+
+        monkeypatch.setattr(driver, "advance", advance)
+        source = Source(
+            draw,
+            lambda drawn, rewards: learned.append(([d.ticket for d in drawn], rewards)),
+            lambda: {},
+            lambda state: None,
+        )
+        rollout = RolloutConfig(
+            prompts=3, group_size=2, oversampling=oversampling, in_flight=in_flight
+        )
+        config = dataclasses.replace(Config(), rollout=rollout)
+        policy = Policy(MODEL, {}, Tokens())
+        made = collect.open_rollouts(config, policy, None, None, source, None)
+        return lambda: made.step({}, Guide(keep), 0, Timer()), learned, made
+
+    return make
+
+
+def test_groups_that_differ_are_kept(step):
+    run, learned, _ = step(BATCHES["three"], oversampling=3.0)
+    got, sampled = run()
+    assert [p.id for p in got.problems] == ["1", "4", "6"] and sampled == 9
+    assert got.completions == ["1/0", "1/1", "4/0", "4/1", "6/0", "6/1"] == got.texts
+    assert [s.value for s in got.scores] == [0, 1, 1, 0, 0, 1]
+    assert [tickets for tickets, _ in learned] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert np.isnan(learned[1][1][0, 1])
+
+
+def test_sampling_is_bounded_and_fills_up(step):
+    run, _, _ = step(BATCHES["two"], oversampling=2.0)
+    got, sampled = run()
+    assert [p.id for p in got.problems] == ["1", "4", "0"] and sampled == 6
+    run, _, _ = step(BATCHES["two"])
+    got, sampled = run()
+    assert [p.id for p in got.problems] == ["1", "0", "2"] and sampled == 3
+
+
+def test_groups_in_flight_go_on_and_keep_their_ids(step):
+    """Four are begun for three; the one left over is the first of the next step."""
+    run, learned, made = step([(0, 1)] * 9, in_flight=1.4)
+    first, _ = run()
+    assert [p.id for p in first.problems] == ["0", "1", "2"]
+    saved = made.get_state()
+    assert [group["first_id"] for group in saved["flight"]["groups"]] == [6]
+    second, _ = run()
+    assert [p.id for p in second.problems] == ["3", "4", "5"]
+    assert [tickets for tickets, _ in learned] == [[0, 1, 2], [3, 4, 5]]

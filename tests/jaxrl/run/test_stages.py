@@ -1,0 +1,176 @@
+"""Fields that change at declared steps: what is in force when, and runs that are cut and go on."""
+
+import json
+import sys
+
+import pytest
+
+from jaxrl import config as configs
+from jaxrl.config import Config, CurriculumConfig, Domain
+from jaxrl.record import metrics, rundir
+from jaxrl.rollout import history
+from jaxrl.run import loop, stages
+from jaxrl.run.extension import open_extensions
+from tests.jaxrl import tiny
+
+SETS = {
+    "rollout.max_new_tokens": 6,
+    "rollout.group_size": 2,
+    "rollout.temperature": 0.5,
+    "task_args.digits": 2,
+}
+
+
+def test_a_change_holds_until_a_later_one():
+    config = Config(stages={10: {"rollout.temperature": 0.5}, 4: {"rollout.group_size": 2}})
+    seen = [stages.at(config, done).rollout for done in range(12)]
+    assert [r.group_size for r in seen] == [8] * 4 + [2] * 8
+    assert [r.temperature for r in seen] == [1.0] * 10 + [0.5] * 2
+    assert [stages.start(config, done) for done in (0, 3, 4, 9, 10, 11)] == [0, 0, 4, 4, 10, 10]
+    assert len(list(stages.all_of(config))) == 3 and stages.at(Config(), 5) == Config()
+
+
+def test_entries_of_dicts_change_too_and_configs_are_read_back_equal():
+    domains = {"a": Domain("maze"), "b": Domain("sat", curriculum=CurriculumConfig("x:y"))}
+    config = Config(domains=domains, stages={3: {"domains.b.weight": 2, "task_args.digits": 3}})
+    staged = stages.at(config, 3)
+    assert staged.domains["b"].weight == 2 and staged.domains["a"] == domains["a"]
+    assert staged.task_args == {"digits": 3}
+    read = configs.from_dict(Config, json.loads(json.dumps(configs.to_dict(config))))
+    assert read == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"optimizer.learning_rate": 1e-4},
+            "which is the same for a whole run",
+        ),
+        ({"rollout.prompts": 8}, "go on from it with --fork"),
+        ({"rollout.max_new_tokens": "long"}, "must be of the type of 64"),
+        ({"rollout.group_size": True}, "must be of the type of 8"),
+        ({"rollout.temperature": -1.0}, r"rollout\.temperature=-1"),
+        ({"curriculum.chose": "x"}, "no field 'chose'"),
+    ],
+)
+def test_bad_stages_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        stages.check(Config(stages={5: changes}))
+
+
+def test_stages_that_no_step_reaches_or_that_do_not_fit_are_refused():
+    for start in (0, 100, -1):
+        with pytest.raises(ValueError, match="between 0 and steps=100"):
+            stages.check(Config(stages={start: {"rollout.group_size": 2}}))
+    stage = {5: {"rollout.group_size": 2}}
+    with pytest.raises(ValueError, match=r"rollout\.in_flight=2"):
+        stages.check(configs.replaced(Config(stages=stage), "rollout.in_flight", 2.0))
+    with pytest.raises(ValueError, match=r"'rollout\.group_size' with the extension replay"):
+        open_extensions(configs.extended(Config(stages=stage), "replay", groups=4))
+
+
+class Cut(Exception):
+    pass
+
+
+def cut_at(step):
+    """A watch that ends a run once a step is done, as a fault would."""
+
+    def told(done, values):
+        if done == step:
+            raise Cut
+
+    return loop.Callbacks(step=told)
+
+
+@pytest.mark.exact(
+    "a run in stages that is cut and continued equals one left alone, to the last bit"
+)
+def test_a_run_in_stages_cut_at_a_boundary_and_within_equals_one_left_alone(tmp_path):
+    changes = {
+        "stages": {2: SETS, 4: {"curriculum.choose": "jaxrl.data.curriculum:uniform"}},
+        "steps": 6,
+        "warm_start.steps": 0,
+        "checkpoint.every": 10,
+    }
+    loop.train(tiny.config(tmp_path / "straight", **changes))
+    for step in (2, 5):
+        with pytest.raises(Cut):
+            loop.train(tiny.config(tmp_path / "cut", **changes), cut_at(step))
+    loop.train(tiny.config(tmp_path / "cut", **changes))
+    assert tiny.artefacts(tmp_path / "cut") == tiny.artefacts(tmp_path / "straight")
+    files = [(tmp_path / name / "history.jsonl").read_text() for name in ("cut", "straight")]
+    assert files[0] == files[1]
+
+    rows = metrics.read(tmp_path / "straight")
+    lengths = [row["completion_length_max"] for row in rows]
+    assert max(lengths[:2]) <= 4 < max(lengths[2:]) <= 6
+    made = [
+        [json.loads(line) for line in (tmp_path / f"straight/rollouts/{s:06d}.jsonl").open()]
+        for s in (2, 3)
+    ]
+    assert [len(rows) for rows in made] == [16, 8]  # four prompts, four and then two completions
+    assert max(len(row["prompt"]) for row in made[0]) == 4  # 1+2=
+    assert max(len(row["prompt"]) for row in made[1]) > 4
+    assert {row["prompt"] for row in made[0]} & {row["prompt"] for row in made[1]} == set()
+
+
+DOMAINS = {
+    "numbers": Domain("tests.data.hostile:finite", {"size": 10}, weight=1.0),
+    "sums": Domain("arithmetic", {"digits": 1, "operators": "+"}, weight=1.0, max_new_tokens=2),
+}
+
+
+def test_domains_are_judged_by_their_own_tasks_and_logged_apart(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # a run that does not ask for it goes without
+    changes = {
+        "domains": DOMAINS,
+        "bandit.weigh": "sec",
+        "steps": 2,
+        "warm_start.steps": 0,
+        "eval.split": "train",
+        "score_workers": 1,
+    }
+    summary = loop.train(tiny.config(tmp_path, **changes))
+    for row in metrics.read(tmp_path):
+        assert row["domain/numbers/reward"] == 1.0 > row["domain/sums/reward"]
+        assert row["domain/numbers/share"] + row["domain/sums/share"] == 1
+        assert row["domain/sums/completion_length"] <= 2
+    row = json.loads((tmp_path / "evals/000002.jsonl").read_text().splitlines()[0])
+    assert "".join(row["tokens"]) == row["completion"] and max(row["logp"]) <= 0
+    assert len(row["tokens"]) == len(row["logp"]) == len(row["entropy"]) == len(row["source"])
+    assert {"pass@1/numbers", "pass@1/sums"} <= summary["eval"]["after"].keys()
+
+
+@pytest.mark.exact("two processes continued by one use every prompt of an epoch exactly once")
+def test_a_pair_killed_in_mid_epoch_and_continued_by_one_sees_every_prompt_once(tmp_path):
+    """Two processes draw prompts from a finite set, are killed, and one goes on with the rest."""
+    changes = {
+        "task": "tests.data.hostile:finite",
+        "task_args": {"size": 10},
+        "eval.split": "train",
+        "eval.problems": 2,
+        "eval.every": 0,
+        "warm_start.steps": 0,
+        "checkpoint.every": 1,
+        "steps": 5,
+    }
+    first, second = tiny.start_pair(tmp_path / "run", devices=1, **changes)
+    assert tiny.kill_at(first, "train 2")
+    second.kill()
+    second.communicate()
+    tiny.finish(tiny.start(tmp_path / "run", devices=2, **changes))
+    seen = history.read(tmp_path / "run")
+    assert [len(curve) for curve in seen.curves] == [2] * 10  # five steps of four: two epochs
+    batches = [json.loads(line) for line in (tmp_path / "run/history.jsonl").open()]
+    assert [row["batch"] for row in batches] == list(range(5))
+
+
+def test_a_stage_is_part_of_what_may_not_change(tmp_path):
+    config = tiny.config(tmp_path, stages={2: {"rollout.group_size": 2}})
+    rundir.prepare(config, print)
+    rundir.save_config(tmp_path, config)
+    rundir.prepare(config, print)
+    with pytest.raises(ValueError, match="stages"):
+        rundir.prepare(configs.replaced(config, "stages", {3: {"rollout.group_size": 2}}), print)

@@ -1,0 +1,141 @@
+"""What the sampler's programs exchange and hold on eight virtual devices; prints a JSON object.
+
+    python -m tests.jaxrl.sampler_mesh_program '{"data": 8}'
+
+Run in a process of its own: XLA_FLAGS fix the number of devices when JAX starts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import monitoring
+
+from jaxrl.mesh import mesh
+from jaxrl.mesh.mesh import MeshConfig
+from jaxrl.models import decoder
+from jaxrl.rollout import policy
+from jaxrl.sampling import logits, prefill, sampler, slots
+from jaxrl.sampling.requests import settings_of
+from jaxrl.types import Completion, Params, Request
+from tests.jaxrl.batches import MODEL
+from tests.jaxrl.mesh_program import collectives
+
+FEATURES = slots.Features(truncate=True, penalize=True, biases=4, top=2)
+LAYOUT = sampler.SamplerConfig(slots=12, prefill_rows=3, prefill_piece=16, chunk=8, bucket=16)
+
+
+def made(hold: bool = False) -> sampler.Setup:
+    """Room for prompts of 40 tokens, and 50 in all."""
+    return sampler.Setup(MODEL, jax.random.key(1), (0,), 40, 50, LAYOUT, FEATURES, hold=hold)
+
+
+def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
+    """What each program of the sampler exchanges, and what a device holds of the greatest array."""
+    size, rows, models = setup.sizes[-1], setup.rows, setup.models
+    state = slots.empty_slots(models, size, setup.capacity, 16, FEATURES)
+    whole = slots.empty_slots(models, size, setup.capacity, setup.capacity, FEATURES)
+    prefix = prefill.empty_caches(models, rows, setup.prompt_width)
+    ids, none = np.zeros((rows, 16), np.int32), np.zeros(size, np.int32)
+    new = {
+        "tokens": np.zeros((size, setup.prompt_width), np.int32),
+        "length": none,
+        "limit": none,
+        "request": none.astype(np.uint32),
+        "settings": settings_of([], MODEL.vocab_size, size, FEATURES.biases),
+    }
+    chosen = np.arange(setup.sizes[0], dtype=np.int32)
+    everything = (params,)
+    lowered = {
+        "decode": slots.decode.lower(
+            models, everything, state, key=setup.key, version=jnp.int32(0),
+            stop_ids=jnp.zeros(1, jnp.int32), steps=jnp.int32(1), min_live=jnp.int32(1), args=(),
+            process=logits.keep, features=FEATURES,
+        ),
+        "read": prefill.read.lower(models, everything, prefix, ids, ids, window=32),
+        "insert": slots.insert.lower(models, state, prefix, none, none.astype(bool), new),
+        "append": slots.append.lower(models, everything, whole, ids[:, 0], ids, ids[:, 0]),
+        "narrow": slots._fit.lower(models, 0, state.caches[0][0], chosen, width=16),
+        "choose": slots._choose.lower(models, state.replace(caches=()), chosen),
+    }  # fmt: skip
+    return {name: collectives(one.compile().as_text()) for name, one in lowered.items()}
+
+
+def shards(setup: sampler.Setup, params: Params) -> dict[str, list[int]]:
+    """What a device holds of a layer's keys: of empty caches, of one prompt read, of a tail."""
+
+    def shard(caches: slots.Caches) -> list[int]:
+        keys = caches[0][0].k
+        return list(keys.sharding.shard_shape(keys.shape))
+
+    models = setup.models
+    tokens = np.ones((setup.rows, setup.prompt_width), np.int32)
+    length = np.where(np.arange(setup.rows) == 0, 20, 0).astype(np.int32)
+    prefix = prefill.prefill(models, (params,), tokens, length, piece=16)
+    work = sampler.Work()
+    sampler.submit(setup, work, [Request(0, (1, 2, 3), 8)])
+    sampler.advance(setup, params, work, budget=2)
+    return {
+        "empty": shard(prefill.empty_caches(models, setup.rows, 16)),
+        "prefix": shard(prefix),
+        "tail": shard(work.slots.caches),
+    }
+
+
+def turns(setup: sampler.Setup, params: Params) -> dict[int, Completion]:
+    """Fourteen requests over twelve slots, some of which take further turns."""
+    requests = [
+        Request(i, tuple(range(1, 3 + 5 * (i // 3))), 24, top_logprobs=2, logit_bias=((0, 1.5),))
+        for i in range(14)
+    ]
+    work, done = sampler.Work(), {}
+    sampler.submit(setup, work, requests)
+    while work:
+        ended = {c.request.id: c for c in sampler.advance(setup, params, work)}
+        more = {
+            i: [5, 6, 7] for i, c in ended.items() if c.stopped and i % 2 and len(c.tokens) < 15
+        }
+        done |= ended
+        sampler.release(work, [i for i in ended if i not in more])
+        sampler.extend(setup, params, work, more)
+    return done
+
+
+def main(sizes: dict[str, int]) -> None:
+    """Compare the mesh with one device."""
+    params = policy.sampling_params(decoder.init(MODEL, jax.random.key(0)), "float32")
+    alone = turns(made(hold=True), params)
+    with jax.set_mesh(mesh.make(MeshConfig(**sizes))):
+        where = mesh.replicated(jax.sharding.get_mesh())
+        params = jax.device_put(params, where)
+        setup = made(hold=True)
+        together = turns(setup, params)
+        compiled: list[str] = []
+        monitoring.register_event_duration_secs_listener(
+            lambda event, _, **__: compiled.append(event) if "backend_compile" in event else None
+        )
+        again = turns(setup, params)
+        report = {
+            "programs compiled again": len(compiled),
+            "collectives": programs(setup, params),
+            "shards": shards(setup, params),
+            "sizes": setup.sizes,
+            "rows": setup.rows,
+        }
+    report["turns"] = sum(int((c.source == 2).sum()) for c in alone.values())
+    for name, other in (("same", together), ("same again", again)):
+        report[name] = all(
+            np.array_equal(alone[i].tokens, c.tokens)
+            and np.allclose(alone[i].logp, c.logp, 0, 1e-5)
+            for i, c in other.items()
+        ) and len(other) == len(alone)
+    print(json.dumps(report), flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,51 @@
+"""What the sampler's programs exchange and hold on eight virtual devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.jaxrl.mesh.test_mesh import FLAGS, ROOT
+
+
+@pytest.fixture(scope="module")
+def report() -> dict:
+    """Of `sampler_mesh_program` over `data=8`, with 12 slots and 3 rows of prompts asked for."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.jaxrl.sampler_mesh_program", '{"data": 8}'],
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS + "8"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=900,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_decoding_step_exchanges_one_number(report):
+    """How many sequences are live, with every feature on."""
+    assert report["collectives"]["decode"] == [["all-reduce", 1]]
+
+
+@pytest.mark.parametrize("program", ["read", "insert", "append", "narrow", "choose"])
+def test_sequences_stay_where_they_are(report, program):
+    """Prompts are read where their slots are, and slots are joined within a shard."""
+    assert report["collectives"][program] == []
+
+
+def test_nothing_is_replicated(report):
+    """Slots and rows are multiples of the batch's shards, whatever was asked for."""
+    assert (report["sizes"], report["rows"]) == ([8, 16], 8)
+    assert [shape[0] for shape in report["shards"].values()] == [1, 1, 1]
+
+
+@pytest.mark.exact("eight devices sample the tokens that one device samples")
+def test_tokens_are_those_of_one_device(report):
+    """Over several turns; a second run compiles nothing."""
+    assert report["turns"] > 5 and report["same"] and report["same again"]
+    assert report["programs compiled again"] == 0

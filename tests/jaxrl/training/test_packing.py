@@ -1,0 +1,278 @@
+"""Packing: whatever the layout, each action is predicted from exactly its own prefix."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxrl.mesh.buckets import round_to_eighth, round_up
+from jaxrl.sampling.chunks import Chunks
+from jaxrl.training.packing import PackingConfig, pack, reward_parts, shares, trajectory
+from jaxrl.types import Completion, Packed, Request, Trajectory
+from tests.jaxrl.batches import batch
+
+SMALL = PackingConfig(micro_batch_tokens=128, bucket=8)
+
+
+def prefixes(packed: Packed) -> dict[tuple[int, int], tuple[list[int], list[int], int]]:
+    """What each action (n, t) is predicted from: tokens and positions it sees, and its target."""
+    length, width = packed.tokens.shape[-1], packed.target.shape[-1]
+    tokens, positions, until = (
+        np.asarray(a).reshape(-1, length)
+        for a in (packed.tokens, packed.positions, packed.visible_until)
+    )
+    predictor, target, sequence, place = (
+        np.asarray(a).reshape(-1, width)
+        for a in (packed.predictor, packed.target, packed.sequence, packed.time)
+    )
+    out = {}
+    for row, column in zip(*np.nonzero(sequence >= 0), strict=True):
+        action, query = (sequence[row, column], place[row, column]), predictor[row, column]
+        seen = [s for s in range(query + 1) if query < until[row, s]]
+        assert action not in out
+        out[action] = (
+            tokens[row, seen].tolist(),
+            positions[row, seen].tolist(),
+            target[row, column],
+        )
+    return out
+
+
+def check_prefixes(data: Trajectory, packed: Packed) -> None:
+    found = prefixes(packed)
+    assert set(found) == set(zip(*np.nonzero(data.action_mask), strict=True))
+    for (n, t), (tokens, positions, target) in found.items():
+        assert tokens == data.tokens[n, :t].tolist()
+        assert positions == list(range(t))
+        assert target == data.tokens[n, t]
+
+
+def test_a_group_is_laid_out_as_its_prompt_with_branches():
+    request = Request(0, (5, 6, 7), 4)
+    completions = [
+        Completion(request, np.array(t, np.int32), *([np.zeros(len(t), np.float32)] * 2),
+                   np.zeros(len(t), np.int32), True)
+        for t in ([1, 2], [3], [4, 8, 9])
+    ]  # fmt: skip
+    data = trajectory(completions, [1.0, None, 0.0], [0, 0, 0], length=8)
+    packed, cost = pack(data, PackingConfig(micro_batch_tokens=8, row_length=8))
+    # the prompt, then all but the last token of each completion: a last token predicts nothing
+    assert packed.tokens[0, 0].tolist() == [5, 6, 7, 1, 4, 8, 0, 0]
+    assert packed.positions[0, 0].tolist() == [0, 1, 2, 3, 3, 4, 0, 0]
+    assert packed.visible_until[0, 0].tolist() == [6, 6, 6, 4, 6, 6, 0, 0]
+    assert packed.predictor[0, 0, :6].tolist() == [2, 3, 2, 2, 4, 5]
+    assert packed.target[0, 0, :6].tolist() == [1, 2, 3, 4, 8, 9]
+    assert int(packed.micro_batches) == 1
+    assert cost["padding_share"] == pytest.approx(2 / 8)
+    assert cost["shared_share"] == pytest.approx(1 - 6 / 12)  # 4 + 3 + 5 tokens unshared
+    assert data.valid.tolist() == [True, False, True]
+    assert data.rewards.tolist() == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.exact("every packed action sees its own prefix and nothing else")
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    groups=st.integers(1, 5),
+    size=st.integers(1, 5),
+    tokens=st.sampled_from([16, 64, 256]),
+    row_length=st.sampled_from([0, 16, 40]),
+    multiple=st.sampled_from([1, 4]),
+)
+def test_every_action_sees_its_own_prefix_and_nothing_else(
+    seed, groups, size, tokens, row_length, multiple
+):
+    data = batch(seed, groups, size)
+    config = PackingConfig(micro_batch_tokens=tokens, bucket=8, row_length=row_length)
+    packed, cost = pack(data, config, row_multiple=multiple)
+    check_prefixes(data, packed)
+    assert packed.tokens.shape[1] % multiple == 0
+    assert 0 <= cost["padding_share"] < 1 and 0 <= cost["shared_share"] < 1
+    used = np.asarray(packed.visible_until).any(axis=(1, 2))
+    assert used.sum() == packed.micro_batches and used[: packed.micro_batches].all()
+
+
+@pytest.mark.exact("packed turns with observations keep their own context")
+def test_turns_with_observations_between_them_keep_their_context():
+    """Tokens of tools lie between actions: seen, never predicted."""
+    data = batch(3, groups=2, size=2, longest=9)
+    mask = np.array(data.action_mask)
+    for row in mask:
+        row[np.flatnonzero(row)[1:3]] = False
+    data = data.replace(action_mask=mask)
+    check_prefixes(data, pack(data, SMALL)[0])
+
+
+def test_few_shapes_come_of_many_draws_of_lengths():
+    """Another draw of the same batch seldom compiles the update anew."""
+    config = dataclasses.replace(SMALL, row_length=32)
+    made = [pack(batch(seed), config)[0] for seed in range(40)]
+    assert len({(len(p.computed), p.length) for p in made}) == 1
+    rows = {p.tokens.shape[1] for p in made}
+    assert rows <= {1, 2, 3, 4} and {p.target.shape[-1] for p in made} <= set(range(4, 65, 4))
+    assert {p.tokens.shape[0] for p in made} <= {1} | {-(-len(made[0].computed) // r) for r in rows}
+
+
+@settings(max_examples=40, deadline=None)
+@given(count=st.integers(1, 60), most=st.integers(1, 20), multiple=st.sampled_from([1, 2, 3, 4]))
+def test_micro_batches_are_even(count, most, multiple):
+    """Rows are spread over the micro-batches that are needed, a third more at most."""
+    request = Request(0, (1,), 8)
+    ones = np.ones(8, np.float32)
+    long = Completion(
+        request, np.arange(8, dtype=np.int32), ones, ones, ones.astype(np.int32), True
+    )
+    data = trajectory([long] * count, [1.0] * count, [0] * count, length=9)
+    config = PackingConfig(micro_batch_tokens=8 * most, row_length=9)
+    packed, cost = pack(data, dataclasses.replace(config, micro_batch_tokens=9 * most),
+                        row_multiple=multiple)  # fmt: skip
+    micro, rows, _ = packed.tokens.shape
+    used = int(packed.micro_batches)
+    assert used <= micro and used * rows >= count > (used - 1) * rows
+    assert rows <= max(most + -most % multiple, multiple)
+    needed = -(-count // used)
+    assert rows <= -(-max(needed, needed * 3 // 2) // multiple) * multiple
+    assert 0 <= cost["padding_share"] < 1
+
+
+def test_a_sequence_longer_than_a_row_is_refused():
+    with pytest.raises(ValueError, match="row_length=8 is shorter than a sequence of"):
+        pack(batch(0), PackingConfig(row_length=8))
+
+
+def test_an_action_without_a_prefix_is_refused():
+    data = batch(0)
+    mask = np.array(data.action_mask)
+    mask[1, 0] = True
+    with pytest.raises(ValueError, match="sequence 1 begins with an action"):
+        pack(data.replace(action_mask=mask), SMALL)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    prompts=st.integers(1, 6),
+    group=st.integers(1, 5),
+    replayed=st.integers(0, 2),
+    updates=st.integers(1, 6),
+)
+def test_shares_are_whole_groups_numbered_from_zero(prompts, group, replayed, updates):
+    """Of each share, groups are the prompts that it has of the step, then those of the buffer."""
+    own, others = prompts * updates * group, replayed * updates * group
+    data = batch(0, groups=(prompts + replayed) * updates, size=group)
+    data = data.replace(extra={"replayed": np.arange(own + others) >= own})
+    found = list(shares(data, updates))
+    assert len(found) == updates
+    for part in found:
+        assert part.group_ids.tolist() == np.repeat(np.arange(prompts + replayed), group).tolist()
+        pack(part, SMALL)  # takes no id that is beyond the share
+    rows = np.concatenate([part.tokens[: own // updates] for part in found])
+    np.testing.assert_array_equal(rows, data.tokens[:own])
+    rest = np.concatenate([part.tokens[own // updates :] for part in found])
+    np.testing.assert_array_equal(rest, data.tokens[own : own + others])
+
+
+def test_a_group_number_beyond_the_batch_is_refused():
+    data = batch(0, groups=2, size=2)
+    for wrong in (4, -1):
+        with pytest.raises(ValueError, match=f"group_ids hold {wrong}, but the batch has 4"):
+            pack(data.replace(group_ids=np.array([0, 0, wrong, wrong])), SMALL)
+
+
+def long(lengths: list[int], prompt: int = 100, size: int = 1) -> Trajectory:
+    """Responses of these lengths, each `size` of them to a prompt of their own."""
+    width = prompt + max(lengths)
+    mask = np.zeros((len(lengths), width), bool)
+    tokens = np.ones((len(lengths), width), np.int32)
+    for n, length in enumerate(lengths):
+        tokens[n, 0] = 2 + n // size
+        mask[n, prompt : prompt + length] = True
+    zeros, one = np.zeros(mask.shape, np.float32), np.zeros(len(lengths), np.float32)
+    ids = (np.arange(len(lengths)) // size).astype(np.int32)
+    return Trajectory(tokens, mask, zeros, zeros.astype(np.int32), one, one == 0, ids)
+
+
+def test_rows_of_long_sequences_cost_no_more_than_an_eighth():
+    """20k tokens in rows of 20k, or of 40k where the budget allows and a prompt is shared."""
+    packed, cost = pack(long([19_900] * 4, size=4), PackingConfig(micro_batch_tokens=24_576))
+    assert packed.tokens.shape[1:] == (1, 20_480)
+    assert cost["padding_share"] < 0.03
+    packed, _ = pack(long([19_900] * 4, size=4), PackingConfig(micro_batch_tokens=65_536))
+    assert packed.tokens.shape[1:] == (1, 40_960)
+    packed, _ = pack(long([19_900] * 4), PackingConfig(micro_batch_tokens=65_536))
+    assert packed.tokens.shape[1:] == (2, 20_480)
+
+
+def test_a_prompt_is_shared_as_far_as_the_budget_allows():
+    """Rows of 3584 tokens would hold the prompt and one response, those of 5632 five."""
+    packed, _ = pack(long([500] * 8, prompt=3000, size=8), PackingConfig(micro_batch_tokens=6000))
+    assert packed.tokens.shape[1:] == (1, 5632) and packed.micro_batches == 2
+
+
+def test_a_row_is_no_longer_than_the_longest_tree():
+    packed, cost = pack(long([60] * 8, prompt=900, size=4), PackingConfig(micro_batch_tokens=8192))
+    assert packed.tokens.shape == (1, 2, 1152)  # 900 + 4 * 59 = 1136 tokens; 2 * 960 holds more
+    assert cost["padding_share"] < 0.02
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 3000), min_size=1, max_size=6),
+    size=st.integers(1, 3),
+    budget=st.sampled_from([1, 500, 1000, 4096, 100_000]),
+    multiple=st.sampled_from([1, 2, 8]),
+    chunk=st.sampled_from([0, 64]),
+)
+@pytest.mark.filterwarnings("ignore:packing.micro_batch_tokens")
+def test_rows_keep_to_the_budget_where_sequences_do(lengths, size, budget, multiple, chunk):
+    data = long(lengths, size=size)
+    config = PackingConfig(micro_batch_tokens=budget)
+    packed, _ = pack(data, config, row_multiple=multiple, chunks=Chunks(chunk, 0))
+    _, rows, row = packed.tokens.shape
+    context = 100 + min(max(lengths), chunk or max(lengths))
+    assert context <= row <= round_to_eighth(2 * context, 64)
+    if multiple * round_to_eighth(context, 64) <= budget:
+        assert rows * row <= budget
+    assert rows % multiple == 0 and row % 64 == 0
+
+
+def test_row_lengths_are_few():
+    found = {round_to_eighth(n, 64) for n in range(1, 65_537)}
+    assert len(found) == 16 + 6 * 8
+    for n in (1, 64, 65, 1024, 1025, 20_000, 65_536):
+        assert n <= round_to_eighth(n, 64) < max(n + 64, 1.13 * n)
+        assert round_to_eighth(n, 64, down=True) <= n
+        assert round_to_eighth(n, 64, down=True) in found | {0}
+
+
+def test_a_budget_that_a_row_exceeds_is_told():
+    with pytest.warns(UserWarning, match=r"micro_batch_tokens=512 is exceeded.* set it to 4096"):
+        pack(long([400]), PackingConfig(micro_batch_tokens=512), row_multiple=8)
+
+
+def test_packing_four_million_action_tokens_takes_no_second():
+    """Of processor time; a loop over tokens takes several."""
+    data = long([16_384] * 256)
+    begin = time.process_time()
+    pack(data, PackingConfig(micro_batch_tokens=32_768))
+    assert time.process_time() - begin < 1
+
+
+def test_buckets_are_powers_of_two_times_the_bucket():
+    assert [round_up(n, 64) for n in (1, 64, 65, 300)] == [64, 64, 128, 512]
+
+
+def test_a_micro_batch_has_no_more_rows_than_the_batch_can_fill():
+    packed, _ = pack(batch(0, groups=2, size=2), PackingConfig(row_length=16))
+    assert packed.tokens.shape == (1, 2, 16)
+
+
+def test_parts_of_rewards_stand_in_the_order_of_their_names():
+    made = reward_parts([{"form": 1.0, "answer": 0.5}, None, {"answer": 0.0, "form": 0.25}])
+    assert made.tolist() == [[0.5, 1.0], [0.0, 0.0], [0.0, 0.25]]
+    assert reward_parts([{"form": 1.0}, {"answer": 1.0}]) is None
+    assert reward_parts([{}, None]) is None

@@ -1,0 +1,152 @@
+"""Every objective gives the same update however its tokens are split into micro-batches.
+
+The model is a table with a log-probability and an entropy for each action, so the gradient of the
+update is the loss's in every one of them. Expected is the objective of the whole batch at once, on
+arrays [N, T] that nothing has packed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxrl.losses import aggregate, mirror, mixed, off_policy, policy, sequence, surrogates
+from jaxrl.sampling.chunks import WHOLE, Chunks
+from jaxrl.training import train_step
+from jaxrl.training.objective import ObjectiveConfig, objective, scope, whole_batch
+from jaxrl.training.packing import PackingConfig, pack
+from jaxrl.types import Packed, Params, Trajectory
+from tests.jaxrl.batches import MODEL, batch
+
+OBJECTIVES = {
+    f"{module.__name__}:{name}": function
+    for module in (policy, sequence, surrogates, off_policy, mirror, mixed)
+    for name, function in inspect.getmembers(module, inspect.isfunction)
+    if function.__module__ == module.__name__
+    and inspect.signature(function).return_annotation == policy.Objective
+    and name not in ("clipped_surrogate", "chord_phi", "sft")  # parts of others
+    and name[0] != "_"
+}
+NEEDED = {
+    "vocabulary_size": 32, "presample_steps": 1, "beta": 0.1, "tau": 0.5, "target": 0.1,
+    "fraction": 0.2, "cov_low": -10.0, "cov_high": 10.0,
+}  # fmt: skip
+"""Arguments without a default, and some whose defaults would leave a term out."""
+STEP, BUDGET = 3, 9
+SPLITS = {
+    "one micro-batch": (PackingConfig(4096, row_length=64), WHOLE),
+    "several": (PackingConfig(32, row_length=32), WHOLE),
+    "several, in chunks": (PackingConfig(24, row_length=24), Chunks(4, 1)),
+}
+
+
+@pytest.fixture(autouse=True)
+def table(monkeypatch):
+    def looked_up(model, params: Params, packed: Packed, index: jax.Array, **_) -> tuple:
+        row, time = train_step.places(packed, index)
+        return tuple(params[name][jnp.maximum(row, 0), time] for name in ("logp", "entropy"))
+
+    monkeypatch.setattr(train_step, "micro_logprobs", looked_up)
+
+
+@functools.cache
+def drawn() -> tuple[Trajectory, Params, np.ndarray]:
+    """A batch with experts, a failed score and stale tokens; the table; a reference."""
+    data = batch(0, groups=3, size=4, failed=(2,), length=20)
+    rng = np.random.default_rng(0)
+    shape = data.tokens.shape
+
+    def near(spread: float) -> np.ndarray:
+        moved = np.minimum(data.behavior_logp + rng.normal(0, spread, shape), -0.01)
+        return np.where(data.action_mask, moved, 0.0).astype(np.float32)
+
+    data = data.replace(
+        expert=np.arange(len(data.tokens)) % 4 == 3,
+        policy_version=rng.integers(0, STEP + 1, shape).astype(np.int32),
+        proximal_logp=near(0.2),
+    )
+    params = {"logp": jnp.asarray(near(0.3)), "entropy": jnp.asarray(rng.random(shape, np.float32))}
+    return data, params, near(0.3)
+
+
+def config_of(name: str, aggregation: str) -> ObjectiveConfig:
+    module, _, function = name.partition(":")
+    parameters = inspect.signature(getattr(importlib.import_module(module), function)).parameters
+    args = {k: v for k, v in NEEDED.items() if k in parameters}
+    return ObjectiveConfig(
+        policy=name, policy_args=args, kl_coef=0.1, entropy_coef=0.05, aggregation=aggregation
+    )
+
+
+@functools.cache
+def expected(name: str, aggregation: str) -> tuple[float, dict[str, float], Params]:
+    """Loss, metrics and gradient of the whole batch at once."""
+    config, (data, params, ref_logp) = config_of(name, aggregation), drawn()
+
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def plain(params: Params) -> tuple[jax.Array, dict[str, jax.Array]]:
+        whole = whole_batch(config, data, BUDGET, step=STEP)
+        given = (params["logp"], params["entropy"], ref_logp, STEP)
+        return objective(config, data, whole, whole.mask, *given)
+
+    (loss, metrics), gradient = jax.device_get(plain(params))
+    return loss, metrics, gradient
+
+
+def check(name: str, aggregation: str, split: str) -> None:
+    config, optimizer = config_of(name, aggregation), optax.sgd(1.0)
+    loss, metrics, gradient = expected(name, aggregation)
+    data, params, ref_logp = drawn()
+    update = train_step.make_update(
+        MODEL, config, optimizer, temperature=1.0, max_new_tokens=BUDGET, remat="none"
+    )
+    packing, chunks = SPLITS[split]
+    packed, _ = pack(data, packing, chunks=chunks)
+    assert (int(packed.micro_batches) >= 3) == (split != "one micro-batch")
+    state = train_step.init_state(jax.tree.map(jnp.array, params), optimizer)
+    after, found = update(state.replace(step=jnp.int32(STEP)), data, packed, ref_logp)
+    change = jax.device_get(jax.tree.map(jnp.subtract, params, after.params))
+    scale = metrics.get("lr_scale", 1.0)
+    assert np.any(gradient["logp"]) and np.any(gradient["entropy"])
+    for leaf, moved in change.items():
+        np.testing.assert_allclose(
+            moved, scale * gradient[leaf], rtol=1e-4, atol=2e-6, err_msg=leaf
+        )
+    np.testing.assert_allclose(found["loss"], loss, rtol=1e-5, atol=1e-6)
+    assert metrics.keys() <= found.keys()
+    for key, value in metrics.items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-6, err_msg=key)
+
+
+@pytest.mark.exact("an objective's loss, gradient and metrics do not depend on micro-batches, 1e-4")
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_objective_does_not_depend_on_the_split(name):
+    """In chunks too: the hardest split for what looks along a sequence."""
+    looks = scope(config_of(name, "token-mean"))
+    if looks != "batch":
+        check(name, "seq-mean-token-mean", "several")
+    if looks != "token":
+        check(name, "seq-mean-token-mean", "several, in chunks")
+
+
+@pytest.mark.exact(
+    "an aggregation's loss and gradient do not depend on micro-batches or chunks, 1e-4"
+)
+@pytest.mark.parametrize("aggregation", aggregate.MODES)
+@pytest.mark.parametrize("name", ["jaxrl.losses.policy:ppo_clip", "jaxrl.losses.sequence:gspo"])
+def test_an_aggregation_does_not_depend_on_the_split(name, aggregation):
+    check(name, aggregation, "several, in chunks")
+
+
+@pytest.mark.parametrize("name", ["policy:ppo_clip", "sequence:gspo", "mirror:opmd_pairwise"])
+def test_one_micro_batch_needs_no_second_pass(name, monkeypatch):
+    """And gives the same."""
+    monkeypatch.setattr(train_step, "all_logprobs", None)
+    check(f"losses.{name}", "prompt-mean", "one micro-batch")

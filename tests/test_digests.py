@@ -1,0 +1,47 @@
+"""Recipes compute what they computed before, and a difference is told."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from jaxrl.launch import recipes
+from tests import digests
+
+BEFORE = {"metrics": [{"step": 1, "loss": 0.5, "kl": math.nan}], "params": "ab"}
+
+
+def test_a_difference_is_told():
+    assert digests.differences(BEFORE, BEFORE, exact=True) == []
+    near = {"metrics": [{"step": 1, "loss": 0.5 + 1e-4, "kl": math.nan}], "params": "cd"}
+    assert digests.differences(BEFORE, near, exact=False) == []
+    assert digests.differences(BEFORE, near, exact=True) == [
+        "the final parameters differ",
+        "step 1: loss was 0.5, is 0.5001",
+    ]
+    far = {"metrics": [{"step": 1, "loss": 0.6}, {"step": 2}], "params": "ab"}
+    assert digests.differences(BEFORE, far, exact=False) == [
+        "1 steps before, 2 now",
+        "step 1: kl was nan, is None",
+        "step 1: loss was 0.5, is 0.6",
+    ]
+
+
+def test_the_recorded_recipes_exist_and_learn():
+    known = json.loads(digests.CPU.read_text())
+    assert known["platform"] == "cpu" and set(known["recipes"]) <= set(recipes.names())
+    for name, recorded in known["recipes"].items():
+        assert [row["step"] for row in recorded["metrics"]] == [1, 2], name
+        assert any(row["reward/std"] > 0 for row in recorded["metrics"]), name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.exact("two steps of a recipe give the recorded metrics and parameters")
+def test_recipes_compute_what_is_recorded():
+    """In a process of its own, which compiles in another way."""
+    command = [sys.executable, "-m", "tests.digests", "check", str(digests.CPU)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
