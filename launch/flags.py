@@ -21,8 +21,9 @@ def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T
     """`default` with the values that `argv` gives; exits with the nearest flag on an unknown one.
 
     A dict field takes any key: `--task-args.terms 3` or `--task-args.terms=3`, its value read as
-    JSON where it is JSON and as text where it is not. `--from` is `--fork`. Fields of a group may
-    be given together: `--mesh fsdp=64,tensor=4`.
+    JSON where it is JSON and as text where it is not. `--from` is `--fork`, `--data FILE` is
+    `--data.path FILE`, and `--eval-data FILE` is `--data.eval-path FILE`. Fields of a group may be
+    given together: `--mesh fsdp=64,tensor=4`.
     """
     default, argv = _with_extensions(default, argv)
     argv = _spelled_out(default, argv)
@@ -131,11 +132,14 @@ def recipe(argv: list[str]) -> tuple[str, list[str]]:
     return (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("quickstart", argv)
 
 
+_SHORT = {"--from": "--fork", "--data": "--data.path", "--eval-data": "--data.eval-path"}
+
+
 def _spelled_out(default: Any, argv: list[str]) -> list[str]:
     flags: list[str] = []
     queue = list(argv)
     while queue:
-        token = re.sub(r"^--from(?==|$)", "--fork", queue.pop(0))  # no field can be called that
+        token = re.sub(r"^--[a-z-]+(?==|$)", lambda m: _SHORT.get(m[0], m[0]), queue.pop(0))
         flag, has_value, value = token.partition("=")
         group = _at(default, flag.removeprefix("--").replace("-", "_"))
         if token.startswith("--") and dataclasses.is_dataclass(group) and (has_value or queue):

@@ -25,6 +25,11 @@ from rich.text import Text
 from jaxrl.run.loop import Callbacks
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_SHOWN = {
+    True: {"pass@1": "pass@1", "reward": "reward", "completion_length": "tokens"},
+    False: {"loss": "loss", "accuracy": "accuracy", "margin": "margin", "likelihood": "likelihood"},
+}
+"""Figures of the closing table and their names there, by whether problems were answered."""
 _LINES = 20  # progress lines of a whole run where there is no terminal to redraw
 
 
@@ -70,6 +75,12 @@ def figures(metrics: dict[str, float], rewards: list[float]) -> str:
         name: metrics.get(f"time/{name}", 0.0) / seconds for name in ("sample", "train") if seconds
     }
     shares = " ".join(f"{name} {share:.0%}" for name, share in spent.items())
+    if "epoch" in metrics:  # rows of a file, which nobody sampled or scored
+        right = f"accuracy {metrics['accuracy']:.3f}  " if "accuracy" in metrics else ""
+        return (
+            f"epoch {metrics['epoch']:.2f}  loss {metrics['loss']:.4f}  {right}"
+            f"tokens {metrics['tokens']:.0f}  {seconds:.2f} s"
+        )
     return (
         f"reward {metrics['reward/mean']:.3f} {sparkline(rewards)}  "
         f"loss {metrics['loss']:+.4f}  entropy {metrics['entropy']:.3f}  "
@@ -92,16 +103,18 @@ def sparkline(values: list[float], width: int = 12) -> str:
 def close(console: Console, directory: Path, summary: dict[str, Any], samples: int = 4) -> None:
     """The before/after table, and held-out problems as they were answered before and after."""
     before, after = summary["eval"]["before"], summary["eval"]["after"]
-    table = Table("held out, greedy", "before RL", "after RL", "change")
-    for name, label in (
-        ("pass@1", "pass@1"),
-        ("reward", "reward"),
-        ("completion_length", "tokens"),
-    ):
-        change = after[name] - before[name]
-        table.add_row(label, _value(before, name), _value(after, name), f"{change:+.3f}")
+    answered = "pass@1" in before
+    heads = ("held out, greedy", "before RL", "after RL") if answered else (
+        "held out", "before", "after"
+    )  # fmt: skip
+    table = Table(*heads, "change")
+    for name, label in _SHOWN[answered].items():
+        if name in before:
+            change = after[name] - before[name]
+            table.add_row(label, _value(before, name), _value(after, name), f"{change:+.3f}")
     console.print(table)
-    console.print(_samples(directory, summary["steps"], samples))
+    if answered:
+        console.print(_samples(directory, summary["steps"], samples))
     minutes, seconds = divmod(round(summary["seconds"]), 60)
     console.print(
         f"{summary['steps']} steps in {minutes} min {seconds} s on {summary['device']}; "

@@ -1,4 +1,4 @@
-"""The training loop: rollouts, rewards, updates, metrics, checkpoint; then again.
+"""The training loop: experience, rewards, updates, metrics, checkpoint; then again.
 
 `train` reads top to bottom. All that a run carries is `TrainState` on the mesh and a small `host`
 dict; a checkpoint holds both, so the same call in the same directory continues the run, bit for
@@ -22,7 +22,7 @@ from jaxrl.record.heartbeat import Heartbeat
 from jaxrl.record.metrics import MetricsLog, Timer
 from jaxrl.record.rundir import best_effort, run_directory
 from jaxrl.rollout import experience, history, reshard
-from jaxrl.run import evaluate, guards, prepare, signals, stages
+from jaxrl.run import guards, prepare, signals, stages
 from jaxrl.run.begin import begin, check
 from jaxrl.run.context import Callbacks, RunContext
 from jaxrl.run.extension import Context, completion, only
@@ -31,7 +31,6 @@ from jaxrl.run.guards import Trip
 from jaxrl.run.reference import Reference
 from jaxrl.run.stages import Stage
 from jaxrl.training import objective, optimizer, packing, placement, trainable
-from jaxrl.training.train_step import guide_of
 from jaxrl.types import TrainState, Trajectory
 
 __all__ = ["Callbacks", "run_directory", "train"]
@@ -52,7 +51,7 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
       OSError: the last step could not be saved.
     """
     start = perf_counter()
-    task, held_out, policy, extensions = check(config)
+    origin, policy, extensions = check(config)
     training_mesh, sampling_mesh = reshard.meshes(config.mesh, config.sampling)
     callbacks = callbacks if distributed.first() else Callbacks()
     directory = rundir.prepare(config, callbacks.note)
@@ -71,8 +70,8 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
             usage.counted() as used,
         ):
             run = RunContext(
-                config, callbacks, directory, task, held_out, policy, extensions, pools,
-                sampling_mesh, writer, gate, heart,
+                config, callbacks, directory, origin, policy, extensions, pools, sampling_mesh,
+                writer, gate, heart,
             )  # fmt: skip
             return _run(run, start, used)
 
@@ -108,15 +107,9 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
 
     def assess(state: TrainState, step: int) -> dict[str, float]:
         run.heart.beat("evaluate", step)
-        params = evaluated(context(0), state) if evaluated else state.params
-        params = to_sampler(params)
-        with jax.set_mesh(run.sampling_mesh):
-            figures, sampled = evaluate.evaluate(
-                run.policy, params, run.held_out, run.task, run.pool, config.rollout, config.sampler
-            )
-        with best_effort("the evaluation", note):
-            evaluate.save(run.directory, step, sampled, run.policy.tokenizer.decode)
-        return figures
+        ctx = context(0)
+        shown = state.replace(params=evaluated(ctx, state)) if evaluated else state
+        return run.origin.assess(run, ctx, shown, to_sampler, step)
 
     _, state, host = begin(run, optimize, like, assess, part, complete)
     set_host_state(run, host)
@@ -135,30 +128,24 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                 stage_start = stages.start(config, host["step"])
                 ctx = context(stage_start)
                 stage = stages.open_stage(
-                    run, ctx, run.pools[stage_start], host["rollouts"], recorder, optimize, like
+                    run, ctx, stage_start, host["rollouts"], recorder, optimize, like, to_sampler
                 )
             run.heart.beat("sample", step)
-            with timer("sync"):
-                params = to_sampler(state.params)
-                guide = guide_of(model, ctx.restriction(state), to_sampler)
-            with jax.set_mesh(run.sampling_mesh):
-                sampled, groups = stage.rollouts.step(params, guide, int(state.step), timer)
-            del params, guide
+            gathered, found = stage.batches.step(state, timer)
 
             with run.gate.closed():  # from here a signal waits for the end of the step
                 run.heart.beat("train", step)
                 with timer("score"):
                     for extension in extensions:
-                        sampled = extension.reward(ctx, state, sampled)
+                        gathered = extension.reward(ctx, state, gathered)
                 with timer("train"):
-                    batch = experience.as_trajectory(sampled, ctx.config)
+                    batch = experience.as_trajectory(gathered, ctx.config)
                     batch = prepare.with_expert_logp(ctx, state, batch)
                     for extension in extensions:
                         batch = extension.prepare(ctx, state, batch)
                     batch = prepare.with_proximal_logp(ctx, state, batch)
                     state, metrics, cost = update(stage, state, batch)
-                metrics |= experience.measure(sampled) | cost | used()
-                metrics["prompts_sampled"] = float(groups)
+                metrics |= experience.measure(gathered) | found | cost | used()
                 done = int(optimizer.applied(state.opt_state))
                 metrics["learning_rate"] = float(learning_rate(max(done - 1, 0)))
 
@@ -176,9 +163,9 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                 if action == "rollback":
                     saved = checkpoint.restore(run.directory, writer.settle(), like)
                     state, rollbacks = saved.state, host["rollbacks"] + 1
-                    stage.rollouts.abandon()
+                    stage.batches.abandon()
                     # the position of now, as the prompts after the checkpoint led here
-                    position = stage.rollouts.get_state()
+                    position = stage.batches.get_state()
                     host = saved.host | {"rollouts": position, "rollbacks": rollbacks}
                     set_host_state(run, host)
                     reference.load(like, saved.step)
@@ -188,13 +175,13 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                     continue
 
                 with timer("record"), best_effort("the rollouts", note):
-                    stage.record(step, sampled, batch, state)
+                    stage.record(step, gathered, batch, state)
                 for extension in extensions:
                     state = extension.after(ctx, state, step)
                 host = host | {
                     "step": step,
                     "tokens": host["tokens"] + metrics["tokens"],
-                    "rollouts": stage.rollouts.get_state(),
+                    "rollouts": stage.batches.get_state(),
                     "extensions": {name: e.get_state() for name, e in run.extensions.items()},
                     "seconds": already + perf_counter() - start,
                 }

@@ -32,9 +32,11 @@ def warm_start(run: RunContext, params: Params) -> Params:
     config, warm = run.config, run.config.warm_start
     if not warm.steps:
         return params
-    if run.task.gold is None:
+    task = run.origin.task
+    if task is None or task.gold is None:
+        name = task.name if task else ""
         raise ValueError(
-            f"warm_start.steps={warm.steps}, but task {run.task.name!r} has no solutions to "
+            f"warm_start.steps={warm.steps}, but task {name!r} has no solutions to "
             "imitate; set it to 0"
         )
     imitate = objective.ObjectiveConfig(
@@ -60,7 +62,7 @@ def warm_start(run: RunContext, params: Params) -> Params:
         like,
     )
     batches = stream.prompts(
-        run.task,
+        task,
         split="train",
         seed=config.seed + _OTHER_PROBLEMS,
         batch_size=warm.batch_size,
@@ -79,7 +81,7 @@ def warm_start(run: RunContext, params: Params) -> Params:
         try:
             while step < warm.steps:
                 with run.gate.closed():
-                    batch = experience.demonstrations(run.policy, config, run.task, next(batches))
+                    batch = experience.demonstrations(run.policy, config, task, next(batches))
                     state, _ = update(state, batch, placement.pack(batch, config)[0], None)
                     step += 1
                     if writer.due(step):
