@@ -12,6 +12,7 @@ from jaxrl.functions import nearest
 
 COMMANDS = {
     "train": ("jaxrl.launch.train", "train with a recipe, or continue a run"),
+    "data": ("jaxrl.launch.data", "show what a file of rows holds and what is learned of it"),
     "eval": (
         "jaxrl.launch.evaluate",
         "evaluate a run or model on a task: pass@1, pass@k, majority vote",

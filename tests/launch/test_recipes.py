@@ -37,8 +37,30 @@ def _compile_little(tmp_path_factory):
         jax.config.update(name, value)
 
 
+ROWS = {
+    "completion": {"prompt": "{0}+1=", "completion": "{1}"},
+    "preference": {"prompt": "{0}+1=", "chosen": "{1}", "rejected": "{0}"},
+    "label": {"prompt": "{0}+1=", "completion": "{1}", "label": "{2}"},
+}
+"""Rows of the kinds that recipes learn from."""
+
+
+def with_rows(config, folder):
+    """The recipe with a small file of the kind that it learns from."""
+    kind = next(kind for kind in ROWS if kind in config.data.kinds)
+    rows = [
+        {name: text.format(i, i + 1, i % 2) for name, text in ROWS[kind].items()} for i in range(8)
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rows.json").write_text(json.dumps(rows))
+    data = {"path": str(folder / "rows.json"), "batch_size": 4, "max_tokens": 32}
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, **data))
+
+
 def tiny(config, run_dir):
     """The recipe on a model, task and shapes that all recipes share."""
+    if config.data.kinds:
+        config = with_rows(config, run_dir.parent)
     change = dataclasses.replace
     return change(
         config,
@@ -48,7 +70,9 @@ def tiny(config, run_dir):
         fresh=FreshModel(16, 32, 1, 1, 1, 16),
         task="arithmetic",
         task_args={"digits": 1, "operators": "+"},
-        warm_start=change(config.warm_start, steps=2, batch_size=16),
+        warm_start=change(
+            config.warm_start, steps=0 if config.data.kinds else 2, batch_size=16
+        ),
         rollout=change(
             config.rollout, prompts=4, group_size=4, max_prompt_tokens=16, max_new_tokens=4,
             chat=False,
