@@ -26,6 +26,8 @@ _WIDTH = 24
 _FIGURES = (
     ("reward/mean", "reward"),
     ("eval/pass@1", "held-out pass@1"),
+    ("eval/loss", "held-out loss"),
+    ("eval/accuracy", "held-out accuracy"),
     ("completion_length", "completion length"),
     ("entropy", "entropy"),
     ("kl", "KL to reference"),

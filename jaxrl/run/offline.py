@@ -124,6 +124,8 @@ def batches(config: Config, actor: Policy, found: Rows, places: Sequence[int]) -
 
     def set_state(saved: dict[str, Any]) -> None:
         nonlocal position
+        if "rows" not in saved:  # of a run that sampled, from which this one was forked
+            return
         position = saved["position"]
         if saved["rows"] != found.fingerprint:
             warnings.warn(

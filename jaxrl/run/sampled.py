@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 
 from jaxrl.config import Config
@@ -89,7 +91,11 @@ def open_batches(
             sampled, groups = rollouts.step(params, guide, int(state.step), timer)
         return sampled, {"prompts_sampled": float(groups)}
 
-    return Batches(step, rollouts.get_state, rollouts.set_state, rollouts.abandon)
+    def set_state(saved: dict[str, Any]) -> None:
+        if "source" in saved:  # else of a run that learned from a file, which this one forked
+            rollouts.set_state(saved)
+
+    return Batches(step, rollouts.get_state, set_state, rollouts.abandon)
 
 
 def check_prompts(config: Config, actor: Policy) -> None:

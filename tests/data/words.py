@@ -10,9 +10,15 @@ TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}> {{ m.content }} <end> {% endfor %}"
     "{% if add_generation_prompt %}<assistant> {% endif %}"
 )
+MARKED = (
+    "{% for m in messages %}<{{ m.role }}> {% if m.role == 'assistant' %}{% generation %}"
+    "{{ m.content }} <end>{% endgeneration %}{% else %}{{ m.content }} <end>{% endif %} "
+    "{% endfor %}{% if add_generation_prompt %}<assistant> {% endif %}"
+)
+"""The same text, with what the assistant writes marked."""
 
 
-def tokenizer(folder):
+def tokenizer(folder, template=TEMPLATE):
     """Write it; `<end>` ends a turn and a text."""
     import tokenizers
     from tokenizers import models, pre_tokenizers
@@ -27,7 +33,7 @@ def tokenizer(folder):
         "eos_token": "<end>",
         "pad_token": "<unk>",
         "unk_token": "<unk>",
-        "chat_template": TEMPLATE,
+        "chat_template": template,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
