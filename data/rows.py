@@ -21,11 +21,10 @@ import hashlib
 import json
 from array import array
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from jaxrl.data import sources
 from jaxrl.data.chat import Message
+from jaxrl.data.numbered import Bad, Chosen, read_numbered
 
 Kind = Literal["messages", "completion", "preference", "label", "text"]
 Text = str | tuple[Message, ...]
@@ -67,13 +66,6 @@ class Row(NamedTuple):
     """1 for what is to be learned, 0 for the rejected and the undesirable."""
     tools: Any = None
     """JSON schemas for the chat template; None: none."""
-
-
-class Bad(NamedTuple):
-    """A row that cannot be used."""
-
-    id: str
-    why: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +114,7 @@ def read(
     Raises:
       ValueError: no such file, a kind that is not recognised, a bad row, or no good one.
     """
-    records, ids, broken = _records(path)
+    records, ids, broken = read_numbered(path)
     if bad == "error" and broken:
         raise _unusable(broken[0])
     if not len(records):
@@ -145,7 +137,7 @@ def read(
         path,
         kind,
         names,
-        _Chosen(records, good),
+        Chosen(records, good),
         array("Q", (ids[i] for i in good)),
         tuple(keys),
         tuple(sorted(broken, key=lambda each: int(each.id.rpartition(":")[2]))),
@@ -324,78 +316,3 @@ def divide(rows: Rows, share: float, most: int) -> tuple[list[int], list[int]]:
     held = set(prompts[: min(max(1, round(share * len(prompts))), most)])
     train = [i for i, key in enumerate(rows.keys) if key not in held]
     return train, [i for i, key in enumerate(rows.keys) if key in held]
-
-
-class _Chosen(Sequence[Mapping[str, Any]]):
-    """Some records of a sequence."""
-
-    def __init__(self, records: Sequence[Mapping[str, Any]], places: Sequence[int]) -> None:
-        self._records, self._places = records, places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, index: int) -> Mapping[str, Any]:
-        return self._records[self._places[index]]
-
-
-class _Lines(Sequence[Mapping[str, Any]]):
-    """The lines of a file that are JSON objects, found by their offsets."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._offsets = path, array("Q")
-        self.lines, self.broken = array("Q"), list[Bad]()
-        at = 0
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    try:
-                        self._object(line)
-                        self._offsets.append(at)
-                        self.lines.append(number)
-                    except (ValueError, RecursionError) as error:
-                        self.broken.append(Bad(f"{path}:{number}", f"not JSON: {error}"))
-                at += len(line)
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def __getitem__(self, index: int) -> Mapping[str, Any]:
-        with self._path.open("rb") as file:
-            file.seek(self._offsets[index])
-            return self._object(file.readline())
-
-    @staticmethod
-    def _object(line: bytes) -> Mapping[str, Any]:
-        record = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
-        if not isinstance(record, dict):
-            raise ValueError(f"{record!r:.60} is not a JSON object")
-        return record
-
-
-def _records(path: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[int], list[Bad]]:
-    """The records of a file, their numbers, and what is no record."""
-    file = Path(path)
-    if file.suffix in (".jsonl", ".ndjson") and file.exists():
-        lines = _Lines(file)
-        return lines, lines.lines, lines.broken
-    records: Any
-    if file.suffix == ".json" and file.exists():
-        try:
-            records = json.loads(file.read_text(encoding="utf-8-sig"))
-        except ValueError as error:
-            raise ValueError(f"data.path={path!r} is not JSON: {error}") from error
-        if not isinstance(records, list):
-            raise ValueError(
-                f"data.path={path!r} holds {type(records).__name__}; a .json file is a list of "
-                "rows, and a .jsonl file has one row a line"
-            )
-        broken = [
-            Bad(f"{path}:{number}", f"{record!r:.60} is not an object")
-            for number, record in enumerate(records, 1)
-            if not isinstance(record, dict)
-        ]
-        numbers = [n for n, record in enumerate(records, 1) if isinstance(record, dict)]
-        return [records[n - 1] for n in numbers], numbers, broken
-    records = sources.read(path)
-    return records, range(1, len(records) + 1), []
