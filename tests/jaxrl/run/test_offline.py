@@ -26,13 +26,11 @@ DPO = SFT | {
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Sums of one digit: answers, and the right answer against the next number."""
+    """Sums of one digit: answers, and the right answer against nine."""
     folder = tmp_path_factory.mktemp("rows")
     sums = [(a, b) for a in range(5) for b in range(5)]
     answers = [{"prompt": f"{a}+{b}=", "completion": str(a + b)} for a, b in sums]
-    pairs = [
-        {"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": str(a + b + 1)} for a, b in sums
-    ]
+    pairs = [{"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": "9"} for a, b in sums]
     for name, records in (("completion", answers), ("preference", pairs)):
         lines = "".join(f"{json.dumps(record)}\n" for record in records)
         (folder / f"{name}.jsonl").write_text(lines)
