@@ -94,7 +94,8 @@ def pair_orpo(
 ) -> Objective:
     """ORPO on the pairs of a batch; the likelihood is a mean over all tokens of the chosen rows.
 
-    So it is in the authors' code and in TRL; `preference.orpo` takes the mean of each row.
+    `preference.orpo` takes the mean of each row. TRL takes the mean over all tokens as well, but
+    counts those of the prompts among them, which the paper's likelihood of `y` given `x` does not.
 
     Formula: `mean_(t of y_w) -log pi_t - beta log sigmoid(logit(P_w) - logit(P_l))`,
       `log P = mean_t log pi_t`
@@ -156,7 +157,7 @@ def pair_cpo(
 ) -> Objective:
     """CPO on the pairs of a batch; the likelihood is a mean over all tokens of the chosen rows.
 
-    So it is in the authors' code and in TRL; `preference.cpo` takes the sum of each row.
+    So it is in TRL; `preference.cpo` takes the sum of each row.
 
     Formula: `alpha mean_(t of y_w) -log pi_t - log sigmoid(beta (log pi(y_w) - log pi(y_l)))`
     Paper: Xu et al. 2024, "Contrastive Preference Optimization"

@@ -93,7 +93,30 @@ def ours(name, records, models, tmp_path):
     return float(metrics["loss"]), float(metrics["grad_norm"])
 
 
-def theirs(trainer_class, settings_class, records, models, tmp_path, *, reference, **settings):
+def without_prompts(trainer):
+    """ORPO's likelihood of the answers alone, as in the paper; TRL's counts the prompts' tokens."""
+    whole = trainer.concatenated_forward
+
+    def forward(model, batch):
+        chosen, rejected, logits, rejected_logits, _ = whole(model, batch)
+        labels = trainer.concatenated_inputs(batch)["concatenated_labels"][: len(logits), 1:]
+        likelihood = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return chosen, rejected, logits, rejected_logits, likelihood
+
+    trainer.concatenated_forward = forward
+
+
+def theirs(
+    trainer_class,
+    settings_class,
+    records,
+    models,
+    tmp_path,
+    *,
+    reference,
+    prepare=lambda trainer: None,
+    **settings,
+):
     """The same of a TRL trainer's own data pipeline and loss."""
     args = settings_class(
         output_dir=str(tmp_path / "trl"), per_device_train_batch_size=len(records),
@@ -109,6 +132,7 @@ def theirs(trainer_class, settings_class, records, models, tmp_path, *, referenc
         model=loaded(models[0]), args=args, train_dataset=datasets.Dataset.from_list(records),
         processing_class=transformers.AutoTokenizer.from_pretrained(models[0]), **more,
     )  # fmt: skip
+    prepare(trainer)
     inputs = next(iter(trainer.get_train_dataloader()))
     loss = trainer.compute_loss(trainer.model, inputs)
     loss.backward()
@@ -125,7 +149,7 @@ def trainer_of(name):
         "dpo": (trl.DPOTrainer, trl.DPOConfig, {"beta": 0.1}),
         "ipo": (trl.DPOTrainer, trl.DPOConfig, {"beta": 0.1, "loss_type": ["ipo"]}),
         "kto": (trl.KTOTrainer, trl.KTOConfig, {"beta": 0.1}),
-        "orpo": (ORPOTrainer, ORPOConfig, {"beta": 0.1}),
+        "orpo": (ORPOTrainer, ORPOConfig, {"beta": 0.1, "prepare": without_prompts}),
         "simpo": (
             CPOTrainer,
             CPOConfig,
