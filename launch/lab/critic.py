@@ -67,7 +67,8 @@ def _steps(text: str, model: DecoderConfig, optimize: optax.GradientTransformati
 
     def update(own: Critic, batch: Trajectory) -> Critic:
         def loss(params: Params) -> jax.Array:
-            each = critic.losses(config, outputs(params, batch.tokens), batch)
+            out = outputs(params, batch.tokens)
+            each = critic.losses(config, out, values=batch.values, returns=batch.returns)
             return masked_mean(each, batch.action_mask & batch.valid[:, None])
 
         updates, opt_state = optimize.update(jax.grad(loss)(own.params), own.opt_state)
