@@ -54,10 +54,24 @@ def main(argv: list[str]) -> int:
     `--model` also takes the names of `jaxrl.launch.shapes`, which have no weights.
     """
     name, rest = flags.recipe(argv)
-    parser = argparse.ArgumentParser(prog="jaxrl plan", add_help=False, allow_abbrev=False)
-    parser.add_argument("--topology", default=PlanConfig.topology)
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    parser = argparse.ArgumentParser(prog=f"jaxrl plan {name}", add_help=False, allow_abbrev=False)
+    parser.add_argument(
+        "--topology",
+        default=PlanConfig.topology,
+        help="devices, such as v5p-512, v5p:4x8x8 or h100-64; a chip's name alone takes the number "
+        "of devices from the mesh (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compile the train step for its memory and collectives; takes minutes for a large "
+        "model",
+    )
     given, rest = parser.parse_known_args(rest)
+    if "--help" in rest or "-h" in rest:
+        parser.print_help()
+        print("\nand the flags of a run:\n")
     try:
         config = flags.parse(recipes.load(name), rest, prog=f"jaxrl plan {name}")
         show(config, PlanConfig(given.topology, given.compile))

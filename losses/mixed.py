@@ -214,6 +214,7 @@ def sasr(
     batch_mask: jax.Array,
     step: jax.Array,
     key: jax.Array,
+    imitate: jax.Array | None = None,
     warmup_steps: int = 20,
     warm_gradient: float = 0.5,
     gamma: float = 1.0,
@@ -221,10 +222,10 @@ def sasr(
     """SASR: each step imitates or explores, by chance; imitation while its gradient is still large.
 
     The paper compares two norms of the imitation gradient at the parameters: of the last imitation
-    step, and of the end of the warm-up. An objective has neither: it sees log-probabilities before
-    any backward pass, and keeps nothing from one update to the next. In their place stand the mean
-    over the batch's expert tokens of `1 - pi`, which is half the L1 norm of the gradient at the
-    logits, and the constant `warm_gradient`.
+    step, and of the end of the warm-up. An objective has neither, so an extension of the run draws
+    (`jaxrl.launch.recipes.sasr`), and `imitate` is its outcome. Without one, their place is taken
+    by the mean over the batch's expert tokens of `1 - pi`, which is half the L1 norm of the
+    gradient at the logits, and by the constant `warm_gradient`.
 
     Formula: `-log pi_t` on expert rows with probability p, else `ppo_clip` on sampled rows;
       `p = g / (g + gamma g_warm)`, `g = mean_expert (1 - pi_t)`; `p = 1` while warming up
@@ -238,12 +239,14 @@ def sasr(
       batch_mask: `[B, T]`, action tokens of the whole batch.
       step: scalar int, the optimizer step.
       key: PRNG key of this update.
+      imitate: `[B]` bool, the same everywhere: whether this step imitates; None draws it.
       warmup_steps: of imitation alone.
       warm_gradient: g when they are over.
       gamma: how much of g p compares itself with.
 
     Returns:
-      Loss `[B, T]`; the metrics of `ppo_clip` and `imitation` `[B, T]`, which is p.
+      Loss `[B, T]`; the metrics of `ppo_clip` and `imitation` `[B, T]`, which is p, or the outcome
+      where `imitate` is given.
     """
     policy, metrics = ppo_clip(logp, behavior_logp, advantages)
     expert = jnp.asarray(expert, bool)[:, None]
@@ -251,8 +254,11 @@ def sasr(
     wrong = jnp.where(taught, 1.0 - jnp.exp(jnp.minimum(constant(logp), 0.0)), 0.0)
     g = jnp.sum(wrong) / jnp.maximum(jnp.sum(taught), 1)
     p = jnp.where(step < warmup_steps, 1.0, g / (g + gamma * warm_gradient))
-    imitate = jax.random.uniform(key, dtype=jnp.float32) < p
-    loss = jnp.where(expert == imitate, jnp.where(expert, -as_float(logp), policy), 0.0)
+    drawn = jax.random.uniform(key, dtype=jnp.float32) < p
+    if imitate is not None:
+        drawn = jnp.asarray(imitate, bool)[:, None]
+        p = drawn.astype(jnp.float32)
+    loss = jnp.where(expert == drawn, jnp.where(expert, -as_float(logp), policy), 0.0)
     return loss, metrics | {"imitation": jnp.broadcast_to(p, logp.shape)}
 
 

@@ -52,7 +52,7 @@ def _steps(text: str, model: DecoderConfig, optimize: optax.GradientTransformati
     config = from_dict(CriticConfig, json.loads(text))
 
     def outputs(params: Params, tokens: jax.Array, after: int = 0) -> jax.Array:
-        """[N, L + after, bins]: of the state that each token is chosen in, and of that after all."""
+        """[N, L + after, bins], of the states that tokens are chosen in and of that after them."""
         hidden = policy.states(model, params["decoder"], tokens)[:, : tokens.shape[1] - 1 + after]
         return jnp.pad(value.outputs(params["value"], hidden), ((0, 0), (1, 0), (0, 0)))
 

@@ -210,3 +210,11 @@ def test_warnings_name_what_does_not_divide():
 def test_published_shapes_have_their_sizes(name, billions):
     leaves = jax.tree.leaves(decoder.abstract(plan.describe(Config(model=name)))[0])
     assert sum(math.prod(leaf.shape) for leaf in leaves) / 1e9 == pytest.approx(billions, abs=0.01)
+
+
+def test_help_shows_the_flags_of_a_plan_and_of_extensions(capsys):
+    with pytest.raises(SystemExit):
+        plan.main(["hl_gauss_value_classification", "--help"])
+    shown = capsys.readouterr().out
+    assert "--topology" in shown and "--no-compile" in shown
+    assert "--critic.clip" in shown and "--extensions." not in shown
