@@ -19,10 +19,12 @@ from jaxrl.losses.masking import (
 )
 from jaxrl.losses.masking import ratio as importance_ratio
 from jaxrl.losses.policy import Objective, clipped_surrogate, ppo_clip
+from jaxrl.losses.shapes import checked
 
 KIND = "supervised"
 
 
+@checked
 def sft(logp: jax.Array, *, weights: jax.Array | None = None) -> Objective:
     """Weighted supervised fine-tuning: the negative log-likelihood.
 
@@ -40,6 +42,7 @@ def sft(logp: jax.Array, *, weights: jax.Array | None = None) -> Objective:
     return (loss if weights is None else loss * constant(weights)), {}
 
 
+@checked
 def raft(
     logp: jax.Array, rewards: jax.Array, *, mask: jax.Array, group_ids: jax.Array
 ) -> Objective:
@@ -68,6 +71,7 @@ def raft(
     return jnp.where(kept[:, None], -as_float(logp), 0.0), {"kept": indicator(kept)}
 
 
+@checked
 def expert_iteration(logp: jax.Array, rewards: jax.Array, *, threshold: float = 0.5) -> Objective:
     """Expert iteration: supervised fine-tuning on every sample that is good enough.
 
@@ -87,6 +91,7 @@ def expert_iteration(logp: jax.Array, rewards: jax.Array, *, threshold: float = 
     return jnp.where(kept[:, None], -as_float(logp), 0.0), {"kept": indicator(kept)}
 
 
+@checked
 def chord(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -126,6 +131,7 @@ def chord(
     return jnp.where(expert, mu * imitation, (1.0 - mu) * policy), metrics
 
 
+@checked
 def chord_phi(logp: jax.Array) -> Objective:
     """CHORD's token weight: learn most from expert tokens the policy finds plausible but not sure.
 
@@ -172,6 +178,7 @@ def chord_mu(
     return jnp.where(step < warmup_steps, peak * step / max(warmup_steps, 1), decayed)
 
 
+@checked
 def chord_annealed(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -205,6 +212,7 @@ def chord_annealed(
     return chord(logp, behavior_logp, advantages, expert=expert, mu=mu)
 
 
+@checked
 def sasr(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -262,6 +270,7 @@ def sasr(
     return loss, metrics | {"imitation": jnp.broadcast_to(p, logp.shape)}
 
 
+@checked
 def grao(
     logp: jax.Array,
     advantages: jax.Array,
@@ -303,6 +312,7 @@ def grao(
     return -weight[:, None] * as_float(logp), {}
 
 
+@checked
 def rl_plus(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -349,6 +359,7 @@ def rl_plus(
     return jnp.where(jnp.asarray(expert, bool)[:, None], external, policy), metrics
 
 
+@checked
 def dph(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -398,6 +409,7 @@ def dph(
     }
 
 
+@checked
 def nlpo_logits(logits: jax.Array, masking_logits: jax.Array, *, top_p: float = 0.9) -> jax.Array:
     """NLPO's action mask: only tokens in the nucleus of a lagged masking policy stay possible.
 

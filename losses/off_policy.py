@@ -23,10 +23,12 @@ from jaxrl.losses.masking import (
 from jaxrl.losses.masking import ratio as importance_ratio
 from jaxrl.losses.policy import Objective, clipped_surrogate
 from jaxrl.losses.sequence import sequence_log_ratio
+from jaxrl.losses.shapes import checked
 
 KIND = "policy"
 
 
+@checked
 def aipo(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -52,6 +54,7 @@ def aipo(
     return loss, {"ratio": r, "clipped": indicator(r > clip_high)}
 
 
+@checked
 def remix(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -89,6 +92,7 @@ def remix(
     return loss + kl_coef * kl, metrics | {"kl_convex": constant(kl)}
 
 
+@checked
 def importance_correction(
     proximal_logp: jax.Array,
     behavior_logp: jax.Array,
@@ -132,6 +136,7 @@ def importance_correction(
             raise ValueError(f"mode={mode!r} is unknown; choose truncate or mask")
 
 
+@checked
 def decoupled_ppo(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -163,6 +168,7 @@ def decoupled_ppo(
     return weight * loss, metrics | {"weight": weight}
 
 
+@checked
 def icepop(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -195,6 +201,7 @@ def icepop(
     return jnp.where(kept, k, 0.0) * loss, metrics | {"kept": indicator(kept)}
 
 
+@checked
 def m2po(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -243,6 +250,7 @@ def m2po(
     }
 
 
+@checked
 def opsm(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -275,6 +283,7 @@ def opsm(
     return jnp.where(kept, loss, 0.0), metrics | {"kept": indicator(kept)}
 
 
+@checked
 def opsm_mask(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -301,6 +310,7 @@ def opsm_mask(
     return (token_constant(advantages, logp) >= 0) | (kl <= threshold)
 
 
+@checked
 def dppo_tv(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -334,6 +344,7 @@ def dppo_tv(
     return _divergence_masked(logp, behavior_logp, advantages, jnp.abs(p - b), *bounds)
 
 
+@checked
 def dppo_kl(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -365,6 +376,7 @@ def dppo_kl(
     return _divergence_masked(logp, behavior_logp, advantages, divergence, *bounds)
 
 
+@checked
 def effective_sample_size(
     logp: jax.Array, behavior_logp: jax.Array, *, mask: jax.Array
 ) -> jax.Array:
@@ -388,6 +400,7 @@ def effective_sample_size(
     return jnp.where(count > 0, jnp.sum(w) ** 2 / jnp.maximum(count * jnp.sum(w**2), 1e-30), 1.0)
 
 
+@checked
 def vcpo(
     logp: jax.Array,
     behavior_logp: jax.Array,
