@@ -1,6 +1,7 @@
 """The built wheel beside a project whose own modules bear the names of jaxrl's folders."""
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -17,8 +18,11 @@ OWN = ("data/__init__.py", "launch/__init__.py", "models.py", "losses.py")
 @pytest.mark.slow
 def test_the_wheel_trains_beside_modules_of_the_same_names(tmp_path):
     """Installed into a fresh environment, which finds jaxrl's dependencies in this one."""
+    source = tmp_path / "source"  # a build leaves files behind
+    hidden = shutil.ignore_patterns(".*", "build", "*.egg-info", "runs", "__pycache__")
+    shutil.copytree(tiny.ROOT, source, symlinks=True, ignore=hidden)
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*build, "-w", tmp_path, tiny.ROOT], check=True, timeout=300)
+    subprocess.run([*build, "-w", tmp_path, source], check=True, timeout=300)
     (wheel,) = tmp_path.glob("jaxrl-*.whl")
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
