@@ -121,8 +121,8 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
 
     def assess(state: TrainState, step: int) -> dict[str, float]:
         run.heart.beat("evaluate", step)
-        params = evaluated(context(0), state) if evaluated else state.params
-        params = to_sampler(params)
+        with transfers():
+            params = to_sampler(evaluated(context(0), state) if evaluated else state.params)
         with jax.set_mesh(run.sampling_mesh), transfers():
             figures, sampled = evaluate.evaluate(
                 run.policy, params, run.held_out, run.task, run.pool, config.rollout, config.sampler
@@ -154,7 +154,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                         run, ctx, run.pools[stage_start], host["rollouts"], recorder, optimize, like
                     )
             run.heart.beat("sample", step)
-            with timer("sync"):
+            with timer("sync"), transfers():
                 params = to_sampler(state.params)
                 guide = guide_of(model, ctx.restriction(state), to_sampler)
             with jax.set_mesh(run.sampling_mesh), transfers():
@@ -284,7 +284,9 @@ def update(
         packed, cost = placement.pack(part, config, keep)
         ref_logp = None
         if stage.ctx.reference is not None:
-            ref_logp = stage.ctx.score(stage.ctx.reference(state), packed)
+            with transfers():
+                reference = stage.ctx.reference(state)
+            ref_logp = stage.ctx.score(reference, packed)
         state, metrics = stage.update(state, part, packed, ref_logp)
         measured.append(metrics)
     return state, measured, cost

@@ -62,7 +62,8 @@ class ObjectiveConfig:
     """Weight of the entropy bonus."""
     skip_zero_advantages: bool = False
     """Skip the computation for sequences whose advantage is 0. The update is the same if every term
-    is a multiple of the advantage."""
+    is a multiple of the advantage; where an extension moves the entropy coefficient, none is
+    skipped."""
 
 
 @dataclasses.dataclass(frozen=True)
