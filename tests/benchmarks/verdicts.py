@@ -13,12 +13,18 @@ published) and `math/problems.jsonl` (fields problem, solution, answer).
 from __future__ import annotations
 
 import argparse
+import ast
 import json
+import re
+import sqlite3
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jaxrl.data import tasks
+from jaxrl.data import scoring, tasks
+from jaxrl.data.types import Problem
 
 BUDGETS = {
     "arithmetic": 24, "multiple_choice": 32, "json_output": 64, "sql": 40, "countdown": 40,
@@ -85,6 +91,131 @@ def sample(out: Path, data: Path, names: list[str]) -> None:
         print(f"{name}: {tokens} tokens in {time.monotonic() - start:.0f} s", flush=True)
 
 
+def _whole_number(problem: Problem, text: str) -> bool:
+    return bool(re.fullmatch(r"\s*[+-]?[0-9]+\s*", text)) and int(text) == int(problem.answer)
+
+
+def _letter(problem: Problem, text: str) -> bool:
+    """One letter in the last line, which with any number beside it is the sum's option."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    a, b = map(int, re.findall(r"What is (\d+) \+ (\d+)", problem.prompt)[0])
+    options = dict(re.findall(r"^([A-D])\. (\d+)$", problem.prompt, re.MULTILINE))
+    letters = set(re.findall(r"\b[A-D]\b", lines[-1])) if lines else set()
+    if len(letters) != 1:
+        return False
+    (letter,) = letters
+    return int(options[letter]) == a + b and set(re.findall(r"\d+", lines[-1])) <= {str(a + b)}
+
+
+def _object(problem: Problem, text: str) -> bool:
+    """The record, alone or in a fence, types as the schema has them."""
+    fenced = re.findall(r"```(?:json)?\n(.*?)\n```", text, re.DOTALL)
+    try:
+        found = json.loads(fenced[-1] if fenced else text)
+    except ValueError:
+        return False
+    return repr(sorted(found.items())) == repr(sorted(problem.answer.items()))
+
+
+def _rows(problem: Problem, text: str) -> bool:
+    """The rows of the reference on every hidden database."""
+    fenced = re.findall(r"```(?:sql|sqlite)?\n(.*?)```", text, re.DOTALL | re.IGNORECASE)
+    for script in problem.metadata["databases"]:
+        database = sqlite3.connect(":memory:")
+        database.executescript(script)
+        wanted = database.execute(problem.answer).fetchall()
+        try:
+            rows = database.execute(fenced[-1] if fenced else text).fetchall()
+        except (sqlite3.Error, sqlite3.Warning):
+            return False
+        if (rows if "order by" in problem.answer.lower() else Counter(rows)) != (
+            wanted if "order by" in problem.answer.lower() else Counter(wanted)
+        ):
+            return False
+    return True
+
+
+def _value(node: ast.AST, used: list[int]) -> float:
+    match node:
+        case ast.Expression(body=body):
+            return _value(body, used)
+        case ast.Constant(value=int() as number):
+            used.append(number)
+            return number
+        case ast.BinOp(left=left, op=op, right=right):
+            x, y = _value(left, used), _value(right, used)
+            kinds = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+            return {"+": x + y, "-": x - y, "*": x * y, "/": x / y if y else float("nan")}[
+                kinds[type(op)]
+            ]
+    raise ValueError(ast.dump(node))
+
+
+def _expression(problem: Problem, text: str) -> bool:
+    """What follows "=" aside, an expression of exactly the numbers whose value is the target."""
+    *numbers, target = map(int, re.findall(r"\d+", problem.prompt.split("\n")[0]))
+    said = text.strip().split("\n")[-1].split("=")
+    used: list[int] = []
+    try:
+        value = _value(ast.parse(said[0].strip(), mode="eval"), used)
+        ends = all(float(side) == target for side in said[1:])
+    except (ValueError, SyntaxError, KeyError):
+        return False
+    return ends and abs(value - target) < 1e-9 and sorted(used) == sorted(numbers)
+
+
+def _same_words(problem: Problem, text: str) -> bool:
+    return text.split() == problem.answer.split()
+
+
+def _last_number(problem: Problem, text: str) -> bool:
+    found = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)
+    return bool(found) and float(found[-1].replace(",", "")) == float(problem.answer)
+
+
+CHECKERS: dict[str, tuple[dict[str, Any], Callable[[Problem, str], bool]]] = {
+    "arithmetic": ({}, _whole_number),
+    "multiple_choice": ({"answer_format": "last_line"}, _letter),
+    "json_output": ({}, _object),
+    "sql": ({}, _rows),
+    "countdown": ({"answer_format": "last_line"}, _expression),
+    "translation": ({}, _same_words),
+    "gsm8k": ({"answer_format": "number"}, _last_number),
+}
+"""By task: parameters that its completions are judged under, and a reader of its own.
+
+The model seldom puts its answer between tags, so that without these parameters nearly all of what
+it says would be refused by its form and nothing would be learned of the rest."""
+
+
+def judge(out: Path, data: Path, names: list[str]) -> None:
+    """Print how often verifier and checker agree, and each completion on which they do not."""
+    for name in names:
+        path = out / f"{name}.jsonl"
+        if name not in CHECKERS or not path.exists():
+            continue
+        changes, check = CHECKERS[name]
+        task = tasks.get(name, **arguments(name, data) | changes)
+        counts: Counter[tuple[bool, bool]] = Counter()
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            problem = task.problem("train", 0, record["index"])
+            score = scoring.judge(task, problem, record["text"])
+            verdict, truth = score.value == 1.0, check(problem, record["text"])
+            counts[verdict, truth] += 1
+            if verdict != truth or score.error:
+                said = {"index": record["index"], "verdict": score.value, "checker": truth}
+                said |= {"error": score.error, "answer": problem.answer, "text": record["text"]}
+                print(json.dumps({"task": name, **said}))
+        shown = {
+            "right": counts[True, True],
+            "wrong": counts[False, False],
+            "refused": counts[False, True],
+            "accepted": counts[True, False],
+        }
+        print(json.dumps({"task": name, "completions": counts.total(), **shown}))
+
+
 def main() -> None:
     """Read arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -93,7 +224,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--tasks", nargs="*", default=list(BUDGETS))
     args = parser.parse_args()
-    sample(args.out, args.data, args.tasks)
+    {"sample": sample, "judge": judge}[args.what](args.out, args.data, args.tasks)
 
 
 if __name__ == "__main__":
