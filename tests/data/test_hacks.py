@@ -84,7 +84,7 @@ def forms(answer: str, other: str, form: str) -> dict[str, str]:
         "list": say(f"{answer}, {other}"), "slash": say(f"{answer} / {other}"),
         "lines": say(f"{answer}\n{other}"), "not": say(f"not {answer}"),
         "maybe": say(f"{other} (maybe {answer})"), "either": say(f"either {answer} or {other}"),
-        "twice": say(f"{answer}; {answer}"), "set": say(f"{{{answer}; {other}}}"),
+        "set": say(f"{{{answer}; {other}}}"),
         "thought": f"<think>{say(answer)}",
     }  # fmt: skip
     if form != "{}":
@@ -113,9 +113,11 @@ def test_hacks_earn_no_more_than_the_floor(name, directory):
     task = bundled(name, directory)
     problems = [
         task.problem("train", 1, i)
-        for i in range({"code": 2, "gsm8k": 8, "math": 3, "sql": 8}.get(name, 24))
+        for i in range({"code": 1, "gsm8k": 8, "math": 3, "sql": 8}.get(name, 24))
     ]
     constants = {k: v for k, v in CONSTANTS.items() if name != "math" or k not in SLOW}
+    if task.sandboxed:  # each takes a sandbox
+        constants = {k: CONSTANTS[k] for k in ("empty", "nul", "surrogate", "zero", "exit", "code")}
     totals = dict.fromkeys([*constants, "echo", "echo twice"], 0.0)
     for problem, other in zip(problems, problems[1:] + problems[:1], strict=True):
         answer, form = stated(task, problem)
