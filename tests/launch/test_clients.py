@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -99,21 +101,38 @@ def test_two_hundred_at_once_some_of_whom_leave(server, client):
     assert not engine.inbox
 
 
+@functools.cache
+def forward():
+    """The tiny model's log-probabilities [64, V] of what follows each of 64 tokens."""
+    policy = actor()
+    params = decoder.unstack(policy.params)
+
+    @jax.jit
+    def logp(tokens):
+        caches = decoder.empty_cache(policy.model, 1, 64)
+        hidden, _ = decoder.extend(policy.model, params, tokens[None], jnp.arange(64)[None], caches)
+        return jax.nn.log_softmax(hidden[0] @ decoder.unembedding(params).T)
+
+    return lambda ids: np.asarray(logp(np.array([*ids, *[0] * (64 - len(ids))])))
+
+
 def log_likelihood(context, continuation):
     """Of a continuation, and whether it is the greedy one, by the model itself."""
-    policy = actor()
-    ids = [policy.tokenizer.encode(context), policy.tokenizer.encode(continuation)]
-    tokens = np.array([[*ids[0], *ids[1]]])
-    params = decoder.unstack(policy.params)
-    caches = decoder.empty_cache(policy.model, 1, 64)
-    hidden, _ = decoder.extend(
-        policy.model, params, tokens, np.arange(tokens.shape[1])[None], caches
-    )
-    logits = np.asarray(hidden[0], np.float64) @ np.asarray(decoder.unembedding(params)).T
-    logp = np.asarray(jax.nn.log_softmax(logits))
-    places = range(len(ids[0]) - 1, tokens.shape[1] - 1)
-    values = [logp[at, tokens[0, at + 1]] for at in places]
-    return sum(values), all(logp[at].argmax() == tokens[0, at + 1] for at in places)
+    before, after = map(actor().tokenizer.encode, (context, continuation))
+    rows = forward()([*before, *after])[len(before) - 1 :]
+    values = [row[token] for row, token in zip(rows, after, strict=False)]
+    greedy = [row.argmax() == token for row, token in zip(rows, after, strict=False)]
+    return float(sum(values)), all(greedy)
+
+
+def greedy_text(prompt, count):
+    """What the model says without sampling."""
+    tokenizer = actor().tokenizer
+    tokens = [*tokenizer.encode(prompt)]
+    start = len(tokens)
+    while len(tokens) < start + count and tokens[-1] != 0:
+        tokens.append(int(forward()(tokens)[len(tokens) - 1].argmax()))
+    return tokenizer.decode(tokens[start:])
 
 
 @pytest.fixture
@@ -189,16 +208,4 @@ def test_lm_eval_reads_log_likelihoods_and_texts(server, tokenizer_directory, tm
     texts = found["samples"]["tiny_text"]
     assert len(texts) == 4
     for sample in texts:
-        given = records[sample["doc_id"]]["question"]
-        policy = actor()
-        params, tokens = decoder.unstack(policy.params), policy.tokenizer.encode(given)
-        for _ in range(5):
-            hidden, _ = decoder.extend(
-                policy.model, params, np.array([tokens]), np.arange(len(tokens))[None],
-                decoder.empty_cache(policy.model, 1, 64),
-            )  # fmt: skip
-            scores = np.asarray(hidden[0, -1]) @ np.asarray(decoder.unembedding(params)).T
-            tokens = [*tokens, int(scores.argmax())]
-            if tokens[-1] == 0:
-                break
-        assert sample["resps"][0][0] == policy.tokenizer.decode(tokens[len(given) :])
+        assert sample["resps"][0][0] == greedy_text(records[sample["doc_id"]]["question"], 5)
