@@ -36,8 +36,9 @@ class Callbacks(NamedTuple):
 class Batches(NamedTuple):
     """The experience of a stage, step by step."""
 
-    step: Callable[[TrainState, Timer], tuple[Experience, dict[str, float]]]
-    """The experience of the next step, and figures of how it was come by."""
+    step: Callable[[TrainState, int, Timer], tuple[Experience, dict[str, float]]]
+    """`(state, its step, timer)`: the experience of the next step, and figures of how it was come
+    by."""
     get_state: Callable[[], dict[str, Any]]
     """The position and what is in flight, for a checkpoint."""
     set_state: Callable[[dict[str, Any]], None]

@@ -100,7 +100,7 @@ def batches(config: Config, actor: Policy, found: Rows, places: Sequence[int]) -
     order = grain.MapDataset.range(len(places)).shuffle(config.seed).repeat(_ENDLESS // len(places))
     position = 0
 
-    def step(state: TrainState, timer: Timer) -> tuple[Experience, dict[str, float]]:
+    def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
         nonlocal position
         taken: list[Group] = []
         first, last = position, position

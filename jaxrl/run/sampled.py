@@ -83,12 +83,12 @@ def open_batches(
             room=sum(extension.room(config) for extension in extensions),
         )  # fmt: skip
 
-    def step(state: TrainState, timer: Timer) -> tuple[Experience, dict[str, float]]:
+    def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
         with timer("sync"):
             params = to_sampler(state.params)
             guide = guide_of(run.policy.model, ctx.restriction(state), to_sampler)
         with jax.set_mesh(run.sampling_mesh):
-            sampled, groups = rollouts.step(params, guide, int(state.step), timer)
+            sampled, groups = rollouts.step(params, guide, version, timer)
         return sampled, {"prompts_sampled": float(groups)}
 
     def set_state(saved: dict[str, Any]) -> None:

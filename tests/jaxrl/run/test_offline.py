@@ -106,13 +106,13 @@ def test_rows_come_in_a_new_order_each_epoch_and_each_once(files, tmp_path):
     assert origin.figure == "loss" and origin.held_out == "5 held-out rows"
     found = offline.files.read(config.data, config.data.path)
     made = offline.batches(config, actor, found, range(20))
-    drawn = [made.step(None, loop.Timer())[0].problems for _ in range(4)]
+    drawn = [made.step(None, 0, loop.Timer())[0].problems for _ in range(4)]
     epochs = [[p.id for p in (*drawn[i], *drawn[i + 1])] for i in (0, 2)]
     assert sorted(epochs[0]) == sorted(epochs[1]) and len(set(epochs[0])) == 20
     assert epochs[0] != epochs[1]
     again = offline.batches(config, actor, found, range(20))
     again.set_state({"position": 20, "rows": found.fingerprint})
-    assert [p.id for p in again.step(None, loop.Timer())[0].problems] == epochs[1][:10]
+    assert [p.id for p in again.step(None, 0, loop.Timer())[0].problems] == epochs[1][:10]
     with pytest.warns(UserWarning, match="have changed since"):
         again.set_state({"position": 20, "rows": "other"})
 
