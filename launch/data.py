@@ -102,8 +102,8 @@ def show(told: dict[str, Any], tokenizer: Tokenizer | None, console: Console) ->
     columns = ", ".join(
         name if name == own else f"{name} (column {own})" for name, own in told["columns"].items()
     )
-    console.print(f"{told['path']}: {told['rows']} rows of the kind {told['kind']}", markup=False)
-    console.print(f"columns: {columns}; {told['prompts']} prompts", markup=False)
+    console.print(f"{told['path']}: kind {told['kind']}, rows: {told['rows']}", markup=False)
+    console.print(f"columns: {columns}; different prompts: {told['prompts']}", markup=False)
     console.print(f"bad rows: {len(told['bad_rows'])}")
     for bad in told["bad_rows"][:5]:
         console.print(f"  {bad['id']}: {bad['why']}", markup=False)

@@ -59,9 +59,9 @@ def test_data_shows_what_a_file_holds(model, tmp_path, capsys):
     ]
     assert answer["mask"] == [0, 0, 0, 0, 1, 1, 1]
     assert cli.main(["data", str(path), "--model", str(model)]) == 0
-    assert "[two three" in capsys.readouterr().out.replace("\n", " ")
+    assert "[ two three <end>]" in capsys.readouterr().out.replace("\n", " ")
     assert cli.main(["data", str(path)]) == 0
-    assert "1 rows of the kind messages" in capsys.readouterr().out.replace("\n", " ")
+    assert "kind messages, rows: 1" in capsys.readouterr().out.replace("\n", " ")
     assert cli.main(["data", str(tmp_path / "none.jsonl")]) == 2
 
 
@@ -69,6 +69,7 @@ def test_a_run_from_a_file(file, tmp_path, capsys):
     """Its bad row is refused or left out; its figures are in the summary and what shows runs."""
     run = tmp_path / "run"
     given = ["train", "sft", "--data", str(file), *TINY, "--run-dir", str(run)]
+    given += ["--eval-data", str(file)]
     assert cli.main(given) == 2
     assert f"{file}:10: 'completion' is missing" in capsys.readouterr().err.replace("\n", "")
     assert cli.main([*given, "--data.bad-rows", "skip"]) == 0
