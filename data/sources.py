@@ -45,8 +45,8 @@ def read(spec: str) -> Records:
     if path.is_dir() and (shards := sorted(path.glob("*.parquet"))):
         return Table(shards)
     raise ValueError(
-        f"path={spec!r} is none of .jsonl, .csv, .tsv, .parquet, a directory of .parquet, or a saved "
-        "datasets.Dataset (for a DatasetDict, name one of its splits)"
+        f"path={spec!r} is none of .jsonl, .csv, .tsv, .parquet, a directory of .parquet, or a "
+        "saved datasets.Dataset (for a DatasetDict, name one of its splits)"
     )
 
 

@@ -63,8 +63,12 @@ def watch(run: Path, console: Console, *, every: float = 1.0, once: bool = False
       once: look once.
 
     Raises:
-      FileNotFoundError: `run` holds no run.
+      FileNotFoundError: `run` holds no run, and one look is asked for; else it waits for one.
     """
+    if not once and not (run / "config.json").exists():
+        console.print(f"waiting for {run} to begin; Ctrl-C leaves", highlight=False)
+        while not (run / "config.json").exists():
+            time.sleep(every)
     config = runs.load_config(run)
     look = follow(run / "metrics.jsonl")
     steps: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Your own data: one problem a row of a JSONL, CSV or Parquet file, judged by rewards of your choice.
+"""Your own data: a problem a row of a JSONL, CSV or Parquet file, judged by rewards you name.
 
 `jaxrl train grpo --data train.jsonl --prompt-column question --answer-column answer --reward
 my_reward.py:score` is this task; see docs/own-data.md.
@@ -75,6 +75,7 @@ def task(
         reward=judged.reward,
         splits=tuple(places),
         sizes={split: len(found) for split, found in places.items()},
+        alphabet=_alphabet(list(given.values()), template),
         description=__doc__,
         pure=judged.pure,
         grouped=judged.grouped,
@@ -104,6 +105,7 @@ class _Rows:
                 f"{path} has the columns {', '.join(self.first[0])}; say which one is the prompt, "
                 "with --prompt-column NAME"
             )
+        self.characters: set[str] = set()
         self.keys = [self._key(index) for index in range(len(self.records))]
 
     def where(self, index: int) -> str:
@@ -130,6 +132,8 @@ class _Rows:
                 f"{self.where(index)}: {self.prompt}={prompt!r:.80} must be a text, or a list of "
                 "messages with role and content"
             )
+        told = [prompt] if isinstance(prompt, str) else [str(t["content"]) for t in prompt]
+        self.characters.update(*told, str(record[self.answer]) if self.answer else "")
         return hashlib.blake2b(json.dumps(prompt, default=str).encode(), digest_size=8).digest()
 
 
@@ -181,6 +185,14 @@ def _problem(rows: _Rows, index: int, template: str) -> Problem:
         made = generate.asked("file", key, told, _plain(answer), row=kept)
         made = Problem(made.id, told, made.answer, turns, made.metadata, made.domain)
     return templates.apply(made, template) if template else made
+
+
+def _alphabet(sources_: Sequence[_Rows], template: str) -> str:
+    """The characters of a model that is made for these data."""
+    found = set(generate.ASCII + template)
+    for rows in sources_:
+        found |= rows.characters
+    return "".join(sorted(found))
 
 
 def _plain(value: Any) -> Any:

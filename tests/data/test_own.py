@@ -233,7 +233,7 @@ def test_a_function_in_a_file_is_code_of_others_and_so_is_a_judge(folder):
         assert functions.foreign({"task_args": {"rewards": named.written([spec])}})
     assert not functions.foreign({"rewards": named.written([named.parse("number*2")])})
     for spelling in ("a b:c", "my-reward:score", "os: system"):
-        with pytest.raises(ValueError, match="write FILE.py:function"):
+        with pytest.raises(ValueError, match=r"write FILE\.py:function"):
             own.load(spelling)
 
 
