@@ -1,7 +1,7 @@
-"""The named algorithms: each sets an objective and what belongs to it, on any model, task and data.
+"""The named algorithms: each sets an objective and what belongs to it, on any model and data.
 
-`jaxrl train NAME --model DIR --data FILE --reward REWARD` runs one. In Python, each is a function of
-this module (`jaxrl.recipes.grpo(model=..., data=..., reward=...)`) that returns a `Config`.
+`jaxrl train NAME --model DIR --data FILE --reward REWARD` runs one. In Python, each is a function
+of this module (`jaxrl.recipes.grpo(model=..., data=..., reward=...)`) that returns a `Config`.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def __getattr__(name: str) -> Callable[..., Config]:
-    """`NAME(model=..., data=..., reward=..., **fields) -> Config`, see `jaxrl.launch.api.recipe`."""
+    """`NAME(model=..., data=..., reward=..., **fields)`, see `jaxrl.launch.api.recipe`."""
     if name.startswith("_"):
         raise AttributeError(name)
     from jaxrl.launch import api, recipes

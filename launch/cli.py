@@ -94,7 +94,7 @@ def usage() -> str:
             "",
             "jaxrl COMMAND --help says more; jaxrl help GROUP lists the flags of a group of the",
             "config, such as objective; jaxrl --version.",
-        ]  # fmt: skip
+        ]
     )
 
 
