@@ -126,31 +126,6 @@ def _check_known(config: Config, argv: list[str]) -> None:
         if not close:
             near = difflib.get_close_matches(flag.rpartition(".")[2], endings, n=1, cutoff=0.75)
             close = [name for name in known if name.rpartition(".")[2] in near][:3]
-        meant = close[0].replace("_", "-") + token[len(group) + 2 :].partition("=")[0]
-            raise ValueError(f"{flag} is unknown; did you mean '--{meant}'?")
-        raise ValueError(
-            f"{flag} is unknown: the run has no extension {group!r}; --with NAME adds a bundled "
-            "one, and --with module:function one of your own"
-        )
-
-
-def _check_known(config: Config, argv: list[str]) -> None:
-    """Refuse a flag that no field has.
-
-    Raises:
-      ValueError: naming those that are meant.
-    """
-    known = names(config)
-    for token in argv:
-        flag = token.partition("=")[0].removeprefix("--").replace("_", "-")
-        if not re.match(r"--[A-Za-z]", token) or flag in known or flag in ("help", "with"):
-            continue
-        ending = [name for name in known if name.rpartition(".")[2] == flag]
-        close = ending[:3] or difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
-        close = close or difflib.get_close_matches(
-            flag.rpartition(".")[2], [name.rpartition(".")[2] for name in known], n=1, cutoff=0.75
-        )
-        close = [name for name in known if name in close or name.rpartition(".")[2] in close][:3]
         meant = " or ".join(f"'--{name}'" for name in close)
         raise ValueError(
             f"--{flag} is unknown; {f'did you mean {meant}? ' if meant else ''}"

@@ -35,6 +35,6 @@ run
   --fsdp N, --tensor N    devices to shard over
   --wandb PROJECT         also log to Weights & Biases
 
-jaxrl train --help-all lists every flag; jaxrl help GROUP those of objective, rollout, optimizer, ...
+jaxrl train --help-all lists every flag; jaxrl help GROUP those of objective, rollout, ...
 jaxrl recipes lists the algorithms and recipes; docs/own-data.md explains data and rewards.
 """
