@@ -120,12 +120,12 @@ def train(
             for source, state_before in zip(sources, states, strict=False):  # none at the start
                 source.set_state(state_before)
         drawn = [source.draw(now.prompts, old) for source in sources]
-        ids = np.array([[problem.answer for problem in problems] for problems in drawn])
+        ids = np.array([[d.problem.answer for d in problems] for problems in drawn])
         batch, rewards = collect(task, model, old, now, ids, step, versions=versions, likely=likely)
         note(ids, rewards)
         own = batch.tokens.shape[1]
-        for source, earned in zip(sources, rewards, strict=True):
-            source.learn(earned)
+        for source, problems, earned in zip(sources, drawn, rewards, strict=True):
+            source.learn(problems, earned)
         if now.replay:
             version = int(state.steps[0])
             mixed = [
