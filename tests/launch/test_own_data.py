@@ -15,8 +15,9 @@ from jaxrl import config as configs
 from jaxrl.launch import alerts, algorithms, cli, flags, help_train, recipes, short, sweep
 from jaxrl.launch import configs as files
 from jaxrl.record import metrics, runs
+from jaxrl.run import begin
 from jaxrl.run.guards import Stopped
-from tests.launch.test_cli import TINY
+from tests.launch.test_cli import README, TINY
 
 SMALL = [
     *TINY[TINY.index("--fresh.hidden-size") :],
@@ -200,6 +201,23 @@ def test_an_algorithm_brings_nothing_of_a_toy(name):
     configs.check(config)
     assert (config.model, config.task, config.task_args) == ("", "", {})
     assert config.rollout.max_new_tokens == 512 and not config.warm_start.steps
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+def test_an_algorithm_passes_the_checks_of_a_run_and_is_in_the_readme(name):
+    config, _ = files.resolve([name, *command()[2:]])
+    begin.check(config)
+    spelled = {"reinforce_pp": "reinforce++"}.get(name, name.replace("_", "-"))
+    assert f"`jaxrl train {spelled}` |" in README
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", algorithms.names())
+def test_an_algorithm_trains(name, tmp_path):
+    more = [*command(steps="1", run_dir=str(tmp_path))[2:], "--batch-size", "4"]
+    group = str(recipes.load(name).rollout.group_size)
+    assert cli.main(["train", name, *more, "--group-size", "1" if group == "1" else "4"]) == 0
+    assert len(metrics.read(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(
