@@ -20,7 +20,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from jaxrl.launch import alerts
@@ -55,12 +55,16 @@ def shown(
     latest = ""
     live = Progress(
         TextColumn("{task.description:>10}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
+        BarColumn(bar_width=24, table_column=Column(min_width=10)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TextColumn(
+            "{task.fields[figures]}",
+            table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+        ),
         console=console,
+        expand=True,
         disable=not console.is_terminal,
     )
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
+import threading
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +17,7 @@ from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.mesh import distributed
 from jaxrl.record import rundir, storage
 from jaxrl.run import loop, profile
+from jaxrl.run.context import Callbacks
 from jaxrl.run.guards import Stopped
 from jaxrl.run.signals import Stop
 
@@ -63,6 +66,7 @@ def one(config: Config, options: short.Options) -> int:
     shown = {"every": options.show_every, "dtype": config.compute_dtype}
     try:
         with progress.shown(console, begin, **shown) as watch:
+            watch = _stopping_when_full(watch)
             if options.profile:
                 watch = profile.profiled(watch, directory / "profile")
             summary = loop.train(config, watch)
@@ -85,6 +89,29 @@ def one(config: Config, options: short.Options) -> int:
     if distributed.first():
         progress.close(console, directory, summary)
     return 0
+
+
+def _stopping_when_full(watch: Callbacks) -> Callbacks:
+    """`watch`, which ends the run at the next step once a save has found the disk full.
+
+    The libraries that save log each failed write with its traceback; the run's own note says all.
+    """
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    full = threading.Event()
+
+    def note(text: str) -> None:
+        if os.strerror(errno.ENOSPC) not in text:
+            watch.note(text)
+            return
+        full.set()
+
+    def step(number: int, metrics: dict[str, float]) -> None:
+        watch.step(number, metrics)
+        if full.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return watch._replace(note=note, step=step)
 
 
 def _discard(directory: Path, fresh: bool) -> None:

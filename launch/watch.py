@@ -153,7 +153,7 @@ def figures(steps: list[dict[str, Any]]) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, label in _FIGURES:
         values = [row[name] for row in steps if row.get(name) is not None]
-        if values:
+        if values and (any(values) or name != "reward/errors"):
             low, high = min(values), max(values)
             table.add_row(
                 Text(label),
