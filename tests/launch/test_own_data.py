@@ -1,21 +1,37 @@
 """A newcomer's commands: own data and reward, config files, continuing, sweeps, Python."""
 
 import dataclasses
+import errno
+import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import jaxrl
 from jaxrl import config as configs
-from jaxrl.launch import alerts, algorithms, cli, flags, help_train, recipes, short, sweep
+from jaxrl.launch import (
+    alerts,
+    algorithms,
+    cli,
+    flags,
+    help_train,
+    progress,
+    recipes,
+    short,
+    sweep,
+    train,
+)  # fmt: skip
 from jaxrl.launch import configs as files
 from jaxrl.record import metrics, runs
 from jaxrl.run import begin
+from jaxrl.run.context import Callbacks
 from jaxrl.run.guards import Stopped
 from tests.launch.test_cli import README, TINY
 
@@ -324,6 +340,39 @@ def test_python_trains_with_a_function_of_the_session(folder):
     )
     with pytest.raises(Stopped, match="ZeroDivisionError"):
         jaxrl.train(dataclasses.replace(failing, task_args=broken.task_args), quiet=True)
+
+
+def test_a_full_disk_ends_the_run_at_the_next_step():
+    said = []
+    watch = train._stopping_when_full(Callbacks(note=said.append))
+    watch.note("hello")
+    watch.step(1, {})
+    watch.note(f"WARNING: not saved: [Errno 28] {os.strerror(errno.ENOSPC)}")
+    with pytest.raises(OSError, match="No space"):
+        watch.step(2, {})
+    assert said == ["hello"]
+
+
+def test_a_run_that_was_stopped_says_what_is_kept(run, tmp_path, capsys):
+    train._tell_kept(Console(), run, False)
+    assert f"jaxrl train {run}" in capsys.readouterr().out
+    (tmp_path / "new").mkdir()
+    train._tell_kept(Console(), tmp_path / "new", True)
+    assert "nothing is kept" in capsys.readouterr().out and not (tmp_path / "new").exists()
+
+
+def test_the_time_left_is_seen_at_every_width():
+    figures = row(
+        loss=0.1, completion_length=30.0, logp_gap_max=1e-6, **{"time/step": 1.0, "tokens": 9.0}
+    )
+    for width in (60, 80, 150):
+        console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
+        with progress.shown(console, lambda: None) as watch:
+            for step in (1, 2):
+                watch.step(step, figures)
+                watch.stage("train", step, 100)
+        lines = [line for line in console.file.getvalue().splitlines() if "2/100" in line]
+        assert lines and all(re.search(r"2/100 \d:\d\d:\d\d .:..:..", line) for line in lines)
 
 
 def row(**changes):
