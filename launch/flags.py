@@ -13,6 +13,7 @@ import tyro
 from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config
+from jaxrl.launch import trust
 
 T = TypeVar("T")
 
@@ -149,6 +150,8 @@ def names(config: Any, prefix: str = "") -> list[str]:
 def named(default: T, argv: list[str], *, usage: str, what: str) -> tuple[str, T]:
     """The name that arguments begin with, and `default` with the values of the rest.
 
+    Settings that have a field `trust` get it for a run that this account has started.
+
     Args:
       default: as in `parse`.
       argv: the name and flags; --help in place of a name shows the flags and exits.
@@ -160,7 +163,10 @@ def named(default: T, argv: list[str], *, usage: str, what: str) -> tuple[str, T
     """
     if argv and not argv[0].startswith("-"):
         command, _ = usage.rsplit(maxsplit=1)
-        return argv[0], parse(default, argv[1:], prog=f"{command} {argv[0]}")
+        settings = parse(default, argv[1:], prog=f"{command} {argv[0]}")
+        if getattr(settings, "trust", None) is False and trust.started(argv[0]):
+            settings = dataclasses.replace(settings, trust=True)
+        return argv[0], settings
     if "--help" in argv or "-h" in argv:
         parse(default, ["--help"], prog=usage)
     raise ValueError(f"name {what}: {usage}")

@@ -1,8 +1,8 @@
 """Which functions of others a run directory may name, because its owner started it with them.
 
 A run directory is data, and may come from anybody. What a `jaxrl train` of yours has started is
-noted outside of it, in the state folder of your account, so that `jaxrl train RUN` goes on without
-naming the reward again, while a directory that somebody sent you still needs --trust.
+noted outside of it, in the state folder of your account, so that commands on that run go on without
+--trust, while a directory that somebody sent you still needs it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config
+from jaxrl.record import storage
 
 
 def remember(directory: Path, config: Config) -> None:
@@ -37,6 +38,25 @@ def known(directory: Path) -> set[str]:
             if note["run"] == _name(directory):
                 found |= set(note["functions"])
     return found
+
+
+def started(name: str, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether this account started a run, and every run it begins from, with what they name.
+
+    Args:
+      name: a run directory, or a model.
+      seen: runs that it is a part of.
+    """
+    directory = storage.locate(name)
+    saved = directory / "config.json"
+    if not (saved.exists() and (directory / "checkpoints").exists()):
+        return bool(seen)  # a model, with no code of its own
+    if _name(directory) in seen:
+        return False
+    config = configs.load(saved)
+    if not functions.foreign(configs.to_dict(config)) <= known(directory):
+        return False
+    return started(config.model, seen | {_name(directory)})
 
 
 def _notes() -> Path:

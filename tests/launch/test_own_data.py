@@ -27,6 +27,7 @@ from jaxrl.launch import (
     short,
     sweep,
     train,
+    trust,
 )  # fmt: skip
 from jaxrl.launch import configs as files
 from jaxrl.record import metrics, runs
@@ -105,8 +106,21 @@ def test_the_same_run_from_somebody_else_needs_trust(run, folder, capsys):
     assert cli.main(["train", "sent"]) == 2
     assert "my_reward.py:score" in capsys.readouterr().err
     assert cli.main(["eval", "sent", "--problems", "1"]) == 2
+    assert trust.started(str(run)) and not trust.started("sent")
+    nested = folder / "nested"
+    (nested / "checkpoints").mkdir(parents=True, exist_ok=True)
+    for model in ("sent", str(nested)):  # a run that begins from theirs, or from itself
+        record = {"config": configs.to_dict(configs.Config(model=model))}
+        (nested / "config.json").write_text(json.dumps(record))
+        assert not trust.started(str(nested))
     config, options = files.resolve(["sent", "--trust"])
     assert options.trust and config.run_dir == "sent" and config.task == "file"
+
+
+def test_sampling_from_a_run_of_ones_own_needs_no_trust(run, capsys):
+    given = ["--prompt", "1+1=", "--max-new-tokens", "2", "--json"]
+    assert cli.main(["sample", str(run), *given]) == 0
+    assert json.loads(capsys.readouterr().out)["completions"]
 
 
 def test_a_group_is_scored_at_once_with_other_rewards(capsys):
