@@ -19,6 +19,7 @@ from jaxrl.rollout.policy import Policy
 from jaxrl.run import evaluate, reference, stages
 from jaxrl.run.context import RunContext
 from jaxrl.run.extension import Extension, open_extensions
+from jaxrl.run.warm_start import check as warm_start_check
 from jaxrl.run.warm_start import discard, warm_start
 from jaxrl.training import objective, placement, trainable
 from jaxrl.training.placement import Complete
@@ -50,6 +51,7 @@ def check(config: Config) -> tuple[Task, list[Problem], Policy, dict[str, Extens
     for staged in stages.all_of(config):
         check_prompts(staged, actor)
     task, keep = tasks.named(config), policy.keeps(tokenizer, config.rollout)
+    warm_start_check(config, task)
     held_out = evaluate.problems(task, config.eval.split, config.eval.problems, keep=keep)
     for problem in held_out:
         policy.encode_prompt(tokenizer, config.rollout, problem)

@@ -129,6 +129,9 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
             )
         with best_effort("the evaluation", note):
             evaluate.save(run.directory, step, sampled, run.policy.tokenizer.decode)
+        run.callbacks.sampled(step, sampled)
+        if step == 0:
+            guards.check_scores(sampled.scores, "the evaluation before training")
         return figures
 
     with transfers():
@@ -166,6 +169,8 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                 with timer("score"), transfers():
                     for extension in extensions:
                         sampled = extension.reward(ctx, state, sampled)
+                if step == 1:
+                    guards.check_scores(sampled.scores, "the first batch")
                 with timer("train"):
                     with transfers():
                         batch = experience.as_trajectory(sampled, ctx.config)
@@ -234,6 +239,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                 if writer.due(step) or step in config.stages:
                     with timer("save"), transfers():
                         writer.save(step, state, host, metrics.get(config.checkpoint.best))
+                run.callbacks.sampled(step, sampled)
                 run.callbacks.step(step, metrics)
                 run.callbacks.stage("train", step, config.steps)
         with transfers():

@@ -7,6 +7,10 @@ import pkgutil
 
 from jaxrl.config import Config
 from jaxrl.functions import nearest
+from jaxrl.launch import algorithms
+
+READY = ("quickstart", "smollm2")
+"""Recipes that are whole runs, with their model and task."""
 
 
 def names() -> list[str]:
@@ -15,18 +19,34 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Config:
-    """The config of a recipe.
+    """The config of a recipe, or of an algorithm.
 
     Raises:
-      ValueError: no such recipe; the message gives the nearest.
+      ValueError: neither; the message gives the nearest.
     """
+    spelled = algorithms.canonical(name)
+    if spelled in algorithms.ALGORITHMS:
+        return algorithms.load(spelled)
     if name not in names():
-        raise ValueError(f"recipe {name!r} is unknown; {nearest(name, names())}")
+        raise ValueError(f"recipe {name!r} is unknown; {hint(name)}")
     return importlib.import_module(f"{__name__}.{name}").config()
 
 
+def hint(name: str) -> str:
+    """What can be named in place of an unknown name."""
+    near = nearest(algorithms.canonical(name), [*algorithms.names(), *names()])
+    if near.startswith("known"):
+        near = f"algorithms: {', '.join(algorithms.names())}; `jaxrl recipes` lists the others"
+    return f"{near} A config file, a .py file or a run directory may be named too"
+
+
+def kind(name: str) -> str:
+    """`ready`, a run for this machine, or `method`, one of the literature on a toy task."""
+    return "ready" if name in READY else "method"
+
+
 def rows() -> list[dict[str, str | int]]:
-    """One object a recipe: `name`, `summary`, `model`, `task`, `steps`."""
+    """One object a recipe: `name`, `kind`, `summary`, `model`, `task`, `steps`."""
     out: list[dict[str, str | int]] = []
     for name in names():
         config = load(name)
@@ -35,6 +55,7 @@ def rows() -> list[dict[str, str | int]]:
         out.append(
             {
                 "name": name,
+                "kind": kind(name),
                 "summary": summary,
                 "model": config.model,
                 "task": ", ".join(config.domains) or config.task,
