@@ -1,4 +1,4 @@
-"""CAMPO: answers may grow longer by stages, and going round in circles costs.
+"""CAMPO's penalty on answers that go round in circles; its stages of length are the lab's.
 
 Paper: MiroMind 2025, "MiroMind-M1: An Open-Source Advancement in Mathematical Reasoning via
 Context-Aware Multi-Stage Policy Optimization"
@@ -39,14 +39,16 @@ def config() -> Config:
 
 def effect() -> Effect:
     """A pupil who dawdles, in circles: with stages and penalty, and without either."""
-    plain = arm(config(), steps=60, objective=ObjectiveConfig())
+    method = arm(config(), steps=60)
+    plain = dataclasses.replace(method, objective=ObjectiveConfig())
     stages = ((0, {"max_new_tokens": 6}), (30, {"max_new_tokens": 12}))
     return Effect(
         claim="stages and penalty shorten answers",
-        task=cipher(((6, 0.8), (2, 0.4)), (((2, 1), 1.0),), dawdle=0.6, slack=8),
+        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), dawdle=0.6, slack=8),
         method=arm(config(), steps=60, stages=stages),
         ablation=plain,
         statistic="length",
         over="area",
         better="lower",
+        minimum=0.2,
     )

@@ -1,4 +1,4 @@
-"""SASR: after a warm-up, imitation fades as its gradient does, step by step.
+"""SASR by a norm at the logits: imitation fades as its gradient does, step by step.
 
 Paper: Chen et al. 2025, "Step-wise Adaptive Integration of Supervised Fine-tuning and Reinforcement
 Learning for Task-Specific LLMs"
