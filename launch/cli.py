@@ -32,7 +32,7 @@ COMMANDS = {
     "recipes": ("jaxrl.launch.tables:recipes", "list the recipes"),
     "effects": (
         "jaxrl.launch.effects",
-        "rerun the experiments of the recipes: each method against its ablation",
+        "measure methods by plan: each against its ablation and its family's best baseline",
     ),
     "show": ("jaxrl.launch.tables:show", "print the whole config of a recipe as JSON"),
     "tasks": ("jaxrl.launch.tables:tasks", "list the bundled tasks"),

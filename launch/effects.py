@@ -99,6 +99,12 @@ def main(argv: list[str]) -> int:
             from jaxrl.launch import effects_real
 
             effects_real.measure(methods, RESULTS / "real", options.seeds, said)
+            lab_effects = {
+                _module_name(row["id"]): row["effect"]
+                for row in rows()
+                if row["measured"] and (row["task"], row["against"]) == ("regime", "baseline")
+            }
+            said(effects_real.agreement(RESULTS / "real", lab_effects))
         elif options.queue:
             queue(methods, said)
         else:

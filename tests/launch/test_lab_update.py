@@ -198,4 +198,3 @@ def test_the_lab_updates_as_the_loop_does(name):
     gap, change = difference(representative(name))
     assert change > 1e-3
     assert gap < 1e-6
-

@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import inspect
-import json
 
 import jax
 import numpy as np
