@@ -32,8 +32,6 @@ TABLE = Path(recipes.__file__).with_name("README.md")
 RESULTS = Path(recipes.__file__).with_name("effects")
 FIELDS = ("Paper", "Idea", "Formula", "Claim")
 """What the docstring of a recipe with an effect says."""
-IDS = {"one_shot_rlvr": "1_shot_rlvr"}
-"""Methods whose id cannot be the name of a module."""
 
 _HEADER = """# Methods and what they did here
 
@@ -310,7 +308,7 @@ def names() -> list[str]:
 
 def identity(name: str) -> str:
     """The id of a method."""
-    return IDS.get(name, name)
+    return {module: known for known, module in recipes.IDS.items()}.get(name, name)
 
 
 def module(name: str) -> ModuleType:
@@ -382,7 +380,7 @@ def field(doc: str, name: str) -> str:
 
 
 def _module_name(identity_: str) -> str:
-    return {known: name for name, known in IDS.items()}.get(identity_, identity_)
+    return recipes.IDS.get(identity_, identity_)
 
 
 def _recorded(name: str) -> list[dict[str, Any]]:

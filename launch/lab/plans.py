@@ -81,7 +81,10 @@ def variants(effect: Effect) -> dict[str, Effect]:
 def competitors(effect: Effect, family: str) -> dict[str, Arm]:
     """Label -> arm: `method`, `ablation: PART` and `baseline: NAME`, untuned."""
     without = arms.parts(effect.method, effect.ablation)
-    others = families.baselines(family, effect.method)
+    regime = effect.method
+    if effect.stands_for:  # then its rewards are the method, and the ablation's the regime
+        regime = dataclasses.replace(regime, rewards=effect.ablation.rewards)
+    others = families.baselines(family, regime)
     return (
         {"method": effect.method}
         | {f"ablation: {part}": arm for part, arm in without.items()}

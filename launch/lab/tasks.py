@@ -120,11 +120,16 @@ class Task:
 
     def digest(self) -> str:
         """Of the instances of seeds 0 and 1: what a plan names the task by."""
-        made = hashlib.blake2b(str(self.vocabulary).encode(), digest_size=8)
-        for seed in (0, 1):
-            for leaf in jax.tree.leaves(self.make(seed)):
-                made.update(np.ascontiguousarray(leaf).tobytes())
-        return made.hexdigest()
+        return _digest(self)
+
+
+@functools.cache
+def _digest(task: Task) -> str:
+    made = hashlib.blake2b(str(task.vocabulary).encode(), digest_size=8)
+    for seed in (0, 1):
+        for leaf in jax.tree.leaves(task.make(seed)):
+            made.update(np.ascontiguousarray(leaf).tobytes())
+    return made.hexdigest()
 
 
 @functools.lru_cache(maxsize=4)

@@ -87,7 +87,8 @@ def train(
 
     Returns:
       Each figure, [measurements, S]; one that is measured at the last time alone, [1, S]. `tokens`
-      are those that the policy wrote so far and `updates` those of the optimizer.
+      are the action tokens of the batches sampled so far, solutions among them included, and
+      `updates` those of the optimizer.
     """
     steps = steps or arm.steps
     seeds = len(jax.tree.leaves(params)[0])

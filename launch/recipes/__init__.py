@@ -8,6 +8,9 @@ import pkgutil
 from jaxrl.config import Config
 from jaxrl.functions import nearest
 
+IDS = {"1_shot_rlvr": "one_shot_rlvr"}
+"""Ids of methods that cannot be names of modules, and the modules."""
+
 
 def names() -> list[str]:
     """All recipes, sorted. A module in this package is one; nothing is registered."""
@@ -20,6 +23,7 @@ def load(name: str) -> Config:
     Raises:
       ValueError: no such recipe; the message gives the nearest.
     """
+    name = IDS.get(name, name)
     if name not in names():
         raise ValueError(f"recipe {name!r} is unknown; {nearest(name, names())}")
     return importlib.import_module(f"{__name__}.{name}").config()

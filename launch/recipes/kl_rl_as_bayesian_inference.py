@@ -11,6 +11,7 @@ distance to `pi*` is exact; the ablation leaves the KL term out.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +49,7 @@ def score(answer: jax.Array, completion: jax.Array) -> jax.Array:
     return jnp.sum(jnp.any(completion[:, None] == jnp.arange(SYMBOLS), axis=0)) / LENGTH
 
 
+@functools.cache
 def enumerable() -> Task:
     """Any 3 of 6 symbols after two words, the first of which decides the pupil's habits."""
 

@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from jaxrl.launch import cli, effects, effects_page, effects_real, lab
+from jaxrl.launch import cli, effects, effects_page, effects_real, lab, recipes
 from jaxrl.launch.lab import arms, families, plans, split
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -139,7 +139,8 @@ class Fake:
         noise = [np.random.default_rng([s, 1]).normal(0, 0.02) for s in seeds]
         own = [np.random.default_rng([s, 2 + better]).normal(0, 0.01) for s in seeds]
         values = [0.5 + self.planted * better + a + b for a, b in zip(noise, own, strict=True)]
-        figures = {"pass@1": values, "pass@1/1": values, "tokens": [100.0] * len(seeds), "updates": [9.0] * len(seeds)}
+        spent = {"tokens": [100.0] * len(seeds), "updates": [9.0] * len(seeds)}
+        figures = {"pass@1": values, "pass@1/1": values} | spent
         curves = {k: [0.9 * np.mean(v), np.mean(v)] for k, v in figures.items()}
         return {
             "final": figures, "area": figures, "before": {}, "curves": curves, "marks": [1, 2],
@@ -329,5 +330,6 @@ def test_rank_correlation():
 
 
 def test_ids_are_those_of_the_catalogue(capsys):
+    assert recipes.load("1_shot_rlvr") == recipes.load("one_shot_rlvr")
     assert cli.main(["effects", "--json", "1_shot_rlvr"]) == 0
     assert {row["id"] for row in json.loads(capsys.readouterr().out)} == {"1_shot_rlvr"}

@@ -455,7 +455,6 @@ def test_equal_arms_have_no_effect():
     assert "pass@2" in figures["final"] and "pass@2" not in figures["area"]
 
 
-@pytest.mark.exact("figures of a seed do not depend on the other seeds of the measurement")
 def test_a_seed_has_an_instance_of_its_own():
     first, second = (TASK.over((seed,)) for seed in (3, 4))
     both = TASK.over((3, 4))
