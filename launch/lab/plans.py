@@ -290,11 +290,9 @@ def committed(path: Path) -> str:
     """
     if not path.exists():
         raise ValueError(f"{path.name} is missing: `jaxrl effects --plan` makes it; commit it then")
-    found = _git(path, "log", "-1", "--format=%H", "--", path.name)
-    changed = _git(path, "status", "--porcelain", "--", path.name)
-    if not found or changed:
+    if _git(path, "status", "--porcelain", "--ignored", "--", path.name):
         raise ValueError(f"{path.name} is not committed as it is: `git commit {path}` comes first")
-    return found
+    return _git(path, "log", "-1", "--format=%H", "--", path.name)
 
 
 def commit(paths: Sequence[Path], message: str) -> None:
