@@ -337,10 +337,13 @@ def markdown() -> str:
         f"Measured: {len(known)} of {len(names())} methods. The others have the status `undecided` "
         "until the queue\n(`jaxrl effects --queue`) reaches them; what was measured before this "
         "protocol is in [effects/before](effects/before)\nand counts for nothing here.\n",
-        "| method | family | task | against | statistic | effect | guard (pass@1) | tokens, "
-        "updates | seeds | looks | status | before |",
-        "|" + "---|" * 12,
     ]
+    if measured:
+        lines += [
+            "| method | family | task | against | statistic | effect | guard (pass@1) | tokens, "
+            "updates | seeds | looks | status | before |",
+            "|" + "---|" * 12,
+        ]
     for row in measured:
         low, high = row["interval"]
         guard = "" if row["guard"] is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row["guard"])
@@ -351,7 +354,11 @@ def markdown() -> str:
             row["status"], _before(row["id"]),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
-    lines += ["", "## Methods", "", "| method | paper | mechanism | family | measured |"]
+    lines += [""] * bool(measured) + [
+        "## Methods",
+        "",
+        "| method | paper | mechanism | family | measured |",
+    ]
     lines.append("|" + "---|" * 5)
     for name in names():
         doc = inspect.getdoc(module(name)) or ""
