@@ -121,6 +121,7 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
             policy.Policy(model, params, tokenizer),
             policy.sampling_params(params, config.compute_dtype),
             held_out,
+            task,
             pool,
             config.rollout,
             config.sampler,

@@ -125,7 +125,7 @@ def train(
                 source.set_state(state_before)
         asked = round(now.prompts * now.oversampling)
         drawn = [source.draw(asked, old) for source in sources]
-        ids = np.array([[problem.answer for problem in problems] for problems in drawn])
+        ids = np.array([[d.problem.answer for d in problems] for problems in drawn])
         batch, rewards = collect(task, model, old, now, ids, step, versions=versions, likely=likely)
         note(ids, rewards)
         kept, sampled = informative(rewards, now.prompts)
@@ -134,8 +134,8 @@ def train(
         if asked > now.prompts:
             batch = groups_of(batch, kept, now.group_size)
         own = batch.tokens.shape[1]
-        for source, earned in zip(sources, rewards, strict=True):
-            source.learn(earned)
+        for source, problems, earned in zip(sources, drawn, rewards, strict=True):
+            source.learn(problems, earned)
         if now.replay:
             version = int(state.steps[0])
             mixed = [

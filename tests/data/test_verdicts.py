@@ -178,14 +178,14 @@ def test_data_that_changed_since_a_state_was_saved_are_noticed(tmp_path):
         return selection.ordered(task, {"task": "gsm8k"}, seed=0)
 
     first = source()
-    drawn = [p.id for p in first.draw(3, None)]
+    drawn = [d.problem.id for d in first.draw(3, None)]
     state = json.loads(json.dumps(first.get_state()))
     again = source()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         again.set_state(state)
         again.set_state({k: v for k, v in state.items() if k != "data"})  # an older run's
-    assert not set(drawn) & {p.id for p in again.draw(3, None)}
+    assert not set(drawn) & {d.problem.id for d in again.draw(3, None)}
     records[7]["answer"] = "#### 8"
     written(tmp_path, *records)
     with pytest.warns(UserWarning, match="have changed since"):

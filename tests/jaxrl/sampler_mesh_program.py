@@ -47,6 +47,7 @@ def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
         "length": none,
         "limit": none,
         "request": none.astype(np.uint32),
+        "draw": none.astype(np.uint32),
         "settings": settings_of([], MODEL.vocab_size, size, FEATURES.biases),
     }
     chosen = np.arange(setup.sizes[0], dtype=np.int32)
@@ -57,7 +58,9 @@ def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
             stop_ids=jnp.zeros(1, jnp.int32), steps=jnp.int32(1), min_live=jnp.int32(1), args=(),
             process=logits.keep, features=FEATURES,
         ),
-        "read": prefill.read.lower(models, everything, prefix, ids, ids, window=32),
+        "read": prefill.read.lower(
+            models, everything, prefix, ids, ids, window=32, from_start=False
+        ),
         "insert": slots.insert.lower(models, state, prefix, none, none.astype(bool), new),
         "append": slots.append.lower(models, everything, whole, ids[:, 0], ids, ids[:, 0]),
         "narrow": slots._fit.lower(models, 0, state.caches[0][0], chosen, width=16),

@@ -100,7 +100,7 @@ def own_task():
 
 @pytest.mark.parametrize("name", [*string_fields(), "domains", "stages", "task_args.nested"])
 @pytest.mark.parametrize(
-    "function", ["os:system", "jaxrl.launch.cli:main", "jaxrl.rundir:write_json"]
+    "function", ["os:system", "jaxrl.launch.cli:main", "jaxrl.record.rundir:write_json"]
 )
 def test_every_field_is_looked_at(name, function, tmp_path):
     values = {

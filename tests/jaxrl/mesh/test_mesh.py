@@ -20,7 +20,7 @@ from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder
 from tests.jaxrl.batches import MODEL
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # optimising code that runs for milliseconds would take most of the time
 FLAGS = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count="
 MESHES = {

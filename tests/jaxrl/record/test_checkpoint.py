@@ -20,7 +20,7 @@ from jaxrl.config import CheckpointConfig
 from jaxrl.record import checkpoint, manifest
 from jaxrl.types import TrainState
 
-DOCS = Path(__file__).parents[2] / "docs" / "checkpointing.md"
+DOCS = Path(__file__).parents[3] / "docs" / "checkpointing.md"
 FAULTS = ("half of it cut off", "one bit flipped", "removed")
 
 

@@ -54,7 +54,7 @@ def child(code, *, send):
 
 BUSY = """
 import time
-from jaxrl.signals import stoppable
+from jaxrl.run.signals import stoppable
 with stoppable({grace}, lambda text: None) as gate, gate.closed():
     print("ready", flush=True)
     time.sleep(60)

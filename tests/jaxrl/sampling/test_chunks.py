@@ -32,10 +32,12 @@ def context(size, carry):
 
 
 def completed(request: Request) -> Completion:
-    """Counts on from the last token it is shown, up to STOP or its budget."""
+    """Counts on from the last token it is shown, from 1 where that is beyond STOP, up to STOP or
+    its budget."""
     shown = [*request.prompt, *([] if request.prefix is None else request.prefix.tokens)]
     given = 0 if request.prefix is None else len(request.prefix.tokens)
-    tokens = np.arange(shown[-1] + 1, STOP + 1)[: request.max_new_tokens - given]
+    first = shown[-1] + 1 if shown[-1] < STOP else 1
+    tokens = np.arange(first, STOP + 1)[: request.max_new_tokens - given]
     before = np.zeros(0, np.int32) if request.prefix is None else request.prefix.tokens
     whole = np.concatenate([before, tokens]).astype(np.int32)
     logp = np.full(len(whole), -float(request.draw >> 16), np.float32)
