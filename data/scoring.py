@@ -23,21 +23,19 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from jaxrl.data import processes, sandbox, tasks
+from jaxrl.data import processes, sandbox, scratch, sources, tasks
 from jaxrl.data.types import Problem, Score, Task
 
 START_LIMIT_S = 120.0
 """How long a worker may take to import and build the task."""
 
-_GRACE_S = 5.0  # for a machine that is busy
-_LONGEST_REPLY = 1 << 20  # bytes
+_GRACE_S, _LONGEST_REPLY = 5.0, 1 << 20  # for a machine that is busy; bytes
 _ENVIRONMENT = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME",
     "PYTHONHASHSEED", "VIRTUAL_ENV", "HF_HOME", "HF_DATASETS_CACHE", "TFDS_DATA_DIR",
@@ -199,6 +197,7 @@ def open_pool(
         isolation = sandbox.check(allow_weak)
         if isolation.kind == "rlimits" and not isolation.own_user:
             processes.hide()  # programs run as this user
+    scratch.sweep()  # what killed processes left
     return Pool(
         task,
         workers if task.pure else max(workers, 1),
@@ -240,7 +239,7 @@ class _Worker:
         self._asked = 0
         self._unread = b""
         # Here and not in the worker, which may be killed while it has files in it.
-        self._scratch = tempfile.TemporaryDirectory(prefix="scoring-", ignore_cleanup_errors=True)
+        self._scratch = scratch.Scratch()
         # Not multiprocessing's spawn: that would run the user's main module again in the child.
         self._process = subprocess.Popen(
             [
@@ -340,7 +339,8 @@ def serve(fd: int) -> None:
 
         name, params, memory_limit_mb = pickle.loads(_next(told)[1])
         try:
-            task = tasks.get(name, **params)
+            with sources.already_checked():
+                task = tasks.get(name, **params)
             if memory_limit_mb is not None:
                 import resource
 

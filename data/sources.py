@@ -5,10 +5,13 @@ Each source is a random-access sequence of dicts, so that a position in it is on
 
 from __future__ import annotations
 
+import array
+import contextlib
 import json
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -46,37 +49,54 @@ def read(spec: str) -> Records:
     )
 
 
-_CHECKED = 64 << 20  # bytes of a file of which every line is parsed at the start
+LONGEST_LINE = 256 << 20
+"""Bytes of the longest line of a `.jsonl` file that is read."""
+
+_unchecked: ContextVar[bool] = ContextVar("unchecked", default=False)
+
+
+@contextlib.contextmanager
+def already_checked() -> Iterator[None]:
+    """Files opened inside are not parsed whole: another process has done so."""
+    token = _unchecked.set(True)
+    try:
+        yield
+    finally:
+        _unchecked.reset(token)
 
 
 class Jsonl(Sequence[Mapping[str, Any]]):
     """Lines of JSON objects, found by their byte offsets and parsed when asked for.
 
+    The whole file is read once when it is opened, a line at a time, so that a broken line is found
+    then and not when its turn comes. Memory: the longest line, and 8 bytes a record.
+
     Raises:
-      ValueError: a line that is no JSON object. Of a file over 64 MiB only the first and last
-        character of each line are looked at; a fault in between is found when it is asked for.
+      ValueError: a line that is no JSON object, or that is longer than `LONGEST_LINE`.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offsets: list[int] = []
+        self._offsets = array.array("Q")
+        at = 0
         with path.open("rb") as file:
-            at = 0
-            for line in file:
-                if line.strip():
+            while line := file.readline(LONGEST_LINE + 1):
+                number = len(self._offsets)
+                if len(line) > LONGEST_LINE:
+                    raise ValueError(
+                        f"{path}, record {number}: the line has more than {LONGEST_LINE} bytes; "
+                        "write one object on each line"
+                    )
+                if not line.isspace():
                     self._offsets.append(at)
-                    text = line.strip()
-                    if not (text.startswith((b"{", b"\xef\xbb\xbf{")) and text.endswith(b"}")):
-                        self._object(text, len(self._offsets) - 1)
+                    if not _unchecked.get():
+                        self._object(line, number)
                 at += len(line)
             self._bytes = (
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                 if os.fstat(file.fileno()).st_size
                 else b""
             )
-        if len(self._bytes) <= _CHECKED:
-            for i in range(len(self)):
-                self[i]
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -89,7 +109,7 @@ class Jsonl(Sequence[Mapping[str, Any]]):
     def _object(self, line: bytes, index: int) -> Mapping[str, Any]:
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{self._path}, record {index}: not JSON: {error}") from error
         if not isinstance(record, dict):
             raise ValueError(f"{self._path}, record {index}: {record!r} is not a JSON object")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import sentencepiece
 import tokenizers
 
+from jaxrl import gguf_file
 from jaxrl.data import backends, chat, gguf_vocab
 from jaxrl.data.backends import Backend
 from jaxrl.data.chat import Message
@@ -102,7 +103,7 @@ def load(path: str | Path) -> Tokenizer:
 
 def from_gguf(path: Path) -> Tokenizer:
     """The tokenizer embedded in a GGUF file."""
-    reader = gguf_vocab.open_file(path)
+    reader = gguf_file.open_file(path)
     meta = gguf_vocab.metadata(reader)
     template = reader.fields.get("tokenizer.chat_template")
     pieces, eos, bos = meta["tokens"], meta["eos_token_id"], meta.get("bos_token_id")

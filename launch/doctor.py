@@ -19,7 +19,7 @@ from jaxrl.models import catalog
 
 EXTRAS = {
     "test": ("pytest", "hypothesis", "ruff"),
-    "parity": ("torch", "transformers", "trl", "peft"),
+    "parity": ("torch", "transformers", "trl", "peft", "openai", "lm_eval"),
     "tpu": ("libtpu",),
     "cuda": ("jax_cuda13_plugin",),
 }

@@ -27,7 +27,10 @@ def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T
     default, argv = _with_extensions(default, argv)
     argv = _spelled_out(default, argv)
     if isinstance(default, Config):
-        default, argv = _set_extensions(default, argv, prog)
+        if "--help" in argv or "-h" in argv:
+            default = _with_groups(default)
+        else:
+            default, argv = _set_extensions(default, argv, prog)
     default, rest = _take_dict_entries(default, argv)
     return tyro.cli(type(default), default=default, args=rest, prog=prog, description=description)
 
@@ -54,10 +57,24 @@ def _with_extensions(default: T, argv: list[str]) -> tuple[T, list[str]]:
     return default, rest
 
 
+def _with_groups(config: Config) -> Config:
+    """The config with a field for each extension, whose help then shows `--NAME.FIELD`."""
+    groups = {
+        functions.extension_name(reference): configs.settings_of(reference, settings)
+        for reference, settings in config.extensions.items()
+    }
+    kind = dataclasses.make_dataclass(
+        type(config).__name__,
+        [(name, type(made), dataclasses.field(default=made)) for name, made in groups.items()],
+        bases=(type(config),),
+        frozen=True,
+    )
+    own = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return kind(**(own | {"extensions": {}}))
+
+
 def _set_extensions(config: Config, argv: list[str], prog: str) -> tuple[Config, list[str]]:
     """The config with the flags of its extensions, `--NAME.FIELD`, and the other arguments."""
-    if "--help" in argv or "-h" in argv:
-        return config, argv
     for reference, settings in config.extensions.items():
         prefix = "--" + functions.extension_name(reference).replace("_", "-") + "."
         own, rest, queue = list[str](), list[str](), list(argv)

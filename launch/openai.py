@@ -21,7 +21,7 @@ from jaxrl.sampling import search
 from jaxrl.types import Request
 
 Json = dict[str, Any]
-TOP_LOGPROBS, BIASES, CHOICES = 20, 64, 64
+TOP_LOGPROBS, BIASES, CHOICES, STOPS = 20, 64, 64, 16
 COLDEST = 1e-3
 """A temperature below it is greedy: logits divided by less are not finite."""
 
@@ -40,7 +40,7 @@ _SHARED: Json = {
     "frequency_penalty": {"type": "number"},
     "n": {"type": "integer", "minimum": 1, "maximum": CHOICES},
     "seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-    "stop": {"anyOf": [_STOP, {"type": "array", "maxItems": 4, "items": _STOP}]},
+    "stop": {"anyOf": [_STOP, {"type": "array", "maxItems": STOPS, "items": _STOP}]},
     "stream": _FLAG,
     "stream_options": {
         "type": "object",
@@ -150,7 +150,7 @@ CHAT_SCHEMA: Json = {
         "response_format": {
             "type": "object",
             "required": ["type"],
-            "properties": {"type": {"const": "text"}},
+            "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}},
         },
         "modalities": {"const": ["text"]},
         "max_completion_tokens": {"type": "integer", "minimum": 0},
@@ -293,6 +293,11 @@ def _check_together(body: Json) -> None:
     for name in ("presence_penalty", "frequency_penalty"):
         if body.get(name, 0) != 0:
             raise ValueError(f"{name}={body[name]} is not served; use repetition_penalty, or 0")
+    if (kind := body.get("response_format", {}).get("type", "text")) != "text":
+        raise ValueError(
+            f"response_format={kind!r} takes constrained decoding, which is not served; leave it "
+            "out, ask for JSON in a message, and check what comes back"
+        )
     if body.get("best_of", 1) not in (1, body.get("n", 1)):
         raise ValueError(
             f"best_of={body['best_of']} with n={body.get('n', 1)} is not served; leave it out and "

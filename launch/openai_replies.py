@@ -190,7 +190,8 @@ def _logprobs(
         return {
             "tokens": spelled,
             "token_logprobs": [None if v is None else _finite(v) for v in logp],
-            "top_logprobs": [None if row is None else dict(row) for row in best],
+            # The best of tokens that are spelled alike, such as parts of characters.
+            "top_logprobs": [None if row is None else dict(reversed(row)) for row in best],
         }
     return {
         "content": [

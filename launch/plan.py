@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -30,11 +30,21 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import reference, stages
-from jaxrl.run.extension import Context, completion, context, only, open_extensions
+from jaxrl.run.extension import (
+    Context,
+    Extension,
+    completion,
+    context,
+    only,
+    open_extensions,
+)
 from jaxrl.training import objective, optimizer, packing, placement, trainable
 from jaxrl.types import Completion, Packed, Request, TrainState, Trajectory
 
 _LARGE = 64  # MiB
+
+Extensions = Mapping[str, Extension]
+"""Of a run, by name, see `open_extensions`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +64,24 @@ def main(argv: list[str]) -> int:
     `--model` also takes the names of `jaxrl.launch.shapes`, which have no weights.
     """
     name, rest = flags.recipe(argv)
-    parser = argparse.ArgumentParser(prog="jaxrl plan", add_help=False, allow_abbrev=False)
-    parser.add_argument("--topology", default=PlanConfig.topology)
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    parser = argparse.ArgumentParser(prog=f"jaxrl plan {name}", add_help=False, allow_abbrev=False)
+    parser.add_argument(
+        "--topology",
+        default=PlanConfig.topology,
+        help="devices, such as v5p-512, v5p:4x8x8 or h100-64; a chip's name alone takes the number "
+        "of devices from the mesh (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compile the train step for its memory and collectives; takes minutes for a large "
+        "model",
+    )
     given, rest = parser.parse_known_args(rest)
+    if "--help" in rest or "-h" in rest:
+        parser.print_help()
+        print("\nand the flags of a run:\n")
     try:
         config = flags.parse(recipes.load(name), rest, prog=f"jaxrl plan {name}")
         show(config, PlanConfig(given.topology, given.compile))
@@ -124,7 +148,8 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     """The plan, on the mesh in use."""
     name = topology.read(settings.topology).chip
     the_mesh, model, chip = jax.sharding.get_mesh(), describe(config, name), CHIPS[name]
-    state = state_of(config, model)
+    extensions = open_extensions(config)
+    state = state_of(config, model, extensions)
     axes = ", ".join(f"{axis}={n}" for axis, n in the_mesh.shape.items() if n > 1) or "one device"
     yield f"{config.model} on {axes}"
     yield (
@@ -137,14 +162,14 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
         where = str(tuple(leaf.sharding.spec))
         yield f"{parameter:<40} {leaf.shape!s:<24} {where:<32} {_mib(leaf):.1f}"
     yield from (f"warning: {line}" for line in warnings(config, model, the_mesh, state.params))
-    batch, shards = _batch(config), mesh.batch_shards(the_mesh, model.rules)
+    batch, shards = _batch(config, extensions), mesh.batch_shards(the_mesh, model.rules)
     local = batch.micro_tokens / shards / the_mesh.shape["context"]
     tiled = model.attention == "auto" and topology.is_tpu(name)
     scores = model.attention in ("auto", "xla") and not tiled
     width = roofline.saved(model, config.remat, batch.row, the_mesh.shape["tensor"], scores=scores)
     width *= np.dtype(model.dtype).itemsize
-    held, cache = totals(config, model, state), _cache(model, config, the_mesh)
-    steered = only(open_extensions(config), "restriction") is not None
+    held, cache = totals(config, model, state, extensions), _cache(model, config, the_mesh)
+    steered = only(extensions, "restriction") is not None
     copy = _copy(state.params, model.dtype) * (2 if steered else 1)
     trained = trainable.part(model, config.lora, config.train).split(state.params)[0]
     passing = {
@@ -162,7 +187,7 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     if settings.compile:
         by = f"XLA for {name}" if topology.compiles_for(name) else "XLA on CPU"
         try:
-            compiled = step(config, model, state, batch)
+            compiled = step(config, model, state, batch, extensions)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
@@ -184,27 +209,29 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     yield f"{gib:.2f} GiB of {room:.0f} GiB of a {name}: {fits}"
 
 
-def state_of(config: Config, model: DecoderConfig) -> TrainState:
+def state_of(config: Config, model: DecoderConfig, extensions: Extensions) -> TrainState:
     """Sharded shapes of all that a run carries on the mesh in use, moments on the devices."""
-    ctx = _context(config, model)
-    complete = completion(ctx, open_extensions(config))
+    ctx = _context(config, model, extensions)
+    complete = completion(ctx, extensions)
     optimize = _optimizer(config, model)
     return placement.abstract_state(model, optimize, config.lora, ctx.part, complete)
 
 
-def _context(config: Config, model: DecoderConfig) -> Context:
+def _context(config: Config, model: DecoderConfig, extensions: Extensions) -> Context:
     part = trainable.part(model, config.lora, config.train)
-    return context(config, Policy(model, {}, None), part, open_extensions(config))
+    return context(config, Policy(model, {}, None), part, extensions)
 
 
 def _optimizer(config: Config, model: DecoderConfig) -> optax.GradientTransformation:
     return optimizer.make(config.optimizer, config.steps * config.updates_per_batch, model)
 
 
-def totals(config: Config, model: DecoderConfig, state: TrainState) -> dict[str, float]:
+def totals(
+    config: Config, model: DecoderConfig, state: TrainState, extensions: Extensions
+) -> dict[str, float]:
     """MiB a device of what a run holds from step to step, by name; what it lacks is left out."""
     found = {name: _sum(entry) for name, entry in state.extra.items()}
-    if reference.stored(config, open_extensions(config)):
+    if reference.stored(config, extensions):
         found["reference"] = _sum(trainable.held(model, state.params))
     always = {"parameters": _sum(state.params), "optimizer": _sum(state.opt_state)}
     return always | {name: mib for name, mib in found.items() if mib}
@@ -282,7 +309,7 @@ def _times(
     )
 
 
-def _batch(config: Config) -> Batch:
+def _batch(config: Config, extensions: Extensions) -> Batch:
     rollout = config.rollout
     prompt = (1,) * rollout.max_prompt_tokens
     zeros = np.zeros(rollout.max_new_tokens, np.float32)
@@ -305,14 +332,16 @@ def _batch(config: Config) -> Batch:
         given["greedy_rewards"] = batch.rewards
     batch = batch.replace(**given)
     packed = placement.on_host(batch, config)[0]
-    for extension in open_extensions(config).values():
+    for extension in extensions.values():
         batch = extension.shapes(batch)
     return Batch(batch, packed)
 
 
-def step(config: Config, model: DecoderConfig, state: TrainState, batch: Batch) -> Any:
+def step(
+    config: Config, model: DecoderConfig, state: TrainState, batch: Batch, extensions: Extensions
+) -> Any:
     """The compiled update that the loop runs, guards and extensions included."""
-    ctx, extensions = _context(config, model), open_extensions(config)
+    ctx = _context(config, model, extensions)
     update = stages.program(ctx, extensions, _optimizer(config, model))
     where = placement.of_batch(batch.trajectory)
     shapes: Trajectory = jax.tree.map(_shape, where, batch.trajectory)

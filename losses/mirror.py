@@ -20,10 +20,12 @@ from jaxrl.losses.masking import (
 )
 from jaxrl.losses.policy import Objective
 from jaxrl.losses.sequence import sequence_log_ratio
+from jaxrl.losses.shapes import checked
 
 KIND = "policy"
 
 
+@checked
 def kimi_opmd(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -52,6 +54,7 @@ def kimi_opmd(
     return _spread(jnp.square(token_constant(advantages, logp) - tau * d) / (2.0 * tau), d, logp)
 
 
+@checked
 def opmd(logp: jax.Array, advantages: jax.Array, *, tau: float = 1.0) -> Objective:
     """OPMD's mean form: one step from the behaviour policy, where the penalty only scales the step.
 
@@ -69,6 +72,7 @@ def opmd(logp: jax.Array, advantages: jax.Array, *, tau: float = 1.0) -> Objecti
     return -token_constant(advantages, logp) * as_float(logp) / (1.0 + tau), {}
 
 
+@checked
 def opmd_pairwise(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -103,6 +107,7 @@ def opmd_pairwise(
     return _spread(squares / (4.0 * tau * count), d, logp)
 
 
+@checked
 def oapl(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -129,6 +134,7 @@ def oapl(
     return _spread(jnp.square(beta * d - token_constant(advantages, logp)), d, logp)
 
 
+@checked
 def pacs(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -179,6 +185,7 @@ def pacs(
     }
 
 
+@checked
 def distributional_pg(
     logp: jax.Array,
     behavior_logp: jax.Array,

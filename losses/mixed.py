@@ -19,10 +19,12 @@ from jaxrl.losses.masking import (
 )
 from jaxrl.losses.masking import ratio as importance_ratio
 from jaxrl.losses.policy import Objective, clipped_surrogate, ppo_clip
+from jaxrl.losses.shapes import checked
 
 KIND = "supervised"
 
 
+@checked
 def sft(logp: jax.Array, *, weights: jax.Array | None = None) -> Objective:
     """Weighted supervised fine-tuning: the negative log-likelihood.
 
@@ -40,6 +42,7 @@ def sft(logp: jax.Array, *, weights: jax.Array | None = None) -> Objective:
     return (loss if weights is None else loss * constant(weights)), {}
 
 
+@checked
 def raft(
     logp: jax.Array, rewards: jax.Array, *, mask: jax.Array, group_ids: jax.Array
 ) -> Objective:
@@ -68,6 +71,7 @@ def raft(
     return jnp.where(kept[:, None], -as_float(logp), 0.0), {"kept": indicator(kept)}
 
 
+@checked
 def expert_iteration(logp: jax.Array, rewards: jax.Array, *, threshold: float = 0.5) -> Objective:
     """Expert iteration: supervised fine-tuning on every sample that is good enough.
 
@@ -87,6 +91,7 @@ def expert_iteration(logp: jax.Array, rewards: jax.Array, *, threshold: float = 
     return jnp.where(kept[:, None], -as_float(logp), 0.0), {"kept": indicator(kept)}
 
 
+@checked
 def chord(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -126,6 +131,7 @@ def chord(
     return jnp.where(expert, mu * imitation, (1.0 - mu) * policy), metrics
 
 
+@checked
 def chord_phi(logp: jax.Array) -> Objective:
     """CHORD's token weight: learn most from expert tokens the policy finds plausible but not sure.
 
@@ -172,6 +178,7 @@ def chord_mu(
     return jnp.where(step < warmup_steps, peak * step / max(warmup_steps, 1), decayed)
 
 
+@checked
 def chord_annealed(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -205,6 +212,7 @@ def chord_annealed(
     return chord(logp, behavior_logp, advantages, expert=expert, mu=mu)
 
 
+@checked
 def sasr(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -214,6 +222,7 @@ def sasr(
     batch_mask: jax.Array,
     step: jax.Array,
     key: jax.Array,
+    imitate: jax.Array | None = None,
     warmup_steps: int = 20,
     warm_gradient: float = 0.5,
     gamma: float = 1.0,
@@ -221,10 +230,10 @@ def sasr(
     """SASR: each step imitates or explores, by chance; imitation while its gradient is still large.
 
     The paper compares two norms of the imitation gradient at the parameters: of the last imitation
-    step, and of the end of the warm-up. An objective has neither: it sees log-probabilities before
-    any backward pass, and keeps nothing from one update to the next. In their place stand the mean
-    over the batch's expert tokens of `1 - pi`, which is half the L1 norm of the gradient at the
-    logits, and the constant `warm_gradient`.
+    step, and of the end of the warm-up. An objective has neither, so an extension of the run draws
+    (`jaxrl.launch.recipes.sasr`), and `imitate` is its outcome. Without one, their place is taken
+    by the mean over the batch's expert tokens of `1 - pi`, which is half the L1 norm of the
+    gradient at the logits, and by the constant `warm_gradient`.
 
     Formula: `-log pi_t` on expert rows with probability p, else `ppo_clip` on sampled rows;
       `p = g / (g + gamma g_warm)`, `g = mean_expert (1 - pi_t)`; `p = 1` while warming up
@@ -238,12 +247,14 @@ def sasr(
       batch_mask: `[B, T]`, action tokens of the whole batch.
       step: scalar int, the optimizer step.
       key: PRNG key of this update.
+      imitate: `[B]` bool, the same everywhere: whether this step imitates; None draws it.
       warmup_steps: of imitation alone.
       warm_gradient: g when they are over.
       gamma: how much of g p compares itself with.
 
     Returns:
-      Loss `[B, T]`; the metrics of `ppo_clip` and `imitation` `[B, T]`, which is p.
+      Loss `[B, T]`; the metrics of `ppo_clip` and `imitation` `[B, T]`, which is p, or the outcome
+      where `imitate` is given.
     """
     policy, metrics = ppo_clip(logp, behavior_logp, advantages)
     expert = jnp.asarray(expert, bool)[:, None]
@@ -251,11 +262,15 @@ def sasr(
     wrong = jnp.where(taught, 1.0 - jnp.exp(jnp.minimum(constant(logp), 0.0)), 0.0)
     g = jnp.sum(wrong) / jnp.maximum(jnp.sum(taught), 1)
     p = jnp.where(step < warmup_steps, 1.0, g / (g + gamma * warm_gradient))
-    imitate = jax.random.uniform(key, dtype=jnp.float32) < p
-    loss = jnp.where(expert == imitate, jnp.where(expert, -as_float(logp), policy), 0.0)
+    drawn = jax.random.uniform(key, dtype=jnp.float32) < p
+    if imitate is not None:
+        drawn = jnp.asarray(imitate, bool)[:, None]
+        p = drawn.astype(jnp.float32)
+    loss = jnp.where(expert == drawn, jnp.where(expert, -as_float(logp), policy), 0.0)
     return loss, metrics | {"imitation": jnp.broadcast_to(p, logp.shape)}
 
 
+@checked
 def grao(
     logp: jax.Array,
     advantages: jax.Array,
@@ -297,6 +312,7 @@ def grao(
     return -weight[:, None] * as_float(logp), {}
 
 
+@checked
 def rl_plus(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -343,6 +359,7 @@ def rl_plus(
     return jnp.where(jnp.asarray(expert, bool)[:, None], external, policy), metrics
 
 
+@checked
 def dph(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -392,6 +409,7 @@ def dph(
     }
 
 
+@checked
 def nlpo_logits(logits: jax.Array, masking_logits: jax.Array, *, top_p: float = 0.9) -> jax.Array:
     """NLPO's action mask: only tokens in the nucleus of a lagged masking policy stay possible.
 

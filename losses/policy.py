@@ -19,12 +19,14 @@ import jax.numpy as jnp
 from jaxrl.losses import divergence
 from jaxrl.losses.masking import as_float, constant, indicator, token_constant
 from jaxrl.losses.masking import ratio as importance_ratio
+from jaxrl.losses.shapes import checked
 
 KIND = "policy"
 
 Objective = tuple[jax.Array, dict[str, jax.Array]]
 
 
+@checked
 def reinforce(logp: jax.Array, advantages: jax.Array) -> Objective:
     """The policy gradient itself, for data sampled by the current policy.
 
@@ -41,6 +43,7 @@ def reinforce(logp: jax.Array, advantages: jax.Array) -> Objective:
     return -token_constant(advantages, logp) * as_float(logp), {}
 
 
+@checked
 def ppo_clip(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -67,6 +70,7 @@ def ppo_clip(
     return clipped_surrogate(r, advantages, clip_low=clip_low, clip_high=clip_high)
 
 
+@checked
 def ppo_dual_clip(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -100,6 +104,7 @@ def ppo_dual_clip(
     return jnp.where(floored, ceiling, loss), metrics | {"clipped_dual": indicator(floored)}
 
 
+@checked
 def ppo_two_sided(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -132,6 +137,7 @@ def ppo_two_sided(
     return jnp.where(constant(advantages) < 0, jnp.minimum(clipped, bounded), clipped), metrics
 
 
+@checked
 def ppo_kl(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -211,6 +217,7 @@ def proportional_kl_coefficient(
     return coefficient * (1.0 + rate * jnp.clip(kl / target - 1.0, -bound, bound))
 
 
+@checked
 def grpo(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -247,6 +254,7 @@ def grpo(
     return loss + beta * kl, metrics | {"kl": constant(kl)}
 
 
+@checked
 def dr_grpo(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -271,6 +279,7 @@ def dr_grpo(
     return ppo_clip(logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high)
 
 
+@checked
 def dapo(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -295,6 +304,7 @@ def dapo(
     return ppo_clip(logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high)
 
 
+@checked
 def gpg(logp: jax.Array, advantages: jax.Array) -> Objective:
     """GPG: the bare policy gradient on `advantages.gpg_advantages`, no ratio, no clip, no KL.
 
@@ -311,6 +321,7 @@ def gpg(logp: jax.Array, advantages: jax.Array) -> Objective:
     return reinforce(logp, advantages)
 
 
+@checked
 def clipped_surrogate(
     r: jax.Array, advantages: jax.Array, *, clip_low: float = 0.2, clip_high: float = 0.2
 ) -> Objective:

@@ -20,10 +20,12 @@ from jaxrl.losses.masking import (
 )
 from jaxrl.losses.masking import ratio as importance_ratio
 from jaxrl.losses.policy import Objective, clipped_surrogate
+from jaxrl.losses.shapes import checked
 
 KIND = "policy"
 
 
+@checked
 def sequence_log_ratio(
     logp: jax.Array, behavior_logp: jax.Array, *, mask: jax.Array, mean: bool = False
 ) -> jax.Array:
@@ -44,6 +46,7 @@ def sequence_log_ratio(
     return reduce(mask, as_float(logp) - constant(behavior_logp))[:, None]
 
 
+@checked
 def gspo(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -60,7 +63,7 @@ def gspo(
 
     Args:
       logp, behavior_logp: `[B, T]`.
-      advantages: `[B, 1]` (one a sequence) or `[B, T]`.
+      advantages: `[B, 1]` or `[B, T]`, the first one a sequence.
       mask: `[B, T]`.
       clip_low, clip_high: widths around 1, in units of the geometric-mean ratio.
 
@@ -72,6 +75,7 @@ def gspo(
     return clipped_surrogate(s, advantages, clip_low=clip_low, clip_high=clip_high)
 
 
+@checked
 def gspo_token(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -100,6 +104,7 @@ def gspo_token(
     return clipped_surrogate(s, advantages, clip_low=clip_low, clip_high=clip_high)
 
 
+@checked
 def gmpo(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -139,6 +144,7 @@ def gmpo(
     }
 
 
+@checked
 def topr(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -176,6 +182,7 @@ def topr(
     return -weight * advantages * as_float(logp), {"weight": weight}
 
 
+@checked
 def a_lol(
     logp: jax.Array,
     ref_logp: jax.Array,

@@ -11,10 +11,12 @@ import jax.numpy as jnp
 from jaxrl.losses.masking import as_float, constant, indicator, row_sum, token_constant, where_valid
 from jaxrl.losses.masking import ratio as importance_ratio
 from jaxrl.losses.policy import Objective, clipped_surrogate
+from jaxrl.losses.shapes import checked
 
 KIND = "policy"
 
 
+@checked
 def cispo(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -43,6 +45,7 @@ def cispo(
     return loss, {"ratio": r, "clipped": indicator(weight != r)}
 
 
+@checked
 def sapo(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -74,6 +77,7 @@ def sapo(
     }
 
 
+@checked
 def asymre(logp: jax.Array, advantages: jax.Array, *, delta_v: float = -0.1) -> Objective:
     """AsymRE: off-policy REINFORCE without ratios, the baseline moved below the mean reward.
 
@@ -93,6 +97,7 @@ def asymre(logp: jax.Array, advantages: jax.Array, *, delta_v: float = -0.1) -> 
     return -(token_constant(advantages, logp) - delta_v) * as_float(logp), {}
 
 
+@checked
 def rec(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -147,6 +152,7 @@ def rec(
     return -weight * advantages * as_float(logp), {"ratio": r, "clipped": indicator(~keep)}
 
 
+@checked
 def red_weight(logp: jax.Array, advantages: jax.Array, *, temperature: float = 1.0) -> Objective:
     """RED-Weight: REINFORCE that trusts good samples exponentially more than bad ones.
 
@@ -166,6 +172,7 @@ def red_weight(logp: jax.Array, advantages: jax.Array, *, temperature: float = 1
     return -weight * advantages * as_float(logp), {"weight": weight}
 
 
+@checked
 def red_drop(
     logp: jax.Array,
     advantages: jax.Array,
@@ -206,6 +213,7 @@ def red_drop(
     return loss, {"kept": indicator(kept)}
 
 
+@checked
 def aepo(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -247,6 +255,7 @@ def aepo(
     return jnp.where(beyond, -scale * r * advantages, loss), metrics
 
 
+@checked
 def clip_cov(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -291,6 +300,7 @@ def clip_cov(
     return jnp.where(silenced, 0.0, loss), metrics
 
 
+@checked
 def kl_cov(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -326,6 +336,7 @@ def kl_cov(
     return loss, {"ratio": constant(r), "covariance": cov, "penalised": indicator(chosen)}
 
 
+@checked
 def token_covariance(logp: jax.Array, advantages: jax.Array, *, mask: jax.Array) -> jax.Array:
     """Each token's share of the covariance of advantage and log-probability: what moves entropy.
 

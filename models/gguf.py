@@ -9,6 +9,7 @@ import gguf
 import numpy as np
 from flax import nnx
 
+from jaxrl.gguf_file import open_file
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import Leaf, Params, layout
 from jaxrl.models.linear import Kind
@@ -32,44 +33,6 @@ _LAYER = {
     "mlp_post_norm/weight": "post_ffw_norm",
 }
 """Our parameters in a layer, and their tensors under `blk.{layer}.`."""
-
-
-LONGEST = 1 << 22
-"""Array entries in a file's metadata, in all: several times those of any vocabulary."""
-
-
-class _Reader(gguf.GGUFReader):
-    """Refuses lengths that the file cannot hold, which the library would try to read.
-
-    `jaxrl.data.gguf_vocab` has the same: the packages know nothing of each other.
-    """
-
-    entries = 0
-
-    def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
-        if raw_type == gguf.GGUFValueType.ARRAY:
-            kind = int(self._get(orig_offs, np.uint32)[0])
-            length = int(self._get(orig_offs + 4, np.uint64)[0])
-            self.entries += length
-            if kind == gguf.GGUFValueType.ARRAY or self.entries > min(LONGEST, len(self.data)):
-                raise ValueError(
-                    f"metadata at byte {orig_offs} is an array of {length} entries of type {kind}; "
-                    f"at most {LONGEST} entries that the file holds are read, and no arrays of "
-                    "arrays"
-                )
-        return super()._get_field_parts(orig_offs, raw_type)
-
-
-def open_file(path: str | Path) -> gguf.GGUFReader:
-    """A reader of a GGUF file.
-
-    Raises:
-      ValueError: the file is not sound.
-    """
-    try:
-        return _Reader(str(path))
-    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a sound GGUF file: {error}") from error
 
 
 def read_config(reader: gguf.GGUFReader) -> DecoderConfig:

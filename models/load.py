@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from jaxrl import gguf_file
 from jaxrl.models import catalog, gguf, huggingface
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import Params
@@ -16,7 +17,7 @@ def read_config(name_or_path: str) -> DecoderConfig:
     path = _checked(name_or_path)
     if path.is_dir():
         return huggingface.read_config(path)
-    return gguf.read_config(gguf.open_file(path))
+    return gguf.read_config(gguf_file.open_file(path))
 
 
 def load(

@@ -12,8 +12,8 @@ import pytest
 
 from tests import COMPILED
 
-_MAPS = 25_000
-"""Memory maps of this process; Linux gives it 65,530, and compiled programs hold several each."""
+_MEMORY_PAGES = 500_000
+"""Resident pages of 4 KiB of this process from which on it forgets compiled programs: 2 GB."""
 
 
 def pytest_configure() -> None:
@@ -24,9 +24,10 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def room_to_compile() -> Iterator[None]:
-    """Forget compiled programs between modules, once so many are held that LLVM may soon fail."""
+    """Forget compiled programs between modules, once they hold much memory. Each also has memory
+    maps, of which Linux gives a process 65,530; LLVM fails without one."""
     yield
-    maps = Path("/proc/self/maps")
-    if maps.exists() and len(maps.read_bytes().splitlines()) > _MAPS:
+    statm = Path("/proc/self/statm")
+    if statm.exists() and int(statm.read_text().split()[1]) > _MEMORY_PAGES:
         jax.clear_caches()
         gc.collect()

@@ -54,7 +54,8 @@ class Endpoint:
     model: str
     key_variable: str = ""
     """Environment variable with the key, read at each request. Empty: OPENAI_API_KEY for OpenAI's
-    own address, and none for any other, so that a key goes only where it was meant to go."""
+    own address, and none for any other, so that a key goes only where it was meant to go. A task
+    names it in `Task.environment` too: scoring workers have no other variables."""
     temperature: float = 0.0
     max_tokens: int = 512
     timeout_s: float = 60.0
@@ -146,6 +147,10 @@ async def ask(endpoint: Endpoint, prompt: str, mark: str = "") -> str:
     key = hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
     if endpoint.cache and (kept := await asyncio.to_thread(_kept, endpoint.cache, key)) is not None:
         return kept
+    try:
+        bearer = _key(endpoint)
+    except ValueError as error:  # which another attempt would not change
+        raise JudgeError(str(error)) from error
     end = time.monotonic() + endpoint.total_s
     problem, wait = "", 0.0
     for attempt in range(endpoint.attempts):
@@ -157,7 +162,7 @@ async def ask(endpoint: Endpoint, prompt: str, mark: str = "") -> str:
         wait = endpoint.wait_s * 2**attempt
         limit = max(0.01, min(endpoint.timeout_s, end - time.monotonic()))
         try:
-            reply = await asyncio.to_thread(_post, endpoint, body, limit)
+            reply = await asyncio.to_thread(_post, endpoint, body, limit, bearer)
         except _Refused as error:
             problem = f"HTTP {error.status}"
             if 300 <= error.status < 400:
@@ -187,10 +192,10 @@ class _Refused(Exception):
         self.status, self.retry_after = status, retry_after
 
 
-def _post(endpoint: Endpoint, body: dict[str, Any], limit: float) -> str:
+def _post(endpoint: Endpoint, body: dict[str, Any], limit: float, key: str) -> str:
     """One attempt of at most `limit` seconds. Redirects are refused: they could lead a key away."""
     headers = {"Content-Type": "application/json"}
-    if key := _key(endpoint):
+    if key:
         headers["Authorization"] = f"Bearer {key}"
     connection, where = _connection(endpoint, limit)
     late, opened = threading.Event(), list[socket.socket]()
@@ -260,11 +265,16 @@ def _key(endpoint: Endpoint) -> str:
     """The key for this address; empty: none.
 
     Raises:
-      ValueError: it cannot be sent.
+      ValueError: there is none where one is needed, or it cannot be sent.
     """
     official = endpoint.url.startswith(_OFFICIAL + "/")
     name = endpoint.key_variable or ("OPENAI_API_KEY" if official else "")
     key = os.environ.get(name, "") if name else ""
+    if name and not key:
+        raise ValueError(
+            f"the environment variable {name} has no key; set it, and name it in the task: "
+            f"Task(..., environment=({name!r},))"
+        )
     if not (key.isascii() and (key.isprintable() or not key)):
         raise ValueError(f"the key in {name} has characters that no key has; set it anew")
     return key

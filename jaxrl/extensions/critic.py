@@ -23,8 +23,9 @@ from jaxrl.models.remat import Remat
 from jaxrl.models.value import ValueConfig
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training import optimizer, placement
+from jaxrl.training.objective import at_actions
 from jaxrl.training.optimizer import OptimizerConfig
-from jaxrl.training.train_step import Update, micro_states, spread
+from jaxrl.training.train_step import Update, micro_states, places, spread
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 
 
@@ -175,8 +176,8 @@ def make_values(config: CriticConfig, model: DecoderConfig) -> Callable[..., jax
     @jax.jit
     def values(params: Params, packed: Packed) -> jax.Array:
         def body(index: jax.Array, total: jax.Array) -> jax.Array:
-            out, mask = _outputs(model, params, packed, index, "none")
-            return total + jnp.where(mask, value.values(config.head, out), 0.0)
+            out = _outputs(model, params, packed, index, "none")
+            return total + spread(packed, index, value.values(config.head, out))[0]
 
         zero = jnp.zeros((len(packed.computed), packed.length), jnp.float32)
         return jax.lax.fori_loop(0, packed.micro_batches, body, zero)
@@ -245,8 +246,12 @@ def _make_update(
         tokens = jnp.maximum(jnp.sum(counted), 1)
 
         def share(params: Params, index: jax.Array) -> jax.Array:
-            out, mask = _outputs(model, whole(state.params, params), packed, index, remat)
-            return masked_mean(losses(config, out, batch), mask & counted, tokens)
+            out = _outputs(model, whole(state.params, params), packed, index, remat)[:, None]
+            sequence, time = places(packed, index)
+            here = {"counted": counted, "values": batch.values, "returns": batch.returns}
+            here = at_actions(here, sequence, time)
+            mask = here.pop("counted") & (sequence >= 0)[:, None]
+            return masked_mean(losses(config, out, **here), mask, tokens)
 
         def accumulate(index: jax.Array, carry: tuple[jax.Array, Params]) -> Any:
             return jax.tree.map(jnp.add, carry, jax.value_and_grad(share)(critic.params, index))
@@ -266,22 +271,34 @@ def _make_update(
     return update
 
 
-def losses(config: CriticConfig, out: jax.Array, batch: Trajectory) -> jax.Array:
-    """[N, T] of what the head said, [N, T, bins], to the returns of a batch from `estimate`."""
+def losses(
+    config: CriticConfig, out: jax.Array, *, values: jax.Array, returns: jax.Array
+) -> jax.Array:
+    """The critic's loss of each action, unreduced.
+
+    Args:
+      config: of the critic.
+      out: [B, T, bins], of the head in the states that actions are chosen in.
+      values: [B, T], of the same states before the update.
+      returns: [B, T], from `estimate`.
+
+    Returns:
+      [B, T] float32.
+    """
     if config.head.bins > 1:
-        target = loss.hl_gauss(batch.returns, value.support(config.head))
-        return loss.categorical_loss(out, target)
+        return loss.categorical_loss(out, loss.hl_gauss(returns, value.support(config.head)))
     if config.clip:
-        return loss.clipped_value(out[..., 0], batch.values, batch.returns, clip=config.clip)[0]
-    return loss.squared_error(out[..., 0], batch.returns)
+        return loss.clipped_value(out[..., 0], values, returns, clip=config.clip)[0]
+    return loss.squared_error(out[..., 0], returns)
 
 
 def _outputs(
     model: DecoderConfig, params: Params, packed: Packed, index: jax.Array, remat: Remat
-) -> tuple[jax.Array, jax.Array]:
+) -> jax.Array:
+    """[R * A, bins], of the head in the states that the actions of a micro-batch are chosen in."""
     states = micro_states(model, params["decoder"], packed, index, remat)
     out = value.outputs(params["value"], states)
-    return spread(packed, index, out.reshape(-1, out.shape[-1]))
+    return out.reshape(-1, out.shape[-1])
 
 
 def _variance(x: jax.Array, mask: jax.Array) -> jax.Array:

@@ -83,8 +83,7 @@ def of_run(run: str | Path, trusted: Collection[str] | None = ()) -> Config:
 def _describe(
     config: Config, trusted: Collection[str] | None
 ) -> tuple[DecoderConfig, tokenizers.Tokenizer]:
-    if is_run(config.model):
-        return _describe(of_run(config.model, trusted), trusted)
+    config = _origin(config, trusted)
     if config.model == "fresh":
         task = tasks.named(config)
         if task.alphabet is None:
@@ -103,6 +102,25 @@ def _describe(
             f"embedding only {model.vocab_size}; use the tokenizer that belongs to the model"
         )
     return model, tokenizer
+
+
+def _origin(config: Config, trusted: Collection[str] | None) -> Config:
+    """The config at the start of a chain of runs, each of which starts from the one before.
+
+    Raises:
+      ValueError: the chain has no start, or a run in it names functions of others.
+    """
+    seen = list[str]()
+    while is_run(config.model):
+        if config.model in seen:
+            raise ValueError(
+                f"model={config.model!r}: this run starts from itself "
+                f"({' -> '.join([*seen, config.model])}); set `model` in its config.json to a "
+                "model, or to another run"
+            )
+        seen.append(config.model)
+        config = of_run(config.model, trusted)
+    return config
 
 
 def create(config: Config, mesh: Mesh, *, trust: bool = False) -> Policy:

@@ -138,7 +138,7 @@ class Extension(NamedTuple):
     restriction: Callable[[Context, TrainState], Restriction] | None = None
     """Gives the tokens that the policy may choose among, in sampling and in training."""
     arrays: tuple[str, ...] = ()
-    """Names of the arrays that `prepare` adds to `Trajectory.extra`."""
+    """Names of the arrays that it adds to `Trajectory.extra`."""
     renews_reference: bool = False
     """Whether it replaces the stored reference policy."""
     needs_reference: bool = False

@@ -4,10 +4,17 @@
 dict; a checkpoint holds both, so the same call in the same directory continues the run, bit for
 bit, wherever it was interrupted. What a method adds is in its extensions, see
 `jaxrl.run.extension`.
+
+Nothing is copied between host and devices implicitly (`jax.transfer_guard`), except inside
+`transfers()`. After its updates a step fetches once: all updates are dispatched first, and the host
+does meanwhile what needs none of their results. The next step is dispatched after that fetch, since
+its sampling needs the new weights anyway, and since `guard.*=stop` promises the state before the
+bad update, which a further update would have replaced.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -35,6 +42,11 @@ from jaxrl.training.train_step import guide_of
 from jaxrl.types import TrainState, Trajectory
 
 __all__ = ["Callbacks", "run_directory", "train"]
+
+
+def transfers() -> contextlib.AbstractContextManager[None]:
+    """Allows implicit copies between host and devices, in this thread."""
+    return jax.transfer_guard("allow")
 
 
 def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
@@ -74,7 +86,8 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
                 config, callbacks, directory, task, held_out, policy, extensions, pools,
                 sampling_mesh, writer, gate, heart,
             )  # fmt: skip
-            return _run(run, start, used)
+            with jax.transfer_guard("disallow"):
+                return _run(run, start, used)
 
 
 def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) -> dict[str, Any]:
@@ -108,9 +121,9 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
 
     def assess(state: TrainState, step: int) -> dict[str, float]:
         run.heart.beat("evaluate", step)
-        params = evaluated(context(0), state) if evaluated else state.params
-        params = to_sampler(params)
-        with jax.set_mesh(run.sampling_mesh):
+        with transfers():
+            params = to_sampler(evaluated(context(0), state) if evaluated else state.params)
+        with jax.set_mesh(run.sampling_mesh), transfers():
             figures, sampled = evaluate.evaluate(
                 run.policy, params, run.held_out, run.task, run.pool, config.rollout, config.sampler
             )
@@ -118,9 +131,11 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
             evaluate.save(run.directory, step, sampled, run.policy.tokenizer.decode)
         return figures
 
-    _, state, host = begin(run, optimize, like, assess, part, complete)
-    set_host_state(run, host)
-    reference.load(like, host["step"])
+    with transfers():
+        _, state, host = begin(run, optimize, like, assess, part, complete)
+        set_host_state(run, host)
+        reference.load(like, host["step"])
+    version = int(jax.device_get(state.step))
     recorder = history.Recorder(run.directory, note)
     stage: Stage | None = None
     stage_start = -1
@@ -134,33 +149,40 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
             if stage is None or stage_start != stages.start(config, host["step"]):
                 stage_start = stages.start(config, host["step"])
                 ctx = context(stage_start)
-                stage = stages.open_stage(
-                    run, ctx, run.pools[stage_start], host["rollouts"], recorder, optimize, like
-                )
+                with transfers():
+                    stage = stages.open_stage(
+                        run, ctx, run.pools[stage_start], host["rollouts"], recorder, optimize, like
+                    )
             run.heart.beat("sample", step)
-            with timer("sync"):
+            with timer("sync"), transfers():
                 params = to_sampler(state.params)
                 guide = guide_of(model, ctx.restriction(state), to_sampler)
-            with jax.set_mesh(run.sampling_mesh):
-                sampled, groups = stage.rollouts.step(params, guide, int(state.step), timer)
+            with jax.set_mesh(run.sampling_mesh), transfers():
+                sampled, groups = stage.rollouts.step(params, guide, version, timer)
             del params, guide
 
             with run.gate.closed():  # from here a signal waits for the end of the step
                 run.heart.beat("train", step)
-                with timer("score"):
+                with timer("score"), transfers():
                     for extension in extensions:
                         sampled = extension.reward(ctx, state, sampled)
                 with timer("train"):
-                    batch = experience.as_trajectory(sampled, ctx.config)
-                    batch = prepare.with_expert_logp(ctx, state, batch)
-                    for extension in extensions:
-                        batch = extension.prepare(ctx, state, batch)
-                    batch = prepare.with_proximal_logp(ctx, state, batch)
-                    state, metrics, cost = update(stage, state, batch)
-                metrics |= experience.measure(sampled) | cost | used()
+                    with transfers():
+                        batch = experience.as_trajectory(sampled, ctx.config)
+                        batch = prepare.with_expert_logp(ctx, state, batch)
+                        for extension in extensions:
+                            batch = extension.prepare(ctx, state, batch)
+                        batch = prepare.with_proximal_logp(ctx, state, batch)
+                    state, measured, cost = update(stage, state, batch, version)
+                    metrics = experience.measure(sampled) | cost  # while the devices compute
+                    measured, version, done = jax.device_get(
+                        (measured, state.step, optimizer.applied(state.opt_state))
+                    )
+                version = int(version)
+                metrics = combine(measured) | metrics | used()
                 metrics["prompts_sampled"] = float(groups)
-                done = int(optimizer.applied(state.opt_state))
-                metrics["learning_rate"] = float(learning_rate(max(done - 1, 0)))
+                with transfers():
+                    metrics["learning_rate"] = float(learning_rate(max(int(done) - 1, 0)))
 
                 before, tripped = tripped, guards.trips(config.guard, metrics)
                 if tripped:
@@ -169,28 +191,31 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                 if action == "stop":
                     if metrics["skipped"] == 1:  # every update of the step was refused
                         count = config.updates_per_batch
-                        refused = state.replace(step=state.step - count)
-                        with best_effort("the checkpoint", note):
+                        with transfers(), best_effort("the checkpoint", note):
+                            refused = state.replace(step=state.step - count)
                             writer.save_now(host["step"], refused, host)
                     raise guards.Stopped(guards.explain(run.directory, step, tripped))
                 if action == "rollback":
-                    saved = checkpoint.restore(run.directory, writer.settle(), like)
+                    with transfers():
+                        saved = checkpoint.restore(run.directory, writer.settle(), like)
+                        reference.load(like, saved.step)
+                    version = int(jax.device_get(saved.state.step))
                     state, rollbacks = saved.state, host["rollbacks"] + 1
                     stage.rollouts.abandon()
                     # the position of now, as the prompts after the checkpoint led here
                     position = stage.rollouts.get_state()
                     host = saved.host | {"rollouts": position, "rollbacks": rollbacks}
                     set_host_state(run, host)
-                    reference.load(like, saved.step)
                     log.close()
                     log = MetricsLog(run.directory, saved.step, note, config.wandb)
                     note(f"rolled back from step {step} to {saved.step}, on with other prompts")
                     continue
 
-                with timer("record"), best_effort("the rollouts", note):
+                with timer("record"), transfers(), best_effort("the rollouts", note):
                     stage.record(step, sampled, batch, state)
-                for extension in extensions:
-                    state = extension.after(ctx, state, step)
+                with transfers():
+                    for extension in extensions:
+                        state = extension.after(ctx, state, step)
                 host = host | {
                     "step": step,
                     "tokens": host["tokens"] + metrics["tokens"],
@@ -207,11 +232,12 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                 began = now
                 log.write(step, metrics)  # before the save: a checkpoint's rows are on disk
                 if writer.due(step) or step in config.stages:
-                    with timer("save"):
+                    with timer("save"), transfers():
                         writer.save(step, state, host, metrics.get(config.checkpoint.best))
                 run.callbacks.step(step, metrics)
                 run.callbacks.stage("train", step, config.steps)
-        writer.save_now(host["step"], state, host)
+        with transfers():
+            writer.save_now(host["step"], state, host)
     except signals.Stop as stop:
         save_stopped(run, stop, state, host)
         raise
@@ -236,24 +262,34 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
 
 
 def update(
-    stage: Stage, state: TrainState, batch: Trajectory
-) -> tuple[TrainState, dict[str, float], dict[str, float]]:
-    """The step's updates, one for each share of the batch; all are dispatched before any metric is
-    fetched.
+    stage: Stage, state: TrainState, batch: Trajectory, version: int
+) -> tuple[TrainState, list[dict[str, jax.Array]], dict[str, float]]:
+    """Dispatch the step's updates, one for each share of the batch; nothing is fetched.
+
+    Args:
+      stage: of the run.
+      state: before the updates.
+      batch: N sequences on the host.
+      version: `state.step`.
 
     Returns:
-      The state, the metrics, and what packing cost.
+      The state, the metrics of each update, and what packing cost.
     """
     config, measured = stage.ctx.config, []
-    for part in packing.shares(batch, config.updates_per_batch):
-        keep = objective.worth_computing(config.objective, part, int(state.step))
+    for i, part in enumerate(packing.shares(batch, config.updates_per_batch)):
+        with transfers():
+            keep = objective.worth_computing(
+                config.objective, part, version + i, state.coefficients
+            )
         packed, cost = placement.pack(part, config, keep)
         ref_logp = None
         if stage.ctx.reference is not None:
-            ref_logp = stage.ctx.score(stage.ctx.reference(state), packed)
+            with transfers():
+                reference = stage.ctx.reference(state)
+            ref_logp = stage.ctx.score(reference, packed)
         state, metrics = stage.update(state, part, packed, ref_logp)
         measured.append(metrics)
-    return state, combine(jax.device_get(measured)), cost
+    return state, measured, cost
 
 
 def set_host_state(run: RunContext, host: dict[str, Any]) -> None:
@@ -268,7 +304,8 @@ def save_stopped(
 ) -> None:
     """Save the last whole step of a run that was told to stop, and choose its exit code."""
     try:
-        run.writer.save_now(host["step"], state, host)
+        with transfers():
+            run.writer.save_now(host["step"], state, host)
         run.callbacks.note(f"step {host['step']} is saved; the same command continues")
     except OSError as error:
         stop.code = signals.UNSAVED

@@ -88,7 +88,8 @@ def value_guided(logits: jax.Array, context: Context, args: Any) -> jax.Array:
     policy's hidden state. It samples the KL-regularised optimum pi * exp(beta * Q) if Q is exact.
     """
     head, beta = args
-    return logits + beta * (context.hidden.astype(jnp.float32) @ head.astype(jnp.float32).T)
+    hidden, head = context.hidden.astype(jnp.float32), head.astype(jnp.float32)
+    return logits + beta * jnp.matmul(hidden, head.T, precision=jax.lax.Precision.HIGHEST)
 
 
 def add_bias(logits: jax.Array, ids: jax.Array, bias: jax.Array) -> jax.Array:

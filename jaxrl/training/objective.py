@@ -62,7 +62,8 @@ class ObjectiveConfig:
     """Weight of the entropy bonus."""
     skip_zero_advantages: bool = False
     """Skip the computation for sequences whose advantage is 0. The update is the same if every term
-    is a multiple of the advantage."""
+    is a multiple of the advantage; where an extension moves the entropy coefficient, none is
+    skipped."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,13 +153,30 @@ def needs_greedy(config: ObjectiveConfig) -> bool:
     return functions.takes(function, "greedy_rewards")
 
 
-def worth_computing(config: ObjectiveConfig, batch: Trajectory, step: int = 0) -> np.ndarray | None:
-    """[N] bool, the sequences that the update depends on; None: compute all."""
-    if not config.skip_zero_advantages and not config.rows:
+def worth_computing(
+    config: ObjectiveConfig,
+    batch: Trajectory,
+    step: int = 0,
+    coefficients: Collection[str] = (),
+) -> np.ndarray | None:
+    """The sequences that the update depends on.
+
+    Args:
+      config: the terms.
+      batch: all N sequences.
+      step: updates done.
+      coefficients: names of those that an extension moves. Sequences of zero advantage are computed
+        where `entropy_coef` is one of them, as an entropy bonus depends on them.
+
+    Returns:
+      [N] bool; None: compute all.
+    """
+    skip = config.skip_zero_advantages and "entropy_coef" not in coefficients
+    if not skip and not config.rows:
         return None
     advantages = _advantages(config, batch, step)
     keep = np.asarray(_rows(config, batch, advantages, step) & batch.valid)
-    if config.skip_zero_advantages:
+    if skip:
         keep = keep & np.any(np.asarray(advantages) != 0, axis=-1)
     return keep
 

@@ -158,35 +158,48 @@ def pack(
     # One micro-batch needs no sum of gradients and is a program of its own. Else room for every
     # chunk alone in a row: a bound that does not change with the data.
     micro = 1 if used == 1 else -(-count * len(chunks.spans(0, width)) // per_micro)
-    per_row = [
-        sum(np.count_nonzero(mask[b.sequence, b.start : b.stop + 1]) for t in r for b in t.branches)
-        for r in rows
-    ]
+    acted = {
+        (b.sequence, b.start): int(np.count_nonzero(mask[b.sequence, b.start : b.stop + 1]))
+        for b in branches
+    }
+    per_row = [sum(acted[b.sequence, b.start] for t in r for b in t.branches) for r in rows]
     shape = (micro * per_micro, row_length)
     by_action = (shape[0], _action_bucket(max(per_row, default=0), row_length))
     inputs = {k: np.zeros(shape, np.int32) for k in ("tokens", "positions", "visible_until")}
     actions = {k: np.zeros(by_action, np.int32) for k in ("predictor", "target", "time")}
     actions["sequence"] = np.full(by_action, -1, np.int32)
+    count_up = np.arange(max(width, row_length) + 1, dtype=np.int32)
     for r, trees in enumerate(rows):
         at = done = 0
         for tree in trees:
             root, root_stop = at, at + len(tree.prompt)
             inputs["tokens"][r, root:root_stop] = tree.prompt
-            inputs["positions"][r, root:root_stop] = np.arange(len(tree.prompt))
+            inputs["positions"][r, root:root_stop] = count_up[: len(tree.prompt)]
             inputs["visible_until"][r, root:root_stop] = root + tree.size
             at = root_stop
             for branch in tree.branches:
-                n, stop = branch.sequence, at + branch.stop - branch.start
-                inputs["tokens"][r, at:stop] = tokens[n, branch.start : branch.stop]
-                inputs["positions"][r, at:stop] = len(tree.prompt) + np.arange(stop - at)
+                n, start = branch.sequence, branch.start
+                own = slice(start, branch.stop + 1)
+                stop = at + branch.stop - start
+                inputs["tokens"][r, at:stop] = tokens[n, start : branch.stop]
+                inputs["positions"][r, at:stop] = count_up[
+                    len(tree.prompt) : len(tree.prompt) + stop - at
+                ]
                 inputs["visible_until"][r, at:stop] = stop
-                own = np.flatnonzero(mask[n, branch.start : branch.stop + 1])
-                span = slice(done, done := done + len(own))
-                # the first token of a branch follows the prompt's last
-                actions["predictor"][r, span] = np.where(own == 0, root_stop - 1, at + own - 1)
-                actions["target"][r, span] = tokens[n, branch.start + own]
+                span = slice(done, done := done + acted[n, start])
+                # an action is predicted by the token before it; a branch's first token, by the
+                # prompt's last
+                predictors = count_up[at - 1 : stop]
+                if done - span.start == len(predictors):
+                    chosen: slice | np.ndarray = slice(None)
+                else:
+                    chosen = mask[n, own]
+                actions["predictor"][r, span] = predictors[chosen]
+                actions["target"][r, span] = tokens[n, own][chosen]
                 actions["sequence"][r, span] = n
-                actions["time"][r, span] = branch.start + own
+                actions["time"][r, span] = count_up[own][chosen]
+                if mask[n, start]:
+                    actions["predictor"][r, span.start] = root_stop - 1
                 at = stop
 
     folded = {k: a.reshape(micro, per_micro, a.shape[1]) for k, a in (inputs | actions).items()}

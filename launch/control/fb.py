@@ -27,6 +27,8 @@ from jaxrl.losses import control
 from jaxrl.models.control import critics, mlp, policies
 from jaxrl.types import TrainState
 
+_EXACT = jax.lax.Precision.HIGHEST
+
 
 @dataclass(frozen=True)
 class Config:
@@ -94,12 +96,13 @@ def make(space: Space, config: Config) -> Algorithm:
         noise = 0.2 * jax.random.normal(noise_key, ahead.shape)
         ahead = jnp.clip(ahead + jnp.clip(noise, -0.3, 0.3), -1.0, 1.0)
         f_next = forward(target["forward"], rows.next_observations, ahead, z)
-        m_next = jnp.min(f_next @ seen.T, axis=0)
+        m_next = jnp.min(jnp.matmul(f_next, seen.T, precision=_EXACT), axis=0)
         discount = config.discount * (1.0 - rows.terminals)
 
         def maps_loss(maps: Any) -> tuple[jax.Array, Metrics]:
             b = backward(maps["backward"], rows.next_observations)
-            m = forward(maps["forward"], rows.observations, rows.actions, z) @ b.T
+            f = forward(maps["forward"], rows.observations, rows.actions, z)
+            m = jnp.matmul(f, b.T, precision=_EXACT)
             each = jax.vmap(lambda one: control.forward_backward(one, m_next, discount=discount))
             apart = config.orthonormality * jnp.mean(control.orthonormality(b))
             return jnp.sum(jnp.mean(each(m), axis=1)) + apart, {"measure": jnp.mean(m)}

@@ -195,6 +195,8 @@ def unlike(config: Config, method: Arm) -> list[str]:
         if path in SIZES or path.split(".")[0] in REGIME or recipe.get(path) == own.get(path):
             continue
         lines.append(f"{path}: the recipe has {recipe.get(path)!r}, the arm {own.get(path)!r}")
+    known = {"guidance", "replay", "nucleus", "critic", "reference_refresh", "policy_reward"}
+    lines += [f"extensions.{n}: the lab has none" for n in sorted({*config.extensions} - known)]
     staged = {k.removeprefix("rollout.").split(".")[0] for s in config.stages.values() for k in s}
     changed = {name for _, fields in method.stages for name in fields}
     if bool(changed) != bool(staged) or (changed ^ staged) - SIZES:

@@ -18,7 +18,7 @@ from jaxrl.data.guidance import Hint
 from jaxrl.launch.lab import policy
 from jaxrl.launch.lab.arms import Arm, Sampled
 from jaxrl.launch.lab.policy import Written
-from jaxrl.launch.lab.tasks import Problems, Task, taken
+from jaxrl.launch.lab.tasks import EOS, Problems, Task, taken
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling.chunks import Chunks
 from jaxrl.types import Params, Trajectory
@@ -188,6 +188,7 @@ def _trajectory(
         rewards=np.nan_to_num(rewards).astype(np.float32),
         valid=~np.isnan(rewards),
         group_ids=group_ids,
+        stopped=np.any(written.tokens == EOS, axis=-1),
         expert=expert,
     )
 

@@ -51,10 +51,10 @@ def steps(
 def _steps(text: str, model: DecoderConfig, optimize: optax.GradientTransformation) -> Steps:
     config = from_dict(CriticConfig, json.loads(text))
 
-    def outputs(params: Params, tokens: jax.Array) -> jax.Array:
-        hidden = policy.states(model, params["decoder"], tokens)
-        # an action is judged by the state that it is chosen in
-        return jnp.pad(value.outputs(params["value"], hidden[:, :-1]), ((0, 0), (1, 0), (0, 0)))
+    def outputs(params: Params, tokens: jax.Array, after: int = 0) -> jax.Array:
+        """[N, L + after, bins], of the states that tokens are chosen in and of that after them."""
+        hidden = policy.states(model, params["decoder"], tokens)[:, : tokens.shape[1] - 1 + after]
+        return jnp.pad(value.outputs(params["value"], hidden), ((0, 0), (1, 0), (0, 0)))
 
     def begun(copied: Params) -> Critic:
         body = {name: leaf for name, leaf in copied.items() if name != "head"}
@@ -62,12 +62,19 @@ def _steps(text: str, model: DecoderConfig, optimize: optax.GradientTransformati
         return Critic(params, optimize.init(params))
 
     def advised(own: Critic, batch: Trajectory, ref_logp: jax.Array | None) -> Trajectory:
-        values = value.values(config.head, outputs(own.params, batch.tokens))
-        return critic.estimate(config, batch, values, ref_logp)
+        values = value.values(config.head, outputs(own.params, batch.tokens, after=1))
+        last = None
+        if config.bootstrap:
+            mask = batch.action_mask
+            after = mask.shape[1] - jnp.argmax(mask[:, ::-1], axis=1)
+            cut = ~batch.stopped & jnp.any(mask, axis=1)
+            last = jnp.where(cut, values[jnp.arange(len(values)), after], 0.0)
+        return critic.estimate(config, batch, values[:, :-1], ref_logp, last_value=last)
 
     def update(own: Critic, batch: Trajectory) -> Critic:
         def loss(params: Params) -> jax.Array:
-            each = critic.losses(config, outputs(params, batch.tokens), batch)
+            out = outputs(params, batch.tokens)
+            each = critic.losses(config, out, values=batch.values, returns=batch.returns)
             return masked_mean(each, batch.action_mask & batch.valid[:, None])
 
         updates, opt_state = optimize.update(jax.grad(loss)(own.params), own.opt_state)

@@ -1,7 +1,8 @@
 """Multi-layer perceptrons: initialised once, applied by one function, stacked into ensembles.
 
 The parameters say what the network is: a layer that holds a `scale` is normalised, and parameters
-whose leaves lead with an axis [E] are an ensemble of E networks.
+whose leaves lead with an axis [E] are an ensemble of E networks. In fp32, matrix products are
+computed at full precision on every device.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from jaxrl.models.linear import precision
 
 Params = dict[str, Any]
 Activation = Callable[[jax.Array], jax.Array]
@@ -67,7 +70,7 @@ def apply(
       key: needed for dropout; without one nothing is dropped.
     """
     for i, layer in enumerate(params[:-1]):
-        x = x @ layer["weight"] + layer["bias"]
+        x = jnp.matmul(x, layer["weight"], precision=precision(x.dtype)) + layer["bias"]
         if dropout and key is not None:
             kept = jax.random.bernoulli(jax.random.fold_in(key, i), 1.0 - dropout, x.shape)
             x = jnp.where(kept, x / (1.0 - dropout), 0.0)
@@ -76,7 +79,8 @@ def apply(
             spread = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + 1e-6)
             x = centred * spread * layer["scale"] + layer["shift"]
         x = activation(x)
-    return x @ params[-1]["weight"] + params[-1]["bias"]
+    last = params[-1]
+    return jnp.matmul(x, last["weight"], precision=precision(x.dtype)) + last["bias"]
 
 
 def ensemble(key: jax.Array, members: int, sizes: Sequence[int], **kwargs: Any) -> tuple:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -158,6 +159,31 @@ def test_a_killed_worker_leaves_no_scratch_files(tmp_path):
         kept = next(iter(pool._workers))._scratch.name
         assert Path(kept).exists()
     assert not Path(kept).exists()
+
+
+def test_what_a_killed_trainer_leaves_is_removed_at_the_next_start(tmp_path, monkeypatch):
+    program = (
+        "from jaxrl.data import scoring; from jaxrl.data.types import Problem\n"
+        f"pool = scoring.open_pool({HOSTILE!r}, workers=1, time_limit_s=60)\n"
+        "pool.score([(Problem('p', '', None), '')])\n"
+        "print('up', flush=True); input()\n"
+    )
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen([sys.executable, "-c", program], **pipes) as parent:
+        assert parent.stdout.readline() == "up\n"
+        (left,) = tmp_path.iterdir()
+        (left / "file").write_text("x")
+        (tmp_path / "jaxrl-scoring-link").symlink_to(left)
+        for alive in (True, False):
+            if not alive:
+                parent.kill()
+                parent.wait()
+            with scoring.open_pool(HOSTILE, workers=1) as pool:
+                pool.score([(PROBLEM, "")])
+                assert left.exists() == alive
+    assert [path.name for path in tmp_path.iterdir()] == ["jaxrl-scoring-link"]
 
 
 def test_a_worker_knows_no_secret_but_what_the_task_asks_for(monkeypatch):

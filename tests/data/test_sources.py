@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,33 @@ def test_jsonl_parquet_and_saved_datasets_give_the_same_records(tmp_path):
         assert dict(read[-1]) == RECORDS[-1]
         with pytest.raises(IndexError):
             read[7]
+
+
+def test_every_line_of_a_large_file_is_checked_in_bounded_memory(tmp_path):
+    """A broken line in the middle of 70 MB is found when the file is opened."""
+    path = tmp_path / "large.jsonl"
+    line = json.dumps({"x": "y" * 100_000}).encode() + b"\n"
+    with path.open("wb") as file:
+        for number in range(700):
+            file.write(line.replace(b'"x":', b'"x" ') if number == 350 else line)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="record 350: not JSON"):
+        sources.read(str(path))
+    with sources.already_checked():  # as in a scoring worker, after the trainer
+        assert len(sources.read(str(path))) == 700
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
+
+
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "LONGEST_LINE", 100)
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": 1}\n{"x": "' + "y" * 200)
+    with pytest.raises(ValueError, match=r"record 1: the line has more than 100 bytes"):
+        sources.read(str(path))
+    path.write_text("[" * 90 + "\n")
+    with pytest.raises(ValueError, match="record 0: not JSON"):
+        sources.read(str(path))
 
 
 def test_a_dataset_saved_by_the_datasets_library(tmp_path):

@@ -221,7 +221,7 @@ def test_an_update_follows_the_gradient_of_reinforce(params):
 def test_a_critic_learns_what_its_states_are_worth(params, head):
     """With lambda 1 the return of every action is the reward, and a first value is the same."""
     config = CriticConfig(
-        head=head, mixing=1.0, clip=0.0, whiten=False,
+        head=head, mixing=1.0, clip=0.0, whiten=False, bootstrap=False,
         optimizer=OptimizerConfig(learning_rate=3e-3),
     )  # fmt: skip
     ids = np.tile(np.arange(4), (SEEDS, 1))
@@ -238,6 +238,14 @@ def test_a_critic_learns_what_its_states_are_worth(params, head):
     np.testing.assert_allclose(np.asarray(first.returns)[acted], rewards[acted], atol=1e-5)
     np.testing.assert_allclose(
         np.asarray(first.advantages)[acted], rewards[acted] - value, atol=1e-5
+    )
+    more = critic.steps(dataclasses.replace(config, bootstrap=True), MODEL, train._OPTIMIZER)
+    cut = acted & ~given.stopped[..., None]
+    assert cut.any() and given.stopped.any()
+    np.testing.assert_allclose(
+        np.asarray(more.advised(judges, given, None).returns)[acted],
+        (rewards + np.where(cut, value, 0.0))[acted],
+        atol=1e-5,
     )
     batch = first
     for _ in range(60):

@@ -65,19 +65,19 @@ def test_what_a_run_holds_is_counted_to_the_byte(changes):
     config = tiny.changed(CONFIG, changes)
     model = plan.describe(config)
     with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
-        like = plan.state_of(config, model)
+        extensions = open_extensions(config)
+        like = plan.state_of(config, model, extensions)
         part = trainable.part(model, config.lora, config.train)
         params = trainable.attach(
             model, decoder.init(model, jax.random.key(0)), config.lora, jax.random.key(1)
         )
         params = trainable.held(model, params, part)
         optimize = optimizer.make(config.optimizer, 10, model)
-        extensions = open_extensions(config)
         ctx = context(config, Policy(model, {}, None), part, extensions)
         complete = completion(ctx, extensions)
         state = placement.fresh_state(params, optimize, like, part, complete)
         reference = trainable.held(model, params)
-        found = plan.totals(config, model, like)
+        found = plan.totals(config, model, like, extensions)
     arrays = {
         "parameters": state.params,
         "optimizer": state.opt_state,
@@ -210,3 +210,11 @@ def test_warnings_name_what_does_not_divide():
 def test_published_shapes_have_their_sizes(name, billions):
     leaves = jax.tree.leaves(decoder.abstract(plan.describe(Config(model=name)))[0])
     assert sum(math.prod(leaf.shape) for leaf in leaves) / 1e9 == pytest.approx(billions, abs=0.01)
+
+
+def test_help_shows_the_flags_of_a_plan_and_of_extensions(capsys):
+    with pytest.raises(SystemExit):
+        plan.main(["hl_gauss_value_classification", "--help"])
+    shown = capsys.readouterr().out
+    assert "--topology" in shown and "--no-compile" in shown
+    assert "--critic.clip" in shown and "--extensions." not in shown

@@ -505,6 +505,38 @@ def test_what_clients_send_beside(server):
         assert got["usage"]["prompt_tokens"] == len(words + "user: hi ")
 
 
+def test_each_setting_of_a_client_has_its_effect(server):
+    def texts(**changes):
+        got = post(server, "/v1/completions", **{"prompt": "hello", "max_tokens": 12, **changes})
+        return [choice["text"] for choice in got["choices"]]
+
+    never = {"logit_bias": {"0": -100}}
+    (plain,) = texts(temperature=0, **never)
+    assert len(texts(n=3)) == 3 and len(texts(n=2, best_of=2)) == 2
+    assert texts(seed=7, n=2) == texts(seed=7, n=2) != texts(seed=8, n=2)
+    assert texts(temperature=0, logit_bias={"0": -100, "3": 100}) == ["c" * 12]
+    assert texts(temperature=0, stop=["?", plain[3]], **never) == [plain[: plain.index(plain[3])]]
+    many = [f"{letter}!" for letter in "abcdefghijklmno"]
+    assert texts(temperature=0, stop=[*many, plain[3]], **never) == [plain[: plain.index(plain[3])]]
+    assert texts(temperature=0, presence_penalty=0, frequency_penalty=0.0, **never) == [plain]
+    for name, value in [("presence_penalty", 0.5), ("frequency_penalty", -1), ("best_of", 2)]:
+        body = {"prompt": "hello", "max_tokens": 1, name: value}
+        status, answer = send(server, "POST", "/v1/completions", body)
+        said = json.loads(answer)["error"]["message"]
+        assert status == 400 and f"{name}={value}" in said and "is not served; " in said
+
+
+def test_tokens_that_are_spelled_alike_keep_the_best_score():
+    tokenizer = dataclasses.replace(tokenizers.characters("ab"), decode=lambda ids: "x" * len(ids))
+    call = openai.Call([Request(0, (1,), 1)], 1, False, False, 2, False, None, False, False, False)
+    made = Completion(
+        call.requests[0], np.array([1]), np.array([-0.5]), np.array([0.1]), np.array([0]), True,
+        top_ids=np.array([[1, 2]]), top_logp=np.array([[-0.5, -3.0]]),
+    )  # fmt: skip
+    (top,) = openai_replies.choice(call, tokenizer, made, None)["logprobs"]["top_logprobs"]
+    assert top == {"x": -0.5}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -513,7 +545,13 @@ def test_what_clients_send_beside(server):
         ({"messages": [{"role": "assistant", "tool_calls": 7}]}, "messages"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": 7}]}]}, "tool_calls"),
         ({"messages": []}, "messages"),
-        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": {"type": "json_object"}}, "response_format='json_object' takes con"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
+            "leave it out, ask for JSON in a message",
+        ),
+        ({"response_format": {"type": "yaml"}}, "response_format"),
+        ({"best_of": 2}, "best_of"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"frequency_penalty": 1}, "frequency_penalty"),

@@ -79,6 +79,16 @@ def test_a_run_that_comes_from_such_a_run_is_refused_too(tmp_path):
     assert not marker.exists()
 
 
+@pytest.mark.parametrize("command", ["sample", "serve"])
+def test_runs_that_start_from_themselves_are_named(command, tmp_path, capsys):
+    hostile(tmp_path / "a", model=str(tmp_path / "b"))
+    run = hostile(tmp_path / "b", model=str(tmp_path / "a"))
+    assert cli.main([command, str(run), *COMMANDS[command]]) == 2
+    said = capsys.readouterr().err
+    assert "this run starts from itself" in said and "Traceback" not in said
+    assert str(tmp_path / "a") in said and "config.json" in said
+
+
 def test_what_the_user_names_or_trusts_is_run(tmp_path):
     own = "tests.launch.test_trust:own_task"
     run = hostile(tmp_path / "run", task=own)

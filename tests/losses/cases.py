@@ -11,7 +11,7 @@ from types import SimpleNamespace as Arrays
 import jax
 import numpy as np
 
-from jaxrl.losses import mirror, mixed, off_policy, policy, sequence, surrogates
+from jaxrl.losses import mirror, mixed, off_policy, policy, sequence, surrogates, trust_region
 
 GROUPS = np.array([0, 1, 0, 1, 2, 0])
 
@@ -407,9 +407,9 @@ CASES = {
     "icepop": Case(off_policy.icepop, icepop, {"low": 0.7, "high": 1.4}, on_policy=TOKEN),
     "m2po": Case(off_policy.m2po, m2po, on_policy=TOKEN),
     "opsm": Case(off_policy.opsm, opsm, on_policy=TOKEN),
-    "dppo_tv": Case(off_policy.dppo_tv, lambda x, s: dppo(x, s, lambda p, b: abs(p - b)),
+    "dppo_tv": Case(trust_region.dppo_tv, lambda x, s: dppo(x, s, lambda p, b: abs(p - b)),
                     REGION, on_policy=TOKEN),
-    "dppo_kl": Case(off_policy.dppo_kl, lambda x, s: dppo(x, s, binary_kl), REGION,
+    "dppo_kl": Case(trust_region.dppo_kl, lambda x, s: dppo(x, s, binary_kl), REGION,
                     on_policy=TOKEN),
     "kimi_opmd": Case(mirror.kimi_opmd, kimi, {"tau": 0.3}, SEQUENCE, on_policy=ROW,
                       advantages="sequence_advantages"),
@@ -436,6 +436,8 @@ CASES = {
     **{f"sasr, {name}": Case(mixed.sasr, lambda x, s, key=key: sasr(x, s, key, False), {
         "step": 20, "warm_gradient": 0.4, "gamma": 0.7, "key": key})
        for name, key in (("imitating", LOW), ("exploring", HIGH))},
+    "sasr, told to imitate": Case(mixed.sasr, lambda x, s: sasr(x, s, HIGH, True),
+                                  {"step": 99, "key": HIGH, "imitate": np.ones(6, bool)}),
     "sasr, warming up": Case(mixed.sasr, lambda x, s: sasr(x, s, HIGH, True),
                              {"step": 19, "key": HIGH}),
     "dph": Case(mixed.dph, dph, {"step": 30, "presample_steps": 10, "coefficient": 0.3}),

@@ -25,6 +25,7 @@ from jaxrl.losses import (
     returns,
     sequence,
     surrogates,
+    trust_region,
 )
 
 FIXTURES = Path(__file__).with_name("fixtures")
@@ -110,7 +111,7 @@ def test_vcpo(x64):
 @promised
 @pytest.mark.parametrize(
     ("name", "function", "low", "high"),
-    [("dppo_tv", off_policy.dppo_tv, 0.05, 0.1), ("dppo_kl", off_policy.dppo_kl, 0.02, 0.05)],
+    [("dppo_tv", trust_region.dppo_tv, 0.05, 0.1), ("dppo_kl", trust_region.dppo_kl, 0.02, 0.05)],
 )
 def test_dppo(name, function, low, high, x64):
     given, want = fixture(name)

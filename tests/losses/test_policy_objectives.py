@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.losses import aggregate, policy, sequence, surrogates
+from jaxrl.launch import losses_table
+from jaxrl.losses import (
+    aggregate,
+    mirror,
+    mixed,
+    off_policy,
+    policy,
+    sequence,
+    shapes,
+    surrogates,
+    trust_region,
+)
 from tests.losses import checks
 from tests.losses.cases import CASES, SEQUENCE, Case, draw
 
@@ -253,7 +264,7 @@ def test_gspo_ignores_what_its_row_masks():
         (lambda d: policy.ppo_two_sided(d.logp, d.logp, d.advantages, delta=1.1), "delta=1.1"),
         (lambda d: policy.grpo(d.logp, d.logp, d.advantages, beta=0.1), "ref_logp"),
         (lambda d: surrogates.rec(d.logp, d.logp, d.advantages, side="both"), "side='both'"),
-        (lambda d: sequence.gmpo(d.logp, d.logp, d.advantages, mask=d.mask), "gmpo needs"),
+        (lambda d: sequence.gmpo(d.logp, d.logp, d.advantages, mask=d.mask), "advantages of gmpo"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(call, message):
@@ -279,6 +290,29 @@ def test_misshapen_advantages_and_rewards_are_refused(case: Case):
                 case.function(**given | {name: bad}, **case.kwargs)
 
 
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_every_array_is_checked(case: Case):
+    """One axis more, or floats for integers and bools, is refused with the argument's name."""
+    d = checks.renamed(case, draw(0))
+    given = checks.arguments(case.function, d) | case.kwargs
+    wanted = shapes.expected(case.function)
+    assert {name for name in wanted if not name.startswith("_")} >= {"logp"}
+    for name in wanted.keys() & given.keys():
+        wrong = jnp.asarray(given[name])[None]
+        with pytest.raises(ValueError, match=f"{name} of {case.function.__name__} has shape"):
+            case.function(**given | {name: wrong})
+        if wanted[name].kind is not None:
+            with pytest.raises(ValueError, match=f"{name} of .* has dtype float32"):
+                case.function(**given | {name: jnp.asarray(given[name], jnp.float32)})
+
+
+def test_every_policy_objective_is_checked():
+    """Of each public function with a shape in its docstring, and there are no others."""
+    for module in (policy, surrogates, off_policy, sequence, mirror, mixed, trust_region):
+        for function in losses_table.functions(module):
+            assert hasattr(function, "__wrapped__") == bool(shapes.expected(function)), function
+
+
 def test_log_probabilities_must_be_of_the_same_tokens():
-    with pytest.raises(ValueError, match="ratio"):
+    with pytest.raises(ValueError, match="behavior_logp of ppo_clip"):
         policy.ppo_clip(jnp.ones((2, 3)), jnp.ones((2, 4)), jnp.ones((2, 1)))

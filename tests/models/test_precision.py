@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 
 from jaxrl.models import attention, decoder, head, lora, quantize, reward, value
 from jaxrl.models.config import DecoderConfig, Experts, Latent
+from jaxrl.models.control import mlp
+from jaxrl.sampling import logits
 
 _SHAPE = (19, 16, 24, 1, 4, 2, 8)
 _LATENT = Latent(kv_rank=8, q_rank=4, nope_dim=8, rope_dim=4, v_dim=6)
@@ -131,6 +134,19 @@ def test_routers_and_heads_in_fp32_whatever_the_compute_dtype():
     for function, params in ((values, value.init(settings, 16)), (rewards, reward.init(16))):
         found = of(jax.value_and_grad(function), params)
         assert in_fp32(found) and all(types == {"float32"} for _, types in found)
+
+
+def test_networks_of_control_and_guides_in_fp32():
+    params = mlp.ensemble(jax.random.key(0), 2, (3, 4, 1), norm=True)
+    states = jnp.zeros((5, 3))
+
+    def apply(params):
+        return jax.vmap(lambda p: mlp.apply(p, states))(params).sum()
+
+    assert in_fp32(of(jax.value_and_grad(apply), params))
+    context = logits.Context(states, jnp.zeros((5, 1), jnp.int32), jnp.ones(5, jnp.int32), ())
+    guided = functools.partial(logits.value_guided, context=context, args=(jnp.zeros((7, 3)), 0.1))
+    assert in_fp32(of(guided, jnp.zeros((5, 7))))
 
 
 def test_precision_reaches_the_compiler():

@@ -214,3 +214,24 @@ def test_an_update_is_that_of_the_plain_loss_and_learns(head):
         return np.square(values(params, packed) - ready.returns)[mask].mean()
 
     assert error(state.extra["critic"].params) < 0.5 * error(begun(made).extra["critic"].params)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_loss_holds_no_array_of_all_sequences_for_each_micro_batch(head):
+    """Inside the loop over micro-batches, nothing has the shape of the whole batch."""
+    made = config(head, clip=0.0)
+    data, state = batch(0), begun(made)
+    values = critic.make_values(made, MODEL)(state.extra["critic"].params, pack(data, NARROW)[0])
+    ready = critic.estimate(made, data, values, None)
+    inside = jax.make_jaxpr(updating(made))(state, ready, pack(ready, NARROW)[0], None)
+    shape, bins = data.tokens.shape, made.head.bins
+
+    def bodies(jaxpr, looped):
+        for equation in jaxpr.eqns:
+            if looped:
+                yield from (tuple(out.aval.shape) for out in equation.outvars)
+            for inner in jax.core.jaxprs_in_params(equation.params):
+                yield from bodies(inner, looped or equation.primitive.name in ("while", "scan"))
+
+    made_inside = set(bodies(inside.jaxpr, False))
+    assert made_inside and not made_inside & {shape, (*shape, bins), (*shape, 1)}

@@ -105,8 +105,11 @@ def test_what_is_masked_does_not_leak():
 def test_sequences_that_change_nothing_are_known():
     data = batch(4, failed=(1,))
     assert objective.worth_computing(ObjectiveConfig(), data) is None
-    skipping = objective.worth_computing(ObjectiveConfig(skip_zero_advantages=True), data)
+    config = ObjectiveConfig(skip_zero_advantages=True)
+    skipping = objective.worth_computing(config, data)
     assert skipping.tolist() == [n != 1 and n < 12 for n in range(16)]  # equal rewards in the last
+    # an entropy bonus that an extension moves depends on all
+    assert objective.worth_computing(config, data, 0, {"entropy_coef": 0.1}) is None
 
 
 def test_parts_of_rewards_reach_the_advantage():

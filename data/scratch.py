@@ -1,0 +1,46 @@
+"""Scratch directories that do not outlive their process for long, however it ends.
+
+Each is locked by the process that made it. The kernel releases the lock when that process ends, so
+the next process of this kind can tell what was left behind, and removes it. A lock, unlike a
+process id, means the same in every container that shares the directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_PREFIX, _NEW = "jaxrl-scoring-", "new-jaxrl-scoring-"
+
+
+class Scratch:
+    """A new directory for temporary files, locked until `cleanup`."""
+
+    def __init__(self) -> None:
+        made = tempfile.mkdtemp(prefix=_NEW)
+        self._lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.name = str(Path(made).with_name(_PREFIX + Path(made).name.removeprefix(_NEW)))
+        os.rename(made, self.name)  # only now is it one that `sweep` looks at
+
+    def cleanup(self) -> None:
+        """Remove it."""
+        shutil.rmtree(self.name, ignore_errors=True)
+        os.close(self._lock)
+
+
+def sweep() -> None:
+    """Remove the directories of this user whose processes have ended."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # locked by a living process, or gone already
+            held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(held).st_uid == os.geteuid():
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(held)

@@ -1,0 +1,92 @@
+"""Checks of the arrays that a policy objective is given, by what its docstring says of them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import chex
+import jax.numpy as jnp
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ARGUMENT = re.compile(r"^  ([a-z_]+(?:, [a-z_]+)*): (`\[[^\n]*)", re.MULTILINE)
+_SHAPE = re.compile(r"`\[([^`\]]+)\]`")
+_KINDS = {"int32": jnp.integer, "bool": jnp.bool_}
+
+
+class Expected(NamedTuple):
+    """What a docstring says of an argument."""
+
+    shapes: tuple[tuple[str, ...], ...]
+    """Names of the axes, or `1`, in each form that the argument may have."""
+    kind: Any
+    """Abstract dtype; None for any number."""
+
+
+def expected(function: Callable[..., Any]) -> dict[str, Expected]:
+    """Shapes and dtypes of the arguments whose docstring entry begins with a shape.
+
+    An entry is `names: [A, B] or [A, 1], remark`, each shape in backquotes; `int32` or `bool`
+    behind it is the dtype.
+    """
+    entries = (inspect.getdoc(function) or "").partition("Args:")[2].partition("Returns:")[0]
+    found: dict[str, Expected] = {}
+    for names, text in _ARGUMENT.findall(entries):
+        head = re.match(r"`[^`]+`(?: or `[^`]+`)*", text)
+        assert head is not None
+        shapes = tuple(tuple(s.split(", ")) for s in _SHAPE.findall(head.group()))
+        word = text[head.end() :].strip(" ,.;").split(" ")[0].strip(",.;")
+        for name in names.split(", "):
+            found[name] = Expected(shapes, _KINDS.get(word))
+    return found
+
+
+def checked(function: F) -> F:
+    """`function`, with its array arguments checked at each call, or each trace under `jax.jit`.
+
+    An axis has the same size in all arguments. `None` is not checked.
+
+    Raises:
+      ValueError: naming the argument, what it is and what it must be.
+    """
+    wanted, signature = expected(function), inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        sizes: dict[str, int] = {}
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            if name in wanted and value is not None:
+                _check(function.__name__, name, value, wanted[name], sizes)
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def _check(function: str, name: str, value: Any, want: Expected, sizes: dict[str, int]) -> None:
+    """Compare one argument, and note the sizes of the axes that it is the first to have."""
+    forms = " or ".join(f"[{', '.join(axes)}]" for axes in want.shapes)
+    for axes in want.shapes:
+        known = [1 if axis == "1" else sizes.get(axis) for axis in axes]
+        try:
+            chex.assert_shape(value, known)
+        except AssertionError:
+            continue
+        sizes |= {axis: n for axis, n in zip(axes, jnp.shape(value), strict=True) if axis != "1"}
+        break
+    else:
+        at = ", ".join(f"{axis}={n}" for axis, n in sizes.items())
+        raise ValueError(
+            f"{name} of {function} has shape {jnp.shape(value)}; pass {forms}"
+            + (f" with {at}" if at else "")
+            + (", one a sequence as x[:, None]" if "1" in want.shapes[-1] else "")
+        )
+    if want.kind is not None:
+        try:
+            chex.assert_type(value, want.kind)
+        except AssertionError as error:
+            found = jnp.result_type(value)
+            raise ValueError(f"{name} of {function} has dtype {found}; {error}") from error
