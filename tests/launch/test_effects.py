@@ -16,7 +16,9 @@ EFFECTS = {name: effects.module(name).effect() for name in effects.names()}
 TASKS = {id(e.task): (name, e.task) for name, e in EFFECTS.items()}
 TASKS |= {id(t): (n, t) for n, t in (("neutral", lab.neutral()), ("graded", lab.graded()))}
 GOLD = [name for name in EFFECTS if families.RECIPES[name][0] == "gold solutions"]
-UNLIKE = {"sasr": ["extensions.imitation: the lab has none"]}
+UNLIKE = {
+    "sasr": ["extensions.jaxrl.launch.recipes.sasr:imitation: the lab has none"],
+}
 """Recipes that cannot be measured in the lab yet, as `jaxrl effects --check` says."""
 SEEDS = (0, 1, families.DEVELOPMENT[0])
 
