@@ -37,7 +37,7 @@ COMMANDS = {
     "recipes": ("jaxrl.launch.tables:recipes", "list the algorithms and recipes"),
     "effects": (
         "jaxrl.launch.effects",
-        "rerun the experiments of the recipes: each method against its ablation",
+        "measure methods by plan: each against its ablation and its family's best baseline",
     ),
     "show": (
         "jaxrl.launch.tables:show",

@@ -12,6 +12,9 @@ from jaxrl.launch import algorithms
 READY = ("quickstart", "smollm2")
 """Recipes that are whole runs, with their model and task."""
 
+IDS = {"1_shot_rlvr": "one_shot_rlvr"}
+"""Ids of methods that cannot be names of modules, and the modules."""
+
 
 def names() -> list[str]:
     """All recipes, sorted. A module in this package is one; nothing is registered."""
@@ -27,6 +30,7 @@ def load(name: str) -> Config:
     spelled = algorithms.canonical(name)
     if spelled in algorithms.ALGORITHMS:
         return algorithms.load(spelled)
+    name = IDS.get(name, name)
     if name not in names():
         raise ValueError(f"recipe {name!r} is unknown; {hint(name)}")
     return importlib.import_module(f"{__name__}.{name}").config()
