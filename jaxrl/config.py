@@ -494,6 +494,8 @@ def check(config: Config) -> None:
     for name, value in positive.items():
         if value < 1:
             raise ValueError(f"{name}={value}: must be 1 or more")
+    if not 0 <= config.seed < 1 << 32:
+        raise ValueError(f"seed={config.seed}: must be from 0 to {(1 << 32) - 1}")
     if config.wandb and importlib.util.find_spec("wandb") is None:
         raise ValueError(
             f"wandb={config.wandb!r}: wandb is not installed; pip install 'jaxrl[wandb]', or leave "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +20,11 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from jaxrl.launch import alerts
+from jaxrl.rollout.experience import Experience
 from jaxrl.run.loop import Callbacks
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -34,29 +37,64 @@ _LINES = 20  # progress lines of a whole run where there is no terminal to redra
 
 
 @contextmanager
-def shown(console: Console, begin: Callable[[], None]) -> Iterator[Callbacks]:
-    """`Callbacks` that draws on the console; `begin` is called once something has been done."""
+def shown(
+    console: Console,
+    begin: Callable[[], None],
+    *,
+    every: int = 0,
+    dtype: alerts.Dtype = "float32",
+) -> Iterator[Callbacks]:
+    """`Callbacks` that draws on the console; `begin` is called once something has been done.
+
+    Args:
+      console: where to draw.
+      begin: see above.
+      every: steps between completions shown, with prompt, answer and reward; 0: ten in a run.
+      dtype: of the run, see `alerts.alerts`.
+    """
     rewards: list[float] = []
+    rows: list[dict[str, float]] = []
+    told: set[str] = set()
+    due = every
     bars: dict[str, TaskID] = {}
     latest = ""
     live = Progress(
         TextColumn("{task.description:>10}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
+        BarColumn(bar_width=24, table_column=Column(min_width=10)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TextColumn(
+            "{task.fields[figures]}",
+            table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+        ),
         console=console,
+        expand=True,
         disable=not console.is_terminal,
     )
 
     def step(number: int, metrics: dict[str, float]) -> None:
         nonlocal latest
         rewards.append(metrics["reward/mean"])
+        rows.append(metrics)
         latest = figures(metrics, rewards)
+        found = alerts.alerts(rows, dtype)
+        for name in found.keys() - told:
+            console.print(f"ALERT at step {number}, {name}: {found[name]}", soft_wrap=True)
+        told.clear()
+        told.update(found)
+
+    def sampled(number: int, experience: Experience) -> None:
+        begin()
+        if number == 0:
+            console.print(samples(experience, "first scored completions", 3))
+        elif due and number % due == 0:
+            console.print(samples(experience, f"step {number}", 1))
 
     def stage(name: str, done: int, total: int) -> None:
+        nonlocal due
         begin()
+        due = due or (max(1, total // 10) if name == "train" else 0)
         if name not in bars:
             bars[name] = live.add_task(name, total=total, figures="")
         live.update(bars[name], completed=done, total=total, figures=latest)
@@ -64,8 +102,27 @@ def shown(console: Console, begin: Callable[[], None]) -> Iterator[Callbacks]:
         if not console.is_terminal and (done % -(-total // lines) == 0 or done == total):
             console.print(f"{name} {done}/{total}  {latest}", soft_wrap=True)
 
+    def note(text: str) -> None:
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
     with live:
-        yield Callbacks(stage=stage, step=step, note=console.print)
+        yield Callbacks(stage=stage, step=step, sampled=sampled, note=note)
+
+
+def samples(experience: Experience, title: str, count: int) -> Table:
+    """Completions as they were scored: prompt, completion, answer, reward with its parts."""
+    table = Table("prompt", "completion", "answer", "reward", title=title, title_justify="left")
+    group = max(1, len(experience.texts) // max(1, len(experience.problems)))
+    for n in range(0, len(experience.texts), max(1, len(experience.texts) // count))[:count]:
+        problem, score = experience.problems[n // group], experience.scores[n]
+        parts = "  ".join(f"{name} {value:.3g}" for name, value in score.parts.items())
+        reward = f"{score.value:.3g}" if score.value is not None else f"failed: {score.error}"
+        table.add_row(
+            *(Text(_short(text, 240)) for text in (problem.prompt, experience.texts[n])),
+            Text(_short("" if problem.answer is None else str(problem.answer), 60)),
+            Text(_short(f"{reward}  {parts}".strip(), 200)),
+        )
+    return table
 
 
 def figures(metrics: dict[str, float], rewards: list[float]) -> str:
@@ -90,7 +147,11 @@ def figures(metrics: dict[str, float], rewards: list[float]) -> str:
 
 
 def sparkline(values: list[float], width: int = 12) -> str:
-    """Up to `width` blocks, each the mean of an equal run of the values, 0 low and 1 high."""
+    """Up to `width` blocks, each the mean of an equal run of the values, 0 low and 1 high.
+
+    Values that are not finite are left out.
+    """
+    values = [value for value in values if math.isfinite(value)]
     if not values:
         return ""
     width = min(width, len(values))

@@ -29,6 +29,9 @@ class Callbacks(NamedTuple):
     """Called when a phase (warm start, train) has done `done` of its `total` steps."""
     step: Callable[[int, dict[str, float]], None] = lambda step, metrics: None
     """Called after a training step, with its metrics."""
+    sampled: Callable[[int, Experience], None] = lambda step, experience: None
+    """Called with scored completions: of an evaluation after `step` steps, and of the batch of
+    each step."""
     note: Callable[[str], None] = lambda text: None
     """Called with a message for the user."""
 

@@ -157,6 +157,8 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                 with timer("score"), transfers():
                     for extension in extensions:
                         gathered = extension.reward(ctx, state, gathered)
+                if step == 1:
+                    guards.check_scores(gathered.scores, "the first batch")
                 with timer("train"):
                     with transfers():
                         batch = experience.as_trajectory(gathered, ctx.config)
@@ -225,6 +227,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                 if writer.due(step) or step in config.stages:
                     with timer("save"), transfers():
                         writer.save(step, state, host, metrics.get(config.checkpoint.best))
+                run.callbacks.sampled(step, gathered)
                 run.callbacks.step(step, metrics)
                 run.callbacks.stage("train", step, config.steps)
         with transfers():

@@ -15,7 +15,7 @@ from jaxrl.rollout.collect import open_rollouts
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import evaluate, stages
+from jaxrl.run import evaluate, guards, stages, warm_start
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
 from jaxrl.run.extension import Context
 from jaxrl.training import objective
@@ -32,6 +32,7 @@ def origin(config: Config, actor: Policy) -> Origin:
     for staged in stages.all_of(config):
         check_prompts(staged, actor)
     task, keep = tasks.named(config), policy.keeps(actor.tokenizer, config.rollout)
+    warm_start.check(config, task)
     held_out = evaluate.problems(task, config.eval.split, config.eval.problems, keep=keep)
     for problem in held_out:
         policy.encode_prompt(actor.tokenizer, config.rollout, problem)
@@ -51,6 +52,9 @@ def origin(config: Config, actor: Policy) -> Origin:
             )
         with best_effort("the evaluation", run.callbacks.note):
             evaluate.save(run.directory, step, sampled, run.policy.tokenizer.decode)
+        run.callbacks.sampled(step, sampled)
+        if step == 0:
+            guards.check_scores(sampled.scores, "the evaluation before training")
         return figures
 
     return Origin(open_batches, assess, "pass@1", f"{len(held_out)} held-out problems", task)

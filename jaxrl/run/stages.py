@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from jaxrl import config as configs
 from jaxrl.config import Config
 from jaxrl.data import curriculum
 from jaxrl.data.scoring import Pool, open_pool
+from jaxrl.data.types import Score
 from jaxrl.rollout import rollout_log, tasks
 from jaxrl.rollout.history import Recorder
 from jaxrl.run import guards
@@ -118,6 +120,7 @@ def open_pools(config: Config, note: Callable[[str], None]) -> Iterator[dict[int
     get, where completions are programs.
     """
     pools: dict[int, Pool] = {}
+    told = _first_failure(note)
     by_task: dict[str, Pool] = {}
     with contextlib.ExitStack() as stack:
         for first in () if config.data.kinds else sorted({0, *config.stages}):
@@ -130,12 +133,26 @@ def open_pools(config: Config, note: Callable[[str], None]) -> Iterator[dict[int
                     workers=config.score_workers,
                     time_limit_s=config.score_seconds,
                     allow_weak=config.sandbox.allow_weak,
+                    told=told,
                 )
                 if pool.isolation:
                     note(str(pool.isolation))
                 by_task[key] = stack.enter_context(pool)
             pools[first] = by_task[key]
         yield pools
+
+
+def _first_failure(note: Callable[[str], None]) -> Callable[[Score], None]:
+    """Tells at once why the first score failed that did; later ones are counted only."""
+    failed = threading.Event()
+
+    def told(score: Score) -> None:
+        if score.error is None or score.error.startswith("closed:") or failed.is_set():
+            return
+        failed.set()
+        note(f"WARNING: a completion could not be scored: {score.error}")
+
+    return told
 
 
 def at(config: Config, done: int) -> Config:
