@@ -45,8 +45,8 @@ def hint(name: str) -> str:
 
 
 def kind(name: str) -> str:
-    """`ready`, a run for this machine; `data`, one that learns from the rows of a file; or `method`,
-    one of the literature on a toy task."""
+    """`ready`, a run for this machine; `data`, one that learns from a file; or `method`, one of the
+    literature on a toy task."""
     if name in READY:
         return "ready"
     return "data" if load(name).data.kinds else "method"
