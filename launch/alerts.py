@@ -22,7 +22,7 @@ def alerts(rows: Sequence[Mapping[str, float]], dtype: Dtype = "float32") -> dic
       rows: metrics of all steps so far, oldest first.
       dtype: the compute dtype, which says how well log-probabilities can agree.
     """
-    if len(rows) < PATIENCE:
+    if len(rows) < PATIENCE or "epoch" in rows[-1]:  # rows of a file are not sampled
         return {}
     last = rows[-PATIENCE:]
     row = last[-1]
