@@ -59,9 +59,9 @@ def test_data_shows_what_a_file_holds(model, tmp_path, capsys):
     ]
     assert answer["mask"] == [0, 0, 0, 0, 1, 1, 1]
     assert cli.main(["data", str(path), "--model", str(model)]) == 0
-    assert "[ two three <end>]" in capsys.readouterr().out.replace("\n", " ")
+    assert "[ two three <end>]" in " ".join(capsys.readouterr().out.split())
     assert cli.main(["data", str(path)]) == 0
-    assert "kind messages, rows: 1" in capsys.readouterr().out.replace("\n", " ")
+    assert "kind messages, rows: 1" in " ".join(capsys.readouterr().out.split())
     assert cli.main(["data", str(tmp_path / "none.jsonl")]) == 2
 
 
