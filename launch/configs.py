@@ -163,6 +163,8 @@ def _of_file(path: Path) -> tuple[Config, list[str]]:
         base = Config()
     fields = {field.name for field in dataclasses.fields(Config)}
     given: list[str] = []
+    if isinstance(values.get("data"), str):
+        fields -= {"data"}  # the path of a file, as the flag takes it
     for key in [k for k in values if str(k).replace("-", "_") not in fields]:
         flag = str(key).replace("_", "-")
         if flag not in short.NAMES:

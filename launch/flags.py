@@ -199,10 +199,11 @@ _SHORT = {"--from": "--fork", "--data": "--data.path", "--eval-data": "--data.ev
 
 
 def _spelled_out(default: Any, argv: list[str]) -> list[str]:
+    short = _SHORT if isinstance(default, Config) else {}
     flags: list[str] = []
     queue = list(argv)
     while queue:
-        token = re.sub(r"^--[a-z-]+(?==|$)", lambda m: _SHORT.get(m[0], m[0]), queue.pop(0))
+        token = re.sub(r"^--[a-z-]+(?==|$)", lambda m: short.get(m[0], m[0]), queue.pop(0))
         flag, has_value, value = token.partition("=")
         group = at(default, flag.removeprefix("--").replace("-", "_"))
         if token.startswith("--") and dataclasses.is_dataclass(group) and (has_value or queue):

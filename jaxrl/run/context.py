@@ -40,8 +40,8 @@ class Batches(NamedTuple):
     """The experience of a stage, step by step."""
 
     step: Callable[[TrainState, int, Timer], tuple[Experience, dict[str, float]]]
-    """`(state, its step, timer)`: the experience of the next step, and figures of how it was come
-    by."""
+    """`(state, its step, timer)`: the experience of the next step, and metrics of how it was
+    sampled or read."""
     get_state: Callable[[], dict[str, Any]]
     """The position and what is in flight, for a checkpoint."""
     set_state: Callable[[dict[str, Any]], None]
@@ -65,7 +65,7 @@ class Origin(NamedTuple):
     assess: Callable[[RunContext, Context, TrainState, ToSampler, int], dict[str, float]]
     """Held-out figures of a state at a step."""
     figure: str
-    """The first of them to tell."""
+    """Name of the main one."""
     held_out: str
     """What they are measured on."""
     task: Task | None = None
