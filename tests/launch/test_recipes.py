@@ -96,7 +96,21 @@ def small_extensions(config):
     return made
 
 
-@pytest.mark.parametrize("name", recipes.names())
+MECHANISMS = (
+    "adcl_egsr", "campo", "chord", "delethink_markovian_thinker", "dpo", "drive_pre_grpo", "dump",
+    "gain_rl", "kto", "memory_r_episodic_intrinsic_reward", "prorl", "quickstart", "remix",
+    "rl4lms_grue_nlpo", "rlpr", "sasr", "sft",
+)  # fmt: skip
+"""Recipes that have every extension, kind of rollout, curriculum and data source between them."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in MECHANISMS else pytest.mark.broad)
+        for name in recipes.names()
+    ],
+)
 def test_a_recipe_trains_in_the_real_loop(name, tmp_path):
     loop.train(tiny(recipes.load(name), tmp_path / "run"))
     rows = metrics.read(tmp_path / "run")
