@@ -1,7 +1,6 @@
 """Every recipe trains in the real loop, every effect runs, and the table is what was measured."""
 
 import dataclasses
-import datetime
 import inspect
 import json
 
@@ -14,10 +13,7 @@ from jaxrl.launch import cli, effects, lab, recipes
 from jaxrl.record import metrics
 from jaxrl.run import loop
 
-DAY = datetime.date.today().toordinal()
 EFFECTS = effects.names()
-TODAY = [EFFECTS[(DAY * 2 + i) % len(EFFECTS)] for i in range(2)]
-"""The effects whose code runs today: all of them in turn."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -118,7 +114,10 @@ def test_a_recipe_trains_in_the_real_loop(name, tmp_path):
     assert all(np.isfinite(row["loss"]) and row["skipped"] == 0 for row in rows)
 
 
-@pytest.mark.parametrize("name", TODAY)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "kimi_k1_5" else pytest.mark.slow) for name in EFFECTS],
+)
 def test_an_effect_can_be_run_again(name):
     """For a few steps only: the code, not the figure."""
     result = lab.run(effects.module(name).effect(), steps=5)
