@@ -83,7 +83,7 @@ def of_run(run: str | Path, trusted: Collection[str] | None = ()) -> Config:
 def _describe(
     config: Config, trusted: Collection[str] | None
 ) -> tuple[DecoderConfig, tokenizers.Tokenizer]:
-    config = _origin(config, trusted)
+    config = origin(config, trusted)
     if config.model == "fresh":
         task = tasks.named(config)
         if task.alphabet is None:
@@ -104,8 +104,12 @@ def _describe(
     return model, tokenizer
 
 
-def _origin(config: Config, trusted: Collection[str] | None) -> Config:
+def origin(config: Config, trusted: Collection[str] | None) -> Config:
     """The config at the start of a chain of runs, each of which starts from the one before.
+
+    Args:
+      config: at the end of the chain.
+      trusted: functions of others that the configs may name; None: any.
 
     Raises:
       ValueError: the chain has no start, or a run in it names functions of others.
@@ -132,10 +136,7 @@ def create(config: Config, mesh: Mesh, *, trust: bool = False) -> Policy:
 def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
     """The parameters that a run starts from, laid out on the mesh; `model` is from `describe`."""
     if is_run(config.model):
-        adapters = configs.load(storage.locate(config.model) / "config.json").lora
-        with jax.set_mesh(mesh):
-            shapes = trainable.abstract(model, adapters)
-        params = checkpoint.restore_params(storage.locate(config.model), shapes)[0]
+        params, adapters, _ = restored(config.model, model, mesh)
         if not adapters.rank:
             return params
         return lora.merge(model, *reversed(lora.detach(params)), adapters)
@@ -154,6 +155,29 @@ def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
     return weights.load(config.model, shardings=lambda _: where, dtype=dtype, quantized=base.kind)[
         1
     ]
+
+
+def restored(
+    run: str, model: DecoderConfig, mesh: Mesh, step: int | None = None
+) -> tuple[Params, LoraConfig, int]:
+    """What a run has saved: its parameters, adapters on, how they are adapted, and the step.
+
+    Args:
+      run: the directory.
+      model: from `describe`.
+      mesh: on which they are laid out.
+      step: of the checkpoint; None: the newest sound one.
+
+    Raises:
+      FileNotFoundError: there is no checkpoint.
+      ValueError: there is none of that step, or it is damaged.
+    """
+    directory = storage.locate(run)
+    adapters = configs.load(directory / "config.json").lora
+    with jax.set_mesh(mesh):
+        shapes = trainable.abstract(model, adapters)
+    params, found = checkpoint.restore_params(directory, shapes, step=step)
+    return params, adapters, found
 
 
 def named(model: str) -> Config:
