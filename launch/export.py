@@ -9,9 +9,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import jax
-
-from jaxrl import config as configs
 from jaxrl.config import Config
 from jaxrl.data import gguf_fields, tokenizer_files, tokenizers
 from jaxrl.launch import flags, model_card
@@ -76,14 +73,23 @@ def main(argv: list[str]) -> int:
 
 
 def export(name: str, settings: ExportConfig) -> Path:
-    """Write a run or a model to `settings.out`, whole or not at all; the directory.
+    """Write a run or a model to `settings.out`; the directory.
 
     Raises:
       FileNotFoundError: no such run, model or checkpoint.
       ValueError: the directory is not empty, or the format cannot hold the model.
     """
+    _target(settings.out)
+    return write(open_source(name, settings.step, trust=settings.trust), settings)
+
+
+def write(source: Source, settings: ExportConfig) -> Path:
+    """Write a model to `settings.out`, whole or not at all; the directory.
+
+    Raises:
+      ValueError: the directory is not empty, or the format cannot hold the model.
+    """
     out = _target(settings.out)
-    source = open_source(name, settings.step, trust=settings.trust)
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -98,7 +104,6 @@ def export(name: str, settings: ExportConfig) -> Path:
             step=source.step,
             config=source.config,
             dtype=settings.dtype,
-            run=storage.locate(name) if source.config else None,
         )
         (partial / "README.md").write_text(card, encoding="utf-8")
         partial.rename(out)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from jaxrl.config import Config
 from jaxrl.models import catalog
-from jaxrl.record import metrics, rundir
+from jaxrl.record import metrics, rundir, storage
 
 Format = Literal["hf", "peft", "gguf"]
 
@@ -21,18 +21,16 @@ def text(
     step: int | None,
     config: Config | None,
     dtype: str,
-    run: Path | None,
 ) -> str:
     """A model card in Markdown: how to load it, how it was trained, what was measured.
 
     Args:
       out: where the model will be.
       to: its format.
-      name: of the run or model, as it was given.
+      name: of the run or model, as it was given; a run's figures are read from there.
       step: of the run's checkpoint.
-      config: of the run.
+      config: of the run; None: a model that was not trained here.
       dtype: of the matrices.
-      run: the run directory, whose figures are told; None: a model that was not trained here.
     """
     model = name if config is None else config.model
     head = {"library_name": {"hf": "transformers", "peft": "peft", "gguf": "gguf"}[to]}
@@ -45,9 +43,8 @@ def text(
     lines += [f"tags: {json.dumps(tags)}", "---", "", f"# {out.name}", ""]
     lines += [_origin(to, model, step, config, dtype), "", "```python", *_usage(out, to), "```"]
     lines += ["", f"In jaxrl: `jaxrl sample {out} --prompt TEXT`.", ""]
-    if config is not None and run is not None:
-        lines += _training(config, step)
-        lines += _figures(run, step)
+    if config is not None:
+        lines += _training(config, step) + _figures(storage.locate(name), step)
     revision = rundir.revision()
     lines.append(f"Written by jaxrl{f' (revision {revision})' if revision else ''}.")
     return "\n".join(lines) + "\n"

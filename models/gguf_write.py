@@ -53,6 +53,7 @@ def save(
     arch = architecture(config)
     meta, factors = metadata(config), _factors(config)
     _check(arch, config, meta, factors)
+    config = dataclasses.replace(config, family=ARCHITECTURES[arch].family)
     kind, file_type = _KINDS[dtype]
     writer = gguf.GGUFWriter(path, arch)
     if name:
