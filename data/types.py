@@ -106,6 +106,10 @@ class Task:
     environment: tuple[str, ...] = ()
     """Environment variables that the reward reads, such as a key; workers get no others."""
 
+    grouped: bool = False
+    """Whether the reward judges all completions of a problem at once: its text is a JSON list of
+    them, and its score is from `jaxrl.data.rewards.group.together`."""
+
     def of(self, problem: Problem) -> Task:
         """The task that judges a problem: the part of a mixture, else this task."""
         return self.parts.get(problem.domain, self)

@@ -18,7 +18,7 @@ from jaxrl.models import catalog, gguf_write, huggingface, lora, peft
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
 from jaxrl.record import storage
-from jaxrl.rollout import policy, tasks
+from jaxrl.rollout import policy
 from jaxrl.types import Params
 
 
@@ -145,14 +145,14 @@ def open_source(name: str, step: int | None, *, trust: bool) -> Source:
     origin = policy.origin(opened, trusted)
     fresh = origin.model == "fresh"
     files = None if fresh else catalog.locate(origin.model)
-    alphabet = tasks.named(origin).alphabet if fresh else ""
+    alphabet = policy.alphabet(origin) if fresh else ""
     config, adapters = None, LoraConfig(rank=0)
     if policy.is_run(name):
         config = policy.of_run(name, trusted)
         params, adapters, step = policy.restored(name, model, the_mesh, step)
     else:
         params = policy.first_params(opened, model, the_mesh)
-    return Source(name, config, step, model, params, adapters, tokenizer, files, alphabet or "")
+    return Source(name, config, step, model, params, adapters, tokenizer, files, alphabet)
 
 
 def _looks_like_run(name: str) -> bool:

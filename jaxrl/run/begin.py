@@ -10,14 +10,12 @@ import optax
 
 from jaxrl import config as configs
 from jaxrl.config import Config
-from jaxrl.data import stream
-from jaxrl.data.types import Problem, Task
 from jaxrl.record import checkpoint, storage
 from jaxrl.record.checkpoint import Saved
-from jaxrl.rollout import history, policy, selection, tasks
+from jaxrl.rollout import policy
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import evaluate, reference, stages
-from jaxrl.run.context import RunContext
+from jaxrl.run import offline, reference, sampled, stages
+from jaxrl.run.context import Origin, RunContext
 from jaxrl.run.extension import Extension, open_extensions
 from jaxrl.run.warm_start import discard, warm_start
 from jaxrl.training import objective, placement, trainable
@@ -29,12 +27,11 @@ Assess = Callable[[TrainState, int], dict[str, float]]
 _ADAPTERS = 3  # folded into the run's key, for the first values of adapters
 
 
-def check(config: Config) -> tuple[Task, list[Problem], Policy, dict[str, Extension]]:
+def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     """Refuse what cannot work, before anything is compiled or written.
 
     Returns:
-      The task, its held-out problems, the policy, its parameters still to come, and the
-      extensions.
+      The origin of its experience, the policy, its parameters still to come, and the extensions.
 
     Raises:
       ValueError: a config that cannot work.
@@ -47,52 +44,10 @@ def check(config: Config) -> tuple[Task, list[Problem], Policy, dict[str, Extens
     model, tokenizer = policy.describe(config)
     trainable.part(model, config.lora, config.train)
     actor = Policy(model, {}, tokenizer)
-    for staged in stages.all_of(config):
-        check_prompts(staged, actor)
-    task, keep = tasks.named(config), policy.keeps(tokenizer, config.rollout)
-    held_out = evaluate.problems(task, config.eval.split, config.eval.problems, keep=keep)
-    for problem in held_out:
-        policy.encode_prompt(tokenizer, config.rollout, problem)
-    if not held_out:
-        raise ValueError(
-            f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops every held-out "
-            "problem; raise it"
-        )
+    origin = (offline if config.data.kinds else sampled).origin(config, actor)
     if config.fork:
         checkpoint.require(*fork_point(config.fork))
-    return task, held_out, actor, extensions
-
-
-def check_prompts(config: Config, actor: Policy) -> None:
-    """Refuse what prompts a config asks for where they cannot be drawn, or not be answered.
-
-    Raises:
-      ValueError: naming the field.
-    """
-    selection.check(config)
-    whole, keep = tasks.named(config), policy.keeps(actor.tokenizer, config.rollout)
-    curricula = [domain.curriculum for domain in config.domains.values()] or [config.curriculum]
-    for curriculum, task in zip(curricula, whole.parts.values() or [whole], strict=True):
-        if curriculum.history:
-            history.best(curriculum, task)
-        batch = {"seed": config.seed, "batch_size": config.rollout.prompts}
-        first = next(stream.prompts(task, split="train", **batch))
-        if keep and not any(map(keep, first)):
-            raise ValueError(
-                f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops the first "
-                f"{len(first)} prompts of task {task.name!r}; raise it"
-            )
-        for problem in first if keep is None else filter(keep, first):
-            policy.encode_prompt(actor.tokenizer, config.rollout, problem)
-    settings = config.rollout
-    total = settings.chunks.longest(
-        settings.max_prompt_tokens, settings.max_prompt_tokens + settings.max_new_tokens
-    )
-    if total > actor.model.max_positions:
-        raise ValueError(
-            f"rollout.max_prompt_tokens + rollout.max_new_tokens = {total} exceed the model's "
-            f"{actor.model.max_positions} positions; lower one of them, or set rollout.chunks"
-        )
+    return origin, actor, extensions
 
 
 def begin(
@@ -154,8 +109,9 @@ def fresh(
     if reference.stored(config, run.extensions):
         checkpoint.save_reference(run.directory, state.params)
     before = assess(state, 0)
-    count = len(run.held_out)
-    run.callbacks.note(f"before: pass@1 {before['pass@1']:.3f} on {count} held-out problems")
+    origin = run.origin
+    figure = before[origin.figure]
+    run.callbacks.note(f"before: {origin.figure} {figure:.3f} on {origin.held_out}")
     host = {
         "step": 0,
         "before": before,
