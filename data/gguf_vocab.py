@@ -12,7 +12,8 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 
 from jaxrl.data.backends import Backend, from_sentencepiece, from_tokenizers
 
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # GGUF token types, which are sentencepiece's
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""Token types of GGUF, which are sentencepiece's."""
 
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
@@ -27,7 +28,12 @@ def _split(pattern: str) -> pre_tokenizers.PreTokenizer:
     )
 
 
-def _pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
+SPLITS = ("smollm", "gpt-2", "llama-bpe", "qwen2")
+"""Values of `tokenizer.ggml.pre` that are rebuilt."""
+
+
+def pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
+    """What splits words, by the name that llama.cpp has for it."""
     match name:
         case "smollm":
             digits = pre_tokenizers.Digits(individual_digits=True)
@@ -41,8 +47,8 @@ def _pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
         case "qwen2":
             return _split(_WORDS % "")
     raise ValueError(
-        f"tokenizer.ggml.pre={name!r} is not rebuilt from GGUF (smollm, gpt-2, llama-bpe and qwen2 "
-        "are); load the tokenizer.json of the original model"
+        f"tokenizer.ggml.pre={name!r} is not rebuilt from GGUF ({', '.join(SPLITS)} are); "
+        "load the tokenizer.json of the original model"
     )
 
 
@@ -54,7 +60,7 @@ def read(meta: dict[str, Any]) -> Backend:
     """
     match meta["model"]:
         case "gpt2":
-            return from_tokenizers(_byte_level(meta))
+            return from_tokenizers(byte_level(meta))
         case "llama":
             return from_sentencepiece(_sentencepiece(meta))
     raise ValueError(
@@ -73,19 +79,19 @@ def metadata(reader: gguf.GGUFReader) -> dict[str, Any]:
     }
 
 
-def _byte_level(meta: dict[str, Any]) -> tokenizers.Tokenizer:
-    """Byte-level BPE."""
+def byte_level(meta: dict[str, Any]) -> tokenizers.Tokenizer:
+    """The byte-level BPE of a file's `tokenizer.ggml` metadata."""
     pieces = meta["tokens"]
     ids = {piece: i for i, piece in enumerate(pieces)}
     merges = [tuple(merge.split(" ")) for merge in meta["merges"]]
     whole_words = meta["pre"] == "llama-bpe"  # which takes a word of the vocabulary unmerged
     model = models.BPE(vocab=ids, merges=merges, ignore_merges=whole_words)
     tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = _pre_tokenizer(meta["pre"])
+    tokenizer.pre_tokenizer = pre_tokenizer(meta["pre"])
     tokenizer.decoder = decoders.ByteLevel()
     for piece, kind in zip(pieces, meta["token_type"], strict=True):
-        if kind in (_CONTROL, _USER_DEFINED):
-            added = tokenizers.AddedToken(piece, special=kind == _CONTROL, normalized=False)
+        if kind in (CONTROL, USER_DEFINED):
+            added = tokenizers.AddedToken(piece, special=kind == CONTROL, normalized=False)
             tokenizer.add_tokens([added])
     return tokenizer
 
@@ -96,8 +102,8 @@ def _sentencepiece(meta: dict[str, Any]) -> sentencepiece.SentencePieceProcessor
     unknown = meta.get("unknown_token_id", 0)
     rows = zip(meta["tokens"], meta["scores"], meta["token_type"], strict=True)
     for i, (piece, score, kind) in enumerate(rows):
-        kind = _UNKNOWN if i == unknown else kind  # some files call it a control token
-        if kind == _USER_DEFINED:
+        kind = UNKNOWN if i == unknown else kind  # some files call it a control token
+        if kind == USER_DEFINED:
             piece = piece.replace(" ", "\u2581")  # the converter spells these with plain spaces
         model.pieces.add(piece=piece, score=score, type=kind)
     model.trainer_spec.model_type = proto.TrainerSpec.BPE

@@ -120,11 +120,7 @@ def from_gguf(path: Path) -> Tokenizer:
 def from_directory(directory: Path) -> Tokenizer:
     """The tokenizer of a Hugging Face directory."""
     config = _read_json(directory / "tokenizer_config.json")
-    special = {
-        name: spelling
-        for name, value in (_read_json(directory / "special_tokens_map.json") | config).items()
-        if name.endswith("_token") and (spelling := _spelling(value)) is not None
-    }
+    special = special_tokens(directory)
     bos = special.get("bos_token")
     if (file := directory / "tokenizer.json").exists():
         fast = tokenizers.Tokenizer.from_file(str(file))
@@ -151,9 +147,19 @@ def from_directory(directory: Path) -> Tokenizer:
         backend,
         eos_ids=eos,
         bos_id=backend.ids(bos) if leads and bos else None,
-        template=_template(directory, config),
+        template=template(directory),
         special={"bos_token": bos or "", **special},
     )
+
+
+def special_tokens(directory: Path) -> dict[str, str]:
+    """Spellings of `bos_token`, `eos_token` and so on of a Hugging Face directory."""
+    config = _read_json(directory / "tokenizer_config.json")
+    return {
+        name: spelling
+        for name, value in (_read_json(directory / "special_tokens_map.json") | config).items()
+        if name.endswith("_token") and isinstance(spelling := _spelling(value), str)
+    }
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -164,12 +170,15 @@ def _spelling(token: Any) -> str | None:
     return token.get("content") if isinstance(token, dict) else token
 
 
-def _template(directory: Path, config: dict[str, Any]) -> str | None:
+def template(directory: Path) -> str | None:
+    """The chat template of a Hugging Face directory, if it has one."""
     file = directory / "chat_template.jinja"
-    template = file.read_text(encoding="utf-8") if file.exists() else config.get("chat_template")
-    if isinstance(template, list):  # several by name
-        template = next((t["template"] for t in template if t["name"] == "default"), None)
-    return template
+    if file.exists():
+        return file.read_text(encoding="utf-8")
+    given = _read_json(directory / "tokenizer_config.json").get("chat_template")
+    if isinstance(given, list):  # several by name
+        given = next((t["template"] for t in given if t["name"] == "default"), None)
+    return given
 
 
 def _assemble(

@@ -7,13 +7,23 @@ module imports nothing of jaxrl, so that both packages can use it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
 
 LONGEST = 1 << 22
 """Array entries in a file's metadata, in all: several times those of any vocabulary."""
+
+
+class Field(NamedTuple):
+    """One entry of a file's metadata, to be written."""
+
+    key: str
+    value: Any
+    kind: gguf.GGUFValueType
+    inner: gguf.GGUFValueType | None = None
+    """Of the entries of an array."""
 
 
 class _Reader(gguf.GGUFReader):

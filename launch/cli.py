@@ -24,6 +24,10 @@ COMMANDS = {
     ),
     "sample": ("jaxrl.launch.sample", "sample completions of a prompt from a run or model"),
     "serve": ("jaxrl.launch.serve", "serve a run or model with an OpenAI-compatible HTTP API"),
+    "export": (
+        "jaxrl.launch.export",
+        "write a run or model for transformers, PEFT or llama.cpp",
+    ),
     "watch": ("jaxrl.launch.watch", "show the progress of a run in another terminal"),
     "report": ("jaxrl.launch.report", "write one or more runs as a self-contained HTML page"),
     "replay": ("jaxrl.launch.replay", "recompute a step of a run and compare it bit for bit"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.util
+import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +25,9 @@ class Packaged:
     sha256: str = ""
     """Of the joined file, where there is more than one part."""
 
+
+ADAPTERS = "adapter_config.json"
+"""The file that makes a directory one of PEFT's."""
 
 PACKAGED: Mapping[str, Packaged] = {
     "smollm2-135m": Packaged(
@@ -53,23 +58,98 @@ def locate(name_or_path: str) -> Path:
     The packages that carry a named model are found but never imported. One that comes in parts is
     joined once, under `$XDG_CACHE_HOME/jaxrl` (by default `~/.cache/jaxrl`).
 
+    A Hub id such as `Qwen/Qwen3-0.6B` is looked up in Hugging Face's local cache and, where
+    `huggingface_hub` is installed, downloaded into it. Where a folder
+    `Qwen` is there, the name is a path.
+
     Args:
-      name_or_path: a key of `PACKAGED`, a GGUF file, or a Hugging Face directory.
+      name_or_path: a key of `PACKAGED`, a GGUF file, a directory that holds one, a Hugging Face
+        directory, or a Hub id.
 
     Raises:
       ModuleNotFoundError: the model's package is missing; the message says how to install it.
-      FileNotFoundError: neither a known name nor an existing path.
+      FileNotFoundError: neither a known name nor an existing path, or a Hub id that is not in the
+        cache and cannot be downloaded; the message says what to run.
     """
     if name_or_path in PACKAGED:
         packaged = PACKAGED[name_or_path]
         parts = [_inside(name_or_path, packaged, *part) for part in packaged.parts]
         return parts[0] if len(parts) == 1 else _joined(name_or_path, packaged, parts)
     path = Path(name_or_path)
+    if is_hub(name_or_path):
+        return cached(name_or_path) or _download(name_or_path)
     if not path.exists():
         raise FileNotFoundError(
-            f"model {name_or_path!r} is neither a path nor one of {sorted(PACKAGED)}"
+            f"model {name_or_path!r} is neither a path nor one of {sorted(PACKAGED)}; a model of "
+            "the Hugging Face Hub is named ORGANISATION/NAME"
         )
+    if path.is_dir() and not any((path / name).exists() for name in ("config.json", ADAPTERS)):
+        found = sorted(path.glob("*.gguf"))
+        return found[0] if len(found) == 1 else path
     return path
+
+
+def is_hub(name: str) -> bool:
+    """Whether a name is a Hub id, `organisation/name`, and nothing in a folder that is there."""
+    form = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) is not None
+    return form and not name.endswith(".gguf") and not Path(name).parent.exists()
+
+
+def cached(hub_id: str) -> Path | None:
+    """The newest whole snapshot of a Hub id in the local cache, or None.
+
+    The cache is where `huggingface_hub` keeps it: `$HF_HUB_CACHE`, or else `hub` under `$HF_HOME`,
+    by default `~/.cache/huggingface`.
+    """
+    home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+    repository = cache / f"models--{hub_id.replace('/', '--')}"
+    main = repository / "refs" / "main"
+    snapshots = repository / "snapshots"
+    if main.exists():
+        found = [snapshots / main.read_text().strip()]
+    else:
+        found = sorted(snapshots.glob("*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return next((path for path in found if _is_whole(path)), None)
+
+
+def _is_whole(snapshot: Path) -> bool:
+    """Whether a snapshot has a config and all of its weights."""
+    if not (snapshot / "config.json").exists():
+        return False
+    index = snapshot / "model.safetensors.index.json"
+    if index.exists():
+        files = set(json.loads(index.read_text())["weight_map"].values())
+        return all((snapshot / file).exists() for file in files)
+    return any(snapshot.glob("*.safetensors"))
+
+
+def _download(hub_id: str) -> Path:
+    by_hand = f"hf download {hub_id}"
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise FileNotFoundError(
+            f"model {hub_id!r} is not in the local cache of the Hugging Face Hub, and "
+            f"huggingface_hub is not installed; run: pip install huggingface_hub && {by_hand}"
+        )
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    patterns = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]
+    try:
+        path = huggingface_hub.snapshot_download(hub_id, allow_patterns=patterns, etag_timeout=10)
+    except (OSError, ValueError, RuntimeError, errors.HfHubHTTPError) as error:
+        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise FileNotFoundError(
+            f"model {hub_id!r} is not in the local cache of the Hugging Face Hub and could not be "
+            f"downloaded ({why}); with a connection (and `hf auth login` for a gated model), run: "
+            f"{by_hand}"
+        ) from error
+    if not _is_whole(Path(path)):
+        raise FileNotFoundError(
+            f"model {hub_id!r} has no config.json with safetensors files on the Hugging Face Hub; "
+            "name a model that has, or convert its weights"
+        )
+    return Path(path)
 
 
 def _inside(name: str, packaged: Packaged, package: str, file: str) -> Path:

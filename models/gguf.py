@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,97 +12,294 @@ import numpy as np
 from flax import nnx
 
 from jaxrl.gguf_file import open_file
-from jaxrl.models.config import DecoderConfig
+from jaxrl.models.config import DecoderConfig, Experts, RopeScaling
 from jaxrl.models.decoder import Leaf, Params, layout
 from jaxrl.models.linear import Kind
 from jaxrl.models.stream import Shardings, assemble, places
 
-_OUTSIDE = {"embed": "token_embd", "norm/weight": "output_norm", "head": "output"}
+Meta = Mapping[str, Any]
+"""Metadata of an architecture, its prefix removed."""
 
-_LAYER = {
-    "attention_norm/weight": "attn_norm",
-    "attention/q": "attn_q",
-    "attention/k": "attn_k",
-    "attention/v": "attn_v",
-    "attention/o": "attn_output",
-    "attention/q_norm/weight": "attn_q_norm",
-    "attention/k_norm/weight": "attn_k_norm",
-    "attention_post_norm/weight": "post_attention_norm",
-    "mlp_norm/weight": "ffn_norm",
-    "mlp/gate": "ffn_gate",
-    "mlp/up": "ffn_up",
-    "mlp/down": "ffn_down",
-    "mlp_post_norm/weight": "post_ffw_norm",
+OUTSIDE = {
+    "embed": "token_embd.weight",
+    "norm/weight": "output_norm.weight",
+    "head": "output.weight",
+}
+"""Our parameters outside the layers, and their tensors."""
+
+FREQUENCIES = "rope_freqs.weight"
+"""Divisors of the rotary frequencies, one for each: how Llama 3's scaling is kept."""
+
+LAYER = {
+    "attention_norm/weight": "attn_norm.weight",
+    "attention/q": "attn_q.weight",
+    "attention/q_bias": "attn_q.bias",
+    "attention/k": "attn_k.weight",
+    "attention/k_bias": "attn_k.bias",
+    "attention/v": "attn_v.weight",
+    "attention/v_bias": "attn_v.bias",
+    "attention/o": "attn_output.weight",
+    "attention/o_bias": "attn_output.bias",
+    "attention/q_norm/weight": "attn_q_norm.weight",
+    "attention/k_norm/weight": "attn_k_norm.weight",
+    "attention_post_norm/weight": "post_attention_norm.weight",
+    "mlp_norm/weight": "ffn_norm.weight",
+    "mlp/gate": "ffn_gate.weight",
+    "mlp/gate_bias": "ffn_gate.bias",
+    "mlp/up": "ffn_up.weight",
+    "mlp/up_bias": "ffn_up.bias",
+    "mlp/down": "ffn_down.weight",
+    "mlp/down_bias": "ffn_down.bias",
+    "mlp_post_norm/weight": "post_ffw_norm.weight",
 }
 """Our parameters in a layer, and their tensors under `blk.{layer}.`."""
+
+ROUTED = {
+    "mlp/router": "ffn_gate_inp.weight",
+    "mlp/gate": "ffn_gate_exps.weight",
+    "mlp/up": "ffn_up_exps.weight",
+    "mlp/down": "ffn_down_exps.weight",
+}
+"""Those that a layer with experts names otherwise."""
+
+BIASES = {
+    "qkv_bias": "blk.0.attn_q.bias",
+    "o_bias": "blk.0.attn_output.bias",
+    "mlp_bias": "blk.0.ffn_gate.bias",
+}
+"""Fields of `DecoderConfig`, and a tensor that is there where they are set."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """What llama.cpp knows by an architecture's name."""
+
+    family: str
+    """Of `families.FAMILIES`."""
+    fields: Callable[[Meta], dict[str, Any]] = lambda meta: {}
+    """The fields of `DecoderConfig` that the name decides, some by way of the metadata."""
+    biases: tuple[str, ...] = ()
+    """Which of the fields `qkv_bias`, `o_bias` and `mlp_bias` a file may have the tensors of."""
+    permuted: bool = False
+    """Rows of queries and keys lie so that neighbouring features are rotated together."""
+
+
+def _gemma(meta: Meta, *, largest: int) -> dict[str, Any]:
+    layers, size, heads = (
+        meta[key] for key in ("block_count", "embedding_length", "attention.head_count")
+    )
+    head = size / heads if layers == largest else meta["attention.key_length"]
+    return {
+        "norm_offset": 1.0,
+        "post_norm": True,
+        "activation": "gelu_tanh",
+        "embed_scale": size**0.5,
+        "attention_scale": head**-0.5,  # the 27B alone scales by its width
+        "sliding_window": meta["attention.sliding_window"],
+    }
+
+
+def _gemma2(meta: Meta) -> dict[str, Any]:
+    return _gemma(meta, largest=46) | {
+        "local_layers": tuple(i % 2 == 0 for i in range(meta["block_count"])),
+        "attention_softcap": _float(meta["attn_logit_softcapping"]),
+        "logit_softcap": _float(meta["final_logit_softcapping"]),
+    }
+
+
+def _gemma3(meta: Meta) -> dict[str, Any]:
+    return _gemma(meta, largest=62) | {
+        "qk_norm": "head",
+        "local_layers": tuple(bool((i + 1) % 6) for i in range(meta["block_count"])),
+        "local_rope_theta": 10_000.0,
+    }
+
+
+def _qwen3_moe(meta: Meta) -> dict[str, Any]:
+    experts = Experts(
+        num_experts=meta["expert_count"],
+        per_token=meta["expert_used_count"],
+        size=meta["expert_feed_forward_length"],
+    )
+    return {"qk_norm": "head", "experts": experts}
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "llama": Architecture("llama", biases=tuple(BIASES), permuted=True),
+    "smollm3": Architecture(
+        "smollm3",
+        lambda meta: {
+            "rope_layers": tuple(bool((i + 1) % 4) for i in range(meta["block_count"])),
+        },
+        permuted=True,
+    ),
+    "qwen2": Architecture("qwen2", biases=("qkv_bias",)),
+    "qwen3": Architecture("qwen3", lambda meta: {"qk_norm": "head"}),
+    "qwen3moe": Architecture("qwen3_moe", _qwen3_moe),
+    "gemma2": Architecture("gemma2", _gemma2),
+    "gemma3": Architecture("gemma3_text", _gemma3),
+    "olmo2": Architecture(
+        "olmo2", lambda meta: {"pre_norm": False, "post_norm": True, "qk_norm": "flat"}
+    ),
+}
+"""By `general.architecture`."""
 
 
 def read_config(reader: gguf.GGUFReader) -> DecoderConfig:
     """The decoder that the file's metadata describes.
 
     Raises:
-      ValueError: an architecture we do not read, or a scaled RoPE.
+      ValueError: an architecture or a scaling of RoPE that we do not read.
     """
     arch = reader.fields["general.architecture"].contents()
-    if arch not in ("llama", "gemma3"):
-        raise ValueError(f"general.architecture={arch!r} is not read; supported: llama, gemma3")
+    if arch not in ARCHITECTURES:
+        raise ValueError(
+            f"general.architecture={arch!r} is not read; supported: {', '.join(ARCHITECTURES)}"
+        )
     meta = {
         key.removeprefix(f"{arch}."): field.contents()
         for key, field in reader.fields.items()
         if key.startswith(f"{arch}.")
     }
-    scaled = [key for key in meta if key.startswith("rope.scaling")]
-    if scaled:
-        raise ValueError(f"{scaled} describe a scaled RoPE, which is not read from GGUF")
+    shapes = {t.name: tuple(int(n) for n in t.shape) for t in reader.tensors}
+    factors = next((t.data for t in reader.tensors if t.name == FREQUENCIES), None)
+    vocab_size = len(reader.fields["tokenizer.ggml.tokens"].data)
+    return describe(arch, meta, vocab_size, shapes, factors)
+
+
+def describe(
+    arch: str,
+    meta: Meta,
+    vocab_size: int,
+    names: Mapping[str, Any],
+    factors: np.ndarray | None = None,
+) -> DecoderConfig:
+    """The decoder of an architecture.
+
+    Args:
+      arch: key of `ARCHITECTURES`.
+      meta: its metadata.
+      vocab_size: number of tokens.
+      names: of the file's tensors.
+      factors: float32 [rope_dim / 2], the tensor `FREQUENCIES`.
+
+    Raises:
+      ValueError: a scaling of RoPE that we do not read.
+    """
     heads = meta["attention.head_count"]
-    return DecoderConfig(
-        vocab_size=len(reader.fields["tokenizer.ggml.tokens"].data),
-        hidden_size=meta["embedding_length"],
-        intermediate_size=meta["feed_forward_length"],
-        num_layers=meta["block_count"],
-        num_heads=heads,
-        num_kv_heads=meta.get("attention.head_count_kv", heads),
-        head_dim=meta.get("attention.key_length", meta["embedding_length"] // heads),
-        max_positions=meta["context_length"],
-        rope_theta=meta.get("rope.freq_base", 10_000.0),
-        # kept as float32 in the file: 1e-05, not 9.999999747378752e-06
-        norm_eps=float(str(np.float32(meta["attention.layer_norm_rms_epsilon"]))),
-        tie_embeddings=not any(t.name == "output.weight" for t in reader.tensors),
-        **(_gemma3(meta) if arch == "gemma3" else {}),
-    )
-
-
-def _gemma3(meta: dict[str, Any]) -> dict[str, Any]:
-    """What the format leaves to the architecture's name."""
-    layers, size, heads = (
-        meta[key] for key in ("block_count", "embedding_length", "attention.head_count")
-    )
-    largest = layers == 62  # the 27B alone scales by its width
-    return {
-        "family": "gemma3_text",
-        "norm_offset": 1.0,
-        "post_norm": True,
-        "qk_norm": "head",
-        "activation": "gelu_tanh",
-        "embed_scale": size**0.5,
-        "attention_scale": (size / heads if largest else meta["attention.key_length"]) ** -0.5,
-        "sliding_window": meta["attention.sliding_window"],
-        "local_layers": tuple(bool((i + 1) % 6) for i in range(layers)),
-        "local_rope_theta": 10_000.0,
+    record = ARCHITECTURES[arch]
+    common = {
+        "vocab_size": vocab_size,
+        "hidden_size": meta["embedding_length"],
+        "intermediate_size": meta["feed_forward_length"],
+        "num_layers": meta["block_count"],
+        "num_heads": heads,
+        "num_kv_heads": meta.get("attention.head_count_kv", heads),
+        "head_dim": meta.get("attention.key_length", meta["embedding_length"] // heads),
+        "family": record.family,
+        "max_positions": meta["context_length"],
+        "rope_theta": _float(meta.get("rope.freq_base", 10_000.0)),
+        "rope_scaling": _scaling(meta, factors),
+        "norm_eps": _float(meta["attention.layer_norm_rms_epsilon"]),
+        "tie_embeddings": OUTSIDE["head"] not in names,
     }
+    common |= {name: BIASES[name] in names for name in record.biases}
+    if rotated := meta.get("rope.dimension_count"):
+        common["rope_fraction"] = rotated / common["head_dim"]
+    return DecoderConfig(**(common | record.fields(meta)))
 
 
-def _to_ours(config: DecoderConfig, path: str, leaf: Leaf, value: np.ndarray) -> np.ndarray:
+def _float(value: float) -> float:
+    """The shortest number that is kept as this float32: 1e-05, not 9.999999747378752e-06."""
+    return float(str(np.float32(value)))
+
+
+def _scaling(meta: Meta, factors: np.ndarray | None) -> RopeScaling | None:
+    kind, factor = meta.get("rope.scaling.type", "none"), meta.get("rope.scaling.factor")
+    if factors is not None and kind == "none" and factor is None:
+        divisors = tuple(float(f) for f in factors)
+        return RopeScaling(
+            "longrope", 1.0, meta["context_length"], attention_factor=1.0,
+            short_factors=divisors, long_factors=divisors,
+        )  # fmt: skip
+    scaled = [key for key in meta if key.startswith("rope.scaling.")]
+    if not scaled or scaled == ["rope.scaling.type"]:
+        return None
+    if kind == "linear" and factors is None:
+        return RopeScaling("linear", _float(factor))
+    if kind == "yarn" and factors is None:
+        return RopeScaling("yarn", _float(factor), meta["rope.scaling.original_context_length"])
+    raise ValueError(f"{scaled} describe a scaled RoPE of type {kind!r}; linear and yarn are read")
+
+
+def tensors(config: DecoderConfig) -> dict[str, list[str]]:
+    """Our parameters by path, and the tensor of each layer, or of the whole."""
+    names = LAYER | (ROUTED if config.experts else {})
+    found = {}
+    for path, leaf in layout(config).items():
+        ours = "/".join(path)
+        if not leaf.batch:
+            found[ours] = [OUTSIDE[ours]]
+        elif (inner := ours.removeprefix("layers/")) in names:
+            found[ours] = [f"blk.{i}.{names[inner]}" for i in range(config.num_layers)]
+        else:
+            raise ValueError(f"GGUF has no tensor for {ours} of a {config.family} decoder")
+    return found
+
+
+def to_ours(config: DecoderConfig, path: str, leaf: Leaf, value: np.ndarray) -> np.ndarray:
+    """One layer of a parameter from its tensor in the file.
+
+    Args:
+      config: the decoder.
+      path: of our parameter.
+      leaf: the parameter.
+      value: [outputs, inputs], [experts, outputs, inputs] or [size].
+    """
     if path.endswith("norm/weight"):
-        return value - config.norm_offset  # the file adds it beforehand
-    if not leaf.inputs:
-        return value
-    shape = leaf.shape[leaf.batch :]
-    if config.family == "llama" and path in ("layers/attention/q", "layers/attention/k"):
+        return (value - config.norm_offset).reshape(_shape(leaf))  # the file adds it beforehand
+    if _is_permuted(config, path):
         # llama.cpp rotates neighbouring pairs and permutes rows to suit; we rotate halves
-        heads, size = shape[1:]
-        value = value.reshape(heads, size // 2, 2, -1).swapaxes(1, 2).reshape(heads * size, -1)
-    return value.T.reshape(shape)
+        heads, size = _heads(leaf)
+        turned = value.reshape(heads, size // 2, 2, -1).swapaxes(1, 2)
+        value = turned.reshape(heads * size, *value.shape[1:])
+    if not leaf.inputs:
+        return value.reshape(_shape(leaf))
+    return value.swapaxes(-1, -2).reshape(_shape(leaf))
+
+
+def to_file(config: DecoderConfig, path: str, leaf: Leaf, value: np.ndarray) -> np.ndarray:
+    """What `to_ours` undoes: the tensor in the file from one layer of a parameter, as float32."""
+    value = np.asarray(value, np.float32)
+    if path.endswith("norm/weight"):
+        return (value + np.float32(config.norm_offset)).reshape(-1)
+    if leaf.inputs:
+        experts = leaf.shape[1 : leaf.batch]
+        inner = leaf.shape[leaf.batch :]
+        taken = int(np.prod(inner[: leaf.inputs]))
+        value = value.reshape(*experts, taken, -1).swapaxes(-1, -2)
+    elif "vocab" not in leaf.axes:
+        value = value.reshape(-1)
+    if _is_permuted(config, path):
+        heads, size = _heads(leaf)
+        turned = value.reshape(heads, 2, size // 2, -1).swapaxes(1, 2)
+        value = turned.reshape(heads * size, *value.shape[1:])
+    return np.ascontiguousarray(value)
+
+
+def _is_permuted(config: DecoderConfig, path: str) -> bool:
+    permuted = any(a.permuted and a.family == config.family for a in ARCHITECTURES.values())
+    return permuted and path.startswith(("layers/attention/q", "layers/attention/k"))
+
+
+def _heads(leaf: Leaf) -> tuple[int, int]:
+    """Heads and their size, the last two axes of queries and keys."""
+    return leaf.shape[-2:]
+
+
+def _shape(leaf: Leaf) -> tuple[int, ...]:
+    """Of one layer."""
+    return leaf.shape[1:] if leaf.batch else leaf.shape
 
 
 def load(
@@ -126,22 +325,17 @@ def load(
     reader = open_file(path)
     config = read_config(reader)
     leaves = {"/".join(path): leaf for path, leaf in layout(config).items()}
-    names = {
-        ours: [f"blk.{i}.{_LAYER[ours.removeprefix('layers/')]}" for i in range(config.num_layers)]
-        if leaf.batch
-        else [_OUTSIDE[ours]]
-        for ours, leaf in leaves.items()
-    }
-    tensors = {t.name.removesuffix(".weight"): t for t in reader.tensors}
+    names = tensors(config)
+    present = {t.name: t for t in reader.tensors if t.name != FREQUENCIES}
     expected = {name for group in names.values() for name in group}
-    missing, unmapped = sorted(expected - tensors.keys()), sorted(tensors.keys() - expected)
+    missing, unmapped = sorted(expected - present.keys()), sorted(present.keys() - expected)
     if missing or unmapped:
         raise ValueError(f"{path}: missing tensors {missing}; tensors with no place {unmapped}")
 
     def read(ours: str, name: str) -> np.ndarray:
-        tensor = tensors[name]
+        tensor = present[name]
         value = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-        return _to_ours(config, ours, leaves[ours], value)
+        return to_ours(config, ours, leaves[ours], value)
 
     where = places(config, shardings)
     flat = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from jaxrl import gguf_file
-from jaxrl.models import catalog, gguf, huggingface
+from jaxrl.models import catalog, gguf, huggingface, lora, peft
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import Params
 from jaxrl.models.linear import Kind
@@ -15,6 +16,8 @@ from jaxrl.models.stream import Shardings
 def read_config(name_or_path: str) -> DecoderConfig:
     """The decoder of a model by name or path, without its weights."""
     path = _checked(name_or_path)
+    if (path / catalog.ADAPTERS).exists():
+        return read_config(_base(path))
     if path.is_dir():
         return huggingface.read_config(path)
     return gguf.read_config(gguf_file.open_file(path))
@@ -30,21 +33,47 @@ def load(
     """Config and parameters of a model.
 
     Args:
-      name_or_path: a key of `catalog.PACKAGED`, a GGUF file, or a Hugging Face directory.
+      name_or_path: whatever `catalog.locate` finds. Adapters in a directory of PEFT's are merged
+        into the base that it names.
       shardings: from the config to where the parameters go; None: the default device.
       dtype: of the matrices that are not quantised; vectors and routers are float32.
       quantized: quantise the matrices of the layers as they are read.
+
+    Raises:
+      FileNotFoundError: there is no such model; the message says what to run.
+      ValueError: what is there is not read, or adapters are to be merged into a quantised base.
     """
     path = _checked(name_or_path)
+    if (path / catalog.ADAPTERS).exists():
+        if quantized:
+            raise ValueError(
+                f"model {name_or_path!r} holds adapters, which are not merged into a base in "
+                f"{quantized}; export the run with --to hf, and quantise that"
+            )
+        config, params = load(_base(path), shardings=shardings, dtype=dtype)
+        how, adapters = peft.load(path, config)
+        return config, lora.merge(config, params, adapters, how)
     read = huggingface.load if path.is_dir() else gguf.load
     return read(path, shardings=shardings, dtype=dtype, quantized=quantized)
 
 
+def _base(directory: Path) -> str:
+    """The base that a directory of PEFT's names: as written, or the `base` inside it if moved."""
+    named = json.loads((directory / catalog.ADAPTERS).read_text()).get("base_model_name_or_path")
+    inside = directory / "base"
+    if inside.is_dir() and not (named and Path(named).exists()):
+        return str(inside)
+    if not named:
+        raise ValueError(f"{directory / catalog.ADAPTERS} names no base_model_name_or_path; add it")
+    return named
+
+
 def _checked(name_or_path: str) -> Path:
     path = catalog.locate(name_or_path)
-    if path.suffix == ".gguf" or (path / "config.json").exists():
+    known = any((path / name).exists() for name in ("config.json", catalog.ADAPTERS))
+    if path.suffix == ".gguf" or known:
         return path
     raise ValueError(
-        f"model {name_or_path!r}: expected a .gguf file or a directory with config.json and "
-        "safetensors files"
+        f"model {name_or_path!r}: expected a .gguf file, or a directory with one, with config.json "
+        "and safetensors files, or with adapter_config.json and its adapters"
     )

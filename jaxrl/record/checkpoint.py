@@ -132,14 +132,25 @@ def restore(directory: Path, step: int, like: TrainState) -> Saved:
     return Saved(step, TrainState(read["params"], **read["rest"]), host)
 
 
-def restore_params(directory: Path, like: Params, note: Note = warnings.warn) -> tuple[Params, int]:
-    """Parameters of a run's newest sound checkpoint, laid out as `like`, and its step.
+def restore_params(
+    directory: Path, like: Params, note: Note = warnings.warn, *, step: int | None = None
+) -> tuple[Params, int]:
+    """Parameters of a run's checkpoint, laid out as `like`, and its step.
+
+    Args:
+      directory: of the run.
+      like: sharded shapes.
+      note: told of damaged checkpoints.
+      step: of the checkpoint; None: the newest sound one.
 
     Raises:
       FileNotFoundError: the run holds no checkpoint.
-      ValueError: all of its checkpoints are damaged.
+      ValueError: all of its checkpoints are damaged, or that of `step` is or is not there.
     """
-    step = newest(directory, note)
+    if step is None:
+        step = newest(directory, note)
+    else:
+        require(directory, step)
     if step is None:
         raise FileNotFoundError(f"{directory} holds no checkpoint; has the run saved one yet?")
     with ocp.Checkpointer(_handler()) as checkpointer:

@@ -83,9 +83,9 @@ def of_run(run: str | Path, trusted: Collection[str] | None = ()) -> Config:
 def _describe(
     config: Config, trusted: Collection[str] | None
 ) -> tuple[DecoderConfig, tokenizers.Tokenizer]:
-    config = _origin(config, trusted)
+    config = origin(config, trusted)
     if config.model == "fresh":
-        tokenizer = tokenizers.characters(_alphabet(config))
+        tokenizer = tokenizers.characters(alphabet(config))
         shape = dataclasses.asdict(config.fresh)
         return DecoderConfig(vocab_size=tokenizer.vocab_size, **shape), tokenizer
     model = weights.read_config(config.model)
@@ -98,8 +98,12 @@ def _describe(
     return model, tokenizer
 
 
-def _alphabet(config: Config) -> str:
-    """Every character that a fresh model can be asked to read or write."""
+def alphabet(config: Config) -> str:
+    """Every character that a fresh model can be asked to read or write.
+
+    Raises:
+      ValueError: the task has no alphabet.
+    """
     if config.data.kinds:
         return files.alphabet(config.data)
     task = tasks.named(config)
@@ -111,8 +115,12 @@ def _alphabet(config: Config) -> str:
     return task.alphabet
 
 
-def _origin(config: Config, trusted: Collection[str] | None) -> Config:
+def origin(config: Config, trusted: Collection[str] | None) -> Config:
     """The config at the start of a chain of runs, each of which starts from the one before.
+
+    Args:
+      config: at the end of the chain.
+      trusted: functions of others that the configs may name; None: any.
 
     Raises:
       ValueError: the chain has no start, or a run in it names functions of others.
@@ -139,10 +147,7 @@ def create(config: Config, mesh: Mesh, *, trust: bool = False) -> Policy:
 def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
     """The parameters that a run starts from, laid out on the mesh; `model` is from `describe`."""
     if is_run(config.model):
-        adapters = configs.load(storage.locate(config.model) / "config.json").lora
-        with jax.set_mesh(mesh):
-            shapes = trainable.abstract(model, adapters)
-        params = checkpoint.restore_params(storage.locate(config.model), shapes)[0]
+        params, adapters, _ = restored(config.model, model, mesh)
         if not adapters.rank:
             return params
         return lora.merge(model, *reversed(lora.detach(params)), adapters)
@@ -161,6 +166,29 @@ def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
     return weights.load(config.model, shardings=lambda _: where, dtype=dtype, quantized=base.kind)[
         1
     ]
+
+
+def restored(
+    run: str, model: DecoderConfig, mesh: Mesh, step: int | None = None
+) -> tuple[Params, LoraConfig, int]:
+    """What a run has saved: its parameters, adapters on, how they are adapted, and the step.
+
+    Args:
+      run: the directory.
+      model: from `describe`.
+      mesh: on which they are laid out.
+      step: of the checkpoint; None: the newest sound one.
+
+    Raises:
+      FileNotFoundError: there is no checkpoint.
+      ValueError: there is none of that step, or it is damaged.
+    """
+    directory = storage.locate(run)
+    adapters = configs.load(directory / "config.json").lora
+    with jax.set_mesh(mesh):
+        shapes = trainable.abstract(model, adapters)
+    params, found = checkpoint.restore_params(directory, shapes, step=step)
+    return params, adapters, found
 
 
 def named(model: str) -> Config:

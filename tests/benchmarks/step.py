@@ -100,7 +100,7 @@ def export(name: str, directory: Path) -> None:
     else:
         config, params = load.load(name)
     huggingface.save(directory, config, params, extra={"eos_token_id": 2, "pad_token_id": 0})
-    gguf_vocab._byte_level(meta).save(str(directory / "tokenizer.json"))
+    gguf_vocab.byte_level(meta).save(str(directory / "tokenizer.json"))
     special = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
     kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
     (directory / "tokenizer_config.json").write_text(json.dumps(kind | special))

@@ -1,0 +1,149 @@
+"""Tokenizers written as the files of a Hugging Face directory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
+
+from jaxrl import gguf_file
+from jaxrl.data import gguf_vocab
+
+FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+)
+"""What a Hugging Face directory may hold of a tokenizer."""
+
+END = "<eos>"
+"""The spelling of id 0 of a tokenizer of characters."""
+
+PROBES = (
+    "The quick brown fox doesn't stop: 12345 times, at 7:08!",
+    "def f(x):\n    return x + 1\n\n\nprint(f(41))  # forty-two\t\r\nend ",
+    "Straße, naïve café, 日本語のテキスト, русский текст, emoji 🙂🙂",
+    " two  spaces   three, MiXeD CaSe's we'll I'VE",
+)
+"""Texts on which a rebuilt tokenizer must agree with the one that it was made from."""
+
+
+def copy(source: Path, directory: Path) -> None:
+    """Copy the tokenizer's files of a Hugging Face directory, byte for byte."""
+    for name in FILES:
+        if (source / name).exists():
+            shutil.copyfile(source / name, directory / name)
+
+
+def from_gguf(source: Path, directory: Path) -> None:
+    """Write the vocabulary and the chat template inside a GGUF file.
+
+    Raises:
+      ValueError: a vocabulary that is not rebuilt, see `gguf_vocab.read`.
+    """
+    reader = gguf_file.open_file(source)
+    meta = gguf_vocab.metadata(reader)
+    backend, pieces = gguf_vocab.read(meta), meta["tokens"]
+    fast = gguf_vocab.byte_level(meta) if meta["model"] == "gpt2" else _spaced(meta)
+    check(
+        lambda text: fast.encode(text, add_special_tokens=False).ids,
+        lambda text: backend.encode(text)[0],
+    )
+    bos = meta.get("bos_token_id")
+    leads = bos is not None and meta.get("add_bos_token", meta["model"] == "llama")
+    if leads:
+        fast.post_processor = processors.TemplateProcessing(
+            single=f"{pieces[bos]} $A",
+            pair=f"{pieces[bos]} $A {pieces[bos]} $B",
+            special_tokens=[(pieces[bos], bos)],
+        )
+    fast.save(str(directory / "tokenizer.json"))
+    names = {"eos": "eos", "bos": "bos", "unknown": "unk", "padding": "pad"}
+    special = {
+        f"{ours}_token": pieces[i]
+        for theirs, ours in names.items()
+        if (i := meta.get(f"{theirs}_token_id")) is not None
+    }
+    _write_config(directory, {**special, "add_bos_token": bool(leads)})
+    if template := reader.fields.get("tokenizer.chat_template"):
+        (directory / "chat_template.jinja").write_text(template.contents(), encoding="utf-8")
+
+
+def from_alphabet(alphabet: str, directory: Path) -> None:
+    """Write a tokenizer of single characters; id 0 is `END`, as in `tokenizers.characters`."""
+    ids = {END: 0} | {character: i + 1 for i, character in enumerate(alphabet)}
+    fast = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=END))
+    fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    fast.decoder = decoders.Fuse()
+    fast.add_special_tokens([tokenizers.AddedToken(END, special=True, normalized=False)])
+    fast.save(str(directory / "tokenizer.json"))
+    _write_config(directory, {"eos_token": END})
+
+
+def check(
+    one: Callable[[str], Sequence[int]],
+    other: Callable[[str], Sequence[int]],
+) -> None:
+    """Raise a ValueError unless two tokenizers give the same ids for `PROBES`."""
+    for text in PROBES:
+        if list(one(text)) != list(other(text)):
+            raise ValueError(
+                f"the rebuilt tokenizer splits {text!r} otherwise than the model's own; export to "
+                "the format that the model came in"
+            )
+
+
+def _write_config(directory: Path, fields: dict[str, Any]) -> None:
+    raw = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **fields,
+    }
+    text = json.dumps(raw, indent=2, ensure_ascii=False) + "\n"
+    (directory / "tokenizer_config.json").write_text(text, encoding="utf-8")
+
+
+def _spaced(meta: dict[str, Any]) -> tokenizers.Tokenizer:
+    """Sentencepiece BPE, whose scores order the merges, as the `tokenizers` library has it."""
+    pieces, scores, kinds = meta["tokens"], meta["scores"], meta["token_type"]
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    normal = {p for p, kind in zip(pieces, kinds, strict=True) if kind == gguf_vocab.NORMAL}
+    merges = []
+    for piece in normal:
+        cuts = ((piece[:i], piece[i:]) for i in range(1, len(piece)))
+        merges += [(scores[ids[piece]], a, b) for a, b in cuts if a in normal and b in normal]
+    merges.sort(key=lambda merge: (-merge[0], ids[merge[1]], ids[merge[2]]))
+    unknown = pieces[meta.get("unknown_token_id", 0)]
+    fast = tokenizers.Tokenizer(
+        models.BPE(
+            ids,
+            [(a, b) for _, a, b in merges],
+            unk_token=unknown,
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    leads = meta.get("add_space_prefix", True)
+    spaces = normalizers.Replace(" ", "\u2581")
+    fast.normalizer = (
+        normalizers.Sequence([normalizers.Prepend("\u2581"), spaces]) if leads else spaces
+    )
+    fast.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+        + ([decoders.Strip(" ", 1, 0)] if leads else [])
+    )
+    for piece, kind in zip(pieces, kinds, strict=True):
+        if kind in (gguf_vocab.CONTROL, gguf_vocab.USER_DEFINED):
+            special = kind == gguf_vocab.CONTROL
+            fast.add_tokens([tokenizers.AddedToken(piece, special=special, normalized=False)])
+    return fast

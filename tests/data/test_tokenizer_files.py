@@ -1,0 +1,98 @@
+"""Tokenizers written to GGUF metadata and to Hugging Face files: the same ids everywhere."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import gguf
+import pytest
+import sentencepiece
+import tokenizers as library
+
+from jaxrl.data import gguf_fields, tokenizer_files, tokenizers
+from tests.models import byte_tokenizer
+
+CORPUS = [
+    *tokenizer_files.PROBES,
+    *(f"number {i} and {i * i} is what it's worth, we'll say" for i in range(60)),
+]
+TEXTS = [*tokenizer_files.PROBES, "", " a", "x" * 20, "12 345,67"]
+
+
+def _gguf(fields, path):
+    writer = gguf.GGUFWriter(path, "llama")
+    for field in fields:
+        writer.add_key_value(field.key, field.value, field.kind, field.inner)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    return path
+
+
+def _spaced(directory):
+    """A sentencepiece BPE, as Llama 2's."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=600,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+    )
+    (directory / "tokenizer.model").write_bytes(model.getvalue())
+    special = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}
+    (directory / "tokenizer_config.json").write_text(json.dumps(special))
+    return 600
+
+
+def _bytes(directory):
+    byte_tokenizer.write(directory)
+    return byte_tokenizer.SIZE
+
+
+@pytest.mark.exact("a tokenizer keeps its ids through GGUF and the files of Hugging Face")
+@pytest.mark.parametrize("make", [_bytes, _spaced])
+def test_ids_are_kept(make, tmp_path):
+    first, last = tmp_path / "first", tmp_path / "last"
+    for directory in (first, last):
+        directory.mkdir()
+    size = make(first)
+    path = _gguf(gguf_fields.read(first, size + 3), tmp_path / "a.gguf")
+    tokenizer_files.from_gguf(path, last)
+    ours, between, back = (tokenizers.load(p) for p in (first, path, last))
+    assert ours.bos_id == between.bos_id == back.bos_id
+    assert set(ours.eos_ids) == set(between.eos_ids) == set(back.eos_ids)
+    for text in TEXTS:
+        ids = ours.encode(text)
+        assert between.encode(text) == back.encode(text) == ids
+        assert back.decode(ids) == ours.decode(ids)
+    again = gguf_fields.read(path, size + 3)
+    assert {f.key: f.value for f in again} == {
+        f.key: f.value for f in gguf_fields.read(first, size + 3)
+    }
+
+
+def test_a_tokenizer_of_characters(tmp_path):
+    tokenizer_files.from_alphabet("0+ \n<", tmp_path)
+    ours, theirs = tokenizers.characters("0+ \n<"), tokenizers.load(tmp_path)
+    for text in ("0+0", " \n", "<<"):
+        assert theirs.encode(text) == ours.encode(text)
+        assert theirs.decode([*ours.encode(text), 0]) == text
+    assert (theirs.vocab_size, theirs.eos_ids) == (ours.vocab_size, ours.eos_ids)
+
+
+def test_tokenizers_that_gguf_does_not_know(tmp_path):
+    tokenizer_files.from_alphabet("01", tmp_path)
+    with pytest.raises(ValueError, match="type 'WordLevel' is not written to GGUF"):
+        gguf_fields.read(tmp_path, 3)
+    byte_tokenizer.write(tmp_path)
+    fast = library.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    fast.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    fast.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="splits words in none of the ways"):
+        gguf_fields.read(tmp_path, byte_tokenizer.SIZE)

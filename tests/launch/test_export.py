@@ -1,0 +1,215 @@
+"""`jaxrl export`: what it writes is what transformers, PEFT and jaxrl read, with equal outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl.config import Config
+from jaxrl.data import tokenizers
+from jaxrl.launch import cli, export
+from jaxrl.mesh import mesh
+from jaxrl.models import catalog, decoder, head, load, lora
+from jaxrl.models.lora import LoraConfig
+from jaxrl.rollout import policy
+from jaxrl.run import loop
+from tests.jaxrl import tiny as tiny_run
+from tests.models import byte_tokenizer, tiny
+from tests.models.conftest import tiny_model  # noqa: F401
+
+CHANGES = {"checkpoint.every": 1, "warm_start.steps": 0, "optimizer.weight_decay": 0.1}
+TOKENS = np.arange(3, 15)
+
+
+def _logits(config, params):
+    row = jnp.asarray(TOKENS)[None]
+    positions = jnp.arange(row.shape[1])[None]
+    hidden = decoder.hidden(config, params, row, positions, jnp.full(row.shape, row.shape[1]))
+    return head.logits(hidden[0], decoder.unembedding(params), softcap=config.logit_softcap)
+
+
+def _theirs(model):
+    import torch
+
+    with torch.no_grad():
+        return model(torch.tensor(TOKENS)[None]).logits[0].numpy()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A fresh model's run with checkpoints of two steps."""
+    directory = tmp_path_factory.mktemp("export") / "run"
+    config = tiny_run.config(directory, steps=2, **CHANGES)
+    loop.train(config)
+    return directory
+
+
+def test_a_fresh_run(run, tmp_path, capsys):
+    """The newest checkpoint, another, and the sampler on what is written."""
+    out = tmp_path / "out"
+    assert cli.main(["export", str(run), "--to", "hf", "--out", str(out)]) == 0
+    assert {path.name for path in out.iterdir()} == {
+        "README.md", "config.json", "generation_config.json", "model.safetensors",
+        "tokenizer.json", "tokenizer_config.json",
+    }  # fmt: skip
+    opened = mesh.make(Config().mesh)
+    theirs = policy.create(policy.named(str(run)), opened)
+    ours = policy.create(policy.named(str(out)), opened)
+    jax.tree.map(np.testing.assert_array_equal, ours.params, theirs.params)
+    for text in ("1+2=", "9+9=18"):
+        ids = theirs.tokenizer.encode(text)
+        assert ours.tokenizer.encode(text) == ids and ours.tokenizer.decode(ids) == text
+    assert ours.tokenizer.eos_ids == theirs.tokenizer.eos_ids == (0,)
+    card = (out / "README.md").read_text()
+    assert "step 2" in card and "| pass@1 |" in card and "AutoModelForCausalLM" in card
+
+    first = tmp_path / "first"
+    assert cli.main(["export", str(run), "--step", "1", "--out", str(first)]) == 0
+    before = load.load(str(first))[1]["layers"]["mlp"]["up"]
+    assert np.abs(before - ours.params["layers"]["mlp"]["up"]).max() > 0
+    capsys.readouterr()
+    prompt = ["--prompt", "1+2=", "--temperature", "0", "--max-new-tokens", "3", "--json"]
+    printed = []
+    for name in (run, out):
+        assert cli.main(["sample", str(name), *prompt]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+
+
+@pytest.mark.parity
+def test_a_fresh_run_in_transformers(run, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    export.export(str(run), export.ExportConfig(out=str(tmp_path / "out")))
+    actor = policy.create(policy.named(str(run)), mesh.make(Config().mesh))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer("12+3=").input_ids == actor.tokenizer.encode("12+3=")
+    assert tokenizer.decode([*actor.tokenizer.encode("12"), 0], skip_special_tokens=True) == "12"
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    np.testing.assert_allclose(_theirs(model), _logits(actor.model, actor.params), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--to", "peft"], "has no adapters"),
+        (["--to", "gguf"], "tokenizer of single characters"),
+        (["--step", "7"], "no checkpoint of step 7; it has"),
+    ],
+)
+def test_refusals(run, tmp_path, capsys, given, message):
+    assert cli.main(["export", str(run), *given, "--out", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_is_not_empty(run, tmp_path, capsys):
+    (tmp_path / "mine").write_text("")
+    assert cli.main(["export", str(run), "--out", str(tmp_path)]) == 2
+    assert "is not an empty directory" in capsys.readouterr().err
+    assert cli.main(["export", str(run)]) == 2
+    assert "--out DIR" in capsys.readouterr().err
+
+
+@pytest.mark.exact("exported adapters and merged weights of every family give transformers' logits")
+@pytest.mark.parity
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
+def test_every_family(tiny_model, variant, tmp_path):  # noqa: F811
+    """Merged, as adapters by PEFT, and both again here."""
+    import transformers
+
+    theirs = pytest.importorskip("peft")
+    _, directory, model, params = tiny_model(variant)
+    fused, routed = model.family == "phi3", model.experts is not None
+    how = LoraConfig(
+        rank=2, alpha=8.0, targets=("*/attention/o",) if fused or routed else ("*/attention/*",)
+    )
+    adapters = lora.init(jax.random.key(0), model, params, how)
+    adapters = jax.tree.map(lambda a: a + 0.1, adapters)
+    source = export.Source(
+        name=str(tmp_path),
+        config=Config(model=str(directory), lora=how),
+        step=1,
+        model=model,
+        params=lora.attach(model, params, adapters, how),
+        adapters=how,
+        tokenizer=dataclasses.replace(tokenizers.characters("ab"), eos_ids=(2,)),
+        files=None,
+        alphabet="ab",
+    )
+    (tmp_path / "metrics.jsonl").write_text("")
+    whole, parts = tmp_path / "hf", tmp_path / "peft"
+    export.write(source, export.ExportConfig(out=str(whole)))
+    export.write(source, export.ExportConfig(to="peft", out=str(parts)))
+    expected = _logits(model, lora.merge(model, params, adapters, how))
+    auto = transformers.AutoModelForCausalLM
+    merged = auto.from_pretrained(whole, attn_implementation="eager")
+    np.testing.assert_allclose(_theirs(merged), expected, atol=1e-4)
+    base = auto.from_pretrained(directory, attn_implementation="eager")
+    before = _theirs(base)
+    adapted = theirs.PeftModel.from_pretrained(base, parts)
+    np.testing.assert_allclose(_theirs(adapted), expected, atol=1e-4)
+    assert np.abs(before - expected).max() > 1e-2
+    raw = json.loads((parts / "adapter_config.json").read_text())
+    assert raw["base_model_name_or_path"] == str(directory)
+    if variant in ("llama", "gemma3"):
+        one, other = (load.load(str(path))[1] for path in (whole, parts))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), one, other)
+
+
+@pytest.fixture(scope="module")
+def hugging_face(tmp_path_factory):
+    """A tiny Llama with a tokenizer and a chat template."""
+    from jaxrl.models import huggingface
+    from tests.models.test_gguf_write import LLAMA, _random
+
+    directory = tmp_path_factory.mktemp("hf") / "model"
+    huggingface.save(directory, LLAMA, _random(LLAMA), extra={"eos_token_id": 2})
+    byte_tokenizer.write(directory)
+    (directory / "generation_config.json").write_text('{"top_p": 0.9, "eos_token_id": 2}')
+    return directory
+
+
+@pytest.mark.parity
+def test_a_model_through_all_formats(hugging_face, tmp_path):
+    """A directory as GGUF, and that as a directory, with the same weights, ids and template."""
+    transformers = pytest.importorskip("transformers")
+    turns = [{"role": "user", "content": "What is 12+34?"}]
+    first = transformers.AutoTokenizer.from_pretrained(hugging_face)
+    source = str(hugging_face)
+    for to in ("gguf", "hf"):
+        out = tmp_path / to
+        export.export(source, export.ExportConfig(to=to, out=str(out)))
+        source = str(out)
+    assert catalog.locate(str(tmp_path / "gguf")) == tmp_path / "gguf" / "model.gguf"
+    one, other = (load.load(str(path)) for path in (hugging_face, out))
+    assert one[0] == other[0]
+    jax.tree.map(np.testing.assert_array_equal, one[1], other[1])
+    last = transformers.AutoTokenizer.from_pretrained(out)
+    for text in (*byte_tokenizer.TEXTS, "<|im_start|>x<|im_end|>"):
+        ids = first(text).input_ids
+        assert last(text).input_ids == tokenizers.load(out).encode(text) == ids
+    rendered = [
+        t.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        for t in (first, last)
+    ]
+    assert rendered[0] == rendered[1] and rendered[0].endswith("assistant\n")
+    generation = json.loads((out / "generation_config.json").read_text())
+    assert set(generation["eos_token_id"]) == {0, 2}
+
+
+def test_files_of_the_model_are_kept(hugging_face, tmp_path):
+    out = tmp_path / "out"
+    given = export.ExportConfig(out=str(out), dtype="bfloat16", shard_gb=3e-5)
+    export.export(str(hugging_face), given)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert (out / name).read_bytes() == (hugging_face / name).read_bytes()
+    assert len(list(out.glob("model-*.safetensors"))) > 1
+    raw = json.loads((out / "config.json").read_text())
+    assert raw["torch_dtype"] == "bfloat16" and raw["eos_token_id"] == 2
+    generation = json.loads((out / "generation_config.json").read_text())
+    assert generation["top_p"] == 0.9 and set(generation["eos_token_id"]) == {0, 2}

@@ -1,0 +1,190 @@
+"""GGUF files that we write: read back as they were, and by llama.cpp with the same logits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl.data import gguf_fields
+from jaxrl.models import decoder, gguf, gguf_write, head, load
+from jaxrl.models.config import DecoderConfig, Experts, Latent, RopeScaling
+from tests.models import byte_tokenizer
+
+LLAMA = DecoderConfig(
+    vocab_size=byte_tokenizer.SIZE,
+    hidden_size=32,
+    intermediate_size=64,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    max_positions=64,
+    tie_embeddings=False,
+)
+
+
+def _with(**changes) -> DecoderConfig:
+    return dataclasses.replace(LLAMA, **changes)
+
+
+GEMMA = {
+    "tie_embeddings": True,
+    "norm_offset": 1.0,
+    "post_norm": True,
+    "activation": "gelu_tanh",
+    "embed_scale": 32**0.5,
+    "attention_scale": 8**-0.5,
+    "sliding_window": 5,
+}
+CASES = {
+    "llama": LLAMA,
+    "llama3": _with(
+        tie_embeddings=True,
+        qkv_bias=True,
+        o_bias=True,
+        rope_theta=500_000.0,
+        rope_scaling=RopeScaling("llama3", 8.0, 16),
+    ),
+    "mistral": _with(family="mistral", rope_scaling=RopeScaling("linear", 4.0)),
+    "smollm3": _with(family="smollm3", num_layers=4, rope_layers=(True, True, True, False)),
+    "qwen2": _with(family="qwen2", qkv_bias=True, rope_scaling=RopeScaling("yarn", 2.0, 32)),
+    "qwen3": _with(family="qwen3", qk_norm="head", head_dim=12),
+    "qwen3_moe": _with(family="qwen3_moe", qk_norm="head", experts=Experts(8, 3, 24)),
+    "gemma2": _with(
+        family="gemma2",
+        attention_softcap=50.0,
+        logit_softcap=30.0,
+        local_layers=(True, False),
+        **GEMMA,
+    ),
+    "gemma3": _with(
+        family="gemma3_text",
+        num_layers=6,
+        qk_norm="head",
+        rope_theta=1e6,
+        local_rope_theta=1e4,
+        local_layers=(True,) * 5 + (False,),
+        **GEMMA,
+    ),
+    "olmo2": _with(family="olmo2", pre_norm=False, post_norm=True, qk_norm="flat"),
+}
+
+
+def _random(config):
+    """As the initial parameters are shaped, and away from their special values."""
+    rng = np.random.default_rng(0)
+
+    def draw(leaf):
+        return jnp.asarray(0.3 * rng.standard_normal(leaf.shape), jnp.float32)
+
+    return jax.tree.map(draw, decoder.abstract(config)[0])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("gguf")
+    byte_tokenizer.write(directory)
+    fields = gguf_fields.read(directory, byte_tokenizer.SIZE)
+    made = {}
+
+    def get(case):
+        if case not in made:
+            params, path = _random(CASES[case]), directory / f"{case}.gguf"
+            gguf_write.save(path, CASES[case], params, fields=fields, name=case)
+            made[case] = (path, params)
+        return made[case]
+
+    return get
+
+
+def _logits(config, params, tokens):
+    row = jnp.asarray(tokens)[None]
+    seen = jnp.full(row.shape, len(tokens))
+    hidden = decoder.hidden(config, params, row, jnp.arange(len(tokens))[None], seen)
+    return head.logits(hidden[0], decoder.unembedding(params), softcap=config.logit_softcap)
+
+
+@pytest.mark.exact("a model written as GGUF is read back with equal weights, to 2e-7")
+@pytest.mark.parametrize("case", CASES)
+def test_read_back(written, case):
+    path, params = written(case)
+    config, got = load.load(str(path))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-7), got, params)
+    family = "llama" if case == "mistral" else CASES[case].family
+    scaling = config.rope_scaling if case == "llama3" else CASES[case].rope_scaling
+    assert config == dataclasses.replace(CASES[case], family=family, rope_scaling=scaling)
+
+
+def test_llama3_scaling_is_kept_as_factors(written):
+    path, params = written("llama3")
+    tokens = list(range(3, 43))
+    config, got = load.load(str(path))
+    ours, theirs = _logits(CASES["llama3"], params, tokens), _logits(config, got, tokens)
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    plain = dataclasses.replace(config, rope_scaling=None)
+    assert np.abs(ours - _logits(plain, got, tokens)).max() > 1e-2
+
+
+@pytest.mark.parity
+@pytest.mark.exact("llama.cpp gives the log-probs of a GGUF file that we wrote, to 2e-3")
+@pytest.mark.parametrize("case", CASES)
+def test_llama_cpp(written, case):
+    library = pytest.importorskip("xllamacpp")
+    path, params = written(case)
+    settings = library.CommonParams()
+    settings.model.path = str(path)
+    settings.n_ctx = settings.n_batch = 64
+    settings.n_parallel = settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = 1
+    settings.warmup = settings.fit_params = False
+    settings.cache_type_k = settings.cache_type_v = library.ggml_type.GGML_TYPE_F32
+    settings.flash_attn_type = library.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    tokens = list(range(3, 27))
+    request = {"prompt": tokens, "n_predict": 1, "temperature": 0, "n_probs": 10}
+    request["ignore_eos"] = True  # which would leave no token to tell of
+    reply = library.Server(settings).handle_completions(request)
+    reply = reply if isinstance(reply, dict) else json.loads(reply)
+    (place,) = reply["choices"][0]["logprobs"]["content"]
+    found = {row["id"]: row["logprob"] for row in place["top_logprobs"]}
+    assert len(found) == 10
+    logp = jax.nn.log_softmax(_logits(CASES[case], params, tokens)[-1])
+    np.testing.assert_allclose([logp[i] for i in found], list(found.values()), atol=2e-3)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("float16", 11), ("bfloat16", 8)])
+def test_narrow_matrices(tmp_path, written, dtype, bits):
+    params = written("qwen3")[1]
+    fields = gguf_fields.read(written("qwen3")[0].parent, byte_tokenizer.SIZE)
+    gguf_write.save(tmp_path / "a.gguf", CASES["qwen3"], params, fields=fields, dtype=dtype)
+    got = gguf.load(tmp_path / "a.gguf")[1]
+    np.testing.assert_array_equal(got["norm"]["weight"], params["norm"]["weight"])
+    matrix = params["layers"]["mlp"]["up"]
+    np.testing.assert_allclose(got["layers"]["mlp"]["up"], matrix, rtol=2.0**-bits, atol=1e-7)
+    assert np.abs(got["layers"]["mlp"]["up"] - matrix).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"family": "phi3"}, "family 'phi3' is not written as GGUF"),
+        (
+            {"family": "deepseek_v2", "latent": Latent(8, None, 4, 4, 8)},
+            "family 'deepseek_v2' is not written",
+        ),
+        (
+            {"family": "mistral", "sliding_window": 5, "local_layers": (True, True)},
+            r"'llama' cannot express sliding_window=5 \(would be None\); local_layers=",
+        ),
+        ({"family": "qwen3", "qk_norm": "head", "qkv_bias": True}, "cannot express qkv_bias=True"),
+        ({"norm_offset": 1.0}, "cannot express norm_offset=1.0"),
+        ({"rope_scaling": RopeScaling("yarn", 2.0, 32, beta_fast=16.0)}, "beta_fast=16.0"),
+    ],
+)
+def test_what_llama_cpp_cannot_express(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        gguf_write.save(tmp_path / "a.gguf", _with(**changes), {}, fields=[])
+    assert not (tmp_path / "a.gguf").exists()
