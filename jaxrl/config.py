@@ -384,10 +384,10 @@ def from_dict(kind: type[T], values: dict[str, Any]) -> T:
 def _settings(reference: str, fields: Any) -> Any:
     """Settings of the extension `reference`, from plain values or as they are.
 
-    A config that is read may come from anybody: those of a `module:function` stay plain values, and
-    the module is not imported, see `settings_of`.
+    A config that is read may come from anybody: those of a `module:function` outside this package
+    stay plain values, and the module is not imported, see `settings_of`.
     """
-    if not isinstance(fields, dict) or ":" in reference:
+    if not isinstance(fields, dict) or (":" in reference and not functions.bundled(reference)):
         return fields
     return settings_of(reference, fields)
 
