@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A newcomer's first day: a Hugging Face directory, own rows, an own reward, GRPO with LoRA, continue.
+# A newcomer's first day: a Hugging Face directory, own rows, an own reward, GRPO with LoRA, continue,
+# export, load in transformers, then SFT and DPO from files.
 # Needs `transformers` and `torch` (the extra `parity`). Usage: tests/acceptance/day_one.sh [PYTHON]
 set -euo pipefail
 root="$(cd "$(dirname "$0")/../.." && pwd)"
@@ -50,4 +51,30 @@ test "$(wc -l < run/metrics.jsonl)" = 6
 
 jaxrl show grpo --model ./model --data train.jsonl --reward my_reward.py:score --yaml > my.yaml
 grep -q "chat: true" my.yaml                              # the model has a chat template
+
+jaxrl export run --to hf --out exported                   # LoRA, merged into the weights
+"$python" - <<'PYTHON'
+"""What was exported generates in transformers."""
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("exported")
+model = AutoModelForCausalLM.from_pretrained("exported")
+made = model.generate(**tokenizer("3+3=", return_tensors="pt"), max_new_tokens=4, do_sample=False)
+print("transformers:", tokenizer.decode(made[0]))
+PYTHON
+
+rows() { "$python" -c "
+import json
+for i in range(40):
+    print(json.dumps($1))"; }
+rows '{"prompt": f"{i}+{i}", "completion": str(2 * i)}' > sft.jsonl
+rows '{"prompt": f"{i}+{i}", "chosen": str(2 * i), "rejected": str(i)}' > dpo.jsonl
+jaxrl train sft --data sft.jsonl --model exported --steps 3 --run-dir sft --data.max-tokens 64
+jaxrl train dpo --data dpo.jsonl --model sft --steps 3 --run-dir dpo --data.max-tokens 64
+"$python" -c '
+import json
+for run, name in (("sft", "loss"), ("dpo", "accuracy")):
+    figures = json.load(open(f"{run}/summary.json"))["eval"]
+    assert name in figures["before"] and name in figures["after"], figures
+'
 echo "day one: passed"
