@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import jax
@@ -15,6 +15,7 @@ from jaxrl.data.types import Problem, Task
 from jaxrl.record import checkpoint, storage
 from jaxrl.record.checkpoint import Saved
 from jaxrl.rollout import history, policy, selection, tasks
+from jaxrl.rollout.experience import TURNS
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import evaluate, reference, stages
 from jaxrl.run.context import RunContext
@@ -42,7 +43,9 @@ def check(config: Config) -> tuple[Task, list[Problem], Policy, dict[str, Extens
     configs.check(config)
     stages.check(config)
     extensions = open_extensions(config)
-    objective.check(config.objective, [name for e in extensions.values() for name in e.arrays])
+    arrays = [name for e in extensions.values() for name in e.arrays]
+    turns = any([has_turns(staged, extensions) for staged in stages.all_of(config)])
+    objective.check(config.objective, [*arrays, *(TURNS if turns else ())])
     reference.check(config, extensions)
     model, tokenizer = policy.describe(config)
     trainable.part(model, config.lora, config.train)
@@ -63,6 +66,30 @@ def check(config: Config) -> tuple[Task, list[Problem], Policy, dict[str, Extens
     return task, held_out, actor, extensions
 
 
+def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:
+    """Whether the problems of a config are episodes, or some of them.
+
+    Raises:
+      ValueError: they are, and the config asks for what episodes cannot have.
+    """
+    task = tasks.named(config)
+    if all(each.turns is None for each in (task, *task.parts.values())):
+        return False
+    alone = [name for name, e in extensions.items() if e.program is not Extension().program]
+    refused = {
+        "rollout.chunks": config.rollout.chunks.size,
+        f"objective.advantage={config.objective.advantage!r}, which needs greedy answers":
+            objective.needs_greedy(config.objective),
+        f"extensions {alone}, which write answers of their own": alone,
+        "warm_start.steps": config.warm_start.steps,
+    }  # fmt: skip
+    if found := [name for name, value in refused.items() if value]:
+        raise ValueError(
+            f"task {task.name!r} is played in turns, which do not go with {found[0]}; leave it out"
+        )
+    return True
+
+
 def check_prompts(config: Config, actor: Policy) -> None:
     """Refuse what prompts a config asks for where they cannot be drawn, or not be answered.
 
@@ -70,6 +97,7 @@ def check_prompts(config: Config, actor: Policy) -> None:
       ValueError: naming the field.
     """
     selection.check(config)
+    tasks.dialogue(tasks.named(config), actor.tokenizer, config.rollout)
     whole, keep = tasks.named(config), policy.keeps(actor.tokenizer, config.rollout)
     curricula = [domain.curriculum for domain in config.domains.values()] or [config.curriculum]
     for curriculum, task in zip(curricula, whole.parts.values() or [whole], strict=True):

@@ -21,7 +21,7 @@ from jaxrl import config as configs
 from jaxrl.config import Config
 from jaxrl.data import curriculum
 from jaxrl.data.scoring import Pool, open_pool
-from jaxrl.rollout import programs, rollout_log, selection, tasks
+from jaxrl.rollout import episodes, programs, rollout_log, selection, tasks
 from jaxrl.rollout.collect import Rollouts, open_rollouts
 from jaxrl.rollout.history import Recorder
 from jaxrl.run import guards
@@ -33,8 +33,8 @@ from jaxrl.types import TrainState
 
 MAY_CHANGE = (
     "rollout.group_size", "rollout.max_prompt_tokens", "rollout.max_new_tokens",
-    "rollout.long_prompts", "rollout.temperature", "rollout.oversampling", "rollout.chat",
-    "rollout.system", "task", "task_args.", "domains.", "bandit.", "curriculum.",
+    "rollout.turn_tokens", "rollout.long_prompts", "rollout.temperature", "rollout.oversampling",
+    "rollout.chat", "rollout.system", "task", "task_args.", "domains.", "bandit.", "curriculum.",
 )  # fmt: skip
 """Fields, or groups of fields, that a stage may set."""
 
@@ -69,7 +69,7 @@ def open_stage(
     """
     config, extensions = ctx.config, run.extensions.values()
     task = tasks.named(config)
-    rollout = programs.single_turn
+    rollout = episodes.group
     for extension in extensions:
         rollout = extension.program(rollout)
     if objective.needs_greedy(config.objective):
