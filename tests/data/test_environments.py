@@ -222,12 +222,13 @@ def test_calls_are_checked(text, said):
 
 
 CHATML = """{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n'
- + message.content + '<|im_end|>\\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}
+ + message.content + '<|im_end|>\\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}
 {%- endif %}"""
 BROKEN = {
     "loses a separator": (
         CHATML.replace("'<|im_end|>\\n'", "'<|im_end|>' + ('' if loop.last else '\\n')"),
-        "other tokens follow turn",
+        "its opening changes",
     ),
     "has no stop token": (CHATML.replace("<|im_end|>", "--"), "no token that ends it"),
     "knows no tool": (
@@ -242,7 +243,7 @@ BROKEN = {
         "leaves out",
     ),
     "counts its messages": (
-        CHATML.replace("message.content", "message.content + loop.index|string"),
+        CHATML.replace("message.content", "loop.index|string + message.content"),
         "other tokens follow turn",
     ),
 }
