@@ -8,6 +8,7 @@ import pytest
 from jaxrl.data import generate
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.types import Task
+from jaxrl.launch import cli
 from jaxrl.record import checkpoint, metrics
 from jaxrl.run import begin, loop
 from jaxrl.sampling.chunks import Chunks
@@ -106,3 +107,17 @@ REFUSED = {
 def test_what_episodes_cannot_have_is_refused(case, tmp_path):
     with pytest.raises(ValueError, match=case):
         begin.check(tiny.config(tmp_path, **PLAYED | REFUSED[case]))
+
+
+def test_a_run_plays_episodes_at_the_command_line(run, capsys):
+    task = PLAYED["task"]
+    asked = ["sample", str(run), "--env", task, "--episodes", "3", "--max-new-tokens", "12"]
+    assert cli.main([*asked, "--turn-tokens", "3", "--trust", "--json"]) == 0
+    played = json.loads(capsys.readouterr().out)["episodes"]
+    assert len(played) == 3
+    for each in played:
+        assert len(each["token_ids"]) == len(each["source"]) == len(each["logps"]) > 0
+        assert each["messages"][0]["role"] == "user" and "assistant" in str(each["messages"])
+        assert (each["reward"] is None) == (each["error"] is not None)
+    assert cli.main(["sample", str(run), "--env", "arithmetic", "--trust"]) == 2
+    assert "one turn" in capsys.readouterr().err
