@@ -75,6 +75,7 @@ class Pool:
         time_limit_s: float,
         memory_limit_mb: int | None,
         isolation: sandbox.Isolation | None,
+        told: Callable[[Score], None] | None = None,
     ) -> None:
         self.isolation = isolation
         """What programs run in, if the task runs any."""
@@ -84,6 +85,7 @@ class Pool:
         self._limit = time_limit_s
         self._environment = _environment(task, isolation)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._told = told
         self._closed = False
         self._lock = threading.Lock()
         self._workers: set[Worker] = set()
@@ -97,6 +99,8 @@ class Pool:
     def submit(self, problem: Problem, completion: str) -> Future[Score]:
         """Queue one item. The future always gets a Score; it never raises what a scorer raised."""
         future: Future[Score] = Future()
+        if self._told is not None:
+            future.add_done_callback(lambda done: done.cancelled() or self._told(done.result()))
         if not self._threads:
             future.set_result(judge(self._task, problem, completion))
             return future
@@ -194,6 +198,7 @@ def open_pool(
     time_limit_s: float = 10.0,
     memory_limit_mb: int | None = None,
     allow_weak: bool = False,
+    told: Callable[[Score], None] | None = None,
 ) -> Pool:
     """A pool that scores completions of one task.
 
@@ -210,6 +215,7 @@ def open_pool(
       memory_limit_mb: limit of a worker's address space; None for no limit.
       allow_weak: for a task that runs programs, take resource limits where bubblewrap does not
         work; see `jaxrl.data.sandbox`.
+      told: called with each score as soon as it is there, in a thread of the pool.
 
     Raises:
       ValueError: an unknown task or parameter, or a limit that cannot be.
@@ -232,6 +238,7 @@ def open_pool(
         time_limit_s,
         memory_limit_mb,
         isolation,
+        told,
     )
 
 

@@ -1,4 +1,4 @@
-"""Records from files: JSONL, Parquet, Hugging Face `datasets` on disk, and TFDS.
+"""Records from files: JSONL, CSV, Parquet, Hugging Face `datasets` on disk, and TFDS.
 
 Each source is a random-access sequence of dicts, so that a position in it is one number.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import csv
 import json
 import mmap
 import os
@@ -22,9 +23,10 @@ def read(spec: str) -> Records:
     """The records that `spec` names.
 
     Args:
-      spec: a `.jsonl` file, a `.parquet` file, a directory of Parquet files, a directory written
-        by `datasets.Dataset.save_to_disk`, or `tfds:NAME/SPLIT` with an optional `@DATA_DIR`; NAME
-        is as TFDS has it, such as `mnist:3.0.1` or, for an RLDS set, its episodes as records.
+      spec: a `.jsonl` file, a `.csv` or `.tsv` file with a line of names, a `.parquet` file, a
+        directory of Parquet files, a directory written by `datasets.Dataset.save_to_disk`, or
+        `tfds:NAME/SPLIT` with an optional `@DATA_DIR`; NAME is as TFDS has it, such as
+        `mnist:3.0.1` or, for an RLDS set, its episodes as records.
 
     Raises:
       ValueError: none of these.
@@ -38,14 +40,16 @@ def read(spec: str) -> Records:
         return Jsonl(path)
     if path.suffix == ".parquet":
         return Table([path])
+    if path.suffix in (".csv", ".tsv"):
+        return delimited(path)
     if path.is_dir() and (path / "state.json").exists():
         state = json.loads((path / "state.json").read_text())
         return Table([path / each["filename"] for each in state["_data_files"]])
     if path.is_dir() and (shards := sorted(path.glob("*.parquet"))):
         return Table(shards)
     raise ValueError(
-        f"path={spec!r} is none of .jsonl, .parquet, a directory of .parquet, or a saved "
-        "datasets.Dataset (for a DatasetDict, name one of its splits)"
+        f"path={spec!r} is none of .jsonl, .csv, .tsv, .parquet, a directory of .parquet, or a "
+        "saved datasets.Dataset (for a DatasetDict, name one of its splits)"
     )
 
 
@@ -138,6 +142,26 @@ class Table(Sequence[Mapping[str, Any]]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"record {index} of {len(self)}")
         return self._table.slice(index % len(self), 1).to_pylist()[0]
+
+
+def delimited(path: Path) -> Records:
+    """The rows of a `.csv` or `.tsv` file, whose first line names the columns; values are texts.
+
+    Raises:
+      ValueError: a row of another length, with its line.
+    """
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+        names = next(reader, [])
+        rows: list[Mapping[str, Any]] = []
+        for row in filter(None, reader):
+            if len(row) != len(names):
+                raise ValueError(
+                    f"{path}, line {reader.line_num}: {len(row)} values for {len(names)} columns "
+                    f"({', '.join(names)})"
+                )
+            rows.append(dict(zip(names, row, strict=True)))
+    return rows
 
 
 def tfds(spec: str) -> Records:

@@ -73,7 +73,7 @@ def prompts(
     if size is None:
         order = grain.MapDataset.range(_ENDLESS)
     else:
-        order = grain.MapDataset.range(size).shuffle(seed).repeat(_ENDLESS // size)
+        order = grain.MapDataset.range(size).shuffle(_short(seed)).repeat(_ENDLESS // size)
     each, options = (
         batch_size // host_count,
         grain.ReadOptions(num_threads=1, prefetch_buffer_size=2),
@@ -84,3 +84,10 @@ def prompts(
     if keep is None:
         return iter(own.batch(each, batch_fn=list).to_iter_dataset(options))
     return iter(own.filter(keep).to_iter_dataset(options).batch(each, batch_fn=list))
+
+
+def _short(seed: int) -> int:
+    """The seed, hashed to 32 bits where it has more: no shuffle takes it otherwise."""
+    if 0 <= seed < 1 << 32:
+        return seed
+    return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=4).digest(), "big")

@@ -112,6 +112,10 @@ class Task:
     """What answers the policy's turns, and rewards them in place of `reward`; None: a problem is
     answered in one turn. `pure` then says that of its replies."""
 
+    grouped: bool = False
+    """Whether the reward judges all completions of a problem at once: its text is a JSON list of
+    them, and its score is from `jaxrl.data.rewards.group.together`."""
+
     def of(self, problem: Problem) -> Task:
         """The task that judges a problem: the part of a mixture, else this task."""
         return self.parts.get(problem.domain, self)

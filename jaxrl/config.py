@@ -89,6 +89,38 @@ class RolloutConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Rows of a file that a run learns from, in place of what it samples; see docs/fine-tuning.md.
+
+    Conversations are written by the model's chat template, and so are texts under `rollout.chat`.
+    """
+
+    path: str = ""
+    """File of the rows: JSONL, JSON, CSV, Parquet or a `datasets` directory; --data FILE is the
+    same."""
+    kinds: tuple[str, ...] = ()
+    """Kinds of rows that the objective learns from: `messages`, `completion`, `text`, `preference`
+    or `label`. The recipe sets them; a run without any samples."""
+    columns: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Columns of the file, where they have names of their own, e.g. --data.columns.prompt
+    question."""
+    eval_path: str = ""
+    """File of the rows to evaluate on; --eval-data FILE is the same. Empty: a share of `path`."""
+    eval_share: float = 0.05
+    """Share of the prompts that is held out, by a hash of the prompt; at most `eval.problems`."""
+    batch_size: int = 16
+    """Rows per step; of preferences, pairs."""
+    max_tokens: int = 1024
+    """Longest sequence, prompt and answer together, in tokens."""
+    long_rows: Literal["truncate", "drop", "error"] = "truncate"
+    """How a row over `max_tokens` is treated: `truncate` leaves out tokens at its end, and the row
+    if nothing to learn is left of it; `drop` leaves out the row; `error` stops and names it."""
+    bad_rows: Literal["error", "skip"] = "error"
+    """How a row that cannot be used is treated: `error` stops and names its line; `skip` leaves it
+    out and counts it."""
+
+
+@dataclasses.dataclass(frozen=True)
 class CurriculumConfig:
     """Chooses prompts by the rewards they got before, in this run or in an earlier one."""
 
@@ -282,6 +314,7 @@ class Config:
     stages: dict[int, dict[str, bool | int | float | str]] = dataclasses.field(default_factory=dict)
     """Fields that change during the run: number of finished steps to {field: value}, e.g.
     --stages.100 '{"rollout.max_new_tokens": 128}'; see `jaxrl.run.stages`."""
+    data: DataConfig = DataConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
@@ -452,6 +485,8 @@ def check(config: Config) -> None:
         "rollout.group_size": config.rollout.group_size,
         "rollout.max_prompt_tokens": config.rollout.max_prompt_tokens,
         "rollout.max_new_tokens": config.rollout.max_new_tokens,
+        "data.batch_size": config.data.batch_size,
+        "data.max_tokens": config.data.max_tokens,
         "eval.problems": config.eval.problems,
         "checkpoint.every": config.checkpoint.every,
         "checkpoint.keep": config.checkpoint.keep,
@@ -461,6 +496,8 @@ def check(config: Config) -> None:
     for name, value in positive.items():
         if value < 1:
             raise ValueError(f"{name}={value}: must be 1 or more")
+    if not 0 <= config.seed < 1 << 32:
+        raise ValueError(f"seed={config.seed}: must be from 0 to {(1 << 32) - 1}")
     if config.wandb and importlib.util.find_spec("wandb") is None:
         raise ValueError(
             f"wandb={config.wandb!r}: wandb is not installed; pip install 'jaxrl[wandb]', or leave "
@@ -493,10 +530,25 @@ def check(config: Config) -> None:
             "nothing is trained; use a group size of 2 or more, or "
             "--objective.advantage-args.baseline batch --objective.advantage-args.scale batch"
         )
-    if config.rollout.prompts % config.updates_per_batch:
+    name, count = (
+        ("data.batch_size", config.data.batch_size)
+        if config.data.kinds
+        else ("rollout.prompts", config.rollout.prompts)
+    )
+    if count % config.updates_per_batch:
         raise ValueError(
-            f"updates_per_batch={config.updates_per_batch} does not divide "
-            f"rollout.prompts={config.rollout.prompts}; choose a divisor"
+            f"updates_per_batch={config.updates_per_batch} does not divide {name}={count}; choose "
+            "a divisor"
+        )
+    if config.data.path and not config.data.kinds:
+        raise ValueError(
+            f"data.path={config.data.path!r}: this recipe samples; to learn from a file, train "
+            "with sft, dpo, ipo, kto, orpo, simpo or cpo"
+        )
+    if config.data.kinds and config.warm_start.steps:
+        raise ValueError(
+            f"warm_start.steps={config.warm_start.steps} is for a task with solutions, and this "
+            "run learns from a file; set it to 0"
         )
 
 

@@ -13,10 +13,12 @@ import importlib
 import inspect
 import json
 import pkgutil
+import re
 import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from jaxrl.data import own
 from jaxrl.data.tasks import is_function
 
 BUNDLED = (
@@ -24,6 +26,8 @@ BUNDLED = (
     "jaxrl.data.bandits", "jaxrl.data.curriculum", "jaxrl.data.guidance", "jaxrl.data.replay",
 )  # fmt: skip
 """Modules, and packages with their dot, whose public functions any config may name."""
+
+_ADDRESS = re.compile(r"\s*https?://", re.IGNORECASE)
 
 
 def bundled(reference: str) -> bool:
@@ -45,6 +49,8 @@ def bundled(reference: str) -> bool:
 def foreign(value: Any) -> set[str]:
     """The functions named anywhere in plain values that are not `bundled`.
 
+    `FILE.py:function` counts too, and an address on the web: completions would be sent there.
+
     Args:
       value: nested dicts, lists and texts; a text that is JSON is looked into.
     """
@@ -54,6 +60,8 @@ def foreign(value: Any) -> set[str]:
         return set().union(*map(foreign, value))
     if not isinstance(value, str):
         return set()
+    if own.is_file(value) or _ADDRESS.match(value):
+        return {value}
     if is_function(value):
         return set() if bundled(value) else {value}
     try:
@@ -77,8 +85,8 @@ def check_bundled(config: Mapping[str, Any], where: str, trusted: Collection[str
     if names := sorted(foreign(config) - set(trusted)):
         raise ValueError(
             f"{where} names {', '.join(names)}, which is no function of this package and would be "
-            "run; if you trust who made that run, sample, eval, serve and replay take --trust, and "
-            "a training run may name the same function itself"
+            "run or asked; if you trust who made that run, train, sample, eval, serve and replay "
+            "take --trust, and a training run may name the same function itself"
         )
 
 

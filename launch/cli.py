@@ -6,12 +6,18 @@ import ctypes
 import importlib
 import os
 import sys
+from importlib import metadata
 from pathlib import Path
 
 from jaxrl.functions import nearest
+from jaxrl.launch import help_train
 
 COMMANDS = {
-    "train": ("jaxrl.launch.train", "train with a recipe, or continue a run"),
+    "train": (
+        "jaxrl.launch.train",
+        "train with a recipe, an algorithm or a config file, or continue a run",
+    ),
+    "data": ("jaxrl.launch.data", "show what a file of rows holds and what is learned of it"),
     "eval": (
         "jaxrl.launch.evaluate",
         "evaluate a run or model on a task: pass@1, pass@k, majority vote",
@@ -29,12 +35,15 @@ COMMANDS = {
         "jaxrl.launch.bench",
         "run the control experiments and write their table and figures",
     ),
-    "recipes": ("jaxrl.launch.tables:recipes", "list the recipes"),
+    "recipes": ("jaxrl.launch.tables:recipes", "list the algorithms and recipes"),
     "effects": (
         "jaxrl.launch.effects",
-        "rerun the experiments of the recipes: each method against its ablation",
+        "measure methods by plan: each against its ablation and its family's best baseline",
     ),
-    "show": ("jaxrl.launch.tables:show", "print the whole config of a recipe as JSON"),
+    "show": (
+        "jaxrl.launch.tables:show",
+        "print the whole config of a recipe as JSON, or with --yaml",
+    ),
     "tasks": ("jaxrl.launch.tables:tasks", "list the bundled tasks"),
     "losses": ("jaxrl.launch.tables:losses", "list the loss functions"),
     "plan": (
@@ -49,15 +58,26 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Run a subcommand; the exit status is 0, 1 for a failure or 2 for a request that cannot be."""
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in ("-h", "--help", "help"):
+    if not argv or argv[0] in ("-h", "--help") or argv == ["help"]:
         print(usage())
         return 0
+    if argv[0] in ("--version", "-V"):
+        print(f"jaxrl {metadata.version('jaxrl')}")
+        return 0
     name, rest = argv[0], argv[1:]
-    if name not in COMMANDS:
+    if name == "help":
+        name, rest = (rest[0], ["--help"]) if rest[0] in COMMANDS else ("help", rest)
+    if name in ("train", "show") and {"-h", "--help"} & set(rest):
+        print(help_train.TEXT, end="")
+        return 0
+    if "--help-all" in rest:
+        rest = ["--help-all"]
+    if name not in COMMANDS and name != "help":
         print(f"jaxrl: no command {name!r}; {nearest(name, list(COMMANDS))}", file=sys.stderr)
         return 2
     sys.path.insert(0, os.getcwd())  # functions and tasks of your own are named module:name
-    module, _, function = COMMANDS[name][0].partition(":")
+    where = COMMANDS[name][0] if name in COMMANDS else "jaxrl.launch.tables:group"
+    module, _, function = where.partition(":")
     keep_compilations()
     few_arenas()
     return getattr(importlib.import_module(module), function or "main")(rest)
@@ -68,7 +88,14 @@ def usage() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:{width}}  {about}" for name, (_, about) in COMMANDS.items()]
     return "\n".join(
-        ["usage: jaxrl COMMAND ...", "", *lines, "", "jaxrl COMMAND --help says more."]
+        [
+            "usage: jaxrl COMMAND ...",
+            "",
+            *lines,
+            "",
+            "jaxrl COMMAND --help says more; jaxrl help GROUP lists the flags of a group of the",
+            "config, such as objective; jaxrl --version.",
+        ]
     )
 
 

@@ -13,17 +13,20 @@ import tyro
 from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config
+from jaxrl.launch import trust
 
 T = TypeVar("T")
 
 
 def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T:
-    """`default` with the values that `argv` gives; exits with the nearest flag on an unknown one.
+    """`default` with the values that `argv` gives; an unknown flag is refused with the nearest.
 
     A dict field takes any key: `--task-args.terms 3` or `--task-args.terms=3`, its value read as
-    JSON where it is JSON and as text where it is not. `--from` is `--fork`. Fields of a group may
-    be given together: `--mesh fsdp=64,tensor=4`.
+    JSON where it is JSON and as text where it is not. `--from` is `--fork`, `--data FILE` is
+    `--data.path FILE`, and `--eval-data FILE` is `--data.eval-path FILE`. Fields of a group may be
+    given together: `--mesh fsdp=64,tensor=4`.
     """
+    argv = ["--help" if token == "--help-all" else token for token in argv]
     default, argv = _with_extensions(default, argv)
     argv = _spelled_out(default, argv)
     if isinstance(default, Config):
@@ -32,6 +35,8 @@ def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T
         else:
             default, argv = _set_extensions(default, argv, prog)
     default, rest = _take_dict_entries(default, argv)
+    if isinstance(default, Config):
+        _check_known(default, rest)
     return tyro.cli(type(default), default=default, args=rest, prog=prog, description=description)
 
 
@@ -123,8 +128,47 @@ def _check_groups(config: Config, argv: list[str]) -> None:
         )
 
 
+def _check_known(config: Config, argv: list[str]) -> None:
+    """Refuse a flag that no field has.
+
+    Raises:
+      ValueError: naming those that are meant.
+    """
+    known = names(config)
+    for token in argv:
+        flag = token.partition("=")[0].removeprefix("--").replace("_", "-")
+        if not re.match(r"--[A-Za-z]", token) or flag in known or flag in ("help", "with"):
+            continue
+        endings = {name.rpartition(".")[2] for name in known}
+        close = [name for name in known if name.rpartition(".")[2] == flag][:3]
+        close = close or difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
+        if not close:
+            near = difflib.get_close_matches(flag.rpartition(".")[2], endings, n=1, cutoff=0.75)
+            close = [name for name in known if name.rpartition(".")[2] in near][:3]
+        meant = " or ".join(f"'--{name}'" for name in close)
+        raise ValueError(
+            f"--{flag} is unknown; {f'did you mean {meant}? ' if meant else ''}"
+            "`jaxrl train --help` shows the flags people use, --help-all every one"
+        )
+
+
+def names(config: Any, prefix: str = "") -> list[str]:
+    """The flags of all fields of a config, without their dashes, `no-` forms included."""
+    found: list[str] = []
+    for field in dataclasses.fields(config):
+        name, value = field.name.replace("_", "-"), getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found += names(value, f"{prefix}{name}.")
+        elif not isinstance(value, dict):
+            found.append(prefix + name)
+            found += [f"{prefix}no-{name}"] if isinstance(value, bool) else []
+    return found
+
+
 def named(default: T, argv: list[str], *, usage: str, what: str) -> tuple[str, T]:
     """The name that arguments begin with, and `default` with the values of the rest.
+
+    Settings that have a field `trust` get it for a run that this account has started.
 
     Args:
       default: as in `parse`.
@@ -137,7 +181,10 @@ def named(default: T, argv: list[str], *, usage: str, what: str) -> tuple[str, T
     """
     if argv and not argv[0].startswith("-"):
         command, _ = usage.rsplit(maxsplit=1)
-        return argv[0], parse(default, argv[1:], prog=f"{command} {argv[0]}")
+        settings = parse(default, argv[1:], prog=f"{command} {argv[0]}")
+        if getattr(settings, "trust", None) is False and trust.started(argv[0]):
+            settings = dataclasses.replace(settings, trust=True)
+        return argv[0], settings
     if "--help" in argv or "-h" in argv:
         parse(default, ["--help"], prog=usage)
     raise ValueError(f"name {what}: {usage}")
@@ -148,13 +195,17 @@ def recipe(argv: list[str]) -> tuple[str, list[str]]:
     return (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("quickstart", argv)
 
 
+_SHORT = {"--from": "--fork", "--data": "--data.path", "--eval-data": "--data.eval-path"}
+
+
 def _spelled_out(default: Any, argv: list[str]) -> list[str]:
+    short = _SHORT if isinstance(default, Config) else {}
     flags: list[str] = []
     queue = list(argv)
     while queue:
-        token = re.sub(r"^--from(?==|$)", "--fork", queue.pop(0))  # no field can be called that
+        token = re.sub(r"^--[a-z-]+(?==|$)", lambda m: short.get(m[0], m[0]), queue.pop(0))
         flag, has_value, value = token.partition("=")
-        group = _at(default, flag.removeprefix("--").replace("-", "_"))
+        group = at(default, flag.removeprefix("--").replace("-", "_"))
         if token.startswith("--") and dataclasses.is_dataclass(group) and (has_value or queue):
             fields = (value if has_value else queue.pop(0)).split(",")
             flags += [f"{flag}.{field}" for field in fields]
@@ -170,7 +221,7 @@ def _take_dict_entries(default: T, argv: list[str]) -> tuple[T, list[str]]:
         token = queue.pop(0)
         flag, has_value, value = token.removeprefix("--").partition("=")
         path, _, key = flag.replace("-", "_").rpartition(".")
-        if token.startswith("--") and isinstance(_at(default, path), dict):
+        if token.startswith("--") and isinstance(at(default, path), dict):
             if not has_value:
                 value = queue.pop(0) if queue and not queue[0].startswith("--") else "true"
             default = configs.replaced(default, f"{path}.{key}", _value(value))
@@ -179,11 +230,12 @@ def _take_dict_entries(default: T, argv: list[str]) -> tuple[T, list[str]]:
     return default, rest
 
 
-def _at(config: Any, path: str) -> Any:
+def at(config: Any, path: str) -> Any:
+    """The value of a dotted field, in extensions too; None where there is none."""
     first, _, rest = path.partition(".")
     for reference, settings in getattr(config, "extensions", {}).items():
         if functions.extension_name(reference) == first:
-            return _at(settings, rest) if rest else settings
+            return at(settings, rest) if rest else settings
     for name in path.split("."):
         config = getattr(config, name, None)
     return config

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 
 from jaxrl.config import Config
-from jaxrl.launch import flags, recipes, roofline, topology
+from jaxrl.launch import configs, flags, roofline, topology
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.roofline import CHIPS, Chip
 from jaxrl.launch.shapes import SHAPES
@@ -83,7 +83,7 @@ def main(argv: list[str]) -> int:
         parser.print_help()
         print("\nand the flags of a run:\n")
     try:
-        config = flags.parse(recipes.load(name), rest, prog=f"jaxrl plan {name}")
+        config, _ = configs.resolve([name, *rest], "plan")
         show(config, PlanConfig(given.topology, given.compile))
     except REFUSALS as error:
         return refused(error)

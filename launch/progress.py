@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,39 +20,81 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from jaxrl.launch import alerts
+from jaxrl.rollout.experience import Experience
 from jaxrl.run.loop import Callbacks
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_SHOWN = {
+    True: {"pass@1": "pass@1", "reward": "reward", "completion_length": "tokens"},
+    False: {"loss": "loss", "accuracy": "accuracy", "margin": "margin", "likelihood": "likelihood"},
+}
+"""Figures of the closing table and their names there, by whether problems were answered."""
 _LINES = 20  # progress lines of a whole run where there is no terminal to redraw
 
 
 @contextmanager
-def shown(console: Console, begin: Callable[[], None]) -> Iterator[Callbacks]:
-    """`Callbacks` that draws on the console; `begin` is called once something has been done."""
+def shown(
+    console: Console,
+    begin: Callable[[], None],
+    *,
+    every: int = 0,
+    dtype: alerts.Dtype = "float32",
+) -> Iterator[Callbacks]:
+    """`Callbacks` that draws on the console; `begin` is called once something has been done.
+
+    Args:
+      console: where to draw.
+      begin: see above.
+      every: steps between completions shown, with prompt, answer and reward; 0: ten in a run.
+      dtype: of the run, see `alerts.alerts`.
+    """
     rewards: list[float] = []
+    rows: list[dict[str, float]] = []
+    told: set[str] = set()
+    due = every
     bars: dict[str, TaskID] = {}
     latest = ""
     live = Progress(
         TextColumn("{task.description:>10}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
+        BarColumn(bar_width=24, table_column=Column(min_width=10)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TextColumn(
+            "{task.fields[figures]}",
+            table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+        ),
         console=console,
+        expand=True,
         disable=not console.is_terminal,
     )
 
     def step(number: int, metrics: dict[str, float]) -> None:
         nonlocal latest
         rewards.append(metrics["reward/mean"])
+        rows.append(metrics)
         latest = figures(metrics, rewards)
+        found = alerts.alerts(rows, dtype)
+        for name in found.keys() - told:
+            console.print(f"ALERT at step {number}, {name}: {found[name]}", soft_wrap=True)
+        told.clear()
+        told.update(found)
+
+    def sampled(number: int, experience: Experience) -> None:
+        begin()
+        if number == 0:
+            console.print(samples(experience, "first scored completions", 3))
+        elif due and number % due == 0:
+            console.print(samples(experience, f"step {number}", 1))
 
     def stage(name: str, done: int, total: int) -> None:
+        nonlocal due
         begin()
+        due = due or (max(1, total // 10) if name == "train" else 0)
         if name not in bars:
             bars[name] = live.add_task(name, total=total, figures="")
         live.update(bars[name], completed=done, total=total, figures=latest)
@@ -59,8 +102,27 @@ def shown(console: Console, begin: Callable[[], None]) -> Iterator[Callbacks]:
         if not console.is_terminal and (done % -(-total // lines) == 0 or done == total):
             console.print(f"{name} {done}/{total}  {latest}", soft_wrap=True)
 
+    def note(text: str) -> None:
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
     with live:
-        yield Callbacks(stage=stage, step=step, note=console.print)
+        yield Callbacks(stage=stage, step=step, sampled=sampled, note=note)
+
+
+def samples(experience: Experience, title: str, count: int) -> Table:
+    """Completions as they were scored: prompt, completion, answer, reward with its parts."""
+    table = Table("prompt", "completion", "answer", "reward", title=title, title_justify="left")
+    group = max(1, len(experience.texts) // max(1, len(experience.problems)))
+    for n in range(0, len(experience.texts), max(1, len(experience.texts) // count))[:count]:
+        problem, score = experience.problems[n // group], experience.scores[n]
+        parts = "  ".join(f"{name} {value:.3g}" for name, value in score.parts.items())
+        reward = f"{score.value:.3g}" if score.value is not None else f"failed: {score.error}"
+        table.add_row(
+            *(Text(_short(text, 240)) for text in (problem.prompt, experience.texts[n])),
+            Text(_short("" if problem.answer is None else str(problem.answer), 60)),
+            Text(_short(f"{reward}  {parts}".strip(), 200)),
+        )
+    return table
 
 
 def figures(metrics: dict[str, float], rewards: list[float]) -> str:
@@ -70,6 +132,12 @@ def figures(metrics: dict[str, float], rewards: list[float]) -> str:
         name: metrics.get(f"time/{name}", 0.0) / seconds for name in ("sample", "train") if seconds
     }
     shares = " ".join(f"{name} {share:.0%}" for name, share in spent.items())
+    if "epoch" in metrics:  # rows of a file, which nobody sampled or scored
+        right = f"accuracy {metrics['accuracy']:.3f}  " if "accuracy" in metrics else ""
+        return (
+            f"epoch {metrics['epoch']:.2f}  loss {metrics['loss']:.4f}  {right}"
+            f"tokens {metrics['tokens']:.0f}  {seconds:.2f} s"
+        )
     return (
         f"reward {metrics['reward/mean']:.3f} {sparkline(rewards)}  "
         f"loss {metrics['loss']:+.4f}  entropy {metrics['entropy']:.3f}  "
@@ -79,7 +147,11 @@ def figures(metrics: dict[str, float], rewards: list[float]) -> str:
 
 
 def sparkline(values: list[float], width: int = 12) -> str:
-    """Up to `width` blocks, each the mean of an equal run of the values, 0 low and 1 high."""
+    """Up to `width` blocks, each the mean of an equal run of the values, 0 low and 1 high.
+
+    Values that are not finite are left out.
+    """
+    values = [value for value in values if math.isfinite(value)]
     if not values:
         return ""
     width = min(width, len(values))
@@ -92,16 +164,18 @@ def sparkline(values: list[float], width: int = 12) -> str:
 def close(console: Console, directory: Path, summary: dict[str, Any], samples: int = 4) -> None:
     """The before/after table, and held-out problems as they were answered before and after."""
     before, after = summary["eval"]["before"], summary["eval"]["after"]
-    table = Table("held out, greedy", "before RL", "after RL", "change")
-    for name, label in (
-        ("pass@1", "pass@1"),
-        ("reward", "reward"),
-        ("completion_length", "tokens"),
-    ):
-        change = after[name] - before[name]
-        table.add_row(label, _value(before, name), _value(after, name), f"{change:+.3f}")
+    answered = "pass@1" in before
+    heads = ("held out, greedy", "before RL", "after RL") if answered else (
+        "held out", "before", "after"
+    )  # fmt: skip
+    table = Table(*heads, "change")
+    for name, label in _SHOWN[answered].items():
+        if name in before:
+            change = after[name] - before[name]
+            table.add_row(label, _value(before, name), _value(after, name), f"{change:+.3f}")
     console.print(table)
-    console.print(_samples(directory, summary["steps"], samples))
+    if answered:
+        console.print(_samples(directory, summary["steps"], samples))
     minutes, seconds = divmod(round(summary["seconds"]), 60)
     console.print(
         f"{summary['steps']} steps in {minutes} min {seconds} s on {summary['device']}; "

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
+import itertools
 import json
+import textwrap
+import typing
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -11,9 +17,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from jaxrl import config as configs
-from jaxrl.launch import flags, losses_table, tasks_table
+from jaxrl import functions
+from jaxrl.config import Config
+from jaxrl.launch import algorithms, flags, losses_table, tasks_table
+from jaxrl.launch import configs as recipe_files
 from jaxrl.launch import recipes as library
-from jaxrl.launch.cli import refused
+from jaxrl.launch.cli import COMMANDS, refused
+
+_COLUMNS = ("name", "summary", "model", "steps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,37 +36,136 @@ class Listing:
 
 
 def recipes(argv: list[str]) -> int:
-    """`jaxrl recipes`."""
-    return _print(library.rows(), ("name", "summary", "model", "steps"), argv, "recipes")
+    """`jaxrl recipes [NAME] [--json]`: algorithms, ready runs, and methods of the literature."""
+    own = library.rows()
+    if argv and not argv[0].startswith("-"):
+        return _one(argv[0], [*algorithms.rows(), *own])
+    listed = [{"kind": "algorithm", **row} for row in algorithms.rows()]
+    if flags.parse(Listing(), argv, prog="jaxrl recipes").json:
+        print(json.dumps([*listed, *own], indent=2))
+        return 0
+    console = Console()
+    for title, columns, rows in (
+        ("algorithms, on any model and data", ("name", "summary", "paper"), listed),
+        ("ready runs", _COLUMNS, [row for row in own if row["kind"] == "ready"]),
+        ("fine-tuning from data", _COLUMNS, [row for row in own if row["kind"] == "data"]),
+        ("methods of the literature", _COLUMNS, [row for row in own if row["kind"] == "method"]),
+    ):
+        console.print(_table(rows, columns, title))
+    console.print("train one: jaxrl train NAME --model DIR --data FILE --reward REWARD")
+    return 0
+
+
+def group(argv: list[str]) -> int:
+    """`jaxrl help GROUP`: the flags of one group of the config, or of an extension."""
+    name = argv[0].replace("-", "_").removeprefix("__").split(".")[0]
+    config = Config()
+    if name in functions.bundled_extensions():
+        config = configs.extended(config, name)
+    part = flags.at(config, name)
+    if not dataclasses.is_dataclass(part):
+        known = [
+            f.name
+            for f in dataclasses.fields(config)
+            if dataclasses.is_dataclass(getattr(config, f.name))
+        ]
+        hint = functions.nearest(name, [*known, *functions.bundled_extensions(), *COMMANDS])
+        return refused(ValueError(f"there is no group {name!r} of flags; {hint}"))
+    table = Table("flag", "default", "meaning", title=" ".join((part.__doc__ or "").split()))
+    for flag, default, text in _explained(part, f"--{name.replace('_', '-')}."):
+        table.add_row(escape(flag), escape(default), escape(text))
+    Console().print(table)
+    return 0
+
+
+def _explained(part: Any, prefix: str) -> Iterator[tuple[str, str, str]]:
+    """Flag, default and help of each field of a dataclass, nested ones too."""
+    helps = _helps(type(part))
+    for field in dataclasses.fields(part):
+        value, flag = getattr(part, field.name), prefix + field.name.replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            yield from _explained(value, f"{flag}.")
+            continue
+        kind = typing.get_type_hints(type(part))[field.name]
+        choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+        text = " ".join(filter(None, (helps.get(field.name, ""), _choices(choices))))
+        yield flag, json.dumps(value, default=str), text
+
+
+def _choices(choices: tuple[Any, ...]) -> str:
+    return f"({', '.join(map(str, choices))})" if choices else ""
+
+
+def _helps(kind: type) -> dict[str, str]:
+    """The texts below the fields of a dataclass."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in itertools.pairwise(body.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
 
 
 def tasks(argv: list[str]) -> int:
-    """`jaxrl tasks`."""
+    """`jaxrl tasks [NAME]`."""
+    if argv and not argv[0].startswith("-"):
+        return _one(argv[0], tasks_table.rows())
     return _print(tasks_table.rows(), ("name", "description"), argv, "tasks")
 
 
 def losses(argv: list[str]) -> int:
-    """`jaxrl losses`."""
+    """`jaxrl losses [NAME]`."""
+    if argv and not argv[0].startswith("-"):
+        return _one(argv[0], losses_table.rows())
     return _print(losses_table.rows(), ("name", "kind", "paper"), argv, "losses")
 
 
 def show(argv: list[str]) -> int:
-    """`jaxrl show RECIPE [flags]`: the resolved config as JSON."""
-    name, rest = flags.recipe(argv)
+    """`jaxrl show RECIPE [--yaml] [flags]`: the resolved config as JSON or YAML."""
+    as_yaml, argv = "--yaml" in argv, [a for a in argv if a != "--yaml"]
     try:
-        config = flags.parse(library.load(name), rest, prog=f"jaxrl show {name}")
+        config, _ = recipe_files.resolve(argv, "show")
     except ValueError as error:
         return refused(error)
-    print(json.dumps(configs.to_dict(config), indent=2))
+    told = recipe_files.dump(config) if as_yaml else json.dumps(configs.to_dict(config), indent=2)
+    print(told.rstrip("\n"))
     return 0
+
+
+def _one(name: str, rows: list[dict[str, Any]]) -> int:
+    """Print all that is known of one thing."""
+    spelled = algorithms.canonical(name)
+    row = next((row for row in rows if row["name"] in (name, spelled)), None)
+    if row is None:
+        hint = functions.nearest(spelled, [row["name"] for row in rows])
+        return refused(ValueError(f"{name!r} is unknown; {hint}"))
+    table = Table(show_header=False)
+    for key, value in row.items():
+        if isinstance(value, dict):
+            for inner, told in value.items():
+                table.add_row(escape(f"{key}.{inner}"), escape(_flat(told)))
+        else:
+            table.add_row(escape(key), escape(_flat(value)))
+    Console().print(table)
+    return 0
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{name}: {each}" for name, each in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _print(rows: list[dict[str, Any]], columns: tuple[str, ...], argv: list[str], name: str) -> int:
     if flags.parse(Listing(), argv, prog=f"jaxrl {name}").json:
         print(json.dumps(rows, indent=2))
         return 0
-    table = Table(*columns, row_styles=("", "dim"))
+    Console().print(_table(rows, columns))
+    return 0
+
+
+def _table(rows: list[dict[str, Any]], columns: tuple[str, ...], title: str = "") -> Table:
+    table = Table(*columns, row_styles=("", "dim"), title=title or None, title_justify="left")
     for row in rows:
         table.add_row(*(escape(str(row[column])) for column in columns))
-    Console().print(table)
-    return 0
+    return table

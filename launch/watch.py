@@ -26,6 +26,8 @@ _WIDTH = 24
 _FIGURES = (
     ("reward/mean", "reward"),
     ("eval/pass@1", "held-out pass@1"),
+    ("eval/loss", "held-out loss"),
+    ("eval/accuracy", "held-out accuracy"),
     ("completion_length", "completion length"),
     ("entropy", "entropy"),
     ("kl", "KL to reference"),
@@ -63,8 +65,12 @@ def watch(run: Path, console: Console, *, every: float = 1.0, once: bool = False
       once: look once.
 
     Raises:
-      FileNotFoundError: `run` holds no run.
+      FileNotFoundError: `run` holds no run, and one look is asked for; else it waits for one.
     """
+    if not once and not (run / "config.json").exists():
+        console.print(f"waiting for {run} to begin; Ctrl-C leaves", highlight=False)
+        while not (run / "config.json").exists():
+            time.sleep(every)
     config = runs.load_config(run)
     look = follow(run / "metrics.jsonl")
     steps: list[dict[str, Any]] = []
@@ -149,7 +155,7 @@ def figures(steps: list[dict[str, Any]]) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, label in _FIGURES:
         values = [row[name] for row in steps if row.get(name) is not None]
-        if values:
+        if values and (any(values) or name != "reward/errors"):
             low, high = min(values), max(values)
             table.add_row(
                 Text(label),

@@ -70,12 +70,16 @@ def _check(function: str, name: str, value: Any, want: Expected, sizes: dict[str
     """Compare one argument, and note the sizes of the axes that it is the first to have."""
     forms = " or ".join(f"[{', '.join(axes)}]" for axes in want.shapes)
     for axes in want.shapes:
+        if axes[0] == "...":  # any leading axes
+            axes = ("_",) * (jnp.ndim(value) - len(axes) + 1) + axes[1:]
         known = [1 if axis == "1" else sizes.get(axis) for axis in axes]
         try:
             chex.assert_shape(value, known)
         except AssertionError:
             continue
-        sizes |= {axis: n for axis, n in zip(axes, jnp.shape(value), strict=True) if axis != "1"}
+        sizes |= {
+            axis: n for axis, n in zip(axes, jnp.shape(value), strict=True) if axis not in "1_"
+        }
         break
     else:
         at = ", ".join(f"{axis}={n}" for axis, n in sizes.items())

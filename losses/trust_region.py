@@ -9,10 +9,12 @@ import jax.numpy as jnp
 from jaxrl.losses.masking import as_float, constant, indicator, token_constant
 from jaxrl.losses.masking import ratio as importance_ratio
 from jaxrl.losses.policy import Objective
+from jaxrl.losses.shapes import checked
 
 KIND = "policy"
 
 
+@checked
 def dppo_tv(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -46,6 +48,7 @@ def dppo_tv(
     return _divergence_masked(logp, behavior_logp, advantages, jnp.abs(p - b), *bounds)
 
 
+@checked
 def dppo_kl(
     logp: jax.Array,
     behavior_logp: jax.Array,

@@ -1,1 +1,1 @@
-"""Flax NNX modules and their weights."""
+"""Decoders as Flax NNX modules, and how their weights are read and written."""

@@ -20,6 +20,9 @@ def pytest_configure() -> None:
     """Share compiled programs between the tests, their processes and the next time."""
     cache = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", COMPILED)
     jax.config.update("jax_compilation_cache_dir", cache)
+    # Programs of tests are small: without this, most compile too quickly to be kept.
+    least = os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", float(least))
 
 
 @pytest.fixture(autouse=True, scope="module")

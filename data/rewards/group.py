@@ -1,8 +1,12 @@
-"""Rewards over many completions as arrays: normalisation in groups, and the policy's own."""
+"""Rewards over many completions: normalisation in groups, the policy's own, scores of a group."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+
+from jaxrl.data.types import Score
 
 
 def normalise(
@@ -72,3 +76,37 @@ def weighted_heads(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
     total = weighing.sum(axis=-1)
     value = (weighing * np.nan_to_num(scores)).sum(axis=-1)
     return np.where(total > 0, value / np.where(total > 0, total, 1.0), np.nan)
+
+
+def together(scores: Sequence[Score]) -> Score:
+    """The scores of one problem's completions as one, which `apart` divides again.
+
+    A task whose reward is `grouped` returns it. Its value is the mean; its parts are the values by
+    position, as in `0`, and their parts, as in `0/format`. A score that failed has none.
+    """
+    good = [score for score in scores if score.error is None]
+    if not good:
+        return Score(None, error=scores[0].error)
+    parts: dict[str, float] = {}
+    for place, score in enumerate(scores):
+        if score.error is None:
+            parts[str(place)] = score.value
+            parts |= {f"{place}/{name}": value for name, value in score.parts.items()}
+    return Score(sum(score.value for score in good) / len(good), parts)
+
+
+def apart(score: Score, count: int) -> list[Score]:
+    """The scores of `count` completions from what `together` made of them.
+
+    Where the whole failed or ran out of time, so did each.
+    """
+    if score.error is not None or score.timed_out:
+        return [score] * count
+    found: list[Score] = []
+    for place in range(count):
+        mine = f"{place}/"
+        parts = {k.removeprefix(mine): v for k, v in score.parts.items() if k.startswith(mine)}
+        value = score.parts.get(str(place))
+        failed = None if value is not None else "exception: one of its rewards failed"
+        found.append(Score(value, {} if value is None else parts, failed))
+    return found

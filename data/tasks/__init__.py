@@ -21,6 +21,7 @@ BUNDLED: dict[str, str] = {
     "calibrated": "jaxrl.data.tasks.calibrated",
     "code": "jaxrl.data.tasks.code",
     "countdown": "jaxrl.data.tasks.countdown",
+    "file": "jaxrl.data.tasks.file",
     "format_following": "jaxrl.data.tasks.format_following",
     "gsm8k": "jaxrl.data.tasks.gsm8k",
     "json_output": "jaxrl.data.tasks.json_output",
@@ -39,7 +40,7 @@ BUNDLED: dict[str, str] = {
 }
 """Name to module; its function `task(**params) -> Task` makes the task."""
 
-NEED_PARAMETERS = ("gsm8k", "math", "mixture", "reasoning_gym")
+NEED_PARAMETERS = ("file", "gsm8k", "math", "mixture", "reasoning_gym")
 """Those that have no problems before a file or a generator is named."""
 
 _FAMILY = {"reasoning_gym": "generator"}  # FAMILY/NAME is get(FAMILY, parameter=NAME)

@@ -28,9 +28,8 @@ def task(
         uniform from 1 to this.
       terms: operands in a problem.
       operators: which of + - * are drawn; * binds tighter, as usual.
-      slips: share of the solutions to imitate that forget every carry, as in `17+8=15`: a model
-        warm-started on a sloppy pupil's work, whose habit only the reward can break. Needs the
-        operator + alone.
+      slips: share of the solutions for supervised fine-tuning that leave out every carry, as in
+        `17+8=15`. The reward counts such an answer as wrong. Needs the operator + alone.
       worked: solutions show their work, a term less at each step, as `19+5=24` for `12+7+5=`, and
         the answer is what follows the last `=`. Not with the operator *.
       ood_digits: digits of every operand of the ood split; None means one more than `digits`.

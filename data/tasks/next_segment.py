@@ -36,8 +36,7 @@ def task(
       test_path: a text file for the test and ood splits; without it, the last tenth of `path`.
       context: sentences shown in train and test.
       metric: see `jaxrl.data.rewards.text`; empty takes f1 for a file, and exact_match for
-      stories, whose
-        sentences share most of their words.
+        stories, whose sentences share most of their words.
       answer_format: see `jaxrl.data.extract`.
       template: prompt with `{question}`, the context, in it.
       middle: share of the problems that show the sentence after next as well, behind `...`.

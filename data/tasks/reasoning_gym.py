@@ -45,8 +45,7 @@ def task(
     Args:
       generator: its name, such as "chain_sum".
       answer_format: how a completion states its answer, see `jaxrl.data.extract`; "text",
-      "last_line",
-        "number", "tags" or "boxed".
+        "last_line", "number", "tags" or "boxed".
       template: prompt with `{question}` in it; empty asks for the answer format in a sentence.
       level: difficulty from 0 upwards on the generator's own curriculum; None for its defaults.
       partial: keep the generator's partial credit; if not, a score below 1 becomes 0.

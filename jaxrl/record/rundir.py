@@ -69,7 +69,7 @@ def prepare(config: Config, note: Callable[[str], None]) -> Path:
             f"run_dir={str(directory)!r} cannot be written: {error}; choose another with --run-dir"
         ) from error
     saved = directory / "config.json"
-    if saved.exists():
+    if saved.exists() and has_progress(directory):
         differs = configs.changed(configs.load(saved), config)
         allowed = {name: pair for name, pair in differs.items() if name.startswith(MAY_CHANGE)}
         refused = {name: pair for name, pair in differs.items() if name not in allowed}
@@ -79,9 +79,20 @@ def prepare(config: Config, note: Callable[[str], None]) -> Path:
                 "choose another directory, or the same values; to go on from that run with other "
                 f"values, --fork {str(directory)!r} into a new one"
             )
+        if "steps" in allowed and config.optimizer.schedule != "constant":
+            note(
+                f"WARNING: the {config.optimizer.schedule} schedule of the learning rate now ends "
+                f"at step {config.steps}, so steps from here on differ from those first planned"
+            )
         if allowed:
             note(f"changed since the run began: {_list(allowed)}")
     return directory
+
+
+def has_progress(directory: Path) -> bool:
+    """Whether a run has saved anything that another config could not go on from."""
+    saved = "checkpoints/[0-9]*/manifest.json"
+    return any(any(directory.glob(where)) for where in (saved, f"warm_start/{saved}"))
 
 
 def _differing(plain: Any, masked: Any, name: str = "") -> str:

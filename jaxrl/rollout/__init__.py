@@ -1,7 +1,7 @@
 """Rollouts: from problems to scored groups of completions.
 
-`selection` chooses problems. `programs` says how a group comes about, `driver` runs many of them
-over one sampler, and `collect` makes a step's batch. `experience` is that batch, as arrays and as
-figures. `policy` holds a model with its tokenizer, and `reshard` brings its weights to the devices
-that sample. `history` and `rollout_log` write what happened.
+`selection` chooses problems. A rollout program in `programs` samples and scores one group,
+`driver` runs many programs over one sampler, and `collect` returns the groups of a step.
+`experience` turns them into arrays and metrics. `policy` holds a model with its tokenizer, and
+`reshard` copies its weights to the devices that sample. `history` and `rollout_log` write files.
 """

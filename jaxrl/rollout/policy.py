@@ -23,7 +23,7 @@ from jaxrl.models import load as weights
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
 from jaxrl.record import checkpoint, storage
-from jaxrl.rollout import tasks
+from jaxrl.rollout import files, tasks
 from jaxrl.sampling.logits import Guide, keep
 from jaxrl.training import trainable
 from jaxrl.types import Params
@@ -85,13 +85,7 @@ def _describe(
 ) -> tuple[DecoderConfig, tokenizers.Tokenizer]:
     config = _origin(config, trusted)
     if config.model == "fresh":
-        task = tasks.named(config)
-        if task.alphabet is None:
-            raise ValueError(
-                f"task {task.name!r} has no alphabet of its own, so a fresh model has no "
-                "tokenizer for it; name a pretrained model, e.g. --model smollm2-135m"
-            )
-        tokenizer = tokenizers.characters(task.alphabet)
+        tokenizer = tokenizers.characters(_alphabet(config))
         shape = dataclasses.asdict(config.fresh)
         return DecoderConfig(vocab_size=tokenizer.vocab_size, **shape), tokenizer
     model = weights.read_config(config.model)
@@ -102,6 +96,19 @@ def _describe(
             f"embedding only {model.vocab_size}; use the tokenizer that belongs to the model"
         )
     return model, tokenizer
+
+
+def _alphabet(config: Config) -> str:
+    """Every character that a fresh model can be asked to read or write."""
+    if config.data.kinds:
+        return files.alphabet(config.data)
+    task = tasks.named(config)
+    if task.alphabet is None:
+        raise ValueError(
+            f"task {task.name!r} has no alphabet of its own, so a fresh model has no "
+            "tokenizer for it; name a pretrained model, e.g. --model smollm2-135m"
+        )
+    return task.alphabet
 
 
 def _origin(config: Config, trusted: Collection[str] | None) -> Config:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from jaxrl.config import RolloutConfig
 from jaxrl.data import extract, tokenizers
 from jaxrl.data.dialogue import Dialogue
 from jaxrl.data.environments import Message, Turn
+from jaxrl.data.rewards import group
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.rollout.policy import encode_prompt
 from jaxrl.sampling.requests import for_training
@@ -90,6 +92,9 @@ class Context(NamedTuple):
 def single_turn(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
     """Each row is an answer to the problem's prompt."""
     made = requests(ctx, problem, first_id)
+    if ctx.task.of(problem).grouped:
+        answers = yield Fork([written(ctx, request) for request in made])
+        return (yield from graded_together(ctx, problem, list(map(for_training, answers))))
     return (yield Fork([answered(ctx, problem, request) for request in made]))
 
 
@@ -134,10 +139,28 @@ def answered(ctx: Context, problem: Problem, request: Request) -> Part:
 
 def graded(ctx: Context, problem: Problem, completion: Completion) -> Part:
     """The row of a completion that is there already."""
+    if ctx.task.of(problem).grouped:
+        return (yield from graded_together(ctx, problem, [completion]))[0]
+    text, judged = _texts(ctx, completion)
+    score = yield Grade(problem, judged)
+    return Row(completion, text, score)
+
+
+def graded_together(
+    ctx: Context, problem: Problem, completions: Sequence[Completion]
+) -> Generator[Wanted, Any, list[Row]]:
+    """The rows of completions that a task's reward judges at once, see `Task.grouped`."""
+    texts = [_texts(ctx, completion) for completion in completions]
+    score = yield Grade(problem, json.dumps([judged for _, judged in texts]))
+    scores = group.apart(score, len(texts))
+    return [Row(c, t, s) for c, (t, _), s in zip(completions, texts, scores, strict=True)]
+
+
+def _texts(ctx: Context, completion: Completion) -> tuple[str, str]:
+    """The text of a completion, and what of it is judged."""
     text = ctx.tokenizer.decode(completion.tokens.tolist())
     prompt = ctx.tokenizer.decode(list(completion.request.prompt[-8:]))
-    score = yield Grade(problem, extract.thinking(prompt, text))
-    return Row(completion, text, score)
+    return text, extract.thinking(prompt, text)
 
 
 def written(ctx: Context, request: Request) -> Generator[Wanted, Any, Completion]:

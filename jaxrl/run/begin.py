@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -10,15 +10,13 @@ import optax
 
 from jaxrl import config as configs
 from jaxrl.config import Config
-from jaxrl.data import stream
-from jaxrl.data.types import Problem, Task
 from jaxrl.record import checkpoint, storage
 from jaxrl.record.checkpoint import Saved
-from jaxrl.rollout import history, policy, selection, tasks
+from jaxrl.rollout import policy
 from jaxrl.rollout.experience import TURNS
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import evaluate, reference, stages
-from jaxrl.run.context import RunContext
+from jaxrl.run import offline, reference, sampled, stages
+from jaxrl.run.context import Origin, RunContext
 from jaxrl.run.extension import Extension, open_extensions
 from jaxrl.run.warm_start import discard, warm_start
 from jaxrl.training import objective, placement, trainable
@@ -30,12 +28,11 @@ Assess = Callable[[TrainState, int], dict[str, float]]
 _ADAPTERS = 3  # folded into the run's key, for the first values of adapters
 
 
-def check(config: Config) -> tuple[Task, list[Problem], Policy, dict[str, Extension]]:
+def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     """Refuse what cannot work, before anything is compiled or written.
 
     Returns:
-      The task, its held-out problems, the policy, its parameters still to come, and the
-      extensions.
+      The origin of its experience, the policy, its parameters still to come, and the extensions.
 
     Raises:
       ValueError: a config that cannot work.
@@ -44,83 +41,17 @@ def check(config: Config) -> tuple[Task, list[Problem], Policy, dict[str, Extens
     stages.check(config)
     extensions = open_extensions(config)
     arrays = [name for e in extensions.values() for name in e.arrays]
-    turns = any([has_turns(staged, extensions) for staged in stages.all_of(config)])
-    objective.check(config.objective, [*arrays, *(TURNS if turns else ())])
+    if not config.data.kinds and sampled.has_turns(config, extensions):
+        arrays += TURNS
+    objective.check(config.objective, arrays)
     reference.check(config, extensions)
     model, tokenizer = policy.describe(config)
     trainable.part(model, config.lora, config.train)
     actor = Policy(model, {}, tokenizer)
-    for staged in stages.all_of(config):
-        check_prompts(staged, actor)
-    task, keep = tasks.named(config), policy.keeps(tokenizer, config.rollout)
-    held_out = evaluate.problems(task, config.eval.split, config.eval.problems, keep=keep)
-    for problem in held_out:
-        policy.encode_prompt(tokenizer, config.rollout, problem)
-    if not held_out:
-        raise ValueError(
-            f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops every held-out "
-            "problem; raise it"
-        )
+    origin = (offline if config.data.kinds else sampled).origin(config, actor)
     if config.fork:
         checkpoint.require(*fork_point(config.fork))
-    return task, held_out, actor, extensions
-
-
-def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:
-    """Whether the problems of a config are episodes, or some of them.
-
-    Raises:
-      ValueError: they are, and the config asks for what episodes cannot have.
-    """
-    task = tasks.named(config)
-    if all(each.turns is None for each in (task, *task.parts.values())):
-        return False
-    alone = [name for name, e in extensions.items() if e.program is not Extension().program]
-    refused = {
-        "rollout.chunks": config.rollout.chunks.size,
-        f"objective.advantage={config.objective.advantage!r}, which needs greedy answers":
-            objective.needs_greedy(config.objective),
-        f"extensions {alone}, which write answers of their own": alone,
-        "warm_start.steps": config.warm_start.steps,
-    }  # fmt: skip
-    if found := [name for name, value in refused.items() if value]:
-        raise ValueError(
-            f"task {task.name!r} is played in turns, which do not go with {found[0]}; leave it out"
-        )
-    return True
-
-
-def check_prompts(config: Config, actor: Policy) -> None:
-    """Refuse what prompts a config asks for where they cannot be drawn, or not be answered.
-
-    Raises:
-      ValueError: naming the field.
-    """
-    selection.check(config)
-    tasks.dialogue(tasks.named(config), actor.tokenizer, config.rollout)
-    whole, keep = tasks.named(config), policy.keeps(actor.tokenizer, config.rollout)
-    curricula = [domain.curriculum for domain in config.domains.values()] or [config.curriculum]
-    for curriculum, task in zip(curricula, whole.parts.values() or [whole], strict=True):
-        if curriculum.history:
-            history.best(curriculum, task)
-        batch = {"seed": config.seed, "batch_size": config.rollout.prompts}
-        first = next(stream.prompts(task, split="train", **batch))
-        if keep and not any(map(keep, first)):
-            raise ValueError(
-                f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops the first "
-                f"{len(first)} prompts of task {task.name!r}; raise it"
-            )
-        for problem in first if keep is None else filter(keep, first):
-            policy.encode_prompt(actor.tokenizer, config.rollout, problem)
-    settings = config.rollout
-    total = settings.chunks.longest(
-        settings.max_prompt_tokens, settings.max_prompt_tokens + settings.max_new_tokens
-    )
-    if total > actor.model.max_positions:
-        raise ValueError(
-            f"rollout.max_prompt_tokens + rollout.max_new_tokens = {total} exceed the model's "
-            f"{actor.model.max_positions} positions; lower one of them, or set rollout.chunks"
-        )
+    return origin, actor, extensions
 
 
 def begin(
@@ -182,8 +113,9 @@ def fresh(
     if reference.stored(config, run.extensions):
         checkpoint.save_reference(run.directory, state.params)
     before = assess(state, 0)
-    count = len(run.held_out)
-    run.callbacks.note(f"before: pass@1 {before['pass@1']:.3f} on {count} held-out problems")
+    origin = run.origin
+    figure = before[origin.figure]
+    run.callbacks.note(f"before: {origin.figure} {figure:.3f} on {origin.held_out}")
     host = {
         "step": 0,
         "before": before,

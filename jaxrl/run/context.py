@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
 from jaxrl.config import Config
 from jaxrl.data.scoring import Pool
-from jaxrl.data.types import Problem, Task
+from jaxrl.data.types import Task
 from jaxrl.record.checkpoint import Writer
 from jaxrl.record.heartbeat import Heartbeat
+from jaxrl.record.metrics import Timer
+from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
-from jaxrl.run.extension import Extension
+from jaxrl.run.extension import Context, Extension
 from jaxrl.run.signals import Gate
+from jaxrl.types import Params, TrainState
 
 
 class Callbacks(NamedTuple):
@@ -25,8 +29,47 @@ class Callbacks(NamedTuple):
     """Called when a phase (warm start, train) has done `done` of its `total` steps."""
     step: Callable[[int, dict[str, float]], None] = lambda step, metrics: None
     """Called after a training step, with its metrics."""
+    sampled: Callable[[int, Experience], None] = lambda step, experience: None
+    """Called with scored completions: of an evaluation after `step` steps, and of the batch of
+    each step."""
     note: Callable[[str], None] = lambda text: None
     """Called with a message for the user."""
+
+
+class Batches(NamedTuple):
+    """The experience of a stage, step by step."""
+
+    step: Callable[[TrainState, int, Timer], tuple[Experience, dict[str, float]]]
+    """`(state, its step, timer)`: the experience of the next step, and metrics of how it was
+    sampled or read."""
+    get_state: Callable[[], dict[str, Any]]
+    """The position and what is in flight, for a checkpoint."""
+    set_state: Callable[[dict[str, Any]], None]
+    abandon: Callable[[], None]
+    """Give up what has been sampled for the steps to come."""
+
+
+ToSampler = Callable[[Params], Params]
+"""Trained parameters as the sampler reads them, on the devices that sample."""
+
+
+class Origin(NamedTuple):
+    """Where a run's experience comes from, and what it is measured on.
+
+    It is sampled and scored, see `jaxrl.run.sampled`, or read from a file, see
+    `jaxrl.run.offline`.
+    """
+
+    open: Callable[[RunContext, Context, ToSampler, Recorder, int], Batches]
+    """The experience of a stage, from its start; the number is that of the steps done by then."""
+    assess: Callable[[RunContext, Context, TrainState, ToSampler, int], dict[str, float]]
+    """Held-out figures of a state at a step."""
+    figure: str
+    """Name of the main one."""
+    held_out: str
+    """What they are measured on."""
+    task: Task | None = None
+    """Makes and judges problems; None where nothing is scored."""
 
 
 class RunContext(NamedTuple):
@@ -35,21 +78,16 @@ class RunContext(NamedTuple):
     config: Config
     callbacks: Callbacks
     directory: Path
-    task: Task
-    held_out: list[Problem]
+    origin: Origin
     policy: Policy
     """The model's shape and tokenizer; its parameters are in the train state."""
     extensions: dict[str, Extension]
     """By name, in order."""
     pools: dict[int, Pool]
-    """By the step that a stage begins after; the first also scores evaluations."""
+    """By the step that a stage begins after; the first also scores evaluations. Empty where nothing
+    is scored."""
     sampling_mesh: Mesh
     """The devices that sample; the mesh in use has those that train."""
     writer: Writer
     gate: Gate
     heart: Heartbeat
-
-    @property
-    def pool(self) -> Pool:
-        """Scores what is not of a later stage."""
-        return self.pools[0]

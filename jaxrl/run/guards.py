@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.config import GuardConfig
+from jaxrl.data.types import Score
 from jaxrl.mesh import distributed, mesh
 from jaxrl.record import checkpoint, storage
 from jaxrl.record.rundir import best_effort, write_json
@@ -96,6 +97,23 @@ def decide(config: GuardConfig, found: list[Trip], rollbacks: int) -> str:
     """
     action = found[0].action if found else "off"
     return "stop" if action == "rollback" and rollbacks >= config.max_rollbacks else action
+
+
+def check_scores(scores: Sequence[Score], what: str) -> None:
+    """Stop a run at its beginning where every score of a batch has failed.
+
+    Args:
+      scores: of the batch.
+      what: was scored, for the message.
+
+    Raises:
+      Stopped: with the first reason.
+    """
+    if scores and all(score.error is not None for score in scores):
+        raise Stopped(
+            f"all {len(scores)} completions of {what} could not be scored, so nothing is trained: "
+            f"{scores[0].error}"
+        )
 
 
 def explain(directory: Path, step: int, found: list[Trip]) -> str:

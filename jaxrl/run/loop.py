@@ -1,4 +1,4 @@
-"""The training loop: rollouts, rewards, updates, metrics, checkpoint; then again.
+"""The training loop: experience, rewards, updates, metrics, checkpoint; then again.
 
 `train` reads top to bottom. All that a run carries is `TrainState` on the mesh and a small `host`
 dict; a checkpoint holds both, so the same call in the same directory continues the run, bit for
@@ -29,7 +29,7 @@ from jaxrl.record.heartbeat import Heartbeat
 from jaxrl.record.metrics import MetricsLog, Timer
 from jaxrl.record.rundir import best_effort, run_directory
 from jaxrl.rollout import experience, history, reshard
-from jaxrl.run import evaluate, guards, prepare, signals, stages
+from jaxrl.run import guards, prepare, signals, stages
 from jaxrl.run.begin import begin, check
 from jaxrl.run.context import Callbacks, RunContext
 from jaxrl.run.extension import Context, completion, only
@@ -38,7 +38,6 @@ from jaxrl.run.guards import Trip
 from jaxrl.run.reference import Reference
 from jaxrl.run.stages import Stage
 from jaxrl.training import objective, optimizer, packing, placement, trainable
-from jaxrl.training.train_step import guide_of
 from jaxrl.types import TrainState, Trajectory
 
 __all__ = ["Callbacks", "run_directory", "train"]
@@ -64,7 +63,7 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
       OSError: the last step could not be saved.
     """
     start = perf_counter()
-    task, held_out, policy, extensions = check(config)
+    origin, policy, extensions = check(config)
     training_mesh, sampling_mesh = reshard.meshes(config.mesh, config.sampling)
     callbacks = callbacks if distributed.first() else Callbacks()
     directory = rundir.prepare(config, callbacks.note)
@@ -83,8 +82,8 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
             usage.counted() as used,
         ):
             run = RunContext(
-                config, callbacks, directory, task, held_out, policy, extensions, pools,
-                sampling_mesh, writer, gate, heart,
+                config, callbacks, directory, origin, policy, extensions, pools, sampling_mesh,
+                writer, gate, heart,
             )  # fmt: skip
             with jax.transfer_guard("disallow"):
                 return _run(run, start, used)
@@ -121,15 +120,10 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
 
     def assess(state: TrainState, step: int) -> dict[str, float]:
         run.heart.beat("evaluate", step)
+        ctx = context(0)
         with transfers():
-            params = to_sampler(evaluated(context(0), state) if evaluated else state.params)
-        with jax.set_mesh(run.sampling_mesh), transfers():
-            figures, sampled = evaluate.evaluate(
-                run.policy, params, run.held_out, run.task, run.pool, config.rollout, config.sampler
-            )
-        with best_effort("the evaluation", note):
-            evaluate.save(run.directory, step, sampled, run.policy.tokenizer.decode)
-        return figures
+            shown = state.replace(params=evaluated(ctx, state)) if evaluated else state
+            return run.origin.assess(run, ctx, shown, to_sampler, step)
 
     with transfers():
         _, state, host = begin(run, optimize, like, assess, part, complete)
@@ -151,36 +145,35 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                 ctx = context(stage_start)
                 with transfers():
                     stage = stages.open_stage(
-                        run, ctx, run.pools[stage_start], host["rollouts"], recorder, optimize, like
-                    )
+                        run, ctx, stage_start, host["rollouts"], recorder, optimize, like,
+                        to_sampler,
+                    )  # fmt: skip
             run.heart.beat("sample", step)
-            with timer("sync"), transfers():
-                params = to_sampler(state.params)
-                guide = guide_of(model, ctx.restriction(state), to_sampler)
-            with jax.set_mesh(run.sampling_mesh), transfers():
-                sampled, groups = stage.rollouts.step(params, guide, version, timer)
-            del params, guide
+            with transfers():
+                gathered, found = stage.batches.step(state, version, timer)
 
             with run.gate.closed():  # from here a signal waits for the end of the step
                 run.heart.beat("train", step)
                 with timer("score"), transfers():
                     for extension in extensions:
-                        sampled = extension.reward(ctx, state, sampled)
+                        gathered = extension.reward(ctx, state, gathered)
+                if step == 1:
+                    guards.check_scores(gathered.scores, "the first batch")
                 with timer("train"):
                     with transfers():
-                        batch = experience.as_trajectory(sampled, ctx.config)
+                        batch = experience.as_trajectory(gathered, ctx.config)
                         batch = prepare.with_expert_logp(ctx, state, batch)
                         for extension in extensions:
                             batch = extension.prepare(ctx, state, batch)
                         batch = prepare.with_proximal_logp(ctx, state, batch)
                     state, measured, cost = update(stage, state, batch, version)
-                    metrics = experience.measure(sampled) | cost  # while the devices compute
+                    # while the devices compute
+                    metrics = experience.measure(gathered) | found | cost
                     measured, version, done = jax.device_get(
                         (measured, state.step, optimizer.applied(state.opt_state))
                     )
                 version = int(version)
                 metrics = combine(measured) | metrics | used()
-                metrics["prompts_sampled"] = float(groups)
                 with transfers():
                     metrics["learning_rate"] = float(learning_rate(max(int(done) - 1, 0)))
 
@@ -201,9 +194,9 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                         reference.load(like, saved.step)
                     version = int(jax.device_get(saved.state.step))
                     state, rollbacks = saved.state, host["rollbacks"] + 1
-                    stage.rollouts.abandon()
+                    stage.batches.abandon()
                     # the position of now, as the prompts after the checkpoint led here
-                    position = stage.rollouts.get_state()
+                    position = stage.batches.get_state()
                     host = saved.host | {"rollouts": position, "rollbacks": rollbacks}
                     set_host_state(run, host)
                     log.close()
@@ -212,14 +205,14 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                     continue
 
                 with timer("record"), transfers(), best_effort("the rollouts", note):
-                    stage.record(step, sampled, batch, state)
+                    stage.record(step, gathered, batch, state)
                 with transfers():
                     for extension in extensions:
                         state = extension.after(ctx, state, step)
                 host = host | {
                     "step": step,
                     "tokens": host["tokens"] + metrics["tokens"],
-                    "rollouts": stage.rollouts.get_state(),
+                    "rollouts": stage.batches.get_state(),
                     "extensions": {name: e.get_state() for name, e in run.extensions.items()},
                     "seconds": already + perf_counter() - start,
                 }
@@ -234,6 +227,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                 if writer.due(step) or step in config.stages:
                     with timer("save"), transfers():
                         writer.save(step, state, host, metrics.get(config.checkpoint.best))
+                run.callbacks.sampled(step, gathered)
                 run.callbacks.step(step, metrics)
                 run.callbacks.stage("train", step, config.steps)
         with transfers():

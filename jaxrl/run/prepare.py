@@ -13,12 +13,16 @@ from jaxrl.types import TrainState, Trajectory
 def with_expert_logp(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
     """Experts' tokens with the log-probabilities that the policy gives them; others as they are.
 
+    A batch that experts wrote alone stays as it is where the objective does not ask for them.
+
     Args:
       ctx: of the stage.
       state: before the updates.
       batch: N sequences on the host.
     """
     if batch.expert is None or not np.any(batch.expert):
+        return batch
+    if np.all(batch.expert) and not objective.needs_behavior(ctx.config.objective):
         return batch
     packed, _ = placement.pack(batch, ctx.config, batch.expert)
     logp = mesh.fetch(ctx.score(state.params, packed, ctx.restriction(state)))

@@ -26,10 +26,10 @@ class Cost(NamedTuple):
 
 
 def profiled(watch: Callbacks, directory: Path, *, first: int = 3, steps: int = 3) -> Callbacks:
-    """The same onlooker, who traces some steps into `directory` and notes the top costs.
+    """`watch`, which also traces some steps into `directory` and prints the top costs.
 
     Args:
-      watch: told everything as before.
+      watch: the callbacks of the run.
       directory: where the trace goes; `xprof --logdir DIRECTORY` shows it, and ui.perfetto.dev
         opens the `.trace.json.gz` in it.
       first: the first step traced; at least 2, as the first step compiles.

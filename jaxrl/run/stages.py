@@ -11,23 +11,23 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import optax
 
 from jaxrl import config as configs
 from jaxrl.config import Config
 from jaxrl.data import curriculum
 from jaxrl.data.scoring import Pool, open_pool
-from jaxrl.rollout import episodes, programs, rollout_log, selection, tasks
-from jaxrl.rollout.collect import Rollouts, open_rollouts
+from jaxrl.data.types import Score
+from jaxrl.rollout import rollout_log, tasks
 from jaxrl.rollout.history import Recorder
 from jaxrl.run import guards
-from jaxrl.run.context import RunContext
+from jaxrl.run.context import Batches, RunContext, ToSampler
 from jaxrl.run.extension import Context, Extension
-from jaxrl.training import objective, placement
+from jaxrl.training import placement
 from jaxrl.training.train_step import Update, make_update
 from jaxrl.types import TrainState
 
@@ -43,7 +43,7 @@ class Stage(NamedTuple):
     """What a run works with from one change of its config to the next."""
 
     ctx: Context
-    rollouts: Rollouts
+    batches: Batches
     update: Update
     record: rollout_log.Record
 
@@ -51,37 +51,28 @@ class Stage(NamedTuple):
 def open_stage(
     run: RunContext,
     ctx: Context,
-    pool: Pool,
+    start: int,
     position: dict[str, Any] | None,
     recorder: Recorder,
     optimize: optax.GradientTransformation,
     like: TrainState,
+    to_sampler: ToSampler,
 ) -> Stage:
     """A stage, from its start or from a position.
 
     Args:
       run: the run.
       ctx: of the stage, see `context`.
-      pool: scores its completions.
-      position: of the rollouts; None for their start.
+      start: the steps done where it begins.
+      position: in its experience; None for the start.
       recorder: keeps the run's history.
       optimize, like: see `train_step.make_update` and `placement.abstract_state`.
+      to_sampler: see `reshard.sampler_weights`.
     """
-    config, extensions = ctx.config, run.extensions.values()
-    task = tasks.named(config)
-    rollout = episodes.group
-    for extension in extensions:
-        rollout = extension.program(rollout)
-    if objective.needs_greedy(config.objective):
-        rollout = programs.with_greedy(rollout)
-    with jax.set_mesh(run.sampling_mesh):
-        source = selection.open_source(config, task, run.policy)
-        rollouts = open_rollouts(
-            config, run.policy, task, pool, selection.recorded(source, recorder), rollout,
-            room=sum(extension.room(config) for extension in extensions),
-        )  # fmt: skip
+    config = ctx.config
+    batches = run.origin.open(run, ctx, to_sampler, recorder, start)
     if position is not None:
-        rollouts.set_state(position)
+        batches.set_state(position)
     update = placement.settled(program(ctx, run.extensions, optimize), like)
     record = rollout_log.recorder(
         run.directory,
@@ -91,7 +82,7 @@ def open_stage(
             state.params, placement.pack(batch, config)[0], ctx.restriction(state)
         ),
     )
-    return Stage(ctx, rollouts, update, record)
+    return Stage(ctx, batches, update, record)
 
 
 def program(
@@ -125,12 +116,14 @@ def program(
 def open_pools(config: Config, note: Callable[[str], None]) -> Iterator[dict[int, Pool]]:
     """What scores the completions of each stage, by its start; stages of one task share a pool.
 
-    `note` is told which sandbox programs get, where completions are programs.
+    Rows of a file are not scored: there are no pools then. `note` is told which sandbox programs
+    get, where completions are programs.
     """
     pools: dict[int, Pool] = {}
+    told = _first_failure(note)
     by_task: dict[str, Pool] = {}
     with contextlib.ExitStack() as stack:
-        for first in sorted({0, *config.stages}):
+        for first in () if config.data.kinds else sorted({0, *config.stages}):
             task = tasks.named(at(config, first))
             key = json.dumps([task.name, task.params], sort_keys=True)
             if key not in by_task:
@@ -140,12 +133,26 @@ def open_pools(config: Config, note: Callable[[str], None]) -> Iterator[dict[int
                     workers=config.score_workers,
                     time_limit_s=config.score_seconds,
                     allow_weak=config.sandbox.allow_weak,
+                    told=told,
                 )
                 if pool.isolation:
                     note(str(pool.isolation))
                 by_task[key] = stack.enter_context(pool)
             pools[first] = by_task[key]
         yield pools
+
+
+def _first_failure(note: Callable[[str], None]) -> Callable[[Score], None]:
+    """Tells at once why the first score failed that did; later ones are counted only."""
+    failed = threading.Event()
+
+    def told(score: Score) -> None:
+        if score.error is None or score.error.startswith("closed:") or failed.is_set():
+            return
+        failed.set()
+        note(f"WARNING: a completion could not be scored: {score.error}")
+
+    return told
 
 
 def at(config: Config, done: int) -> Config:

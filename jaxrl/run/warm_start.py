@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from jaxrl.config import Config
 from jaxrl.data import stream
+from jaxrl.data.types import Task
 from jaxrl.mesh import distributed
 from jaxrl.record import checkpoint, storage
 from jaxrl.rollout import experience, policy
@@ -19,24 +21,30 @@ _OTHER_PROBLEMS = 2 << 32
 """Added to the seed: the warm start sees other problems than the RL will."""
 
 
+def check(config: Config, task: Task) -> None:
+    """Refuse to imitate a task without solutions.
+
+    Raises:
+      ValueError: the task has none.
+    """
+    if config.warm_start.steps and task.gold is None:
+        raise ValueError(
+            f"warm_start.steps={config.warm_start.steps}, but task {task.name!r} has no solutions "
+            "to imitate; set it to 0"
+        )
+
+
 def warm_start(run: RunContext, params: Params) -> Params:
     """Imitate demonstrations: REINFORCE with every reward 1.
 
     Args:
       run: its `config.warm_start` may ask for no steps.
       params: to start from; donated.
-
-    Raises:
-      ValueError: the task has no solutions to imitate.
     """
     config, warm = run.config, run.config.warm_start
     if not warm.steps:
         return params
-    if run.task.gold is None:
-        raise ValueError(
-            f"warm_start.steps={warm.steps}, but task {run.task.name!r} has no solutions to "
-            "imitate; set it to 0"
-        )
+    task = run.origin.task
     imitate = objective.ObjectiveConfig(
         policy="reinforce", advantage_args={"baseline": "none", "scale": "none"}
     )
@@ -60,7 +68,7 @@ def warm_start(run: RunContext, params: Params) -> Params:
         like,
     )
     batches = stream.prompts(
-        run.task,
+        task,
         split="train",
         seed=config.seed + _OTHER_PROBLEMS,
         batch_size=warm.batch_size,
@@ -79,7 +87,7 @@ def warm_start(run: RunContext, params: Params) -> Params:
         try:
             while step < warm.steps:
                 with run.gate.closed():
-                    batch = experience.demonstrations(run.policy, config, run.task, next(batches))
+                    batch = experience.demonstrations(run.policy, config, task, next(batches))
                     state, _ = update(state, batch, placement.pack(batch, config)[0], None)
                     step += 1
                     if writer.due(step):
@@ -89,6 +97,7 @@ def warm_start(run: RunContext, params: Params) -> Params:
         except Stop:
             if step:
                 writer.save_now(step, state, {"stream": batches.get_state()})
+            note(f"step {step} of the warm start is saved; the same command continues")
             raise
     return state.params
 

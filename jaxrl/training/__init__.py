@@ -1,7 +1,7 @@
 """Training: from a batch of trajectories to an optimizer update.
 
-`packing` lays sequences out in rows, `placement` puts them on the mesh, `prepare` adds what the
-objective needs before the first update, `objective` composes the loss, `train_step` accumulates its
-gradient and updates, `optimizer` and `trainable` say how and which parameters. `critic`, `average`,
-`kl_control` and `nucleus` carry state of their own beside the policy.
+`packing` packs sequences into rows, `placement` puts them on the mesh, `objective` composes the
+loss, and `train_step` accumulates its gradient and updates the parameters. `optimizer` makes the
+optimizer, and `trainable` selects the trained parameters. `jaxrl.extensions` adds critics, moving
+averages and more.
 """

@@ -141,6 +141,11 @@ def needs_proximal(config: ObjectiveConfig) -> bool:
     return functions.takes(function, "proximal_logp")
 
 
+def needs_behavior(config: ObjectiveConfig) -> bool:
+    """Whether the policy objective takes the log-probabilities that tokens were sampled with."""
+    return functions.takes(functions.lookup(config.policy), "behavior_logp")
+
+
 def needs_reference(config: ObjectiveConfig) -> bool:
     """Whether a term compares with the reference policy."""
     function = functions.lookup(config.policy)
@@ -354,6 +359,7 @@ def objective(
     if config.entropy_coef or "entropy_coef" in coefficients:
         loss -= coefficients.get("entropy_coef", config.entropy_coef) * reduce(given["entropy"])
     gap = jnp.abs(given["logp"] - given["behavior_logp"])
+    gap = jnp.where(given["expert"][:, None], 0.0, gap)  # which nobody sampled
     means["logp_gap"] = gap
     metrics = {
         name: aggregate.masked_mean(jnp.broadcast_to(x, mask.shape), mask, tokens)

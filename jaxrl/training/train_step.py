@@ -216,6 +216,39 @@ def all_logprobs(
     return jax.lax.fori_loop(0, packed.micro_batches, body, (zero, zero))
 
 
+def make_measure(
+    model: DecoderConfig,
+    config: ObjectiveConfig,
+    *,
+    temperature: float,
+    max_new_tokens: int,
+    restriction: Callable[[TrainState], Restriction | None] = lambda state: None,
+    seed: int = 0,
+) -> Callable[..., dict[str, jax.Array]]:
+    """A jitted `(state, batch, packed, ref_logp) -> metrics`: those of an update, without one.
+
+    Args:
+      model, config, temperature, max_new_tokens, restriction, seed: see `make_update`.
+    """
+
+    @jax.jit
+    def measure(
+        state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
+    ) -> dict[str, jax.Array]:
+        whole = whole_batch(config, batch, max_new_tokens, packed.computed[:, None], state.step)
+        logp, entropy = all_logprobs(
+            model,
+            state.params,
+            packed,
+            temperature=temperature,
+            restriction=restriction(state),
+        )
+        told = (ref_logp, state.step, state.coefficients, seed)
+        return objective(config, batch, whole, whole.mask, logp, entropy, *told)[1]
+
+    return measure
+
+
 def make_update(
     model: DecoderConfig,
     config: ObjectiveConfig,

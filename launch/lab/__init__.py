@@ -2,19 +2,30 @@
 
     Effect(claim, task, method=arm(config()), ablation=Arm(...), statistic=..., better=...)
 
-is one; `run` carries it out. `arms` says what an arm may do; `tasks`, `chains` and `confidence`
-what there is to learn.
+is one; `PROTOCOL.md` says how it is measured. `arms` says what an arm may do; `tasks`, `chains` and
+`confidence` what there is to learn; `families` what a method is compared with; `statistics` what
+the numbers say; `plans` what was promised before they existed.
 """
 
 from jaxrl.launch.lab.arms import Arm, Sampled, arm
-from jaxrl.launch.lab.effect import Effect, attempts, held_out, imitate, run
-from jaxrl.launch.lab.tasks import Problems, Task, cipher, graded, hard_prompts, lookup
+from jaxrl.launch.lab.effect import Effect, attempts, held_out, imitate, run, run_arm
+from jaxrl.launch.lab.tasks import (
+    Problems,
+    Splits,
+    Task,
+    cipher,
+    graded,
+    hard_prompts,
+    lookup,
+    neutral,
+)
 
 __all__ = [
     "Arm",
     "Effect",
     "Problems",
     "Sampled",
+    "Splits",
     "Task",
     "arm",
     "attempts",
@@ -24,5 +35,7 @@ __all__ = [
     "held_out",
     "imitate",
     "lookup",
+    "neutral",
     "run",
+    "run_arm",
 ]

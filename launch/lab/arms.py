@@ -6,11 +6,13 @@ Curricula, guides, replay, critics and the objective are the real loop's own, by
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
+from jaxrl import functions
 from jaxrl.config import BanditConfig, Config, CurriculumConfig
 from jaxrl.data import curriculum
 from jaxrl.extensions.critic import CriticConfig
@@ -74,6 +76,8 @@ class Arm:
     temperature: float = 1.0
     max_new_tokens: int = 0
     """Completion budget; 0 takes the task's."""
+    oversampling: float = 1.0
+    """Budget of dynamic sampling, as `rollout.oversampling`."""
     chunks: Chunks = WHOLE
     """That completions are thought in, held-out ones too."""
     nucleus: NucleusConfig | None = None
@@ -100,11 +104,167 @@ class Arm:
         return 0.0 if self.nucleus is None else self.nucleus.mass
 
 
-def arm(config: Config, **changes: Any) -> Arm:
-    """The arm that does what a recipe's config does, with `changes` of other fields."""
+SIZES = frozenset(
+    {
+        "steps", "learning_rate", "prompts", "group_size", "max_new_tokens",
+        "chunks.size", "chunks.carry", "nucleus.every", "reference.every",
+        "curriculum.keep", "curriculum.prompts", "curriculum.retain_every",
+        "curriculum.args.width", "curriculum.args.speed",
+        "replay.groups", "replay.size", "replay.keep_args.before",
+        "objective.policy_args.decay_steps", "objective.policy_args.presample_steps",
+    }
+)  # fmt: skip
+"""Sizes and budgets, which an experiment may set: paths of fields of an arm."""
+REGIME = ("delay", "sync_every", "rewards", "weights", "before", "stages")
+"""Fields that say in what circumstances both arms train; a recipe's config has none of them."""
+COMPONENTS = {
+    "objective.policy": "policy loss",
+    "objective.policy_args": "policy loss",
+    "objective.shaping": "reward shaping",
+    "objective.shaping_args": "reward shaping",
+    "objective.advantage": "advantage",
+    "objective.advantage_args": "advantage",
+    "objective.rows": "filter of sequences",
+    "objective.rows_args": "filter of sequences",
+    "objective.aggregation": "aggregation",
+    "objective.kl": "KL penalty",
+    "objective.kl_coef": "KL penalty",
+    "objective.entropy_coef": "entropy bonus",
+}
+"""Fields of the objective, and the part of a method that they belong to."""
+
+
+def arm(config: Config, *, sizes: Mapping[str, Any] | None = None, **changes: Any) -> Arm:
+    """The arm that does what a recipe's config does, in the small.
+
+    Args:
+      config: of the recipe.
+      sizes: path of a nested field of `SIZES` -> value, such as `{"curriculum.keep": 42}`.
+      changes: fields of `SIZES` and of `REGIME`.
+
+    Raises:
+      ValueError: another field is to be changed.
+    """
+    other = sorted(({*changes} | {*(sizes or {})}) - SIZES - {*REGIME})
+    if other:
+        raise ValueError(
+            f"an arm may not change {', '.join(other)}: it trains what the recipe trains, so "
+            "change the recipe's config(); sizes are in SIZES and the regime in REGIME"
+        )
     shared = ("objective", "curriculum", "bandit", "updates_per_batch")
-    given = {name: getattr(config, name) for name in shared} | {"chunks": config.rollout.chunks}
+    given = {name: getattr(config, name) for name in shared}
+    for name in ("temperature", "oversampling", "chunks"):
+        given[name] = getattr(config.rollout, name)
     for name in ("guidance", "replay", "nucleus", "critic"):
         given[name] = config.extensions.get(name)
     given["reference"] = config.extensions.get("reference_refresh")
-    return Arm(**given | changes)
+    made = Arm(**given | changes)
+    for path, value in (sizes or {}).items():
+        made = _with(made, path.split("."), value)
+    return made
+
+
+def describe(value: Any) -> Any:
+    """An arm as JSON holds it; functions by their names."""
+    if dataclasses.is_dataclass(value):
+        return {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): describe(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [describe(v) for v in value]
+    if callable(value):
+        return f"{value.__module__}:{value.__qualname__}"
+    return value
+
+
+def flat(described: Any, path: str = "") -> dict[str, Any]:
+    """Path -> value of a described arm."""
+    if not isinstance(described, dict):
+        return {path: described}
+    out: dict[str, Any] = {}
+    for name, value in described.items():
+        out |= flat(value, f"{path}.{name}" if path else name)
+    return out
+
+
+def unlike(config: Config, method: Arm) -> list[str]:
+    """In what an arm differs from its recipe, beyond sizes and regime; one line a field."""
+    recipe, own = flat(describe(arm(config))), flat(describe(method))
+    lines = []
+    for path in sorted({*recipe} | {*own}):
+        if path in SIZES or path.split(".")[0] in REGIME or recipe.get(path) == own.get(path):
+            continue
+        lines.append(f"{path}: the recipe has {recipe.get(path)!r}, the arm {own.get(path)!r}")
+    known = {"guidance", "replay", "nucleus", "critic", "reference_refresh", "policy_reward"}
+    lines += [f"extensions.{n}: the lab has none" for n in sorted({*config.extensions} - known)]
+    staged = {k.removeprefix("rollout.").split(".")[0] for s in config.stages.values() for k in s}
+    changed = {name for _, fields in method.stages for name in fields}
+    if bool(changed) != bool(staged) or (changed ^ staged) - SIZES:
+        lines.append(f"stages: the recipe changes {sorted(staged)}, the arm {sorted(changed)}")
+    return lines
+
+
+def parts(method: Arm, ablation: Arm) -> dict[str, Arm]:
+    """What a method consists of: part -> the method without it.
+
+    Parts are what method and ablation differ in, sizes aside. Of several, `all` is the ablation.
+    """
+    named: dict[str, list[str]] = {}
+    for field in dataclasses.fields(Arm):
+        mine, other = getattr(method, field.name), getattr(ablation, field.name)
+        if field.name in SIZES or mine == other:
+            continue
+        if field.name != "objective":
+            named[field.name.replace("_", " ")] = [field.name]
+            continue
+        for path, part in COMPONENTS.items():
+            if _at(method, path.split(".")) != _at(ablation, path.split(".")):
+                named.setdefault(part, [])
+    for path, part in COMPONENTS.items():
+        if part in named and path.startswith("objective."):
+            named[part].append(path)
+    without = {}
+    for part, paths in named.items():
+        made = method
+        for path in paths:
+            made = _with(made, path.split("."), _at(ablation, path.split(".")))
+        without[part] = made
+    return without if len(without) == 1 else {"all": ablation} | without
+
+
+def widths(objective: ObjectiveConfig) -> dict[str, float]:
+    """The widths of a policy loss's clip; empty where it has none."""
+    parameters = inspect.signature(functions.lookup(objective.policy)).parameters
+    names = [n for n in ("clip_low", "clip_high") if n in parameters]
+    return {n: float(objective.policy_args.get(n, parameters[n].default)) for n in names}
+
+
+def tuned(given: Arm, learning_rate: float, clip: float) -> Arm:
+    """The arm at another learning rate and with its clip so many times as wide.
+
+    Where a ratio cannot fall below 0, its lower width is at most 1.
+    """
+    wide = {name: width * clip for name, width in widths(given.objective).items()}
+    if "clip_low" in wide:
+        wide["clip_low"] = min(wide["clip_low"], 1.0)
+    objective = given.objective
+    if wide and clip != 1.0:
+        args = dict(objective.policy_args) | wide
+        objective = dataclasses.replace(objective, policy_args=args)
+    return dataclasses.replace(given, learning_rate=learning_rate, objective=objective)
+
+
+def _at(value: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+    return value
+
+
+def _with(value: Any, path: Sequence[str], new: Any) -> Any:
+    """The value with another one at a path."""
+    if not path:
+        return new
+    name, rest = path[0], path[1:]
+    if isinstance(value, Mapping):
+        return dict(value) | {name: _with(value.get(name), rest, new)}
+    return dataclasses.replace(value, **{name: _with(getattr(value, name), rest, new)})

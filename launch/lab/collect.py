@@ -18,7 +18,7 @@ from jaxrl.data.guidance import Hint
 from jaxrl.launch.lab import policy
 from jaxrl.launch.lab.arms import Arm, Sampled
 from jaxrl.launch.lab.policy import Written
-from jaxrl.launch.lab.tasks import EOS, Problems, Task
+from jaxrl.launch.lab.tasks import EOS, Problems, Task, taken
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling.chunks import Chunks
 from jaxrl.types import Params, Trajectory
@@ -42,15 +42,20 @@ def collect(
       [S, P, group size], nan where there is none.
     """
     (seeds, count), group = ids.shape, arm.group_size
-    problems = jax.tree.map(lambda a: a[np.repeat(ids, group, axis=1)], task.train)
+    problems = taken(task.train, np.repeat(ids, group, axis=1))
     shape = problems.domain.shape
-    keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(s), step))(jnp.arange(seeds))
+    numbers = jnp.asarray(task.seeds or range(seeds))
+    keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(s), step))(numbers)
     rewards, written = np.full(shape, np.nan, np.float32), None
     for number in itertools.count():
+        before = written and [jax.tree.map(lambda a, s=s: a[s], written) for s in range(seeds)]
         hints = [
-            ask(arm, number, seed, step, rewards.reshape(seeds, count, group), written)
-            for seed in range(seeds)
-        ]
+            ask(
+                arm, number, [int(seed), step, number], rewards[s].reshape(count, group),
+                before and before[s],
+            )
+            for s, seed in enumerate(numbers)
+        ]  # fmt: skip
         if number and not any(hints):
             break
         asked, forced, expert = _apply(hints, problems, group, arm.max_new_tokens or task.budget)
@@ -80,26 +85,34 @@ def collect(
 
 
 def ask(
-    arm: Arm, number: int, seed: int, step: int, rewards: np.ndarray, written: Written | None
+    arm: Arm, number: int, drawn_by: list[int], rewards: np.ndarray, written: Written | None
 ) -> list[Hint]:
     """The guide's hints for an attempt of one seed, see `jaxrl.data.guidance`; none without a
-    guide."""
+    guide.
+
+    Args:
+      arm: whose guide it is.
+      number: of the attempt.
+      drawn_by: seed of the random choices.
+      rewards: [P, G] of the attempts before.
+      written: what was written in them, [P * G, T]; None at the first.
+    """
     if arm.guidance is None:
         return []
-    count, group = rewards.shape[1:]
+    count, group = rewards.shape
     given = {
         "attempt": number,
-        "rewards": rewards[seed] if number else None,
-        "rng": np.random.default_rng([seed, step, number]),
+        "rewards": rewards if number else None,
+        "rng": np.random.default_rng(drawn_by),
         "count": count,
         "group_size": group,
         "tokens": [],
         "entropies": [],
     }
     if written is not None:
-        lengths = np.count_nonzero(written.tokens[seed], axis=1)
+        lengths = np.count_nonzero(written.tokens, axis=1)
         for name, rows in (("tokens", written.tokens), ("entropies", written.entropy)):
-            kept = [row[:n] for row, n in zip(rows[seed], lengths, strict=True)]
+            kept = [row[:n] for row, n in zip(rows, lengths, strict=True)]
             given[name] = [kept[i : i + group] for i in range(0, len(kept), group)]
     function = functions.resolve(arm.guidance.guide, arm.guidance.args, set(given))
     return functions.call(function, arm.guidance.args, given)

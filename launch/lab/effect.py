@@ -1,41 +1,40 @@
-"""A method against its own ablation at equal budget, over seeds: the smallest honest experiment."""
+"""An experiment: a method, what it is compared with, and how an arm of it is run and measured."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from scipy import stats
 
-from jaxrl.launch.lab import policy, train
+from jaxrl.launch.lab import policy, statistics, train
 from jaxrl.launch.lab.arms import Arm
 from jaxrl.launch.lab.collect import attempt
 from jaxrl.launch.lab.policy import Written
-from jaxrl.launch.lab.tasks import PAD, Task
+from jaxrl.launch.lab.tasks import PAD, Task, taken
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
 SAMPLES = 8
-"""Completions of each held-out problem."""
+"""Completions of each held-out problem after the last step; at the marks before, 1."""
 MARKS = 5
-"""Measurements over a run, of which a mean is taken."""
+"""Measurements over a run, whose mean is the area under a curve."""
 _AT_ONCE = 128
 """Sequences of a call, as in a batch of 16 groups of 8, whose compilation serves here too."""
-Measure = Callable[[DecoderConfig, Task, Arm, Params, Params], dict[str, np.ndarray]]
-"""(model, task, arm, policies, policies before either arm) -> figures [S]."""
+Measure = Callable[..., dict[str, np.ndarray]]
+"""(model, task, arm, policies, policies before either arm, samples=) -> figures [S]."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Effect:
-    """What a method claims, as an experiment.
+    """What a method claims, as an experiment, see `PROTOCOL.md`.
 
     The statistic is measured on held-out problems, at the end or as the mean over the run (the area
     under its curve), for each seed; both arms begin from the same policy and draw from the same
@@ -51,90 +50,71 @@ class Effect:
     """One of the figures of `measure`."""
     over: Literal["final", "area"] = "final"
     better: Literal["higher", "lower"] = "higher"
-    seeds: int = 6
+    minimum: float = 0.03
+    """Effect of interest, in the statistic's unit."""
     warm_steps: int = 150
     """Supervised steps on the pupil's demonstrations before either arm."""
     measure: Measure | None = None
     """In place of `held_out`."""
+    stands_for: str = ""
+    """The recipe's task or extension whose reward `method.rewards` is in the lab, where that reward
+    is the method's own and not the regime's."""
 
 
-def run(effect: Effect, *, steps: int | None = None) -> dict[str, Any]:
-    """Both arms, and what differs.
+def run_arm(
+    effect: Effect, given: Arm, seeds: Sequence[int], *, steps: int | None = None
+) -> dict[str, Any]:
+    """Train an arm of an experiment and measure it.
 
     Args:
       effect: the experiment.
-      steps: of each arm, in place of its own, for a quick look.
+      given: one of its arms.
+      seeds: whose instances, policies and streams; a seed's result does not depend on the others.
+      steps: in place of the arm's, for a quick look.
 
     Returns:
-      JSON-able: per-seed figures of both arms, the paired difference with its 95% t interval, the
-      status, and every other figure's means.
+      JSON-able: `final` and `area`, figure -> one number a seed; `before`, figure -> mean before
+      the RL; `curves`, figure -> mean at each of `marks`, which are steps; `minutes`.
     """
     began = time.perf_counter()
-    length = effect.task.train.prompt.shape[1] + effect.task.budget
-    model = policy.shape(effect.task.vocabulary, length)
-    params = imitate(effect.task, model, effect.seeds, min(steps or 10**9, effect.warm_steps))
+    task, length = effect.task.over(seeds), steps or given.steps
+    model = policy.shape(task.vocabulary, task.prompt_length + task.budget)
+    params = imitate(task, model, min(steps or 10**9, effect.warm_steps))
 
-    def measure(arm: Arm, now: Params) -> dict[str, np.ndarray]:
-        return (effect.measure or held_out)(model, effect.task, arm, now, params)
+    def measure(now: Params, last: bool) -> dict[str, np.ndarray]:
+        samples = SAMPLES if last else 1
+        return (effect.measure or held_out)(model, task, given, now, params, samples=samples)
 
-    common = effect.method.before if effect.method.before == effect.ablation.before else None
-    earlier = common and train.histories(effect.task, model, params, common)
-    curves = {
-        name: train.train(
-            effect.task,
-            model,
-            params,
-            arm,
-            measure=functools.partial(measure, arm),
-            measurements=MARKS if effect.over == "area" else 1,
-            steps=steps,
-            earlier=earlier,
-        )
-        for name, arm in (("method", effect.method), ("ablation", effect.ablation))
-    }
-    before = measure(effect.method, params)
-    if effect.statistic not in before:
-        raise ValueError(f"statistic={effect.statistic!r}: measured are {sorted(before)}")
-    summary = {
-        name: {k: v[-1] if effect.over == "final" else v.mean(axis=0) for k, v in curve.items()}
-        for name, curve in curves.items()
-    }
-    method, ablation = (summary[name][effect.statistic] for name in ("method", "ablation"))
-    difference, low, high = interval(method - ablation)
+    curves = train.train(
+        task, model, params, given, measure=measure, measurements=MARKS, steps=length
+    )
     return {
-        "claim": effect.claim,
-        "statistic": effect.statistic,
-        "over": effect.over,
-        "better": effect.better,
-        "before": round(float(np.mean(before[effect.statistic])), 4),
-        "method": [round(float(x), 4) for x in method],
-        "ablation": [round(float(x), 4) for x in ablation],
-        "difference": difference,
-        "low": low,
-        "high": high,
-        "status": status(low, high, effect.better),
-        "seeds": effect.seeds,
-        "others": {
-            name: {k: round(float(v.mean()), 4) for k, v in figures.items()}
-            for name, figures in summary.items()
-        },
+        "final": {k: _rounded(v[-1]) for k, v in curves.items()},
+        "area": {k: _rounded(v.mean(axis=0)) for k, v in curves.items() if len(v) == MARKS},
+        "before": {k: _rounded(v.mean()) for k, v in measure(params, False).items()},
+        "curves": {k: _rounded(v.mean(axis=1)) for k, v in curves.items() if len(v) > 1},
+        "marks": [round(length * (i + 1) / MARKS) for i in range(MARKS)],
         "minutes": round((time.perf_counter() - began) / 60, 2),
     }
 
 
-def interval(differences: np.ndarray) -> tuple[float, float, float]:
-    """Mean of paired differences [S] and its 95% Student t interval, each to 4 digits."""
-    mean = float(np.mean(differences))
-    error = float(np.std(differences, ddof=1)) / len(differences) ** 0.5
-    half = float(stats.t.ppf(0.975, len(differences) - 1)) * error
-    return round(mean, 4), round(mean - half, 4), round(mean + half, 4)
+def run(effect: Effect, *, seeds: Sequence[int] = (0, 1), steps: int | None = None) -> dict:
+    """Both arms and their paired difference, outside of any plan: for a look at the code.
+
+    Returns:
+      `method` and `ablation`, one number a seed, and `comparison`.
+    """
+    arms = (effect.method, effect.ablation)
+    mine, other = (run_arm(effect, a, seeds, steps=steps)[effect.over] for a in arms)
+    if effect.statistic not in mine:
+        raise ValueError(f"statistic={effect.statistic!r}: measured are {sorted(mine)}")
+    mine, other = mine[effect.statistic], other[effect.statistic]
+    compared = statistics.paired(np.array(mine) - np.array(other), minimum=effect.minimum)
+    return {"method": mine, "ablation": other, "comparison": dataclasses.asdict(compared)}
 
 
-def status(low: float, high: float, better: str) -> str:
-    """Whether the interval lies on the claimed side of 0, on the other, or on both."""
-    if low <= 0 <= high:
-        return "no effect at this scale"
-    return "effect" if (low > 0) == (better == "higher") else "contrary"
+def _rounded(values: np.ndarray) -> Any:
+    return np.round(np.asarray(values, np.float64), 5).tolist()
 
 
 def held_out(
@@ -144,42 +124,53 @@ def held_out(
     params: Params,
     start: Params,
     temperature: float = 1.0,
+    samples: int = SAMPLES,
 ) -> dict[str, np.ndarray]:
     """The figures of the policies on the test split, each [S].
 
-    `pass@1` (mean reward), `pass@8`, `distinct` (different full-reward completions among 8, as a
-    share), `length`, `entropy` (nats a token), and `pass@1/D` on domain D where there are several.
+    `pass@1` (share of full rewards), `score` (mean reward), `length`, `entropy` (nats a token),
+    `pass@1/D` on domain D where there are several; of 8 samples also `pass@8` and `distinct`
+    (different full-reward completions among them, as a share).
     """
-    written, rewards = attempts(model, task, arm, params, temperature)
+    written, rewards = attempts(model, task, arm, params, temperature, samples)
     tokens, actions = written.tokens, written.actions
     same = (tokens[..., :, None, :] == tokens[..., None, :, :]).all(axis=-1)
     first = ~np.any(np.tril(same, -1), axis=-1)
     entropy = np.where(actions, written.entropy, 0.0).sum((1, 2, 3)) / actions.sum((1, 2, 3))
+    passed = rewards == 1
     figures = {
-        "pass@1": rewards.mean((1, 2)),
-        f"pass@{SAMPLES}": (rewards == 1).any(axis=2).mean(axis=1),
-        "distinct": ((rewards == 1) & first).mean((1, 2)),
+        "pass@1": passed.mean((1, 2)),
+        "score": rewards.mean((1, 2)),
         "length": (tokens != PAD).sum(axis=3).mean((1, 2)),
         "entropy": entropy,
     }
-    domains = np.unique(task.test.domain)
-    if len(domains) > 1:
-        for d in domains:
-            figures[f"pass@1/{d}"] = rewards[:, task.test.domain == d].mean((1, 2))
+    if samples > 1:
+        figures[f"pass@{samples}"] = passed.any(axis=2).mean(axis=1)
+        figures["distinct"] = (passed & first).mean((1, 2))
+    domain = np.broadcast_to(task.test.domain, passed.shape[:2])
+    for d in np.unique(domain) if domain.max() else ():
+        own = domain == d
+        figures[f"pass@1/{d}"] = (passed.mean(axis=2) * own).sum(axis=1) / own.sum(axis=1)
     return figures
 
 
 def attempts(
-    model: DecoderConfig, task: Task, arm: Arm, params: Params, temperature: float = 1.0
+    model: DecoderConfig,
+    task: Task,
+    arm: Arm,
+    params: Params,
+    temperature: float = 1.0,
+    samples: int = SAMPLES,
 ) -> tuple[Written, np.ndarray]:
-    """What the policies write for each of the P test problems, 8 times: [S, P, 8, T] and rewards.
+    """What the policies write for each of the P test problems, [S, P, samples, T], and rewards.
 
     With the task's budget, from the same random streams whatever the policies.
     """
     seeds = len(jax.tree.leaves(params)[0])
-    rows = np.tile(np.repeat(np.arange(len(task.test.prompt)), SAMPLES), (seeds, 1))
-    problems = jax.tree.map(lambda a: a[rows], task.test)
-    keys = jax.random.split(jax.random.key(10**6), seeds)
+    rows = np.tile(np.repeat(np.arange(task.test.prompt.shape[-2]), samples), (seeds, 1))
+    problems = taken(task.test, rows)
+    numbers = jnp.asarray(task.seeds or range(seeds))
+    keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(10**6)))(numbers)
     parts = []
     for i in range(0, rows.shape[1], _AT_ONCE):
         some = jax.tree.map(lambda a, i=i: a[:, i : i + _AT_ONCE], problems)
@@ -187,17 +178,18 @@ def attempts(
         key = jax.vmap(lambda k, i=i: jax.random.fold_in(k, i))(keys)
         parts.append(attempt(task, model, params, some, forced, key, temperature, arm.chunks))
     joined = jax.tree.map(lambda *a: np.concatenate(a, axis=1), *parts)
-    return jax.tree.map(lambda a: a.reshape(seeds, -1, SAMPLES, *a.shape[2:]), joined)
+    return jax.tree.map(lambda a: a.reshape(seeds, -1, samples, *a.shape[2:]), joined)
 
 
-@functools.cache
-def imitate(task: Task, model: DecoderConfig, seeds: int, steps: int) -> Params:
-    """Fresh policies, [S, ...], after supervised steps on the pupil's demonstrations."""
-    keys = jax.random.split(jax.random.key(0), seeds)
+@functools.lru_cache(maxsize=2)
+def imitate(task: Task, model: DecoderConfig, steps: int) -> Params:
+    """Fresh policies of the task's seeds, [S, ...], after supervised steps on demonstrations."""
+    numbers = jnp.asarray(task.seeds)
+    keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(0)))(numbers)
     params = jax.jit(jax.vmap(functools.partial(decoder.init, model)))(keys)
     optimizer = optax.adam(optax.linear_schedule(4e-3, 4e-4, steps))
-    demonstrations = np.concatenate([task.pupil.prompt, task.pupil.gold], axis=1)
-    prompt = task.pupil.prompt.shape[1]
+    demonstrations = np.concatenate([task.pupil.prompt, task.pupil.gold], axis=-1)
+    prompt = task.prompt_length
 
     @jax.jit
     @jax.vmap
@@ -213,8 +205,9 @@ def imitate(task: Task, model: DecoderConfig, seeds: int, steps: int) -> Params:
         return optax.apply_updates(params, updates), opt_state
 
     opt_state = jax.vmap(optimizer.init)(params)
-    rng = np.random.default_rng(0)
+    streams = [np.random.default_rng([seed, 7]) for seed in task.seeds]
     for _ in range(steps):
-        rows = rng.integers(len(demonstrations), size=(seeds, 128))
-        params, opt_state = step(params, opt_state, demonstrations[rows])
+        rows = [rng.integers(demonstrations.shape[1], size=128) for rng in streams]
+        tokens = np.stack([d[r] for d, r in zip(demonstrations, rows, strict=True)])
+        params, opt_state = step(params, opt_state, tokens)
     return params

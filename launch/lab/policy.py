@@ -189,8 +189,8 @@ def _logits(model: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Arra
 
 @functools.partial(jax.jit, static_argnums=0)
 def probabilities(model: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Array:
-    """[S, N, L, V] of what follows each of the tokens [N, L], under the policy of each seed."""
-    return jnp.exp(jax.vmap(lambda own: all_logprobs(model, own, tokens))(params))
+    """[S, N, L, V] of what follows each of the tokens [S, N, L], under the policy of each seed."""
+    return jnp.exp(jax.vmap(functools.partial(all_logprobs, model))(params, tokens))
 
 
 def states(model: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Array:

@@ -15,7 +15,7 @@ from jaxrl.data import bandits, curriculum
 from jaxrl.data import types as data_types
 from jaxrl.data.types import Problem
 from jaxrl.launch.lab import policy
-from jaxrl.launch.lab.tasks import Task
+from jaxrl.launch.lab.tasks import Task, of_seed
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import selection
 from jaxrl.rollout.selection import Source
@@ -38,7 +38,7 @@ def open_source(
     model: DecoderConfig,
     choice: Choice,
     count: int,
-    seed: int,
+    place: int,
     earlier: curriculum.Prompts | None,
 ) -> Source:
     """Where one seed's prompts come from; `answer` is each one's place in the train split.
@@ -48,28 +48,29 @@ def open_source(
       model: the policy's shape, for a choice by its hidden states.
       choice: among the prompts.
       count: prompts of a batch.
-      seed: which of the policies, and of random choices.
+      place: of the seed among those of the task.
       earlier: rewards of all the train split in an earlier run. It leaves the best of them by
         `curriculum.score`, or with weights, multiplies those by what it failed.
     """
-    domains = task.train.domain
+    domains = of_seed(task.train, place).domain
+    seed = task.seeds[place] if task.seeds else place
     if choice.weights:
         weights = dict(enumerate(choice.weights))
         if earlier is not None:
             shares = bandits.weaknesses(curriculum.failing(earlier), domains, len(weights))
             weights = {d: w * share for (d, w), share in zip(weights.items(), shares, strict=True)}
-        parts = {d: _part(task, model, choice, 1, seed, domains == d) for d in weights}
+        parts = {d: _part(task, model, choice, 1, place, domains == d) for d in weights}
         return selection.mixed(parts, weights, choice.bandit, seed)
     candidates = np.ones(len(domains), bool)
     if earlier is not None:
         score = functions.resolve(choice.curriculum.score, {}, {"state"})(earlier)
         _, ids = curriculum.highest(earlier, choice.curriculum.keep, candidates, score)
         candidates = np.isin(np.arange(len(domains)), ids)
-    return _part(task, model, choice, count, seed, candidates)
+    return _part(task, model, choice, count, place, candidates)
 
 
 def _part(
-    task: Task, model: DecoderConfig, choice: Choice, count: int, seed: int, candidates: np.ndarray
+    task: Task, model: DecoderConfig, choice: Choice, count: int, place: int, candidates: np.ndarray
 ) -> Source:
     """Prompts among those marked by `candidates`; too few for a batch come round again in it."""
     ids = np.flatnonzero(candidates).tolist()
@@ -81,21 +82,22 @@ def _part(
     )
     of = {"candidates": ids}
     settings = choice.curriculum
+    seed = task.seeds[place] if task.seeds else place
     if not settings.choose and len(ids) < count:
         return selection.ordered(problems, of, seed=seed)
     if not settings.choose:
         settings = dataclasses.replace(settings, choose="jaxrl.data.curriculum:uniform")
-    measure = functools.partial(_angles, task, model, seed)
+    measure = functools.partial(_angles, task, model, place)
     return selection.chosen(settings, problems, of, seed=seed, measure=measure)
 
 
 def _angles(
-    task: Task, model: DecoderConfig, seed: int, params: Params, problems: Sequence[Problem]
+    task: Task, model: DecoderConfig, place: int, params: Params, problems: Sequence[Problem]
 ) -> np.ndarray:
     """Angle signals of problems under one of the policies [S, ...], as in
     `jaxrl.rollout.angles`."""
-    rows = task.train.prompt[[problem.answer for problem in problems]]
-    hidden = np.asarray(_hidden(model, params, seed, rows), np.float64)
+    rows = of_seed(task.train, place).prompt[[problem.answer for problem in problems]]
+    hidden = np.asarray(_hidden(model, params, place, rows), np.float64)
     whole = np.zeros(rows.shape[1], int)  # one segment: nothing is common to all prompts
     return np.array([bandits.angle_concentration(row, whole) for row in hidden])
 

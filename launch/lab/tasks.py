@@ -1,19 +1,24 @@
 """Token tasks small enough that a transformer of 20 thousand parameters learns them in seconds.
 
-A task is arrays (problems, demonstrations) and a verifier written in JAX. Token 0 pads, 1 ends a
-completion, 2 closes the prompt, 3 is a word without meaning; symbols follow.
+A task is arrays (problems, demonstrations) and a verifier written in JAX. Each seed has an instance
+of its own: other symbols, codes, problems and demonstrations under one verifier. Token 0 pads, 1
+ends a completion, 2 closes the prompt, 3 is a word without meaning; symbols follow.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxrl.launch.lab import split
+from jaxrl.launch.lab.split import HELD_OUT
 
 PAD, EOS, ASK, FILLER, FIRST = 0, 1, 2, 3, 4
 
@@ -50,29 +55,104 @@ Verifier = Callable[[jax.Array, jax.Array], jax.Array]
 """(answer [A], completion [T]) -> reward of one completion; jitted and vmapped by the lab."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Task:
-    """Problems, their judge, and what the policy imitated before the RL."""
+class Splits(NamedTuple):
+    """One instance of a task."""
 
-    vocabulary: int
     train: Problems
     test: Problems
-    reward: Verifier
+    """Held out: no prompt of theirs is in `train`."""
     pupil: Problems
     """Demonstrations: `gold` is what the pupil wrote, right or wrong."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """Problems, their judge, and what the policy imitated before the RL.
+
+    `train`, `test` and `pupil` are those of seed 0; `over` gives those of several seeds.
+    """
+
+    vocabulary: int
+    make: Callable[[int], Splits]
+    """The instance of a seed."""
+    reward: Verifier
     respond: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] | None = None
     """(answer [A], completion so far [T], t) -> the token that the environment writes at t, or -1
     where the policy writes. None: the policy always does."""
+    seeds: tuple[int, ...] = ()
+    """Empty: one instance. Else fields of `train`, `test` and `pupil` are [S, M, ...]."""
+
+    @functools.cached_property
+    def _splits(self) -> Splits:
+        if not self.seeds:
+            return self.make(0)
+        each = [self.make(seed) for seed in self.seeds]
+        return jax.tree.map(lambda *a: np.stack(a), *each)
+
+    @property
+    def train(self) -> Problems:
+        """What the RL trains on."""
+        return self._splits.train
+
+    @property
+    def test(self) -> Problems:
+        """What statistics are measured on."""
+        return self._splits.test
+
+    @property
+    def pupil(self) -> Problems:
+        """Demonstrations of the warm start."""
+        return self._splits.pupil
+
+    def over(self, seeds: Sequence[int]) -> Task:
+        """The instances of these seeds, stacked; the same object for the same seeds."""
+        return _over(self, tuple(seeds))
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of a prompt."""
+        return self.train.prompt.shape[-1]
 
     @property
     def budget(self) -> int:
         """Longest completion, in tokens."""
-        return self.train.gold.shape[1]
+        return self.train.gold.shape[-1]
+
+    def digest(self) -> str:
+        """Of the instances of seeds 0 and 1: what a plan names the task by."""
+        return _digest(self)
+
+
+@functools.cache
+def _digest(task: Task) -> str:
+    made = hashlib.blake2b(str(task.vocabulary).encode(), digest_size=8)
+    for seed in (0, 1):
+        for leaf in jax.tree.leaves(task.make(seed)):
+            made.update(np.ascontiguousarray(leaf).tobytes())
+    return made.hexdigest()
+
+
+@functools.lru_cache(maxsize=4)
+def _over(task: Task, seeds: tuple[int, ...]) -> Task:
+    return dataclasses.replace(task, seeds=seeds)
+
+
+def taken(problems: Problems, rows: np.ndarray) -> Problems:
+    """Problems [S, N, ...] at rows [S, N]; of each seed's own instance where there are several."""
+    if problems.domain.ndim == 1:
+        return jax.tree.map(lambda a: a[rows], problems)
+    each = np.arange(len(rows))[:, None]
+    return jax.tree.map(lambda a: a[each, rows], problems)
+
+
+def of_seed(problems: Problems, place: int) -> Problems:
+    """The problems of one seed, [M, ...]: the `place`-th of those stacked."""
+    return problems if problems.domain.ndim == 1 else jax.tree.map(lambda a: a[place], problems)
 
 
 @functools.cache
 def cipher(
-    skills: tuple[tuple[int, float], ...] = ((4, 0.8), (4, 0.3)),
+    skills: tuple[tuple[int, float], ...] = ((10, 0.8), (10, 0.3)),
     mix: tuple[tuple[tuple[int, ...], float], ...] = (((2, 1), 1.0),),
     *,
     modes: int = 1,
@@ -88,7 +168,8 @@ def cipher(
     Symbols come in classes, and a prompt has so many of each, in any order: with `k` symbols of
     skill `s` the policy begins at a pass rate of `s ** k`, and what it learns of a symbol in an
     easy prompt serves it in a hard one. A pupil who does not know writes the symbol's usual wrong
-    code, so that the wrong answer is a habit and not noise.
+    code, so that the wrong answer is a habit and not noise. Which token is which symbol, and the
+    code of each, are the instance's own.
 
     Args:
       skills: (number of symbols, chance that the pupil writes a right code) of each class.
@@ -102,89 +183,109 @@ def cipher(
       slack: tokens of the completion budget beyond the longest gold one.
       partial: the reward is the share of right symbols, not 1 for all right and else 0.
       copying: share of the pupil's demonstrations that copy a shown solution.
-      problems: in the train split; a quarter as many are held out.
+      problems: in the train split.
     """
-    rng = np.random.default_rng(0)
     count = sum(n for n, _ in skills)
     skill = np.repeat([s for _, s in skills], [n for n, _ in skills])
     kind = np.repeat(np.arange(len(skills)), [n for n, _ in skills])
     blank = FIRST + count
     width = max(sum(counts) for counts, _ in mix)
     budget = width + 1 + slack
+    shares = np.array([p for _, p in mix]) / sum(p for _, p in mix)
 
-    def draw(size: int) -> tuple[np.ndarray, np.ndarray]:
-        domains = rng.choice(
-            len(mix), size, p=np.array([p for _, p in mix]) / sum(p for _, p in mix)
-        )
-        rows = np.full((size, width), -1)
-        for row, domain in zip(rows, domains, strict=True):
-            symbols = np.concatenate(
-                [rng.choice(np.flatnonzero(kind == c), n) for c, n in enumerate(mix[domain][0])]
-            )
-            row[: len(symbols)] = rng.permutation(symbols)
-        return rows, domains
+    def make(seed: int) -> Splits:
+        rng = np.random.default_rng([seed, 1])
+        name, place, ring = (rng.permutation(count) for _ in range(3))
 
-    def code(symbols: np.ndarray, mode: np.ndarray | int) -> np.ndarray:
-        return FIRST + (symbols + 1 + mode) % count
+        def draw(domain: int, size: int) -> np.ndarray:
+            rows = np.full((size, width), -1)
+            parts = [
+                rng.choice(np.flatnonzero(kind == c), (size, n))
+                for c, n in enumerate(mix[domain][0])
+            ]
+            symbols = np.concatenate(parts, axis=1)
+            rows[:, : symbols.shape[1]] = rng.permuted(symbols, axis=1)
+            return rows
 
-    def write(symbols: np.ndarray, codes: np.ndarray, chance: float) -> np.ndarray:
-        out = np.full((len(symbols), budget), PAD)
-        for row, line, written in zip(out, symbols, codes, strict=True):
-            tokens: list[int] = []
-            for token in [*written[line >= 0], EOS]:
-                while chance and rng.random() < chance:
-                    tokens.append(FILLER)
-                tokens.append(int(token))
-            tokens = tokens[:budget]
-            row[: len(tokens)] = tokens
-        return out.astype(np.int32)
+        def rows_of(size: int, *, held_out: bool, pupil: bool = False) -> tuple:
+            sizes = np.floor(shares * size).astype(int)
+            sizes[: size - sizes.sum()] += 1
+            parts = []
+            for d, n in enumerate(sizes):
+                some = functools.partial(draw, d)
+                told = f"a cipher's domain {d}"
+                parts.append(
+                    split.repeated(some, n)
+                    if pupil
+                    else split.distinct(some, n, held_out=held_out, name=told)
+                )
+            order = rng.permutation(size)
+            return np.concatenate(parts)[order], np.repeat(np.arange(len(mix)), sizes)[order]
 
-    def make(size: int, *, pupil: bool) -> Problems:
-        symbols, domains = draw(size)
-        ask = np.full((size, 1), ASK)
-        prompt = np.concatenate([np.where(symbols >= 0, FIRST + symbols, blank), ask], axis=1)
-        only = -np.ones(size, int)
-        if len(accepted) > 1:
-            only = rng.choice(len(accepted), size, p=accepted)
-        mode = np.where(only < 0, 0, only)[:, None]
-        gold = write(symbols, code(symbols, mode), 0.0)
-        if pupil:
-            mode = rng.integers(modes, size=symbols.shape)
+        def code(symbols: np.ndarray, mode: np.ndarray | int) -> np.ndarray:
+            return FIRST + ring[(place[symbols] + mode) % count]
+
+        def write(symbols: np.ndarray, codes: np.ndarray, chance: float) -> np.ndarray:
+            size, place_in = len(symbols), np.arange(width + 1)
+            length = np.sum(symbols >= 0, axis=1, keepdims=True)
+            tokens = np.concatenate([codes, np.zeros((size, 1), int)], axis=1)
+            tokens = np.where(place_in == length, EOS, tokens)
+            before = rng.geometric(1 - chance, tokens.shape) - 1 if chance else 0 * tokens
+            at = place_in + np.cumsum(before, axis=1)
+            out = np.where(np.arange(budget) <= np.take_along_axis(at, length, 1), FILLER, PAD)
+            row, column = np.nonzero((place_in <= length) & (at < budget))
+            out[row, at[row, column]] = tokens[row, column]
+            return out.astype(np.int32)
+
+        def pose(size: int, *, held_out: bool = False, pupil: bool = False) -> Problems:
+            symbols, domains = rows_of(size, held_out=held_out, pupil=pupil)
+            ask, said = np.full((size, 1), ASK), FIRST + name[symbols]
+            prompt = np.concatenate([np.where(symbols >= 0, said, blank), ask], axis=1)
+            only = -np.ones(size, int)
             if len(accepted) > 1:
-                mode = rng.choice(len(accepted), size, p=accepted)[:, None]
-            right = rng.random(symbols.shape) < skill[symbols]
-            gold = write(symbols, code(symbols, np.where(right, mode, modes)), dawdle)
-        codes = code(symbols, 0 if pupil else mode)
-        shown = np.concatenate([np.where(symbols >= 0, codes, blank), ask - ASK + FILLER], axis=1)
-        if pupil:
-            copies = rng.random(size) < copying
-            prompt[copies], gold[copies] = shown[copies], write(symbols, codes, 0.0)[copies]
-        answer = np.concatenate([symbols, only[:, None]], axis=1)
-        return posed(prompt, answer, gold, domains, shown)
+                only = rng.choice(len(accepted), size, p=accepted)
+            mode = np.where(only < 0, 0, only)[:, None]
+            gold = write(symbols, code(symbols, mode), 0.0)
+            if pupil:
+                mode = rng.integers(modes, size=symbols.shape)
+                if len(accepted) > 1:
+                    mode = rng.choice(len(accepted), size, p=accepted)[:, None]
+                right = rng.random(symbols.shape) < skill[symbols]
+                gold = write(symbols, code(symbols, np.where(right, mode, modes)), dawdle)
+            codes = code(symbols, 0 if pupil else mode)
+            shown = np.concatenate(
+                [np.where(symbols >= 0, codes, blank), ask - ASK + FILLER], axis=1
+            )
+            if pupil:
+                copies = rng.random(size) < copying
+                prompt[copies], gold[copies] = shown[copies], write(symbols, codes, 0.0)[copies]
+            right = [np.where(symbols >= 0, code(symbols, m), -1) for m in range(modes)]
+            answer = np.concatenate([*right, only[:, None]], axis=1)
+            return posed(prompt, answer, gold, domains, shown)
+
+        train, test = pose(problems), pose(HELD_OUT, held_out=True)
+        return Splits(train, test, pose(4096, pupil=True))
 
     def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:
-        symbols, only = answer[:-1], answer[-1]
+        codes, only = answer[:-1].reshape(modes, width), answer[-1]
         order = jnp.argsort(completion == FILLER, stable=True)
         ended = jnp.any(completion == EOS)
         kept = jnp.where(jnp.arange(budget) < jnp.sum(completion != FILLER), completion[order], PAD)
-        written = kept[:width]
-        mode = (written - FIRST - 1 - symbols) % count
-        right = jnp.where(only < 0, mode < modes, mode == only) & (written >= FIRST)
-        right = jnp.where(symbols < 0, True, right)
-        length = jnp.sum(symbols >= 0)
-        whole = jnp.all(right) & ended & (kept[length] == EOS)
+        fits = kept[:width] == codes
+        asked = codes[0] >= 0
+        right = jnp.where(only < 0, jnp.any(fits, axis=0), fits[jnp.maximum(only, 0)])
+        length = jnp.sum(asked)
+        closed = ended & (kept[length] == EOS)
         if not partial:
-            return whole.astype(jnp.float32)
-        share = jnp.sum(right & (symbols >= 0)) / length
-        return jnp.where(ended & (kept[length] == EOS), share, 0.0)
+            return (jnp.all(right | ~asked) & closed).astype(jnp.float32)
+        return jnp.where(closed, jnp.sum(right & asked) / length, 0.0)
 
-    return Task(
-        vocabulary=blank + 1,
-        train=make(problems, pupil=False),
-        test=make(max(problems // 4, 32), pupil=False),
-        reward=reward,
-        pupil=make(4096, pupil=True),
-    )
+    return Task(blank + 1, make, reward)
+
+
+def neutral() -> Task:
+    """A plain cipher, for the second task of a method: nothing of any paper's regime."""
+    return cipher()
 
 
 def graded() -> Task:
@@ -193,7 +294,7 @@ def graded() -> Task:
     They have symbols in common: what is learned in one serves in the next.
     """
     mix = (((3, 0, 0), 0.25), ((1, 2, 0), 0.25), ((0, 2, 1), 0.25), ((0, 1, 2), 0.25))
-    return cipher(((4, 0.95), (4, 0.5), (4, 0.2)), mix)
+    return cipher(((10, 0.95), (10, 0.5), (10, 0.2)), mix)
 
 
 def hard_prompts(*, copying: float = 0.0) -> Task:
@@ -202,7 +303,7 @@ def hard_prompts(*, copying: float = 0.0) -> Task:
     At a pass rate of 1 in 15 thousand hardly a group has anything to teach, and what the easy
     prompts teach is no use here: they have no symbol in common. Domain 1 is the hard one.
     """
-    return cipher(((6, 0.8), (4, 0.04)), (((3, 0), 0.5), ((0, 3), 0.5)), copying=copying)
+    return cipher(((12, 0.8), (12, 0.04)), (((3, 0), 0.5), ((0, 3), 0.5)), copying=copying)
 
 
 @functools.cache
@@ -219,7 +320,8 @@ def lookup(
 
     The policy writes a key and the environment answers with the key that follows it in this
     problem's own table; `ASK`, then a key, then the end is an answer. The prompt gives the first
-    key. The pupil asks on from the wrong key now and then, and answers too soon.
+    key. The pupil asks on from the wrong key now and then, and answers too soon. A problem's
+    content is its first key and its table.
 
     Args:
       hops: links of the chain.
@@ -227,29 +329,38 @@ def lookup(
       skill: chance that the pupil asks for the right key.
       hasty: chance at each turn that it answers instead, with the key it holds.
       slack: tokens beyond the shortest solution.
-      problems: in the train split; a quarter as many are held out.
+      problems: in the train split.
     """
-    rng = np.random.default_rng(0)
     budget = 2 * hops + 3 + slack
 
-    def make(size: int, *, pupil: bool) -> Problems:
-        tables = np.stack([rng.permutation(keys) for _ in range(size)])
-        start = rng.integers(keys, size=size)
-        gold = np.full((size, budget), PAD)
-        ends = []
-        for row, table, key in zip(gold, tables, start, strict=True):
-            held, turn = int(key), 0
-            end = functools.reduce(lambda k, _, table=table: table[k], range(hops), held)
-            ends.append(end)
-            while turn < 2 * hops and not (pupil and rng.random() < hasty):
-                asked = held if not pupil or rng.random() < skill else rng.integers(keys)
-                held = int(table[asked])
-                row[turn : turn + 2] = FIRST + asked, FIRST + held
-                turn += 2
-            row[turn : turn + 3] = ASK, FIRST + held, EOS
-        prompt = np.stack([FIRST + start, np.full(size, ASK)], axis=1)
-        answer = np.concatenate([np.array(ends)[:, None], tables], axis=1)
-        return posed(prompt, answer, gold)
+    def make(seed: int) -> Splits:
+        rng = np.random.default_rng([seed, 2])
+
+        def draw(size: int) -> np.ndarray:
+            tables = rng.permuted(np.tile(np.arange(keys), (size, 1)), axis=1)
+            return np.concatenate([rng.integers(keys, size=(size, 1)), tables], axis=1)
+
+        def pose(content: np.ndarray, *, pupil: bool = False) -> Problems:
+            size, (start, tables) = len(content), (content[:, 0], content[:, 1:])
+            gold = np.full((size, budget), PAD)
+            ends = []
+            for row, table, key in zip(gold, tables, start, strict=True):
+                held, turn = int(key), 0
+                end = functools.reduce(lambda k, _, table=table: table[k], range(hops), held)
+                ends.append(end)
+                while turn < 2 * hops and not (pupil and rng.random() < hasty):
+                    asked = held if not pupil or rng.random() < skill else rng.integers(keys)
+                    held = int(table[asked])
+                    row[turn : turn + 2] = FIRST + asked, FIRST + held
+                    turn += 2
+                row[turn : turn + 3] = ASK, FIRST + held, EOS
+            prompt = np.stack([FIRST + start, np.full(size, ASK)], axis=1)
+            answer = np.concatenate([np.array(ends)[:, None], tables], axis=1)
+            return posed(prompt, answer, gold)
+
+        train = pose(split.distinct(draw, problems, held_out=False))
+        test = pose(split.distinct(draw, HELD_OUT, held_out=True))
+        return Splits(train, test, pose(split.repeated(draw, 4096), pupil=True))
 
     def respond(answer: jax.Array, completion: jax.Array, t: jax.Array) -> jax.Array:
         asked = completion[t - 1] - FIRST
@@ -263,11 +374,4 @@ def lookup(
         right = jnp.stack([jnp.int32(ASK), FIRST + answer[0], jnp.int32(EOS)])
         return jnp.all(said == right).astype(jnp.float32)
 
-    return Task(
-        vocabulary=FIRST + keys,
-        train=make(problems, pupil=False),
-        test=make(max(problems // 4, 32), pupil=False),
-        reward=reward,
-        pupil=make(4096, pupil=True),
-        respond=respond,
-    )
+    return Task(FIRST + keys, make, reward, respond)

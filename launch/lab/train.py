@@ -66,7 +66,7 @@ def train(
     params: Params,
     arm: Arm,
     *,
-    measure: Callable[[Params], dict[str, np.ndarray]],
+    measure: Callable[[Params, bool], dict[str, np.ndarray]],
     measurements: int = 1,
     steps: int | None = None,
     earlier: Sequence[curriculum.Prompts] | None = None,
@@ -79,21 +79,24 @@ def train(
       model: the policy's shape.
       params: the policies after the warm start, leaves [S, ...].
       arm: what to do.
-      measure: figures [S] of policies.
+      measure: (policies, whether this is the last time) -> figures [S].
       measurements: how many, evenly over the steps, the last after the last step.
       steps: in place of the arm's.
       earlier: what `histories` says of the arm's earlier run, if that is known already.
       note: told the prompts [S, P] and rewards [S, P, group size] of each step.
 
     Returns:
-      Each figure, [measurements, S].
+      Each figure, [measurements, S]; one that is measured at the last time alone, [1, S]. `tokens`
+      are the action tokens of the batches sampled so far, solutions among them included, and
+      `updates` those of the optimizer.
     """
     steps = steps or arm.steps
     seeds = len(jax.tree.leaves(params)[0])
     if earlier is None and arm.before is not None:
         earlier = histories(task, model, params, arm.before)
     sources, opened = [], None
-    buffers = arm.replay and [replay.open_buffer(arm.replay, seed) for seed in range(seeds)]
+    numbers = task.seeds or range(seeds)
+    buffers = arm.replay and [replay.open_buffer(arm.replay, seed) for seed in numbers]
     state, reference = learner(params), params
     likely = params if arm.nucleus else None
     judge = arm.critic and critic.steps(arm.critic, model, _OPTIMIZER)
@@ -101,6 +104,7 @@ def train(
     samplers = collections.deque[Learner](maxlen=arm.delay + 1)
     marks = {round(steps * (i + 1) / measurements) for i in range(measurements)}
     figures = collections.defaultdict(list)
+    spent, updates = np.zeros(seeds, int), 0
     for step in range(steps):
         now = arm.at(step)
         if step % now.sync_every == 0:
@@ -119,10 +123,16 @@ def train(
             sources = [prompts.open_source(*given, s, earlier and earlier[s]) for s in range(seeds)]
             for source, state_before in zip(sources, states, strict=False):  # none at the start
                 source.set_state(state_before)
-        drawn = [source.draw(now.prompts, old) for source in sources]
+        asked = round(now.prompts * now.oversampling)
+        drawn = [source.draw(asked, old) for source in sources]
         ids = np.array([[d.problem.answer for d in problems] for problems in drawn])
         batch, rewards = collect(task, model, old, now, ids, step, versions=versions, likely=likely)
         note(ids, rewards)
+        kept, sampled = informative(rewards, now.prompts)
+        written = batch.action_mask.sum(axis=2).reshape(rewards.shape).sum(axis=2)
+        spent += np.where(np.arange(asked) < sampled[:, None], written, 0).sum(axis=1)
+        if asked > now.prompts:
+            batch = groups_of(batch, kept, now.group_size)
         own = batch.tokens.shape[1]
         for source, problems, earned in zip(sources, drawn, rewards, strict=True):
             source.learn(problems, earned)
@@ -147,17 +157,46 @@ def train(
         for part in shares(batch, now.updates_per_batch, own):
             state = update(model, task, now)(state, reference, likely, part, now.learning_rate)
             judges = judges and judge.update(judges, part)
+            updates += 1
         if step + 1 in marks:
-            for name, value in measure(state.params).items():
-                figures[name].append(np.asarray(value))
+            measured = {"tokens": spent, "updates": np.full(seeds, updates)}
+            for name, value in (measured | measure(state.params, step + 1 == steps)).items():
+                figures[name].append(np.array(value))
     return {name: np.stack(values) for name, values in figures.items()}
+
+
+def informative(rewards: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """DAPO's dynamic sampling: the first groups whose rewards differ, up to a number.
+
+    Args:
+      rewards: [S, P, G], nan where there is none.
+      count: of groups to keep, at most P.
+
+    Returns:
+      [S, count] places, in the order in which the groups were sampled, with others where too few
+      differ; and [S] how many had to be sampled.
+    """
+    none = np.isnan(rewards)
+    low = np.where(none, np.inf, rewards).min(axis=2)
+    differ = np.where(none, -np.inf, rewards).max(axis=2) > low
+    first = np.argsort(~differ, axis=1, kind="stable")[:, :count]
+    enough = differ.sum(axis=1) >= count
+    return np.sort(first, axis=1), np.where(enough, first.max(axis=1) + 1, rewards.shape[1])
+
+
+def groups_of(batch: Trajectory, kept: np.ndarray, group_size: int) -> Trajectory:
+    """The groups at places [S, P] of a batch, numbered from 0."""
+    rows = (kept[..., None] * group_size + np.arange(group_size)).reshape(len(kept), -1)
+    each = np.arange(len(kept))[:, None]
+    numbered = np.broadcast_to(np.arange(rows.shape[1], dtype=np.int32) // group_size, rows.shape)
+    return jax.tree.map(lambda a: a[each, rows], batch).replace(group_ids=numbered)
 
 
 def histories(
     task: Task, model: DecoderConfig, params: Params, arm: Arm
 ) -> list[curriculum.Prompts]:
     """Of each seed, how a run of the arm answers each problem of the train split."""
-    size = len(task.train.prompt)
+    size = task.train.prompt.shape[-2]
     curves = [[[] for _ in range(size)] for _ in jax.tree.leaves(params)[0]]
 
     def note(ids: np.ndarray, rewards: np.ndarray) -> None:
@@ -165,8 +204,10 @@ def histories(
             for i, reward in zip(row, np.nanmean(earned, axis=-1), strict=True):
                 curves[seed][i].append(float(reward))
 
-    train(task, model, params, arm, measure=lambda params: {}, note=note)
-    return [history.store(c)._replace(seed=np.uint64(s)) for s, c in enumerate(curves)]
+    train(task, model, params, arm, measure=lambda params, last: {}, note=note)
+    numbers = task.seeds or range(len(curves))
+    stored = zip(numbers, curves, strict=True)
+    return [history.store(curve)._replace(seed=np.uint64(seed)) for seed, curve in stored]
 
 
 def shares(batch: Trajectory, count: int, own: int) -> list[Trajectory]:
@@ -193,7 +234,7 @@ def update(model: DecoderConfig, task: Task, arm: Arm) -> Callable[..., Learner]
     """
     config = json.dumps(dataclasses.asdict(arm.objective), sort_keys=True)
     budget = arm.max_new_tokens or task.budget
-    prompt = task.train.prompt.shape[1]
+    prompt = task.prompt_length
     return _update(model, config, arm.temperature, budget, arm.chunks, prompt, arm.mass)
 
 
@@ -247,7 +288,7 @@ def logprobs(
     batch: Trajectory,
 ) -> jax.Array:
     """Log-probabilities [S, N, L] of a batch under policies, as `update` computes them."""
-    prompt = task.train.prompt.shape[1]
+    prompt = task.prompt_length
     given = (params, likely if arm.mass else None, batch.tokens, arm.temperature)
     return _score(model, *given, arm.chunks, prompt, arm.mass)
 

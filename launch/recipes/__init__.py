@@ -7,6 +7,13 @@ import pkgutil
 
 from jaxrl.config import Config
 from jaxrl.functions import nearest
+from jaxrl.launch import algorithms
+
+READY = ("quickstart", "smollm2")
+"""Recipes that are whole runs, with their model and task."""
+
+IDS = {"1_shot_rlvr": "one_shot_rlvr"}
+"""Ids of methods that cannot be names of modules, and the modules."""
 
 
 def names() -> list[str]:
@@ -15,18 +22,38 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Config:
-    """The config of a recipe.
+    """The config of a recipe, or of an algorithm.
 
     Raises:
-      ValueError: no such recipe; the message gives the nearest.
+      ValueError: neither; the message gives the nearest.
     """
+    spelled = algorithms.canonical(name)
+    if spelled in algorithms.ALGORITHMS:
+        return algorithms.load(spelled)
+    name = IDS.get(name, name)
     if name not in names():
-        raise ValueError(f"recipe {name!r} is unknown; {nearest(name, names())}")
+        raise ValueError(f"recipe {name!r} is unknown; {hint(name)}")
     return importlib.import_module(f"{__name__}.{name}").config()
 
 
+def hint(name: str) -> str:
+    """What can be named in place of an unknown name."""
+    near = nearest(algorithms.canonical(name), [*algorithms.names(), *names()])
+    if near.startswith("known"):
+        near = f"algorithms: {', '.join(algorithms.names())}; `jaxrl recipes` lists the others"
+    return f"{near} A config file, a .py file or a run directory may be named too"
+
+
+def kind(name: str) -> str:
+    """`ready`, a run for this machine; `data`, one that learns from a file; or `method`, one of the
+    literature on a toy task."""
+    if name in READY:
+        return "ready"
+    return "data" if load(name).data.kinds else "method"
+
+
 def rows() -> list[dict[str, str | int]]:
-    """One object a recipe: `name`, `summary`, `model`, `task`, `steps`."""
+    """One object a recipe: `name`, `kind`, `summary`, `model`, `task`, `steps`."""
     out: list[dict[str, str | int]] = []
     for name in names():
         config = load(name)
@@ -35,6 +62,7 @@ def rows() -> list[dict[str, str | int]]:
         out.append(
             {
                 "name": name,
+                "kind": kind(name),
                 "summary": summary,
                 "model": config.model,
                 "task": ", ".join(config.domains) or config.task,

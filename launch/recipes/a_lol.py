@@ -1,4 +1,4 @@
-"""A-LoL: offline policy gradient on the samples that beat the reference's own value.
+"""A-LoL with a group's mean as the value: offline policy gradient on what beats the reference.
 
 Paper: Baheti et al. 2024, "Improving Language Models with Advantage-based Offline Policy Gradients"
 Idea: a response is one action, the data set is fixed. Weigh each sample's likelihood gradient by
@@ -35,7 +35,7 @@ def effect() -> Effect:
     raw = {"scale": "none", "baseline": "none"}
     return Effect(
         claim="offline, the advantage learns faster than the raw reward",
-        task=cipher(((6, 0.9), (2, 0.2)), (((3, 0), 0.7), ((1, 2), 0.3))),
+        task=cipher(((12, 0.9), (8, 0.2)), (((3, 0), 0.7), ((1, 2), 0.3))),
         method=method,
         ablation=dataclasses.replace(
             method, objective=dataclasses.replace(method.objective, advantage_args=raw)

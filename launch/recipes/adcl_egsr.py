@@ -1,4 +1,4 @@
-"""ADCL + EGSR: an order from easy to hard that follows the policy, and reformulated solutions.
+"""ADCL + EGSR, by last visits: an order from easy to hard, and reformulated solutions.
 
 Paper: Zhang et al. 2025, "Learning Like Humans: Advancing LLM Reasoning Capabilities via Adaptive
 Difficulty Curriculum Learning and Expert-Guided Self-Reformulation"

@@ -1,4 +1,4 @@
-"""AEPO, on one turn: high-entropy tokens keep their gradient past the clip and weigh more.
+"""AEPO's loss, without its tree rollout: past the clip, gradients are scaled and not cut.
 
 Paper: Dong et al. 2025, "Agentic Entropy-Balanced Policy Optimization"
 Idea: the tokens that open new ways are unlikely ones, whose ratio moves fast and meets the upper
@@ -29,11 +29,11 @@ def config() -> Config:
 
 def effect() -> Effect:
     """Where the right code is rare, against the hard clip, on data 4 steps old."""
-    method = arm(config(), steps=60, delay=4, updates_per_batch=1)
+    method = arm(config(), steps=60, delay=4)
     hard = ObjectiveConfig(policy_args={"clip_high": 0.28})
     return Effect(
         claim="where the right token is rare, a scaled gradient past the clip learns faster",
-        task=cipher(((6, 0.8), (2, 0.1)), (((2, 1), 1.0),)),
+        task=cipher(((12, 0.8), (6, 0.1)), (((2, 1), 1.0),)),
         method=method,
         ablation=dataclasses.replace(method, objective=hard),
         over="area",

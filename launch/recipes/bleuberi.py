@@ -63,10 +63,11 @@ def exact(batch: Sampled) -> jax.Array:
 
 def effect() -> Effect:
     """Overlap against identity, as a verifier that takes every right answer sees it."""
-    method = arm(config(), steps=80, curriculum=CurriculumConfig(), rewards=overlap)
+    method = arm(config(), steps=80, rewards=overlap)
     return Effect(
         claim="overlap with one reference teaches what identity with it cannot",
-        task=cipher(((4, 0.8), (4, 0.4)), (((3, 2), 1.0),), modes=2),
+        task=cipher(((6, 0.8), (6, 0.4)), (((3, 2), 1.0),), modes=2),
         method=method,
         ablation=dataclasses.replace(method, rewards=exact),
+        stands_for="translation",
     )

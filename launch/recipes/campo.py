@@ -6,9 +6,8 @@ Idea: train with a short budget first and raise it in stages; subtract a penalty
 responses that loop, the more the earlier the loop begins.
 Formula: `r' = r - w (1 - onset / |o|)` where the response loops
 Claim: best or among the best open 7B and 32B models on AIME, with fewer tokens.
-Reading: the score is recalled, its definition ours (`regularizers.loop_onset`). The stages are runs
-that fork from one another with a larger `rollout.max_new_tokens`; in the effect they are the lab's.
-The ablation has the full budget from the start and no penalty.
+Reading: the score is recalled, its definition ours (`regularizers.loop_onset`). There are two
+stages. The ablation has the full budget from the start and no penalty.
 The effect is a second look: the final length was not shorter, by -0.32 [-0.73, 0.10], and pass@1
 had fallen with it, to 0.45 from 0.62.
 """
@@ -32,21 +31,30 @@ def penalised(
 
 
 def config() -> Config:
-    """The quickstart with the penalty."""
+    """The quickstart with the penalty, and with room for longer answers from the middle on."""
+    base = quickstart.config()
     objective = ObjectiveConfig(shaping="jaxrl.launch.recipes.campo:penalised")
-    return dataclasses.replace(quickstart.config(), recipe="campo", objective=objective)
+    return dataclasses.replace(
+        base,
+        recipe="campo",
+        objective=objective,
+        rollout=dataclasses.replace(base.rollout, max_new_tokens=6),
+        stages={110: {"rollout.max_new_tokens": 8}},
+    )
 
 
 def effect() -> Effect:
     """A pupil who dawdles, in circles: with stages and penalty, and without either."""
-    plain = arm(config(), steps=60, objective=ObjectiveConfig())
+    method = arm(config(), steps=60)
+    plain = dataclasses.replace(method, objective=ObjectiveConfig())
     stages = ((0, {"max_new_tokens": 6}), (30, {"max_new_tokens": 12}))
     return Effect(
         claim="stages and penalty shorten answers",
-        task=cipher(((6, 0.8), (2, 0.4)), (((2, 1), 1.0),), dawdle=0.6, slack=8),
+        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), dawdle=0.6, slack=8),
         method=arm(config(), steps=60, stages=stages),
         ablation=plain,
         statistic="length",
         over="area",
         better="lower",
+        minimum=0.2,
     )

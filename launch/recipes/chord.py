@@ -1,4 +1,4 @@
-"""CHORD: imitation as a term of the RL loss whose weight is annealed, not a stage before it.
+"""CHORD-mu, both terms over one denominator: imitation as an annealed term of the RL loss.
 
 Paper: Zhang et al. 2025, "On-Policy RL Meets Off-Policy Experts: Harmonizing Supervised Fine-Tuning
 and Reinforcement Learning via Dynamic Weighting"
@@ -36,8 +36,7 @@ def config() -> Config:
 
 def effect() -> Effect:
     """With and without learning from the experts, on prompts that hardly any sample passes."""
-    brief = dataclasses.replace(config().objective, policy_args={"decay_steps": 60})
-    method = arm(config(), steps=60, objective=brief)
+    method = arm(config(), sizes={"objective.policy_args.decay_steps": 60}, steps=60)
     alone = ObjectiveConfig(advantage="sampled_advantages")
     return Effect(
         claim="annealed imitation solves prompts that sampling cannot",

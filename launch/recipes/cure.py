@@ -35,13 +35,10 @@ def config() -> Config:
 
 def effect() -> Effect:
     """With forks and without, where every symbol has three right codes."""
-    guidance = dataclasses.replace(
-        config().extensions["guidance"], args={"top": 1}
-    )  # of 4 tokens, not thousands
-    method = arm(config(), steps=60, guidance=guidance)
+    method = arm(config(), steps=60)
     return Effect(
         claim="where there are many right answers, forks keep more of them alive",
-        task=cipher(((6, 0.8), (2, 0.1)), (((2, 1), 1.0),), modes=3),
+        task=cipher(((12, 0.8), (6, 0.1)), (((2, 1), 1.0),), modes=3),
         method=method,
         ablation=dataclasses.replace(method, guidance=None),
         statistic="distinct",

@@ -41,7 +41,7 @@ def config() -> Config:
 def effect() -> Effect:
     """Chunks against whole contexts, on problems that take longer than any of training."""
     chunks = Chunks(size=6, carry=2)
-    method = arm(config(), steps=80, max_new_tokens=10, chunks=chunks)
+    method = arm(config(), sizes={"chunks.size": 6, "chunks.carry": 2}, steps=80, max_new_tokens=10)
     return Effect(
         claim="thinking in chunks goes on where training stopped",
         task=walk(chunks),

@@ -62,7 +62,7 @@ def effect() -> Effect:
     reverse = ObjectiveConfig(kl_coef=0.05, kl="k2")
     return Effect(
         claim="the forward KL keeps more of the right answers alive than the reverse KL",
-        task=cipher(((6, 0.8), (2, 0.4)), (((2, 1), 1.0),), modes=3),
+        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), modes=3),
         method=method,
         ablation=dataclasses.replace(method, objective=reverse, replay=None, steps=80),
         statistic="distinct",

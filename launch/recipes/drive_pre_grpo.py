@@ -1,4 +1,4 @@
-"""DRIVE: first GRPO on everything, then many samples of the hardest prompts that are left.
+"""DRIVE, two of its three phases: GRPO on everything, then many samples of the hardest.
 
 Paper: Zhu et al. 2025, "DRIVE: Data Curation Best Practices for Reinforcement Learning with
 Verifiable Reward in Competitive Code Generation"
@@ -40,7 +40,7 @@ def effect() -> Effect:
     method = arm(config(), steps=60, stages=((0, {}), (30, second)))
     return Effect(
         claim="64 samples of the hardest prompts teach them better than 8 of each",
-        task=cipher(((6, 0.9), (4, 0.1)), (((3, 0), 0.9), ((1, 2), 0.1)), problems=512),
+        task=cipher(((12, 0.9), (8, 0.1)), (((3, 0), 0.6), ((1, 2), 0.4)), problems=512),
         method=method,
         ablation=dataclasses.replace(method, stages=()),
         statistic="pass@1/1",

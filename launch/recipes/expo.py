@@ -1,4 +1,4 @@
-"""ExPO: the policy explains the answer it is shown, and learns the explanation as if it had not.
+"""ExPO, on failed groups: the policy explains an answer that it is shown, and learns that.
 
 Paper: Zhou et al. 2025, "ExPO: Unlocking Hard Reasoning with Self-Explanation-Guided Reinforcement
 Learning"

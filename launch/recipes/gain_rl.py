@@ -1,4 +1,4 @@
-"""GAIN-RL: the order of the data comes from the policy's own hidden states.
+"""GAIN-RL, with angles over one segment: data in an order by the policy's hidden states.
 
 Paper: Wang et al. 2025, "Angles Don't Lie: Unlocking Training-Efficient RL Through the Model's Own
 Signals"
@@ -26,12 +26,12 @@ def config() -> Config:
 
 def effect() -> Effect:
     """The order against none, on prompts of many lengths and difficulties."""
-    curriculum = CurriculumConfig("gain", {"width": 40.0, "speed": 20.0})
-    method = arm(config(), steps=60, curriculum=curriculum)
-    mix = tuple((counts, 0.2) for counts in ((1, 0), (2, 0), (1, 1), (2, 1), (1, 2)))
+    small = {"curriculum.args.width": 40.0, "curriculum.args.speed": 20.0}
+    method = arm(config(), sizes=small, steps=60)
+    mix = tuple((counts, 0.2) for counts in ((2, 0), (1, 1), (2, 1), (1, 2), (3, 1)))
     return Effect(
         claim="prompts in the order of their angles are learned faster",
-        task=cipher(((6, 0.8), (4, 0.3)), mix),
+        task=cipher(((20, 0.8), (16, 0.3)), mix),
         method=method,
         ablation=dataclasses.replace(method, curriculum=CurriculumConfig()),
         over="area",

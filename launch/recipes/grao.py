@@ -1,4 +1,4 @@
-"""GRAO: explore by the samples, imitate the reference, and prefer the better to the worse.
+"""GRAO, with weights of our own: explore by samples, imitate the reference, prefer the better.
 
 Paper: Wang et al. 2025, "Learning to Align, Aligning to Learn: A Unified Approach for
 Self-Optimized Alignment"

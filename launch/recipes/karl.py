@@ -1,4 +1,4 @@
-"""KARL's OAPL: regress the log-ratio to a lagged sampler onto the optimal advantage.
+"""KARL's loss alone, OAPL: regress the log-ratio to a lagged sampler onto the optimal advantage.
 
 Paper: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
 Idea: the optimum of KL-regularised RL around the sampler has `beta log(pi / pi_gen) = r - V` with a
@@ -34,7 +34,7 @@ def config() -> Config:
 
 def effect() -> Effect:
     """With a sampler renewed every 20 steps, the regression against the policy gradient."""
-    method = arm(config(), steps=80, sync_every=20, updates_per_batch=1)
+    method = arm(config(), steps=80, sync_every=20)
     gradient = ObjectiveConfig(
         policy="reinforce",
         advantage_args={"scale": "none"},
@@ -42,7 +42,7 @@ def effect() -> Effect:
     )
     return Effect(
         claim="with a sampler renewed every 20 steps, regression beats the policy gradient",
-        task=cipher(((6, 0.8), (2, 0.2)), (((2, 1), 1.0),)),
+        task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),
         method=method,
         ablation=dataclasses.replace(method, objective=gradient),
     )

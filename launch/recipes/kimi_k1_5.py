@@ -53,10 +53,11 @@ def effect() -> Effect:
     plain = dataclasses.replace(method.objective, shaping="")
     return Effect(
         claim="the length reward shortens answers sooner",
-        task=cipher(((6, 0.8), (2, 0.4)), (((2, 1), 1.0),), dawdle=0.4, slack=6),
+        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), dawdle=0.4, slack=6),
         method=method,
         ablation=dataclasses.replace(method, objective=plain),
         statistic="length",
         over="area",
         better="lower",
+        minimum=0.2,
     )

@@ -28,13 +28,12 @@ def config() -> Config:
 def effect() -> Effect:
     """One prompt in six, by alignment or by chance, where many are solved already or never."""
     before = Arm(steps=80, curriculum=CurriculumConfig("passes"))
-    kept = dataclasses.replace(config().curriculum, keep=42)
-    method = arm(config(), steps=60, curriculum=kept, before=before)
-    chance = dataclasses.replace(kept, score="at_random")
+    method = arm(config(), sizes={"curriculum.keep": 42}, steps=60, before=before)
+    chance = dataclasses.replace(method.curriculum, score="at_random")
     mix = (((3, 0, 0), 0.3), ((1, 2, 0), 0.4), ((0, 0, 3), 0.3))
     return Effect(
         claim="the prompts that learn as the average does teach faster than any others",
-        task=cipher(((4, 0.97), (4, 0.4), (4, 0.01)), mix),
+        task=cipher(((10, 0.97), (10, 0.4), (10, 0.01)), mix),
         method=method,
         ablation=dataclasses.replace(method, curriculum=chance),
         over="area",

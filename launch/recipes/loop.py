@@ -28,10 +28,10 @@ def config() -> Config:
 
 def effect() -> Effect:
     """Ratios by token against ratios by trajectory, in a world to be asked twice."""
-    method = arm(config(), steps=40, updates_per_batch=8)
+    method = arm(config(), steps=40)
     whole = dataclasses.replace(method.objective, policy="gspo")
     return Effect(
-        claim="over 8 updates of a batch, ratios by token beat ratios by trajectory",
+        claim="over 4 updates of a batch, ratios by token beat ratios by trajectory",
         task=lookup(hops=2),
         method=method,
         ablation=dataclasses.replace(method, objective=whole),

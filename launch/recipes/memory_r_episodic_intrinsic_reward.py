@@ -1,4 +1,4 @@
-"""Memory-R+: a memory of successes and failures rewards what is like the ones, unlike the others.
+"""Memory-R+ with a replay buffer as memory: likeness to successes and not to failures pays.
 
 Paper: Le et al. 2025, "Reasoning Under 1 Billion: Memory-Augmented Reinforcement Learning for
 Large Language Models"
@@ -39,7 +39,7 @@ def effect() -> Effect:
     method = arm(config(), steps=80)
     return Effect(
         claim="where success is rare, likeness to remembered successes learns faster",
-        task=cipher(((6, 0.6), (4, 0.3)), (((3, 1), 1.0),)),
+        task=cipher(((8, 0.6), (6, 0.3)), (((3, 1), 1.0),)),
         method=method,
         ablation=dataclasses.replace(method, objective=ObjectiveConfig(), replay=None),
         over="area",

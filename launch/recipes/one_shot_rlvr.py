@@ -37,12 +37,12 @@ def config() -> Config:
 def effect() -> Effect:
     """One example by its variance against one by chance."""
     before = Arm(steps=40, curriculum=CurriculumConfig("passes"))
-    method = arm(config(), steps=60, learning_rate=3e-4, before=before)
+    method = arm(config(), steps=60, before=before)
     chance = dataclasses.replace(method.curriculum, score="at_random")
     return Effect(
         claim="the example whose accuracy varied most teaches more than one by chance",
         task=cipher(
-            ((8, 0.97), (4, 0.02)), (((4, 0), 0.5), ((0, 4), 0.5)), dawdle=0.4, slack=3, problems=64
+            ((8, 0.97), (6, 0.02)), (((4, 0), 0.5), ((0, 4), 0.5)), dawdle=0.4, slack=3, problems=64
         ),
         method=method,
         ablation=dataclasses.replace(method, curriculum=chance),

@@ -39,7 +39,7 @@ def effect() -> Effect:
     )
     return Effect(
         claim="where prompts accept one of two codes unseen, the coupled loss keeps both alive",
-        task=cipher(((6, 0.8), (2, 0.4)), (((2, 1), 1.0),), modes=2, accepted=(0.7, 0.3)),
+        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), modes=2, accepted=(0.7, 0.3)),
         method=method,
         ablation=dataclasses.replace(method, objective=actor),
         statistic="pass@8",

@@ -1,4 +1,4 @@
-"""PF-PPO: train on the samples that the reward model ranks first and last, and on no others.
+"""PF-PPO's best-worst filter, without a critic: train on what the reward ranks first and last.
 
 Paper: Shen & Zhang 2024, "Policy Filtration in RLHF to Fine-Tune LLM for Code Generation"
 Idea: a reward model is most reliable at the ends of its range. Sample more than is trained on, rank
@@ -35,9 +35,10 @@ def effect() -> Effect:
     method = arm(config(), steps=60, rewards=unsure_in_the_middle)
     return Effect(
         claim="the ends of the ranking teach better than all of it",
-        task=cipher(((6, 0.8), (4, 0.3)), (((1, 2), 1.0),), partial=True),
+        task=cipher(((12, 0.8), (8, 0.3)), (((1, 2), 1.0),), partial=True),
         method=method,
         ablation=dataclasses.replace(method, objective=ObjectiveConfig()),
+        statistic="score",
     )
 
 

@@ -33,10 +33,10 @@ def config() -> Config:
 
 def effect() -> Effect:
     """Under a KL term, with the reference moved up and with the first one kept."""
-    method = arm(config(), steps=100, temperature=1.2)
+    method = arm(config(), steps=100)
     return Effect(
         claim="under the same KL term, moving the reference up lets learning go on",
-        task=cipher(((6, 0.8), (2, 0.1)), (((2, 1), 0.5), ((1, 2), 0.5))),
+        task=cipher(((12, 0.8), (8, 0.1)), (((2, 1), 0.5), ((1, 2), 0.5))),
         method=method,
         ablation=dataclasses.replace(method, reference=None),
     )

@@ -1,9 +1,10 @@
-"""GRPO breaks a bad habit, from nothing, in minutes on a laptop.
+"""GRPO on two-digit additions, from a random initialisation, in minutes on a laptop.
 
-A transformer of under a million parameters learns two-digit sums from a sloppy pupil, who forgets
-to carry in 65% of the solutions, and imitates the habit. Then only a verifier speaks: for each
-prompt sample a group of completions, and raise the log-probability of each by how much its reward
-exceeds the group's mean, in units of the group's spread (GRPO: Shao et al. 2024, "DeepSeekMath"),
+A transformer of under a million parameters is first trained by supervised fine-tuning on solutions
+of which 65% leave out the carry. GRPO (Shao et al. 2024, "DeepSeekMath") then trains it with an
+exact-match verifier. It samples a group of completions for each prompt, and raises the
+log-probability of each by how much its reward exceeds the group's mean, in units of the group's
+standard deviation:
 
     A_i = (r_i - mean(r)) / (std(r) + eps),   L = -min(rho_t A_i, clip(rho_t, 1-e, 1+e) A_i).
 

@@ -12,8 +12,10 @@ ablation keeps a sample of each group whatever its reward, which is K = 1.
 
 import dataclasses
 
+import jax
+
 from jaxrl.config import Config
-from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.lab import Effect, Sampled, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -32,7 +34,12 @@ def effect() -> Effect:
     method = arm(config(), steps=60)
     return Effect(
         claim="keeping the best of 8 beats keeping any",
-        task=cipher(((6, 0.8), (2, 0.2)), (((2, 1), 1.0),)),
+        task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),
         method=method,
-        ablation=dataclasses.replace(method, rewards=lambda batch: batch.rewards * 0.0),
+        ablation=dataclasses.replace(method, rewards=nothing),
     )
+
+
+def nothing(batch: Sampled) -> jax.Array:
+    """The same reward for all, so that the first of a group is kept."""
+    return batch.rewards * 0.0

@@ -1,4 +1,4 @@
-"""RandomCalculation: on problems that no model has seen, only true rewards teach.
+"""RandomCalculation's reward; the lab has clean problems only, and no contaminated model.
 
 Paper: Wu et al. 2025, "Reasoning or Memorization? Unreliable Results of Reinforcement Learning Due
 to Data Contamination"
@@ -41,7 +41,8 @@ def effect() -> Effect:
     method = arm(config(), steps=60)
     return Effect(
         claim="on clean problems a true reward teaches and a random one does not",
-        task=cipher(((6, 0.8), (2, 0.3)), (((2, 1), 1.0),), partial=True),
+        task=cipher(((12, 0.8), (6, 0.3)), (((2, 1), 1.0),), partial=True),
         method=method,
         ablation=dataclasses.replace(method, rewards=by_chance),
+        statistic="score",
     )

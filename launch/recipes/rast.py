@@ -46,14 +46,13 @@ def steered(small: DecoderConfig, tuned: Params, untuned: Params, strength: floa
 
 
 def transfer(
-    model: DecoderConfig, task: Task, arm: Arm, params: Params, start: Params
+    model: DecoderConfig, task: Task, arm: Arm, params: Params, start: Params, samples: int = 8
 ) -> dict[str, np.ndarray]:
     """`pass@1` of the steered large model on the test split, exact, and of the `small` one; [S]."""
     large = dataclasses.replace(
         model, hidden_size=64, intermediate_size=128, num_layers=3, num_heads=4, num_kv_heads=4
     )
-    seeds = len(jax.tree.leaves(params)[0])
-    trained = imitate(task, large, seeds, 150)
+    trained = imitate(task, large, 150)
     return jax.device_get(_passed(model, large, task)(trained, params, start))
 
 
@@ -61,25 +60,27 @@ def transfer(
 def _passed(
     model: DecoderConfig, large: DecoderConfig, task: Task
 ) -> Callable[..., dict[str, jax.Array]]:
-    tokens = np.concatenate([task.test.prompt, task.test.gold], axis=1)
-    first = task.test.prompt.shape[1]
-    written = tokens[:, first:]
+    every = np.concatenate([task.test.prompt, task.test.gold], axis=-1)
+    first = task.prompt_length
 
-    def chance(scores: jax.Array) -> jax.Array:
-        logp = jnp.take_along_axis(jax.nn.log_softmax(scores), tokens[:, 1:, None], axis=-1)
-        own = logp[:, first - 1 :, 0]
-        return jnp.mean(jnp.exp(jnp.sum(jnp.where(written > 0, own, 0.0), axis=1)))
+    def one(
+        large_params: Params, tuned: Params, untuned: Params, tokens: jax.Array
+    ) -> dict[str, jax.Array]:
+        def chance(scores: jax.Array) -> jax.Array:
+            logp = jnp.take_along_axis(jax.nn.log_softmax(scores), tokens[:, 1:, None], axis=-1)
+            own = jnp.where(tokens[:, first:] > 0, logp[:, first - 1 :, 0], 0.0)
+            return jnp.mean(jnp.exp(jnp.sum(own, axis=1)))
 
-    def one(large_params: Params, tuned: Params, untuned: Params) -> dict[str, jax.Array]:
         base = all_logprobs(large, large_params, tokens[:, :-1])
         small = tuple(all_logprobs(model, p, tokens[:, :-1]) for p in (tuned, untuned))
-        context = Context(base, jnp.asarray(tokens), jnp.zeros(len(tokens), jnp.int32), small)
+        context = Context(base, tokens, jnp.zeros(len(tokens), jnp.int32), small)
         return {
             "pass@1": chance(proxy_tuning(base, context, 1.0)),
             "small": chance(small[0]),
         }
 
-    return jax.jit(jax.vmap(one))
+    scored = jax.jit(jax.vmap(one))
+    return lambda *policies: scored(*policies, every)
 
 
 def effect() -> Effect:
@@ -87,7 +88,7 @@ def effect() -> Effect:
     method = arm(config(), steps=60)
     return Effect(
         claim="what RL changed in a small model serves a large one that had none",
-        task=cipher(((6, 0.8), (4, 0.3)), (((2, 1), 1.0),)),
+        task=cipher(((12, 0.8), (6, 0.3)), (((2, 1), 1.0),)),
         method=method,
         ablation=dataclasses.replace(method, learning_rate=0.0),
         measure=transfer,

@@ -34,11 +34,11 @@ def config() -> Config:
 
 def effect() -> Effect:
     """On data up to 20 steps old, with the clip and without."""
-    method = arm(config(), steps=80, sync_every=20, updates_per_batch=1)
+    method = arm(config(), steps=80, sync_every=20)
     free = dataclasses.replace(method.objective, policy_args={"side": "none"})
     return Effect(
         claim="on data up to 20 steps old, the clip keeps REINFORCE from collapse",
-        task=cipher(((6, 0.8), (2, 0.2)), (((2, 1), 1.0),)),
+        task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),
         method=method,
         ablation=dataclasses.replace(method, objective=free),
     )

@@ -1,4 +1,4 @@
-"""RECAP: general data is replayed beside the new task, weighted to what is not settled.
+"""After RECAP, with a formula of our own: shares of known and new data follow their rewards.
 
 Paper: "Beyond Reasoning Gains: Mitigating General Capabilities Forgetting in Large Reasoning
 Models", 2025
@@ -37,7 +37,7 @@ def config() -> Config:
 def effect() -> Effect:
     """Two domains that the policy knows and a new one, with moving shares and with even ones."""
     method = arm(config(), steps=80, weights=(1.0,) * 3)
-    skills, mix = ((4, 0.9), (4, 0.9), (4, 0.3)), ((2, 0, 0), (0, 2, 0), (0, 0, 2))
+    skills, mix = ((24, 0.9), (24, 0.9), (24, 0.3)), ((2, 0, 0), (0, 2, 0), (0, 0, 2))
     return Effect(
         claim="shares that follow convergence and instability do better over all domains than even",
         task=cipher(skills, tuple((counts, 1.0) for counts in mix)),

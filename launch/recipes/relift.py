@@ -1,4 +1,4 @@
-"""ReLIFT: RL, and supervised fine-tuning on just those questions that no sample answers.
+"""ReLIFT in one loss, not interleaved: RL, and imitation of what no sample answers.
 
 Paper: Ma et al. 2025, "Learning What Reinforcement Learning Can't: Interleaved Online Fine-Tuning
 for Hardest Questions"

@@ -1,4 +1,4 @@
-"""ReMix: fresh and replayed rollouts in every update, held between the base and the last policy.
+"""ReMix without its last stage: fresh and replayed rollouts in every update.
 
 Paper: Liang et al. 2025, "Squeeze the Soaked Sponge: Efficient Off-policy Reinforcement Finetuning
 for Large Language Model"
@@ -42,7 +42,7 @@ def effect() -> Effect:
     method = arm(config(), steps=80)
     return Effect(
         claim="replayed rollouts learn faster from as many fresh ones",
-        task=cipher(((6, 0.8), (4, 0.3)), (((2, 1), 1.0),)),
+        task=cipher(((12, 0.8), (6, 0.3)), (((2, 1), 1.0),)),
         method=method,
         ablation=dataclasses.replace(method, replay=None, updates_per_batch=1),
         over="area",

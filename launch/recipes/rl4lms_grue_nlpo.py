@@ -9,7 +9,7 @@ and in the loss.
 Formula: `r_t = R 1[t = T] - beta (log pi - log pi_0)`; `pi'(a) ~ pi(a) 1[a in top_p(pi_masking)]`
 Claim: RL aligns better than supervised training, and NLPO is more stable and better than PPO.
 Reading: beta is fixed, and the divergence is that of the masked policy, where the authors' code has
-the unmasked one. The effect leaves the penalty out, and held-out answers are the most likely ones:
+the unmasked one. Held-out answers of the effect are the most likely ones:
 a first look drew them at temperature 1, also from what the mask had kept from being trained (0.723
 against 0.853). The ablation is PPO without the mask.
 """
@@ -39,9 +39,7 @@ def config() -> Config:
 
 def effect() -> Effect:
     """The mask against none, where most words never fit."""
-    method = arm(
-        config(), steps=80, critic=dataclasses.replace(config().extensions["critic"], kl_coef=0.0)
-    )
+    method = arm(config(), steps=80)
     return Effect(
         claim="among the likely words of an earlier policy, PPO learns faster",
         task=cipher(((16, 0.8), (8, 0.4)), (((3, 1), 1.0),)),

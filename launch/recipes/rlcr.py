@@ -50,5 +50,6 @@ def effect() -> Effect:
         ablation=dataclasses.replace(method, rewards=None),
         statistic="ece",
         better="lower",
+        stands_for="calibrated",
         measure=calibration,
     )

@@ -57,10 +57,11 @@ def likelihood(batch: Sampled) -> jax.Array:
 
 def effect() -> Effect:
     """Mean probability against likelihood, as a verifier that neither has heard sees it."""
-    method = arm(config(), steps=80, learning_rate=3e-4, rewards=probability)
+    method = arm(config(), steps=80, rewards=probability)
     return Effect(
         claim="the mean probability of a reference teaches more than its likelihood",
         task=phrased(),
         method=method,
         ablation=dataclasses.replace(method, objective=ObjectiveConfig(), rewards=likelihood),
+        stands_for="policy_reward",
     )

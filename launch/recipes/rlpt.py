@@ -1,4 +1,4 @@
-"""RLPT: think, then say how a raw text goes on; what really follows is the reward.
+"""RLPT without a judge model: say how a raw text goes on; the words that follow are the reward.
 
 Paper: Li et al. 2025, "Reinforcement Learning on Pre-Training Data"
 Idea: pre-training text has its own labels. The policy reasons and then predicts the next segment of
@@ -47,13 +47,13 @@ def prefix(batch: Sampled) -> jax.Array:
 
 
 def derivation(
-    model: DecoderConfig, task: Task, arm: Arm, params: Params, start: Params
+    model: DecoderConfig, task: Task, arm: Arm, params: Params, start: Params, samples: int = 8
 ) -> dict[str, np.ndarray]:
     """`derived`: probability of each right symbol among all symbols, given those before; [S]."""
-    answer = task.test.answer[:, :LENGTH]
-    tokens = np.concatenate([task.test.prompt, answer], axis=1)
+    answer = task.test.answer[..., :LENGTH]
+    tokens = np.concatenate([task.test.prompt, answer], axis=-1)
     p = np.asarray(probabilities(model, params, tokens))[:, :, LENGTH:-1, FIRST:]
-    right = np.take_along_axis(p, (answer - FIRST)[None, ..., None], axis=-1)[..., 0]
+    right = np.take_along_axis(p, (answer - FIRST)[..., None], axis=-1)[..., 0]
     return {"derived": (right / p.sum(axis=-1)).mean(axis=(1, 2))}
 
 
@@ -66,6 +66,7 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, rewards=None),
         statistic="derived",
+        stands_for="next_segment",
         over="area",
         measure=derivation,
     )

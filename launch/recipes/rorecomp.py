@@ -1,4 +1,4 @@
-"""RoRecomp: batches of short successes and long failures say `be brief`; a replay buffer steadies.
+"""RoRecomp with constant compensation: batches of short successes and long failures.
 
 Paper: Li et al. 2025, "RoRecomp: Enhancing Reasoning Efficiency via Rollout Response Recomposition
 in Reinforcement Learning"
@@ -35,9 +35,10 @@ def effect() -> Effect:
     method = arm(config(), steps=60)
     return Effect(
         claim="recomposed batches shorten responses",
-        task=cipher(((6, 0.8), (2, 0.4)), (((2, 1), 1.0),), dawdle=0.4, slack=8),
+        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), dawdle=0.4, slack=8),
         method=method,
         ablation=dataclasses.replace(method, objective=ObjectiveConfig(), replay=None),
         statistic="length",
         better="lower",
+        minimum=0.2,
     )

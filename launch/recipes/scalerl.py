@@ -1,4 +1,4 @@
-"""ScaleRL: the settings that a large ablation found to scale, together.
+"""ScaleRL without its asynchronous pipeline: the settings that a large ablation found to scale.
 
 Paper: Khatri et al. 2025, "The Art of Scaling Reinforcement Learning Compute for LLMs"
 Idea: most choices move the speed of RL and not where it ends. The recipe: truncated importance
@@ -48,11 +48,11 @@ def config() -> Config:
 
 def effect() -> Effect:
     """On data 8 steps old, against GRPO."""
-    method = arm(config(), steps=60, delay=8, updates_per_batch=1)
+    method = arm(config(), steps=60, delay=8)
     grpo = ObjectiveConfig(aggregation="seq-mean-token-mean")
     return Effect(
         claim="on data 8 steps old, the recipe learns faster than GRPO",
-        task=cipher(((6, 0.8), (2, 0.2)), (((3, 0), 0.5), ((1, 2), 0.5))),
+        task=cipher(((12, 0.8), (8, 0.2)), (((3, 0), 0.5), ((1, 2), 0.5))),
         method=method,
         ablation=dataclasses.replace(method, objective=grpo, curriculum=CurriculumConfig()),
         over="area",

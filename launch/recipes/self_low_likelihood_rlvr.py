@@ -1,4 +1,4 @@
-"""SELF: train on what the base model hardly solves, and hold the rest by a forward KL.
+"""SELF, its KL recalled: train on what the base model hardly solves, under a forward KL.
 
 Paper: Nguyen et al. 2025, "The Reasoning Boundary Paradox: How Reinforcement Learning Constrains
 Language Models"
@@ -43,8 +43,7 @@ def effect() -> Effect:
     """Half of the prompts by their low likelihood, against all, at equal samples."""
     passes = CurriculumConfig("passes")
     before = Arm(steps=32, learning_rate=0.0, curriculum=passes)  # the base model, twice each
-    kept = dataclasses.replace(config().curriculum, keep=128)
-    method = arm(config(), steps=60, curriculum=kept, before=before)
+    method = arm(config(), sizes={"curriculum.keep": 128}, steps=60, before=before)
     plain = Arm(steps=60)
     return Effect(
         claim="training on what is unlikely widens what 8 samples can solve",

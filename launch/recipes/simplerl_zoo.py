@@ -1,4 +1,4 @@
-"""SimpleRL-Zoo: plain zero RL with data as hard as the base model is able, and no format reward.
+"""SimpleRL-Zoo's choice of data: plain zero RL on prompts within the base model's reach.
 
 Paper: Zeng et al. 2025, "SimpleRL-Zoo: Investigating and Taming Zero Reinforcement Learning for
 Open Base Models in the Wild"
@@ -36,9 +36,8 @@ def effect() -> Effect:
     """A quarter of the prompts: those within reach, or the hardest, which are never solved."""
     passes = CurriculumConfig("passes")
     before = Arm(steps=32, learning_rate=0.0, curriculum=passes)  # the base model, twice each
-    kept = dataclasses.replace(config().curriculum, keep=64)
-    method = arm(config(), steps=60, curriculum=kept, before=before)
-    hardest = dataclasses.replace(kept, score="difficulty")
+    method = arm(config(), sizes={"curriculum.keep": 64}, steps=60, before=before)
+    hardest = dataclasses.replace(method.curriculum, score="difficulty")
     return Effect(
         claim="prompts within reach teach a weak policy more than the hardest",
         task=hard_prompts(),

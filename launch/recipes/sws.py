@@ -1,4 +1,4 @@
-"""SwS: a first run shows what the policy keeps failing, and more problems are made of that kind.
+"""SwS by domains, without synthesis: more problems of the kinds that a first run kept failing.
 
 Paper: Liang et al. 2025, "SwS: Self-aware Weakness-driven Problem Synthesis in Reinforcement
 Learning for LLM Reasoning"

@@ -1,4 +1,4 @@
-"""VCPO: the effective sample size scales a stale batch's learning rate; least-variance baseline.
+"""VCPO, lengths for gradient norms: effective sample size sets the rate; least-variance baseline.
 
 Paper: Huang et al. 2026, "Stable Asynchrony: Variance-Controlled Off-Policy RL for LLMs"
 Idea: with age the importance weights of a batch concentrate on a few samples and the gradient's
@@ -30,11 +30,11 @@ def config() -> Config:
 
 def effect() -> Effect:
     """On data 64 steps old, with both controls and with neither."""
-    method = arm(config(), steps=120, delay=64, updates_per_batch=1)
+    method = arm(config(), steps=120, delay=64)
     bare = dataclasses.replace(method.objective, policy_args={"power": 0.0, "baseline": "mean"})
     return Effect(
         claim="on data 64 steps old, variance control keeps importance sampling stable",
-        task=cipher(((6, 0.8), (2, 0.2)), (((2, 1), 1.0),)),
+        task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),
         method=method,
         ablation=dataclasses.replace(method, objective=bare),
     )

@@ -1,4 +1,4 @@
-"""MGPO: GRPO with each prompt weighted by how undecided it is.
+"""MGPO, the RL stage alone: GRPO with each prompt weighted by how undecided it is.
 
 Paper: Xu et al. 2025, "Tiny Model, Big Logic: Diversity-Driven Optimization Elicits Large-Model
 Reasoning Ability in VibeThinker-1.5B"
@@ -33,7 +33,7 @@ def effect() -> Effect:
     mix = (((3, 0), 0.34), ((2, 1), 0.33), ((0, 3), 0.33))
     return Effect(
         claim="on prompts from easy to hopeless, the weight speeds learning up",
-        task=cipher(((6, 0.95), (2, 0.3)), mix),
+        task=cipher(((12, 0.95), (8, 0.3)), mix),
         method=method,
         ablation=dataclasses.replace(method, objective=grpo),
         over="area",

@@ -1,4 +1,4 @@
-"""ViSurf: the label as one more response of the group, until the samples are as good.
+"""ViSurf for text: the label as one more response of the group, until the samples are as good.
 
 Paper: Liu et al. 2025, "ViSurf: Visual Supervised-and-Reinforcement Fine-Tuning for Large
 Vision-and-Language Models"

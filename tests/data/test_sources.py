@@ -76,7 +76,8 @@ def test_bad_sources_are_named(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n{"x": \n')
     (tmp_path / "b.jsonl").write_text('{"x": 1}\n{"x": 2}\n[1]\n')
     (tmp_path / "c.jsonl").write_text('{"x": 1}\n{"x" 2}\n')
-    (tmp_path / "a.csv").write_text("x")
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "b.csv").write_text("x,y\n1,2\n\n3\n")
     (tmp_path / "empty.jsonl").write_text("")
     for name in "ac":  # before the run begins, and not when the record's turn comes
         with pytest.raises(ValueError, match="record 1: not JSON"):
@@ -84,7 +85,11 @@ def test_bad_sources_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"record 2: .* is not a JSON object"):
         sources.read(str(tmp_path / "b.jsonl"))
     assert len(sources.read(str(tmp_path / "empty.jsonl"))) == 0
-    for spec, message in [("/no.jsonl", "does not exist"), (str(tmp_path / "a.csv"), "none of")]:
+    for spec, message in [
+        ("/no.jsonl", "does not exist"),
+        (str(tmp_path / "a.txt"), "none of"),
+        (str(tmp_path / "b.csv"), "line 4: 1 values for 2"),
+    ]:
         with pytest.raises(ValueError, match=message):
             sources.read(spec)
     with pytest.raises(ValueError, match="name its split"):

@@ -141,10 +141,8 @@ def test_refusals_name_the_thing_and_the_remedy(argv, says, capsys, monkeypatch)
 
 
 def test_an_unknown_flag_is_refused_with_the_nearest(capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["train", "--stepz", "3"])
-    assert ended.value.code == 2
-    assert "--steps" in capsys.readouterr().err
+    assert cli.main(["train", "--stepz", "3"]) == 2
+    assert "did you mean '--steps'" in capsys.readouterr().err
 
 
 def test_flags_of_dict_fields():

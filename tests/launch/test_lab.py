@@ -14,7 +14,7 @@ from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.nucleus import masked
 from jaxrl.launch import lab
 from jaxrl.launch.lab import collect, critic, policy, tasks, train
-from jaxrl.launch.lab import effect as effects
+from jaxrl.launch.lab import effect as experiment
 from jaxrl.models import decoder
 from jaxrl.models.value import ValueConfig
 from jaxrl.sampling.chunks import Chunks
@@ -23,7 +23,7 @@ from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 from jaxrl.training.train_step import Restriction
 
-TASK = lab.cipher(((4, 0.8), (2, 0.2)), (((2, 1), 0.5), ((0, 2), 0.5)), dawdle=0.1, slack=2)
+TASK = lab.cipher(((10, 0.8), (36, 0.2)), (((2, 1), 0.5), ((0, 2), 0.5)), dawdle=0.1, slack=2)
 MODEL = policy.shape(TASK.vocabulary, TASK.train.prompt.shape[1] + TASK.budget)
 SEEDS = 2
 
@@ -61,9 +61,7 @@ def test_gold_is_right_and_anything_else_is_not(task):
     rng = np.random.default_rng(0)
     written = task.train.gold.copy()
     place = rng.integers((written > tasks.EOS).sum(axis=1))  # a symbol, not the end
-    written[np.arange(len(written)), place] = tasks.FIRST + (
-        (written[np.arange(len(written)), place] - tasks.FIRST + 2) % 4
-    )
+    written[np.arange(len(written)), place] = tasks.ASK
     assert (judge(task.train.answer, written, task) < 1).all()
     assert (
         judge(task.train.answer, np.where(task.train.gold == 1, 0, task.train.gold), task) < 1
@@ -104,9 +102,9 @@ def test_the_world_answers_each_question(params):
 
 
 def test_the_pupil_is_as_good_as_its_skill():
-    task = lab.cipher(((3, 0.9), (3, 0.5)), (((1, 0), 0.5), ((0, 2), 0.5)))
+    task = lab.cipher(((30, 0.9), (12, 0.5)), (((2, 0), 0.5), ((0, 3), 0.5)))
     right = judge(task.pupil.answer, task.pupil.gold, task)
-    for domain, expected in ((0, 0.9), (1, 0.25)):
+    for domain, expected in ((0, 0.81), (1, 0.125)):
         seen = right[task.pupil.domain == domain]
         assert abs(seen.mean() - expected) < 4 * (expected * (1 - expected) / len(seen)) ** 0.5
 
@@ -261,7 +259,7 @@ def test_an_arm_with_a_critic_trains(params):
     critic = CriticConfig(kl_coef=0.1)
     arm = lab.Arm(critic=critic, prompts=4, group_size=4, updates_per_batch=2)
 
-    def change(now):
+    def change(now, last):
         far = jax.tree.map(lambda a, b: jnp.sum(jnp.abs(a - b)), now, params)
         return {"change": np.asarray(sum(jax.tree.leaves(far)))[None]}
 
@@ -352,7 +350,7 @@ def seen_by(params, arm, task=TASK, steps=4):
         MODEL,
         params,
         arm,
-        measure=lambda p: {},
+        measure=lambda p, last: {},
         steps=steps,
         note=lambda i, _: seen.append(i),
     )
@@ -444,29 +442,74 @@ def test_stale_data_is_recorded_as_such(params):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "collect", watched)
-        train.train(TASK, MODEL, params, arm, measure=lambda p: {}, steps=4)
+        train.train(TASK, MODEL, params, arm, measure=lambda p, last: {}, steps=4)
     assert (seen[0] == seen[1]).all() and (seen[0] == seen[2]).all()
     assert (seen[0] != seen[3]).any()
 
 
-def test_interval_and_status():
-    """By hand: differences 1, 2, 3 have mean 2, error 1 / sqrt(3), and t(0.975, 2) = 4.3027."""
-    mean, low, high = effects.interval(np.array([1.0, 2.0, 3.0]))
-    assert (mean, low, high) == (
-        2.0,
-        pytest.approx(-0.4841, abs=1e-3),
-        pytest.approx(4.4841, abs=1e-3),
-    )
-    assert effects.status(low, high, "higher") == "no effect at this scale"
-    assert effects.status(0.1, 0.2, "higher") == "effect"
-    assert effects.status(0.1, 0.2, "lower") == "contrary"
-    assert effects.status(-0.2, -0.1, "lower") == "effect"
-
-
 @pytest.mark.exact("two equal arms of an experiment differ by 0")
 def test_equal_arms_have_no_effect():
-    arm = lab.Arm(steps=3, prompts=4, group_size=4)
-    same = lab.Effect("nothing differs", TASK, arm, dataclasses.replace(arm), seeds=2, warm_steps=3)
-    result = lab.run(same)
-    assert result["difference"] == result["low"] == result["high"] == 0
-    assert result["status"] == "no effect at this scale"
+    """And each mark of a run counts the tokens and updates so far."""
+    arm = lab.Arm(steps=5, prompts=4, group_size=4, updates_per_batch=2)
+    same = lab.Effect("nothing differs", TASK, arm, dataclasses.replace(arm), warm_steps=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "SAMPLES", 2)
+        result = lab.run(same)
+        figures = lab.run_arm(same, arm, (0, 1))
+    assert result["comparison"]["effect"] == 0 and result["method"] == result["ablation"]
+    assert result["method"] == figures["final"]["pass@1"]
+    assert figures["final"]["updates"] == [10, 10] and figures["marks"] == [1, 2, 3, 4, 5]
+    assert np.all(np.diff(figures["curves"]["tokens"]) > 0)
+    assert "pass@2" in figures["final"] and "pass@2" not in figures["area"]
+
+
+def test_a_seed_has_an_instance_of_its_own():
+    first, second = (TASK.over((seed,)) for seed in (3, 4))
+    both = TASK.over((3, 4))
+    np.testing.assert_array_equal(both.test.prompt, [first.test.prompt[0], second.test.prompt[0]])
+    symbols = [set(np.unique(t.train.gold[0])) for t in (first, second)]
+    codes = [dict(zip(t.train.prompt[0].ravel(), t.train.gold[0, :, :4].ravel(), strict=True))
+             for t in (first, second)]  # fmt: skip
+    assert symbols[0] == symbols[1] and codes[0] != codes[1]
+    rows = np.array([[5, 0], [1, 1]])
+    got = tasks.taken(both.train, rows)
+    np.testing.assert_array_equal(got.prompt[0, 0], first.train.prompt[0, 5])
+    np.testing.assert_array_equal(got.prompt[1, 1], second.train.prompt[0, 1])
+    assert TASK.digest() == TASK.digest() != lab.neutral().digest()
+
+
+def test_dynamic_sampling_keeps_groups_that_differ():
+    rewards = np.array([[[1, 1], [0, 1], [0, 0], [1, 0]], [[1, 1], [1, 1], [0, 1], [0, 0]]]) * 1.0
+    kept, sampled = train.informative(rewards, 2)
+    np.testing.assert_array_equal(kept, [[1, 3], [0, 2]])  # the second has one that differs
+    np.testing.assert_array_equal(sampled, [4, 4])
+    kept, sampled = train.informative(rewards[:1, :2], 1)
+    np.testing.assert_array_equal(kept, [[1]])
+    np.testing.assert_array_equal(sampled, [2])
+
+
+def test_an_arm_samples_dynamically(params):
+    """It trains on as many groups as without, and pays for those that it leaves out."""
+    seen, arm = [], lab.Arm(prompts=2, group_size=2, oversampling=2.0, rewards=first_two_alike)
+    original = train.shares
+
+    def watched(batch, *rest):
+        seen.append(batch)
+        return original(batch, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "shares", watched)
+        got = train.train(TASK, MODEL, params, arm, measure=lambda p, last: {}, steps=1)
+    np.testing.assert_array_equal(seen[0].group_ids, [[0, 0, 1, 1]] * SEEDS)
+    np.testing.assert_array_equal(seen[0].rewards, [[0, 1, 0, 1]] * SEEDS)
+    alone = train.train(
+        TASK, MODEL, params, dataclasses.replace(arm, prompts=4, oversampling=1.0),
+        measure=lambda p, last: {}, steps=1,
+    )  # fmt: skip
+    np.testing.assert_array_equal(got["tokens"], alone["tokens"])
+
+
+def first_two_alike(batch):
+    """Groups 0 and 1 have equal rewards, the others not."""
+    place = jnp.arange(len(batch.rewards))
+    return jnp.where(batch.group_ids < 2, 1.0, place % 2)

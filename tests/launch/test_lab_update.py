@@ -8,7 +8,7 @@ Where the two differ, they do so for a reason:
 - A gradient that is not finite leaves the real state as it was, and is an error of the lab's arm.
 - A critic is trained by steps of its own, which `test_lab.py` and `test_critic.py` test. Here its
   advantages are given.
-- An effect may use other constants of the method (`CHANGED`), for runs a hundred times as short.
+- An effect may set sizes and budgets (`jaxrl.launch.lab.arms.SIZES`); `test_effects.py` compares.
 """
 
 import dataclasses
@@ -31,8 +31,8 @@ from jaxrl.training.packing import PackingConfig
 from jaxrl.training.train_step import Restriction, init_state, make_score, make_update
 from jaxrl.types import Trajectory
 
-TASK = lab.cipher(((4, 0.8), (2, 0.2)), (((2, 1), 0.5), ((0, 2), 0.5)), dawdle=0.1, slack=2)
-PROMPT = TASK.train.prompt.shape[1]
+TASK = lab.cipher(((10, 0.8), (36, 0.2)), (((2, 1), 0.5), ((0, 2), 0.5)), dawdle=0.1, slack=2)
+PROMPT = TASK.prompt_length
 MODEL = policy.shape(TASK.vocabulary, PROMPT + TASK.budget)
 RATE = 0.05
 STEP = 20
@@ -40,18 +40,6 @@ STEP = 20
 GROUPS, SIZE, REPLAYED = 8, 4, 4
 """Groups of the batch, sequences of each, and groups that a replay adds."""
 QUICK = ("remix", "rl4lms_grue_nlpo")
-CHANGED = {
-    "aepo": {"updates_per_batch"},
-    "chord": {"objective"},
-    "delethink_markovian_thinker": {"chunks"},
-    "karl": {"updates_per_batch"},
-    "loop": {"updates_per_batch"},
-    "rec_red_off_policy_group_reinforce": {"updates_per_batch"},
-    "scalerl": {"updates_per_batch"},
-    "vcpo": {"updates_per_batch"},
-}
-"""What an effect changes of its recipe's update: the length of a schedule or of a chunk, and how
-many updates share a batch, as its batches are small or its question is another."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -168,7 +156,7 @@ def difference(given: str) -> tuple[float, float]:
     """
     name, experts, critic, replayed = json.loads(given)
     config = effects.module(name).config()
-    arm = lab.arm(config, temperature=config.rollout.temperature)
+    arm = lab.arm(config)
     if arm.chunks.size:  # so that responses of the lab's length are several
         arm = dataclasses.replace(arm, chunks=dataclasses.replace(arm.chunks, size=4, carry=1))
     made = batch(experts=experts, critic=critic, replayed=replayed)
@@ -194,7 +182,7 @@ def representative(name: str) -> str:
 @functools.cache
 def _update_of(name: str) -> tuple[str, bool, bool, int]:
     config = effects.module(name).config()
-    arm = lab.arm(config, temperature=config.rollout.temperature)
+    arm = lab.arm(config)
     terms = json.dumps(dataclasses.asdict(arm.objective), sort_keys=True)
     told = f"{terms} {arm.chunks} {arm.mass} {arm.temperature} {arm.updates_per_batch}"
     replayed = REPLAYED if arm.replay else 0
@@ -210,12 +198,3 @@ def test_the_lab_updates_as_the_loop_does(name):
     gap, change = difference(representative(name))
     assert change > 1e-3
     assert gap < 1e-6
-
-
-def test_an_effect_trains_by_the_update_of_its_recipe():
-    for name in effects.names():
-        config, method = effects.module(name).config(), effects.module(name).effect().method
-        arm = lab.arm(config, temperature=config.rollout.temperature)
-        fields = ("objective", "updates_per_batch", "chunks", "mass", "temperature")
-        changed = {f for f in fields if getattr(arm, f) != getattr(method, f)}
-        assert changed == CHANGED.get(name, set()), name

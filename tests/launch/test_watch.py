@@ -88,6 +88,20 @@ def test_it_follows_until_the_run_is_finished(run):
     assert "step 10 of 10" in text and "finished" in text
 
 
-def test_a_directory_without_a_run_is_refused(tmp_path, capsys):
-    assert watch.main([str(tmp_path)]) == 2
+def test_one_look_at_a_directory_without_a_run_is_refused(tmp_path, capsys):
+    assert watch.main([str(tmp_path), "--once"]) == 2
     assert "holds no run" in capsys.readouterr().err
+
+
+def test_a_run_that_has_not_begun_is_waited_for(run, tmp_path, capsys, monkeypatch):
+    late = tmp_path / "late"
+
+    def begin(seconds):
+        late.mkdir()
+        (late / "config.json").write_text((run / "config.json").read_text())
+        (late / "summary.json").write_text("{}")
+
+    monkeypatch.setattr(watch.time, "sleep", begin)
+    assert watch.main([str(late)]) == 0
+    said = capsys.readouterr().out
+    assert "waiting for" in said and "finished" in said

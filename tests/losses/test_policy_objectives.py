@@ -1,6 +1,7 @@
 """Every policy objective against its float64 oracle, and the properties all of them share."""
 
 import copy
+import dataclasses
 import inspect
 
 import jax
@@ -62,16 +63,21 @@ def test_padding_changes_nothing(case: Case, x64):
             setattr(wide, name, np.pad(x, tail + [(0, 0)] * (x.ndim - len(tail)),
                                        constant_values=fill))  # fmt: skip
     rows, length = d.mask.shape
+    given = {
+        name: np.pad(x, (0, 2)) if np.shape(x) == (rows,) else x for name, x in case.kwargs.items()
+    }
+    cases = {rows: case, rows + 2: dataclasses.replace(case, kwargs=given)}
 
     def loss(arrays, mode):
         mask = jnp.asarray(arrays.mask)
-        losses = checks.per_token(case, arrays, sanitize=True)
+        losses = checks.per_token(cases[len(mask)], arrays, sanitize=True)
         return aggregate.aggregate(losses, mask, mode, aggregate.denominator(mask, mode))
 
     for mode in ("token-mean", "seq-mean-token-mean"):
         np.testing.assert_allclose(loss(wide, mode), loss(d, mode), rtol=1e-9)
     narrow = checks.gradients(case, d, np.ones_like(d.logp))["logp"]
-    padded = checks.gradients(case, wide, np.ones_like(wide.logp), sanitize=True)["logp"]
+    weights = np.ones_like(wide.logp)
+    padded = checks.gradients(cases[rows + 2], wide, weights, sanitize=True)["logp"]
     np.testing.assert_allclose(padded[:rows, :length], narrow, rtol=1e-9, atol=1e-12)
     assert not np.any(padded[rows:]) and not np.any(padded[:, length:])
 

@@ -171,6 +171,10 @@ def test_a_stage_is_part_of_what_may_not_change(tmp_path):
     config = tiny.config(tmp_path, stages={2: {"rollout.group_size": 2}})
     rundir.prepare(config, print)
     rundir.save_config(tmp_path, config)
+    other = configs.replaced(config, "stages", {3: {"rollout.group_size": 2}})
+    rundir.prepare(other, print)  # nothing has been trained
+    (tmp_path / "checkpoints" / "00000000").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "00000000" / "manifest.json").write_text("{}")
     rundir.prepare(config, print)
     with pytest.raises(ValueError, match="stages"):
-        rundir.prepare(configs.replaced(config, "stages", {3: {"rollout.group_size": 2}}), print)
+        rundir.prepare(other, print)

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl.losses import aggregate, mirror, mixed, off_policy, policy, sequence, surrogates
+from jaxrl.losses import aggregate, mirror, mixed, off_policy, pairs, policy, sequence, surrogates
 from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.training import train_step
 from jaxrl.training.objective import ObjectiveConfig, objective, scope, whole_batch
@@ -27,7 +27,7 @@ from tests.jaxrl.batches import MODEL, batch
 
 OBJECTIVES = {
     f"{module.__name__}:{name}": function
-    for module in (policy, sequence, surrogates, off_policy, mirror, mixed)
+    for module in (policy, sequence, surrogates, off_policy, mirror, mixed, pairs)
     for name, function in inspect.getmembers(module, inspect.isfunction)
     if function.__module__ == module.__name__
     and inspect.signature(function).return_annotation == policy.Objective
@@ -71,6 +71,7 @@ def drawn() -> tuple[Trajectory, Params, np.ndarray]:
         expert=np.arange(len(data.tokens)) % 4 == 3,
         policy_version=rng.integers(0, STEP + 1, shape).astype(np.int32),
         proximal_logp=near(0.2),
+        extra={"kl": np.full(len(data.tokens), 0.2, np.float32)},
     )
     params = {"logp": jnp.asarray(near(0.3)), "entropy": jnp.asarray(rng.random(shape, np.float32))}
     return data, params, near(0.3)

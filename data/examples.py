@@ -1,0 +1,126 @@
+"""Rows of a file as tokens: the prompt, what was written, and which of it is learned.
+
+- A text is led by BOS if the model has one and followed by the end-of-sequence token; all but its
+  first token is learned.
+- A prompt and an answer that are texts are encoded apart, as they are in sampling. The answer and
+  the end-of-sequence token after it are learned.
+- Messages are written by the model's chat template. Learned are the tokens of each turn of the
+  assistant and the token that ends it; where there is a prompt, of the turns after it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import jinja2
+
+from jaxrl.data.chat import Message
+from jaxrl.data.rows import Row, Text
+from jaxrl.data.tokenizers import Tokenizer
+
+Long = Literal["truncate", "drop", "error"]
+
+
+class Example(NamedTuple):
+    """A prompt and one answer to it."""
+
+    prompt: tuple[int, ...]
+    """At least one token."""
+    tokens: tuple[int, ...]
+    learned: tuple[bool, ...]
+    """Which of `tokens` are learned; the first is."""
+
+
+def encode(
+    tokenizer: Tokenizer, row: Row, *, chat: bool = False, system: str = ""
+) -> list[Example]:
+    """The answers of a row.
+
+    Args:
+      tokenizer: of the model.
+      row: of a file.
+      chat: write texts as turns of a conversation too, a prompt as the user's.
+      system: system message of conversations that have none; empty: none.
+
+    Raises:
+      ValueError: messages for a model without a chat template, or that its template refuses.
+    """
+    return [_example(tokenizer, row, answer, chat, system) for answer in row.answers]
+
+
+def fitting(
+    examples: Sequence[Example], longest: int, long: Long, where: str
+) -> list[Example] | None:
+    """The examples of a row with no more than `longest` tokens each, prompt included.
+
+    Args:
+      examples: of a row.
+      longest: in tokens.
+      long: `truncate` leaves out tokens at the end, `drop` the row, `error` refuses it.
+      where: the row is.
+
+    Returns:
+      None if the row is left out: by `drop`, or as nothing to learn is left of it.
+
+    Raises:
+      ValueError: by `error`.
+    """
+    sizes = [len(each.prompt) + len(each.tokens) for each in examples]
+    if max(sizes) > longest:
+        if long == "error":
+            raise ValueError(
+                f"{where}: it has {max(sizes)} tokens, more than data.max_tokens={longest}; raise "
+                "that, or set --data.long-rows truncate or drop"
+            )
+        if long == "drop":
+            return None
+    cut = [_cut(each, longest - len(each.prompt)) for each in examples]
+    return None if any(not each.tokens for each in cut) else cut
+
+
+def _cut(example: Example, room: int) -> Example:
+    """The first `room` tokens, as far as any is learned."""
+    kept = example.learned[: max(room, 0)]
+    end = len(kept) - kept[::-1].index(True) if any(kept) else 0
+    return example._replace(tokens=example.tokens[:end], learned=kept[:end])
+
+
+def _example(tokenizer: Tokenizer, row: Row, answer: Text, chat: bool, system: str) -> Example:
+    end = tokenizer.eos_ids[0]
+    if isinstance(answer, str) and not row.prompt:
+        ids = (*tokenizer.prompt(answer), end)
+        return Example(ids[:1], ids[1:], (True,) * (len(ids) - 1))
+    if isinstance(answer, str) and isinstance(row.prompt, str) and not chat:
+        ids = (*tokenizer.encode(answer), end)
+        return Example(tuple(tokenizer.prompt(row.prompt)), ids, (True,) * len(ids))
+    if tokenizer.conversation is None or tokenizer.chat is None:
+        raise ValueError(
+            f"{row.id}: it holds messages, but this model has no chat template; choose a model "
+            "that has one, or give prompts and answers as texts"
+        )
+    lead = _turns(row.prompt, "user") if row.prompt else []
+    turns = [*lead, *_turns(answer, "assistant")]
+    first = [{"role": "system", "content": system}]
+    extra = first if system and turns[0]["role"] != "system" else []
+    try:
+        ids, learned = tokenizer.conversation([*extra, *turns], row.tools)
+        before = tokenizer.chat([*extra, *lead], row.tools) if lead else []
+    except jinja2.TemplateError as error:
+        raise ValueError(f"{row.id}: the chat template refuses it: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{row.id}: {error}") from error
+    if ids[: len(before)] != before:
+        raise ValueError(
+            f"{row.id}: the chat template writes the prompt otherwise once an answer follows it; "
+            "give rows of messages in place of prompts and answers"
+        )
+    learned = [mark and at >= max(len(before), 1) for at, mark in enumerate(learned)]
+    if not any(learned):
+        raise ValueError(f"{row.id}: the chat template leaves no token of the assistant to learn")
+    start = learned.index(True)
+    return Example(tuple(ids[:start]), tuple(ids[start:]), tuple(learned[start:]))
+
+
+def _turns(text: Text, role: str) -> list[Message]:
+    return [{"role": role, "content": text}] if isinstance(text, str) else list(text)

@@ -1,0 +1,101 @@
+"""Records of a file with the numbers of their lines, and lines that are no records."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxrl.data import sources
+
+
+class Bad(NamedTuple):
+    """A row that cannot be used."""
+
+    id: str
+    why: str
+
+
+class Chosen(Sequence[Mapping[str, Any]]):
+    """Some records of a sequence."""
+
+    def __init__(self, records: Sequence[Mapping[str, Any]], places: Sequence[int]) -> None:
+        self._records, self._places = records, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        return self._records[self._places[index]]
+
+
+class _Lines(Sequence[Mapping[str, Any]]):
+    """The lines of a file that are JSON objects, found by their offsets."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offsets = path, array("Q")
+        self.lines, self.broken = array("Q"), list[Bad]()
+        at = 0
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    try:
+                        self._object(line)
+                        self._offsets.append(at)
+                        self.lines.append(number)
+                    except (ValueError, RecursionError) as error:
+                        self.broken.append(Bad(f"{path}:{number}", f"not JSON: {error}"))
+                at += len(line)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        with self._path.open("rb") as file:
+            file.seek(self._offsets[index])
+            return self._object(file.readline())
+
+    @staticmethod
+    def _object(line: bytes) -> Mapping[str, Any]:
+        record = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
+        if not isinstance(record, dict):
+            raise ValueError(f"{record!r:.60} is not a JSON object")
+        return record
+
+
+def read_numbered(path: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[int], list[Bad]]:
+    """The records of a file, their numbers from 1, and what is no record.
+
+    Args:
+      path: a `.jsonl` file, whose numbers are lines; a `.json` file, a list; or a source of
+        `jaxrl.data.sources.read`.
+
+    Raises:
+      ValueError: none of these.
+    """
+    file = Path(path)
+    if file.suffix in (".jsonl", ".ndjson") and file.exists():
+        lines = _Lines(file)
+        return lines, lines.lines, lines.broken
+    records: Any
+    if file.suffix == ".json" and file.exists():
+        try:
+            records = json.loads(file.read_text(encoding="utf-8-sig"))
+        except ValueError as error:
+            raise ValueError(f"data.path={path!r} is not JSON: {error}") from error
+        if not isinstance(records, list):
+            raise ValueError(
+                f"data.path={path!r} holds {type(records).__name__}; a .json file is a list of "
+                "rows, and a .jsonl file has one row a line"
+            )
+        broken = [
+            Bad(f"{path}:{number}", f"{record!r:.60} is not an object")
+            for number, record in enumerate(records, 1)
+            if not isinstance(record, dict)
+        ]
+        numbers = [n for n, record in enumerate(records, 1) if isinstance(record, dict)]
+        return [records[n - 1] for n in numbers], numbers, broken
+    records = sources.read(path)
+    return records, range(1, len(records) + 1), []

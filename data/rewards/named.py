@@ -1,0 +1,288 @@
+"""Rewards by name, several of them added up: what `--reward` takes.
+
+A specification is `[NAME=]REWARD[?argument=value&...][*WEIGHT]`, with REWARD the name of one of
+`BUNDLED`, `FILE.py:function` or `module:function`:
+
+    number                                 the last number of the completion is the answer
+    my_reward.py:score                     a function of your own, see `jaxrl.data.own`
+    style=my_reward.py:style?strict=1*0.5  its part named `style`, with half the weight
+    judge?url=http://localhost:8000/v1&model=qwen
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import inspect
+import json
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
+
+from jaxrl.data import extract, own
+from jaxrl.data.rewards import group, judge, math, schema, shape, text
+from jaxrl.data.types import LOGGED, Problem, Reward, Score
+
+
+class Spec(NamedTuple):
+    """One reward of a sum."""
+
+    name: str
+    """Of its part in the log."""
+    function: str
+    """A name of `BUNDLED`, `FILE.py:function` or `module:function`."""
+    weight: float = 1.0
+    args: Mapping[str, Any] = {}
+
+
+class Rewards(NamedTuple):
+    """Rewards added up, as a task needs them."""
+
+    reward: Reward
+    """Where `grouped`, its text is a JSON list of completions, see `jaxrl.data.rewards.group`."""
+    grouped: bool
+    pure: bool
+    slow: bool
+    """Whether one of them waits for others, as a judge does, or is a function of the user's own, so
+    that running out of time is an error and not a reward of 0."""
+    seconds: float | None
+    """Longest time that they allow themselves."""
+    environment: tuple[str, ...]
+    """Environment variables that they read."""
+
+
+def number() -> Reward:
+    """1 if the last number of the completion is the answer; part `format`: there is a number.
+
+    Of an answer in the format of GSM8K, what follows `####` counts.
+    """
+
+    def reward(problem: Problem, completion: str) -> Score:
+        found = extract.last_number(completion)
+        wanted = extract.number(str(problem.answer).rpartition("####")[2])
+        if wanted is None:
+            return Score(None, error=f"gold: the answer {problem.answer!r:.80} is not a number")
+        right = found is not None and _value(found) == _value(wanted)
+        return Score(float(right), {"correct": float(right), "format": float(found is not None)})
+
+    return reward
+
+
+def exact(answer_format: str = "text") -> Reward:
+    """1 if the answer is the reference, but for case, punctuation, articles and white space.
+
+    Args:
+      answer_format: where the answer is in the completion, see `jaxrl.data.extract`.
+    """
+    find = extract.extractor(answer_format)
+
+    def reward(problem: Problem, completion: str) -> Score:
+        found = find(completion)
+        right = found is not None and text.exact_match(found, str(problem.answer)) == 1
+        return Score(float(right))
+
+    return reward
+
+
+def contains() -> Reward:
+    """1 if the completion contains the answer as it is written."""
+
+    def reward(problem: Problem, completion: str) -> Score:
+        return Score(float(str(problem.answer) in (extract.after_thought(completion) or "")))
+
+    return reward
+
+
+def by_judge(
+    url: str, model: str, key_variable: str = "", cache: str = "", criteria: str = ""
+) -> Reward:
+    """A judging model behind an OpenAI-compatible address.
+
+    Args:
+      url: such as http://localhost:8000/v1.
+      model: its name there.
+      key_variable: environment variable that holds the key.
+      cache: a SQLite file of replies.
+      criteria: what deserves the full mark; empty: agreement with the answer.
+    """
+    endpoint = judge.Endpoint(url, model, key_variable=key_variable, cache=cache)
+    if criteria:
+        return judge.rubric(endpoint, {"quality": (1.0, criteria)})
+    return judge.correctness(endpoint)
+
+
+BUNDLED: dict[str, Callable[..., Reward]] = {
+    "number": number,
+    "exact": exact,
+    "contains": contains,
+    "math": math.equivalent,
+    "closeness": text.closeness,
+    "think_format": schema.think_answer,
+    "pattern": schema.pattern,
+    "json": schema.json_schema,
+    "overlong": shape.overlong,
+    "repetition": shape.repetition,
+    "judge": by_judge,
+}
+"""Name to the function that makes the reward from its arguments."""
+
+_PURE = {"number", "exact", "contains", "overlong", "repetition", "think_format"}
+
+
+def parse(text: str) -> Spec:
+    """A specification as it is written on the command line; a file's path becomes absolute.
+
+    Raises:
+      ValueError: it names no reward.
+    """
+    name, rest = "", text.strip()
+    if named := re.match(r"([^\W\d]\w*)=", rest):
+        name, rest = named[1], rest[named.end() :]
+    weight = 1.0
+    if weighed := re.search(r"\*\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)$", rest):
+        weight, rest = float(weighed[1]), rest[: weighed.start()]
+    function, _, query = rest.strip().partition("?")
+    args = {key: _argument(value) for key, value in parse_qsl(query, keep_blank_values=True)}
+    if function not in BUNDLED and ":" not in function:
+        hint = (
+            f"write {function}:FUNCTION"
+            if function.endswith(".py")
+            else _nearest(function, BUNDLED)
+        )
+        raise ValueError(f"--reward {text!r}: no reward {function!r}; {hint}")
+    return Spec(name or function.rpartition(":")[2], own.absolute(function), weight, args)
+
+
+def written(specs: Sequence[Spec]) -> str:
+    """Specifications as one text, for a parameter of a task."""
+    return json.dumps([[s.name, s.function, s.weight, dict(s.args)] for s in specs])
+
+
+def read(text: str) -> list[Spec]:
+    """What `written` wrote.
+
+    Raises:
+      ValueError: anything else, or two rewards of one name.
+    """
+    try:
+        specs = [Spec(str(n), str(f), float(w), dict(a)) for n, f, w, a in json.loads(text)]
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"rewards={text!r:.80}: must be a JSON list of [name, reward, weight, arguments]; on "
+            "the command line, --reward writes it"
+        ) from error
+    names = [spec.name for spec in specs]
+    for name in names:
+        if names.count(name) > 1 or name in LOGGED:
+            raise ValueError(f"reward {name!r}: give each a name of its own, as in NAME={name}")
+    return specs
+
+
+def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
+    """The weighted sum of rewards.
+
+    Args:
+      specs: one or more.
+      columns: names of the columns that functions may ask for.
+
+    Raises:
+      ValueError: a reward that does not exist, or takes other arguments.
+    """
+    made = [_scorer(spec, columns) for spec in specs]
+    grouped = any(
+        spec.function not in BUNDLED and own.takes_group(own.load(spec.function)) for spec in specs
+    )
+
+    def total(found: Sequence[Sequence[Score]]) -> list[Score]:
+        return [_sum(specs, scores) for scores in zip(*found, strict=True)]
+
+    def scores(problem: Problem, texts: Sequence[str]) -> own.Scores:
+        found = [ask(problem, texts) for ask in made]
+        if not any(map(inspect.isawaitable, found)):
+            return total(found)
+
+        async def later() -> list[Score]:
+            return total(await asyncio.gather(*map(own.awaited, found)))
+
+        return later()
+
+    def reward(problem: Problem, completion: str) -> Score | Awaitable[Score]:
+        texts = json.loads(completion) if grouped else [completion]
+        pick = group.together if grouped else (lambda found: found[0])
+        found = scores(problem, texts)
+        if not inspect.isawaitable(found):
+            return pick(found)
+
+        async def later() -> Score:
+            return pick(await found)
+
+        return later()
+
+    judged = [spec for spec in specs if spec.function == "judge"]
+    keys = {str(spec.args.get("key_variable", "")) for spec in judged} - {""}
+    session = any(own.in_session(spec.function) for spec in specs)
+    return Rewards(
+        reward=reward,
+        grouped=grouped,
+        pure=session or all(spec.function in _PURE for spec in specs),
+        slow=any(spec.function == "judge" or spec.function not in BUNDLED for spec in specs),
+        seconds=judge.Endpoint("", "").total_s if judged else None,
+        environment=tuple(sorted({"OPENAI_API_KEY", *keys} if judged else keys)),
+    )
+
+
+def _scorer(spec: Spec, columns: Collection[str]) -> own.Scorer:
+    if spec.function not in BUNDLED:
+        return own.scorer(spec.function, columns, spec.args)
+    make = BUNDLED[spec.function]
+    parameters = inspect.signature(make).parameters
+    for name in spec.args:
+        if name not in parameters:
+            raise ValueError(
+                f"reward {spec.function!r} takes no argument {name!r}; {_nearest(name, parameters)}"
+            )
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and name not in spec.args:
+            raise ValueError(
+                f"reward {spec.function!r} needs {name!r}: --reward '{spec.function}?{name}=...'"
+            )
+    return own.of_reward(make(**spec.args))
+
+
+def _sum(specs: Sequence[Spec], scores: Sequence[Score]) -> Score:
+    """The weighted sum; the values of several, and their parts, are parts of it."""
+    for spec, score in zip(specs, scores, strict=True):
+        if score.error is not None:
+            kind, _, told = score.error.partition(": ")
+            named = told if len(specs) == 1 else f"{spec.name}: {told}"
+            return Score(None, error=f"{kind}: {named}")
+    if len(specs) == 1:
+        (score,) = scores
+        return Score(specs[0].weight * score.value, score.parts)
+    parts: dict[str, float] = {}
+    for spec, score in zip(specs, scores, strict=True):
+        parts[spec.name] = score.value
+        parts |= {f"{spec.name}/{name}": value for name, value in score.parts.items()}
+    return Score(sum(s.weight * r.value for s, r in zip(specs, scores, strict=True)), parts)
+
+
+def _value(number: str) -> float | str:
+    over, slash, under = number.partition("/")
+    try:
+        return float(over) / float(under) if slash else float(over)
+    except (ValueError, ZeroDivisionError):
+        return number
+
+
+def _argument(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{hint}known: {', '.join(known) or 'none'}; or FILE.py:function"

@@ -1,0 +1,70 @@
+"""KTO's reference point: how far the policy has moved on answers to other prompts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from jaxrl.losses import masking, preference
+from jaxrl.mesh import mesh
+from jaxrl.run.extension import Context, Extension
+from jaxrl.training import packing, placement
+from jaxrl.types import TrainState, Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class MismatchedConfig:
+    """KTO's reference point of each batch, which `labelled_kto` asks for; no settings."""
+
+
+def mismatched(settings: MismatchedConfig) -> Extension:
+    """Adds `kl [N]`: the mean log-ratio to the reference of answers under the prompt after theirs.
+
+    Paper: Ethayarajh et al. 2024, "KTO: Model Alignment as Prospect Theoretic Optimization"
+    """
+
+    def prepare(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
+        others = exchanged(batch)
+        packed, _ = placement.pack(others, ctx.config)
+        logp = mesh.fetch(ctx.score(state.params, packed, ctx.restriction(state)))
+        ref_logp = mesh.fetch(ctx.score(ctx.reference(state), packed))
+        sums = (masking.row_sum(others.action_mask, each) for each in (logp, ref_logp))
+        kl = np.asarray(preference.kto_reference_point(*sums), np.float32)
+        return batch.replace(extra=batch.extra | {"kl": np.full(len(batch.tokens), kl)})
+
+    def shapes(batch: Trajectory) -> Trajectory:
+        return batch.replace(extra=batch.extra | {"kl": batch.rewards})
+
+    return Extension(prepare=prepare, shapes=shapes, arrays=("kl",), needs_reference=True)
+
+
+def exchanged(batch: Trajectory) -> Trajectory:
+    """Each row's prompt with the answer of the row before it, the first row's with the last's.
+
+    Args:
+      batch: N sequences of T tokens on the host; a prompt reaches up to the first action.
+
+    Returns:
+      N sequences, each alone in its group, of as many tokens as the longest needs.
+    """
+    tokens, mask = np.asarray(batch.tokens), np.asarray(batch.action_mask)
+    count, width = tokens.shape
+    first = np.argmax(mask, axis=1)
+    end = np.where(mask.any(axis=1), width - np.argmax(mask[:, ::-1], axis=1), first)
+    made = np.zeros((2, count, 2 * width), np.int32)
+    for n in range(count):
+        own, other = int(first[n]), n - 1  # of row 0 the last
+        span = slice(int(first[other]), int(end[other]))
+        stop = own + span.stop - span.start
+        made[0, n, :own] = tokens[n, :own]
+        made[0, n, own:stop], made[1, n, own:stop] = tokens[other, span], mask[other, span]
+    zeros = np.zeros((count, 2 * width), np.float32)
+    return batch.replace(
+        tokens=made[0],
+        action_mask=made[1].astype(bool),
+        behavior_logp=zeros,
+        policy_version=zeros.astype(np.int32),
+        group_ids=packing.renumbered(np.arange(count)),
+        extra={},
+    )

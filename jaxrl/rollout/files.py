@@ -1,0 +1,36 @@
+"""The files of a run that learns from data, as its config says."""
+
+from __future__ import annotations
+
+from jaxrl.config import DataConfig
+from jaxrl.data import rows
+from jaxrl.data.rows import Rows
+
+
+def read(settings: DataConfig, path: str) -> Rows:
+    """The rows of a file, of a kind that the objective learns from.
+
+    Raises:
+      ValueError: no file is named, or its rows are of another kind.
+    """
+    if not path:
+        raise ValueError("this recipe learns from a file; name it with --data FILE")
+    found = rows.read(path, settings.columns, bad=settings.bad_rows)
+    if found.kind not in settings.kinds:
+        raise ValueError(
+            f"{path} holds rows of the kind {found.kind!r} (columns "
+            f"{', '.join(found.columns.values())}), and this recipe learns from "
+            f"{' or '.join(settings.kinds)}; choose another recipe, or name the columns, as in "
+            "--data.columns.prompt NAME"
+        )
+    return found
+
+
+def alphabet(settings: DataConfig) -> str:
+    """Every character of the files, for a model that starts from nothing."""
+    files = filter(None, (settings.path, settings.eval_path))
+    seen: set[str] = set()
+    for found in (read(settings, path) for path in files):
+        for row in (found[index] for index in range(len(found))):
+            seen.update(*(text for text in (row.prompt, *row.answers) if isinstance(text, str)))
+    return "".join(sorted(seen))

@@ -1,0 +1,65 @@
+"""Answers that nobody sampled, as experience: the rows of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from jaxrl.config import Config
+from jaxrl.data import examples
+from jaxrl.data.rows import Rows
+from jaxrl.data.types import Problem, Score
+from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.programs import Row
+from jaxrl.types import Completion, Request, Source
+
+Group = tuple[Problem, list[Row]]
+"""A row of a file as a group: one answer, or the chosen and the rejected."""
+
+
+def group(actor: Policy, config: Config, found: Rows, index: int) -> Group | None:
+    """A row as a group of written answers; None if it is left out, see `DataConfig`.
+
+    Raises:
+      ValueError: a row that cannot be used, where none is left out.
+    """
+    row, settings, chat = found[index], config.data, config.rollout
+    try:
+        made = examples.encode(actor.tokenizer, row, chat=chat.chat, system=chat.system)
+    except ValueError:
+        if settings.bad_rows == "error":
+            raise
+        return None
+    fitted = examples.fitting(made, settings.max_tokens, settings.long_rows, row.id)
+    if fitted is None:
+        return None
+    decode = actor.tokenizer.decode
+    answers = [
+        Row(written(example), decode(list(example.tokens)), Score(reward))
+        for example, reward in zip(fitted, row.rewards, strict=True)
+    ]
+    return Problem(row.id, decode(list(fitted[0].prompt)), None), answers
+
+
+def written(example: examples.Example) -> Completion:
+    """An answer that nobody sampled: learned tokens are an expert's, the others are given."""
+    zeros = np.zeros(len(example.tokens), np.float32)
+    marks = np.where(example.learned, Source.EXPERT, Source.OBSERVATION).astype(np.int8)
+    request = Request(0, example.prompt, len(example.tokens))
+    ids = np.array(example.tokens, np.int32)
+    return Completion(request, ids, zeros, zeros, zeros.astype(np.int32), True, marks)
+
+
+def gathered(groups: Iterable[Group]) -> Experience:
+    """Groups of rows as experience."""
+    problems, answers = zip(*groups, strict=True)
+    flat = [row for group in answers for row in group]
+    return Experience(
+        list(problems),
+        [row.completion for row in flat],
+        [row.text for row in flat],
+        [row.score for row in flat],
+        [],
+    )

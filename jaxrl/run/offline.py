@@ -1,0 +1,167 @@
+"""Experience from the rows of a file; held-out rows that the objective is measured on."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grain
+import jax
+
+from jaxrl.config import Config
+from jaxrl.data import rows
+from jaxrl.data.rows import Rows
+from jaxrl.mesh import mesh
+from jaxrl.record.metrics import Timer
+from jaxrl.rollout import experience, files
+from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.history import Recorder
+from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.written import Group, gathered, group
+from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
+from jaxrl.run.extension import Context
+from jaxrl.training import placement
+from jaxrl.training.train_step import make_measure
+from jaxrl.types import TrainState, Trajectory
+
+_ENDLESS = sys.maxsize // 2  # grain computes with it in floats, which round up
+_TOLD = ("logp_gap", "logp_gap_max", "policy_loss")
+"""What is measured of sampled tokens alone, or told twice."""
+
+
+def origin(config: Config, actor: Policy) -> Origin:
+    """The origin of a run that learns from a file.
+
+    Raises:
+      ValueError: a file or a row that cannot be used, or a kind that the objective does not learn
+        from.
+    """
+    settings = config.data
+    found = files.read(settings, settings.path)
+    evaluated = files.read(settings, settings.eval_path) if settings.eval_path else found
+    if settings.max_tokens > actor.model.max_positions:
+        raise ValueError(
+            f"data.max_tokens={settings.max_tokens} exceeds the model's "
+            f"{actor.model.max_positions} positions; lower it"
+        )
+    if settings.eval_path:
+        train, held = list(range(len(found))), list(range(len(evaluated)))[: config.eval.problems]
+    else:
+        train, held = rows.divide(found, settings.eval_share, config.eval.problems)
+    held_out = [made for i in held if (made := group(actor, config, evaluated, i)) is not None]
+    if not held_out:
+        raise ValueError(
+            f"data.max_tokens={settings.max_tokens} leaves no held-out row of "
+            f"{evaluated.path!r} with an answer to learn; raise it"
+        )
+    group(actor, config, found, train[0])
+
+    def open_batches(
+        run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: Recorder, start: int
+    ) -> Batches:
+        for bad in found.bad[:3]:
+            run.callbacks.note(f"left out {bad.id}: {bad.why}")
+        if found.bad:
+            run.callbacks.note(f"{len(found.bad)} bad rows of {found.path} are left out")
+        return batches(ctx.config, run.policy, found, train)
+
+    batch = functools.cache(lambda: experience.as_trajectory(gathered(held_out), config))
+    measure: Callable[..., dict[str, jax.Array]] | None = None
+
+    def assess(
+        run: RunContext, ctx: Context, state: TrainState, to_sampler: ToSampler, step: int
+    ) -> dict[str, float]:
+        nonlocal measure
+        measure = measure or make_measure(
+            ctx.policy.model,
+            ctx.config.objective,
+            temperature=ctx.config.rollout.temperature,
+            max_new_tokens=ctx.config.rollout.max_new_tokens,
+            restriction=ctx.restriction,
+            seed=ctx.config.seed,
+        )
+        return figures(ctx, run, state, batch(), measure) | {"rows": float(len(held_out))}
+
+    return Origin(open_batches, assess, "loss", f"{len(held_out)} held-out rows")
+
+
+def batches(config: Config, actor: Policy, found: Rows, places: Sequence[int]) -> Batches:
+    """The rows in a new order each epoch, batches running on over the epochs' ends.
+
+    Args:
+      config: its seed orders the rows.
+      actor: its tokenizer writes them.
+      found: the rows of a file.
+      places: those to train on.
+    """
+    order = grain.MapDataset.range(len(places)).shuffle(config.seed).repeat(_ENDLESS // len(places))
+    position = 0
+
+    def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
+        nonlocal position
+        taken: list[Group] = []
+        first, last = position, position
+        with timer("read"):
+            while len(taken) < config.data.batch_size:
+                made = group(actor, config, found, places[int(order[position])])
+                position += 1
+                if made is not None:
+                    taken.append(made)
+                    last = position
+                elif position - last >= len(places):
+                    raise ValueError(
+                        f"data.max_tokens={config.data.max_tokens} leaves no row of {found.path!r} "
+                        "with an answer to learn; raise it"
+                    )
+        left_out = position - first - len(taken)
+        return gathered(taken), {
+            "epoch": position / len(places),
+            "rows_left_out": float(left_out),
+        }
+
+    def set_state(saved: dict[str, Any]) -> None:
+        nonlocal position
+        if "rows" not in saved:  # of a run that sampled, from which this one was forked
+            return
+        position = saved["position"]
+        if saved["rows"] != found.fingerprint:
+            warnings.warn(
+                f"the rows of {found.path!r} have changed since this state was saved: its position "
+                "is kept, but the rows from here on are other ones",
+                stacklevel=2,
+            )
+
+    return Batches(
+        step,
+        lambda: {"position": position, "rows": found.fingerprint},
+        set_state,
+        lambda: None,
+    )
+
+
+def figures(
+    ctx: Context,
+    run: RunContext,
+    state: TrainState,
+    batch: Trajectory,
+    measure: Callable[..., dict[str, jax.Array]],
+) -> dict[str, float]:
+    """The objective on a batch, as training would measure it, and its metrics.
+
+    Args:
+      ctx: of the run's first stage.
+      run: its extensions prepare the batch.
+      state: whose parameters are measured.
+      batch: N sequences on the host.
+      measure: from `train_step.make_measure`.
+    """
+    for extension in run.extensions.values():
+        batch = extension.prepare(ctx, state, batch)
+    packed, _ = placement.pack(batch, ctx.config)
+    ref_logp = None if ctx.reference is None else ctx.score(ctx.reference(state), packed)
+    placed = mesh.put(batch, placement.of_batch(batch))
+    found = jax.device_get(measure(state, placed, packed, ref_logp))
+    return {name: float(value) for name, value in found.items() if name not in _TOLD}

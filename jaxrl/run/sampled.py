@@ -1,0 +1,166 @@
+"""Experience that the policy samples and a task scores; held-out problems that it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from jaxrl.config import Config
+from jaxrl.data import stream
+from jaxrl.record.metrics import Timer
+from jaxrl.record.rundir import best_effort
+from jaxrl.rollout import episodes, history, policy, programs, selection, tasks
+from jaxrl.rollout.collect import open_rollouts
+from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.history import Recorder
+from jaxrl.rollout.policy import Policy
+from jaxrl.run import evaluate, guards, stages, warm_start
+from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
+from jaxrl.run.extension import Context, Extension
+from jaxrl.training import objective
+from jaxrl.training.train_step import guide_of
+from jaxrl.types import TrainState
+
+
+def origin(config: Config, actor: Policy) -> Origin:
+    """The origin of a run that samples.
+
+    Raises:
+      ValueError: prompts that cannot be drawn or answered, of any stage or held out.
+    """
+    for staged in stages.all_of(config):
+        check_prompts(staged, actor)
+    task, keep = tasks.named(config), policy.keeps(actor.tokenizer, config.rollout)
+    warm_start.check(config, task)
+    held_out = evaluate.problems(task, config.eval.split, config.eval.problems, keep=keep)
+    for problem in held_out:
+        policy.encode_prompt(actor.tokenizer, config.rollout, problem)
+    if not held_out:
+        raise ValueError(
+            f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops every held-out "
+            "problem; raise it"
+        )
+
+    def assess(
+        run: RunContext, ctx: Context, state: TrainState, to_sampler: ToSampler, step: int
+    ) -> dict[str, float]:
+        params = to_sampler(state.params)
+        with jax.set_mesh(run.sampling_mesh):
+            figures, sampled = evaluate.evaluate(
+                run.policy, params, held_out, task, run.pools[0], config.rollout, config.sampler
+            )
+        with best_effort("the evaluation", run.callbacks.note):
+            evaluate.save(run.directory, step, sampled, run.policy.tokenizer.decode)
+        run.callbacks.sampled(step, sampled)
+        if step == 0:
+            guards.check_scores(sampled.scores, "the evaluation before training")
+        return figures
+
+    return Origin(open_batches, assess, "pass@1", f"{len(held_out)} held-out problems", task)
+
+
+def open_batches(
+    run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: Recorder, start: int
+) -> Batches:
+    """The rollouts of a stage.
+
+    Args:
+      run: the run.
+      ctx: of the stage.
+      to_sampler: see `reshard.sampler_weights`.
+      recorder: keeps the run's history.
+      start: the steps done where the stage begins.
+    """
+    config, extensions = ctx.config, run.extensions.values()
+    task = tasks.named(config)
+    rollout = episodes.group
+    for extension in extensions:
+        rollout = extension.program(rollout)
+    if objective.needs_greedy(config.objective):
+        rollout = programs.with_greedy(rollout)
+    with jax.set_mesh(run.sampling_mesh):
+        source = selection.open_source(config, task, run.policy)
+        rollouts = open_rollouts(
+            config, run.policy, task, run.pools[start],
+            selection.recorded(source, recorder), rollout,
+            room=sum(extension.room(config) for extension in extensions),
+        )  # fmt: skip
+
+    def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
+        with timer("sync"):
+            params = to_sampler(state.params)
+            guide = guide_of(run.policy.model, ctx.restriction(state), to_sampler)
+        with jax.set_mesh(run.sampling_mesh):
+            sampled, groups = rollouts.step(params, guide, version, timer)
+        return sampled, {"prompts_sampled": float(groups)}
+
+    def set_state(saved: dict[str, Any]) -> None:
+        if "source" in saved:  # else of a run that learned from a file, which this one forked
+            rollouts.set_state(saved)
+
+    return Batches(step, rollouts.get_state, set_state, rollouts.abandon)
+
+
+def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:
+    """Whether a run's problems are episodes, or some of them, in any of its stages.
+
+    Raises:
+      ValueError: they are, and the config asks for what episodes cannot have.
+    """
+    played = [
+        task.name
+        for staged in stages.all_of(config)
+        for whole in [tasks.named(staged)]
+        for task in (whole, *whole.parts.values())
+        if task.turns is not None
+    ]
+    if not played:
+        return False
+    alone = [name for name, e in extensions.items() if e.program is not Extension().program]
+    refused = {
+        "rollout.chunks": config.rollout.chunks.size,
+        f"objective.advantage={config.objective.advantage!r}, which needs greedy answers":
+            objective.needs_greedy(config.objective),
+        f"extensions {alone}, which write answers of their own": alone,
+        "warm_start.steps": config.warm_start.steps,
+    }  # fmt: skip
+    if found := [name for name, value in refused.items() if value]:
+        raise ValueError(
+            f"task {played[0]!r} is played in turns, which do not go with {found[0]}; leave it out"
+        )
+    return True
+
+
+def check_prompts(config: Config, actor: Policy) -> None:
+    """Refuse what prompts a config asks for where they cannot be drawn, or not be answered.
+
+    Raises:
+      ValueError: naming the field.
+    """
+    selection.check(config)
+    tasks.dialogue(tasks.named(config), actor.tokenizer, config.rollout)
+    whole, keep = tasks.named(config), policy.keeps(actor.tokenizer, config.rollout)
+    curricula = [domain.curriculum for domain in config.domains.values()] or [config.curriculum]
+    for curriculum, task in zip(curricula, whole.parts.values() or [whole], strict=True):
+        if curriculum.history:
+            history.best(curriculum, task)
+        batch = {"seed": config.seed, "batch_size": config.rollout.prompts}
+        first = next(stream.prompts(task, split="train", **batch))
+        if keep and not any(map(keep, first)):
+            raise ValueError(
+                f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops the first "
+                f"{len(first)} prompts of task {task.name!r}; raise it"
+            )
+        for problem in first if keep is None else filter(keep, first):
+            policy.encode_prompt(actor.tokenizer, config.rollout, problem)
+    settings = config.rollout
+    total = settings.chunks.longest(
+        settings.max_prompt_tokens, settings.max_prompt_tokens + settings.max_new_tokens
+    )
+    if total > actor.model.max_positions:
+        raise ValueError(
+            f"rollout.max_prompt_tokens + rollout.max_new_tokens = {total} exceed the model's "
+            f"{actor.model.max_positions} positions; lower one of them, or set rollout.chunks"
+        )

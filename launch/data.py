@@ -1,0 +1,135 @@
+"""`jaxrl data FILE [--model MODEL] [--json]`: what a file holds, and what a run learns of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from jaxrl.config import DataConfig, RolloutConfig
+from jaxrl.data import examples, rows
+from jaxrl.data.rows import Row, Rows
+from jaxrl.data.tokenizers import Tokenizer
+from jaxrl.launch import flags
+from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.rollout import policy, rollout_log
+
+
+@dataclasses.dataclass(frozen=True)
+class DataView:
+    """What is shown of a file."""
+
+    model: str = ""
+    """Model or run whose tokenizer writes the rows; empty: rows are shown as they are."""
+    rows: int = 3
+    """Number of rows to show, from the first."""
+    columns: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Columns of the file, as in `DataConfig.columns`: --columns.prompt question."""
+    max_tokens: int = DataConfig.max_tokens
+    """Longest sequence, as in `DataConfig.max_tokens`."""
+    chat: bool = RolloutConfig.chat
+    """Write texts by the model's chat template too."""
+    system: str = RolloutConfig.system
+    """System message of the chat template; empty: none."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def main(argv: list[str]) -> int:
+    """Show a file; the exit status is 0, or 2 where it cannot be read."""
+    usage = "jaxrl data FILE"
+    try:
+        path, view = flags.named(DataView(), argv, usage=usage, what="a file of rows")
+        found = rows.read(path, view.columns, bad="skip")
+        tokenizer = policy.describe(policy.named(view.model))[1] if view.model else None
+        told = summary(found, view, tokenizer)
+    except REFUSALS as error:
+        return refused(error)
+    if view.json:
+        print(json.dumps(told, indent=2))
+    else:
+        show(told, tokenizer, Console())
+    return 0
+
+
+def summary(found: Rows, view: DataView, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """The kind of a file, its counts, and its first rows as JSON-able values.
+
+    Args:
+      found: the rows.
+      view: how many are shown, and how they are written.
+      tokenizer: of a model; None shows rows without tokens.
+
+    Raises:
+      ValueError: the model cannot write a row, as it has no chat template.
+    """
+    shown = [found[index] for index in range(min(view.rows, len(found)))]
+    return {
+        "path": found.path,
+        "kind": found.kind,
+        "columns": dict(found.columns),
+        "rows": len(found),
+        "prompts": len(set(found.keys)),
+        "bad_rows": [bad._asdict() for bad in found.bad],
+        "first": [_row(row, view, tokenizer) for row in shown],
+    }
+
+
+def _row(row: Row, view: DataView, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    told: dict[str, Any] = {"id": row.id}
+    if tokenizer is None:
+        pairs = zip(row.answers, row.rewards, strict=True)
+        answers = [{"reward": reward, "answer": answer} for answer, reward in pairs]
+        return told | {"prompt": row.prompt, "answers": answers}
+    made = examples.encode(tokenizer, row, chat=view.chat, system=view.system)
+    fitted = examples.fitting(made, view.max_tokens, "truncate", row.id)
+    answers = [
+        {
+            "reward": reward,
+            "tokens": [*each.prompt, *each.tokens],
+            "mask": [*(0 for _ in each.prompt), *map(int, each.learned)],
+        }
+        for each, reward in zip(fitted or [], row.rewards, strict=False)
+    ]
+    return told | {"answers": answers}
+
+
+def show(told: dict[str, Any], tokenizer: Tokenizer | None, console: Console) -> None:
+    """Print a summary: of each row what is learned in brackets, and green in a terminal."""
+    columns = ", ".join(
+        name if name == own else f"{name} (column {own})" for name, own in told["columns"].items()
+    )
+    console.print(f"{told['path']}: kind {told['kind']}, rows: {told['rows']}", markup=False)
+    console.print(f"columns: {columns}; different prompts: {told['prompts']}", markup=False)
+    console.print(f"bad rows: {len(told['bad_rows'])}")
+    for bad in told["bad_rows"][:5]:
+        console.print(f"  {bad['id']}: {bad['why']}", markup=False)
+    for row in told["first"]:
+        console.print(f"\n{row['id']}", markup=False)
+        if tokenizer is not None and not row["answers"]:
+            console.print("left out: nothing to learn is within --max-tokens")
+        for answer in row["answers"]:
+            if tokenizer is None:
+                plain = json.dumps({"prompt": row["prompt"], **answer}, ensure_ascii=False)
+                console.print(plain, markup=False)
+            else:
+                console.print(_rendered(answer, tokenizer))
+
+
+def _rendered(answer: dict[str, Any], tokenizer: Tokenizer) -> Text:
+    """The text of a row, what is learned of it in brackets."""
+    made = Text(f"reward {answer['reward']:g}, {len(answer['tokens'])} tokens: ", style="dim")
+    # special tokens have no text of their own and are shown by their ids
+    pieces = rollout_log.pieces(tokenizer.decode, answer["tokens"])
+    inside = False
+    for piece, token, mark in zip(pieces, answer["tokens"], answer["mask"], strict=True):
+        if bool(mark) != inside:
+            made.append("[" if mark else "]", style="bold")
+            inside = bool(mark)
+        made.append(piece or f"<{token}>", style="green" if mark else "default")
+    if inside:
+        made.append("]", style="bold")
+    return made

@@ -1,0 +1,173 @@
+"""The page of `jaxrl effects --html`: forest plots, learning curves, leaderboards."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+_COLOURS = {
+    "effect": "#1a7f37", "contrary": "#b42318", "equivalent": "#475467", "undecided": "#98a2b3",
+}  # fmt: skip
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
+  color: #1d2939; background: #fff; }
+h1, h2, h3 { line-height: 1.2; } table { border-collapse: collapse; }
+td, th { padding: .2rem .7rem; border-bottom: 1px solid #e4e7ec; text-align: left; }
+svg text { font: 12px system-ui, sans-serif; fill: #1d2939; } figure { margin: 1rem 0; }
+figcaption { color: #475467; }
+"""
+_WIDTH, _LABELS, _ROW, _SPAN = 900, 420, 22, 6.0
+
+
+def page(rows: Sequence[dict[str, Any]], results: Path) -> str:
+    """The page.
+
+    Args:
+      rows: of the table, see `jaxrl effects --json`.
+      results: directory whose `arms` hold the learning curves.
+    """
+    parts = ["<h1>Effects</h1>", _legend(rows)]
+    for family in sorted({row["family"] for row in rows}):
+        own = [row for row in rows if row["family"] == family]
+        measured = [row for row in own if row["measured"]]
+        parts.append(f"<h2>{html.escape(family.capitalize())}</h2>")
+        missing = sorted({row["id"] for row in own if not row["measured"]})
+        if missing:
+            parts.append(f"<p>Not measured yet: {html.escape(', '.join(missing))}.</p>")
+        if measured:
+            parts += [forest(measured), *_boards(measured), *_curves(measured, results)]
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>jaxrl: effects</title>'
+        f"<style>{_STYLE}</style><body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def forest(rows: Sequence[dict[str, Any]]) -> str:
+    """A forest plot: effects in units of the minimum effect, on the side of the claim if positive.
+
+    Full marks are significant after the correction, hollow ones are not.
+    """
+    zero, unit = _LABELS + (_WIDTH - _LABELS) / 2, (_WIDTH - _LABELS) / 2 / _SPAN
+    height = _ROW * len(rows) + 40
+
+    def x(value: float) -> float:
+        return zero + unit * max(-_SPAN, min(_SPAN, value))
+
+    marks = [
+        f'<rect x="{x(-1):.1f}" y="0" width="{x(1) - x(-1):.1f}" height="{height - 30}" '
+        'fill="#f2f4f7"/>',
+        f'<line x1="{zero}" x2="{zero}" y1="0" y2="{height - 30}" stroke="#667085"/>',
+    ]
+    for place, row in enumerate(rows):
+        y, sign = _ROW * place + 14, _sign(row)
+        low, mean, high = (
+            sign * value / row["minimum"]
+            for value in (row["interval"][0], row["effect"], row["interval"][1])
+        )
+        colour = _COLOURS[row["status"]]
+        sure = row["status"] in ("effect", "contrary")
+        told = f"{row['id']} ({row['task']}) against {row['other']}"
+        tip = f"{told}: {row['effect']:+.4f}, interval {row['interval']}, {row['status']}"
+        marks.append(
+            f'<g><title>{html.escape(tip)}</title><text x="0" y="{y + 4}">'
+            f"{html.escape(told[:62])}</text>"
+            f'<line x1="{x(low):.1f}" x2="{x(high):.1f}" y1="{y}" y2="{y}" stroke="{colour}" '
+            f'stroke-width="2"/><circle cx="{x(mean):.1f}" cy="{y}" r="5" stroke="{colour}" '
+            f'stroke-width="2" fill="{colour if sure else "#fff"}"/></g>'
+        )
+    ticks = [
+        f'<text x="{x(t):.1f}" y="{height - 12}" text-anchor="middle">{t:+d}</text>'
+        for t in (-6, -3, -1, 1, 3, 6)
+    ]
+    return (
+        f'<figure><svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="Forest plot">'
+        f"{''.join(marks + ticks)}</svg><figcaption>Effect over the minimum effect of interest; "
+        "right is the claimed side. The band is plus and minus the minimum. Full marks are "
+        "significant after Holm's correction.</figcaption></figure>"
+    )
+
+
+def curves(lines: dict[str, tuple[Sequence[float], Sequence[float]]], statistic: str) -> str:
+    """Learning curves: name -> (steps, values)."""
+    steps = [s for xs, _ in lines.values() for s in xs]
+    values = [v for _, ys in lines.values() for v in ys]
+    low, high = min(values), max(values)
+    span, last = (high - low) or 1.0, max(steps)
+    colours = ("#1d4ed8", "#b45309", "#1a7f37", "#7c3aed", "#b42318")
+    drawn = []
+    for number, (name, (xs, ys)) in enumerate(lines.items()):
+        colour = colours[number % len(colours)]
+        points = " ".join(
+            f"{40 + 300 * s / last:.1f},{150 - 130 * (v - low) / span:.1f}"
+            for s, v in zip(xs, ys, strict=True)
+        )
+        drawn.append(
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
+            f'<text x="360" y="{24 + 18 * number}" style="fill:{colour}">'
+            f"{html.escape(name)}: {ys[-1]:.3f}</text>"
+        )
+    return (
+        '<svg viewBox="0 0 720 180" role="img" aria-label="Learning curves">'
+        f'<text x="0" y="24">{high:.2f}</text><text x="0" y="154">{low:.2f}</text>'
+        f'<text x="40" y="172">{html.escape(statistic)} over {last} steps</text>'
+        f"{''.join(drawn)}</svg>"
+    )
+
+
+def _curves(rows: Sequence[dict[str, Any]], results: Path) -> Iterable[str]:
+    for identity, task in sorted({(row["id"], row["task"]) for row in rows}):
+        own = [row for row in rows if (row["id"], row["task"]) == (identity, task)]
+        lines = {"method": _curve(own[0]["arms"][0], own[0]["statistic"], results)}
+        for row in own:
+            lines[row["other"]] = _curve(row["arms"][1], row["statistic"], results)
+        lines = {name: line for name, line in lines.items() if line}
+        if lines:
+            caption = f"{identity}, {task}: mean over seeds of the last look"
+            yield f"<figure>{curves(lines, own[0]['statistic'])}<figcaption>{html.escape(caption)}"
+            yield "</figcaption></figure>"
+
+
+def _curve(
+    keys: Sequence[str], statistic: str, results: Path
+) -> tuple[list[int], list[float]] | None:
+    path = results / "arms" / f"{keys[-1]}.json" if keys else None
+    if path is None or not path.exists():
+        return None
+    figures = json.loads(path.read_text())
+    values = figures["curves"].get(statistic)
+    return values and (figures["marks"], values)
+
+
+def _boards(rows: Sequence[dict[str, Any]]) -> Iterable[str]:
+    """One leaderboard for each task on which methods of the family share a statistic."""
+    for task, statistic in sorted({(row["task"], row["statistic"]) for row in rows}):
+        if task != "neutral":
+            continue  # a regime is the method's own
+        means: dict[str, float] = {}
+        for row in rows:
+            if (row["task"], row["statistic"]) == (task, statistic):
+                means[row["id"]] = row["means"][0]
+                if row["against"] == "baseline":
+                    means[f"{row['other']} (baseline)"] = row["means"][1]
+        order = sorted(means.items(), key=lambda pair: -pair[1])
+        lines = "".join(f"<tr><td>{html.escape(n)}<td>{v:.3f}" for n, v in order)
+        yield f"<h3>Leaderboard: {html.escape(task)}, {html.escape(statistic)}</h3>"
+        yield f"<table><tr><th>arm<th>mean{lines}</table>"
+
+
+def _sign(row: dict[str, Any]) -> int:
+    return -1 if row.get("better") == "lower" else 1
+
+
+def _legend(rows: Sequence[dict[str, Any]]) -> str:
+    measured = [row for row in rows if row["measured"]]
+    count = len({row["id"] for row in measured})
+    total = len({row["id"] for row in rows})
+    told = ", ".join(f"{sum(row['status'] == s for row in measured)} {s}" for s in _COLOURS)
+    return (
+        f"<p>{count} of {total} methods are measured under the protocol; of their rows, {told}. "
+        "A row that is not measured is in no plot.</p>"
+    )

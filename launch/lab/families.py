@@ -1,0 +1,213 @@
+"""Families of methods, and the baselines that each method is measured against.
+
+A family says what its methods have in common, and so what else one could have done. Its baselines
+train in the regime of the method: same task, staleness, rewards, steps and samples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.extensions.critic import CriticConfig
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.lab.arms import Arm
+from jaxrl.losses.mixed import sft
+from jaxrl.losses.policy import Objective, ppo_clip
+from jaxrl.training.objective import ObjectiveConfig
+from jaxrl.training.optimizer import OptimizerConfig
+
+GRID = {"learning_rate": (3e-4, 1e-3, 3e-3), "clip": (0.5, 1.0, 2.0)}
+"""What every arm is tuned over: learning rates at the clip as it is, then widths of the clip, in
+units of the arm's own, at the best rate."""
+DEVELOPMENT = tuple(range(10_000, 10_006))
+"""Seeds that arms are tuned on, and that no effect is measured on."""
+EXPERTS = GuidanceConfig("expert_rows")
+
+_CLIP_HIGHER = {"clip_low": 0.2, "clip_high": 0.28}
+_GRPO = ObjectiveConfig(aggregation="seq-mean-token-mean")
+_SFT = ObjectiveConfig(policy="chord", policy_args={"mu": 1.0}, advantage="sampled_advantages")
+
+
+def luffy(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    expert: jax.Array,
+    gamma: float = 0.1,
+) -> Objective:
+    """LUFFY: expert rows in the group, their probabilities shaped in place of a ratio.
+
+    Formula: `-A f(pi)` on expert rows, `f(x) = x / (x + gamma)`; `ppo_clip` on sampled rows
+    Paper: Yan et al. 2025, "Learning to Reason under Off-Policy Guidance"
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`, of groups with their expert rows.
+      expert: `[B]` bool.
+      gamma: of the shaping; the authors' is 0.1.
+
+    Returns:
+      Loss `[B, T]`; the metrics of `ppo_clip`.
+    """
+    policy, metrics = ppo_clip(logp, behavior_logp, advantages)
+    p = jnp.exp(-sft(logp)[0])
+    return jnp.where(expert[:, None], -advantages * p / (p + gamma), policy), metrics
+
+
+def linear_length(
+    rewards: jax.Array, lengths: jax.Array, weight: float = 0.02, longest: float = 12.0
+) -> jax.Array:
+    """Rewards [N] less `weight` for each token, up to a length."""
+    return rewards - weight * jnp.minimum(lengths, longest)
+
+
+def _objective(**fields: object) -> Callable[[Arm], Arm]:
+    return lambda plain: dataclasses.replace(plain, objective=ObjectiveConfig(**fields))
+
+
+def _sft_then_rl(plain: Arm) -> Arm:
+    """Imitation for the first half of the steps."""
+    first = {"objective": _SFT, "guidance": EXPERTS}
+    then = {"objective": _GRPO, "guidance": None}
+    return dataclasses.replace(plain, stages=((0, first), (plain.steps // 2, then)))
+
+
+def _with_experts(policy: str, advantage: str, **args: float) -> Callable[[Arm], Arm]:
+    objective = ObjectiveConfig(policy=policy, policy_args=args, advantage=advantage)
+    return lambda plain: dataclasses.replace(plain, objective=objective, guidance=EXPERTS)
+
+
+def _grpo(plain: Arm) -> Arm:
+    return dataclasses.replace(plain, objective=_GRPO)
+
+
+def _sampled_dynamically(plain: Arm) -> Arm:
+    return dataclasses.replace(plain, objective=_GRPO, oversampling=2.0)
+
+
+def _dapo(plain: Arm) -> Arm:
+    higher = ObjectiveConfig(policy_args=_CLIP_HIGHER)
+    return dataclasses.replace(plain, objective=higher, oversampling=2.0)
+
+
+def _ppo(plain: Arm) -> Arm:
+    critic = CriticConfig(optimizer=OptimizerConfig(learning_rate=1e-3))
+    return dataclasses.replace(plain, objective=ObjectiveConfig(), critic=critic)
+
+
+def _on_verdicts(plain: Arm) -> Arm:
+    return dataclasses.replace(plain, objective=_GRPO, rewards=None)
+
+
+_DR_GRPO = _objective(advantage_args={"scale": "none"}, aggregation="seq-mean-token-sum-norm")
+
+BASELINES: dict[str, dict[str, Callable[[Arm], Arm]]] = {
+    "objectives": {
+        "GRPO": _grpo,
+        "Dr. GRPO": _DR_GRPO,
+        "DAPO": _dapo,
+        "CISPO": _objective(policy="cispo"),
+    },
+    "off-policy": {
+        "truncated importance sampling": _objective(policy="aipo"),
+        "REC clip": _objective(policy="rec", advantage_args={"scale": "none"}),
+        "decoupled PPO": _objective(policy="decoupled_ppo"),
+    },
+    "gold solutions": {
+        "SFT": _with_experts("chord", "sampled_advantages", mu=1.0),
+        "SFT then RL": _sft_then_rl,
+        "SFT + GRPO": _with_experts("chord", "sampled_advantages", mu=0.5),
+        "LUFFY": _with_experts(f"{__name__}:luffy", "group_advantages"),
+    },
+    "data selection": {"uniform": _grpo, "dynamic sampling": _sampled_dynamically},
+    "length": {
+        "linear penalty": _objective(
+            shaping=f"{__name__}:linear_length", aggregation="seq-mean-token-mean"
+        ),
+    },
+    "critics": {"PPO": _ppo, "GRPO": _grpo},
+    "rewards": {"GRPO on verdicts": _on_verdicts, "GRPO on the regime's rewards": _grpo},
+    "agents": {
+        "GRPO": _grpo,
+        "leave-one-out REINFORCE": _objective(policy="reinforce", advantage="rloo"),
+    },
+}
+"""Family -> baseline -> the arm that it makes of a plain one. Preferences have no lab task yet."""
+
+RECIPES: dict[str, tuple[str, str]] = {
+    "a_lol": ("off-policy", "advantage over the reference's value against the raw reward"),
+    "adcl_egsr": ("gold solutions", "re-estimated order and reformulations against neither"),
+    "aepo": ("objectives", "the gradient kept past the upper clip and the entropy factor"),
+    "bleuberi": ("rewards", "BLEU against identity with the reference"),
+    "campo": ("length", "stages of length and the penalty on loops"),
+    "chord": ("gold solutions", "annealed imitation"),
+    "cure": ("objectives", "forks at tokens of high entropy"),
+    "delethink_markovian_thinker": ("agents", "chunks against one context"),
+    "dph_rl": ("objectives", "rehearsal of the first policy against a reverse KL"),
+    "drive_pre_grpo": ("data selection", "the second stage on hard prompts"),
+    "dump": ("data selection", "the bandit against even shares"),
+    "expo": ("gold solutions", "explanations against second samples"),
+    "gain_rl": ("data selection", "order by angles against none"),
+    "ghpo": ("gold solutions", "hints against second samples"),
+    "grao": ("gold solutions", "imitation and alignment terms"),
+    "hl_gauss_value_classification": ("critics", "bins against a scalar"),
+    "igpo": ("gold solutions", "given pieces against second samples"),
+    "karl": ("off-policy", "the regression against REINFORCE"),
+    "kimi_k1_5": ("length", "the length reward"),
+    "kl_rl_as_bayesian_inference": ("objectives", "the KL term"),
+    "limr_lim": ("data selection", "prompts by alignment against prompts at random"),
+    "loop": ("agents", "ratios by token against ratios by trajectory"),
+    "memory_r_episodic_intrinsic_reward": ("rewards", "the memory's reward"),
+    "one_shot_rlvr": ("data selection", "the example by its variance against one at random"),
+    "pacs": ("objectives", "the coupled loss against its actor term"),
+    "par": ("rewards", "the sigmoid around a reference against the raw score"),
+    "pf_ppo": ("rewards", "best and worst against all samples"),
+    "pope": ("gold solutions", "oracle prefixes against second samples"),
+    "prefixrl": ("gold solutions", "prefixes against none"),
+    "prorl": ("objectives", "moving the reference up"),
+    "raft": ("objectives", "the best sample against any"),
+    "randomcalculation": ("rewards", "a true reward against coins"),
+    "rast": ("objectives", "a trained helper against an untrained one"),
+    "rec_red_off_policy_group_reinforce": ("off-policy", "the one-sided clip against none"),
+    "recap": ("data selection", "moving shares against even ones"),
+    "relift": ("gold solutions", "imitation of failed prompts"),
+    "remix": ("off-policy", "replayed rollouts and a second update"),
+    "rl4lms_grue_nlpo": ("critics", "the mask against none"),
+    "rl_plus": ("gold solutions", "the external term"),
+    "rlcr": ("rewards", "the Brier term"),
+    "rlpr": ("rewards", "mean probability, debiasing and filter against likelihood"),
+    "rlpt": ("rewards", "any beginning of the text against the segment as cut"),
+    "rorecomp": ("length", "recomposed batches against whole ones"),
+    "rulereasoner_dads": ("data selection", "shares by shortfall against even ones"),
+    "sasr": ("gold solutions", "the adaptive mixture against halves"),
+    "scalerl": ("objectives", "the bundle of settings against GRPO"),
+    "self_low_likelihood_rlvr": ("data selection", "unlikely prompts and the forward KL"),
+    "simplerl_zoo": ("data selection", "prompts within reach against the hardest"),
+    "sws": ("data selection", "problems of weak categories against all categories"),
+    "tricks_or_traps_lite_ppo": ("objectives", "the batch's deviation and the token mean"),
+    "vcpo": ("off-policy", "step size by effective samples, and the baseline"),
+    "vibethinker_1_5b_ssp_mgpo": ("objectives", "weights by how undecided a prompt is"),
+    "visurf": ("gold solutions", "the label's advantage"),
+}
+"""Recipe -> its family, and the difference to its ablation."""
+
+
+def plain(method: Arm) -> Arm:
+    """An arm of a method's regime, sizes and budget with nothing of the method."""
+    kept = (
+        "steps", "prompts", "group_size", "updates_per_batch", "temperature", "max_new_tokens",
+        "delay", "sync_every", "rewards", "weights",
+    )  # fmt: skip
+    return Arm(**{name: getattr(method, name) for name in kept})
+
+
+def baselines(family: str, method: Arm) -> dict[str, Arm]:
+    """The baselines of a family in the regime of a method."""
+    if family not in BASELINES:
+        raise ValueError(f"family={family!r} is unknown; use one of {sorted(BASELINES)}")
+    return {name: make(plain(method)) for name, make in BASELINES[family].items()}

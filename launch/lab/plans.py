@@ -1,0 +1,327 @@
+"""Plans of measurements, what was measured by them, and that nothing else is written.
+
+A directory holds `NAME.plan.json`, `NAME.json` with a row for each look, and `arms/KEY.json` with
+the figures of every arm that was run, named by what was run. Arms are looked up before they are
+run: a measurement that was stopped goes on where it was, and a baseline that several methods share
+is run once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl.launch.lab import arms, families, statistics, tasks
+from jaxrl.launch.lab.arms import Arm
+from jaxrl.launch.lab.effect import Effect, held_out, run_arm
+from jaxrl.launch.lab.statistics import Comparison
+
+VERSION = 1
+"""Of the lab's code, as far as figures depend on it: raise it to run every arm again."""
+Run = Callable[[Effect, Arm, Sequence[int]], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """Where results are kept, and how an arm is run."""
+
+    directory: Path
+    run: Run = run_arm
+    said: Callable[[str], None] = lambda line: None
+    """Told of every arm that is run."""
+
+    def figures(self, effect: Effect, given: Arm, seeds: Sequence[int]) -> dict[str, Any]:
+        """Figures of an arm, see `run_arm`: those kept, else it is run and they are kept."""
+        measure = effect.measure or held_out
+        identity = {
+            "version": VERSION,
+            "task": effect.task.digest(),
+            "arm": arms.describe(given),
+            "seeds": list(seeds),
+            "warm_steps": effect.warm_steps,
+            "measure": str(arms.describe(getattr(measure, "func", measure)))
+            + str(arms.describe(getattr(measure, "keywords", {}))),
+        }
+        path = self.directory / "arms" / f"{digest(identity)}.json"
+        if not path.exists():
+            figures = self.run(effect, given, seeds)
+            write(path, identity | figures | {"key": path.stem})
+            self.said(f"{path.stem}: {len(seeds)} seeds in {figures['minutes']} min")
+        return json.loads(path.read_text())
+
+
+def variants(effect: Effect) -> dict[str, Effect]:
+    """The tasks of a method: that of its regime, and the neutral one where it can be had.
+
+    It cannot where the regime's rewards, domains, chunks or lengths are of the task, or figures are
+    of the experiment's own.
+    """
+    out, method = {"regime": effect}, effect.method
+    own = (method.rewards, effect.ablation.rewards, method.weights, method.stages)
+    if (
+        any(own)
+        or method.chunks.size
+        or method.max_new_tokens
+        or effect.measure
+        or effect.statistic == "distinct"
+    ):
+        return out
+    statistic = effect.statistic.partition("/")[0]
+    return out | {"neutral": dataclasses.replace(effect, task=tasks.neutral(), statistic=statistic)}
+
+
+def competitors(effect: Effect, family: str) -> dict[str, Arm]:
+    """Label -> arm: `method`, `ablation: PART` and `baseline: NAME`, untuned."""
+    without = arms.parts(effect.method, effect.ablation)
+    regime = effect.method
+    if effect.stands_for:  # then its rewards are the method, and the ablation's the regime
+        regime = dataclasses.replace(regime, rewards=effect.ablation.rewards)
+    others = families.baselines(family, regime)
+    return (
+        {"method": effect.method}
+        | {f"ablation: {part}": arm for part, arm in without.items()}
+        | {f"baseline: {name}": arm for name, arm in others.items()}
+    )
+
+
+def tune(store: Store, effect: Effect, given: Arm) -> dict[str, Any]:
+    """The best of the grid on the development seeds: first the rate, then the clip's width.
+
+    Returns:
+      `learning_rate`, `clip`, `score` and the `scores` [seed] of the best.
+    """
+    sign = 1 if effect.better == "higher" else -1
+
+    def tried(rate: float, clip: float) -> dict[str, Any]:
+        arm = arms.tuned(given, rate, clip)
+        figures = store.figures(effect, arm, families.DEVELOPMENT)[effect.over]
+        scores = figures[effect.statistic]
+        return {
+            "learning_rate": rate, "clip": clip, "score": round(float(np.mean(scores)), 5),
+            "scores": scores,
+        }  # fmt: skip
+
+    def best(tries: list[dict[str, Any]]) -> dict[str, Any]:
+        return max(tries, key=lambda t: sign * t["score"])
+
+    rates = families.GRID["learning_rate"] if given.learning_rate else (0.0,)
+    first = best([tried(rate, 1.0) for rate in rates])
+    if not arms.widths(given.objective):
+        return first
+    others = [clip for clip in families.GRID["clip"] if clip != 1.0]
+    return best([first, *(tried(first["learning_rate"], clip) for clip in others)])
+
+
+def make(store: Store, name: str, effect: Effect) -> dict[str, Any]:
+    """The plan of a method: tunes all arms and a pilot, on development seeds alone."""
+    family, difference = families.RECIPES[name]
+    sign = 1 if effect.better == "higher" else -1
+    planned = {}
+    for task, variant in variants(effect).items():
+        chosen = {k: tune(store, variant, a) for k, a in competitors(variant, family).items()}
+        rivals = [label for label in chosen if label.startswith("baseline: ")]
+        baseline = max(rivals, key=lambda label: sign * chosen[label]["score"])
+        others = [k for k in chosen if k.startswith("ablation: ")] + [baseline]
+        mine = np.array(chosen["method"]["scores"])
+        pilots = {label: mine - np.array(chosen[label]["scores"]) for label in others}
+        seeds = max(statistics.seeds_needed(p, effect.minimum) for p in pilots.values())
+        planned[task] = {
+            "task": variant.task.digest(),
+            "statistic": variant.statistic,
+            "baseline": baseline,
+            "seeds": seeds,
+            "looks": [seeds],
+            "power": {
+                k: round(statistics.power(statistics.deviation_above(p), effect.minimum, seeds), 3)
+                for k, p in pilots.items()
+            },
+            "arms": {
+                k: {"learning_rate": c["learning_rate"], "clip": c["clip"], "score": c["score"]}
+                for k, c in chosen.items()
+            },
+        }
+    return {
+        "name": name,
+        "family": family,
+        "difference": difference,
+        **_stated(effect),
+        "grid": {k: list(v) for k, v in families.GRID.items()},
+        "development": list(families.DEVELOPMENT),
+        "tasks": {
+            t: p | {"described": _described(effect, family, t, p)} for t, p in planned.items()
+        },
+    }
+
+
+def _stated(effect: Effect) -> dict[str, Any]:
+    fields = ("claim", "over", "better", "minimum", "warm_steps", "stands_for")
+    return {"version": VERSION} | {name: getattr(effect, name) for name in fields}
+
+
+def _described(effect: Effect, family: str, task: str, planned: dict[str, Any]) -> dict[str, str]:
+    """Digest of each tuned arm of a plan, as the code has it now."""
+    made = _arms(effect, family, task, planned)
+    return {label: digest(arms.describe(a)) for label, a in made.items()}
+
+
+def _arms(effect: Effect, family: str, task: str, planned: dict[str, Any]) -> dict[str, Arm]:
+    known = competitors(variants(effect)[task], family)
+    return {
+        label: arms.tuned(known[label], chosen["learning_rate"], chosen["clip"])
+        for label, chosen in planned["arms"].items()
+        if label in known
+    }
+
+
+def differences(plan: dict[str, Any], name: str, effect: Effect) -> list[str]:
+    """In what a plan differs from what the code would measure; one line each."""
+    family, difference = families.RECIPES[name]
+    now = {"name": name, "family": family, "difference": difference, **_stated(effect)}
+    now |= {"grid": {k: list(v) for k, v in families.GRID.items()}}
+    now |= {"development": list(families.DEVELOPMENT)}
+    lines = [
+        f"{k}: the plan has {plan.get(k)!r}, the code {v!r}"
+        for k, v in now.items()
+        if plan.get(k) != v
+    ]
+    found = variants(effect)
+    if sorted(found) != sorted(plan.get("tasks", {})):
+        return [*lines, f"tasks: the plan has {sorted(plan.get('tasks', {}))}, not {sorted(found)}"]
+    for task, planned in plan["tasks"].items():
+        if planned["task"] != found[task].task.digest():
+            lines.append(f"{task}: the task's problems are others")
+        described = _described(effect, family, task, planned)
+        for label in sorted({*planned["described"]} | {*described}):
+            if planned["described"].get(label) != described.get(label):
+                lines.append(f"{task}: the arm {label!r} is another")
+    return lines
+
+
+def measure(store: Store, plan: dict[str, Any], effect: Effect, commit: str) -> Iterator[dict]:
+    """The rows of a plan, one for each look at each pair of arms."""
+    for task, planned in plan["tasks"].items():
+        variant = variants(effect)[task]
+        made = _arms(effect, plan["family"], task, planned)
+        others = [k for k in made if k.startswith("ablation: ")] + [planned["baseline"]]
+        looks = planned["looks"]
+        open_, collected = list(others), {label: [] for label in made}
+        for number, (size, level) in enumerate(
+            zip(looks, statistics.levels(looks), strict=True), start=1
+        ):
+            seeds = range(looks[number - 2] if number > 1 else 0, size)
+            for label in ["method", *open_]:
+                collected[label].append(store.figures(variant, made[label], seeds))
+            for label in list(open_):
+                pair = collected["method"], collected[label]
+                row = _row(variant, task, label, *pair, level, plan)
+                yield row | {"look": number, "plan": commit, "plan_digest": digest(plan)}
+                if row["alone"] != "undecided":
+                    open_.remove(label)
+            if not open_:
+                break
+
+
+def _row(
+    effect: Effect, task: str, label: str, mine: list[dict], other: list[dict], level: float,
+    plan: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    def joined(parts: list[dict], name: str) -> np.ndarray:
+        return np.concatenate([np.array(part[effect.over][name]) for part in parts])
+
+    def compared(name: str, minimum: float) -> Comparison:
+        return statistics.paired(
+            joined(mine, name) - joined(other, name), minimum=minimum, level=level
+        )
+
+    got = compared(effect.statistic, effect.minimum)
+    guarded = not effect.statistic.startswith(("pass@1", "score", "pass@8", "derived"))
+    guard = None
+    if guarded and "pass@1" in mine[0][effect.over]:
+        guard = compared("pass@1", 0.03)
+    alone = statistics.status(got, got.p, better=effect.better, guard=guard, minimum=0.03)
+    return {
+        "task": task,
+        "against": label.partition(": ")[0],
+        "other": label.partition(": ")[2],
+        "statistic": effect.statistic,
+        "better": effect.better,
+        "minimum": effect.minimum,
+        "comparison": dataclasses.asdict(got),
+        "guard": guard and dataclasses.asdict(guard),
+        "alone": alone,
+        "means": [float(joined(x, effect.statistic).mean()) for x in (mine, other)],
+        "tokens": round(float(_final(mine, "tokens") / _final(other, "tokens")), 4),
+        "updates": round(float(_final(mine, "updates") / _final(other, "updates")), 4),
+        "family": plan["family"],
+        "arms": [[part["key"] for part in x] for x in (mine, other)],
+    }
+
+
+def _final(parts: list[dict], name: str) -> float:
+    return float(np.mean([np.mean(part["final"][name]) for part in parts]))
+
+
+def corrected(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with `p` and `status` after Holm's correction within each family."""
+    out = [dict(row) for row in rows]
+    for family in sorted({row["family"] for row in rows}):
+        own = [row for row in out if row["family"] == family]
+        compared = [Comparison(**row["comparison"]) for row in own]
+        for row, c, p in zip(own, compared, statistics.holm([c.p for c in compared]), strict=True):
+            guard = row["guard"] and Comparison(**row["guard"])
+            status = statistics.status(c, p, better=row["better"], guard=guard, minimum=0.03)
+            row |= {"p": p, "status": status}
+    return out
+
+
+def committed(path: Path) -> str:
+    """The commit that holds a file as it is.
+
+    Raises:
+      ValueError: the file is missing, is not in a Git repository, or differs from its last commit.
+    """
+    if not path.exists():
+        raise ValueError(f"{path.name} is missing: `jaxrl effects --plan` makes it; commit it then")
+    if _git(path, "status", "--porcelain", "--ignored", "--", path.name):
+        raise ValueError(f"{path.name} is not committed as it is: `git commit {path}` comes first")
+    return _git(path, "log", "-1", "--format=%H", "--", path.name)
+
+
+def commit(paths: Sequence[Path], message: str) -> None:
+    """Commit these files and no others."""
+    names = [str(path.resolve()) for path in paths]
+    _git(paths[0], "add", "--", *names)
+    if _git(paths[0], "status", "--porcelain", "--", *names):
+        _git(paths[0], "commit", "--quiet", "--only", "-m", message, "--", *names)
+
+
+def _git(path: Path, *command: str) -> str:
+    done = subprocess.run(
+        ["git", *command], cwd=path.resolve().parent, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ValueError(f"git {command[0]} {path.name}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def digest(value: Any) -> str:
+    """Of anything JSON holds."""
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def write(path: Path, value: dict[str, Any]) -> None:
+    """A JSON file with a line for each field, replaced as a whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items())
+    part = path.with_suffix(".part")
+    part.write_text("{\n" + lines + "\n}\n")
+    os.replace(part, path)

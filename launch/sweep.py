@@ -1,0 +1,124 @@
+"""Sweeps: numbers with commas train one run after another, and one report compares them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from jaxrl.config import Config
+from jaxrl.launch import configs, flags, report, short
+from jaxrl.record import rundir
+
+
+class Arm(NamedTuple):
+    """One run of a sweep."""
+
+    name: str
+    """What is particular to it, such as `seed=0,learning_rate=1e-5`."""
+    config: Config
+    options: short.Options
+
+
+def arms(argv: Sequence[str]) -> list[Arm]:
+    """The runs that a command asks for; none where it asks for a single one.
+
+    A flag of a number is an axis if its value has commas: `--seed 0,1,2 --lr 1e-5,3e-5` are six
+    runs. Each gets a directory of its own in that of the command.
+
+    Raises:
+      ValueError: see `configs.resolve`.
+    """
+    axes = [axis for axis in map(_axis, _tokens(argv)) if axis[1]]
+    if not axes:
+        return []
+    plain = [token for token, values in map(_axis, _tokens(argv)) if not values for token in token]
+    found: list[Arm] = []
+    for values in itertools.product(*(values for _, values in axes)):
+        names = [flag[0].removeprefix("--") for flag, _ in axes]
+        given = [f"--{name}={value}" for name, value in zip(names, values, strict=True)]
+        config, options = configs.resolve([*plain, *given])
+        short_names = [name.rpartition(".")[2].replace("-", "_") for name in names]
+        name = ",".join(f"{n}={v}" for n, v in zip(short_names, values, strict=True))
+        base = config.run_dir or f"runs/{config.recipe}-sweep"
+        found.append(Arm(name, dataclasses.replace(config, run_dir=f"{base}/{name}"), options))
+    return found
+
+
+def run(found: Sequence[Arm], one: Callable[[Config, short.Options], int]) -> int:
+    """Train the runs in turn, print what they reached, and write one report.
+
+    Args:
+      found: see `arms`.
+      one: trains a run and returns its exit status.
+
+    Returns:
+      0, or the status of the first run that failed; the others are trained all the same.
+    """
+    console, worst = Console(), 0
+    for place, arm in enumerate(found, 1):
+        console.rule(f"run {place} of {len(found)}: {arm.name}")
+        worst = worst or one(arm.config, arm.options)
+    directories = [rundir.run_directory(arm.config) for arm in found]
+    done = [d for d in directories if (d / "summary.json").exists()]
+    console.print(table([arm.name for arm in found], directories))
+    if done:
+        out = done[0].parent / "report.html"
+        report.write(done, out)
+        console.print(f"compared in {out}", soft_wrap=True, highlight=False)
+    return worst
+
+
+def table(names: Sequence[str], directories: Sequence[Path]) -> Table:
+    """Held-out figures of runs, before and after training."""
+    made = Table("run", "pass@1 before", "pass@1 after", "reward before", "reward after", "seconds")
+    for name, directory in zip(names, directories, strict=True):
+        summary = directory / "summary.json"
+        if not summary.exists():
+            made.add_row(name, *["-"] * 4, "unfinished")
+            continue
+        told = json.loads(summary.read_text())
+        before, after = told["eval"]["before"], told["eval"]["after"]
+        cells = (before["pass@1"], after["pass@1"], before["reward"], after["reward"])
+        made.add_row(name, *(f"{cell:.3f}" for cell in cells), f"{told['seconds']:.0f}")
+    return made
+
+
+def _tokens(argv: Sequence[str]) -> list[tuple[str, ...]]:
+    """Arguments with their values: a flag and what follows it, or a word alone."""
+    found: list[tuple[str, ...]] = []
+    for token in argv:
+        if token.startswith("--") or not found or not found[-1][0].startswith("--"):
+            found.append((token,))
+        else:
+            found[-1] = (*found[-1], token)
+    return found
+
+
+def _axis(token: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:
+    """An argument, and its values if it is an axis: a numeric flag with commas."""
+    flag, has_value, value = token[0].partition("=")
+    if not flag.startswith("--") or len(token) != (1 if has_value else 2):
+        return token, []
+    values = (value if has_value else token[1]).split(",")
+    if len(values) < 2 or not all(map(_is_number, values)):
+        return token, []
+    name = flag.removeprefix("--")
+    field = short.ALIASES.get(name.replace("_", "-"), name)
+    if type(flags.at(Config(), field.replace("-", "_"))) not in (int, float):
+        return token, []
+    return (flag,), values
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,164 @@
+"""Runs that learn from the rows of a file: figures, order, exact continuation, refusals."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jaxrl.extensions import mismatched
+from jaxrl.record import checkpoint, metrics
+from jaxrl.run import begin, loop
+from jaxrl.training import packing
+from jaxrl.types import Completion, Request
+from tests.jaxrl import tiny
+
+SFT = {
+    "data.kinds": ["completion"],
+    "objective.policy": "sft",
+    "objective.advantage_args": {"baseline": "none", "scale": "none"},
+}
+DPO = SFT | {
+    "data.kinds": ["preference"],
+    "objective.policy": "pair_dpo",
+    "objective.aggregation": "seq-mean-token-mean",
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Sums of one digit: answers, and the right answer against nine."""
+    folder = tmp_path_factory.mktemp("rows")
+    sums = [(a, b) for a in range(5) for b in range(5)]
+    answers = [{"prompt": f"{a}+{b}=", "completion": str(a + b)} for a, b in sums]
+    pairs = [{"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": "9"} for a, b in sums]
+    for name, records in (("completion", answers), ("preference", pairs)):
+        lines = "".join(f"{json.dumps(record)}\n" for record in records)
+        (folder / f"{name}.jsonl").write_text(lines)
+    return folder
+
+
+def changes(files, method, **more):
+    """A method's settings, on the file of its kind."""
+    return method | {
+        "task": "",
+        "data.path": str(files / f"{method['data.kinds'][0]}.jsonl"),
+        "data.eval_share": 0.2,
+        "data.batch_size": 4,
+        "warm_start.steps": 0,
+        "optimizer.learning_rate": 1e-2,
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def straight(files, tmp_path_factory):
+    """A run of DPO left alone."""
+    directory = tmp_path_factory.mktemp("straight") / "run"
+    tiny.run(directory, **changes(files, DPO))
+    return directory
+
+
+def test_figures_of_a_run(straight):
+    """Held-out loss and accuracy before and after; rows are counted by epochs."""
+    found = json.loads((straight / "summary.json").read_text())["eval"]
+    assert found["before"]["loss"] == pytest.approx(np.log(2), abs=1e-5)
+    assert found["after"]["loss"] < found["before"]["loss"]
+    assert found["before"]["rows"] == 5 and 0 <= found["after"]["accuracy"] <= 1.0001
+    rows = metrics.read(straight)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert rows[-1]["epoch"] == pytest.approx(24 / 20)
+    assert all(row["logp_gap_max"] == 0 and row["skipped"] == 0 for row in rows)
+
+
+@pytest.mark.exact("a run that learns from a file, killed and continued, equals one left alone")
+def test_killed_and_continued_equals_straight(straight, files, tmp_path):
+    every = changes(files, DPO, **{"checkpoint.every": 1})
+    assert tiny.kill_at(tiny.start(tmp_path, **every), "train 3"), "over before it was killed"
+    assert "continuing" in tiny.finish(tiny.start(tmp_path, **every))
+    assert tiny.artefacts(tmp_path) == tiny.artefacts(straight)
+
+
+@pytest.mark.exact("a run that learns from a file, killed and continued, equals one left alone")
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [0, 4])
+def test_fine_tuning_killed_and_continued_equals_straight(lora, files, tmp_path):
+    every = changes(files, SFT, **{"checkpoint.every": 1, "lora.rank": lora})
+    tiny.finish(tiny.start(tmp_path / "straight", **every))
+    for line in ("train 1", "train 4"):
+        assert tiny.kill_at(tiny.start(tmp_path / "killed", **every), line)
+    tiny.finish(tiny.start(tmp_path / "killed", **every))
+    assert tiny.artefacts(tmp_path / "killed") == tiny.artefacts(tmp_path / "straight")
+
+
+@pytest.mark.slow
+def test_eight_devices_learn_the_same(straight, files, tmp_path):
+    mesh = {"mesh.fsdp": 4, "mesh.tensor": 2}
+    tiny.finish(tiny.start(tmp_path, devices=8, **changes(files, DPO, **mesh)))
+    one, eight = (metrics.read(run)[-1]["loss"] for run in (straight, tmp_path))
+    assert one == pytest.approx(eight, abs=1e-4)
+
+
+def test_rows_come_in_a_new_order_each_epoch_and_each_once(files, tmp_path):
+    from jaxrl.run import offline
+
+    config = tiny.config(tmp_path, **changes(files, SFT, **{"data.batch_size": 10}))
+    origin, actor, _ = begin.check(config)
+    assert origin.figure == "loss" and origin.held_out == "5 held-out rows"
+    found = offline.files.read(config.data, config.data.path)
+    made = offline.batches(config, actor, found, range(20))
+    drawn = [made.step(None, 0, loop.Timer())[0].problems for _ in range(4)]
+    epochs = [[p.id for p in (*drawn[i], *drawn[i + 1])] for i in (0, 2)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) and len(set(epochs[0])) == 20
+    assert epochs[0] != epochs[1]
+    again = offline.batches(config, actor, found, range(20))
+    again.set_state({"position": 20, "rows": found.fingerprint})
+    assert [p.id for p in again.step(None, 0, loop.Timer())[0].problems] == epochs[1][:10]
+    with pytest.warns(UserWarning, match="have changed since"):
+        again.set_state({"position": 20, "rows": "other"})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"data.path": ""}, "name it with --data FILE"),
+        ({"data.kinds": ["label"]}, "this recipe learns from label"),
+        ({"data.kinds": []}, "this recipe samples"),
+        ({"data.max_tokens": 4096}, "exceeds the model's 2048 positions"),
+        ({"data.max_tokens": 2}, "data.max_tokens=2 leaves no held-out row"),
+        ({"warm_start.steps": 2}, "set it to 0"),
+        ({"updates_per_batch": 3}, "does not divide data.batch_size=4"),
+        ({"data.eval_share": 1.0}, "data.eval_share=1.0"),
+    ],
+)
+def test_refusals_name_the_field(given, says, files, tmp_path):
+    with pytest.raises(ValueError, match=says.replace(".", r"\.")):
+        begin.check(tiny.config(tmp_path, **changes(files, SFT, **given)))
+
+
+def test_mismatched_answers_stand_under_the_next_prompt():
+    prompts, answers = [(1, 2), (3,), (4, 5, 6)], [(7,), (8, 9), (10,)]
+    made = packing.trajectory(
+        [
+            Completion(
+                Request(0, prompt, 9),
+                np.array(answer, np.int32),
+                *(np.zeros(len(answer), np.float32) for _ in range(2)),
+                np.zeros(len(answer), np.int32),
+                True,
+            )
+            for prompt, answer in zip(prompts, answers, strict=True)
+        ],
+        [1.0, 0.0, 1.0],
+        range(3),
+        length=5,
+    )
+    got = mismatched.exchanged(made)
+    for n, prompt in enumerate(prompts):
+        whole = (*prompt, *answers[n - 1])
+        assert tuple(got.tokens[n, : len(whole)]) == whole and not got.tokens[n, len(whole) :].any()
+        assert list(np.flatnonzero(got.action_mask[n])) == list(range(len(prompt), len(whole)))
+
+
+def test_the_newest_checkpoint_holds_the_position(straight):
+    saved = checkpoint.path(straight, checkpoint.steps(straight)[-1])
+    assert json.loads((saved / "host.json").read_text())["rollouts"]["position"] == 24

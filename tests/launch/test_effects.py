@@ -1,0 +1,340 @@
+"""The protocol of effects is kept: splits, arms, plans, rows, and what the command refuses."""
+
+import dataclasses
+import json
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+from jaxrl.launch import cli, effects, effects_page, effects_real, lab, recipes
+from jaxrl.launch.lab import arms, families, plans, split
+from jaxrl.training.objective import ObjectiveConfig
+
+EFFECTS = {name: effects.module(name).effect() for name in effects.names()}
+TASKS = {id(e.task): (name, e.task) for name, e in EFFECTS.items()}
+TASKS |= {id(t): (n, t) for n, t in (("neutral", lab.neutral()), ("graded", lab.graded()))}
+GOLD = [name for name in EFFECTS if families.RECIPES[name][0] == "gold solutions"]
+UNLIKE = {
+    "sasr": ["extensions.jaxrl.launch.recipes.sasr:imitation: the lab has none"],
+}
+"""Recipes that cannot be measured in the lab yet, as `jaxrl effects --check` says."""
+SEEDS = (0, 1, families.DEVELOPMENT[0])
+
+
+@pytest.mark.parametrize(("name", "task"), TASKS.values(), ids=[n for n, _ in TASKS.values()])
+def test_no_held_out_prompt_is_trained_on(name, task):
+    """Nor demonstrated, but for tasks whose held-out problems are longer ones."""
+    for seed in SEEDS:
+        made = task.make(seed)
+        assert effects.overlap(task, seed) == 0
+        assert len(made.test.prompt) >= split.HELD_OUT
+        if task.respond is None:
+            assert len(np.unique(made.test.prompt, axis=0)) == len(made.test.prompt)
+        if name != "delethink_markovian_thinker" and task.respond is None:
+            shown = {row.tobytes() for row in made.pupil.prompt}
+            assert not shown & {row.tobytes() for row in made.test.prompt}
+
+
+def test_an_overlap_is_found():
+    task = lab.neutral()
+
+    def leaky(seed):
+        made = task.make(seed)
+        return made._replace(test=made.test._replace(prompt=made.test.prompt.copy()))
+
+    def leaked(seed):
+        made = leaky(seed)
+        made.test.prompt[7] = made.train.prompt[3]
+        return made
+
+    assert effects.overlap(dataclasses.replace(task, make=leaky), 0) == 0
+    assert effects.overlap(dataclasses.replace(task, make=leaked), 0) == 1
+
+
+def test_a_task_with_too_few_prompts_is_refused():
+    with pytest.raises(ValueError, match=r"domain 0 has \d+ different prompts on the .* side"):
+        lab.cipher(((4, 0.5),), (((2,), 1.0),)).make(0)
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_an_arm_is_its_recipe(name):
+    lines = arms.unlike(effects.module(name).config(), EFFECTS[name].method)
+    assert lines == UNLIKE.get(name, [])
+
+
+def test_an_arm_that_is_not_its_recipe_is_found():
+    config, method = effects.module("raft").config(), EFFECTS["raft"].method
+    for changed in (
+        {"updates_per_batch": 3},
+        {"temperature": 0.7},
+        {"objective": dataclasses.replace(method.objective, kl_coef=0.1)},
+        {"stages": ((0, {}), (9, {"oversampling": 2.0}))},
+    ):
+        lines = arms.unlike(config, dataclasses.replace(method, **changed))
+        assert len(lines) == 1 and next(iter(changed)) in lines[0]
+    assert arms.unlike(config, dataclasses.replace(method, steps=7, delay=3)) == []
+    with pytest.raises(ValueError, match="may not change temperature"):
+        lab.arm(config, temperature=0.7)
+    with pytest.raises(ValueError, match=r"may not change objective\.kl_coef"):
+        lab.arm(config, sizes={"objective.kl_coef": 0.1})
+
+
+def test_check_exits_with_1_where_something_differs(capsys, monkeypatch):
+    assert cli.main(["effects", "--check", "raft", "dump"]) == 0
+    assert "2 methods, 0 problems" in capsys.readouterr().out
+    wrong = dataclasses.replace(EFFECTS["raft"].method, updates_per_batch=3)
+    made = dataclasses.replace(EFFECTS["raft"], method=wrong)
+    monkeypatch.setattr(effects.module("raft"), "effect", lambda: made)
+    assert cli.main(["effects", "--check", "raft"]) == 1
+    assert "updates_per_batch" in capsys.readouterr().out
+
+
+def test_every_method_has_a_family_an_ablation_and_baselines():
+    assert sorted(families.RECIPES) == sorted(EFFECTS)
+    for name, effect in EFFECTS.items():
+        known = plans.competitors(effect, families.RECIPES[name][0])
+        assert any(label.startswith("ablation: ") for label in known), name
+        for label, other in known.items():
+            if label.startswith("baseline: "):
+                for field in ("steps", "prompts", "group_size", "delay", "sync_every"):
+                    assert getattr(other, field) == getattr(effect.method, field), (name, label)
+
+
+@pytest.mark.parametrize("name", GOLD)
+def test_every_method_with_gold_solutions_is_compared_with_sft_alone(name):
+    sft = plans.competitors(EFFECTS[name], "gold solutions")["baseline: SFT"]
+    assert sft.guidance == families.EXPERTS
+    assert (sft.objective.policy, sft.objective.policy_args) == ("chord", {"mu": 1.0})
+    assert (sft.objective.kl_coef, sft.objective.entropy_coef, sft.stages) == (0, 0, ())
+
+
+def test_a_bundle_is_taken_apart():
+    method = lab.Arm(objective=ObjectiveConfig(policy="aepo", kl_coef=0.1), oversampling=2.0)
+    plain = lab.Arm(steps=7)
+    without = arms.parts(method, plain)
+    assert sorted(without) == ["KL penalty", "all", "oversampling", "policy loss"]
+    assert without["all"] == plain
+    assert without["policy loss"].objective == ObjectiveConfig(kl_coef=0.1)
+    assert without["oversampling"] == dataclasses.replace(method, oversampling=1.0)
+    one = dataclasses.replace(method, objective=ObjectiveConfig(kl_coef=0.1))
+    assert arms.parts(method, one) == {"policy loss": one}
+
+
+def test_tuning_changes_rate_and_clip_alone():
+    cispo = lab.Arm(objective=ObjectiveConfig(policy="cispo"))
+    got = arms.tuned(cispo, 3e-3, 2.0)
+    assert got.learning_rate == 3e-3
+    assert got.objective.policy_args == {"clip_low": 1.0, "clip_high": 8.0}
+    assert arms.tuned(cispo, cispo.learning_rate, 1.0) == cispo
+    plain = lab.Arm(objective=ObjectiveConfig(policy="reinforce"))
+    assert arms.tuned(plain, 1e-3, 2.0).objective == plain.objective
+
+
+class Fake:
+    """Arms whose figures are drawn, with a planted effect of the method."""
+
+    def __init__(self, planted: float):
+        self.planted, self.ran = planted, []
+
+    def __call__(self, effect, given, seeds):
+        self.ran.append((effect.task.digest(), arms.describe(given), tuple(seeds)))
+        better = given.objective.policy == "aepo"
+        noise = [np.random.default_rng([s, 1]).normal(0, 0.02) for s in seeds]
+        own = [np.random.default_rng([s, 2 + better]).normal(0, 0.01) for s in seeds]
+        values = [0.5 + self.planted * better + a + b for a, b in zip(noise, own, strict=True)]
+        spent = {"tokens": [100.0] * len(seeds), "updates": [9.0] * len(seeds)}
+        figures = {"pass@1": values, "pass@1/1": values} | spent
+        curves = {k: [0.9 * np.mean(v), np.mean(v)] for k, v in figures.items()}
+        return {
+            "final": figures, "area": figures, "before": {}, "curves": curves, "marks": [1, 2],
+            "minutes": 0.1,
+        }  # fmt: skip
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """An empty directory of results under Git, and one method."""
+    folder = tmp_path / "effects"
+    folder.mkdir()
+    for command in (
+        ["init", "-q"], ["config", "user.email", "a@b.c"], ["config", "user.name", "a"],
+    ):  # fmt: skip
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    monkeypatch.setattr(effects, "RESULTS", folder)
+    monkeypatch.setattr(effects, "TABLE", tmp_path / "effects" / "README.md")
+    return folder
+
+
+def play(monkeypatch, fake):
+    monkeypatch.setattr(effects, "_store", lambda said: plans.Store(effects.RESULTS, fake, said))
+
+
+def test_nothing_is_measured_without_a_committed_plan(repository, monkeypatch, capsys):
+    """Missing, not committed, changed after the commit, or not what the code would run."""
+    fake = Fake(0.1)
+    play(monkeypatch, fake)
+    assert cli.main(["effects", "aepo"]) == 2
+    assert "aepo.plan.json is missing" in capsys.readouterr().err
+    assert cli.main(["effects", "aepo", "--plan"]) == 0
+    path, tuned = repository / "aepo.plan.json", len(fake.ran)
+    assert all(seeds == families.DEVELOPMENT for _, _, seeds in fake.ran)
+    assert cli.main(["effects", "aepo"]) == 2
+    assert "is not committed" in capsys.readouterr().err
+
+    plan = path.read_text()
+    plans.commit([path], "Plan")
+    path.write_text(plan.replace('"minimum": 0.03', '"minimum": 0.01'))
+    assert cli.main(["effects", "aepo"]) == 2
+    assert "is not committed" in capsys.readouterr().err
+    plans.commit([path], "Another plan")
+    assert cli.main(["effects", "aepo"]) == 2
+    assert "minimum: the plan has 0.01, the code 0.03" in capsys.readouterr().err
+    path.write_text(plan)
+    plans.commit([path], "Plan")
+
+    with monkeypatch.context() as changed:
+        slower = dataclasses.replace(EFFECTS["aepo"].method, steps=61)
+        other = dataclasses.replace(EFFECTS["aepo"], method=slower)
+        changed.setattr(effects.module("aepo"), "effect", lambda: other)
+        assert cli.main(["effects", "aepo"]) == 2
+        assert "the arm 'method' is another" in capsys.readouterr().err
+    assert len(fake.ran) == tuned and not (repository / "aepo.json").exists()
+
+    assert cli.main(["effects", "aepo"]) == 0
+    seen = {s for _, _, seeds in fake.ran[tuned:] for s in seeds}
+    assert not seen & set(families.DEVELOPMENT) and min(seen) == 0
+    recorded = json.loads((repository / "aepo.json").read_text())["looks"]
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert {row["plan"] for row in recorded} == {head.stdout.strip()}
+
+
+def test_the_queue_goes_on_where_it_stopped(repository, monkeypatch):
+    """Stopped during the measurement: nothing is run twice, and the plan's commit comes first."""
+    fake = Fake(0.1)
+    stopped = []
+
+    def stops(effect, given, seeds):
+        if seeds != families.DEVELOPMENT and not stopped:
+            stopped.append(True)
+            raise KeyboardInterrupt
+        return fake(effect, given, seeds)
+
+    play(monkeypatch, stops)
+    monkeypatch.setattr(effects.os, "nice", lambda more: 0)
+    with pytest.raises(KeyboardInterrupt):
+        effects.queue(["aepo"], lambda line: None)
+    effects.queue(["aepo"], lambda line: None)
+    keys = [json.dumps(run, sort_keys=True) for run in fake.ran]
+    assert len(keys) == len(set(keys))
+    effects.queue(["aepo"], lambda line: None)
+    assert len(fake.ran) == len(keys)
+    log = subprocess.run(
+        ["git", "log", "--format=%s", "--reverse"], cwd=repository, capture_output=True, text=True,
+        check=True,
+    ).stdout.split("\n")  # fmt: skip
+    assert log[:2] == ["Plan of aepo", "Effect of aepo, as planned"]
+
+
+def test_baselines_of_a_regime_are_run_once(repository, monkeypatch):
+    """ViSurf trains in GHPO's regime: its queue runs neither SFT nor LUFFY again."""
+    fake = Fake(0.0)
+    play(monkeypatch, fake)
+    monkeypatch.setattr(effects.os, "nice", lambda more: 0)
+    effects.queue(["ghpo"], lambda line: None)
+    first = {json.dumps(run, sort_keys=True) for run in fake.ran}
+    assert any("luffy" in run for run in first)
+    fake.ran.clear()
+    effects.queue(["visurf"], lambda line: None)
+    assert fake.ran and not any("luffy" in json.dumps(run) for run in fake.ran)
+
+
+@pytest.mark.parametrize(("planted", "status"), [(0.1, "effect"), (0.0, "equivalent")])
+def test_rows_say_what_was_planted(repository, monkeypatch, capsys, planted, status):
+    play(monkeypatch, Fake(planted))
+    monkeypatch.setattr(effects.os, "nice", lambda more: 0)
+    effects.queue(["aepo"], lambda line: None)
+    assert cli.main(["effects", "--json"]) == 0
+    every = json.loads(capsys.readouterr().out)
+    wanted = {
+        "id", "family", "task", "against", "statistic", "effect", "interval", "seeds", "looks",
+        "status", "plan", "measured",
+    }  # fmt: skip
+    assert all(wanted <= row.keys() for row in every)
+    assert {row["id"] for row in every} == {effects.identity(name) for name in EFFECTS}
+    mine = [row for row in every if row["id"] == "aepo"]
+    assert {row["against"] for row in mine} == {"ablation", "baseline"}
+    assert {row["task"] for row in mine} == {"regime", "neutral"}
+    assert {row["status"] for row in mine} == {status}
+    assert all(row["seeds"] >= 8 and row["looks"] == 1 for row in mine)
+    for row in every:
+        if row["id"] != "aepo":
+            assert not row["measured"] and row["status"] == "undecided" and row["effect"] is None
+    text = (repository / "README.md").read_text()
+    assert f"Measured: 1 of {len(EFFECTS)} methods" in text
+
+    page = repository / "page.html"
+    assert cli.main(["effects", "--html", str(page)]) == 0
+    shown = page.read_text()
+    assert shown.count("<circle") == len(mine) and "Leaderboard: neutral" in shown
+    hollow = len(re.findall(r'<circle[^>]*fill="#fff"', shown))
+    assert hollow == (0 if status == "effect" else len(mine))
+    assert shown.count("<polyline") == len(mine) + 2  # each task's method, and the others
+
+
+def test_a_second_measurement_stays_as_a_look(repository, monkeypatch):
+    play(monkeypatch, Fake(0.1))
+    monkeypatch.setattr(effects.os, "nice", lambda more: 0)
+    effects.queue(["aepo"], lambda line: None)
+    effects.measure("aepo", lambda line: None)
+    assert {row["looks"] for row in effects.rows(["aepo"])} == {2}
+
+
+def test_sides_of_the_forest_plot_are_those_of_the_claim():
+    row = {
+        "id": "x", "task": "regime", "other": "y", "effect": -1.0, "interval": [-1.2, -0.8],
+        "minimum": 0.5, "status": "effect", "better": "lower",
+    }  # fmt: skip
+    right = float(re.search(r'<circle cx="([\d.]+)"', effects_page.forest([row]))[1])
+    left = float(
+        re.search(r'<circle cx="([\d.]+)"', effects_page.forest([row | {"better": "higher"}]))[1]
+    )
+    assert right > left
+
+
+def test_a_method_is_put_on_the_real_model(tmp_path):
+    aepo, base = (effects_real.config_of(n, 4) for n in ("aepo", effects_real.BASELINE))
+    assert aepo.objective == effects.module("aepo").config().objective
+    assert (aepo.model, aepo.steps, aepo.seed) == (base.model, base.steps, 4)
+    with pytest.raises(ValueError, match="dump is measured on the real model by its domains"):
+        effects_real.config_of("dump", 0)
+    ran, said = [], []
+
+    def run(config):
+        ran.append((config.recipe, config.seed))
+        return 0.4 + 0.01 * config.seed + 0.1 * (config.recipe == "aepo")
+
+    for _ in range(2):  # the second time all is there
+        effects_real.measure(["aepo"], tmp_path, 2, said.append, run)
+    assert ran == [("grpo", s) for s in range(5)] + [("aepo", s) for s in range(2)]
+    assert said[-1].startswith("aepo: +0.085")
+    assert "4 or more" in effects_real.agreement(tmp_path, {"aepo": 0.1})
+
+
+def test_rank_correlation():
+    names = "abcdefgh"
+    lab_effects = dict(zip(names, range(8), strict=True))
+    same = {n: v**3 for n, v in lab_effects.items()}
+    rho, low, high = effects_real.rank_correlation(lab_effects, same)
+    assert rho == pytest.approx(1) and low > 0.9 and high <= 1
+    rho, low, high = effects_real.rank_correlation(lab_effects, {n: -v for n, v in same.items()})
+    assert rho == pytest.approx(-1) and high < -0.9
+
+
+def test_ids_are_those_of_the_catalogue(capsys):
+    assert recipes.load("1_shot_rlvr") == recipes.load("one_shot_rlvr")
+    assert cli.main(["effects", "--json", "1_shot_rlvr"]) == 0
+    assert {row["id"] for row in json.loads(capsys.readouterr().out)} == {"1_shot_rlvr"}

@@ -1,0 +1,99 @@
+"""Fine-tuning by command: what a file holds, a run from a file, and the commands of the docs."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from jaxrl.launch import cli, flags, recipes
+from tests.data import words
+
+DOC = (Path(__file__).parents[2] / "docs/fine-tuning.md").read_text()
+TINY = [
+    *("--model", "fresh", "--fresh.hidden-size", "32", "--fresh.intermediate-size", "64"),
+    *("--fresh.num-layers", "2", "--steps", "2", "--data.batch-size", "4", "--eval.every", "1"),
+    *("--packing.micro-batch-tokens", "64", "--packing.row-length", "64"),
+    *("--optimizer.learning-rate", "1e-2"),
+]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """Rows of kind `completion`, one of them broken."""
+    path = tmp_path_factory.mktemp("rows") / "train.jsonl"
+    rows = [{"prompt": f"{a}+1=", "completion": str(a + 1)} for a in range(9)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows) + '{"prompt": "9+1="}\n')
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A directory with a tokenizer and a config, without weights."""
+    folder = words.tokenizer(tmp_path_factory.mktemp("model"))
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"],
+        "vocab_size": len(words.WORDS), "hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+        "tie_word_embeddings": True, "hidden_act": "silu", "eos_token_id": 1,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_data_shows_what_a_file_holds(model, tmp_path, capsys):
+    turns = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "two three"},
+    ]
+    path = tmp_path / "chat.jsonl"
+    path.write_text(json.dumps({"messages": turns}) + "\n[]\n")
+    assert cli.main(["data", str(path), "--model", str(model), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["kind"], told["rows"]) == ("messages", 1)
+    assert told["bad_rows"] == [{"id": f"{path}:2", "why": "not JSON: [] is not a JSON object"}]
+    (answer,) = told["first"][0]["answers"]
+    assert [words.WORDS[token] for token in answer["tokens"]] == [
+        *("<user>", "one", "<end>", "<assistant>", "two", "three", "<end>"),
+    ]
+    assert answer["mask"] == [0, 0, 0, 0, 1, 1, 1]
+    assert cli.main(["data", str(path), "--model", str(model)]) == 0
+    assert "[ two three <end>]" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["data", str(path)]) == 0
+    assert "kind messages, rows: 1" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["data", str(tmp_path / "none.jsonl")]) == 2
+
+
+def test_a_run_from_a_file(file, tmp_path, capsys):
+    """Its bad row is refused or left out; its figures are in the summary and what shows runs."""
+    run = tmp_path / "run"
+    given = ["train", "sft", "--data", str(file), *TINY, "--run-dir", str(run)]
+    given += ["--eval-data", str(file)]
+    assert cli.main(given) == 2
+    assert f"{file}:10: 'completion' is missing" in capsys.readouterr().err.replace("\n", "")
+    assert cli.main([*given, "--data.bad-rows", "skip"]) == 0
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "1 bad rows" in said and "loss" in said and "before RL" not in said
+    found = json.loads((run / "summary.json").read_text())["eval"]
+    assert found["after"]["loss"] < found["before"]["loss"]
+    assert cli.main(["report", str(run), "--out", str(tmp_path / "report.html")]) == 0
+    assert cli.main(["watch", str(run), "--once"]) == 0
+    assert "held-out loss" in capsys.readouterr().out
+
+
+def test_a_file_of_another_kind_is_refused(file, capsys):
+    assert cli.main(["train", "dpo", "--data", str(file), *TINY, "--data.bad-rows", "skip"]) == 2
+    assert "this recipe learns from preference" in capsys.readouterr().err.replace("\n", " ")
+    assert cli.main(["train", "sft", *TINY]) == 2
+    assert "name it with --data FILE" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_the_commands_of_the_docs_are_what_the_recipes_take():
+    commands = re.findall(r"^jaxrl train (\w+) (.*)$", DOC, re.MULTILINE)
+    assert [name for name, _ in commands] == ["sft", "dpo"]
+    for name, rest in commands:
+        config = flags.parse(recipes.load(name), rest.split(), prog=name)
+        assert config.data.path.endswith(".jsonl") and config.steps == 200
+    for name in ("sft", "dpo", "ipo", "kto", "orpo", "simpo", "cpo"):
+        assert f"`{name}`" in DOC and recipes.load(name).data.kinds

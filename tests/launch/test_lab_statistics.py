@@ -1,0 +1,123 @@
+"""The statistics of the protocol: against scipy and by hand, and by simulated experiments."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from jaxrl.launch.lab import statistics
+from jaxrl.launch.lab.statistics import Comparison
+
+
+def test_a_comparison_is_that_of_scipy():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(0.6, 0.1, 9), rng.normal(0.5, 0.1, 9)
+    got = statistics.paired(a - b, minimum=0.03)
+    known = stats.ttest_rel(a, b)
+    assert got.p_t == pytest.approx(known.pvalue)
+    interval = known.confidence_interval()
+    assert (got.low, got.high) == (pytest.approx(interval.low), pytest.approx(interval.high))
+    sides = [
+        stats.ttest_1samp(a - b, bound, alternative=side).pvalue
+        for bound, side in ((-0.03, "greater"), (0.03, "less"))
+    ]
+    assert got.p_equivalent == pytest.approx(max(sides))
+    flips = stats.permutation_test((a - b,), np.mean, permutation_type="samples", n_resamples=9999)
+    assert got.p_flip == pytest.approx(flips.pvalue)
+
+
+def test_random_flips_agree_with_all_flips(monkeypatch):
+    values = np.random.default_rng(1).normal(0.3, 1.0, 12)
+    exact = statistics.flip_signs(values)
+    monkeypatch.setattr(statistics, "EXHAUSTIVE", 5)
+    assert statistics.flip_signs(values) == pytest.approx(exact, abs=0.01)
+
+
+def test_independent_arms_are_compared_by_welch():
+    rng = np.random.default_rng(2)
+    a, b = rng.normal(1, 0.1, 7), rng.normal(0, 0.5, 11)
+    known = stats.ttest_ind(a, b, equal_var=False).confidence_interval()
+    assert statistics.unpaired(a, b)[1:] == (pytest.approx(known.low), pytest.approx(known.high))
+
+
+def test_equal_arms_are_equivalent_and_a_constant_difference_is_an_effect():
+    same = statistics.paired(np.zeros(6), minimum=0.03)
+    assert (same.effect, same.low, same.high, same.p) == (0, 0, 0, 1)
+    assert statistics.status(same, same.p, better="higher") == "equivalent"
+    more = statistics.paired(np.full(6, 0.1), minimum=0.03)
+    assert statistics.status(more, more.p, better="higher") == "effect"
+    assert statistics.status(more, more.p, better="lower") == "contrary"
+
+
+def test_holm_is_the_textbook_example():
+    np.testing.assert_allclose(statistics.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
+
+
+def test_a_shorter_answer_that_is_wrong_is_no_effect():
+    shorter = statistics.paired(np.linspace(-1.1, -0.9, 12), minimum=0.2)
+    worse = statistics.paired(np.linspace(-0.2, -0.1, 12), minimum=0.03)
+    as_good = statistics.paired(np.linspace(-0.01, 0.01, 12), minimum=0.03)
+    given = {"better": "lower", "minimum": 0.03}
+    assert statistics.status(shorter, 0.001, guard=worse, **given) == "undecided"
+    assert statistics.status(shorter, 0.001, guard=as_good, **given) == "effect"
+
+
+def test_power_is_that_of_simulated_tests():
+    rng = np.random.default_rng(3)
+    samples = rng.normal(0.03, 0.05, (4000, 20))
+    found = stats.ttest_1samp(samples, 0.0, axis=1).pvalue < 0.05
+    assert statistics.power(0.05, 0.03, 20) == pytest.approx(found.mean(), abs=0.03)
+    quiet = rng.normal(0, 0.01, 6)
+    assert statistics.seeds_needed(quiet, 0.03) == statistics.FEWEST
+    assert statistics.seeds_needed(10 * quiet, 0.03) == statistics.MOST
+
+
+def test_looks_spend_the_level_once():
+    spent = statistics.levels([12, 24])
+    assert sum(spent) == pytest.approx(0.05)
+    assert spent[0] == pytest.approx(2 * stats.norm.sf(1.959964 / np.sqrt(0.5)), rel=1e-4)
+    assert statistics.levels([30]) == [pytest.approx(0.05)]
+    with pytest.raises(ValueError, match=r"looks=\[4, 4\]"):
+        statistics.levels([4, 4])
+
+
+def simulated(effect: float, *, looks: bool, bimodal: bool = False) -> list[str]:
+    """Statuses of 100 experiments as the protocol runs them, from the pilot on."""
+    out = []
+    for number in range(100):
+        rng = np.random.default_rng([number, 7])
+
+        def draw(size, rng=rng):
+            noise = rng.normal(0, 0.07, size)
+            if bimodal:  # either arm fails altogether on one seed in ten
+                noise += 0.2 * (rng.random(size) < 0.1) - 0.2 * (rng.random(size) < 0.1)
+            return effect + noise
+
+        seeds = statistics.seeds_needed(draw(6), 0.03)
+        at = [max(seeds // 2, 4), seeds] if looks else [seeds]
+        seen = draw(seeds)
+        for size, level in zip(at, statistics.levels(at), strict=True):
+            made = statistics.paired(seen[:size], minimum=0.03, level=level)
+            status = statistics.status(made, made.p, better="higher")
+            if status != "undecided":
+                break
+        out.append(status)
+    return out
+
+
+@pytest.mark.parametrize("looks", [False, True])
+@pytest.mark.parametrize("bimodal", [False, True])
+def test_a_planted_null_is_no_effect(looks, bimodal):
+    assert simulated(0.0, looks=looks, bimodal=bimodal).count("effect") <= 5
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_planted_effect_is_found(looks):
+    assert simulated(0.05, looks=looks).count("effect") >= 80
+
+
+def test_a_difference_below_the_minimum_is_told_from_not_knowing():
+    small = statistics.paired(np.random.default_rng(0).normal(0.005, 0.01, 20), minimum=0.03)
+    wide = statistics.paired(np.random.default_rng(0).normal(0.0, 0.3, 8), minimum=0.03)
+    assert statistics.status(small, small.p, better="higher") == "equivalent"
+    assert statistics.status(wide, wide.p, better="higher") == "undecided"
+    assert isinstance(small, Comparison)

@@ -1,0 +1,419 @@
+"""A newcomer's commands: own data and reward, config files, continuing, sweeps, Python."""
+
+import dataclasses
+import errno
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import jaxrl
+from jaxrl import config as configs
+from jaxrl.launch import (
+    alerts,
+    algorithms,
+    cli,
+    flags,
+    help_train,
+    progress,
+    recipes,
+    short,
+    sweep,
+    train,
+    trust,
+)  # fmt: skip
+from jaxrl.launch import configs as files
+from jaxrl.record import metrics, runs
+from jaxrl.run import begin
+from jaxrl.run.context import Callbacks
+from jaxrl.run.guards import Stopped
+from tests.launch.test_cli import README, TINY
+
+SMALL = [
+    *TINY[TINY.index("--fresh.hidden-size") :],
+    *("--max-new-tokens", "4", "--max-prompt-tokens", "16", "--packing.bucket", "16"),
+    *("--sampler.bucket", "16", "--checkpoint.every", "1"),
+]
+REWARD = """
+def score(completion, answer, difficulty):
+    return float(len(completion) > 2) + difficulty
+
+def ranked(completions, **columns):
+    order = sorted(range(len(completions)), key=lambda i: len(completions[i]))
+    return {"not": "a list"} if columns["answer"][0] == "never" else [float(i) for i in order]
+
+def broken(completion):
+    return completion.nothing
+"""
+ROWS = [{"question": f"{i}+{i}=", "answer": str(2 * i), "difficulty": i % 2} for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "my_reward.py").write_text(REWARD)
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def command(*more, reward="my_reward.py:score", steps="2", run_dir="run"):
+    own = f"--prompt-column question --answer-column answer --reward {reward} --steps {steps}"
+    return [
+        *("train", "grpo", "--model", "fresh", "--data", "train.jsonl", *own.split()),
+        *("--run-dir", run_dir, *SMALL, *more),
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    before = Path.cwd()
+    os.chdir(folder)
+    os.environ["XDG_STATE_HOME"] = str(folder / "state")
+    try:
+        assert cli.main(command()) == 0
+    finally:
+        os.chdir(before)
+        del os.environ["XDG_STATE_HOME"]
+    return folder / "run"
+
+
+def test_own_data_and_reward_in_one_line_and_on_without_flags(run, capsys, monkeypatch):
+    assert [row["step"] for row in metrics.read(run)] == [1, 2]
+    log = runs.load_run(run)
+    assert set(log.evals["reward"]) <= {0.0, 1.0, 2.0} and len(log.evals["reward"]) > 4
+    monkeypatch.chdir("/")
+    assert cli.main(["train", str(run), "--steps", "3"]) == 0
+    assert "continuing" in capsys.readouterr().out
+    assert [row["step"] for row in metrics.read(run)] == [1, 2, 3]
+
+
+def test_the_same_run_from_somebody_else_needs_trust(run, folder, capsys):
+    shutil.copytree(run, folder / "sent", dirs_exist_ok=True)
+    assert cli.main(["train", "sent"]) == 2
+    assert "my_reward.py:score" in capsys.readouterr().err
+    assert cli.main(["eval", "sent", "--problems", "1"]) == 2
+    assert trust.started(str(run)) and not trust.started("sent")
+    nested = folder / "nested"
+    (nested / "checkpoints").mkdir(parents=True, exist_ok=True)
+    for model in ("sent", str(nested)):  # a run that begins from theirs, or from itself
+        record = {"config": configs.to_dict(configs.Config(model=model))}
+        (nested / "config.json").write_text(json.dumps(record))
+        assert not trust.started(str(nested))
+    config, options = files.resolve(["sent", "--trust"])
+    assert options.trust and config.run_dir == "sent" and config.task == "file"
+
+
+def test_sampling_from_a_run_of_ones_own_needs_no_trust(run, capsys):
+    given = ["--prompt", "1+1=", "--max-new-tokens", "2", "--json"]
+    assert cli.main(["sample", str(run), *given]) == 0
+    assert json.loads(capsys.readouterr().out)["completions"]
+
+
+def test_a_group_is_scored_at_once_with_other_rewards(capsys):
+    given = command(reward="my_reward.py:ranked form=number*0.5", steps="1", run_dir="group")
+    assert cli.main(given) == 0
+    row = metrics.read(Path("group"))[0]
+    assert row["reward/ranked"] == pytest.approx(1.5) and "reward/form/format" in row
+    said = capsys.readouterr().out
+    assert "first scored completions" in said and "ranked" in said
+
+
+def test_a_reward_that_fails_stops_the_run_at_once_and_the_cure_goes_on(capsys):
+    given = command(reward="my_reward.py:broken", run_dir="broken")
+    assert cli.main(given) == 1
+    said = capsys.readouterr()
+    where = "my_reward.py, line 10, in broken: AttributeError: 'str' object has no attribute"
+    assert f"could not be scored: exception: {where}" in said.out and where in said.err
+    assert "all 4 completions" in said.err
+    assert cli.main(command(steps="1", run_dir="broken")) == 0  # nothing had been trained
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["grpo"], "grpo needs a model: --model"),
+        (["grpo", "--model", "fresh"], "--data FILE with --reward"),
+        (["grpo", "--model", "fresh", "--data", "train.jsonl"], "--data needs a reward"),
+        (["grpo", "--data", "nowhere.jsonl", "--reward", "number", "--model", "fresh"], "nowhere"),
+        (["grpo", "--reward", "number"], "name them with --data FILE"),
+        (["quickstart", "--lr"], "--optimizer.learning-rate"),
+        (["quickstart", "--step", "4"], "did you mean '--steps'?"),
+        (["quickstart", "--oversampling", "4"], "did you mean '--rollout.oversampling'?"),
+        (["grop"], "did you mean 'grpo'?"),
+        (["nowhere.yaml"], "no file 'nowhere.yaml'"),
+        (["runs/nowhere"], "neither a recipe nor a run directory"),
+        (["quickstart", "--seed", "5000000000"], "seed=5000000000"),
+        (["quickstart", "--epochs", "2"], "has no end"),
+        ([*command(reward="my_reward.py:scor")[1:]], "it has score"),
+        ([*command("--warm-start.steps", "4", run_dir="refused")[1:]], "no solutions"),
+    ],
+)
+def test_refusals_say_what_to_do_and_leave_no_directory(argv, says, capsys, folder):
+    before = sorted(folder.rglob("config.json"))
+    try:
+        assert cli.main(["train", *argv]) == 2
+    except SystemExit as ended:
+        assert ended.code == 2
+    assert says in capsys.readouterr().err.replace("\n", " ")
+    assert sorted(folder.rglob("config.json")) == before and not (folder / "refused").exists()
+
+
+def test_another_task_starts_from_its_own_parameters():
+    config, _ = files.resolve(["quickstart", "--task", "countdown", "--task-args.numbers", "3"])
+    assert (config.task, config.task_args) == ("countdown", {"numbers": 3})
+    kept, _ = files.resolve(["quickstart", "--task-args.digits", "3"])
+    assert kept.task_args == {"digits": 3, "operators": "+", "slips": 0.65}
+
+
+@pytest.mark.parametrize("name", [*recipes.names(), *algorithms.names()])
+def test_every_recipe_is_read_back_from_its_yaml(name, tmp_path):
+    config = recipes.load(name)
+    (tmp_path / "my.yaml").write_text(files.dump(config))
+    assert files.resolve([str(tmp_path / "my.yaml")])[0] == config
+
+
+def test_yaml_of_the_command_line_is_read_back(capsys, tmp_path):
+    given = ["ppo", *command()[2:], "--critic.clip", "0.3", "--stages.1", '{"task": "maze"}']
+    assert cli.main(["show", *given, "--yaml"]) == 0
+    (tmp_path / "my.yaml").write_text(capsys.readouterr().out)
+    assert files.resolve([str(tmp_path / "my.yaml")])[0] == files.resolve(given)[0]
+    changed, _ = files.resolve([str(tmp_path / "my.yaml"), "--lr", "0.5", "--steps", "9"])
+    assert (changed.optimizer.learning_rate, changed.steps) == (0.5, 9)
+
+
+def test_a_config_file_takes_short_names_and_is_checked(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "recipe: dr-grpo\nmodel: fresh\ndata: train.jsonl\nprompt_column: question\n"
+        "reward: [number, style=contains*0.1]\nlr: 1e-5\noptimizer: {b1: 5e-1}\n"
+    )
+    config, _ = files.resolve([str(path)])
+    assert (config.optimizer.learning_rate, config.optimizer.b1) == (1e-5, 0.5)
+    assert config.objective == recipes.load("dr_grpo").objective and config.task == "file"
+    for text, says in (
+        ("optimizer: {learning_rat: 1}", "'optimizer.learning_rat' is no field.*learning_rate"),
+        ("steps: many", "steps='many': must be of type int"),
+        ("rollout: 3", "rollout=3: must hold fields"),
+        ("stepz: 3", "'stepz' is no field.*steps"),
+        ("a: [", "mine.yaml"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=says):
+            files.resolve([str(path)])
+
+
+def test_a_recipe_is_a_python_file(tmp_path):
+    (tmp_path / "my_recipe.py").write_text(
+        "import dataclasses\nfrom jaxrl.launch.recipes import quickstart\n\n\n"
+        "def config():\n    return dataclasses.replace(quickstart.config(), steps=7)\n"
+    )
+    config, _ = files.resolve([str(tmp_path / "my_recipe.py"), "--seed", "2"])
+    assert (config.recipe, config.steps, config.seed) == ("my_recipe", 7, 2)
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+def test_an_algorithm_brings_nothing_of_a_toy(name):
+    config = recipes.load(name)
+    configs.check(config)
+    assert (config.model, config.task, config.task_args) == ("", "", {})
+    assert config.rollout.max_new_tokens == 512 and not config.warm_start.steps
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+def test_an_algorithm_passes_the_checks_of_a_run_and_is_in_the_readme(name):
+    config, _ = files.resolve([name, *command()[2:]])
+    begin.check(config)
+    spelled = {"reinforce_pp": "reinforce++"}.get(name, name.replace("_", "-"))
+    assert f"`jaxrl train {spelled}` |" in README
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", algorithms.names())
+def test_an_algorithm_trains(name, tmp_path):
+    more = [*command(steps="1", run_dir=str(tmp_path))[2:], "--batch-size", "4"]
+    group = str(recipes.load(name).rollout.group_size)
+    assert cli.main(["train", name, *more, "--group-size", "1" if group == "1" else "4"]) == 0
+    assert len(metrics.read(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("spelled", "name"), [("reinforce++", "reinforce_pp"), ("dr-grpo", "dr_grpo"), ("GRPO", "grpo")]
+)
+def test_algorithms_are_spelled_as_in_papers(spelled, name):
+    assert recipes.load(spelled).recipe == name
+
+
+def test_every_short_flag_is_of_a_field_and_none_hides_one():
+    config = configs.Config()
+    known = set(flags.names(config))
+    assert set(short.ALIASES.values()) <= known
+    shadowed = {n for n in short.NAMES if n in known}
+    assert not shadowed
+    words = {w.strip(",;()").removeprefix("--") for w in help_train.TEXT.split() if "--" in w[:3]}
+    unknown = words - known - set(short.NAMES) - {"help-all", "with", "yaml"}
+    assert not unknown and len(help_train.TEXT.splitlines()) < 50
+
+
+def test_help_and_version_are_quick_and_short(tmp_path):
+    def told(*argv):
+        code = (
+            "import sys, resource; from jaxrl.launch import cli; "
+            f"cli.main({list(argv)!r}); "
+            "print(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]), 'jax' in sys.modules)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        *lines, last = done.stdout.splitlines()
+        seconds, loaded = last.split()
+        assert float(seconds) < 1.5 and loaded == "False"
+        return lines
+
+    os.chdir(Path(jaxrl.__file__).parents[1])
+    assert "grpo" in " ".join(told("train", "--help"))
+    assert told("--version")[0].startswith("jaxrl ")
+
+
+@pytest.mark.parametrize("group", ["objective", "optimizer", "critic", "rollout"])
+def test_a_group_of_flags_has_its_help(group, capsys):
+    assert cli.main(["help", group]) == 0
+    said = capsys.readouterr().out
+    field = {"objective": "kl-coef", "optimizer": "schedule", "critic": "clip"}.get(group, "chat")
+    assert f"--{group}.{field}" in said
+
+
+def test_help_of_no_group_names_the_groups(capsys):
+    assert cli.main(["help", "objektive"]) == 2
+    assert "did you mean 'objective'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["recipes", "grpo"], "DeepSeekMath"),
+        (["recipes", "quickstart"], "arithmetic"),
+        (["tasks", "arithmetic"], "digits"),
+        (["losses", "ppo_clip"], "policy"),
+    ],
+)
+def test_one_thing_can_be_shown(argv, says, capsys):
+    assert cli.main(argv) == 0
+    assert says in capsys.readouterr().out
+    assert cli.main([argv[0], "no_such_name"]) == 2
+
+
+def test_a_sweep_is_every_combination_in_a_directory_of_its_own():
+    given = ["quickstart", "--seed", "0,1,2", "--lr", "1e-5,3e-5", "--run-dir", "d", "--steps", "3"]
+    found = sweep.arms(given)
+    assert len({arm.config.run_dir for arm in found}) == 6
+    values = {(a.config.seed, a.config.optimizer.learning_rate, a.config.steps) for a in found}
+    assert values == {(s, lr, 3) for s in (0, 1, 2) for lr in (1e-5, 3e-5)}
+    assert sweep.arms(["quickstart", "--mesh", "fsdp=2,tensor=4", "--seed", "3"]) == []
+
+
+def test_a_sweep_trains_in_turn_and_compares(capsys):
+    assert cli.main(command("--seed", "0,1", steps="1", run_dir="swept")) == 0
+    assert Path("swept/seed=1/summary.json").exists() and Path("swept/report.html").exists()
+    assert "seed=0" in capsys.readouterr().out
+
+
+def test_python_trains_with_a_function_of_the_session(folder):
+    seen = []
+
+    def mine(completion, answer):
+        seen.append(answer)
+        return {"long": len(completion) / 4, "some": 0.5}
+
+    sizes = dict(zip(SMALL[::2], SMALL[1::2], strict=True))
+    fields = {
+        k.removeprefix("--").replace("-", "_").replace(".", "__"): int(v) for k, v in sizes.items()
+    }
+    config = jaxrl.recipes.grpo(
+        model="fresh", data=folder / "train.jsonl", reward=mine, prompt_column="question",
+        steps=2, run_dir=str(folder / "python"), lr=1e-4, **fields,
+    )  # fmt: skip
+    result = jaxrl.train(config, quiet=True)
+    assert seen and result.directory == folder / "python"
+    assert list(result.metrics["step"]) == [1, 2] and "reward/long" in result.metrics
+    assert result.summary["steps"] == 2
+    failing = dataclasses.replace(config, run_dir=str(folder / "failing"))
+    broken = jaxrl.recipes.grpo(
+        model="fresh", data=folder / "train.jsonl", reward=lambda completion: 1 / 0
+    )
+    with pytest.raises(Stopped, match="ZeroDivisionError"):
+        jaxrl.train(dataclasses.replace(failing, task_args=broken.task_args), quiet=True)
+
+
+def test_a_full_disk_ends_the_run_at_the_next_step():
+    said = []
+    watch = train._stopping_when_full(Callbacks(note=said.append))
+    watch.note("hello")
+    watch.step(1, {})
+    watch.note(f"WARNING: not saved: [Errno 28] {os.strerror(errno.ENOSPC)}")
+    with pytest.raises(OSError, match="No space"):
+        watch.step(2, {})
+    assert said == ["hello"]
+
+
+def test_a_run_that_was_stopped_says_what_is_kept(run, tmp_path, capsys):
+    train._tell_kept(Console(), run, False)
+    assert f"jaxrl train {run}" in capsys.readouterr().out
+    (tmp_path / "new").mkdir()
+    train._tell_kept(Console(), tmp_path / "new", True)
+    assert "nothing is kept" in capsys.readouterr().out and not (tmp_path / "new").exists()
+
+
+def test_the_time_left_is_seen_at_every_width():
+    figures = row(
+        loss=0.1, completion_length=30.0, logp_gap_max=1e-6, **{"time/step": 1.0, "tokens": 9.0}
+    )
+    for width in (60, 80, 150):
+        console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
+        with progress.shown(console, lambda: None) as watch:
+            for step in (1, 2):
+                watch.step(step, figures)
+                watch.stage("train", step, 100)
+        lines = [line for line in console.file.getvalue().splitlines() if "2/100" in line]
+        assert lines and all(re.search(r"2/100 \d:\d\d:\d\d .:..:..", line) for line in lines)
+
+
+def row(**changes):
+    usual = {
+        "reward/zero_variance_groups": 0.2, "reward/mean": 0.5, "truncated": 0.0, "entropy": 1.0,
+        "logp_gap": 1e-6,
+    }  # fmt: skip
+    return usual | changes
+
+
+@pytest.mark.parametrize(
+    ("name", "sign"),
+    [
+        ("zero-advantage groups", {"reward/zero_variance_groups": 0.9}),
+        ("truncation", {"truncated": 0.4}),
+        ("entropy collapse", {"entropy": 0.05}),
+        ("sampler/trainer gap", {"logp_gap": 0.01}),
+    ],
+)
+def test_alerts_say_what_is_wrong_and_what_to_try(name, sign):
+    usual = [row()] * 4
+    assert alerts.alerts(usual) == {}
+    assert alerts.alerts([*usual, row(**sign)]) == {}  # once is nothing
+    found = alerts.alerts([*usual, *[row(**sign)] * alerts.PATIENCE])
+    assert list(found) == [name] and "try" in found[name]
+    if name == "sampler/trainer gap":
+        assert alerts.alerts([*usual, *[row(**sign)] * alerts.PATIENCE], "bfloat16") == {}
+    mentioned = {w.strip(",;") for w in found[name].split() if w.startswith("--")}
+    known = {f"--{n}" for n in (*flags.names(configs.Config()), *short.NAMES)}
+    assert {m for m in mentioned if "-args." not in m} <= known

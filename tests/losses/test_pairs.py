@@ -1,0 +1,98 @@
+"""Preference losses as objectives: the pairs of a batch have the loss of `losses.preference`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl.losses import aggregate, masking, pairs, preference
+
+RNG = np.random.default_rng(0)
+SHAPE = (6, 5)
+LOGP, REF = (-RNG.exponential(size=SHAPE).astype(np.float32) - 0.1 for _ in range(2))
+MASK = RNG.random(SHAPE) < 0.6
+MASK[:, 0], MASK[5] = True, False
+GROUPS = np.array([0, 1, 0, 1, 2, 2])
+REWARDS = np.array([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
+CHOSEN, REJECTED = [2, 1], [0, 3]
+"""Rows of the two pairs; the third group has a row without actions, and so no pair."""
+
+
+def likelihood(logp):
+    return -masking.row_sum(MASK, logp)[np.array(CHOSEN)].sum() / MASK[CHOSEN].sum()
+
+
+def values(reduce, logp):
+    rows = reduce(jnp.asarray(MASK), logp)
+    return rows[np.array(CHOSEN)], rows[np.array(REJECTED)]
+
+
+def referred(function, reduce, **args):
+    def loss(logp):
+        return function(*values(reduce, logp), *values(reduce, jnp.asarray(REF)), **args)
+
+    return loss
+
+
+EXPECTED = {
+    "pair_dpo": referred(preference.dpo, masking.row_sum, beta=0.3, label_smoothing=0.1),
+    "pair_ipo": referred(preference.ipo, masking.row_mean, tau=0.3),
+    "pair_simpo": lambda x: preference.simpo(*values(masking.row_mean, x), beta=1.5, gamma=0.2),
+    "pair_orpo": lambda x: (
+        preference.orpo(*values(masking.row_mean, x), beta=0.3)[0]
+        + values(masking.row_mean, x)[0]
+        + likelihood(x),
+        preference.orpo(*values(masking.row_mean, x))[1],
+    ),
+    "pair_cpo": lambda x: (
+        preference.cpo(*values(masking.row_sum, x), beta=0.3, alpha=0.0)[0] + 0.7 * likelihood(x),
+        preference.cpo(*values(masking.row_sum, x), beta=0.3)[1],
+    ),
+}
+ARGS = {
+    "pair_dpo": {"beta": 0.3, "label_smoothing": 0.1},
+    "pair_ipo": {"tau": 0.3},
+    "pair_simpo": {"beta": 1.5, "gamma": 0.2},
+    "pair_orpo": {"beta": 0.3},
+    "pair_cpo": {"beta": 0.3, "alpha": 0.7},
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_batch_of_pairs_has_the_mean_loss_of_its_pairs(name):
+    """Value, gradient, and metrics as means over pairs; rows 4 and 5 are taken out of the mean."""
+    own = MASK & (GROUPS < 2)[:, None]
+    ref = {} if "ref_logp" not in pairs.__dict__[name].__annotations__ else {"ref_logp": REF}
+
+    def objective(logp):
+        given = {"mask": own, "group_ids": GROUPS, **ARGS[name], **ref}
+        loss, metrics = getattr(pairs, name)(logp, rewards=REWARDS, **given)
+        weights = aggregate.weights(own, "seq-mean-token-mean")
+        return aggregate.weighted_sum(loss, own, weights), metrics
+
+    (loss, metrics), slope = jax.value_and_grad(objective, has_aux=True)(jnp.asarray(LOGP))
+    want, expected = jax.value_and_grad(lambda x: jnp.mean(EXPECTED[name](x)[0]))(LOGP)
+    np.testing.assert_allclose(loss, want, rtol=1e-5)
+    np.testing.assert_allclose(slope, expected, rtol=1e-4, atol=1e-6)
+    told = EXPECTED[name](jnp.asarray(LOGP))[1]
+    accuracy = aggregate.masked_mean(metrics["accuracy"], own)
+    np.testing.assert_allclose(accuracy, np.mean(told["correct"]), rtol=1e-5)
+    margin = aggregate.masked_mean(metrics["margin"], own)
+    np.testing.assert_allclose(margin, np.mean(told["margin"]), rtol=1e-5, atol=1e-6)
+
+
+def test_a_group_without_a_pair_has_no_loss():
+    given = {"mask": MASK, "group_ids": GROUPS}
+    loss, _ = pairs.pair_simpo(LOGP, REWARDS, **given)
+    assert np.all(loss[4:] == 0) and np.all(loss[:4] != 0)
+    loss, _ = pairs.pair_simpo(LOGP, np.ones(6), **given)
+    assert np.all(loss == 0)
+
+
+def test_kto_takes_labels_from_rewards():
+    kl = np.full(6, 0.1, np.float32)
+    loss, metrics = pairs.labelled_kto(LOGP, REF, REWARDS, kl, mask=MASK, undesirable_weight=0.5)
+    sums = (masking.row_sum(MASK, jnp.asarray(x)) for x in (LOGP, REF))
+    want, _ = preference.kto(*sums, REWARDS > 0, kl, undesirable_weight=0.5)
+    np.testing.assert_allclose(loss, np.broadcast_to(want[:, None], SHAPE), rtol=1e-6)
+    assert metrics["implicit_reward"].shape == SHAPE
