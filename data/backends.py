@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
@@ -20,6 +21,8 @@ class Backend(NamedTuple):
     encode: Callable[[str], tuple[list[int], list[Span]]]
     """Text to ids and the characters each stands for; special tokens are known where they are
     spelled out, and none is added."""
+    plain: Callable[[str], list[int]]
+    """Text to ids, none of them special: a special token that is spelled out is text."""
     decode: Callable[[Sequence[int]], str]
     """Ids to text, leaving special tokens out."""
     size: int
@@ -37,8 +40,15 @@ def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
         encoding = tokenizer.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
+    @functools.cache
+    def as_text() -> tokenizers.Tokenizer:
+        copy = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+        copy.encode_special_tokens = True
+        return copy
+
     return Backend(
         encode,
+        plain=lambda text: as_text().encode(text, add_special_tokens=False).ids,
         decode=lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True),
         size=max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
         ids=tokenizer.token_to_id,
@@ -88,6 +98,7 @@ def from_sentencepiece(
 
     return Backend(
         encode,
+        lambda text: processor.encode(text) if text else [],
         decode,
         size=max([size - 1, *special.values()]) + 1,
         ids=lambda token: special.get(token, pieces.get(token)),

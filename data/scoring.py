@@ -13,29 +13,26 @@ that a completion subverts can lie about scores, but runs nothing here.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import json
 import os
 import pickle
 import queue
-import select
 import socket
 import struct
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from jaxrl.data import processes, sandbox, scratch, sources, tasks
+from jaxrl.data.environments import Opening, Reply, Turn, play
 from jaxrl.data.types import Problem, Score, Task
+from jaxrl.data.workers import Failed, Worker
 
-START_LIMIT_S = 120.0
-"""How long a worker may take to import and build the task."""
-
-_GRACE_S, _LONGEST_REPLY = 5.0, 1 << 20  # for a machine that is busy; bytes
+_GRACE_S = 5.0  # for a machine that is busy
 _ENVIRONMENT = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME",
     "PYTHONHASHSEED", "VIRTUAL_ENV", "HF_HOME", "HF_DATASETS_CACHE", "TFDS_DATA_DIR",
@@ -46,8 +43,13 @@ _ENVIRONMENT = (
 class _Job(NamedTuple):
     item: bytes
     limit_s: float
-    on_timeout: float | None
-    future: Future[Score]
+    read: Callable[[bytes, int], Any]
+    """`(what a worker wrote, the number of the message that it must answer) -> result`."""
+    failed: Callable[[str], Any]
+    """The result where there is none, for the reason."""
+    late: Callable[[], Any]
+    """The result of an item that overran the limit."""
+    future: Future[Any]
 
 
 def judge(task: Task, problem: Problem, completion: str) -> Score:
@@ -78,6 +80,7 @@ class Pool:
         self.isolation = isolation
         """What programs run in, if the task runs any."""
         self._task = task
+        self._player = play.Player(task)
         self._spec = pickle.dumps((task.name, dict(task.params), memory_limit_mb))
         self._limit = time_limit_s
         self._environment = _environment(task, isolation)
@@ -85,7 +88,7 @@ class Pool:
         self._told = told
         self._closed = False
         self._lock = threading.Lock()
-        self._workers: set[_Worker] = set()
+        self._workers: set[Worker] = set()
         self._threads = [
             threading.Thread(target=self._watch, name=f"scoring-{i}", daemon=True)
             for i in range(workers)
@@ -108,11 +111,36 @@ class Pool:
             message = f"exception: problem {problem.id!r} does not pickle, or has no limit: {error}"
             future.set_result(Score(None, error=message))
             return future
+        late = functools.partial(_late, limit_s, on_timeout)
+        return self._put(_Job(item, limit_s, _read_score, _unscored, late, future))
+
+    def act(self, turn: Turn) -> Future[Opening | Reply]:
+        """Queue a turn of an episode; the future gets what the environment answers.
+
+        It never raises: what fails, or takes longer than the pool's limit, is an answer's `error`.
+        A worker that does not remember the episode plays its actions again within the same limit.
+        """
+        future: Future[Opening | Reply] = Future()
+        if not self._threads:
+            future.set_result(self._player.answer(turn))
+            return future
+        environment = self._task.of(turn.problem).turns
+        failed = functools.partial(play.failed, turn)
+        try:
+            item = pickle.dumps(turn)
+        except Exception as error:
+            future.set_result(failed(f"exception: the problem does not pickle: {error}"))
+            return future
+        read = functools.partial(play.read, turn=turn, environment=environment)
+        late = functools.partial(failed, f"timeout: no reply after {self._limit:g} s")
+        return self._put(_Job(item, self._limit, read, failed, late, future))
+
+    def _put(self, job: _Job) -> Future[Any]:
         with self._lock:
             if self._closed:
                 raise RuntimeError("this scoring pool is closed; open another")
-            self._jobs.put(_Job(item, limit_s, on_timeout, future))
-        return future
+            self._jobs.put(job)
+        return job.future
 
     def score(self, items: Sequence[tuple[Problem, str]]) -> list[Score]:
         """The scores of (problem, completion) pairs, in order."""
@@ -138,26 +166,26 @@ class Pool:
 
     def _watch(self) -> None:
         """Feed one worker at a time, from its first item until the pool closes."""
-        worker: _Worker | None = None
+        worker: Worker | None = None
         while (job := self._jobs.get()) is not None:
             if not job.future.set_running_or_notify_cancel():
                 continue
             if worker is None or not worker.alive():
                 worker = self._replace(worker)
-            score = worker.score(job) if worker else None
+            result = _answered(worker, job) if worker else None
             if self._closed:
-                score = Score(None, error="closed: the pool was closed before this was scored")
-            job.future.set_result(score)
+                result = job.failed("closed: the pool was closed before this was answered")
+            job.future.set_result(result)
         self._replace(worker, start=False)
 
-    def _replace(self, worker: _Worker | None, start: bool = True) -> _Worker | None:
+    def _replace(self, worker: Worker | None, start: bool = True) -> Worker | None:
         if worker is not None:
             worker.discard()
         with self._lock:
             self._workers.discard(worker)
             if self._closed or not start:
                 return None
-            fresh = _Worker(self._spec, self._environment)
+            fresh = Worker(self._spec, self._environment)
             self._workers.add(fresh)
             return fresh
 
@@ -238,105 +266,33 @@ def _environment(task: Task, isolation: sandbox.Isolation | None) -> dict[str, s
     }
 
 
-class _Worker:
-    """A process that scores, seen from the parent."""
+def _answered(worker: Worker, job: _Job) -> Any:
+    """The result of an item; after a time-out or a crash the worker is dead."""
+    try:
+        result = job.read(*worker.ask(job.item, job.limit_s))
+    except TimeoutError:
+        worker.kill()
+        return job.late()
+    except Failed as error:
+        worker.kill()
+        return job.failed(str(error))
+    if result.error and result.error.startswith("reply:"):
+        worker.kill()  # what it says next may answer something else
+    return result
 
-    def __init__(self, spec: bytes, environment: Mapping[str, str]) -> None:
-        self._socket, theirs = socket.socketpair()
-        self._asked = 0
-        self._unread = b""
-        # Here and not in the worker, which may be killed while it has files in it.
-        self._scratch = scratch.Scratch()
-        # Not multiprocessing's spawn: that would run the user's main module again in the child.
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                f"from jaxrl.data import scoring; scoring.serve({theirs.fileno()})",
-            ],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env={**environment, "TMPDIR": self._scratch.name},
-            start_new_session=True,
-        )
-        theirs.close()
-        self._spec: bytes | None = spec
 
-    def alive(self) -> bool:
-        return self._process.poll() is None
+def _unscored(error: str) -> Score:
+    return Score(None, error=error)
 
-    def score(self, job: _Job) -> Score:
-        """One item's score; after a time-out or a crash the worker is dead."""
-        start = time.monotonic()
-        try:
-            if self._spec is not None:
-                try:
-                    problem = json.loads(self._ask(self._spec, START_LIMIT_S))
-                except TimeoutError:
-                    return self._fail(f"start: the worker was not up after {START_LIMIT_S:g} s")
-                self._spec = None
-                if problem:
-                    return self._fail(f"start: {problem}")
-            start = time.monotonic()
-            try:
-                score = _read_score(self._ask(job.item, job.limit_s), self._asked)
-                if score.error and score.error.startswith("reply:"):
-                    self.kill()  # what it says next may answer something else
-                return score
-            except TimeoutError:
-                if job.on_timeout is None:
-                    return self._fail(f"timeout: no score after {job.limit_s:g} s")
-                self.kill()
-                return Score(job.on_timeout, timed_out=True)
-        except (EOFError, OSError):
-            after = time.monotonic() - start
-            try:
-                code = self._process.wait(1.0)  # its end may be seen after its last words
-            except subprocess.TimeoutExpired:
-                return self._fail(f"crash: the worker closed its connection after {after:.2g} s")
-            how = f"signal {-code}" if code < 0 else f"exit status {code}"
-            return Score(None, error=f"crash: the worker ended by {how} after {after:.2g} s")
 
-    def kill(self) -> None:
-        """End the process, if it has not ended by itself."""
-        if self.alive():
-            processes.kill_tree(self._process.pid)
-        self._process.wait()
-
-    def discard(self) -> None:
-        self.kill()
-        self._socket.close()
-        self._scratch.cleanup()
-
-    def _ask(self, message: bytes, limit_s: float) -> bytes:
-        """The line that the worker answers.
-
-        Raises:
-          TimeoutError: it took too long.
-          EOFError: it is gone, or says more than an answer can be.
-        """
-        deadline = time.monotonic() + limit_s
-        self._socket.settimeout(limit_s)
-        self._asked += 1
-        self._socket.sendall(struct.pack("!QQ", self._asked, len(message)) + message)
-        while b"\n" not in self._unread:
-            if not select.select([self._socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise TimeoutError
-            heard = self._socket.recv(1 << 16)
-            if not heard or len(self._unread) > _LONGEST_REPLY:
-                raise EOFError
-            self._unread += heard
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line
-
-    def _fail(self, message: str) -> Score:
-        self.kill()
-        return Score(None, error=message)
+def _late(limit_s: float, on_timeout: float | None) -> Score:
+    if on_timeout is None:
+        return Score(None, error=f"timeout: no score after {limit_s:g} s")
+    return Score(on_timeout, timed_out=True)
 
 
 def serve(fd: int) -> None:
-    """The worker's life: build the task it is told, then score what it is sent until the end."""
+    """The worker's life: build the task it is told, then answer what it is sent until the end."""
     processes.die_with_parent()
     processes.hide()  # what a sandboxed program of this user must not read
     with socket.socket(fileno=fd) as connection, connection.makefile("rb") as told:
@@ -357,13 +313,19 @@ def serve(fd: int) -> None:
             answer(f"{type(error).__name__}: {error}")
             return
         answer(None)
+        player = play.Player(task)
         while (message := _next(told))[1]:
             number, item = message
             try:
-                score = judge(task, *pickle.loads(item))
+                given = pickle.loads(item)
             except Exception as error:  # an item that does not unpickle here
                 score = Score(None, error=f"exception: {type(error).__name__}: {error}")
-            answer(_written(score, number))
+                answer(_written(score, number))
+                continue
+            if isinstance(given, Turn):
+                answer(play.written(player.answer(given), number))
+            else:
+                answer(_written(judge(task, *given), number))
 
 
 def _next(told: Any) -> tuple[int, bytes]:

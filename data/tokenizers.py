@@ -55,6 +55,10 @@ class Tokenizer:
     conversation: Callable[..., Conversation] | None = None
     """`conversation(messages, tools=None, **variables)`: a whole conversation, to learn from; None
     without a template."""
+    plain: Callable[[str], list[int]] | None = None
+    """Text to ids, none of them special, whatever the text spells out; None: as `encode`."""
+    render: chat.Render | None = None
+    """The chat template, to text; see `jaxrl.data.chat`. None without one."""
 
     def prompt(self, text: str) -> list[int]:
         """Ids of a raw-text prompt, led by BOS once if the model has one."""
@@ -196,6 +200,7 @@ def _assemble(
         vocab_size=backend.size,
         eos_ids=tuple(ends),
         bos_id=bos_id,
+        plain=backend.plain,
     )
     if template is None:
         return plain
@@ -230,4 +235,4 @@ def _assemble(
             assistant[first : last + 1] = [True] * (last + 1 - first)
         return Conversation(ids, assistant)
 
-    return dataclasses.replace(plain, chat=prompt, conversation=conversation)
+    return dataclasses.replace(plain, chat=prompt, conversation=conversation, render=render)

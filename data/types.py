@@ -6,7 +6,10 @@ import dataclasses
 import math
 import numbers
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxrl.data.environments import Environment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +108,9 @@ class Task:
     a reward that may be slow through no fault of the completion."""
     environment: tuple[str, ...] = ()
     """Environment variables that the reward reads, such as a key; workers get no others."""
+    turns: Environment | None = None
+    """What answers the policy's turns, and rewards them in place of `reward`; None: a problem is
+    answered in one turn. `pure` then says that of its replies."""
 
     grouped: bool = False
     """Whether the reward judges all completions of a problem at once: its text is a JSON list of

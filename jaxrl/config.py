@@ -67,7 +67,9 @@ class RolloutConfig:
     """How a prompt over `max_prompt_tokens` is treated: `error` stops and names the problem; `drop`
     removes it from training and evaluation; `truncate` keeps its last tokens."""
     max_new_tokens: int = 64
-    """Longest completion, in tokens."""
+    """Longest completion, in tokens; of an episode, all turns and what is read between them."""
+    turn_tokens: int = 0
+    """Longest turn of an episode, in tokens; 0: what is left of `max_new_tokens`."""
     chunks: Chunks = WHOLE
     """Splits long responses into chunks; each sees the prompt and the end of the chunk before it
     (Delethink)."""

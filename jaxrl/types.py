@@ -97,6 +97,11 @@ class Completion:
     """float32, their log-probabilities."""
     finished: bool = True
     """False if it is still being sampled."""
+    turn: np.ndarray | None = None
+    """int16, the turn of the episode that each token belongs to, from 1; what is forced or observed
+    belongs to the turn that it precedes. None: it is no episode."""
+    turn_rewards: tuple[float, ...] = ()
+    """Of an episode's turns in order; 0 where the environment gave none."""
 
     @property
     def actions(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""`jaxrl sample MODEL_OR_RUN --prompt TEXT [flags]`."""
+"""`jaxrl sample MODEL_OR_RUN --prompt TEXT [flags]`, or `--env NAME` to play episodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from jaxrl.config import Config
-from jaxrl.launch import flags
+from jaxrl.launch import flags, play
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.mesh import mesh
 from jaxrl.rollout import policy
@@ -21,7 +21,7 @@ from jaxrl.types import Completion, Request
 
 @dataclasses.dataclass(frozen=True)
 class SampleConfig:
-    """Completions of one prompt."""
+    """Completions of one prompt, or episodes of one environment."""
 
     prompt: str = ""
     """Text to continue; empty reads it from standard input."""
@@ -41,12 +41,22 @@ class SampleConfig:
     """Wrap the prompt in the model's chat template."""
     system: str = ""
     """System message of the chat template; empty: none."""
+    env: str = ""
+    """Task with an environment (`jaxrl tasks`) to play, in place of a prompt; empty: none."""
+    env_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
+    """Parameters of that task, e.g. --env-args.level 2."""
+    episodes: int = 1
+    """Number of episodes, each of another problem of its test split."""
+    turn_tokens: int = 0
+    """Longest turn of an episode, in tokens; 0: what is left of `max_new_tokens`, which is the
+    budget of all turns and of what is read between them."""
     seed: int = 0
     """Random seed."""
     trust: bool = False
     """Accept functions of other packages that the run's config names; they are executed."""
     json: bool = False
-    """Print {"completions": [{"text", "token_ids", "logps"}]}."""
+    """Print {"completions": [{"text", "token_ids", "logps"}]}; of an environment, {"episodes":
+    [{"messages", "reward", "token_ids", "source", "logps"}]}."""
 
 
 def main(argv: list[str]) -> int:
@@ -55,6 +65,8 @@ def main(argv: list[str]) -> int:
     try:
         name, config = flags.named(SampleConfig(), argv, usage=usage, what=what)
         actor = policy.create(policy.named(name), mesh.make(Config().mesh), trust=config.trust)
+        if config.env:
+            return play.main(actor, config)
         completions = complete(actor, config, config.prompt or sys.stdin.read())
     except REFUSALS as error:
         return refused(error)

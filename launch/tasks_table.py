@@ -15,7 +15,8 @@ def rows() -> list[dict[str, Any]]:
     Keys: `name`; `description`, a sentence; `parameters`, by name a dict of `type`, `default`
     (absent if it must be given) and `help`; `splits` and `sizes` with default parameters (both
     empty for a task that has none before a file or generator is named; a split without a size is
-    endless); `generators`, the names that NAME in `reasoning_gym/NAME` can be, else empty.
+    endless); `turns`, whether an environment answers the policy; `generators`, the names that NAME
+    in `reasoning_gym/NAME` can be, else empty.
     """
     return [_row(name) for name in sorted(tasks.BUNDLED)]
 
@@ -29,6 +30,7 @@ def _row(name: str) -> dict[str, Any]:
         "parameters": _parameters(module.task),
         "splits": list(made.splits) if made else [],
         "sizes": dict(made.sizes) if made else {},
+        "turns": made is not None and made.turns is not None,
         "generators": sorted(getattr(module, "DATASETS", ())),
     }
 

@@ -17,6 +17,7 @@ from jaxrl.data.types import Task
 
 BUNDLED: dict[str, str] = {
     "arithmetic": "jaxrl.data.tasks.arithmetic",
+    "calculator": "jaxrl.data.environments.calculator",
     "calibrated": "jaxrl.data.tasks.calibrated",
     "code": "jaxrl.data.tasks.code",
     "countdown": "jaxrl.data.tasks.countdown",
@@ -24,6 +25,7 @@ BUNDLED: dict[str, str] = {
     "format_following": "jaxrl.data.tasks.format_following",
     "gsm8k": "jaxrl.data.tasks.gsm8k",
     "json_output": "jaxrl.data.tasks.json_output",
+    "keydoor": "jaxrl.data.environments.keydoor",
     "math": "jaxrl.data.tasks.math_problems",
     "maze": "jaxrl.data.tasks.maze",
     "mixture": "jaxrl.data.mixture",

@@ -20,7 +20,7 @@ from jaxrl.data import curriculum
 from jaxrl.data.scoring import Pool
 from jaxrl.data.types import Problem, Task
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import driver, programs
+from jaxrl.rollout import driver, episodes, programs, tasks
 from jaxrl.rollout.driver import Flight, Group
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.policy import Policy
@@ -70,7 +70,7 @@ def open_rollouts(
     """
     settings = config.rollout
     prompts, size = settings.prompts, settings.group_size
-    ctx = Context(settings, config.seed, policy.tokenizer, task)
+    ctx = context(settings, config.seed, policy, task)
     key = jax.random.fold_in(jax.random.key(config.seed), _SAMPLING)
     flight = Flight()
 
@@ -80,7 +80,10 @@ def open_rollouts(
         driver.admit(flight, count, size)
 
     def step(params: Params, guide: Guide, version: int, timer: Timer) -> tuple[Experience, int]:
-        setup = sampler_setup(policy._replace(guide=guide), settings, config.sampler, key, room)
+        actor = policy._replace(guide=guide)
+        setup = sampler_setup(
+            actor, settings, config.sampler, key, room, turns=ctx.dialogue is not None
+        )
         kept: list[Group] = []
         rest: list[Group] = []
         state = curriculum.quota(prompts, oversampling=settings.oversampling)
@@ -142,24 +145,44 @@ def collect(
       timer: given `sample` and `score` seconds, the latter being what scoring adds.
     """
     rollout = dataclasses.replace(rollout, in_flight=1.0)
+    ctx = context(rollout, 0, policy, task)
     flight = Flight(waiting=[Drawn(problem) for problem in problems], next_id=first_id)
     driver.admit(flight, len(problems), rollout.group_size)
     driver.advance(
-        flight, programs.single_turn, Context(rollout, 0, policy.tokenizer, task),
-        sampler_setup(policy, rollout, sampling, key), params, pool,
+        flight, episodes.group, ctx,
+        sampler_setup(policy, rollout, sampling, key, turns=ctx.dialogue is not None), params, pool,
         enough=len(problems), version=version, timer=timer,
     )  # fmt: skip
     return experience(driver.take(flight, len(problems)), rollout.group_size)
 
 
+def context(rollout: RolloutConfig, seed: int, policy: Policy, task: Task) -> Context:
+    """What programs work with; `seed` is the run's.
+
+    Raises:
+      ValueError: the task has episodes that the tokenizer's chat template cannot carry exactly.
+    """
+    dialogue = tasks.dialogue(task, policy.tokenizer, rollout)
+    return Context(rollout, seed, policy.tokenizer, task, dialogue)
+
+
 def sampler_setup(
-    policy: Policy, rollout: RolloutConfig, sampling: SamplerConfig, key: jax.Array, room: int = 0
+    policy: Policy,
+    rollout: RolloutConfig,
+    sampling: SamplerConfig,
+    key: jax.Array,
+    room: int = 0,
+    *,
+    turns: bool = False,
 ) -> Setup:
-    """The sampler's setup for programs whose prompts have `room` more tokens than the task's."""
-    prompt, length = programs.limits(rollout, room)
+    """The sampler's setup for programs whose prompts have `room` more tokens than the task's.
+
+    `turns`: the programs sample episodes, whose environments may ask for stop strings.
+    """
+    prompt, length = programs.limits(rollout, room, turns=turns)
     return Setup(
         policy.model, key, tuple(policy.tokenizer.eos_ids), prompt, length, sampling,
-        guide=policy.guide,
+        guide=policy.guide, text=policy.tokenizer.decode if turns else None,
     )  # fmt: skip
 
 

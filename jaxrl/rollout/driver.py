@@ -7,7 +7,8 @@ policy version that it was sampled with (partial rollouts: Kimi k1.5, 2025; APRI
 
 A restart runs each program again and gives it the results in its log, so a group continues where it
 stood. What programs receive does not depend on timing: completions arrive in the sampler's order,
-and scores take effect together, once nothing is left to sample or enough groups have ended.
+and scores and replies of environments take effect together, once nothing is left to sample or
+enough groups wait for nothing else.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxrl.data.environments import Opening, Reply
 from jaxrl.data.scoring import Pool
 from jaxrl.data.types import Score
 from jaxrl.mesh import distributed
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import state
-from jaxrl.rollout.programs import Context, Fork, Grade, Program, Row, Sample
+from jaxrl.rollout.programs import Act, Context, Fork, Grade, Program, Row, Sample
 from jaxrl.rollout.selection import Drawn
 from jaxrl.sampling import sampler
 from jaxrl.sampling.requests import resume
@@ -34,7 +36,8 @@ from jaxrl.sampling.work import Setup, Work
 from jaxrl.types import Completion, Params, Request
 
 Place = tuple[int, ...]
-Result = Completion | Score
+Answer = Score | Opening | Reply
+Result = Completion | Answer
 
 
 @dataclasses.dataclass
@@ -81,7 +84,7 @@ class _Wants(NamedTuple):
     """A result that a node waits for."""
 
     node: _Node
-    wanted: Sample | Grade
+    wanted: Sample | Grade | Act
 
 
 def admit(flight: Flight, count: int, size: int) -> None:
@@ -161,13 +164,13 @@ def advance(
       ctx: given to the program.
       setup: of the sampler; its widths hold `programs.limits`.
       params: the sampler's form of the parameters.
-      pool: scores completions; each process scores its share for all.
+      pool: scores completions and asks environments; each process does its share for all.
       enough: groups to wait for, at most those in flight.
       version: policy version of `params`.
-      timer: given `sample` and `score` seconds, the latter being what scoring adds.
+      timer: given `sample` and `score` seconds, the latter being what waiting for the pool adds.
     """
     sampling: dict[int, _Wants] = {}
-    grading: list[_Wants] = []
+    asking: list[_Wants] = []
     nodes = [
         _Node(program(ctx, group.drawn.problem, group.first_id), group, ())
         for group in flight.groups
@@ -180,9 +183,9 @@ def advance(
         wanted = [each for node, value in nodes_and_values for each in _resume(node, value)]
         submitted = []
         for each in wanted:
-            if isinstance(each.wanted, Grade):
-                grading.append(each)
-                _submit(futures, len(grading) - 1, pool, each.wanted)
+            if isinstance(each.wanted, Grade | Act):
+                asking.append(each)
+                _submit(futures, len(asking) - 1, pool, each.wanted)
             else:
                 request = _request(each)
                 sampling[request.id] = each
@@ -190,7 +193,7 @@ def advance(
         if submitted:
             sampler.submit(setup, work, submitted)
 
-    futures: dict[int, Future[Score]] = {}
+    futures: dict[int, Future[Answer]] = {}
     with timer("sample"):
         want([(node, None) for node in nodes])
     while True:
@@ -202,14 +205,14 @@ def advance(
                     original = dataclasses.replace(completion, request=each.wanted.request)
                     want([(each.node, _log(each.node, original))])
         with timer("score"):
-            scores = results(futures)
-            settled = list(enumerate(grading))
-            grading.clear()
+            answers = results(futures)
+            settled = list(enumerate(asking))
+            asking.clear()
             futures.clear()
         with timer("sample"):
-            want([(each.node, _log(each.node, scores[n])) for n, each in settled])
+            want([(each.node, _log(each.node, answers[n])) for n, each in settled])
         whole = sum(group.rows is not None for group in flight.groups)
-        if whole >= enough or not (work or grading):
+        if whole >= enough or not (work or asking):
             break
     for completion in sampler.unfinished(setup, work):
         each = sampling[completion.request.id]
@@ -224,8 +227,8 @@ def take(flight: Flight, count: int) -> list[Group]:
     return whole
 
 
-def results(futures: dict[int, Future[Score]]) -> dict[int, Score]:
-    """The scores of all processes' shares, on every process."""
+def results(futures: dict[int, Future[Answer]]) -> dict[int, Answer]:
+    """What all processes' shares were answered, on every process."""
     own = {n: future.result() for n, future in futures.items()}
     return functools.reduce(operator.or_, distributed.gathered(own)) if own or _several() else {}
 
@@ -234,10 +237,14 @@ def _several() -> bool:
     return jax.process_count() > 1
 
 
-def _submit(futures: dict[int, Future[Score]], n: int, pool: Pool, grade: Grade) -> None:
-    """Have a text scored, if it falls to this process's share."""
-    if n % jax.process_count() == jax.process_index():
-        futures[n] = pool.submit(grade.problem, grade.text)
+def _submit(futures: dict[int, Future[Answer]], n: int, pool: Pool, wanted: Grade | Act) -> None:
+    """Have a text scored or an environment asked, if it falls to this process's share."""
+    if n % jax.process_count() != jax.process_index():
+        return
+    if isinstance(wanted, Act):
+        futures[n] = pool.act(wanted.turn)
+    else:
+        futures[n] = pool.submit(wanted.problem, wanted.text)
 
 
 def _sampled(flight: Flight, sampling: dict[int, _Wants]) -> int:

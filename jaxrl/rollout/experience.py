@@ -41,11 +41,33 @@ def as_trajectory(experience: Experience, config: Config) -> Trajectory:
     parts = [None if score.error else score.parts for score in experience.scores]
     stopped = np.array([c.stopped for c in experience.completions])
     made = made.replace(reward_parts=packing.reward_parts(parts), stopped=stopped)
+    if any(c.turn is not None for c in experience.completions):
+        made = made.replace(extra=turns(experience.completions, made.tokens.shape))
     if experience.greedy:
         # a baseline that is missing leaves the reward as it is
         greedy = np.array([score.value or 0.0 for score in experience.greedy], np.float32)
         made = made.replace(greedy_rewards=np.repeat(greedy, group))
     return made
+
+
+TURNS = ("turn", "turn_rewards")
+"""Names of the arrays that episodes add to a batch, see `turns`."""
+
+
+def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str, np.ndarray]:
+    """The turns of N episodes as arrays of `shape`, [N, T].
+
+    Returns:
+      turn: int32, the turn of each token of a response, from 1; 0 elsewhere.
+      turn_rewards: float32, the reward of a turn at its last token, 0 elsewhere.
+    """
+    turn, rewards = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+    for n, c in enumerate(completions):
+        start = len(c.request.prompt)
+        turn[n, start : start + len(c.tokens)] = c.turn
+        for k, value in enumerate(c.turn_rewards, 1):
+            rewards[n, start + int(np.flatnonzero(c.turn == k)[-1])] = value
+    return dict(zip(TURNS, (turn, rewards), strict=True))
 
 
 def demonstrations(
@@ -96,8 +118,21 @@ def measure(experience: Experience) -> dict[str, float]:
         "completion_length_max": float(lengths.max()),
         "truncated": float(np.mean([not c.stopped for c in experience.completions])),
         "tokens": float(lengths.sum()),
+        **_episodes(experience),
         **_by_domain(experience.problems, by_group, lengths.reshape(by_group.shape)),
     }
+
+
+def _episodes(experience: Experience) -> dict[str, float]:
+    """Of a batch that has episodes: their turns, and how many are void."""
+    counts = [len(c.turn_rewards) for c in experience.completions if c.turn is not None]
+    if not counts:
+        return {}
+    void = sum(
+        c.turn is not None and score.error is not None
+        for c, score in zip(experience.completions, experience.scores, strict=True)
+    )
+    return {"episode/turns": float(np.mean(counts)), "episode/errors": float(void)}
 
 
 def _by_domain(

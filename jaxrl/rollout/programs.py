@@ -1,7 +1,8 @@
 """Rollout programs: from a problem to the scored rows of its group.
 
-A program is a generator. It yields what it needs, `Sample` or `Grade`, and receives the result;
-`Fork` runs other programs side by side and gives what each returns. It returns the group's rows.
+A program is a generator. It yields what it needs, `Sample`, `Grade` or `Act`, and receives the
+result; `Fork` runs other programs side by side and gives what each returns. It returns the rows of
+its group.
 `jaxrl.rollout.driver` runs many programs over one sampler, keeps those that a step does not wait
 for, and repeats them from their log after a restart. A program therefore reaches the policy and the
 scorers through what it yields alone, and takes randomness from `Context.rng` alone.
@@ -19,6 +20,8 @@ import numpy as np
 
 from jaxrl.config import RolloutConfig
 from jaxrl.data import extract, tokenizers
+from jaxrl.data.dialogue import Dialogue
+from jaxrl.data.environments import Message, Turn
 from jaxrl.data.rewards import group
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.rollout.policy import encode_prompt
@@ -35,6 +38,8 @@ class Row(NamedTuple):
     completion: Completion
     text: str
     score: Score
+    messages: tuple[Message, ...] = ()
+    """The conversation, where the completion is an episode."""
 
 
 class Sample(NamedTuple):
@@ -50,13 +55,19 @@ class Grade(NamedTuple):
     text: str
 
 
+class Act(NamedTuple):
+    """Asks an environment. The result is an `Opening`, or the `Reply` to the last action."""
+
+    turn: Turn
+
+
 class Fork(NamedTuple):
     """Asks for programs to be run side by side. The result is the list of what each returns."""
 
     programs: Sequence[Generator[Any, Any, Any]]
 
 
-Wanted = Sample | Grade | Fork
+Wanted = Sample | Grade | Act | Fork
 Program = Callable[["Context", Problem, int], Generator[Wanted, Any, list[Row]]]
 """`(context, problem, id of the group's first row) -> rows`, as many as the group size."""
 Part = Generator[Wanted, Any, Row]
@@ -70,6 +81,8 @@ class Context(NamedTuple):
     """Of the run."""
     tokenizer: tokenizers.Tokenizer
     task: Task
+    dialogue: Dialogue | None = None
+    """Of the task's episodes, where it has any."""
 
     def rng(self, first_id: int, count: int) -> np.random.Generator:
         """Random numbers of a group, named by the run's seed, the group and a count."""
@@ -161,7 +174,7 @@ def written(ctx: Context, request: Request) -> Generator[Wanted, Any, Completion
         return (yield Sample(request))
     end, pieces = request.max_new_tokens, list[Prefix]()
     for turn in itertools.count():
-        done = join(pieces) if pieces else request.prefix or _EMPTY
+        done = join(pieces) if pieces else request.prefix or EMPTY
         count = len(done.tokens)
         carried, start, stop = next(span for span in chunks.spans(0, end) if count < span[2])
         given = Prefix(*(array[start:] for array in done))
@@ -183,7 +196,8 @@ def written(ctx: Context, request: Request) -> Generator[Wanted, Any, Completion
 
 
 _KINDS = (np.int32, np.float32, np.float32, np.int32, np.int8)
-_EMPTY = Prefix(*(np.zeros(0, kind) for kind in _KINDS))
+EMPTY = Prefix(*(np.zeros(0, kind) for kind in _KINDS))
+"""A response of no tokens."""
 
 
 def parts(completion: Completion) -> Prefix:
@@ -198,16 +212,17 @@ def join(pieces: Sequence[Prefix]) -> Prefix:
     return Prefix(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
 
 
-def limits(rollout: RolloutConfig, room: int = 0) -> tuple[int, int]:
+def limits(rollout: RolloutConfig, room: int = 0, *, turns: bool = False) -> tuple[int, int]:
     """Longest prompt with its prefix, and longest context, of any request of a program.
 
     Args:
       rollout: budgets.
       room: tokens that the program adds to prompts, at most.
+      turns: whether it samples episodes, whose turns read those before.
     """
     start = rollout.max_prompt_tokens + rollout.chunks.carry + room
     longest = start + min(rollout.chunks.size or rollout.max_new_tokens, rollout.max_new_tokens)
-    return (longest if rollout.in_flight > 1 else start), longest
+    return (longest if rollout.in_flight > 1 or turns else start), longest
 
 
 def reward(row: Row) -> float:

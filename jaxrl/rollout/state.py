@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.data.environments import Opening, Reply
 from jaxrl.data.types import Problem, Score
 from jaxrl.types import Completion, Prefix, Request
 
-_RECORDS = (Problem, Request, Prefix, Completion, Score)
+_RECORDS = (Problem, Request, Prefix, Completion, Score, Opening, Reply)
 _COLLECTIONS: dict[str, Callable[[list[Any]], Any]] = {
     "tuple": tuple,
     "set": set,

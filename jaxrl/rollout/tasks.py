@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
-from jaxrl.config import Config
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.data import dialogue as dialogues
 from jaxrl.data import tasks
+from jaxrl.data.dialogue import Dialogue
+from jaxrl.data.tokenizers import Tokenizer
 from jaxrl.data.types import Task
 
 
@@ -27,3 +30,16 @@ def named(config: Config) -> Task:
         for name, domain in config.domains.items()
     }
     return tasks.get("mixture", parts=json.dumps(parts))
+
+
+def dialogue(task: Task, tokenizer: Tokenizer, rollout: RolloutConfig) -> Dialogue | None:
+    """How the episodes of a task become tokens; None for a task without any.
+
+    Raises:
+      ValueError: the chat template cannot carry them exactly.
+    """
+    worlds = [each.turns for each in (task, *task.parts.values()) if each.turns is not None]
+    if not worlds:
+        return None
+    roles = tuple(sorted({role for world in worlds for role in world.roles}))
+    return dialogues.of(tokenizer, roles, chat=rollout.chat)

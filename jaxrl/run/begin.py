@@ -13,6 +13,7 @@ from jaxrl.config import Config
 from jaxrl.record import checkpoint, storage
 from jaxrl.record.checkpoint import Saved
 from jaxrl.rollout import policy
+from jaxrl.rollout.experience import TURNS
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import offline, reference, sampled, stages
 from jaxrl.run.context import Origin, RunContext
@@ -39,7 +40,10 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     configs.check(config)
     stages.check(config)
     extensions = open_extensions(config)
-    objective.check(config.objective, [name for e in extensions.values() for name in e.arrays])
+    arrays = [name for e in extensions.values() for name in e.arrays]
+    if not config.data.kinds and sampled.has_turns(config, extensions):
+        arrays += TURNS
+    objective.check(config.objective, arrays)
     reference.check(config, extensions)
     model, tokenizer = policy.describe(config)
     trainable.part(model, config.lora, config.train)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,14 +11,14 @@ from jaxrl.config import Config
 from jaxrl.data import stream
 from jaxrl.record.metrics import Timer
 from jaxrl.record.rundir import best_effort
-from jaxrl.rollout import history, policy, programs, selection, tasks
+from jaxrl.rollout import episodes, history, policy, programs, selection, tasks
 from jaxrl.rollout.collect import open_rollouts
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import evaluate, guards, stages, warm_start
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
-from jaxrl.run.extension import Context
+from jaxrl.run.extension import Context, Extension
 from jaxrl.training import objective
 from jaxrl.training.train_step import guide_of
 from jaxrl.types import TrainState
@@ -74,7 +75,7 @@ def open_batches(
     """
     config, extensions = ctx.config, run.extensions.values()
     task = tasks.named(config)
-    rollout = programs.single_turn
+    rollout = episodes.group
     for extension in extensions:
         rollout = extension.program(rollout)
     if objective.needs_greedy(config.objective):
@@ -102,6 +103,36 @@ def open_batches(
     return Batches(step, rollouts.get_state, set_state, rollouts.abandon)
 
 
+def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:
+    """Whether a run's problems are episodes, or some of them, in any of its stages.
+
+    Raises:
+      ValueError: they are, and the config asks for what episodes cannot have.
+    """
+    played = [
+        task.name
+        for staged in stages.all_of(config)
+        for whole in [tasks.named(staged)]
+        for task in (whole, *whole.parts.values())
+        if task.turns is not None
+    ]
+    if not played:
+        return False
+    alone = [name for name, e in extensions.items() if e.program is not Extension().program]
+    refused = {
+        "rollout.chunks": config.rollout.chunks.size,
+        f"objective.advantage={config.objective.advantage!r}, which needs greedy answers":
+            objective.needs_greedy(config.objective),
+        f"extensions {alone}, which write answers of their own": alone,
+        "warm_start.steps": config.warm_start.steps,
+    }  # fmt: skip
+    if found := [name for name, value in refused.items() if value]:
+        raise ValueError(
+            f"task {played[0]!r} is played in turns, which do not go with {found[0]}; leave it out"
+        )
+    return True
+
+
 def check_prompts(config: Config, actor: Policy) -> None:
     """Refuse what prompts a config asks for where they cannot be drawn, or not be answered.
 
@@ -109,6 +140,7 @@ def check_prompts(config: Config, actor: Policy) -> None:
       ValueError: naming the field.
     """
     selection.check(config)
+    tasks.dialogue(tasks.named(config), actor.tokenizer, config.rollout)
     whole, keep = tasks.named(config), policy.keeps(actor.tokenizer, config.rollout)
     curricula = [domain.curriculum for domain in config.domains.values()] or [config.curriculum]
     for curriculum, task in zip(curricula, whole.parts.values() or [whole], strict=True):

@@ -33,8 +33,8 @@ from jaxrl.types import TrainState
 
 MAY_CHANGE = (
     "rollout.group_size", "rollout.max_prompt_tokens", "rollout.max_new_tokens",
-    "rollout.long_prompts", "rollout.temperature", "rollout.oversampling", "rollout.chat",
-    "rollout.system", "task", "task_args.", "domains.", "bandit.", "curriculum.",
+    "rollout.turn_tokens", "rollout.long_prompts", "rollout.temperature", "rollout.oversampling",
+    "rollout.chat", "rollout.system", "task", "task_args.", "domains.", "bandit.", "curriculum.",
 )  # fmt: skip
 """Fields, or groups of fields, that a stage may set."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxrl.data import curriculum, scoring, tasks
+from jaxrl.data.environments import Turn
 from jaxrl.launch import flags, recipes
 from jaxrl.rollout import selection
 from jaxrl.rollout.tasks import named
@@ -68,3 +69,23 @@ def test_the_mixture_example_passes_its_checks():
     exec(source.replace("Config(\n", "made = Config(\n"), scope)
     selection.check(scope["made"])
     assert set(named(scope["made"]).parts) == {"sums", "mazes"}
+
+
+def test_an_environment_of_ones_own_in_under_40_lines(tmp_path, monkeypatch):
+    (source,) = re.findall(
+        r"```python\n(.*?)```", (DOC.parent / "environments.md").read_text(), re.DOTALL
+    )
+    assert len(source.strip().splitlines()) < 40
+    (tmp_path / "guess.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    task = tasks.get("guess:make", guesses=2)
+    made = {split: {task.problem(split, 0, i).id for i in range(30)} for split in ("train", "test")}
+    assert not made["train"] & made["test"]
+    problem = task.problem("train", 0, 0)
+    with scoring.open_pool("guess:make", {"guesses": 2}, workers=0) as pool:
+        said = [pool.act(Turn(0, problem, 0)).result()]
+        for actions in [("0",), ("0", str(problem.answer))]:
+            said.append(pool.act(Turn(0, problem, 0, actions, tuple(said))).result())
+    opening, higher, end = said
+    assert opening.messages[0]["content"].startswith("guess 1 to")
+    assert higher.messages[0]["content"] == "higher" and (end.reward, end.done) == (1.0, True)

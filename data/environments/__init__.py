@@ -1,0 +1,81 @@
+"""Environments: what answers a policy that acts in turns.
+
+An environment is two functions. `begin(problem, seed)` gives a state, which may be any object, and
+the messages that open the conversation. `step(state, action)` changes the state and gives the reply
+to one turn of the policy. `Task.turns` holds the environment of a task.
+
+An episode is known by its problem, its seed and its actions: the same three must give the same
+replies in any process. So an episode can be continued after a restart, and by another process, by
+playing its actions again. All members of a group have the same seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from jaxrl.data.types import Problem, Score
+
+Message = Mapping[str, str]
+"""`role` and `content`. The role is `system` or `user` in an opening, and one of the environment's
+`roles` in a reply."""
+
+
+class Opening(NamedTuple):
+    """How an episode begins."""
+
+    messages: tuple[Message, ...] = ()
+    stop: tuple[str, ...] = ()
+    """The first turn ends with the first of these strings that it completes."""
+    error: str | None = None
+    """See `Reply.error`."""
+
+
+class Reply(NamedTuple):
+    """What an environment answers to a turn."""
+
+    messages: tuple[Message, ...] = ()
+    """What the policy reads before its next turn."""
+    reward: float | None = None
+    """Of this turn; None: the environment gives none for it."""
+    parts: Mapping[str, float] = {}
+    """Named figures for the log; a later reply's replace an earlier one's."""
+    done: bool = False
+    """Whether the episode has ended."""
+    error: str | None = None
+    """`kind: explanation`: the episode is void. It is counted, and left out of every statistic."""
+    stop: tuple[str, ...] = ()
+    """The next turn ends with the first of these strings that it completes."""
+
+
+class Environment(NamedTuple):
+    """What answers the turns of a task's episodes."""
+
+    begin: Callable[[Problem, int], tuple[Any, Opening]]
+    """`(problem, seed) -> (state, opening)`."""
+    step: Callable[[Any, str], Reply]
+    """`(state, action) -> reply`; changes the state in place. The action is the text of a turn."""
+    roles: tuple[str, ...] = ("user",)
+    """Roles of the messages of its replies."""
+    close: Callable[[Any], None] = lambda state: None
+    """Called with the state of an episode that is over, or no longer remembered."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """Asks for the opening of an episode, or for the reply to the last of its actions."""
+
+    episode: int
+    """Names the episode among those of a run."""
+    problem: Problem
+    seed: int
+    actions: tuple[str, ...] = ()
+    said: tuple[Opening | Reply, ...] = ()
+    """The opening and the replies to all actions but the last; an environment that is asked to
+    continue an episode that it does not remember must give these again."""
+
+
+def unscored(problem: Problem, completion: str) -> Score:
+    """The `Task.reward` of a task whose environment rewards its turns."""
+    return Score(None, error="turns: this task is rewarded by its environment, turn by turn")

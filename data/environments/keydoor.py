@@ -1,0 +1,106 @@
+"""A text world of rooms in a row: fetch the key, carry it to the door, open the door."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+from jaxrl.data import generate
+from jaxrl.data.environments import Environment, Message, Opening, Reply, unscored
+from jaxrl.data.types import Problem, Task
+
+ACTIONS = ("left", "right", "take", "open")
+
+HELP = (
+    "You are in a row of numbered rooms. Fetch the key, then open the door. Answer with one word: "
+    "left, right, take or open."
+)
+
+
+@dataclasses.dataclass
+class _World:
+    room: int
+    key: int
+    door: int
+    rooms: int
+    left: int
+    """Turns that are left."""
+    held: bool = False
+
+    def seen(self) -> str:
+        """What the policy reads."""
+        return f"room {self.room} key {'held' if self.held else self.key} door {self.door}"
+
+
+def task(
+    level: int = 1, ood_level: int | None = None, turns: int = 0, instructions: bool = False
+) -> Task:
+    """Key-and-door worlds.
+
+    Args:
+      level: of train and test problems; a world has 2 + 2 level rooms.
+      ood_level: of ood problems; None means one more than `level`.
+      turns: the most that an episode may have; 0: two for each room, and four more.
+      instructions: begin with a message that says what to do, for a model that can read it.
+    """
+    ood_level = level + 1 if ood_level is None else ood_level
+    if not 1 <= level < ood_level <= 100:
+        raise ValueError(
+            f"level={level}, ood_level={ood_level}: need 1 <= level < ood_level <= 100"
+        )
+    if turns < 0:
+        raise ValueError(f"turns={turns} must be 0 (chosen by the level) or more")
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        made.check_split(split)
+        rooms = 2 + 2 * (ood_level if split == "ood" else level)
+
+        def draw(stream: random.Random) -> _World:
+            key, door = stream.sample(range(rooms), 2)
+            return _World(stream.randrange(rooms), key, door, rooms, turns or 2 * rooms + 4)
+
+        stream = generate.rng("keydoor", split, seed, index)
+        world = generate.draw(draw, key=repr, stream=stream, split=split)
+        return generate.asked(
+            "keydoor", repr(world), world.seen(), "open", world=dataclasses.asdict(world)
+        )
+
+    def begin(problem: Problem, seed: int) -> tuple[_World, Opening]:
+        world = _World(**problem.metadata["world"])
+        lead: tuple[Message, ...] = ({"role": "system", "content": HELP},) if instructions else ()
+        return world, Opening((*lead, {"role": "user", "content": world.seen()}))
+
+    made = Task(
+        name="keydoor",
+        problem=problem,
+        reward=unscored,
+        alphabet="abcdefghijklmnopqrstuvwxyz0123456789 \n" if not instructions else generate.ASCII,
+        description=__doc__,
+        pure=True,
+        turns=Environment(begin, step),
+    )
+    return made
+
+
+def step(world: _World, action: str) -> Reply:
+    """One action: a word of `ACTIONS` or its first letter.
+
+    Taking the key earns 0.25 and opening the door 0.75.
+    """
+    word = action.strip().lower()
+    known = {name: word in (name, name[0]) for name in ACTIONS}
+    world.left -= 1
+    reward = 0.0
+    if known["left"]:
+        world.room = max(0, world.room - 1)
+    elif known["right"]:
+        world.room = min(world.rooms - 1, world.room + 1)
+    elif known["take"] and world.room == world.key and not world.held:
+        world.held, reward = True, 0.25
+    opened = known["open"] and world.held and world.room == world.door
+    reward += 0.75 * opened
+    parts = {"key": float(world.held), "door": float(opened)}
+    if opened or not world.left:
+        return Reply(reward=reward, parts=parts, done=True)
+    said = world.seen() if any(known.values()) else f"no such action\n{world.seen()}"
+    return Reply(({"role": "user", "content": said},), reward, parts)

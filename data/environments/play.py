@@ -1,0 +1,176 @@
+"""Plays episodes: asks an environment for its replies, checks them, and remembers its states."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import numbers
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl.data.environments import Environment, Opening, Reply, Turn
+from jaxrl.data.types import LOGGED, Task
+
+LONGEST = 1 << 16
+"""Characters of the messages of one reply."""
+
+
+@dataclasses.dataclass
+class _Episode:
+    environment: Environment
+    turn: Turn
+    state: Any
+
+
+class Player:
+    """Answers turns with a task's environments, in one process.
+
+    It remembers the states of the `most` episodes that it played last. An episode that it does not
+    remember is played again from its actions; replies that then differ from those in the turn make
+    it an error.
+    """
+
+    def __init__(self, task: Task, most: int = 1024) -> None:
+        self._task, self._most = task, most
+        self._known: OrderedDict[int, _Episode] = OrderedDict()
+
+    def answer(self, turn: Turn) -> Opening | Reply:
+        """The opening where the turn has no actions, else the reply to the last of them.
+
+        What an environment raises, and a reply of wrong type, is an `error` of the answer.
+        """
+        try:
+            return self._answer(turn)
+        except (Exception, SystemExit) as error:
+            self._forget(turn.episode)
+            if isinstance(error, _Wrong):
+                return failed(turn, f"type: {error}")
+            return failed(turn, f"exception: {type(error).__name__}: {error}")
+
+    def _answer(self, turn: Turn) -> Opening | Reply:
+        episode = self._known.pop(turn.episode, None)
+        if episode is not None and not _leads_to(episode.turn, turn):
+            episode.environment.close(episode.state)
+            episode = None
+        if episode is None:
+            environment = self._task.of(turn.problem).turns
+            begun = environment.begin(turn.problem, turn.seed)
+            if not isinstance(begun, tuple) or len(begun) != 2:
+                raise _Wrong(f"begin returned {begun!r:.100}; return (state, Opening)")
+            state, opening = begun
+            opening = checked(opening, Opening, environment)
+            first = dataclasses.replace(turn, actions=(), said=(opening,))
+            episode = _Episode(environment, first, state)
+        self._known[turn.episode] = episode
+        answer = episode.turn.said[-1]
+        for action in turn.actions[len(episode.turn.actions) :]:
+            if answer != turn.said[len(episode.turn.actions)]:
+                raise RuntimeError(
+                    f"played again, its answer {len(episode.turn.actions)} differs; an environment "
+                    "may depend on the problem, the seed and the actions alone"
+                )
+            answer = checked(
+                episode.environment.step(episode.state, action), Reply, episode.environment
+            )
+            episode.turn = dataclasses.replace(
+                episode.turn,
+                actions=(*episode.turn.actions, action),
+                said=(*episode.turn.said, answer),
+            )
+        if answer.error or (isinstance(answer, Reply) and answer.done):
+            self._forget(turn.episode)
+        while len(self._known) > self._most:
+            self._forget(next(iter(self._known)))
+        return answer
+
+    def _forget(self, name: int) -> None:
+        episode = self._known.pop(name, None)
+        if episode is not None:
+            episode.environment.close(episode.state)
+
+
+def _leads_to(known: Turn, turn: Turn) -> bool:
+    """Whether an episode that has been played so far is the beginning of the one asked for."""
+    count = len(known.actions)
+    same = (known.seed, known.problem.id) == (turn.seed, turn.problem.id)
+    return same and count <= len(turn.actions) and known.actions == turn.actions[:count]
+
+
+def failed(turn: Turn, error: str) -> Opening | Reply:
+    """The answer to a turn that says why there is none."""
+    return Reply(error=error) if turn.actions else Opening(error=error)
+
+
+class _Wrong(TypeError):
+    """An environment has given what is no answer."""
+
+
+def checked(
+    answer: Any, kind: type[Opening] | type[Reply], environment: Environment
+) -> Opening | Reply:
+    """An environment's answer, as plain values.
+
+    Raises:
+      TypeError: it is none, or more than `LONGEST`.
+    """
+    if not isinstance(answer, kind):
+        raise _Wrong(f"the environment gave {answer!r:.100}; give a {kind.__name__}")
+    roles = ("system", "user") if kind is Opening else environment.roles
+    messages = tuple(_message(message, roles) for message in _sequence(answer.messages, "messages"))
+    if (size := sum(len(message["content"]) for message in messages)) > LONGEST:
+        raise _Wrong(f"messages of {size} characters; give at most {LONGEST}")
+    stop = _sequence(answer.stop, "stop")
+    if not all(isinstance(each, str) and each for each in stop):
+        raise _Wrong(f"stop={stop!r:.100}; give strings of one character or more")
+    if answer.error is not None and not isinstance(answer.error, str):
+        raise _Wrong(f"error={answer.error!r:.100}; give a text or None")
+    if isinstance(answer, Opening):
+        return Opening(messages, stop, answer.error)
+    if not isinstance(answer.done, bool):
+        raise _Wrong(f"done={answer.done!r:.100}; give True or False")
+    if not isinstance(answer.parts, Mapping):
+        raise _Wrong(f"parts={answer.parts!r:.100}; give numbers by name")
+    if taken := LOGGED.intersection(answer.parts):
+        raise _Wrong(f"parts={sorted(taken)}: the log of rewards has figures of these names")
+    reward = None if answer.reward is None else _number(answer.reward, "reward")
+    parts = {str(name): _number(value, f"part {name}") for name, value in answer.parts.items()}
+    return Reply(messages, reward, parts, answer.done, answer.error, stop)
+
+
+def _sequence(value: Any, name: str) -> tuple[Any, ...]:
+    if not isinstance(value, tuple | list):
+        raise _Wrong(f"{name}={value!r:.100}; give a tuple")
+    return tuple(value)
+
+
+def _message(message: Any, roles: tuple[str, ...]) -> dict[str, str]:
+    if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
+        raise _Wrong(f"message {message!r:.100}; give a mapping of role and content")
+    if message["role"] not in roles or not isinstance(message["content"], str):
+        raise _Wrong(f"message {message!r:.100}; give a text, and a role of {', '.join(roles)}")
+    return {"role": str(message["role"]), "content": message["content"]}
+
+
+def _number(value: Any, name: str) -> float:
+    if not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise _Wrong(f"{name}={value!r:.100}; give a finite number")
+    return float(value)
+
+
+def written(answer: Opening | Reply, number: int) -> dict[str, Any]:
+    """An answer as JSON values; `number` is that of the message that it answers."""
+    return {"answers": number, "answer": answer._asdict()}
+
+
+def read(line: bytes, number: int, turn: Turn, environment: Environment) -> Opening | Reply:
+    """The answer that a worker wrote, which is data from a process that may have been subverted."""
+    try:
+        told = json.loads(line)
+        if told["answers"] != number:
+            raise ValueError(f"it answers message {told['answers']!r}, not {number}")
+        kind = Reply if turn.actions else Opening
+        return checked(kind(**told["answer"]), kind, environment)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        return failed(turn, f"reply: the worker's answer is no reply: {error}")

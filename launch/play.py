@@ -1,0 +1,101 @@
+"""Episodes for `jaxrl sample --env`: a policy plays the problems of a task's test split."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import jax
+from rich.console import Console
+from rich.text import Text
+
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.data import tasks
+from jaxrl.data.scoring import open_pool
+from jaxrl.record.metrics import Timer
+from jaxrl.rollout import collect, driver, episodes, policy, rollout_log
+from jaxrl.rollout.driver import Flight
+from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.programs import Row
+from jaxrl.rollout.selection import Drawn
+from jaxrl.run import evaluate
+
+if TYPE_CHECKING:
+    from jaxrl.launch.sample import SampleConfig
+
+_LONGEST_OPENING = 2048  # tokens
+
+
+def main(actor: Policy, config: SampleConfig) -> int:
+    """Print the episodes, as text or as JSON; see `described`.
+
+    Raises:
+      ValueError: the task has no environment, or the model cannot play it.
+    """
+    rows = play(actor, config)
+    if config.json:
+        print(json.dumps({"episodes": [described(row) for row in rows]}))
+        return 0
+    console = Console()
+    for i, row in enumerate(rows, 1):
+        ended = row.score.error or f"reward {row.score.value:g}"
+        console.rule(f"episode {i}: {ended}")
+        for message in row.messages:
+            console.print(Text(f"{message['role']}: {message['content']}"))
+    return 0
+
+
+def play(actor: Policy, config: SampleConfig) -> list[Row]:
+    """One episode of each of the first problems of the task's test split.
+
+    Raises:
+      ValueError: the task has no environment, or the model cannot play it.
+    """
+    if config.episodes < 1:
+        raise ValueError(f"episodes={config.episodes}: must be 1 or more")
+    task = tasks.get(config.env, **config.env_args)
+    if task.turns is None:
+        raise ValueError(
+            f"env={config.env!r} is a task of one turn; `jaxrl tasks --json` marks those that have "
+            'an environment with "turns": true'
+        )
+    room = min(_LONGEST_OPENING, actor.model.max_positions - config.max_new_tokens)
+    rollout = RolloutConfig(
+        group_size=1,
+        max_prompt_tokens=max(room, 1),
+        max_new_tokens=config.max_new_tokens,
+        turn_tokens=config.turn_tokens,
+        temperature=config.temperature,
+        chat=config.chat,
+        system=config.system,
+    )
+    ctx = collect.context(rollout, config.seed, actor, task)
+    problems = evaluate.problems(task, "test", config.episodes)
+    flight = Flight(waiting=[Drawn(problem) for problem in problems])
+    driver.admit(flight, len(problems), 1)
+    setup = collect.sampler_setup(
+        actor, rollout, Config().sampler, jax.random.key(config.seed), turns=True
+    )
+    params = policy.sampling_params(actor.params, "float32")
+    with open_pool(config.env, config.env_args, workers=0) as pool:
+        driver.advance(
+            flight, episodes.group, ctx, setup, params, pool,
+            enough=len(problems), version=0, timer=Timer(),
+        )  # fmt: skip
+    return [row for group in driver.take(flight, len(problems)) for row in group.rows]
+
+
+def described(row: Row) -> dict[str, Any]:
+    """An episode as JSON values; `error` says why there is no reward, where there is none.
+
+    `token_ids`, `source` and `logps` have one entry a token of what follows the opening.
+    """
+    c = row.completion
+    return {
+        "messages": [dict(message) for message in row.messages],
+        "reward": row.score.value,
+        "error": row.score.error,
+        "token_ids": c.tokens.tolist(),
+        "source": rollout_log.sources(c),
+        "logps": c.logp.tolist(),
+    }

@@ -1,0 +1,187 @@
+"""Episodes under the driver: what comes of them depends on no order, and on no interruption."""
+
+import dataclasses
+import json
+import random
+
+import numpy as np
+import pytest
+
+from jaxrl.config import RolloutConfig
+from jaxrl.data import dialogue, scoring, tokenizers
+from jaxrl.data.environments import Reply, Turn
+from jaxrl.record import checkpoint
+from jaxrl.record.metrics import Timer
+from jaxrl.rollout import driver, episodes, experience, state
+from jaxrl.rollout.driver import Flight
+from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.programs import Context
+from jaxrl.rollout.selection import Drawn
+from jaxrl.types import Completion, Source
+from tests.jaxrl.run.test_episodes import ALPHABET, digits
+
+SIZE = 3
+TOKENIZER = tokenizers.characters(ALPHABET)
+
+
+def written(request, version):
+    """A completion whose tokens depend on the request's id and their positions alone."""
+    p = request.prefix
+    tokens = [] if p is None else p.tokens.tolist()
+    given = len(tokens)
+    while len(tokens) < request.max_new_tokens:
+        draw = random.Random(f"{request.id}/{len(tokens)}").random()
+        tokens.append(0 if draw < 0.3 else int(draw * 30) % len(ALPHABET) + 1)
+        if tokens[-1] == 0:
+            break
+
+    def column(name, value, kind):
+        old = [] if p is None else getattr(p, name).tolist()
+        return np.array(old + [value] * (len(tokens) - given), kind)
+
+    return Completion(
+        request, np.array(tokens, np.int32), column("logp", -1.0, "f4"),
+        column("entropy", 1.0, "f4"), column("version", version, "i4"), tokens[-1] == 0,
+        column("source", Source.POLICY, "i1"),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def play(monkeypatch):
+    """`(order, enough) -> rows by group`: eight groups, kept as JSON between calls of `advance`."""
+    order = None
+
+    def advance(setup, params, work, version):
+        waiting = list(work.queue)
+        order.shuffle(waiting)
+        work.queue.clear()
+        work.queue.extend(waiting[2:])
+        return [written(request, version) for request in waiting[:2]]
+
+    def unfinished(setup, work):
+        """Of some, the first token of the turn has been sampled."""
+        out = []
+        for request in work.queue:
+            c = written(request, 0)
+            count = (len(request.prefix.tokens) if request.prefix else 0) + order.randrange(2)
+            if count < len(c.tokens):
+                arrays = {
+                    name: getattr(c, name)[:count]
+                    for name in ("tokens", "logp", "entropy", "version", "source")
+                }
+                out.append(dataclasses.replace(c, **arrays, stopped=False, finished=False))
+        return out
+
+    monkeypatch.setattr(driver.sampler, "advance", advance)
+    monkeypatch.setattr(driver.sampler, "unfinished", unfinished)
+    monkeypatch.setattr(driver.sampler, "submit", lambda setup, work, new: work.queue.extend(new))
+    task = digits()
+    talk = dialogue.of(TOKENIZER, ("user",), chat=False)
+    rollout = RolloutConfig(8, SIZE, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
+    ctx = Context(rollout, 0, TOKENIZER, task, talk)
+
+    def run(seed, enough):
+        nonlocal order
+        order = random.Random(seed)
+        flight = Flight([], [Drawn(task.problem("train", 0, i)) for i in range(8)])
+        driver.admit(flight, 8, SIZE)
+        found = {}
+        while flight.groups:
+            pool = scoring.Pool(task, 0, 1.0, None, None)  # it remembers no episode
+            driver.advance(
+                flight, episodes.group, ctx, None, None, pool,
+                enough=min(enough, len(flight.groups)), version=0, timer=Timer(),
+            )  # fmt: skip
+            found |= {group.first_id: group.rows for group in driver.take(flight, enough)}
+            text = json.dumps(driver.to_state(flight), default=checkpoint._to_json)
+            flight = driver.from_state(json.loads(text, object_hook=checkpoint._from_json))
+        return [found[n] for n in sorted(found)]
+
+    return run
+
+
+def plain(groups):
+    return json.dumps(
+        state.to_state([[tuple(r) for r in g] for g in groups]), default=np.ndarray.tolist
+    )
+
+
+def test_episodes_depend_on_no_order_and_no_interruption(play):
+    whole = plain(play(0, enough=8))
+    for seed in range(1, 6):
+        assert plain(play(seed, enough=1 + seed % 3)) == whole
+
+
+def test_rows_say_what_was_whose(play):
+    groups = play(0, enough=8)
+    rows = [row for group in groups for row in group]
+    errors = [row for row in rows if row.score.error]
+    assert 0 < len(errors) < len(rows)
+    assert all(row.score.value is None for row in errors)
+    prompts = [{row.completion.request.prompt for row in group} for group in groups]
+    assert all(len(each) == 1 for each in prompts)  # the opening shows the seed
+    assert len(set.union(*prompts)) == len(groups)
+    cut = 0
+    for row in rows:
+        c = row.completion
+        own = c.source == Source.POLICY
+        turns = [c.tokens[own & (c.turn == k)].tolist() for k in range(1, max(c.turn) + 1)]
+        said = [m["content"] for m in row.messages if m["role"] == "assistant"]
+        assert [TOKENIZER.decode(turn) for turn in turns] == said
+        assert len(c.turn_rewards) == len(turns) and all(0 < len(t) <= 3 for t in turns)
+        forced = c.tokens[c.source == Source.FORCED].tolist()
+        assert forced == [0] * len(forced)  # ends a turn that was cut off
+        cut += len(forced)
+        assert len(forced) == sum(turn[-1] != 0 for turn in turns[:-1])
+        if not row.score.error:
+            assert row.score.value == pytest.approx(sum(c.turn_rewards))
+            seen = c.tokens[c.source == Source.OBSERVATION].tolist()
+            assert TOKENIZER.decode(seen) == "\n1\n"
+    assert cut
+
+
+def test_turns_become_arrays(play):
+    rows = [row for group in play(0, enough=8) for row in group]
+    completions = [row.completion for row in rows]
+    arrays = experience.turns(completions, (len(rows), 24))
+    for n, c in enumerate(completions):
+        start = len(c.request.prompt)
+        assert arrays["turn"][n, start : start + len(c.tokens)].tolist() == c.turn.tolist()
+        assert not arrays["turn"][n, :start].any()
+        at = np.flatnonzero(arrays["turn_rewards"][n])
+        assert arrays["turn_rewards"][n].sum() == pytest.approx(sum(c.turn_rewards))
+        assert all(c.source[i - start] == Source.POLICY for i in at)
+    problems = [group[0] for group in [[Reply()]] * 8]
+    made = Experience(problems, completions, [], [row.score for row in rows], [])
+    figures = experience._episodes(made)
+    assert figures["episode/errors"] == sum(row.score.error is not None for row in rows)
+    assert figures["episode/turns"] == np.mean([len(c.turn_rewards) for c in completions])
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        (Reply(done=True), "gave no reward"),
+        (Reply(({"role": "user", "content": "é"},)), "alphabet"),
+    ],
+)
+def test_what_cannot_be_rewarded_or_read_voids_the_episode(reply, says):
+    """Neither is ever a reward of 0."""
+    task = digits()
+    request = episodes.programs.requests(
+        ctx := Context(
+            RolloutConfig(1, 1, max_prompt_tokens=8, max_new_tokens=12), 0, TOKENIZER, task,
+            dialogue.of(TOKENIZER, ("user",), chat=False),
+        ),
+        problem := task.problem("train", 0, 0),
+        0,
+    )[0]  # fmt: skip
+    program = episodes.episode(ctx, problem, request, 0)
+    asked = next(program)
+    assert asked.turn == Turn(0, problem, 0)
+    sample = program.send(task.turns.begin(problem, 0)[1])
+    program.send(written(sample.request, 0))
+    with pytest.raises(StopIteration) as ended:
+        program.send(reply)
+    row = ended.value.value
+    assert row.score.value is None and says in row.score.error

@@ -1,0 +1,123 @@
+"""A run on an environment: what it samples is what it trains on, and it resumes exactly."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jaxrl.data import generate
+from jaxrl.data.environments import Environment, Opening, Reply, unscored
+from jaxrl.data.types import Task
+from jaxrl.launch import cli
+from jaxrl.record import checkpoint, metrics
+from jaxrl.run import begin, loop
+from jaxrl.sampling.chunks import Chunks
+from tests.jaxrl import tiny
+
+ALPHABET = "0123456789+-*\n"
+
+
+def digits():
+    """Two turns, each rewarded by its first digit; a star is an error of the environment."""
+
+    def begin(problem, seed):
+        message = {"role": "user", "content": f"{problem.prompt}{seed % 10}"}
+        return [], Opening((message,), stop=("+",))
+
+    def step(turns, action):
+        turns.append(action)
+        if "*" in action:
+            raise OSError("no stars")
+        reward = float(action[0]) / 9 if action[:1].isdigit() else 0.0
+        said = {"role": "user", "content": str(len(turns))}
+        return Reply((said,), reward, {"digit": reward}, done=len(turns) == 2, stop=("+",))
+
+    return Task(
+        "digits",
+        lambda split, seed, index: generate.asked("digits", str(index), str(index % 10), None),
+        unscored,
+        alphabet=ALPHABET,
+        pure=True,
+        turns=Environment(begin, step),
+    )
+
+
+PLAYED = {
+    "task": f"{__name__}:digits", "task_args": {}, "warm_start.steps": 0, "steps": 4,
+    "rollout.max_new_tokens": 12, "rollout.turn_tokens": 3, "eval.problems": 4, "eval.every": 0,
+    "checkpoint.every": 1, "checkpoint.keep": 9, "rollout.in_flight": 1.25,
+    "optimizer.learning_rate": 3e-3,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A whole run whose steps leave episodes in flight."""
+    directory = tmp_path_factory.mktemp("episodes") / "run"
+    loop.train(tiny.config(directory, **PLAYED))
+    return directory
+
+
+def test_every_turn_is_trained_under_what_it_was_sampled_under(run):
+    rows = list(metrics.read(run))
+    assert len(rows) == 4 and any(row["grad_norm"] > 0 for row in rows)
+    assert rows[0]["logp_gap_max"] < 1e-4
+    assert sum(row["episode/errors"] for row in rows) > 0
+    for row in rows:
+        assert 1 <= row["episode/turns"] <= 2 and row["episode/errors"] == row["reward/errors"]
+    logged = [json.loads(line) for line in (run / "rollouts/000001.jsonl").read_text().splitlines()]
+    openings = {}
+    for row in logged:
+        kinds = np.array(row["source"])
+        first = [i for i, kind in enumerate(kinds) if kind != "policy"]
+        assert set(kinds) <= {"policy", "tool", "forced"}
+        assert not np.any(np.array(row["advantage"])[kinds != "policy"])
+        assert (row["reward"] is None) == (row["error"] is not None)
+        if row["error"] is None:
+            assert first and "".join(np.array(row["tokens"])[kinds == "tool"]) == "\n1\n"
+            assert row["stopped"]
+        else:
+            assert row["error"] == "exception: OSError: no stars" and "*" in row["completion"]
+        openings.setdefault(row["group"], set()).add(row["problem"])
+    assert any(row["error"] is None for row in logged)
+
+
+@pytest.mark.exact("a run with episodes in flight continues from its checkpoint bit for bit")
+def test_a_run_with_episodes_in_flight_resumes_exactly(run, tmp_path):
+    saved = json.loads((checkpoint.path(run, 2) / "host.json").read_text())
+    assert saved["rollouts"]["flight"]["groups"]
+    begun = tmp_path / "run"
+    loop.train(tiny.config(begun, **PLAYED | {"steps": 2}))
+    loop.train(tiny.config(begun, **PLAYED))
+    assert tiny.artefacts(begun)["arrays"] == tiny.artefacts(run)["arrays"]
+    last = "rollouts/000004.jsonl"
+    assert (begun / last).read_text() == (run / last).read_text()
+
+
+REFUSED = {
+    "warm_start": {"warm_start.steps": 2},
+    "greedy": {"objective.advantage": "remax"},
+    "chunks": {"rollout.chunks": Chunks(4, 2)},
+    "guidance": {"guidance.guide": "escalate", "guidance.args": {"attempts": 2}},
+    "no chat template": {"rollout.chat": True},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_episodes_cannot_have_is_refused(case, tmp_path):
+    with pytest.raises(ValueError, match=case):
+        begin.check(tiny.config(tmp_path, **PLAYED | REFUSED[case]))
+
+
+def test_a_run_plays_episodes_at_the_command_line(run, capsys):
+    task = PLAYED["task"]
+    asked = ["sample", str(run), "--env", task, "--episodes", "3", "--max-new-tokens", "12"]
+    assert cli.main([*asked, "--turn-tokens", "3", "--trust", "--json"]) == 0
+    played = json.loads(capsys.readouterr().out)["episodes"]
+    assert len(played) == 3
+    for each in played:
+        assert len(each["token_ids"]) == len(each["source"]) == len(each["logps"]) > 0
+        assert each["messages"][0]["role"] == "user" and "assistant" in str(each["messages"])
+        assert (each["reward"] is None) == (each["error"] is not None)
+    assert cli.main(["sample", str(run), "--env", "arithmetic", "--trust"]) == 2
+    assert "one turn" in capsys.readouterr().err
