@@ -81,8 +81,9 @@ def test_dph_stores_what_the_initial_policy_solved():
 
 def test_rlcr_is_the_reward_of_texts():
     """As `jaxrl.data.rewards.shape` judges the same statements."""
-    said = FIRST + confidence.SYMBOLS
-    tokens = [[FIRST, said + 7, EOS], [FIRST, said + 7, EOS], [FIRST, said + 7, PAD], [1, 0, 0]]
+    sure = FIRST + confidence.SYMBOLS + confidence.SOURCES + 7
+    answer = [FIRST, FIRST]
+    tokens = [[*answer, sure, EOS], [*answer, sure, EOS], [*answer, sure, PAD], [1, 0, 0, 0]]
     got = rlcr.right_and_honest(sampled(tokens, rewards=[1.0, 0.0, 1.0, 0.0]))
     text = ["<confidence>0.7</confidence>"] * 2 + ["", ""]
     for value, reward, stated in zip(got, [1.0, 0.0, 1.0, 0.0], text, strict=True):
@@ -92,13 +93,13 @@ def test_rlcr_is_the_reward_of_texts():
 
 def test_rlcr_measures_calibration(monkeypatch):
     """By hand: half are right; stated 0.9 of which 3 in 4, and 0.1 of which 1 in 4."""
-    said = FIRST + confidence.SYMBOLS
-    tokens = np.array([[[FIRST, said + q, EOS] for q in (9, 9, 9, 9, 1, 1, 1, 1)]])[:, None]
+    sure = FIRST + confidence.SYMBOLS + confidence.SOURCES
+    tokens = np.array([[[FIRST, FIRST, sure + q, EOS] for q in (9, 9, 9, 9, 1, 1, 1, 1)]])[:, None]
     right = np.array([[[1.0, 1, 1, 0, 1, 0, 0, 0]]])
     written = type("Written", (), {"tokens": tokens})
-    monkeypatch.setattr(confidence, "attempts", lambda *_: (written, right))
+    monkeypatch.setattr(confidence, "attempts", lambda *_, **__: (written, right))
     got = confidence.calibration(None, None, None, None, None)
-    np.testing.assert_allclose(got["accuracy"], [0.5])
+    np.testing.assert_allclose(got["pass@1"], [0.5])
     np.testing.assert_allclose(got["ece"], [0.15])
     np.testing.assert_allclose(got["brier"], [(3 * 0.01 + 0.81) / 4])
 
@@ -164,7 +165,7 @@ def test_rast_adds_what_training_changed():
     small = model_of(task.vocabulary, 16)
     params = jax.vmap(lambda k: decoder.init(small, k))(jax.random.split(jax.random.key(0), 3))
     large, tuned, untuned = (jax.tree.map(lambda a, i=i: a[i], params) for i in range(3))
-    passed = rast._passed(small, small, task)
+    passed = rast._passed(small, small, task.over((0,)))
 
     def of(*trees):
         return passed(*(jax.tree.map(lambda a: a[None], tree) for tree in trees))

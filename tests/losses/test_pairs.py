@@ -35,46 +35,46 @@ def referred(function, reduce, **args):
 
 
 EXPECTED = {
-    "pair_dpo": referred(preference.dpo, masking.row_sum, beta=0.3, label_smoothing=0.1),
-    "pair_ipo": referred(preference.ipo, masking.row_mean, tau=0.3),
-    "pair_simpo": lambda x: preference.simpo(*values(masking.row_mean, x), beta=1.5, gamma=0.2),
-    "pair_orpo": lambda x: (
+    pairs.pair_dpo: referred(preference.dpo, masking.row_sum, beta=0.3, label_smoothing=0.1),
+    pairs.pair_ipo: referred(preference.ipo, masking.row_mean, tau=0.3),
+    pairs.pair_simpo: lambda x: preference.simpo(*values(masking.row_mean, x), beta=1.5, gamma=0.2),
+    pairs.pair_orpo: lambda x: (
         preference.orpo(*values(masking.row_mean, x), beta=0.3)[0]
         + values(masking.row_mean, x)[0]
         + likelihood(x),
         preference.orpo(*values(masking.row_mean, x))[1],
     ),
-    "pair_cpo": lambda x: (
+    pairs.pair_cpo: lambda x: (
         preference.cpo(*values(masking.row_sum, x), beta=0.3, alpha=0.0)[0] + 0.7 * likelihood(x),
         preference.cpo(*values(masking.row_sum, x), beta=0.3)[1],
     ),
 }
 ARGS = {
-    "pair_dpo": {"beta": 0.3, "label_smoothing": 0.1},
-    "pair_ipo": {"tau": 0.3},
-    "pair_simpo": {"beta": 1.5, "gamma": 0.2},
-    "pair_orpo": {"beta": 0.3},
-    "pair_cpo": {"beta": 0.3, "alpha": 0.7},
+    pairs.pair_dpo: {"beta": 0.3, "label_smoothing": 0.1},
+    pairs.pair_ipo: {"tau": 0.3},
+    pairs.pair_simpo: {"beta": 1.5, "gamma": 0.2},
+    pairs.pair_orpo: {"beta": 0.3},
+    pairs.pair_cpo: {"beta": 0.3, "alpha": 0.7},
 }
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_batch_of_pairs_has_the_mean_loss_of_its_pairs(name):
+@pytest.mark.parametrize("function", EXPECTED)
+def test_a_batch_of_pairs_has_the_mean_loss_of_its_pairs(function):
     """Value, gradient, and metrics as means over pairs; rows 4 and 5 are taken out of the mean."""
     own = MASK & (GROUPS < 2)[:, None]
-    ref = {} if "ref_logp" not in pairs.__dict__[name].__annotations__ else {"ref_logp": REF}
+    ref = {} if "ref_logp" not in function.__annotations__ else {"ref_logp": REF}
 
     def objective(logp):
-        given = {"mask": own, "group_ids": GROUPS, **ARGS[name], **ref}
-        loss, metrics = getattr(pairs, name)(logp, rewards=REWARDS, **given)
+        given = {"mask": own, "group_ids": GROUPS, **ARGS[function], **ref}
+        loss, metrics = function(logp, rewards=REWARDS, **given)
         weights = aggregate.weights(own, "seq-mean-token-mean")
         return aggregate.weighted_sum(loss, own, weights), metrics
 
     (loss, metrics), slope = jax.value_and_grad(objective, has_aux=True)(jnp.asarray(LOGP))
-    want, expected = jax.value_and_grad(lambda x: jnp.mean(EXPECTED[name](x)[0]))(LOGP)
+    want, expected = jax.value_and_grad(lambda x: jnp.mean(EXPECTED[function](x)[0]))(LOGP)
     np.testing.assert_allclose(loss, want, rtol=1e-5)
     np.testing.assert_allclose(slope, expected, rtol=1e-4, atol=1e-6)
-    told = EXPECTED[name](jnp.asarray(LOGP))[1]
+    told = EXPECTED[function](jnp.asarray(LOGP))[1]
     accuracy = aggregate.masked_mean(metrics["accuracy"], own)
     np.testing.assert_allclose(accuracy, np.mean(told["correct"]), rtol=1e-5)
     margin = aggregate.masked_mean(metrics["margin"], own)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl.config import Config, RolloutConfig
+from jaxrl.data import tasks
 from jaxrl.data.types import Problem, Score
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect, driver
@@ -57,7 +58,7 @@ def step(monkeypatch):
         )
         config = dataclasses.replace(Config(), rollout=rollout)
         policy = Policy(MODEL, {}, Tokens())
-        made = collect.open_rollouts(config, policy, None, None, source, None)
+        made = collect.open_rollouts(config, policy, tasks.get("arithmetic"), None, source, None)
         return lambda: made.step({}, Guide(keep), 0, Timer()), learned, made
 
     return make
