@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-import types
 from typing import Any
 
 import jax
@@ -14,8 +13,9 @@ from jaxrl.config import Config, RolloutConfig
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.launch import cli
 from jaxrl.rollout import collect, programs
-from jaxrl.run import loop
-from jaxrl.run.context import Callbacks
+from jaxrl.rollout.policy import Policy
+from jaxrl.run import loop, sampled
+from jaxrl.run.context import Callbacks, Origin
 from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.sampling.work import Setup
 from jaxrl.training.packing import PackingConfig
@@ -40,6 +40,7 @@ def task() -> Task:
 
 
 REQUESTS, SETUP = programs.requests, collect.sampler_setup
+ORIGIN = sampled.origin
 
 
 def scheduled(ctx: programs.Context, problem: Problem, first_id: int) -> list[Request]:
@@ -50,9 +51,14 @@ def scheduled(ctx: programs.Context, problem: Problem, first_id: int) -> list[Re
     ]
 
 
-def without_stops(*args: Any) -> Setup:
+def without_stops(*args: Any, **given: Any) -> Setup:
     """The sampler's setup, in which no token ends a sequence."""
-    return SETUP(*args)._replace(stop_ids=())
+    return SETUP(*args, **given)._replace(stop_ids=())
+
+
+def unmeasured(config: Config, actor: Policy) -> Origin:
+    """Where experience comes from, without evaluations: the peers make none."""
+    return ORIGIN(config, actor)._replace(assess=lambda *_: {"pass@1": 0.0})
 
 
 def config() -> Config:
@@ -91,9 +97,7 @@ def main() -> None:
         clock.report(JOB, steps, first_step=first[0], matmul=rate, version=f"jax {jax.__version__}")
 
     programs.requests, collect.sampler_setup = scheduled, without_stops
-    loop.evaluate = types.SimpleNamespace(  # no evaluation: the peers make none
-        evaluate=lambda *_: ({"pass@1": 0.0}, None), save=lambda *_: None
-    )
+    sampled.origin = unmeasured
     cli.few_arenas()  # as `jaxrl train` does
     square = jnp.ones((2048, 2048))
     multiply = jax.jit(lambda a: a @ a)
