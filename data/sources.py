@@ -9,7 +9,6 @@ import array
 import contextlib
 import csv
 import json
-import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -73,42 +72,53 @@ class Jsonl(Sequence[Mapping[str, Any]]):
     """Lines of JSON objects, found by their byte offsets and parsed when asked for.
 
     The whole file is read once when it is opened, a line at a time, so that a broken line is found
-    then and not when its turn comes. Memory: the longest line, and 8 bytes a record.
+    then and not when its turn comes. Memory: the longest line, and 8 bytes a record. The file stays
+    open, so it may be replaced by another; it must not be written to. It is not memory-mapped: a
+    process that reads a map of a truncated file is killed.
 
     Raises:
-      ValueError: a line that is no JSON object, or that is longer than `LONGEST_LINE`.
+      ValueError: a line that is no JSON object, or that is longer than `LONGEST_LINE`; a record
+        of a file that has been written to since.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._file = path.open("rb")
+        self._written = self._last_write()
         self._offsets = array.array("Q")
         at = 0
-        with path.open("rb") as file:
-            while line := file.readline(LONGEST_LINE + 1):
-                number = len(self._offsets)
-                if len(line) > LONGEST_LINE:
-                    raise ValueError(
-                        f"{path}, record {number}: the line has more than {LONGEST_LINE} bytes; "
-                        "write one object on each line"
-                    )
-                if not line.isspace():
-                    self._offsets.append(at)
-                    if not _unchecked.get():
-                        self._object(line, number)
-                at += len(line)
-            self._bytes = (
-                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                if os.fstat(file.fileno()).st_size
-                else b""
-            )
+        while line := self._file.readline(LONGEST_LINE + 1):
+            number = len(self._offsets)
+            if len(line) > LONGEST_LINE:
+                raise ValueError(
+                    f"{path}, record {number}: the line has more than {LONGEST_LINE} bytes; "
+                    "write one object on each line"
+                )
+            if not line.isspace():
+                self._offsets.append(at)
+                if not _unchecked.get():
+                    self._object(line, number)
+            at += len(line)
+        self._size = at
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:
+        index = range(len(self))[index]
         start = self._offsets[index]
-        end = self._bytes.find(b"\n", start)
-        return self._object(self._bytes[start : end if end >= 0 else None], index)
+        end = self._offsets[index + 1] if index + 1 < len(self) else self._size
+        line = os.pread(self._file.fileno(), end - start, start)
+        if self._last_write() != self._written:
+            raise ValueError(
+                f"{self._path} has been written to since it was opened; write to another file and "
+                "rename it, or start again"
+            )
+        return self._object(line, index)
+
+    def _last_write(self) -> tuple[int, int]:
+        facts = os.fstat(self._file.fileno())
+        return facts.st_size, facts.st_mtime_ns
 
     def _object(self, line: bytes, index: int) -> Mapping[str, Any]:
         try:

@@ -245,3 +245,17 @@ def test_few_shot_never_shows_the_problem_itself():
         assert wrapped.reward(problem, wrapped.gold(problem)).value == 1.0
     with pytest.raises(ValueError, match="its own examples"):
         templates.few_shot(QUESTION, [(QUESTION, "4")])
+
+
+def test_a_file_that_is_written_to_is_noticed_and_one_that_is_replaced_is_not(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n\n{"a": 2}\n')
+    rows = sources.Jsonl(path)
+    assert [rows[i]["a"] for i in (0, 1, -1)] == [1, 2, 2]
+    (tmp_path / "new").write_text('{"a": 3}\n')
+    (tmp_path / "new").replace(path)
+    assert rows[1] == {"a": 2} and sources.Jsonl(path)[0] == {"a": 3}
+    rows = sources.Jsonl(path)
+    path.write_text("")  # a process that had mapped the file would be killed here
+    with pytest.raises(ValueError, match="has been written to since it was opened"):
+        rows[0]
