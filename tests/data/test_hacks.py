@@ -23,6 +23,8 @@ NAMES = (
 )  # fmt: skip
 """Every task that `jaxrl tasks` lists, but for reasoning_gym, which has tests of its own."""
 
+EPISODES = ("calculator", "keydoor")
+
 CONSTANTS = {
     "empty": "", "blank": " ", "lines": "\n\n", "nul": "\x00", "surrogate": "\ud800",
     "zero": "0", "one": "1", "minus one": "-1", "letter": "A", "unsatisfiable": "UNSAT",
@@ -102,7 +104,21 @@ def test_there_are_forty_hacks_and_no_task_without_them(directory):
     problem = task.problem("train", 0, 0)
     assert len(CONSTANTS) + len(forms("a", "b", stated(task, problem)[1])) + 2 >= 40
     own = {"file"}  # whose reward is the user's
-    assert {*NAMES, "reasoning_gym", *own} == set(tasks.BUNDLED)
+    assert {*NAMES, *EPISODES, "reasoning_gym", *own} == set(tasks.BUNDLED)
+
+
+@pytest.mark.parametrize("name", EPISODES)
+def test_hacks_earn_nothing_in_an_episode(name):
+    """Each text as every action of an episode: it ends, without an error and without a reward."""
+    world, problem = tasks.get(name).turns, tasks.get(name).problem("train", 1, 0)
+    for hack, text in CONSTANTS.items():
+        state, _ = world.begin(problem, 0)
+        for _ in range(100):
+            reply = world.step(state, text)
+            assert not reply.reward and reply.error is None, (hack, reply)
+            if reply.done:
+                break
+        assert reply.done, hack
 
 
 SLOW = ("tower", "power", "factorials", "nested", "huge", "exponent", "long")
