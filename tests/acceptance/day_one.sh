@@ -68,7 +68,7 @@ import json
 for i in range(40):
     print(json.dumps($1))"; }
 rows '{"prompt": f"{i}+{i}", "completion": str(2 * i)}' > sft.jsonl
-rows '{"prompt": f"{i}+{i}", "chosen": str(2 * i), "rejected": str(i)}' > dpo.jsonl
+rows '{"prompt": f"{i}+{i}", "chosen": str(2 * i), "rejected": str(2 * i + 1)}' > dpo.jsonl
 jaxrl train sft --data sft.jsonl --model exported --steps 3 --run-dir sft --data.max-tokens 64
 jaxrl train dpo --data dpo.jsonl --model sft --steps 3 --run-dir dpo --data.max-tokens 64
 "$python" -c '
