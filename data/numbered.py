@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,40 +30,6 @@ class Chosen(Sequence[Mapping[str, Any]]):
         return self._records[self._places[index]]
 
 
-class _Lines(Sequence[Mapping[str, Any]]):
-    """The lines of a file that are JSON objects, found by their offsets."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._offsets = path, array("Q")
-        self.lines, self.broken = array("Q"), list[Bad]()
-        at = 0
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    try:
-                        self._object(line)
-                        self._offsets.append(at)
-                        self.lines.append(number)
-                    except (ValueError, RecursionError) as error:
-                        self.broken.append(Bad(f"{path}:{number}", f"not JSON: {error}"))
-                at += len(line)
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def __getitem__(self, index: int) -> Mapping[str, Any]:
-        with self._path.open("rb") as file:
-            file.seek(self._offsets[index])
-            return self._object(file.readline())
-
-    @staticmethod
-    def _object(line: bytes) -> Mapping[str, Any]:
-        record = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
-        if not isinstance(record, dict):
-            raise ValueError(f"{record!r:.60} is not a JSON object")
-        return record
-
-
 def read_numbered(path: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[int], list[Bad]]:
     """The records of a file, their numbers from 1, and what is no record.
 
@@ -77,8 +42,9 @@ def read_numbered(path: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[int]
     """
     file = Path(path)
     if file.suffix in (".jsonl", ".ndjson") and file.exists():
-        lines = _Lines(file)
-        return lines, lines.lines, lines.broken
+        found: list[Bad] = []
+        lines = sources.Jsonl(file, lambda line, why: found.append(Bad(f"{path}:{line}", why)))
+        return lines, lines.lines, found
     records: Any
     if file.suffix == ".json" and file.exists():
         try:

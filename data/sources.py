@@ -10,7 +10,7 @@ import contextlib
 import csv
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -72,42 +72,65 @@ class Jsonl(Sequence[Mapping[str, Any]]):
     """Lines of JSON objects, found by their byte offsets and parsed when asked for.
 
     The whole file is read once when it is opened, a line at a time, so that a broken line is found
-    then and not when its turn comes. Memory: the longest line, and 8 bytes a record. The file stays
-    open, so it may be replaced by another; it must not be written to. It is not memory-mapped: a
-    process that reads a map of a truncated file is killed.
+    then and not when its turn comes. Memory: the longest line, and 24 bytes a record. The file
+    stays open, so it may be replaced by another; it must not be written to. It is not
+    memory-mapped: a process that reads a map of a truncated file is killed.
+
+    Args:
+      path: of the file.
+      skip: told the number, from 1, of a line that is no JSON object, and why; the line is then
+        left out. None: such a line raises.
+
+    Attributes:
+      lines: the number of each record's line, from 1.
 
     Raises:
       ValueError: a line that is no JSON object, or that is longer than `LONGEST_LINE`; a record
         of a file that has been written to since.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, skip: Callable[[int, str], None] | None = None) -> None:
         self._path = path
         self._file = path.open("rb")
         self._written = self._last_write()
-        self._offsets = array.array("Q")
-        at = 0
+        self._starts, self._ends, self.lines = (array.array("Q") for _ in range(3))
+        at = line_number = 0
         while line := self._file.readline(LONGEST_LINE + 1):
-            number = len(self._offsets)
+            number, line_number = len(self), line_number + 1
             if len(line) > LONGEST_LINE:
                 raise ValueError(
                     f"{path}, record {number}: the line has more than {LONGEST_LINE} bytes; "
                     "write one object on each line"
                 )
-            if not line.isspace():
-                self._offsets.append(at)
-                if not _unchecked.get():
-                    self._object(line, number)
+            if not line.isspace() and self._kept(line, number, line_number, skip):
+                self._starts.append(at)
+                self._ends.append(at + len(line))
+                self.lines.append(line_number)
             at += len(line)
-        self._size = at
+
+    def _kept(
+        self, line: bytes, number: int, line_number: int, skip: Callable[[int, str], None] | None
+    ) -> bool:
+        """Whether a line is a record, as far as that is to be checked."""
+        if skip is None:
+            if not _unchecked.get():
+                self._object(line, number)
+            return True
+        try:
+            record = json.loads(line)
+            why = "" if isinstance(record, dict) else f"{record!r:.60} is not a JSON object"
+        except (ValueError, RecursionError) as error:
+            why = str(error)
+        if why:
+            skip(line_number, f"not JSON: {why}")
+        return not why
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return len(self._starts)
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:
         index = range(len(self))[index]
-        start = self._offsets[index]
-        end = self._offsets[index + 1] if index + 1 < len(self) else self._size
+        start, end = self._starts[index], self._ends[index]
         line = os.pread(self._file.fileno(), end - start, start)
         if self._last_write() != self._written:
             raise ValueError(
