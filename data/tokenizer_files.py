@@ -51,8 +51,8 @@ def from_gguf(source: Path, directory: Path) -> None:
     Raises:
       ValueError: a vocabulary that is not rebuilt, see `gguf_vocab.read`.
     """
-    reader = gguf_file.open_file(source)
-    meta = gguf_vocab.metadata(reader)
+    fields = gguf_file.header(source).fields
+    meta = gguf_vocab.metadata(fields)
     backend, pieces = gguf_vocab.read(meta), meta["tokens"]
     fast = gguf_vocab.byte_level(meta) if meta["model"] == "gpt2" else _spaced(meta)
     check(
@@ -75,8 +75,8 @@ def from_gguf(source: Path, directory: Path) -> None:
         if (i := meta.get(f"{theirs}_token_id")) is not None
     }
     _write_config(directory, {**special, "add_bos_token": bool(leads)})
-    if template := reader.fields.get("tokenizer.chat_template"):
-        (directory / "chat_template.jinja").write_text(template.contents(), encoding="utf-8")
+    if template := fields.get("tokenizer.chat_template"):
+        (directory / "chat_template.jinja").write_text(template, encoding="utf-8")
 
 
 def from_alphabet(alphabet: str, directory: Path) -> None:
