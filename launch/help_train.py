@@ -33,7 +33,8 @@ run
   --show-every N          steps between completions shown
   --compute-dtype D       float32 or bfloat16
   --fsdp N, --tensor N    devices to shard over
-  --wandb PROJECT         also log to Weights & Biases
+  --wandb PROJECT         also log to Weights & Biases (or --trackio PROJECT, --mlflow EXPERIMENT);
+                          --run-name NAME, --tags TAG ..., --wandb-entity NAME
 
 jaxrl train --help-all lists every flag; jaxrl help GROUP those of objective, rollout, ...
 jaxrl recipes lists the algorithms and recipes; docs/own-data.md explains data and rewards.

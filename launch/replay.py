@@ -140,6 +140,8 @@ def _continuation(
         config,
         run_dir=str(scratch),
         wandb="",
+        trackio="",
+        mlflow="",
         fork=f"{run}@{start}",
         checkpoint=dataclasses.replace(config.checkpoint, every=config.steps + 1),
         eval=dataclasses.replace(config.eval, every=0),

@@ -19,6 +19,7 @@ from jaxrl.config.schema import (
     RolloutLogConfig,
     SamplingConfig,
     SandboxConfig,
+    TrackConfig,
     WarmStartConfig,
 )
 from jaxrl.config.validate import check
@@ -48,6 +49,7 @@ __all__ = [
     "RolloutLogConfig",
     "SamplingConfig",
     "SandboxConfig",
+    "TrackConfig",
     "WarmStartConfig",
     "changed",
     "check",
