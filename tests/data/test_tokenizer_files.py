@@ -11,6 +11,7 @@ import sentencepiece
 import tokenizers as library
 
 from jaxrl.data import gguf_fields, tokenizer_files, tokenizers
+from tests.data.test_tokenizers import _sentencepiece
 from tests.models import byte_tokenizer
 
 CORPUS = [
@@ -96,3 +97,28 @@ def test_tokenizers_that_gguf_does_not_know(tmp_path):
     fast.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match="splits words in none of the ways"):
         gguf_fields.read(tmp_path, byte_tokenizer.SIZE)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("named", [True, False], ids=["named", "bare"])
+def test_a_sentencepiece_model_in_transformers(kind, named, tmp_path):
+    """Whatever its tokenizer_config.json says, AutoTokenizer gives the ids of sentencepiece."""
+    transformers = pytest.importorskip("transformers")
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    out.mkdir()
+    (source / "tokenizer.model").write_bytes(_sentencepiece(kind))
+    if named:
+        fields = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}
+        fields["added_tokens_decoder"] = {"500": {"content": "<|im_end|>", "special": True}}
+        (source / "tokenizer_config.json").write_text(json.dumps(fields))
+    tokenizer_files.copy(source, out)
+    ours, theirs = tokenizers.load(source), transformers.AutoTokenizer.from_pretrained(out)
+    again = tokenizers.load(out)
+    for text in ("hello world", " two  spaces", "naïve 12", "<turn>fox</s>", "日本🙂", ""):
+        ids = theirs(text, add_special_tokens=False).input_ids
+        assert ids == ours.encode(text) == again.encode(text)
+    assert theirs("fox").input_ids == [1, *ours.encode("fox")] == again.prompt("fox")
+    assert (theirs.bos_token_id, theirs.eos_token_id) == (1, 2)
+    assert again.eos_ids == ours.eos_ids and again.bos_id == ours.bos_id
