@@ -47,6 +47,7 @@ def entries(log):
             parts = b""
 
 
+@pytest.mark.extra
 def test_wandb_has_every_step_of_a_run_and_of_its_continuation(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     from wandb.proto import wandb_internal_pb2
