@@ -28,7 +28,8 @@ sampling
   --chat, --no-chat       put prompts in the model's chat template or not;  --system TEXT
 run
   --run-dir D             run directory (default runs/RECIPE-seedSEED)
-  --seed N                random seed; 0,1,2 trains three runs and compares them (any number can)
+  --seed N                random seed; 0,1,2 trains three runs and compares them (any number can);
+                          --parallel N trains N of them at once
   --eval-every N          steps between evaluations;  --save-every N: between checkpoints
   --show-every N          steps between completions shown
   --compute-dtype D       float32 or bfloat16
