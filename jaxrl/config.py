@@ -99,8 +99,8 @@ class DataConfig:
     """File of the rows: JSONL, JSON, CSV, Parquet or a `datasets` directory; --data FILE is the
     same."""
     kinds: tuple[str, ...] = ()
-    """Kinds of rows that the objective learns from: `messages`, `completion`, `text`, `preference`
-    or `label`. The recipe sets them; a run without any samples."""
+    """Kinds of rows that the objective learns from, see `jaxrl.data.rows`. The recipe sets them; a
+    run without any samples."""
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
     """Columns of the file, where they have names of their own, e.g. --data.columns.prompt
     question."""
@@ -115,6 +115,9 @@ class DataConfig:
     long_rows: Literal["truncate", "drop", "error"] = "truncate"
     """How a row over `max_tokens` is treated: `truncate` leaves out tokens at its end, and the row
     if nothing to learn is left of it; `drop` leaves out the row; `error` stops and names it."""
+    noise: float = 0.0
+    """NEFTune: length of uniform noise that is added to embeddings in training; 5 is usual. It is
+    divided by the square root of a sequence's tokens times the width."""
     bad_rows: Literal["error", "skip"] = "error"
     """How a row that cannot be used is treated: `error` stops and names its line; `skip` leaves it
     out and counts it."""
@@ -328,6 +331,9 @@ class Config:
     optimizer: OptimizerConfig = OptimizerConfig()
     lora: LoraConfig = LoraConfig(rank=0)
     """Train LoRA adapters in place of the parameters; rank 0: no adapters."""
+    labels: int = 0
+    """1 trains a reward model: a linear score of the last token in place of the output head; 0 a
+    language model. Recipes set it."""
     train: tuple[str, ...] = ()
     """Patterns of the parameters to train, such as layers/mlp/*; empty trains all."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -496,6 +502,11 @@ def check(config: Config) -> None:
     for name, value in positive.items():
         if value < 1:
             raise ValueError(f"{name}={value}: must be 1 or more")
+    if config.labels not in (0, 1) or (config.labels and not config.data.kinds):
+        raise ValueError(
+            f"labels={config.labels}: a reward model has 1 and learns from a file, as with "
+            "`jaxrl train reward`; a language model has 0"
+        )
     if not 0 <= config.seed < 1 << 32:
         raise ValueError(f"seed={config.seed}: must be from 0 to {(1 << 32) - 1}")
     if config.wandb and importlib.util.find_spec("wandb") is None:
@@ -544,6 +555,10 @@ def check(config: Config) -> None:
         raise ValueError(
             f"data.path={config.data.path!r}: this recipe samples; to learn from a file, train "
             "with sft, dpo, ipo, kto, orpo, simpo or cpo"
+        )
+    if config.data.noise < 0 or (config.data.noise and not config.data.kinds):
+        raise ValueError(
+            f"data.noise={config.data.noise}: must be 0 or more, and 0 where nothing is read"
         )
     if config.data.kinds and config.warm_start.steps:
         raise ValueError(

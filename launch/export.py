@@ -90,6 +90,11 @@ def write(source: Source, settings: ExportConfig) -> Path:
       ValueError: the directory is not empty, or the format cannot hold the model.
     """
     out = _target(settings.out)
+    if source.model.labels and settings.to != "hf":
+        raise ValueError(
+            f"to={settings.to!r}: {source.name!r} is a reward model, whose score this format does "
+            "not hold; export it with --to hf"
+        )
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -104,6 +109,7 @@ def write(source: Source, settings: ExportConfig) -> Path:
             step=source.step,
             config=source.config,
             dtype=settings.dtype,
+            scores=bool(source.model.labels),
         )
         (partial / "README.md").write_text(card, encoding="utf-8")
         partial.rename(out)
@@ -180,6 +186,8 @@ def _hf_directory(directory: Path, source: Source, params: Params, settings: Exp
         max_shard_bytes=int(settings.shard_gb * 1e9),
     )
     write_tokenizer(directory, source)
+    if source.model.labels:
+        return
     generation = {**_base_json(source, "generation_config.json"), **_generation(source)}
     (directory / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
 

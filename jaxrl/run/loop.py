@@ -15,7 +15,7 @@ bad update, which a further update would have replaced.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import perf_counter
 from typing import Any
 
@@ -32,7 +32,7 @@ from jaxrl.rollout import experience, history, reshard
 from jaxrl.run import guards, prepare, signals, stages
 from jaxrl.run.begin import begin, check
 from jaxrl.run.context import Callbacks, RunContext
-from jaxrl.run.extension import Context, completion, only
+from jaxrl.run.extension import Context, Extension, completion, only, taught
 from jaxrl.run.extension import context as extension_context
 from jaxrl.run.guards import Trip
 from jaxrl.run.reference import Reference
@@ -166,7 +166,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                         for extension in extensions:
                             batch = extension.prepare(ctx, state, batch)
                         batch = prepare.with_proximal_logp(ctx, state, batch)
-                    state, measured, cost = update(stage, state, batch, version)
+                    state, measured, cost = update(stage, extensions, state, batch, version)
                     # while the devices compute
                     metrics = experience.measure(gathered) | found | cost
                     measured, version, done = jax.device_get(
@@ -256,12 +256,17 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
 
 
 def update(
-    stage: Stage, state: TrainState, batch: Trajectory, version: int
+    stage: Stage,
+    extensions: Collection[Extension],
+    state: TrainState,
+    batch: Trajectory,
+    version: int,
 ) -> tuple[TrainState, list[dict[str, jax.Array]], dict[str, float]]:
     """Dispatch the step's updates, one for each share of the batch; nothing is fetched.
 
     Args:
       stage: of the run.
+      extensions: of the run.
       state: before the updates.
       batch: N sequences on the host.
       version: `state.step`.
@@ -276,6 +281,8 @@ def update(
                 config.objective, part, version + i, state.coefficients
             )
         packed, cost = placement.pack(part, config, keep)
+        with transfers():
+            packed = taught(stage.ctx, extensions, packed)
         ref_logp = None
         if stage.ctx.reference is not None:
             with transfers():

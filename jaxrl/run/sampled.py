@@ -51,6 +51,8 @@ def origin(config: Config, actor: Policy) -> Origin:
             figures, sampled = evaluate.evaluate(
                 run.policy, params, held_out, task, run.pools[0], config.rollout, config.sampler
             )
+        for extension in run.extensions.values():
+            figures |= extension.measure(ctx, state, sampled)
         with best_effort("the evaluation", run.callbacks.note):
             evaluate.save(run.directory, step, sampled, run.policy.tokenizer.decode)
         run.callbacks.sampled(step, sampled)

@@ -12,7 +12,7 @@ import optax
 from flax import struct
 
 from jaxrl.mesh import mesh
-from jaxrl.models import decoder, head
+from jaxrl.models import decoder, head, reward
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.remat import Remat
 from jaxrl.sampling.logits import Guide, Processor, keep
@@ -30,12 +30,32 @@ from jaxrl.types import Packed, Params, TrainState, Trajectory
 _LOGIT_TOKENS = 1024
 """Tokens whose logits a device holds at a time."""
 
+_NOISE = 1
+"""Folded into the key of an update, for its noise."""
+
 _SAME = ("lr_scale",)
 """Metrics that are the same in every micro-batch."""
 
 Update = Callable[
     [TrainState, Trajectory, Packed, jax.Array | None], tuple[TrainState, dict[str, jax.Array]]
 ]
+
+
+@struct.dataclass
+class Teaching:
+    """What a teacher makes of packed actions, for a `Reading`."""
+
+    states: jax.Array
+    """[K, R, A, D] that the teacher would choose the actions in."""
+    unembedding: jax.Array
+    """[V, D]."""
+    softcap: float | None = struct.field(pytree_node=False, default=None)
+    """Of its logits."""
+
+
+Reading = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+"""`(logits [..., V], the teacher's, targets [...]) -> [...]`: what is read of the policy's logits
+beside a teacher's, in place of log-probabilities; the greater the better."""
 
 
 @struct.dataclass
@@ -77,17 +97,55 @@ def init_state(
     return TrainState(params, optimizer.init(part.split(params)[0]), jnp.int32(0))
 
 
+@struct.dataclass
+class Noise:
+    """NEFTune's noise on embeddings (Jain et al. 2023), drawn anew for each micro-batch."""
+
+    key: jax.Array
+    """Typed PRNG key of the update."""
+    length: float = struct.field(pytree_node=False)
+    """Divided by the square root of a sequence's tokens times the width."""
+
+    def draw(
+        self, index: jax.Array, positions: jax.Array, visible_until: jax.Array, width: int
+    ) -> jax.Array:
+        """Uniform noise [R, L, D] for the rows of micro-batch `index`.
+
+        A prompt that several sequences share counts all their tokens.
+        """
+        starts = jnp.arange(positions.shape[1]) - positions
+        tokens = jnp.maximum(visible_until - starts, 1)
+        scale = self.length / jnp.sqrt(tokens * width)
+        shape = (*positions.shape, width)
+        key = jax.random.fold_in(self.key, index)
+        return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0) * scale[..., None]
+
+
 def micro_states(
-    model: DecoderConfig, params: Params, packed: Packed, index: jax.Array, remat: Remat
+    model: DecoderConfig,
+    params: Params,
+    packed: Packed,
+    index: jax.Array,
+    remat: Remat,
+    noise: Noise | None = None,
 ) -> jax.Array:
     """States [R, A, D] that the actions of micro-batch `index` are chosen in."""
     tokens, positions, visible_until, predictor = (
         jax.lax.dynamic_index_in_dim(a, index, keepdims=False)
         for a in (packed.tokens, packed.positions, packed.visible_until, packed.predictor)
     )
-    layout = mesh.layout(model)
+    drawn = None
+    if noise is not None:
+        drawn = noise.draw(index, positions, visible_until, model.hidden_size)
     hidden = decoder.hidden(
-        model, params, tokens, positions, visible_until, remat=remat, layout=layout
+        model,
+        params,
+        tokens,
+        positions,
+        visible_until,
+        remat=remat,
+        layout=mesh.layout(model),
+        noise=drawn,
     )
     hidden = mesh.constrain(hidden, "batch", None, None, rules=model.rules)
     return jnp.take_along_axis(hidden, predictor[..., None], axis=1)
@@ -130,18 +188,28 @@ def micro_logprobs(
     temperature: float,
     remat: Remat,
     restriction: Restriction | None = None,
+    reading: Reading | None = None,
+    noise: Noise | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Log-probabilities of the actions of micro-batch `index`, among the tokens of a restriction,
-    if any.
+    if any, or what a reading makes of them and of `packed.teacher`.
+
+    Of a reward model it is the scores of the states that actions follow, and entropies of 0.
 
     Returns:
       logp and entropy, each [R * A].
     """
-    states = micro_states(model, params, packed, index, remat)
+    states = micro_states(model, params, packed, index, remat, noise)
+    if model.labels:
+        scores = reward.score(params, states)[..., 0].reshape(-1)
+        return scores, jnp.zeros_like(scores)
     target = jax.lax.dynamic_index_in_dim(packed.target, index, keepdims=False)
-    beside = () if restriction is None else (
-        target, micro_states(model, restriction.params, packed, index, "none")
-    )  # fmt: skip
+    beside: tuple[jax.Array, ...] = ()
+    if restriction is not None:
+        beside = (target, micro_states(model, restriction.params, packed, index, "none"))
+    elif reading is not None:
+        taught = packed.teacher.states
+        beside = (jax.lax.dynamic_index_in_dim(taught, index, keepdims=False),)
 
     def unembedding(params: Params) -> jax.Array:
         tables = {name: params[name] for name in ("embed", "head") if name in params}
@@ -151,11 +219,16 @@ def micro_logprobs(
         weights: Sequence[jax.Array], states: jax.Array, target: jax.Array, *beside: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         def process(logits: jax.Array, *beside: jax.Array) -> jax.Array:
-            if beside:
+            if restriction is not None:
                 chosen, others = beside
                 likely = head.logits(others, weights[1], softcap=model.logit_softcap)
                 logits = restriction.mask(logits, likely, chosen, restriction.args)
             return logits / temperature
+
+        def read(logits: jax.Array, target: jax.Array, others: jax.Array) -> jax.Array:
+            known = min(logits.shape[-1], weights[1].shape[0])  # rows beyond are no tokens
+            likely = head.logits(others, weights[1][:known], softcap=packed.teacher.softcap)
+            return reading(logits[..., :known], likely, target)
 
         return head.token_logprobs(
             states,
@@ -163,12 +236,15 @@ def micro_logprobs(
             target,
             softcap=model.logit_softcap,
             process=process,
+            read=None if reading is None else read,
             beside=beside,
             chunk=_LOGIT_TOKENS,
         )
 
     readers = [params] if restriction is None else [params, restriction.params]
     weights = [unembedding(p) for p in readers]
+    if reading is not None:
+        weights.append(packed.teacher.unembedding)
     logp, entropy = mesh.by_rows(logprobs, rules=model.rules)(weights, states, target, *beside)
     return logp.reshape(-1), entropy.reshape(-1)
 
@@ -193,8 +269,13 @@ def all_logprobs(
     *,
     temperature: float,
     restriction: Restriction | None = None,
+    reading: Reading | None = None,
+    noise: Noise | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Log-probabilities of all actions and entropies, each [N, T], without their gradients."""
+    """Log-probabilities of all actions and entropies, each [N, T], without their gradients.
+
+    With a reading, its values take the place of the log-probabilities.
+    """
 
     def body(index: jax.Array, total: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         scored = micro_logprobs(
@@ -205,6 +286,8 @@ def all_logprobs(
             temperature=temperature,
             remat="none",
             restriction=restriction,
+            reading=reading,
+            noise=noise,
         )
         logp, entropy, _ = spread(packed, index, *scored, rules=model.rules)
         return total[0] + logp, total[1] + entropy
@@ -223,12 +306,13 @@ def make_measure(
     temperature: float,
     max_new_tokens: int,
     restriction: Callable[[TrainState], Restriction | None] = lambda state: None,
+    reading: Reading | None = None,
     seed: int = 0,
 ) -> Callable[..., dict[str, jax.Array]]:
     """A jitted `(state, batch, packed, ref_logp) -> metrics`: those of an update, without one.
 
     Args:
-      model, config, temperature, max_new_tokens, restriction, seed: see `make_update`.
+      model, config, temperature, max_new_tokens, restriction, reading, seed: see `make_update`.
     """
 
     @jax.jit
@@ -242,6 +326,7 @@ def make_measure(
             packed,
             temperature=temperature,
             restriction=restriction(state),
+            reading=reading,
         )
         told = (ref_logp, state.step, state.coefficients, seed)
         return objective(config, batch, whole, whole.mask, logp, entropy, *told)[1]
@@ -259,6 +344,8 @@ def make_update(
     remat: Remat,
     part: Part = WHOLE,
     restriction: Callable[[TrainState], Restriction | None] = lambda state: None,
+    reading: Reading | None = None,
+    noise: float = 0.0,
     seed: int = 0,
 ) -> Update:
     """The jitted update `(state, batch, packed, ref_logp) -> (state, metrics)`; `state` is donated.
@@ -272,7 +359,9 @@ def make_update(
       remat: what the backward pass recomputes, see `jaxrl.models.remat`.
       part: which parameters are trained.
       restriction: which tokens there are to choose from in a state; None: all.
-      seed: of what the objective draws, if it does.
+      reading: what takes the place of log-probabilities in the objective; None: nothing does.
+      noise: length of the noise on embeddings, see `Noise`; 0: none.
+      seed: of that noise, and of what the objective draws, if it does.
 
     A gradient that is not finite leaves the state as it was, but for the step, and sets the metric
     `skipped`. Where the objective returns `lr_scale`, the optimizer's update is multiplied by it,
@@ -294,6 +383,8 @@ def make_update(
         whole = whole_batch(config, batch, max_new_tokens, packed.computed[:, None], state.step)
         trained, frozen = part.split(state.params)
         allowed = restriction(state)
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        drawn = Noise(jax.random.fold_in(key, _NOISE), noise) if noise else None
 
         def loss(trained: Params, index: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
             logp, entropy = micro_logprobs(
@@ -304,6 +395,8 @@ def make_update(
                 temperature=temperature,
                 remat=remat,
                 restriction=allowed,
+                reading=reading,
+                noise=drawn,
             )
             if looks == "token":
                 sequence, time = places(packed, index)
@@ -324,12 +417,20 @@ def make_update(
             ref_logp: jax.Array | None,
         ) -> tuple[jax.Array, dict[str, jax.Array]]:
             told = (ref_logp, state.step, state.coefficients, seed)
+            if reading is not None:  # is no log-probability to compare with the sampler's
+                batch = batch.replace(behavior_logp=jax.lax.stop_gradient(logp))
             return objective(config, batch, whole, mask, logp, entropy, *told)
 
         if coupled:
             slopes, measured = jax.grad(share, argnums=(0, 1), has_aux=True)(
                 *all_logprobs(
-                    model, state.params, packed, temperature=temperature, restriction=allowed
+                    model,
+                    state.params,
+                    packed,
+                    temperature=temperature,
+                    restriction=allowed,
+                    reading=reading,
+                    noise=drawn,
                 ),
                 whole.mask,
                 batch,
