@@ -22,9 +22,10 @@ from jaxrl.mesh.buckets import round_up
 from jaxrl.rollout import policy
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.written import written
+from jaxrl.run import placement
 from jaxrl.run.extension import Context, Extension
-from jaxrl.training import packing, placement
-from jaxrl.training.train_step import make_score
+from jaxrl.training import packing
+from jaxrl.training.logprobs import make_score
 from jaxrl.types import Params, TrainState
 
 

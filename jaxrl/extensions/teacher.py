@@ -24,9 +24,9 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import experience as experiences
 from jaxrl.rollout import policy
 from jaxrl.rollout.experience import Experience
+from jaxrl.run import placement
 from jaxrl.run.extension import Context, Extension
-from jaxrl.training import placement
-from jaxrl.training.train_step import Reading, Teaching, all_logprobs, micro_states
+from jaxrl.training.logprobs import Reading, Teaching, all_logprobs, micro_states
 from jaxrl.types import Packed, Params, TrainState
 
 _PROBE = "The 12 quick (brown) foxes:\n\tjump_over 3.5 lazy dogs' \u00e9tudes."

@@ -25,8 +25,9 @@ from jaxrl.config import Config
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Program
-from jaxrl.training.placement import Complete
-from jaxrl.training.train_step import Reading, Restriction, Update, make_score
+from jaxrl.run.placement import Complete
+from jaxrl.training.logprobs import Reading, Restriction, make_score
+from jaxrl.training.train_step import Update
 from jaxrl.training.trainable import Part
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 
@@ -43,7 +44,7 @@ class Context(NamedTuple):
     directory: Path
     """Of the run."""
     score: Callable[..., jax.Array]
-    """`(params, packed, restriction=None) -> logp [N, T]`, see `train_step.make_score`."""
+    """`(params, packed, restriction=None) -> logp [N, T]`, see `logprobs.make_score`."""
     reference: Callable[[TrainState], Params] | None
     """The reference policy, where the run has one."""
     renew_reference: Callable[[TrainState, int], None]

@@ -20,7 +20,7 @@ from jaxrl.run import evaluate, guards, stages, warm_start
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training import objective
-from jaxrl.training.train_step import guide_of
+from jaxrl.training.logprobs import guide_of
 from jaxrl.types import TrainState
 
 

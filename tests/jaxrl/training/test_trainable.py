@@ -16,10 +16,12 @@ from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder, linear, lora
 from jaxrl.models.lora import LoraConfig
 from jaxrl.rollout import policy
-from jaxrl.training import placement, trainable
+from jaxrl.run import placement
+from jaxrl.training import trainable
+from jaxrl.training.logprobs import make_score
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig, pack
-from jaxrl.training.train_step import init_state, make_score, make_update
+from jaxrl.training.train_step import init_state, make_update
 from tests.jaxrl.batches import MODEL, batch
 
 ADAPTERS = LoraConfig(rank=4)
