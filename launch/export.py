@@ -79,7 +79,7 @@ def export(name: str, settings: ExportConfig) -> Path:
       FileNotFoundError: no such run, model or checkpoint.
       ValueError: the directory is not empty, or the format cannot hold the model.
     """
-    _target(settings.out)
+    check_target(settings.out)
     return write(open_source(name, settings.step, trust=settings.trust), settings)
 
 
@@ -89,7 +89,7 @@ def write(source: Source, settings: ExportConfig) -> Path:
     Raises:
       ValueError: the directory is not empty, or the format cannot hold the model.
     """
-    out = _target(settings.out)
+    out = check_target(settings.out)
     if source.model.labels and settings.to != "hf":
         raise ValueError(
             f"to={settings.to!r}: {source.name!r} is a reward model, whose score this format does "
@@ -119,7 +119,12 @@ def write(source: Source, settings: ExportConfig) -> Path:
     return out
 
 
-def _target(out: str) -> Path:
+def check_target(out: str) -> Path:
+    """The directory to write, whole path.
+
+    Raises:
+      ValueError: none is named, or it is not empty.
+    """
     if not out:
         raise ValueError("name the directory to write: --out DIR")
     path = Path(out).absolute()

@@ -190,6 +190,12 @@ def named(default: T, argv: list[str], *, usage: str, what: str) -> tuple[str, T
     raise ValueError(f"name {what}: {usage}")
 
 
+def leading(argv: list[str]) -> tuple[list[str], list[str]]:
+    """The names that arguments begin with, and the rest."""
+    count = next((i for i, token in enumerate(argv) if token.startswith("-")), len(argv))
+    return argv[:count], argv[count:]
+
+
 def recipe(argv: list[str]) -> tuple[str, list[str]]:
     """The recipe that arguments begin with, `quickstart` where they name none, and the flags."""
     return (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("quickstart", argv)
