@@ -241,7 +241,8 @@ def _write_peft(partial: Path, out: Path, source: Source, settings: ExportConfig
         )
     adapters, base = lora.detach(source.params)
     own = source.config.model
-    if not source.config.warm_start.steps and (catalog.is_hub(own) or _is_hf(own)):
+    untouched = not source.config.warm_start.steps and not source.config.course
+    if untouched and (catalog.is_hub(own) or _is_hf(own)):
         named = own if catalog.is_hub(own) else str(Path(own).absolute())
     else:
         whole = lora.merge(source.model, base, {}, dataclasses.replace(source.adapters, targets=()))

@@ -37,6 +37,12 @@ def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T
     default, rest = _take_dict_entries(default, argv)
     if isinstance(default, Config):
         _check_known(default, rest)
+        if default.course:  # whole configs, which are no flags
+            plain = dataclasses.replace(default, course={})
+            made = tyro.cli(
+                type(plain), default=plain, args=rest, prog=prog, description=description
+            )
+            return dataclasses.replace(made, course=default.course)
     return tyro.cli(type(default), default=default, args=rest, prog=prog, description=description)
 
 

@@ -310,6 +310,10 @@ class Config:
     stages: dict[int, dict[str, bool | int | float | str]] = dataclasses.field(default_factory=dict)
     """Fields that change during the run: number of finished steps to {field: value}, e.g.
     --stages.100 '{"rollout.max_new_tokens": 128}'; see `jaxrl.run.stages`."""
+    course: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    """Stages before this run, each a whole config, in order from 0. Every one starts from the
+    result of the one before, and this run from that of the last; see `jaxrl.run.course`. A file
+    with `course` sets them."""
     data: DataConfig = DataConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()

@@ -30,7 +30,7 @@ from jaxrl.record.metrics import MetricsLog, Timer
 from jaxrl.record.rundir import best_effort, run_directory
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import experience, history, reshard
-from jaxrl.run import guards, placement, prepare, signals, stages
+from jaxrl.run import course, guards, placement, prepare, signals, stages
 from jaxrl.run.begin import begin, check
 from jaxrl.run.context import Callbacks, RunContext
 from jaxrl.run.extension import Context, Extension, completion, only, taught
@@ -64,10 +64,11 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
       OSError: the last step could not be saved.
     """
     start = perf_counter()
+    whole, config = config, course.followed(config, callbacks, train)
     origin, policy, extensions = check(config)
     training_mesh, sampling_mesh = reshard.meshes(config.mesh, config.sampling)
     callbacks = callbacks if distributed.first() else Callbacks()
-    directory = rundir.prepare(config, callbacks.note)
+    directory = rundir.prepare(whole, callbacks.note)
     with (
         rundir.locked(directory),
         signals.stoppable(config.checkpoint.grace_seconds, callbacks.note) as gate,
@@ -75,7 +76,7 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
         jax.set_mesh(training_mesh),
         stages.open_pools(config, callbacks.note) as pools,
     ):
-        rundir.save_config(directory, config)
+        rundir.save_config(directory, whole)
         checkpoint.set_aside(directory, after=checkpoint.newest(directory, callbacks.note))
         with (
             Writer(directory, config.checkpoint, callbacks.note) as writer,
@@ -250,6 +251,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
         "failed_saves": writer.failures,
         "extensions": list(run.extensions),
         "eval": {"before": host["before"], "after": after},
+        **course.told(run.directory, config),
         **rundir.environment(),
     }
     rundir.save_summary(run.directory, summary)
