@@ -41,7 +41,8 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     stages.check(config)
     extensions = open_extensions(config)
     arrays = [name for e in extensions.values() for name in e.arrays]
-    if not config.data.kinds and sampled.has_turns(config, extensions):
+    stepwise = "stepwise" in config.data.kinds
+    if stepwise or (not config.data.kinds and sampled.has_turns(config, extensions)):
         arrays += TURNS
     objective.check(config.objective, arrays)
     reference.check(config, extensions)

@@ -29,7 +29,7 @@ from jaxrl.losses import (
     surrogates,
 )
 from jaxrl.sampling.chunks import WHOLE, Chunks
-from jaxrl.training import train_step
+from jaxrl.training import logprobs, train_step
 from jaxrl.training.objective import ObjectiveConfig, objective, scope, whole_batch
 from jaxrl.training.packing import PackingConfig, pack
 from jaxrl.types import Packed, Params, Trajectory
@@ -71,10 +71,11 @@ SPLITS = {
 @pytest.fixture(autouse=True)
 def table(monkeypatch):
     def looked_up(model, params: Params, packed: Packed, index: jax.Array, **_) -> tuple:
-        row, time = train_step.places(packed, index)
+        row, time = logprobs.places(packed, index)
         return tuple(params[name][jnp.maximum(row, 0), time] for name in ("logp", "entropy"))
 
-    monkeypatch.setattr(train_step, "micro_logprobs", looked_up)
+    for module in (train_step, logprobs):
+        monkeypatch.setattr(module, "micro_logprobs", looked_up)
 
 
 @functools.cache

@@ -11,9 +11,10 @@ import optax
 import pytest
 
 from jaxrl.models import decoder
+from jaxrl.training.logprobs import make_score
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig, pack
-from jaxrl.training.train_step import init_state, make_score, make_update, staleness
+from jaxrl.training.train_step import init_state, make_update, staleness
 from jaxrl.types import Params, Trajectory
 from tests import broad_except
 from tests.jaxrl.batches import MODEL, batch

@@ -18,9 +18,10 @@ from jaxrl.models.lora import LoraConfig
 from jaxrl.rollout import policy
 from jaxrl.run import placement
 from jaxrl.training import trainable
+from jaxrl.training.logprobs import make_score
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig, pack
-from jaxrl.training.train_step import init_state, make_score, make_update
+from jaxrl.training.train_step import init_state, make_update
 from tests import broad_except
 from tests.jaxrl.batches import MODEL, batch
 
