@@ -9,6 +9,9 @@ A restart runs each program again and gives it the results in its log, so a grou
 stood. What programs receive does not depend on timing: completions arrive in the sampler's order,
 and scores and replies of environments take effect together, once nothing is left to sample or
 enough groups wait for nothing else.
+
+A sequence that an environment answers to stays in its slot, and what was read of it is not read
+again, unless another needs the slot. It never keeps others waiting.
 """
 
 from __future__ import annotations
@@ -190,8 +193,12 @@ def advance(
                 request = _request(each)
                 sampling[request.id] = each
                 submitted.append(request)
-        if submitted:
-            sampler.submit(setup, work, submitted)
+        waiting = sampler.held(work)
+        sampler.go_on(setup, params, work, [r for r in submitted if r.id in waiting])
+        if new := [r for r in submitted if r.id not in waiting]:
+            sampler.submit(setup, work, new)
+        asked = {each.wanted.turn.episode for each in asking if isinstance(each.wanted, Act)}
+        sampler.release(work, [name for name in sampler.held(work) if name not in asked])
 
     futures: dict[int, Future[Answer]] = {}
     with timer("sample"):
@@ -199,11 +206,14 @@ def advance(
     while True:
         with timer("sample"):
             while work and _sampled(flight, sampling) < enough:
+                sampler.make_way(setup, work)
+                ended = []
                 for completion in sampler.advance(setup, params, work, version=version):
                     each = sampling.pop(completion.request.id)
                     each.node.group.begun.pop(each.node.place, None)
                     original = dataclasses.replace(completion, request=each.wanted.request)
-                    want([(each.node, _log(each.node, original))])
+                    ended.append((each.node, _log(each.node, original)))
+                want(ended)
         with timer("score"):
             answers = results(futures)
             settled = list(enumerate(asking))

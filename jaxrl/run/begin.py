@@ -13,13 +13,12 @@ from jaxrl.config import Config
 from jaxrl.record import checkpoint, storage
 from jaxrl.record.checkpoint import Saved
 from jaxrl.rollout import policy
-from jaxrl.rollout.experience import TURNS
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import offline, reference, sampled, stages
 from jaxrl.run.context import Origin, RunContext
 from jaxrl.run.extension import Extension, open_extensions
 from jaxrl.run.warm_start import discard, warm_start
-from jaxrl.training import objective, placement, trainable
+from jaxrl.training import objective, placement, trainable, turns
 from jaxrl.training.placement import Complete
 from jaxrl.training.trainable import Part
 from jaxrl.types import TrainState
@@ -42,7 +41,7 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     extensions = open_extensions(config)
     arrays = [name for e in extensions.values() for name in e.arrays]
     if not config.data.kinds and sampled.has_turns(config, extensions):
-        arrays += TURNS
+        arrays += turns.TOKENS
     objective.check(config.objective, arrays)
     reference.check(config, extensions)
     model, tokenizer = policy.describe(config)

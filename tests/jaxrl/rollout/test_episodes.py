@@ -17,6 +17,7 @@ from jaxrl.rollout.driver import Flight
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.programs import Context
 from jaxrl.rollout.selection import Drawn
+from jaxrl.sampling.requests import limit_of
 from jaxrl.types import Completion, Source
 from tests.jaxrl.run.test_episodes import ALPHABET, digits
 
@@ -29,7 +30,7 @@ def written(request, version):
     p = request.prefix
     tokens = [] if p is None else p.tokens.tolist()
     given = len(tokens)
-    while len(tokens) < request.max_new_tokens:
+    while len(tokens) < limit_of(request) - len(request.prompt):
         draw = random.Random(f"{request.id}/{len(tokens)}").random()
         tokens.append(0 if draw < 0.3 else int(draw * 30) % len(ALPHABET) + 1)
         if tokens[-1] == 0:
