@@ -11,7 +11,16 @@ from types import SimpleNamespace as Arrays
 import jax
 import numpy as np
 
-from jaxrl.losses import mirror, mixed, off_policy, policy, sequence, surrogates, trust_region
+from jaxrl.losses import (
+    mirror,
+    mixed,
+    off_policy,
+    policy,
+    sequence,
+    supervised,
+    surrogates,
+    trust_region,
+)
 
 GROUPS = np.array([0, 1, 0, 1, 2, 0])
 
@@ -423,9 +432,9 @@ CASES = {
                              {"beta": 0.8, "balanced": False}, {"rewards": "labels"}),
     "distributional_pg": Case(mirror.distributional_pg, distributional,
                               {"beta": 0.7, "log_z": 0.2}),
-    "sft": Case(mixed.sft, lambda x, s: -s.weights * x.logp),
-    "raft": Case(mixed.raft, raft),
-    "expert_iteration": Case(mixed.expert_iteration, lambda x, s: np.where(
+    "sft": Case(supervised.sft, lambda x, s: -s.weights * x.logp),
+    "raft": Case(supervised.raft, raft),
+    "expert_iteration": Case(supervised.expert_iteration, lambda x, s: np.where(
         s.rewards[:, None] >= 0.5, -x.logp, 0.0)),
     "chord": Case(mixed.chord, lambda x, s: chord(x, s, False), {"mu": 0.3}),
     "chord, phi": Case(mixed.chord, lambda x, s: chord(x, s, True), {"mu": 0.3, "phi": True}),
