@@ -26,7 +26,7 @@ def _compile_little(tmp_path_factory):
         "jax_persistent_cache_min_entry_size_bytes": 0,
         "jax_disable_most_optimizations": True,
     }
-    before = {name: getattr(jax.config, name) for name in changed}
+    before = {name: jax.config.values[name] for name in changed}
     for name, value in changed.items():
         jax.config.update(name, value)
     yield
