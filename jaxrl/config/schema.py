@@ -72,6 +72,10 @@ class RolloutConfig:
     """Wrap each prompt in the model's chat template."""
     system: str = ""
     """System message of the chat template; empty: none."""
+    replies: Literal["together", "arrival"] = "together"
+    """When scores and replies of environments take effect: `together`, once nothing else is left to
+    sample, so that a run does not depend on how fast they are; or on `arrival`, which is faster
+    where they are slow. Partial rollouts that wait for one then differ from run to run."""
     in_flight: float = 1.0
     """Over-provisioning factor of partial rollouts, 1 or more: that many times `prompts` are
     sampled at once, a step trains on the first groups that finish, and the next step continues the

@@ -251,7 +251,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
         "failed_saves": writer.failures,
         "extensions": list(run.extensions),
         "eval": {"before": host["before"], "after": after},
-        **course.told(run.directory, config),
+        **course.told(run.directory),
         **rundir.environment(),
     }
     rundir.save_summary(run.directory, summary)

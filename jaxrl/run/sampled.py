@@ -126,7 +126,6 @@ def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:
         f"objective.advantage={config.objective.advantage!r}, which needs greedy answers":
             objective.needs_greedy(config.objective),
         f"extensions {alone}, which write answers of their own": alone,
-        "warm_start.steps": config.warm_start.steps,
     }  # fmt: skip
     if found := [name for name, value in refused.items() if value]:
         raise ValueError(
