@@ -4,8 +4,8 @@
     python -m tests.benchmarks.verdicts sample OUT --data DATA --model MODEL
     python -m tests.benchmarks.verdicts judge OUT --data DATA
 
-`sample` asks SmolLM2-135M-Instruct (the `smollm2` and `parity` extras) for one completion of each
-of 300 problems of a task at temperature 0.7, see `asked`, and writes OUT/TASK.jsonl. `judge`
+`sample` asks SmolLM2-135M-Instruct (the `smollm2` and `parity` extras) for five completions of
+each of 60 problems of a task at temperature 0.7, see `asked`, and writes OUT/TASK.jsonl. `judge`
 compares the verifier with a checker that shares no code with it, see `verdict_checkers`, and prints
 each disagreement to be read: the checker may be the one that is wrong. DATA is a directory with
 `gsm8k/train.jsonl` (as published) and `math/problems.jsonl` (fields problem, solution, answer).
@@ -27,14 +27,14 @@ from jaxrl.data.types import Task
 from tests.benchmarks.verdict_checkers import CHECKERS
 
 BUDGETS = {
-    "arithmetic": 8, "calibrated": 28, "random_calculation": 20, "countdown": 24, "maze": 20,
-    "translation": 20, "next_segment": 20, "shortest_path": 24, "multiple_choice": 20,
-    "mixture": 24, "json_output": 40, "sql": 32, "format_following": 28, "sat": 32, "gsm8k": 64,
-    "math": 56, "code": 64,
+    "arithmetic": 8, "calibrated": 24, "random_calculation": 20, "countdown": 24, "maze": 16,
+    "translation": 16, "next_segment": 16, "shortest_path": 20, "multiple_choice": 16,
+    "mixture": 20, "json_output": 32, "sql": 28, "format_following": 24, "sat": 28, "gsm8k": 40,
+    "math": 40, "code": 56,
 }  # fmt: skip
 """Tasks, and the most tokens of a completion."""
-COUNT = 300
-BATCH = 100
+PROBLEMS, EACH = 60, 5
+"""Problems of a task, and completions of each."""
 SHOTS = (10_001, 10_002)
 """Train problems that are shown with their solutions; beyond a file's end, from its start."""
 
@@ -101,23 +101,19 @@ def sample(out: Path, data: Path, names: list[str], model: str) -> None:
             continue
         start, used, count = time.monotonic(), time.process_time(), 0
         task = tasks.get(name, **arguments(name, data))
-        texts: dict[int, str] = {}
+        lines: list[str] = []
         for kind in range(3):
-            indices = range(kind, COUNT, 3)
-            for low in range(0, len(indices), BATCH):
-                chosen = indices[low : low + BATCH]
-                prompts = [
-                    tokenizer.apply_chat_template(
-                        asked(task, i), add_generation_prompt=True, return_dict=False
-                    )
-                    for i in chosen
-                ]
-                said = _generate(policy, tokenizer, prompts, BUDGETS[name])
-                count += sum(map(len, said))
-                texts |= dict(
-                    zip(chosen, tokenizer.batch_decode(said, skip_special_tokens=True), strict=True)
+            prompts = [
+                tokenizer.apply_chat_template(
+                    asked(task, i), add_generation_prompt=True, return_dict=False
                 )
-        lines = [json.dumps({"index": i, "text": texts[i]}) + "\n" for i in range(COUNT)]
+                for i in range(kind, PROBLEMS, 3)
+            ]
+            said = _generate(policy, tokenizer, prompts, BUDGETS[name])
+            count += sum(map(len, said))
+            for row, text in enumerate(tokenizer.batch_decode(said, skip_special_tokens=True)):
+                index = kind + 3 * (row // EACH)
+                lines.append(json.dumps({"index": index, "text": text}) + "\n")
         path.with_suffix(".part").write_text("".join(lines))
         path.with_suffix(".part").rename(path)
         seconds, used = time.monotonic() - start, time.process_time() - used
@@ -129,25 +125,39 @@ def sample(out: Path, data: Path, names: list[str], model: str) -> None:
 def _generate(
     policy: Any, tokenizer: Any, prompts: list[list[int]], budget: int
 ) -> list[list[int]]:
-    """Completions at temperature 0.7 in token ids; what all prompts begin with is computed once."""
+    """`EACH` completions of each prompt at temperature 0.7, as token ids.
+
+    What all prompts begin with is computed once, and the rest of each prompt once.
+    """
     import torch
 
     shortest = min(map(len, prompts)) - 1
     differs = (i for i in range(shortest) if len({p[i] for p in prompts}) > 1)
     shared = next(differs, shortest)
-    width = max(map(len, prompts)) - shared
-    pads = [width - (len(p) - shared) for p in prompts]
-    rows = [
-        p[:shared] + [tokenizer.pad_token_id] * pad + p[shared:]
-        for p, pad in zip(prompts, pads, strict=True)
-    ]
-    mask = [[1] * shared + [0] * pad + [1] * (width - pad) for pad in pads]
+    width = max(map(len, prompts))
+    pads = [width - len(p) for p in prompts]
+    rows = torch.tensor(
+        [
+            p[:shared] + [tokenizer.pad_token_id] * pad + p[shared:]
+            for p, pad in zip(prompts, pads, strict=True)
+        ]
+    )
+    mask = torch.tensor([[1] * shared + [0] * pad + [1] * (width - shared - pad) for pad in pads])
     with torch.inference_mode():
-        cache = policy(torch.tensor([prompts[0][:shared]]), use_cache=True).past_key_values
+        cache = policy(rows[:1, :shared], use_cache=True, logits_to_keep=1).past_key_values
         cache.batch_repeat_interleave(len(prompts))
+        places = (mask.cumsum(-1) - 1).clamp(min=0)
+        policy(
+            rows[:, shared:-1],
+            attention_mask=mask[:, :-1],
+            position_ids=places[:, shared:-1],
+            past_key_values=cache,
+            logits_to_keep=1,
+        )
+        cache.batch_repeat_interleave(EACH)
         ids = policy.generate(
-            torch.tensor(rows),
-            attention_mask=torch.tensor(mask),
+            rows.repeat_interleave(EACH, 0),
+            attention_mask=mask.repeat_interleave(EACH, 0),
             past_key_values=cache,
             max_new_tokens=budget,
             do_sample=True,
@@ -156,7 +166,7 @@ def _generate(
             pad_token_id=tokenizer.pad_token_id,
         )
     ends = {tokenizer.eos_token_id, tokenizer.pad_token_id}
-    said = [row[shared + width :].tolist() for row in ids]
+    said = [row[width:].tolist() for row in ids]
     return [list(itertools.takewhile(lambda token: token not in ends, row)) for row in said]
 
 

@@ -1,9 +1,9 @@
 """Control groups: where they can be made, and that nothing in one outlives it."""
 
 import dataclasses
-import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -74,24 +74,18 @@ def test_the_sandbox_and_the_doctor_say_whether_there_is_one(monkeypatch):
     assert doctor._sandbox()[1] == "no control group: not here"
 
 
-def writable() -> Path | None:
-    """Any group of this machine in which groups can be made, with limits or without."""
+@pytest.fixture
+def above():
+    """A real group to make groups in, with limits or without."""
     try:
-        root = cgroups.mounted()
-        os.rmdir(os.path.join(root, "jaxrl-probe")) if (root / "jaxrl-probe").exists() else None
-        os.mkdir(root / "jaxrl-probe")
-        os.rmdir(root / "jaxrl-probe")
-    except (RuntimeError, OSError):
-        return None
-    return root
+        made = Path(tempfile.mkdtemp(prefix="jaxrl-test-", dir=cgroups.mounted()))
+    except (RuntimeError, OSError) as error:
+        pytest.skip(f"no control group of version 2 can be made here: {error}")
+    yield made
+    made.rmdir()
 
 
-ROOT = writable()
-real = pytest.mark.skipif(ROOT is None, reason="no control group of version 2 can be made here")
-
-
-@real
-def test_all_processes_of_a_group_end_with_it():
+def test_all_processes_of_a_group_end_with_it(above):
     detach = (
         "import os, time\n"
         "for _ in range(3):\n"
@@ -100,14 +94,14 @@ def test_all_processes_of_a_group_end_with_it():
         "        if os.fork() == 0:\n"
         "            time.sleep(60)\n"
         "        os._exit(0)\n"
-        "time.sleep(0.3)\n"
+        "    os.wait()\n"
     )
-    with cgroups.made(ROOT, {}) as group:
+    with cgroups.made(above, {}) as group:
         command = cgroups.entering(group, [sys.executable, "-I", "-S", "-c", detach])
         subprocess.run(command, check=True)
         left = [int(pid) for pid in (group / "cgroup.procs").read_text().split()]
         assert len(left) == 3
-        cgroups.sweep(ROOT)
+        cgroups.sweep(above)
         assert group.exists()  # it is in use
     assert not group.exists()
     last = time.monotonic() + 5
@@ -123,15 +117,14 @@ def state(pid: int) -> str:
         return ""
 
 
-@real
-def test_what_a_killed_process_left_is_swept():
-    left = ROOT / f"{cgroups._PREFIX}left"
+def test_what_a_killed_process_left_is_swept(above):
+    left = above / f"{cgroups._PREFIX}left"
     left.mkdir()
-    cgroups.sweep(ROOT)
+    cgroups.sweep(above)
     assert not left.exists()
-    with pytest.raises(OSError), cgroups.made(ROOT, {"no.such.limit": 1}):
+    with pytest.raises(OSError), cgroups.made(above, {"no.such.limit": 1}):
         pass
-    assert not list(ROOT.glob(f"{cgroups._PREFIX}*"))
+    assert not list(above.glob(f"{cgroups._PREFIX}*"))
 
 
 def limited() -> sandbox.Isolation | None:
