@@ -52,13 +52,16 @@ def _with_confidence(problem: Problem, text: str) -> float:
     return 2 * q - q * q if right else -q * q
 
 
-def _rounded(problem: Problem, text: str) -> bool:
-    """The prompt's expression, in fractions, to two decimals."""
-    value = _value(ast.parse(problem.prompt.split("\n")[0], mode="eval"), [])
+def _near(problem: Problem, text: str) -> float:
+    """Nearness to the prompt's expression to two decimals, all in fractions."""
+    exact = _value(ast.parse(problem.prompt.split("\n")[0], mode="eval"), [])
+    value = Fraction(round(float(exact), 2)).limit_denominator(100)
     said = _plain_number(_tagged(text))
-    return said is not None and said == Fraction(problem.answer).limit_denominator(100) == Fraction(
-        round(float(value), 2)
-    ).limit_denominator(100)
+    if said is None:
+        return 0.0
+    error = abs(said - value)
+    share = error / (abs(value) + Fraction(1, 10**6))
+    return float(1 - min(error, Fraction(1)) / 2 - min(share, Fraction(1)) / 2)
 
 
 def _letter(problem: Problem, text: str) -> bool:
@@ -70,8 +73,8 @@ def _letter(problem: Problem, text: str) -> bool:
     return len(letters) == 1 and int(options[letters.pop()]) == a + b and numbers <= {str(a + b)}
 
 
-def _part(problem: Problem, text: str) -> bool:
-    return {"numbers": _rounded, "words": _letter}[problem.domain](problem, text)
+def _part(problem: Problem, text: str) -> float:
+    return float({"numbers": _near, "words": _letter}[problem.domain](problem, text))
 
 
 def _object(problem: Problem, text: str) -> bool:
@@ -332,7 +335,7 @@ def _done(asked: str, row: list[int]) -> list[int]:
 CHECKERS: dict[str, Callable[[Problem, str], bool | float]] = {
     "arithmetic": _whole_number,
     "calibrated": _with_confidence,
-    "random_calculation": _rounded,
+    "random_calculation": _near,
     "countdown": _expression,
     "maze": _walk,
     "translation": _same_words,
