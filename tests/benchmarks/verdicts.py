@@ -29,7 +29,7 @@ from tests.benchmarks.verdict_checkers import CHECKERS
 BUDGETS = {
     "arithmetic": 8, "calibrated": 24, "random_calculation": 20, "countdown": 24, "maze": 16,
     "translation": 16, "next_segment": 16, "shortest_path": 20, "multiple_choice": 16,
-    "mixture": 20, "json_output": 32, "sql": 28, "format_following": 24, "sat": 28, "gsm8k": 40,
+    "mixture": 20, "json_output": 32, "sql": 28, "format_following": 24, "sat": 28, "gsm8k": 24,
     "math": 40, "code": 56,
 }  # fmt: skip
 """Tasks, and the most tokens of a completion."""
@@ -48,6 +48,8 @@ def arguments(name: str, data: Path) -> dict[str, Any]:
             return {"path": str(data / "math/problems.jsonl")}
         case "calibrated":
             return {"asks": " State your confidence as <confidence>0.8</confidence> at the end."}
+        case "maze":
+            return {"size": 2}
         case "sat":
             return {"variables": 3, "clauses": 7, "width": 2}
         case "code":
@@ -74,14 +76,19 @@ def asked(task: Task, index: int) -> list[dict[str, str]]:
             shown = task.problem("train", 0, other if size is None else other % size)
             turns += [
                 {"role": "user", "content": shown.prompt},
-                {"role": "assistant", "content": task.gold(shown)},
+                {"role": "assistant", "content": _stated(task.of(shown).gold(shown))},
             ]
     told = problem.prompt
     if index % 3 == 2:
-        gold = task.of(problem).gold(problem)
-        inner = re.findall(r"<answer>(.*)</answer>", gold) or [gold]
-        told += f"\n(Hint: the right answer is {inner[-1]})"
+        answer = _stated(task.of(problem).gold(problem))
+        answer = answer.removeprefix("<answer>").removesuffix("</answer>")
+        told += f"\n(Hint: the right answer is {answer})"
     return [*turns, {"role": "user", "content": told}]
+
+
+def _stated(gold: str) -> str:
+    """A solution without the work before its answer."""
+    return (re.findall(r"<answer>.*</answer>", gold) or [gold])[-1]
 
 
 def sample(out: Path, data: Path, names: list[str], model: str) -> None:
