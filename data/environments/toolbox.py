@@ -72,7 +72,7 @@ def python(limits: sandbox.Limits = sandbox.Limits()) -> Tool:
         if outcome.end == "timeout":
             raise ValueError(f"it took more than {limits.wall_s:g} s and was undone")
         if outcome.status:
-            raise ValueError(f"it ended the interpreter and was undone\\n{outcome.stderr[-500:]}")
+            raise ValueError(f"it ended the interpreter and was undone\n{outcome.stderr[-500:]}")
         cells.append(code)
         return outcome.stdout
 
@@ -99,7 +99,7 @@ def search(corpus: str, count: int = 3) -> Tool:
         Args:
           query: words to look for.
         """
-        return "\\n\\n".join(found(query, count)) or "nothing found"
+        return "\n\n".join(found(query, count)) or "nothing found"
 
     return tool(run, name="search")
 
@@ -140,6 +140,6 @@ def sql(script: str) -> Tool:
             rows = queries.execute(made, query)
         except queries.QueryError as error:
             raise ValueError(str(error)) from error
-        return "\\n".join(json.dumps(row, default=str) for row in rows) or "no rows"
+        return "\n".join(json.dumps(row, default=str) for row in rows) or "no rows"
 
     return tool(run, name="sql")
