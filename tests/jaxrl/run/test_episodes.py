@@ -1,5 +1,6 @@
 """A run on an environment: what it samples is what it trains on, and it resumes exactly."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,9 +10,13 @@ from jaxrl.data import generate
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.types import Task
 from jaxrl.launch import cli
+from jaxrl.mesh import mesh
 from jaxrl.record import checkpoint, metrics
+from jaxrl.rollout import driver, policy
 from jaxrl.run import begin, loop
 from jaxrl.sampling.chunks import Chunks
+from jaxrl.types import Completion, Source
+from tests.jaxrl import sampler_oracle as oracle
 from tests.jaxrl import tiny
 
 ALPHABET = "0123456789+-*\n"
@@ -92,6 +97,35 @@ def test_a_run_with_episodes_in_flight_resumes_exactly(run, tmp_path):
     assert tiny.artefacts(begun)["arrays"] == tiny.artefacts(run)["arrays"]
     last = "rollouts/000004.jsonl"
     assert (begun / last).read_text() == (run / last).read_text()
+
+
+@pytest.mark.exact("episodes in flight: each log-prob is that of the version that sampled, to 1e-4")
+def test_episodes_of_two_versions_are_as_sampled(run):
+    """Turns of earlier steps, read again under newer weights, keep their own log-probabilities."""
+    config = policy.of_run(str(run))
+    model, _ = policy.describe(config)
+    on = mesh.make(config.mesh)
+    several, found = 0, []
+    for step in (1, 2, 3):
+        host = json.loads(
+            (checkpoint.path(run, step) / "host.json").read_text(),
+            object_hook=checkpoint.from_json,
+        )
+        for group in driver.from_state(host["rollouts"]["flight"]).groups:
+            played = [r for log in group.log.values() for r in log if isinstance(r, Completion)]
+            rows = [row.completion for row in group.rows or ()]
+            found += [c for c in [*played, *group.begun.values(), *rows] if len(c.tokens)]
+    assert found
+    weights = [policy.restored(str(run), model, on, step)[0] for step in (0, 1, 2, 3)]
+    sequences = [[*c.request.prompt, *c.tokens.tolist()] for c in found]
+    scores = [oracle.forward(sequences, params, model)[0] for params in weights]
+    for n, c in enumerate(found):
+        for version in set(c.version[c.actions].tolist()):
+            of_version = np.where((c.version == version) & c.actions, 0, Source.FORCED)
+            part = dataclasses.replace(c, source=of_version.astype(np.int8))
+            assert oracle.as_expected(part, scores[version][n], sequences[n])
+        several += len(set(c.version[c.actions].tolist())) > 1
+    assert several
 
 
 REFUSED = {
