@@ -181,6 +181,8 @@ class Packed:
     """[N] bool: the sequences whose actions are among them."""
     micro_batches: jax.Array
     """scalar int32: how many of the K hold data."""
+    teacher: Any = None
+    """What another model makes of the actions, see `jaxrl.extensions.teacher`; None: nothing."""
     length: int = struct.field(pytree_node=False, default=0)
     """T."""
     cut: bool = struct.field(pytree_node=False, default=False)

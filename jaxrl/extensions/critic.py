@@ -26,9 +26,10 @@ from jaxrl.rollout import tasks
 from jaxrl.run import placement
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training import optimizer
+from jaxrl.training.logprobs import micro_states, places, spread
 from jaxrl.training.objective import at_actions
 from jaxrl.training.optimizer import OptimizerConfig
-from jaxrl.training.train_step import Update, micro_states, places, spread
+from jaxrl.training.train_step import Update
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 
 

@@ -40,7 +40,9 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     stages.check(config)
     extensions = open_extensions(config)
     arrays = [name for e in extensions.values() for name in e.arrays]
-    if not config.data.kinds and sampled.has_turns(config, extensions):
+    if "stepwise" in config.data.kinds:
+        arrays += ("turn", "turn_rewards")
+    elif not config.data.kinds and sampled.has_turns(config, extensions):
         arrays += turns.TOKENS
     objective.check(config.objective, arrays)
     reference.check(config, extensions)

@@ -102,7 +102,7 @@ def test_a_run_with_episodes_in_flight_resumes_exactly(run, tmp_path):
 @pytest.mark.exact("episodes in flight: each log-prob is that of the version that sampled, to 1e-4")
 def test_episodes_of_two_versions_are_as_sampled(run):
     """Turns of earlier steps, read again under newer weights, keep their own log-probabilities."""
-    config = policy.of_run(str(run))
+    config = tiny.config(run, **PLAYED)
     model, _ = policy.describe(config)
     on = mesh.make(config.mesh)
     several, found = 0, []
