@@ -15,7 +15,6 @@ from jaxrl.record import checkpoint, metrics
 from jaxrl.rollout import driver, policy
 from jaxrl.run import begin, loop
 from jaxrl.sampling.chunks import Chunks
-from jaxrl.types import Completion, Source
 from tests.jaxrl import sampler_oracle as oracle
 from tests.jaxrl import tiny
 
@@ -56,11 +55,24 @@ PLAYED = {
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A whole run whose steps leave episodes in flight."""
-    directory = tmp_path_factory.mktemp("episodes") / "run"
-    loop.train(tiny.config(directory, **PLAYED))
-    return directory
+def played(tmp_path_factory):
+    """A whole run whose steps leave episodes in flight, and the completions that it trained on."""
+    directory, found, take = tmp_path_factory.mktemp("episodes") / "run", [], driver.take
+
+    def taken(flight, count):
+        groups = take(flight, count)
+        found.extend(row.completion for group in groups for row in group.rows)
+        return groups
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "take", taken)
+        loop.train(tiny.config(directory, **PLAYED))
+    return directory, [c for c in found if c.request.temperature]
+
+
+@pytest.fixture(scope="module")
+def run(played):
+    return played[0]
 
 
 def test_every_turn_is_trained_under_what_it_was_sampled_under(run):
@@ -100,31 +112,22 @@ def test_a_run_with_episodes_in_flight_resumes_exactly(run, tmp_path):
 
 
 @pytest.mark.exact("episodes in flight: each log-prob is that of the version that sampled, to 1e-4")
-def test_episodes_of_two_versions_are_as_sampled(run):
+def test_episodes_of_two_versions_are_as_sampled(played):
     """Turns of earlier steps, read again under newer weights, keep their own log-probabilities."""
-    config = tiny.config(run, **PLAYED)
+    directory, found = played
+    config = tiny.config(directory, **PLAYED)
     model, _ = policy.describe(config)
-    on = mesh.make(config.mesh)
-    several, found = 0, []
-    for step in (1, 2, 3):
-        host = json.loads(
-            (checkpoint.path(run, step) / "host.json").read_text(),
-            object_hook=checkpoint.from_json,
-        )
-        for group in driver.from_state(host["rollouts"]["flight"]).groups:
-            played = [r for log in group.log.values() for r in log if isinstance(r, Completion)]
-            rows = [row.completion for row in group.rows or ()]
-            found += [c for c in [*played, *group.begun.values(), *rows] if len(c.tokens)]
-    assert found
-    weights = [policy.restored(str(run), model, on, step)[0] for step in (0, 1, 2, 3)]
+    on, several = mesh.make(config.mesh), 0
+    weights = [policy.restored(str(directory), model, on, step)[0] for step in range(4)]
     sequences = [[*c.request.prompt, *c.tokens.tolist()] for c in found]
     scores = [oracle.forward(sequences, params, model)[0] for params in weights]
     for n, c in enumerate(found):
-        for version in set(c.version[c.actions].tolist()):
-            of_version = np.where((c.version == version) & c.actions, 0, Source.FORCED)
-            part = dataclasses.replace(c, source=of_version.astype(np.int8))
+        versions = set(c.version[c.actions].tolist())
+        for version in versions:
+            chosen = (c.version == version) & c.actions
+            part = dataclasses.replace(c, source=np.where(chosen, 0, 1).astype(np.int8))
             assert oracle.as_expected(part, scores[version][n], sequences[n])
-        several += len(set(c.version[c.actions].tolist())) > 1
+        several += len(versions) > 1
     assert several
 
 
