@@ -1,5 +1,6 @@
 """A run on an environment: what it samples is what it trains on, and it resumes exactly."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,9 +10,12 @@ from jaxrl.data import generate
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.types import Task
 from jaxrl.launch import cli
+from jaxrl.mesh import mesh
 from jaxrl.record import checkpoint, metrics
+from jaxrl.rollout import driver, policy
 from jaxrl.run import begin, loop
 from jaxrl.sampling.chunks import Chunks
+from tests.jaxrl import sampler_oracle as oracle
 from tests.jaxrl import tiny
 
 ALPHABET = "0123456789+-*\n"
@@ -51,11 +55,24 @@ PLAYED = {
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A whole run whose steps leave episodes in flight."""
-    directory = tmp_path_factory.mktemp("episodes") / "run"
-    loop.train(tiny.config(directory, **PLAYED))
-    return directory
+def played(tmp_path_factory):
+    """A whole run whose steps leave episodes in flight, and the completions that it trained on."""
+    directory, found, take = tmp_path_factory.mktemp("episodes") / "run", [], driver.take
+
+    def taken(flight, count):
+        groups = take(flight, count)
+        found.extend(row.completion for group in groups for row in group.rows)
+        return groups
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "take", taken)
+        loop.train(tiny.config(directory, **PLAYED))
+    return directory, [c for c in found if c.request.temperature]
+
+
+@pytest.fixture(scope="module")
+def run(played):
+    return played[0]
 
 
 def test_every_turn_is_trained_under_what_it_was_sampled_under(run):
@@ -94,8 +111,28 @@ def test_a_run_with_episodes_in_flight_resumes_exactly(run, tmp_path):
     assert (begun / last).read_text() == (run / last).read_text()
 
 
+@pytest.mark.exact("episodes in flight: each log-prob is that of the version that sampled, to 1e-4")
+def test_episodes_of_two_versions_are_as_sampled(played):
+    """Turns of earlier steps, read again under newer weights, keep their own log-probabilities."""
+    directory, found = played
+    config = tiny.config(directory, **PLAYED)
+    model, _ = policy.describe(config)
+    on, several = mesh.make(config.mesh), 0
+    weights = [policy.restored(str(directory), model, on, step)[0] for step in range(4)]
+    sequences = [[*c.request.prompt, *c.tokens.tolist()] for c in found]
+    scores = [oracle.forward(sequences, params, model)[0] for params in weights]
+    for n, c in enumerate(found):
+        versions = set(c.version[c.actions].tolist())
+        for version in versions:
+            chosen = (c.version == version) & c.actions
+            part = dataclasses.replace(c, source=np.where(chosen, 0, 1).astype(np.int8))
+            assert oracle.as_expected(part, scores[version][n], sequences[n])
+        several += len(versions) > 1
+    assert several
+
+
 REFUSED = {
-    "warm_start": {"warm_start.steps": 2},
+    "no solutions": {"warm_start.steps": 2},
     "greedy": {"objective.advantage": "remax"},
     "chunks": {"rollout.chunks": Chunks(4, 2)},
     "guidance": {"guidance.guide": "escalate", "guidance.args": {"attempts": 2}},
@@ -121,3 +158,43 @@ def test_a_run_plays_episodes_at_the_command_line(run, capsys):
         assert (each["reward"] is None) == (each["error"] is not None)
     assert cli.main(["sample", str(run), "--env", "arithmetic", "--trust"]) == 2
     assert "one turn" in capsys.readouterr().err
+
+
+CREDIT = {
+    "gigpo": {"objective.advantage": "gigpo"},
+    "turn_advantages": {"objective.advantage": "turn_advantages"},
+    "turn_gae": {"critic.credit": "turn_gae", "critic.whiten": False},
+    "bilevel_gae": {"critic.credit": "bilevel_gae", "critic.whiten": False},
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["gigpo", *(pytest.param(n, marks=pytest.mark.slow) for n in list(CREDIT)[1:])]
+)
+def test_credit_goes_to_turns(name, tmp_path):
+    """Two steps with each: all tokens of a turn have one advantage, turns have different ones."""
+    made = tiny.config(tmp_path, **PLAYED | {"steps": 2, "rollout.in_flight": 1.0} | CREDIT[name])
+    loop.train(made)
+    rows = list(metrics.read(tmp_path))
+    assert len(rows) == 2 and all(row["grad_norm"] > 0 for row in rows)
+    assert rows[0]["logp_gap_max"] < 1e-4
+    several = 0
+    for line in (tmp_path / "rollouts/000002.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if row["error"] is not None:
+            assert not any(row["advantage"])
+            continue
+        own = np.array(row["source"]) == "policy"
+        turn, advantage = np.array(row["turn"])[own], np.array(row["advantage"])[own]
+        of_turns = [set(advantage[turn == k].tolist()) for k in sorted(set(turn.tolist()))]
+        if name != "bilevel_gae":
+            assert all(len(each) == 1 for each in of_turns)
+        several += len(set.union(*of_turns)) > 1
+        assert len(row["turn_rewards"]) == len(of_turns)
+    assert several
+
+
+def test_a_critic_of_turns_needs_turns(tmp_path):
+    given = {"critic.credit": "turn_gae", "warm_start.steps": 0}
+    with pytest.raises(ValueError, match=r"turn_gae.*one turn"):
+        begin.check(tiny.config(tmp_path, **given))
