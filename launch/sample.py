@@ -110,6 +110,7 @@ def complete(
     """
     opened, the_mesh = policy.named(name), mesh.make(Config().mesh)
     model, tokenizer = policy.describe(opened, trust=config.trust)
+    policy.require_text(model, name)
     asked = requests(tokenizer, config, prompt)
     sampler.check_requests(model, asked)
     setup = sampler.Setup(
