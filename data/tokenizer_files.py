@@ -53,17 +53,18 @@ def copy(source: Path, directory: Path) -> None:
             shutil.copyfile(source / name, directory / name)
     model = source / "tokenizer.model"
     if model.exists() and not (source / "tokenizer.json").exists():
+        config = directory / "tokenizer_config.json"
+        fields = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
         try:
             fast = from_sentencepiece(sentencepiece.SentencePieceProcessor(model_file=str(model)))
         except ValueError:
             warnings.warn(
-                f"{model} could not be rebuilt as tokenizer.json: transformers reads it as its "
-                "tokenizer_config.json says",
+                f"{model} could not be rebuilt as tokenizer.json; transformers may split some "
+                "texts otherwise, such as runs of spaces",
                 stacklevel=2,
             )
+            _write_config(directory, {"tokenizer_class": "LlamaTokenizer", **fields})
             return
-        config = directory / "tokenizer_config.json"
-        fields = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
         added = fields.get("added_tokens_decoder", {})
         for i in sorted(added, key=int):
             token = {"normalized": False, **added[i]}
@@ -206,6 +207,5 @@ def _spaced(meta: dict[str, Any], *, unigram: bool = False) -> tokenizers.Tokeni
     for piece, kind in zip(pieces, kinds, strict=True):
         if kind in (gguf_vocab.CONTROL, gguf_vocab.USER_DEFINED):
             special = kind == gguf_vocab.CONTROL
-            inner = "\u2581" in piece  # as sentencepiece spells it; GGUF has plain spaces
-            fast.add_tokens([tokenizers.AddedToken(piece, special=special, normalized=inner)])
+            fast.add_tokens([tokenizers.AddedToken(piece, special=special, normalized=False)])
     return fast

@@ -11,7 +11,6 @@ import sentencepiece
 import tokenizers as library
 
 from jaxrl.data import gguf_fields, tokenizer_files, tokenizers
-from tests.data.test_tokenizers import _sentencepiece
 from tests.models import byte_tokenizer
 
 CORPUS = [
@@ -32,20 +31,27 @@ def _gguf(fields, path):
     return path
 
 
-def _spaced(directory):
-    """A sentencepiece BPE, as Llama 2's."""
+def _sentencepiece(kind, symbols=()):
+    """A sentencepiece model of 600 pieces, as Llama 2's."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(CORPUS),
         model_writer=model,
-        model_type="bpe",
+        model_type=kind,
         vocab_size=600,
         byte_fallback=True,
+        hard_vocab_limit=False,
         normalization_rule_name="identity",
         remove_extra_whitespaces=False,
+        user_defined_symbols=list(symbols),
         minloglevel=2,
     )
-    (directory / "tokenizer.model").write_bytes(model.getvalue())
+    return model.getvalue()
+
+
+def _spaced(directory):
+    """A directory with a sentencepiece BPE."""
+    (directory / "tokenizer.model").write_bytes(_sentencepiece("bpe"))
     special = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}
     (directory / "tokenizer_config.json").write_text(json.dumps(special))
     return 600
@@ -111,14 +117,25 @@ def test_a_sentencepiece_model_in_transformers(kind, named, tmp_path):
     (source / "tokenizer.model").write_bytes(_sentencepiece(kind))
     if named:
         fields = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}
-        fields["added_tokens_decoder"] = {"500": {"content": "<|im_end|>", "special": True}}
         (source / "tokenizer_config.json").write_text(json.dumps(fields))
     tokenizer_files.copy(source, out)
     ours, theirs = tokenizers.load(source), transformers.AutoTokenizer.from_pretrained(out)
     again = tokenizers.load(out)
-    for text in ("hello world", " two  spaces", "naïve 12", "<turn>fox</s>", "日本🙂", ""):
+    for text in ("hello world", " two  spaces", "naïve 12", "fox</s>", "日本🙂", ""):
         ids = theirs(text, add_special_tokens=False).input_ids
         assert ids == ours.encode(text) == again.encode(text)
     assert theirs("fox").input_ids == [1, *ours.encode("fox")] == again.prompt("fox")
     assert (theirs.bos_token_id, theirs.eos_token_id) == (1, 2)
     assert again.eos_ids == ours.eos_ids and again.bos_id == ours.bos_id
+
+
+def test_a_sentencepiece_model_that_is_not_rebuilt_keeps_its_class(tmp_path):
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    out.mkdir()
+    (source / "tokenizer.model").write_bytes(_sentencepiece("bpe", ["\u2581\u2581"]))
+    with pytest.warns(UserWarning, match="could not be rebuilt"):
+        tokenizer_files.copy(source, out)
+    assert not (out / "tokenizer.json").exists()
+    written = json.loads((out / "tokenizer_config.json").read_text())
+    assert written["tokenizer_class"] == "LlamaTokenizer"
