@@ -14,10 +14,12 @@ import jax.numpy as jnp
 from jaxrl.losses import preference
 from jaxrl.losses.masking import as_float, constant, row_count, row_mean, row_sum
 from jaxrl.losses.policy import Objective
+from jaxrl.losses.shapes import checked
 
 KIND = "preference"
 
 
+@checked
 def pair_dpo(
     logp: jax.Array,
     ref_logp: jax.Array,
@@ -53,6 +55,7 @@ def pair_dpo(
     return _pairs(loss, row_sum(mask, gap), rewards, mask, group_ids)
 
 
+@checked
 def pair_ipo(
     logp: jax.Array,
     ref_logp: jax.Array,
@@ -69,7 +72,10 @@ def pair_ipo(
       Preferences"
 
     Args:
-      logp, ref_logp, rewards, mask, group_ids: as in `pair_dpo`.
+      logp, ref_logp: `[B, T]`.
+      rewards: `[B]`; the greater of a group is the chosen.
+      mask: `[B, T]`; a row without action tokens is in no pair.
+      group_ids: `[B]` int32.
       tau: as in `preference.ipo`.
 
     Returns:
@@ -84,6 +90,7 @@ def pair_ipo(
     return _pairs(loss, row_mean(mask, gap), rewards, mask, group_ids)
 
 
+@checked
 def pair_orpo(
     logp: jax.Array,
     rewards: jax.Array,
@@ -102,7 +109,10 @@ def pair_orpo(
     Paper: Hong et al. 2024, "ORPO: Monolithic Preference Optimization without Reference Model"
 
     Args:
-      logp, rewards, mask, group_ids: as in `pair_dpo`.
+      logp: `[B, T]`.
+      rewards: `[B]`; the greater of a group is the chosen.
+      mask: `[B, T]`; a row without action tokens is in no pair.
+      group_ids: `[B]` int32.
       beta: as in `preference.orpo`.
 
     Returns:
@@ -118,6 +128,7 @@ def pair_orpo(
     return _with_likelihood(made, 1.0, logp, rewards, mask, group_ids)
 
 
+@checked
 def pair_simpo(
     logp: jax.Array,
     rewards: jax.Array,
@@ -133,7 +144,10 @@ def pair_simpo(
     Paper: Meng et al. 2024, "SimPO: Simple Preference Optimization with a Reference-Free Reward"
 
     Args:
-      logp, rewards, mask, group_ids: as in `pair_dpo`.
+      logp: `[B, T]`.
+      rewards: `[B]`; the greater of a group is the chosen.
+      mask: `[B, T]`; a row without action tokens is in no pair.
+      group_ids: `[B]` int32.
       beta, gamma: as in `preference.simpo`.
 
     Returns:
@@ -146,6 +160,7 @@ def pair_simpo(
     return _pairs(loss, row_mean(mask, as_float(logp)), rewards, mask, group_ids)
 
 
+@checked
 def pair_cpo(
     logp: jax.Array,
     rewards: jax.Array,
@@ -163,7 +178,10 @@ def pair_cpo(
     Paper: Xu et al. 2024, "Contrastive Preference Optimization"
 
     Args:
-      logp, rewards, mask, group_ids: as in `pair_dpo`.
+      logp: `[B, T]`.
+      rewards: `[B]`; the greater of a group is the chosen.
+      mask: `[B, T]`; a row without action tokens is in no pair.
+      group_ids: `[B]` int32.
       beta, alpha: as in `preference.cpo`.
 
     Returns:
@@ -177,6 +195,7 @@ def pair_cpo(
     return _with_likelihood(made, alpha, logp, rewards, mask, group_ids)
 
 
+@checked
 def labelled_kto(
     logp: jax.Array,
     ref_logp: jax.Array,
