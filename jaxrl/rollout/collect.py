@@ -177,12 +177,14 @@ def sampler_setup(
 ) -> Setup:
     """The sampler's setup for programs whose prompts have `room` more tokens than the task's.
 
-    `turns`: the programs sample episodes, whose environments may ask for stop strings.
+    `turns`: the programs sample episodes, whose environments may ask for stop strings, and whose
+    slots are held between turns.
     """
     prompt, length = programs.limits(rollout, room, turns=turns)
     return Setup(
         policy.model, key, tuple(policy.tokenizer.eos_ids), prompt, length, sampling,
         guide=policy.guide, text=policy.tokenizer.decode if turns else None,
+        hold=turns,
     )  # fmt: skip
 
 

@@ -8,16 +8,21 @@ policy version that it was sampled with (partial rollouts: Kimi k1.5, 2025; APRI
 A restart runs each program again and gives it the results in its log, so a group continues where it
 stood. What programs receive does not depend on timing: completions arrive in the sampler's order,
 and scores and replies of environments take effect together, once nothing is left to sample or
-enough groups wait for nothing else.
+enough groups wait for nothing else. With `RolloutConfig.replies` "arrival" they take effect as they
+come, which lets slow environments work while others' turns are sampled.
+
+A sequence that an environment answers to stays in its slot, and what was read of it is not read
+again, unless another needs the slot. It never keeps others waiting.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import operator
 from collections.abc import Generator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, NamedTuple
 
 import jax
@@ -168,9 +173,18 @@ def advance(
       enough: groups to wait for, at most those in flight.
       version: policy version of `params`.
       timer: given `sample` and `score` seconds, the latter being what waiting for the pool adds.
+
+    Raises:
+      ValueError: replies shall take effect as they come, in a run of several processes.
     """
     sampling: dict[int, _Wants] = {}
-    asking: list[_Wants] = []
+    asking: dict[int, _Wants] = {}
+    numbers, early = itertools.count(), ctx.rollout.replies == "arrival"
+    if early and _several():
+        raise ValueError(
+            "rollout.replies='arrival' needs one process, as processes must agree on an order; "
+            "use together"
+        )
     nodes = [
         _Node(program(ctx, group.drawn.problem, group.first_id), group, ())
         for group in flight.groups
@@ -184,35 +198,51 @@ def advance(
         submitted = []
         for each in wanted:
             if isinstance(each.wanted, Grade | Act):
-                asking.append(each)
-                _submit(futures, len(asking) - 1, pool, each.wanted)
+                n = next(numbers)
+                asking[n] = each
+                _submit(futures, n, pool, each.wanted)
             else:
                 request = _request(each)
                 sampling[request.id] = each
                 submitted.append(request)
-        if submitted:
-            sampler.submit(setup, work, submitted)
+        waiting = sampler.held(work)
+        sampler.go_on(setup, params, work, [r for r in submitted if r.id in waiting])
+        if new := [r for r in submitted if r.id not in waiting]:
+            sampler.submit(setup, work, new)
+        acts = (each.wanted for each in asking.values() if isinstance(each.wanted, Act))
+        asked = {act.turn.episode for act in acts}
+        sampler.release(work, [name for name in sampler.held(work) if name not in asked])
+
+    def settle(answers: dict[int, Answer]) -> None:
+        settled = [(asking.pop(n), answer) for n, answer in sorted(answers.items())]
+        want([(each.node, _log(each.node, answer)) for each, answer in settled])
+
+    def whole() -> int:
+        return sum(group.rows is not None for group in flight.groups)
 
     futures: dict[int, Future[Answer]] = {}
     with timer("sample"):
         want([(node, None) for node in nodes])
     while True:
         with timer("sample"):
-            while work and _sampled(flight, sampling) < enough:
+            while work and (whole() if early else _sampled(flight, sampling)) < enough:
+                if early and (answers := results(_taken(futures, early))):
+                    settle(answers)
+                sampler.make_way(setup, work)
+                ended = []
                 for completion in sampler.advance(setup, params, work, version=version):
                     each = sampling.pop(completion.request.id)
                     each.node.group.begun.pop(each.node.place, None)
                     original = dataclasses.replace(completion, request=each.wanted.request)
-                    want([(each.node, _log(each.node, original))])
+                    ended.append((each.node, _log(each.node, original)))
+                want(ended)
         with timer("score"):
-            answers = results(futures)
-            settled = list(enumerate(asking))
-            asking.clear()
-            futures.clear()
+            if early:
+                wait(futures.values(), return_when=FIRST_COMPLETED)
+            answers = results(_taken(futures, early))
         with timer("sample"):
-            want([(each.node, _log(each.node, answers[n])) for n, each in settled])
-        whole = sum(group.rows is not None for group in flight.groups)
-        if whole >= enough or not (work or asking):
+            settle(answers)
+        if whole() >= enough or not (work or asking):
             break
     for completion in sampler.unfinished(setup, work):
         each = sampling[completion.request.id]
@@ -231,6 +261,12 @@ def results(futures: dict[int, Future[Answer]]) -> dict[int, Answer]:
     """What all processes' shares were answered, on every process."""
     own = {n: future.result() for n, future in futures.items()}
     return functools.reduce(operator.or_, distributed.gathered(own)) if own or _several() else {}
+
+
+def _taken(futures: dict[int, Future[Answer]], early: bool) -> dict[int, Future[Answer]]:
+    """All futures, or those that are done, taken out."""
+    chosen = [n for n, future in futures.items() if not early or future.done()]
+    return {n: futures.pop(n) for n in chosen}
 
 
 def _several() -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxrl import functions
 from jaxrl.losses import aggregate, masking
+from jaxrl.training import turns
 from jaxrl.types import Trajectory
 
 _ARRAYS = {
@@ -91,7 +92,8 @@ def check(config: ObjectiveConfig, extra: Collection[str] = ()) -> None:
       extra: names of the arrays that extensions add to a batch.
     """
     policy = functions.resolve(config.policy, config.policy_args, _ARRAYS | set(extra))
-    functions.resolve(config.advantage, config.advantage_args, _REWARD_ARRAYS)
+    of_turns = {*turns.TOKENS, *turns.STEPS} if "turn" in extra else set()
+    functions.resolve(config.advantage, config.advantage_args, _REWARD_ARRAYS | of_turns)
     if config.shaping:
         functions.resolve(config.shaping, config.shaping_args, _REWARD_ARRAYS)
     if config.rows:
@@ -255,6 +257,9 @@ def _given(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) ->
     for name in ("reward_parts", "greedy_rewards"):
         if (array := getattr(batch, name)) is not None:
             given[name] = array
+    if "turn" in batch.extra:
+        given |= {name: batch.extra[name] for name in turns.TOKENS}
+        given |= turns.steps(batch.extra, batch.group_ids, mask)
     if config.shaping:
         function = functions.resolve(config.shaping, config.shaping_args, set(given))
         given["rewards"] = functions.call(function, config.shaping_args, given)
@@ -268,6 +273,8 @@ def _advantages(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | in
     given = _given(config, batch, step)
     function = functions.resolve(config.advantage, config.advantage_args, set(given))
     advantages = functions.call(function, config.advantage_args, given)
+    if functions.takes(function, "step_mask"):
+        return turns.to_tokens(advantages, batch.extra["turn"], given["mask"])
     return advantages[:, None] if advantages.ndim == 1 else advantages
 
 
