@@ -264,6 +264,7 @@ def _calibration_error(chances: jax.Array, ahead: jax.Array, bins: int = 10) -> 
     return jnp.sum(jnp.abs(by_bin)) / jnp.maximum(jnp.sum(ahead), 1)
 
 
+@checked
 def labelled_kto(
     logp: jax.Array,
     ref_logp: jax.Array,
@@ -299,6 +300,7 @@ def labelled_kto(
     return _along(loss, mask), {"implicit_reward": _along(metrics["reward"], mask)}
 
 
+@checked
 def stepwise_reward(logp: jax.Array, turn_rewards: jax.Array) -> Objective:
     """A process reward model's verdict on each step: the cross-entropy of its label.
 
@@ -344,9 +346,9 @@ def _pairs(
     """A loss of the chosen and the rejected rows' values `rows [B]`, on both rows of each pair."""
     best, worst, paired = _chosen(rewards, mask, group_ids)
     per_row, metrics = loss(rows[best], rows[worst])
-    told = {"margin": metrics["margin"], "accuracy": metrics["correct"]}
-    told = {name: _by_row(jnp.where(paired, x, 0.0), mask) for name, x in told.items()}
-    return _along(jnp.where(paired, per_row, 0.0), mask), told
+    means = {"margin": metrics["margin"], "accuracy": metrics["correct"]}
+    means = {name: _by_row(jnp.where(paired, x, 0.0), mask) for name, x in means.items()}
+    return _along(jnp.where(paired, per_row, 0.0), mask), means
 
 
 def _with_likelihood(

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import chex
 import jax.numpy as jnp
+import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,7 +67,8 @@ def checked(function: F) -> F:
         sizes: dict[str, int | tuple[int, ...]] = {}
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             if name in wanted and value is not None:
-                _check(function.__name__, name, value, wanted[name], sizes)
+                array = value if hasattr(value, "shape") else np.asarray(value)
+                _check(function.__name__, name, array, wanted[name], sizes)
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]

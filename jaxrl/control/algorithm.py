@@ -43,7 +43,7 @@ class Algorithm(NamedTuple):
     batch_size: int = 256
     """Rows of a batch, or of a minibatch, all parts together."""
     minibatches: int = 0
-    """When above 0, a batch is so many minibatches, drawn apart: its leaves are
+    """When above 0, a batch is this many minibatches, drawn independently: its leaves are
     [minibatches, rows, ...], and each minibatch has the same share of every part."""
     prepare: Callable[[Any], Any] = lambda data: data
     """What an offline data set becomes before training, on the host: filtered, weighted, cut."""

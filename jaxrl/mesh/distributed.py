@@ -2,8 +2,8 @@
 
 Each process calls `start` before anything touches a device. From then on `jax.devices()` are all
 devices of all processes, and every process runs the same program on the same host-side data: what
-one of them alone has seen or done (a file, a signal, a score) is told to all by the functions here
-before anything depends on it. With one process they cost nothing.
+one of them alone has seen or done (a file, a signal, a score) is shared with all by the functions
+here before anything depends on it. With one process they cost nothing.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def sent_to_first(key: str, value: Any, seconds: float) -> list[Any]:
         client.key_value_set(f"{key}/{jax.process_index()}", json.dumps(value))
         return []
     names = (f"{key}/{other}" for other in range(1, jax.process_count()))
-    told = [client.blocking_key_value_get(name, round(1000 * seconds)) for name in names]
-    return [value, *map(json.loads, told)]
+    values = [client.blocking_key_value_get(name, round(1000 * seconds)) for name in names]
+    return [value, *map(json.loads, values)]
 
 
 def by_first(function: Callable[P, T]) -> Callable[P, T]:

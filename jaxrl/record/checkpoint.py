@@ -136,7 +136,7 @@ def restore_params(
     Args:
       directory: of the run.
       like: sharded shapes.
-      note: told of damaged checkpoints.
+      note: called with a warning for each damaged checkpoint.
       step: of the checkpoint; None: the newest sound one.
 
     Raises:

@@ -68,14 +68,14 @@ def measure(saved: Path) -> Measured:
             raise
 
 
-def joined(told: Iterable[Measured | str]) -> Measured:
+def joined(parts: Iterable[Measured | str]) -> Measured:
     """The measurements of all processes, ordered by name.
 
     Raises:
       OSError: a process has failed, and says why.
     """
     every: Measured = {}
-    for process, found in enumerate(told):
+    for process, found in enumerate(parts):
         if isinstance(found, str):
             raise OSError(f"process {process}: {found}")
         every |= found

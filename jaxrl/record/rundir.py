@@ -47,7 +47,7 @@ def prepare(config: Config, note: Callable[[str], None]) -> Path:
 
     Args:
       config: the run's.
-      note: told which fields have changed since the run began.
+      note: called with the fields that have changed since the run began.
 
     Raises:
       ValueError: the directory cannot be written, or holds another run; or the config holds a

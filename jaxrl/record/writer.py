@@ -66,7 +66,7 @@ class Writer:
     """Saves a run's checkpoints in the background; a context manager.
 
     The arrays of one are written while the one before is still hashed and committed. Storage that
-    fails costs the checkpoint being written and nothing else: the failure is told, `failures`
+    fails costs the checkpoint being written and nothing else: the failure is noted, `failures`
     counts it, and the next `save` starts afresh.
     """
 
@@ -227,9 +227,9 @@ class Writer:
             self._failed(step, error)
             return
         try:
-            told = distributed.sent_to_first(key, measured, _MEASURING_S)
+            gathered = distributed.sent_to_first(key, measured, _MEASURING_S)
             if distributed.first():
-                manifest.commit(where, manifest.joined(told), facts)
+                manifest.commit(where, manifest.joined(gathered), facts)
         except save_errors() as error:
             self._failed(step, error)
             return

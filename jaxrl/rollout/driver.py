@@ -161,7 +161,7 @@ def advance(
     version: int,
     timer: Timer,
 ) -> None:
-    """Sample and score until so many groups of the flight are whole; the others stand still.
+    """Sample and score until `enough` groups of the flight are complete; the others are paused.
 
     Args:
       flight: changed in place.

@@ -1,7 +1,7 @@
 """Which prompts a step trains on: the stream as it comes, a curriculum, a mixture of domains.
 
 A `Source` is where prompts come from, and a mixture is a source made of sources. Its state is small
-and JSON-able, and names what it is the state of: a source that is told the state of another, as
+and JSON-able, and names what it is the state of: a source that is given the state of another, as
 where a stage or a fork changes the task, stays at its own start.
 """
 

@@ -40,9 +40,9 @@ def group(actor: Policy, config: Config, found: Rows, index: int) -> Group | Non
     if row.stepwise:
         (example,) = fitted
         answer = with_labels(written(example), row.rewards)
-        told = Score(float(np.mean(answer.turn_rewards)))
+        score = Score(float(np.mean(answer.turn_rewards)))
         text = decode(list(example.tokens))
-        return Problem(row.id, decode(list(example.prompt)), None), [Row(answer, text, told)]
+        return Problem(row.id, decode(list(example.prompt)), None), [Row(answer, text, score)]
     if config.labels:
         fitted = [examples.judged(each, actor.tokenizer.eos_ids[0]) for each in fitted]
     answers = [

@@ -63,7 +63,7 @@ def followed(config: Config, callbacks: Callbacks, train: Train) -> Config:
     return _from(config, model, rewards)
 
 
-def told(directory: Path, config: Config) -> dict[str, Any]:
+def summary(directory: Path, config: Config) -> dict[str, Any]:
     """What a summary says of the stages before: recipe, steps and figures of each.
 
     Args:

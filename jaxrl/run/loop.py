@@ -251,7 +251,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
         "failed_saves": writer.failures,
         "extensions": list(run.extensions),
         "eval": {"before": host["before"], "after": after},
-        **course.told(run.directory, config),
+        **course.summary(run.directory, config),
         **rundir.environment(),
     }
     rundir.save_summary(run.directory, summary)
@@ -306,7 +306,7 @@ def set_host_state(run: RunContext, host: dict[str, Any]) -> None:
 def save_stopped(
     run: RunContext, stop: signals.Stop, state: TrainState, host: dict[str, Any]
 ) -> None:
-    """Save the last whole step of a run that was told to stop, and choose its exit code."""
+    """Save the last whole step of a run that was asked to stop, and choose its exit code."""
     try:
         with transfers():
             run.writer.save_now(host["step"], state, host)

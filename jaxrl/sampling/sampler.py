@@ -125,7 +125,7 @@ def submit(setup: Setup, work: Work, requests: Sequence[Request]) -> None:
             raise ValueError(f"request {r.id}: stop={r.stop} needs text, to decode tokens with")
     ids = [s.request.id for s in work.seats if s] + [r.id for r in (*work.queue, *requests)]
     if setup.hold and len(set(ids)) < len(ids):
-        raise ValueError("two requests have the same id; held sequences are told apart by it")
+        raise ValueError("two requests have the same id; held sequences are identified by it")
     work.queue.extend(requests)
 
 

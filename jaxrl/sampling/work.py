@@ -247,7 +247,7 @@ def read_out(
 
 
 def warm_up_reading(setup: Setup, slots: slot.SlotState) -> None:
-    """Compile what `read_out` and `find_stops` may need of so many slots."""
+    """Compile what `read_out` and `find_stops` may need of this many slots."""
     none = np.zeros(_ROWS, np.int32)
     for width in setup.widths:
         slot.peek(setup.models, _recorded(slots), none, none, width=width)
