@@ -1,4 +1,4 @@
-"""Opening a GGUF file that may come from anybody.
+"""Opening a GGUF file of unknown origin.
 
 The weights (`jaxrl.models.gguf`) and the vocabulary (`jaxrl.data.gguf_vocab`) are in one file. This
 module imports nothing of jaxrl, so that both packages can use it.

@@ -189,11 +189,11 @@ def together() -> Iterator[None]:
 def lost(error: Exception) -> str:
     """The message of a process that ends because of its own error or because another has ended."""
     own = f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}"
-    said = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
     why = (
-        f"{own} has lost another process, whose own log says why ({said})"
+        f"{own} has lost another process, whose own log has the cause ({reason})"
         if _broken(error)
-        else f"{own} has failed ({said})"
+        else f"{own} has failed ({reason})"
     )
     return (
         f"jaxrl: {why}; the run ends in all processes, and the same command in all of them "

@@ -1,7 +1,7 @@
 """The manifest of saved files: the size and SHA-256 of each, written last and checked before use.
 
-The manifest is the commit. A directory without one is a torn save, and one whose files disagree
-with it is damaged. Neither Orbax nor TensorStore would notice: the values of arrays bear no
+The manifest is the commit. A directory without one is an incomplete save, and one whose files
+disagree with it is damaged. Neither Orbax nor TensorStore would notice: the values of arrays bear no
 checksum there, and a flipped bit is read as another number.
 
 Files are hashed in pieces of 64 MiB, several at a time. With several processes, each syncs and

@@ -148,7 +148,7 @@ def _lock(path: Path) -> Iterator[bool]:
 
 @contextmanager
 def _lease(path: Path) -> Iterator[bool]:
-    """Whether this process holds the lease; whoever holds it writes a new value again and again."""
+    """Whether this process holds the lease; the holder renews it with a new value."""
     ended = threading.Event()
 
     def read() -> str:

@@ -71,7 +71,7 @@ class Writer:
     """
 
     def __init__(self, directory: Path, config: CheckpointConfig, note: Note) -> None:
-        """Clear what torn saves have left behind; the run's lock must be held."""
+        """Remove incomplete saves; the run's lock must be held."""
         self._directory, self._config, self._note = directory, config, note
         self._orbax = ocp.AsyncCheckpointer(handler())
         self._saves: list[_Save] = []
@@ -252,15 +252,15 @@ class Writer:
         if not distributed.first():
             return
         with suppress(*storage.errors()):  # what stays is cleared by the next start
-            for torn in root(self._directory).glob(f"{step_name(step)}*"):
+            for left in root(self._directory).glob(f"{step_name(step)}*"):
                 # With a manifest, but whose last sync failed: it may not outlive the machine.
-                if torn == path(self._directory, step) or not (torn / manifest.NAME).exists():
-                    storage.remove(torn)
+                if left == path(self._directory, step) or not (left / manifest.NAME).exists():
+                    storage.remove(left)
 
 
 @distributed.by_first
 def _tidied(directory: Path) -> int | None:
-    """The newest committed step, once what torn saves have left behind is cleared away."""
+    """Remove incomplete saves, and give the newest committed step."""
     root(directory).mkdir(parents=True, exist_ok=True)
     for left in storage.entries(root(directory)):
         if left.is_dir() and not (left / manifest.NAME).exists():
@@ -269,7 +269,7 @@ def _tidied(directory: Path) -> int | None:
 
 
 def retain(directory: Path, config: CheckpointConfig) -> None:
-    """Remove the checkpoints that `kept` does not name and nobody has pinned."""
+    """Remove the checkpoints that `kept` does not name and that are not pinned."""
     scores = {}
     for step in steps(directory):
         try:

@@ -171,7 +171,7 @@ class Course(NamedTuple):
     accuracy: np.ndarray
     """scalar float64: mean reward of the last batch; nan before."""
     signal: np.ndarray
-    """[N] float64: angle signal of each prompt before training; nan where nobody asks for it."""
+    """[N] float64: angle signal of each prompt before training; nan where it is not needed."""
 
 
 def chosen(

@@ -189,7 +189,7 @@ def check(config: Config) -> None:
             )
     if config.stages and config.rollout.in_flight > 1:
         raise ValueError(
-            f"stages with rollout.in_flight={config.rollout.in_flight}: groups under way would "
+            f"stages with rollout.in_flight={config.rollout.in_flight}: unfinished groups would "
             "belong to two stages; set one of them aside"
         )
     for staged in all_of(config):

@@ -236,7 +236,7 @@ def unfinished(setup: Setup, work: Work) -> list[Completion]:
 
 
 def release(work: Work, ids: Sequence[int]) -> None:
-    """Free the slots of held sequences, and call off those under way or waiting."""
+    """Free the slots of held sequences, and cancel those in progress or waiting."""
     gone = set(ids)
     out = [i for i, s in enumerate(work.seats) if s is not None and s.request.id in gone]
     if any(work.seats[i].held is None for i in out):

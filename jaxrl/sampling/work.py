@@ -1,4 +1,4 @@
-"""The host's view of sampling: what stays the same, what is under way, and what has come of it."""
+"""The host side of sampling: its setup, the sequences in progress, and their results."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class Seat:
 
 @dataclasses.dataclass
 class Work:
-    """Sequences under way, and requests that wait for a slot. `advance` and its like change it."""
+    """Sequences in progress, and requests that wait for a slot; changed in place."""
 
     slots: slot.SlotState | None = None
     seats: list[Seat | None] = dataclasses.field(default_factory=list)
