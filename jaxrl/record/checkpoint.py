@@ -2,8 +2,8 @@
 
 A checkpoint is a directory `checkpoints/STEP`: `params` and `rest`, the arrays, written by Orbax;
 `host.json`, the host's state; and `manifest.json`, see `jaxrl.record.manifest`. A directory without
-a manifest is an incomplete save and is never read. If files disagree with their manifest, a run goes
-back to the checkpoint before.
+a manifest is an incomplete save and is never read. If files disagree with their manifest, a run
+goes back to the checkpoint before.
 
 With several processes, which must share the run directory, all write, hash and read the arrays, and
 the first alone does the rest. What is documented below as one act is one that all of them take part
