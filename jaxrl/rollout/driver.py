@@ -54,19 +54,19 @@ class Group:
     """Id of its first row; names its random streams."""
     log: dict[Place, list[Result]] = dataclasses.field(default_factory=dict)
     """What each part of its program received, in order."""
-    begun: dict[Place, Completion] = dataclasses.field(default_factory=dict)
+    partial: dict[Place, Completion] = dataclasses.field(default_factory=dict)
     """Sequences in progress."""
     rows: list[Row] | None = None
     """What the program returned; None until it has."""
 
 
 @dataclasses.dataclass
-class Flight:
+class OpenGroups:
     """The groups that are sampled for this step and later ones, oldest first."""
 
     groups: list[Group] = dataclasses.field(default_factory=list)
     waiting: list[Drawn] = dataclasses.field(default_factory=list)
-    """Problems that have been drawn but not begun."""
+    """Problems that have been drawn but not started."""
     next_id: int = 0
     """Id of the next group's first row."""
 
@@ -92,53 +92,53 @@ class _Wants(NamedTuple):
     wanted: Sample | Grade | Act
 
 
-def admit(flight: Flight, count: int, size: int) -> None:
+def admit(open_groups: OpenGroups, count: int, size: int) -> None:
     """Begin groups of `size` rows for the next `count` of the problems that wait."""
-    for drawn in flight.waiting[:count]:
-        flight.groups.append(Group(drawn, flight.next_id))
-        flight.next_id += size
-    del flight.waiting[:count]
+    for drawn in open_groups.waiting[:count]:
+        open_groups.groups.append(Group(drawn, open_groups.next_id))
+        open_groups.next_id += size
+    del open_groups.waiting[:count]
 
 
-def abandon(flight: Flight) -> None:
-    """Give up what has been sampled; the problems are the next to be begun."""
-    flight.waiting = [group.drawn for group in flight.groups] + flight.waiting
-    flight.groups = []
+def abandon(open_groups: OpenGroups) -> None:
+    """Discard what has been sampled; these problems are the next to be started."""
+    open_groups.waiting = [group.drawn for group in open_groups.groups] + open_groups.waiting
+    open_groups.groups = []
 
 
-def to_state(flight: Flight) -> dict[str, Any]:
-    """The flight as JSON values and arrays, for a checkpoint."""
+def to_state(open_groups: OpenGroups) -> dict[str, Any]:
+    """The open groups as JSON values and arrays, for a checkpoint."""
     return {
-        "next_id": flight.next_id,
-        "waiting": [_plain(drawn) for drawn in flight.waiting],
+        "next_id": open_groups.next_id,
+        "waiting": [_plain(drawn) for drawn in open_groups.waiting],
         "groups": [
             {
                 "drawn": _plain(group.drawn),
                 "first_id": group.first_id,
                 "log": state.to_state(list(group.log.items())),
-                "begun": state.to_state(list(group.begun.items())),
+                "partial": state.to_state(list(group.partial.items())),
                 "rows": state.to_state(group.rows and [tuple(row) for row in group.rows]),
             }
-            for group in flight.groups
+            for group in open_groups.groups
         ],
     }
 
 
-def from_state(saved: dict[str, Any]) -> Flight:
-    """The flight that `to_state` was given."""
-    flight = Flight([], [_drawn(each) for each in saved["waiting"]], saved["next_id"])
+def from_state(saved: dict[str, Any]) -> OpenGroups:
+    """The open groups that `to_state` was given."""
+    open_groups = OpenGroups([], [_drawn(each) for each in saved["waiting"]], saved["next_id"])
     for each in saved["groups"]:
         rows = state.from_state(each["rows"])
-        flight.groups.append(
+        open_groups.groups.append(
             Group(
                 _drawn(each["drawn"]),
                 each["first_id"],
                 dict(state.from_state(each["log"])),
-                dict(state.from_state(each["begun"])),
+                dict(state.from_state(each["partial"])),
                 rows and [Row(*row) for row in rows],
             )
         )
-    return flight
+    return open_groups
 
 
 def _plain(drawn: Drawn) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _drawn(saved: dict[str, Any]) -> Drawn:
 
 
 def advance(
-    flight: Flight,
+    open_groups: OpenGroups,
     program: Program,
     ctx: Context,
     setup: Setup,
@@ -161,10 +161,10 @@ def advance(
     version: int,
     timer: Timer,
 ) -> None:
-    """Sample and score until `enough` groups of the flight are complete; the others are paused.
+    """Sample and score until `enough` open groups are complete; the others are paused.
 
     Args:
-      flight: changed in place.
+      open_groups: changed in place.
       program: of all its groups.
       ctx: given to the program.
       setup: of the sampler; its widths hold `programs.limits`.
@@ -187,7 +187,7 @@ def advance(
         )
     nodes = [
         _Node(program(ctx, group.drawn.problem, group.first_id), group, ())
-        for group in flight.groups
+        for group in open_groups.groups
         if group.rows is None
     ]
     work = Work()
@@ -206,7 +206,7 @@ def advance(
                 sampling[request.id] = each
                 submitted.append(request)
         waiting = sampler.held(work)
-        sampler.go_on(setup, params, work, [r for r in submitted if r.id in waiting])
+        sampler.continue_held(setup, params, work, [r for r in submitted if r.id in waiting])
         if new := [r for r in submitted if r.id not in waiting]:
             sampler.submit(setup, work, new)
         acts = (each.wanted for each in asking.values() if isinstance(each.wanted, Act))
@@ -218,21 +218,21 @@ def advance(
         want([(each.node, _log(each.node, answer)) for each, answer in settled])
 
     def whole() -> int:
-        return sum(group.rows is not None for group in flight.groups)
+        return sum(group.rows is not None for group in open_groups.groups)
 
     futures: dict[int, Future[Answer]] = {}
     with timer("sample"):
         want([(node, None) for node in nodes])
     while True:
         with timer("sample"):
-            while work and (whole() if early else _sampled(flight, sampling)) < enough:
+            while work and (whole() if early else _sampled(open_groups, sampling)) < enough:
                 if early and (answers := results(_taken(futures, early))):
                     settle(answers)
-                sampler.make_way(setup, work)
+                sampler.release_for_queue(setup, work)
                 ended = []
                 for completion in sampler.advance(setup, params, work, version=version):
                     each = sampling.pop(completion.request.id)
-                    each.node.group.begun.pop(each.node.place, None)
+                    each.node.group.partial.pop(each.node.place, None)
                     original = dataclasses.replace(completion, request=each.wanted.request)
                     ended.append((each.node, _log(each.node, original)))
                 want(ended)
@@ -246,14 +246,14 @@ def advance(
             break
     for completion in sampler.unfinished(setup, work):
         each = sampling[completion.request.id]
-        each.node.group.begun[each.node.place] = completion
+        each.node.group.partial[each.node.place] = completion
 
 
-def take(flight: Flight, count: int) -> list[Group]:
-    """The first `count` whole groups, oldest first; they leave the flight."""
-    whole = [group for group in flight.groups if group.rows is not None][:count]
+def take(open_groups: OpenGroups, count: int) -> list[Group]:
+    """The first `count` complete groups, oldest first; they are no longer open."""
+    whole = [group for group in open_groups.groups if group.rows is not None][:count]
     taken = {group.first_id for group in whole}
-    flight.groups = [group for group in flight.groups if group.first_id not in taken]
+    open_groups.groups = [group for group in open_groups.groups if group.first_id not in taken]
     return whole
 
 
@@ -283,16 +283,16 @@ def _submit(futures: dict[int, Future[Answer]], n: int, pool: Pool, wanted: Grad
         futures[n] = pool.submit(wanted.problem, wanted.text)
 
 
-def _sampled(flight: Flight, sampling: dict[int, _Wants]) -> int:
+def _sampled(open_groups: OpenGroups, sampling: dict[int, _Wants]) -> int:
     """Groups of which nothing is being sampled."""
     busy = {each.node.group.first_id for each in sampling.values()}
-    return sum(group.first_id not in busy for group in flight.groups)
+    return sum(group.first_id not in busy for group in open_groups.groups)
 
 
 def _request(each: _Wants) -> Request:
     """What to sample, from where it stands."""
-    begun = each.node.group.begun.get(each.node.place)
-    return each.wanted.request if begun is None else resume(begun)
+    partial = each.node.group.partial.get(each.node.place)
+    return each.wanted.request if partial is None else resume(partial)
 
 
 def _log(node: _Node, result: Result) -> Result:
@@ -310,7 +310,7 @@ def _resume(node: _Node, value: Any) -> list[_Wants]:
             parent = node.parent
             if parent is None:
                 node.group.rows = list(stop.value)
-                node.group.log, node.group.begun = {}, {}
+                node.group.log, node.group.partial = {}, {}
                 return []
             parent.returned[node.place[-1]] = stop.value
             parent.left -= 1

@@ -278,7 +278,7 @@ def extend(
         admission.append(setup, (params, *setup.guide.params), work, observations)
 
 
-def go_on(setup: Setup, params: Params, work: Work, requests: Sequence[Request]) -> None:
+def continue_held(setup: Setup, params: Params, work: Work, requests: Sequence[Request]) -> None:
     """Continue held sequences as requests of the same ids, whose prefixes begin with what is held.
 
     What comes of it is what `submit` would give, but only the rest of each prefix is read.
@@ -311,7 +311,7 @@ def go_on(setup: Setup, params: Params, work: Work, requests: Sequence[Request])
         admission.append(setup, everything, work, rest, {r.id: r for r in requests})
 
 
-def make_way(setup: Setup, work: Work) -> None:
+def release_for_queue(setup: Setup, work: Work) -> None:
     """Release held sequences whose slots queued requests need, the shortest first.
 
     To continue one of them, `submit` it with what it held as its prefix; that is read again.

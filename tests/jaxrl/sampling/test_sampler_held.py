@@ -126,14 +126,16 @@ def second_turns(again: bool) -> list[Completion]:
         for r in first
     ]
     with pytest.raises(ValueError, match="request 0 has other settings"):
-        sampler.go_on(made, params(), work, [dataclasses.replace(second[0], temperature=0.5)])
+        sampler.continue_held(
+            made, params(), work, [dataclasses.replace(second[0], temperature=0.5)]
+        )
     with pytest.raises(ValueError, match="must begin with the 6 tokens"):
-        sampler.go_on(made, params(), work, [dataclasses.replace(second[0], prefix=seen)])
+        sampler.continue_held(made, params(), work, [dataclasses.replace(second[0], prefix=seen)])
     if again:
         sampler.release(work, [0, 1, 2])
         sampler.submit(made, work, second)
     else:
-        sampler.go_on(made, params(), work, second)
+        sampler.continue_held(made, params(), work, second)
     assert not sampler.held(work)
     done = sorted(sampler.advance(made, params(), work, version=2), key=lambda c: c.request.id)
     assert [c.version.tolist() for c in done] == [[1] * 4 + [0] * 3 + [2] * 4] * 3
@@ -150,8 +152,8 @@ def test_held_sequences_make_way_for_requests():
     while work:
         sampler.advance(made, params(), work)
     assert len(sampler.held(work)) == 4
-    sampler.make_way(made, work)
+    sampler.release_for_queue(made, work)
     assert len(sampler.held(work)) == 4
     sampler.submit(made, work, [Request(i, (3, i), 9, logit_bias=AT_ONCE) for i in (7, 8)])
-    sampler.make_way(made, work)
+    sampler.release_for_queue(made, work)
     assert sorted(sampler.held(work)) == [0, 1]
