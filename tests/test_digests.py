@@ -18,7 +18,7 @@ BEFORE = {
 }
 
 
-def test_a_difference_is_told():
+def test_a_difference_is_reported():
     assert digests.differences(BEFORE, BEFORE) == []
     near = BEFORE | {"metrics": [{"step": 1, "loss": 0.5 + 1e-4, "kl": math.nan}], "params": "cd"}
     assert digests.differences(BEFORE, near | {"environment": THERE}) == []

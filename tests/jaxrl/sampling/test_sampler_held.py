@@ -81,7 +81,7 @@ def test_a_sequence_at_its_limit_is_not_held():
     assert sorted(c.request.id for c in done) == list(range(7))
 
 
-def test_slots_that_are_all_held_are_told():
+def test_a_sampler_with_all_slots_held_is_refused():
     made, work = start()
     sampler.submit(made, work, [Request(i, (2, i), 9, logit_bias=AT_ONCE) for i in range(1, 7)])
     assert len(sampler.advance(made, params(), work)) == 4
@@ -96,7 +96,7 @@ def test_slots_that_are_all_held_are_told():
 @pytest.mark.exact(
     "a turn after an observation is the same whether its history is read again or not"
 )
-def test_a_held_sequence_goes_on_as_another_request(monkeypatch):
+def test_a_held_sequence_continues_as_another_request(monkeypatch):
     """The second turn of a sequence that stays in its slot, or gives it up and is read again."""
     read, prefill = [], admission.prefill.prefill
 

@@ -184,7 +184,7 @@ def _named(function: str) -> tuple[object, str]:
     return importlib.import_module(module), name
 
 
-def test_what_a_function_asks_for_says_how_far_it_looks():
+def test_arguments_of_a_function_determine_its_scope():
     def of(policy: str, **more: object) -> str:
         return objective.scope(
             ObjectiveConfig(policy=f"tests.jaxrl.training.test_objective:{policy}", **more)
