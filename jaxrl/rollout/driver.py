@@ -16,8 +16,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -169,54 +170,126 @@ def advance(
       version: policy version of `params`.
       timer: given `sample` and `score` seconds, the latter being what waiting for the pool adds.
     """
-    sampling: dict[int, _Wants] = {}
-    asking: list[_Wants] = []
-    nodes = [
-        _Node(program(ctx, group.drawn.problem, group.first_id), group, ())
-        for group in flight.groups
-        if group.rows is None
-    ]
-    work = Work()
+    drive = Drive(program, ctx, setup, pool)
+    with timer("sample"):
+        drive.begin(flight.groups)
+    while True:
+        with timer("sample"):
+            while drive.work and drive.still() < enough:
+                drive.chunk(params, version)
+        with timer("score"):
+            answers = drive.answers()
+        with timer("sample"):
+            drive.receive(answers)
+        whole = sum(group.rows is not None for group in flight.groups)
+        if whole >= enough or not (drive.work or drive.asked):
+            break
+    drive.put_out()
 
-    def want(nodes_and_values: Sequence[tuple[_Node, Any]]) -> None:
+
+Asked = tuple[int, Place, int]
+"""Names what a program has asked for: its group, its part, and what that had received."""
+
+
+class Drive:
+    """Programs over one sampler, chunk by chunk. All that they received is in their groups."""
+
+    def __init__(
+        self,
+        program: Program,
+        ctx: Context,
+        setup: Setup,
+        pool: Pool,
+        known: Mapping[Asked, Future[Answer]] = MappingProxyType({}),
+    ) -> None:
+        """Args: see `advance`; `known` has what was asked for before and is not to be asked again.
+
+        A group has its answer from there, or is asked for again where it is not.
+        """
+        self._program, self._ctx, self._pool, self._known = program, ctx, pool, known
+        self.setup, self.work = setup, Work()
+        self.asked: dict[int, tuple[Asked, Future[Answer] | None]] = {}
+        """Answers that programs wait for, by number in the order of asking; None: another process
+        has it."""
+        self._groups: list[Group] = []
+        self._sampling: dict[int, _Wants] = {}
+        self._asking: dict[int, _Wants] = {}
+        self._count = 0
+
+    def begin(self, groups: Sequence[Group]) -> None:
+        """Run the programs of groups, from where their logs end."""
+        self._groups += groups
+        nodes = [
+            _Node(self._program(self._ctx, group.drawn.problem, group.first_id), group, ())
+            for group in groups
+            if group.rows is None
+        ]
+        self._want([(node, None) for node in nodes])
+
+    def chunk(self, params: Params, version: int) -> None:
+        """Decode one chunk; programs go on with the completions that have ended."""
+        for completion in sampler.advance(self.setup, params, self.work, version=version):
+            each = self._sampling.pop(completion.request.id)
+            each.node.group.begun.pop(each.node.place, None)
+            original = dataclasses.replace(completion, request=each.wanted.request)
+            self._want([(each.node, _log(each.node, original))])
+
+    @property
+    def sequences(self) -> int:
+        """Sequences under way, those that wait for a slot included."""
+        return len(self._sampling)
+
+    @property
+    def context(self) -> int:
+        """Tokens that the slots remember."""
+        return sum(seat.length for seat in self.work.seats if seat is not None)
+
+    def still(self) -> int:
+        """Groups of which nothing is being sampled."""
+        busy = {each.node.group.first_id for each in self._sampling.values()}
+        return sum(group.first_id not in busy for group in self._groups)
+
+    def answers(self, numbers: Collection[int] | None = None) -> dict[int, Answer]:
+        """Answers by number, waited for, on every process; None: to all that has been asked."""
+        if numbers is not None and not numbers:
+            return {}
+        return results(
+            {
+                n: future
+                for n, (_, future) in self.asked.items()
+                if future is not None and (numbers is None or n in numbers)
+            }
+        )
+
+    def receive(self, answers: Mapping[int, Answer]) -> None:
+        """Programs go on with their answers, together and in the order of asking."""
+        settled = [(self._asking.pop(n), answers[n]) for n in sorted(answers)]
+        for n in answers:
+            del self.asked[n]
+        self._want([(each.node, _log(each.node, answer)) for each, answer in settled])
+
+    def put_out(self) -> None:
+        """Note in the groups how far what is being sampled has come. Nothing goes on after it."""
+        for completion in sampler.unfinished(self.setup, self.work):
+            each = self._sampling[completion.request.id]
+            each.node.group.begun[each.node.place] = completion
+
+    def _want(self, nodes_and_values: Sequence[tuple[_Node, Any]]) -> None:
         """Resume nodes with their values, and ask for what they want next."""
         wanted = [each for node, value in nodes_and_values for each in _resume(node, value)]
         submitted = []
         for each in wanted:
             if isinstance(each.wanted, Grade | Act):
-                asking.append(each)
-                _submit(futures, len(asking) - 1, pool, each.wanted)
+                name = (each.node.group.first_id, each.node.place, each.node.received)
+                future = self._known.get(name) or _submit(self._count, self._pool, each.wanted)
+                self.asked[self._count], self._asking[self._count] = (name, future), each
+                self._count += 1
             else:
                 request = _request(each)
-                sampling[request.id] = each
+                self._sampling[request.id] = each
                 submitted.append(request)
         if submitted:
-            sampler.submit(setup, work, submitted)
-
-    futures: dict[int, Future[Answer]] = {}
-    with timer("sample"):
-        want([(node, None) for node in nodes])
-    while True:
-        with timer("sample"):
-            while work and _sampled(flight, sampling) < enough:
-                for completion in sampler.advance(setup, params, work, version=version):
-                    each = sampling.pop(completion.request.id)
-                    each.node.group.begun.pop(each.node.place, None)
-                    original = dataclasses.replace(completion, request=each.wanted.request)
-                    want([(each.node, _log(each.node, original))])
-        with timer("score"):
-            answers = results(futures)
-            settled = list(enumerate(asking))
-            asking.clear()
-            futures.clear()
-        with timer("sample"):
-            want([(each.node, _log(each.node, answers[n])) for n, each in settled])
-        whole = sum(group.rows is not None for group in flight.groups)
-        if whole >= enough or not (work or asking):
-            break
-    for completion in sampler.unfinished(setup, work):
-        each = sampling[completion.request.id]
-        each.node.group.begun[each.node.place] = completion
+            sampler.submit(self.setup, self.work, submitted)
 
 
 def take(flight: Flight, count: int) -> list[Group]:
@@ -237,20 +310,13 @@ def _several() -> bool:
     return jax.process_count() > 1
 
 
-def _submit(futures: dict[int, Future[Answer]], n: int, pool: Pool, wanted: Grade | Act) -> None:
+def _submit(n: int, pool: Pool, wanted: Grade | Act) -> Future[Answer] | None:
     """Have a text scored or an environment asked, if it falls to this process's share."""
     if n % jax.process_count() != jax.process_index():
-        return
+        return None
     if isinstance(wanted, Act):
-        futures[n] = pool.act(wanted.turn)
-    else:
-        futures[n] = pool.submit(wanted.problem, wanted.text)
-
-
-def _sampled(flight: Flight, sampling: dict[int, _Wants]) -> int:
-    """Groups of which nothing is being sampled."""
-    busy = {each.node.group.first_id for each in sampling.values()}
-    return sum(group.first_id not in busy for group in flight.groups)
+        return pool.act(wanted.turn)
+    return pool.submit(wanted.problem, wanted.text)
 
 
 def _request(each: _Wants) -> Request:

@@ -15,7 +15,7 @@ from jaxrl.record.checkpoint import Saved
 from jaxrl.rollout import policy
 from jaxrl.rollout.experience import TURNS
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import offline, reference, sampled, stages
+from jaxrl.run import asynchronous, offline, reference, sampled, stages
 from jaxrl.run.context import Origin, RunContext
 from jaxrl.run.extension import Extension, open_extensions
 from jaxrl.run.warm_start import discard, warm_start
@@ -39,6 +39,7 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     """
     configs.check(config)
     stages.check(config)
+    asynchronous.check(config)
     extensions = open_extensions(config)
     arrays = [name for e in extensions.values() for name in e.arrays]
     if not config.data.kinds and sampled.has_turns(config, extensions):

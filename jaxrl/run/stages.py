@@ -106,6 +106,7 @@ def program(
         part=ctx.part,
         restriction=ctx.restriction,
         seed=config.seed,
+        weights=config.asynchronous.staleness is not None,
     )
     for extension in extensions.values():
         update = extension.update(ctx, update)

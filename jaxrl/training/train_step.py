@@ -20,6 +20,7 @@ from jaxrl.training.objective import (
     ObjectiveConfig,
     Whole,
     at_actions,
+    effective_share,
     objective,
     scope,
     whole_batch,
@@ -260,6 +261,7 @@ def make_update(
     part: Part = WHOLE,
     restriction: Callable[[TrainState], Restriction | None] = lambda state: None,
     seed: int = 0,
+    weights: bool = False,
 ) -> Update:
     """The jitted update `(state, batch, packed, ref_logp) -> (state, metrics)`; `state` is donated.
 
@@ -273,6 +275,7 @@ def make_update(
       part: which parameters are trained.
       restriction: which tokens there are to choose from in a state; None: all.
       seed: of what the objective draws, if it does.
+      weights: measure `ess`, the effective sample size of the importance weights.
 
     A gradient that is not finite leaves the state as it was, but for the step, and sets the metric
     `skipped`. Where the objective returns `lr_scale`, the optimizer's update is multiplied by it,
@@ -324,7 +327,7 @@ def make_update(
             ref_logp: jax.Array | None,
         ) -> tuple[jax.Array, dict[str, jax.Array]]:
             told = (ref_logp, state.step, state.coefficients, seed)
-            return objective(config, batch, whole, mask, logp, entropy, *told)
+            return objective(config, batch, whole, mask, logp, entropy, *told, weights=weights)
 
         if coupled:
             slopes, measured = jax.grad(share, argnums=(0, 1), has_aux=True)(
@@ -355,7 +358,7 @@ def make_update(
             shapes = jax.eval_shape(gradient, trained, jnp.int32(0))
             zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
             grads, metrics = jax.lax.fori_loop(0, packed.micro_batches, accumulate, zeros)
-        metrics = measured if coupled else metrics
+        metrics = effective_share(measured if coupled else metrics)
 
         norm = optax.global_norm(grads)
         finite = jnp.isfinite(norm)
@@ -370,7 +373,7 @@ def make_update(
             "grad_norm": norm,
             "skipped": 1.0 - finite,
             "advantage_abs": jnp.mean(jnp.abs(whole.advantages)),
-            **staleness(batch, state.step),
+            **lag(batch, state.step),
         }
         return state.replace(
             params=part.join(trained, frozen), opt_state=opt_state, step=state.step + 1
@@ -379,7 +382,7 @@ def make_update(
     return update
 
 
-def staleness(batch: Trajectory, step: jax.Array) -> dict[str, jax.Array]:
+def lag(batch: Trajectory, step: jax.Array) -> dict[str, jax.Array]:
     """Updates between the policy that sampled a token and the one that learns from it.
 
     Mean and maximum over the tokens that the policy chose; 0 on-policy. What an expert wrote has no
@@ -390,6 +393,6 @@ def staleness(batch: Trajectory, step: jax.Array) -> dict[str, jax.Array]:
         own &= ~batch.expert[:, None]
     age = jnp.where(own, step - batch.policy_version, 0).astype(jnp.float32)
     return {
-        "staleness": jnp.sum(age) / jnp.maximum(jnp.sum(own), 1),
-        "staleness_max": jnp.max(age),
+        "lag/mean": jnp.sum(age) / jnp.maximum(jnp.sum(own), 1),
+        "lag/max": jnp.max(age),
     }
