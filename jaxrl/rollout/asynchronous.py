@@ -109,37 +109,41 @@ class Sampling:
 
     def start(self, weights: Weights) -> None:
         """Begin a step; all that is in progress goes on under its weights."""
+        known = {} if self._drive is None else dict(self._drive.asked.values())
+        self._weights, self.batch, self._row, self._chunks, self._begun = weights, None, {}, 0, 0
         if not self._state.held:
             self._state = self._state._replace(step=weights.step)
             self._tell(Joined(_WORKER, weights.step))
         else:
             self._tell(Trained())
             self._tell(Arrived(_WORKER, weights.step))
-        known = {} if self._drive is None else dict(self._drive.asked.values())
-        self._weights, self.batch, self._chunks, self._begun = weights, None, 0, 0
         self._drive = self._open(weights.guide, {k: f for k, f in known.items() if f is not None})
         self._drive.begin(self._flight.groups)
 
-    def between(self, answered: Collection[int] | None) -> Row:
+    def between(self, answered: Collection[int]) -> Row:
         """What takes effect between two chunks.
 
         Args:
-          answered: numbers of the answers that do; None: of all.
+          answered: numbers of the answers that do.
 
         Returns:
           What was done, for the record.
         """
         assert self._weights is not None
-        numbers = sorted(self.drive.asked if answered is None else answered)
-        self._row = {"step": self._weights.step, "chunk": self._chunks, "answers": numbers}
+        numbers, early = sorted(answered), self._row if not self._chunks else {}
+        self._row = {"step": self._weights.step, "chunk": self._chunks, "answers": numbers, **early}
         self.drive.receive(self.drive.answers(numbers))
         self._finish()
         self._tell(Ended(_WORKER))
         self._finish()
         return self._row
 
-    def chunk(self, *, decode: bool = True) -> None:
-        """Decode a chunk, if there is anything to decode, and record the row either way."""
+    def chunk(self, *, decode: bool = True) -> bool:
+        """Decode a chunk, if there is anything to decode, and record the row either way.
+
+        Returns:
+          Whether anything was decoded.
+        """
         assert self._weights is not None
         decode = decode and bool(self.drive.work)
         sequences, start = self.drive.sequences, perf_counter()
@@ -150,6 +154,7 @@ class Sampling:
         self._chunks += 1
         more = {"sequences": sequences, "context": self.drive.context, "seconds": seconds}
         self._log({**self._row, "version": self._weights.version, "decoded": decode, **more})
+        return decode
 
     def stop(self) -> None:
         """End the step: what is in progress is kept as far as it has come."""
@@ -380,8 +385,8 @@ class Live:
             row = sampling.between(due)
             if "train" in row and sampling.batch is not None:
                 out.put(sampling.batch)
-            sampling.chunk()
-            waits = not sampling.drive.work
+            decoded = sampling.chunk()
+            waits = not (decoded or due or "train" in row or "admit" in row)
             self._moved = perf_counter()
         sampling.stop()
 

@@ -144,9 +144,10 @@ def open_batches(
         begun = perf_counter()
         with timer("sync"):
             params = to_sampler(state.params)
-            if copied:  # the update donates its parameters, and some of these may be the same
-                params = jax.tree.map(jnp.copy, params)
             guide = guide_of(run.policy.model, ctx.restriction(state), to_sampler)
+            if copied:  # the update donates its parameters, and some of these may be the same
+                params, own, args = jax.tree.map(jnp.copy, (params, guide.params, guide.args))
+                guide = guide._replace(params=own, args=args)
         steps = version // config.updates_per_batch
         record.begin(steps)
         with timer("sample"), jax.set_mesh(run.sampling_mesh):
