@@ -33,7 +33,7 @@ def a3po(
     policy before each.
 
     Formula: `log pi_prox = log pi_b + lag / (lag + 1) (log pi - log pi_b)`, then `decoupled_ppo`
-    Paper: "A-3PO: Accelerating Asynchronous LLM Training with Staleness-aware Proximal Policy
+    Paper: Li et al. 2025, "A-3PO: Accelerating Asynchronous LLM Training with Staleness-aware Proximal Policy
       Approximation" 2025
 
     Args:
@@ -45,8 +45,9 @@ def a3po(
     Returns:
       Loss `[B, T]`; the metrics of `decoupled_ppo`.
     """
-    share = as_float(lag) / (as_float(lag) + 1.0)
     sampled = as_float(behavior_logp)
+    age = jnp.asarray(lag, sampled.dtype)
+    share = age / (age + 1.0)
     proximal = constant(sampled + share * (as_float(logp) - sampled))
     return decoupled_ppo(
         logp,
@@ -73,6 +74,8 @@ def lag_weighted_ppo(
     """PPO whose tokens weigh less the older they are: a baseline for corrections by ratio.
 
     Formula: `-exp(-lag / tau) min(r A, clip(r) A)`, `r = pi / pi_b`
+    Paper: after Zhang et al. 2015, "Staleness-Aware Async-SGD for Distributed Deep Learning", which
+      lowers learning rates with staleness
 
     Args:
       logp, behavior_logp: `[B, T]`.
@@ -84,7 +87,7 @@ def lag_weighted_ppo(
     Returns:
       Loss `[B, T]`; the metrics of `ppo_clip` and `weight` `[B, T]`.
     """
-    weight = jnp.exp(-as_float(lag) / tau)
+    weight = jnp.exp(-jnp.asarray(lag, as_float(logp).dtype) / tau)
     loss, metrics = ppo_clip(
         logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high
     )
