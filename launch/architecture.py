@@ -107,10 +107,15 @@ def _summary(path: Path) -> str:
 
 
 def modules_figure(graph: Graph) -> str:
-    """The modules of the core by package, each with what it imports of the core."""
+    """The modules of the core by package, each with what it imports of the core.
+
+    A package that re-exports names of its modules is drawn too, as a module of `jaxrl`.
+    """
     packages = reduced(by_package(graph))
     core = {
-        n: w for n, w in graph.items() if n.partition(".")[0] not in OUTSIDE and n not in packages
+        n: w
+        for n, w in graph.items()
+        if n.partition(".")[0] not in OUTSIDE and (w or n not in packages)
     }
     edges = reduced({name: wanted & core.keys() for name, wanted in core.items()})
     width = max(len(name.rpartition(".")[2]) for name in core)

@@ -19,6 +19,7 @@ from jaxrl.control.program import Program
 from jaxrl.launch import control, flags, offline_sets
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.record import checkpoint, metrics, rundir
+from jaxrl.record.writer import Writer
 from jaxrl.types import TrainState
 
 
@@ -81,7 +82,7 @@ def follow(
     log = metrics.MetricsLog(directory, -1 if after is None else _total(programs, after), _warn)
     options = CheckpointConfig(every=1)
     point = after
-    with checkpoint.Writer(directory, options, _warn) as writer:
+    with Writer(directory, options, _warn) as writer:
         given = {"seeds": range(run.seeds), "points": run.points, "episodes": run.episodes}
         for point in train.train(programs, env, data=data, after=after, **given):
             step = _total(programs, point)

@@ -29,7 +29,7 @@ from jaxrl.models import decoder, hf_config
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import reference, stages
+from jaxrl.run import placement, reference, stages
 from jaxrl.run.extension import (
     Context,
     Extension,
@@ -38,7 +38,7 @@ from jaxrl.run.extension import (
     only,
     open_extensions,
 )
-from jaxrl.training import objective, optimizer, packing, placement, trainable
+from jaxrl.training import objective, optimizer, packing, trainable
 from jaxrl.types import Completion, Packed, Request, TrainState, Trajectory
 
 _LARGE = 64  # MiB

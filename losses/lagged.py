@@ -33,8 +33,8 @@ def a3po(
     policy before each.
 
     Formula: `log pi_prox = log pi_b + lag / (lag + 1) (log pi - log pi_b)`, then `decoupled_ppo`
-    Paper: Li et al. 2025, "A-3PO: Accelerating Asynchronous LLM Training with Staleness-aware Proximal Policy
-      Approximation" 2025
+    Paper: Li et al. 2025, "A-3PO: Accelerating Asynchronous LLM Training with Staleness-aware
+      Proximal Policy Approximation"
 
     Args:
       logp, behavior_logp: `[B, T]`.

@@ -311,8 +311,6 @@ def opsm_mask(
 
 
 @checked
-@checked
-@checked
 def effective_sample_size(
     logp: jax.Array, behavior_logp: jax.Array, *, mask: jax.Array
 ) -> jax.Array:

@@ -14,7 +14,9 @@ ROOT = Path(__file__).parent.parent
 BASE = {"losses", "models", "data"}
 SHARED = {"gguf_file"}
 """Modules that import nothing of ours, and that every package may use."""
-CORE = {"mesh", "sampling", "training", "record", "rollout", "run", "extensions", "control"}
+CORE = {
+    "mesh", "sampling", "training", "config", "record", "rollout", "run", "extensions", "control",
+}  # fmt: skip
 FOLDERS = {*BASE, "launch"}
 """Folders at the top level, which `jaxrl/` holds as symbolic links."""
 

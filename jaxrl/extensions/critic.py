@@ -21,8 +21,9 @@ from jaxrl.models import lora, value
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.remat import Remat
 from jaxrl.models.value import ValueConfig
+from jaxrl.run import placement
 from jaxrl.run.extension import Context, Extension
-from jaxrl.training import optimizer, placement
+from jaxrl.training import optimizer
 from jaxrl.training.objective import at_actions
 from jaxrl.training.optimizer import OptimizerConfig
 from jaxrl.training.train_step import Update, micro_states, places, spread

@@ -8,8 +8,9 @@ import numpy as np
 
 from jaxrl.losses import masking, preference
 from jaxrl.mesh import mesh
+from jaxrl.run import placement
 from jaxrl.run.extension import Context, Extension
-from jaxrl.training import packing, placement
+from jaxrl.training import packing
 from jaxrl.types import TrainState, Trajectory
 
 

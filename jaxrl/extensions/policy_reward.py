@@ -22,9 +22,10 @@ from jaxrl.mesh.buckets import round_up
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.policy import encode_prompt
 from jaxrl.rollout.programs import written_by_expert
+from jaxrl.run import placement
 from jaxrl.run.extension import Context, Extension
 from jaxrl.sampling.requests import forced
-from jaxrl.training import packing, placement
+from jaxrl.training import packing
 from jaxrl.types import Completion, Params, Request, TrainState
 
 

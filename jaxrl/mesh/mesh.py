@@ -6,20 +6,18 @@ import dataclasses
 import fnmatch
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxrl.models import attention, decoder
-from jaxrl.models.config import DecoderConfig, Kernel
-from jaxrl.models.decoder import Params
+from jaxrl.models import decoder
+from jaxrl.models.config import DecoderConfig
 
 AXES = ("data", "fsdp", "tensor", "context", "expert")
 
@@ -269,144 +267,3 @@ def constrain(x: jax.Array, *axes: str | None, rules: Rules = ()) -> jax.Array:
     if mesh.empty or mesh.size == 1:
         return x
     return jax.lax.with_sharding_constraint(x, spec(axes, x.shape, mesh, rules=rules))
-
-
-def layout(model: DecoderConfig) -> decoder.Layout:
-    """The layout of a training pass on the current mesh, inside jit.
-
-    Rows stay on the devices that hold them, cut along the sequence by `context`; each layer's
-    weights are brought together over the batch's axes while the layer is computed, in the compute
-    dtype, and the gradient is scattered again. Without this, the compiler may instead leave the
-    weights in place and send every device's activations to all others.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
-        return decoder.Layout(attend=functools.partial(attend, rules=()))
-    axes = {path: leaf.axes for path, leaf in decoder.layout(model).items()}
-    batch = axes_of("batch", model.rules)
-
-    def weights(params: Params, stack: str) -> Params:
-        prefix, stacked = ((stack,), 1) if stack else ((), 0)
-
-        def gather(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
-            path = (*prefix, *(getattr(step, "key", "") for step in path))
-            if path not in axes:  # codes of quantised weights and adapters lie as they lie
-                return x
-            where = param_spec(model, path, axes[path][stacked:], x.shape, mesh, whole=batch)
-            return jax.lax.with_sharding_constraint(x, where)
-
-        return jax.tree_util.tree_map_with_path(gather, decoder.cast(params, model.dtype))
-
-    return decoder.Layout(
-        activations=lambda x: constrain(x, "batch", "sequence", None, rules=model.rules),
-        weights=weights,
-        attend=functools.partial(attend, rules=model.rules),
-        by_rows=functools.partial(by_rows, rules=model.rules),
-    )
-
-
-def sampling_layout(model: DecoderConfig) -> decoder.Layout:
-    """Decoding on the mesh in use, inside jit: slots lie over the batch's axes, with their caches.
-
-    Weights are read where they lie.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
-        return decoder.Layout(attend=functools.partial(attend, rules=()))
-    return decoder.Layout(
-        activations=lambda x: constrain(x, "batch", None, None, rules=model.rules),
-        attend=functools.partial(attend, rules=model.rules),
-        by_rows=functools.partial(by_rows, rules=model.rules),
-        cache=lambda layer: jax.tree.map(
-            lambda x, axes: constrain(x, *axes, rules=model.rules),
-            layer,
-            decoder.cache_axes(model),
-        ),
-    )
-
-
-def by_rows(function: Callable[..., Any], *, rules: Rules = ()) -> Callable[..., Any]:
-    """Inside jit, a function of weights and of arrays [B, ...], such that devices share the rows.
-
-    What it sorts, gathers or scans over stays on the device, and the gradient of the weights is
-    summed over devices once and in fp32, where the compiler would sum it in every step of a scan.
-    Rows that do not divide are computed by all.
-
-    Args:
-      function: of a pytree of weights and of arrays; gives arrays [B, ...].
-      rules: exceptions to `RULES`.
-    """
-
-    def run(weights: Any, *rows: jax.Array) -> Any:
-        mesh = jax.sharding.get_abstract_mesh()
-        shards, batch = batch_shards(mesh, rules), axes_of("batch", rules)
-        if shards == 1 or rows[0].shape[0] % shards:
-            return function(weights, *rows)
-        split, dtypes = P(batch), jax.tree.map(lambda x: x.dtype, weights)
-
-        def narrow(weights: Any, *rows: jax.Array) -> Any:
-            return function(jax.tree.map(_as, weights, dtypes), *rows)
-
-        local = jax.shard_map(
-            narrow,
-            in_specs=(P(), *[split] * len(rows)),
-            out_specs=split,
-            axis_names={*batch},
-            check_vma=False,
-        )
-        wide = [
-            jnp.float32 if dtype == jnp.bfloat16 else dtype for dtype in jax.tree.leaves(dtypes)
-        ]
-        wide = jax.tree.unflatten(jax.tree.structure(weights), wide)
-        return local(jax.tree.map(_as, weights, wide), *rows)
-
-    return run
-
-
-def _as(x: jax.Array, dtype: Any) -> jax.Array:
-    return x if x.dtype == dtype else x.astype(dtype)
-
-
-def attend(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    mask: attention.Mask,
-    *,
-    kernel: Kernel,
-    rules: Rules,
-    softcap: float | None = None,
-    scale: float | None = None,
-) -> jax.Array:
-    """`attention.attend` on the mesh in use, inside jit.
-
-    A device computes its rows, its heads and, over `context`, its queries, for which it gathers all
-    keys and values of the row. Without `context` the compiler splits XLA's own attention likewise.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    platform = mesh.abstract_device.platform if mesh.abstract_device else jax.default_backend()
-    if kernel == "auto":
-        kernel = attention.choose(platform, q, k, v, softcap)
-    local = functools.partial(
-        attention.attend, kernel=kernel, softcap=softcap, scale=scale, platform=platform
-    )
-    if mesh.size <= 1:
-        return local(q, k, v, mask)
-    rows, queries, heads = spec(("batch", "sequence", "heads"), q.shape[:3], mesh, rules=rules)
-    if kernel == "xla" and queries is None:
-        return local(q, k, v, mask)
-    shards = q.shape[2] // NamedSharding(mesh, P(heads)).shard_shape(q.shape[2:3])[0]
-    copies = math.lcm(k.shape[2], shards) // k.shape[2]  # so that each device has its heads' keys
-    k, v = (jnp.repeat(x, copies, axis=2) for x in (k, v))
-    of_queries, of_keys = P(rows, queries), P(rows)
-    mask = mask.replace(ordered=mask.ordered and queries is None)
-    vectors = mask.replace(
-        index=of_queries, until=of_keys, positions=of_queries, key_positions=of_keys, window=P()
-    )
-    split = jax.shard_map(
-        local,
-        in_specs=(P(rows, queries, heads), *[P(rows, None, heads)] * 2, vectors),
-        out_specs=P(rows, queries, heads),
-        check_vma=False,
-    )
-    return split(q, k, v, mask)

@@ -1,6 +1,6 @@
 """The run directory: checkpoints, metrics and every other file that a run writes.
 
-`rundir` makes and locks it, `storage` reaches it on disk or in a bucket, `checkpoint` saves and
-restores the state, `metrics` and `jsonl` append rows, `heartbeat` and `usage` watch the process,
-and `runs` reads a finished or live run as tables.
+`rundir` makes and locks it, `storage` reaches it on disk or in a bucket, `writer` saves checkpoints
+and `checkpoint` reads them, `references` keeps the reference policies, `metrics` and `jsonl` append
+rows, `heartbeat` and `usage` watch the process, and `runs` reads a finished or live run as tables.
 """

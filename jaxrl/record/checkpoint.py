@@ -1,4 +1,4 @@
-"""Checkpoints: the whole state of a run, saved in the background and checked when it is read.
+"""Checkpoints: the whole state of a run, checked when it is read; `writer` saves them.
 
 A checkpoint is a directory `checkpoints/STEP`: `params` and `rest`, the arrays, written by Orbax;
 `host.json`, the state beside them; and `manifest.json`, see `jaxrl.record.manifest`. A directory
@@ -15,25 +15,16 @@ from __future__ import annotations
 import base64
 import json
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Thread
-from time import monotonic
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from jaxrl.config import CheckpointConfig
 from jaxrl.mesh import distributed
 from jaxrl.record import manifest, storage
 from jaxrl.types import Params, TrainState
-
-_STEP = "{:08d}"
-_MEASURING_S = 1800
-"""How long process 0 waits for the others to hash what they have written."""
 
 Note = Callable[[str], None]
 
@@ -51,9 +42,14 @@ def root(directory: Path) -> Path:
     return storage.absolute(directory) / "checkpoints"
 
 
+def step_name(step: int) -> str:
+    """The name of the directory of a step."""
+    return f"{step:08d}"
+
+
 def path(directory: Path, step: int) -> Path:
     """The directory of the checkpoint of a step."""
-    return root(directory) / _STEP.format(step)
+    return root(directory) / step_name(step)
 
 
 def steps(directory: Path) -> list[int]:
@@ -115,20 +111,20 @@ def restore(directory: Path, step: int, like: TrainState) -> Saved:
       ValueError: it is of another model or optimizer.
     """
     saved = path(directory, step)
-    with ocp.Checkpointer(_handler()) as checkpointer:
+    with ocp.Checkpointer(handler()) as checkpointer:
         try:
             read = checkpointer.restore(
                 saved,
                 ocp.args.Composite(
                     params=ocp.args.StandardRestore(like.params),
-                    rest=ocp.args.StandardRestore(_rest(like)),
+                    rest=ocp.args.StandardRestore(rest(like)),
                 ),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{saved} does not fit the config's model and optimizer: {error}"
             ) from error
-    host = json.loads((saved / "host.json").read_text(), object_hook=_from_json)
+    host = json.loads((saved / "host.json").read_text(), object_hook=from_json)
     return Saved(step, TrainState(read["params"], **read["rest"]), host)
 
 
@@ -153,7 +149,7 @@ def restore_params(
         require(directory, step)
     if step is None:
         raise FileNotFoundError(f"{directory} holds no checkpoint; has the run saved one yet?")
-    with ocp.Checkpointer(_handler()) as checkpointer:
+    with ocp.Checkpointer(handler()) as checkpointer:
         args = ocp.args.Composite(params=ocp.args.StandardRestore(like))
         return checkpointer.restore(path(directory, step), args)["params"], step
 
@@ -167,294 +163,13 @@ def require(directory: Path, step: int) -> None:
         raise ValueError(f"{path(directory, step)} is damaged: {'; '.join(found)}")
 
 
-def save_reference(directory: Path, params: Params, step: int = 0) -> None:
-    """Write the reference policy of a run from `step` on, replacing one left half written.
-
-    Raises:
-      OSError: it could not be; no later step could be resumed from.
-    """
-    where = _reference(directory, step)
-    try:
-        _clear(where)
-        with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(where, params)
-        measured = manifest.joined(distributed.gathered(manifest.measure(where)))
-        distributed.by_first(manifest.commit)(where, measured, {})
-    except _errors() as error:
-        if jax.process_count() > 1:  # it may be of an exchange with another that has failed
-            raise
-        raise OSError(
-            f"the reference policy of step {step} could not be saved in {where.parent}: {error}; "
-            "make room there, and run the same command again"
-        ) from error
-
-
-def load_reference(directory: Path, like: Params, step: int) -> Params | None:
-    """The reference policy of a run at `step`, laid out as `like`; None if the run keeps none.
-
-    Raises:
-      ValueError: it is damaged.
-    """
-    known = _references(directory, step)
-    if not known:
-        return None
-    where = _reference(directory, max(known))
-    if found := manifest.faults(where):
-        raise ValueError(f"{where} is damaged: {'; '.join(found)}; restore it from a copy")
-    with ocp.StandardCheckpointer() as checkpointer:
-        return checkpointer.restore(where, like)
-
-
-@distributed.by_first
-def _references(directory: Path, step: int) -> list[int]:
-    """The steps, up to `step`, at which the run took a reference policy."""
-    found = (storage.absolute(directory) / "references").glob(f"[0-9]*/{manifest.NAME}")
-    return [at for at in (int(file.parent.name) for file in found) if at <= step]
-
-
-def _reference(directory: Path, step: int) -> Path:
-    return storage.absolute(directory) / "references" / _STEP.format(step)
-
-
-def kept(scores: Mapping[int, float | None], config: CheckpointConfig) -> set[int]:
-    """The committed steps that are kept: the last, every `keep_every`-th, and the best.
-
-    Args:
-      scores: of each committed step, None where it was not scored.
-      config: `keep`, `keep_every` and `keep_best`.
-    """
-    ordered = sorted(scores)
-    scored = [step for step in ordered if scores[step] is not None]
-    best = sorted(scored, key=lambda step: (scores[step], step))[-config.keep_best :]
-    return {
-        *ordered[-config.keep :],
-        *(step for step in ordered if config.keep_every and step % config.keep_every == 0),
-        *(best if config.keep_best else []),
-    }
-
-
 def pin(directory: Path, step: int) -> None:
     """Never delete the checkpoint of `step`."""
     (path(directory, step) / manifest.PINNED).write_bytes(b"")
 
 
-class _Save(NamedTuple):
-    """A save in progress."""
-
-    step: int
-    thread: Thread
-    written: Event
-    """Set once the arrays are on storage; hashing and committing them come after."""
-
-
-class Writer:
-    """Saves a run's checkpoints in the background; a context manager.
-
-    The arrays of one are written while the one before is still hashed and committed. Storage that
-    fails costs the checkpoint being written and nothing else: the failure is told, `failures`
-    counts it, and the next `save` starts afresh.
-    """
-
-    def __init__(self, directory: Path, config: CheckpointConfig, note: Note) -> None:
-        """Clear what torn saves have left behind; the run's lock must be held."""
-        self._directory, self._config, self._note = directory, config, note
-        self._orbax = ocp.AsyncCheckpointer(_handler())
-        self._saves: list[_Save] = []
-        self._count = 0
-        self.failures = 0
-        """Saves that storage has refused."""
-        self.owed = False
-        """Whether the newest `save` came to nothing."""
-        self.step = _tidied(directory)
-        """The newest committed step."""
-
-    def due(self, step: int) -> bool:
-        """Whether the config asks for a checkpoint of `step`, or one before it is owed."""
-        return step % self._config.every == 0 or any(distributed.gathered(self.owed))
-
-    def save(
-        self, step: int, state: TrainState, host: Mapping[str, Any], score: float | None = None
-    ) -> None:
-        """Begin to save; returns once `state` is copied, and may then be donated.
-
-        Args:
-          step: a step that has no checkpoint yet.
-          state: on the mesh.
-          host: JSON-able, but that values may be NumPy arrays.
-          score: ranks this checkpoint, for `keep_best`.
-        """
-        self.owed = False
-        if not all(distributed.gathered(self._ready())):
-            self.owed = True
-            late = f"storage is slow: step {self._saves[0].step} is still being saved"
-            self._note(f"WARNING: {late}, so step {step} is not")
-            return
-        where = path(self._directory, step)
-        try:
-            _clear(where)
-        except storage.errors() as error:
-            self._failed(step, error)
-            return
-        try:
-            self._orbax.save(
-                where,
-                ocp.args.Composite(
-                    params=ocp.args.StandardSave(state.params),
-                    rest=ocp.args.StandardSave(_rest(state)),
-                ),
-            )
-        except _errors() as error:
-            if jax.process_count() > 1:  # the others may have met none, and wait for this one
-                raise
-            self._failed(step, error)
-            return
-        self._count += 1
-        facts, text = {"step": step, "score": score}, json.dumps(host, default=_to_json)
-        before = self._saves[-1].thread if self._saves else None
-        written = Event()
-        # a daemon: storage that hangs must not keep the process from ending
-        thread = Thread(
-            target=self._finish,
-            args=(step, text, facts, self._orbax, f"{where}/{self._count}", before, written),
-            name="checkpoint",
-            daemon=True,
-        )
-        self._saves.append(_Save(step, thread, written))
-        thread.start()
-
-    def save_now(
-        self, step: int, state: TrainState, host: Mapping[str, Any], score: float | None = None
-    ) -> None:
-        """Save, unless it has been already, and wait for it, trying three times.
-
-        Raises:
-          OSError: the step could not be saved.
-        """
-        for _ in range(3):
-            self.wait()
-            if self.step == step:
-                return
-            self.save(step, state, host, score)
-        self.wait()
-        if self.step != step:
-            raise OSError(
-                f"step {step} could not be saved in {root(self._directory)}; the newest checkpoint "
-                f"is of step {self.step}; make room there, and run the same command again"
-            )
-
-    def settle(self) -> int:
-        """Wait for the save in progress, and give the newest step whose checkpoint is sound.
-
-        Raises:
-          OSError: there is none.
-        """
-        self.wait()
-        self.step = newest(self._directory, self._note)
-        set_aside(self._directory, after=self.step)
-        if self.step is None:
-            raise OSError(f"{root(self._directory)} holds no checkpoint to go back to")
-        return self.step
-
-    def wait(self) -> None:
-        """Wait for the saves in progress, if any."""
-        for save in self._saves:
-            save.thread.join()
-        self.step, self.owed, self.failures = distributed.gathered(
-            (self.step, self.owed, self.failures)
-        )[0]
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._ready(committed=True):
-            self._orbax.close()
-
-    def _ready(self, *, committed: bool = False) -> bool:
-        """Whether another save may begin; waits for it as long as the config says.
-
-        The arrays of the newest save must be written, or all of it be `committed`, and those before
-        it be committed.
-        """
-        end = monotonic() + self._config.patience_seconds
-        for save in self._saves:
-            if save is self._saves[-1] and not committed:
-                save.written.wait(max(0.0, end - monotonic()))
-            else:
-                save.thread.join(max(0.0, end - monotonic()))
-        self._saves = [save for save in self._saves if save.thread.is_alive()]
-        *earlier, last = self._saves or [None]
-        return last is None or (not (earlier or committed) and last.written.is_set())
-
-    def _finish(
-        self,
-        step: int,
-        host: str,
-        facts: Mapping[str, Any],
-        orbax: ocp.AsyncCheckpointer,
-        key: str,
-        before: Thread | None,
-        written: Event,
-    ) -> None:
-        where = path(self._directory, step)
-        try:
-            orbax.wait_until_finished()
-            written.set()  # by all processes
-            if before is not None:
-                before.join()
-            if distributed.first():
-                (where / "host.json").write_text(host)
-            measured = manifest.measure(where)
-        except _errors() as error:
-            written.set()
-            if not distributed.first():
-                distributed.sent_to_first(key, str(error), 0)
-            self._failed(step, error)
-            return
-        try:
-            told = distributed.sent_to_first(key, measured, _MEASURING_S)
-            if distributed.first():
-                manifest.commit(where, manifest.joined(told), facts)
-        except _errors() as error:
-            self._failed(step, error)
-            return
-        self.step = step
-        if not distributed.first():
-            return
-        try:
-            retain(self._directory, self._config)
-        except storage.errors() as error:
-            self._note(f"WARNING: old checkpoints could not be removed: {error}")
-
-    def _failed(self, step: int, error: Exception) -> None:
-        self.failures, self.owed = self.failures + 1, True
-        left = f"the newest is of step {self.step}" if self.step is not None else "none is newer"
-        self._note(
-            f"WARNING: the checkpoint of step {step} could not be saved: {error}; {left}; the run "
-            "goes on and tries again at the next step"
-        )
-        self._orbax = ocp.AsyncCheckpointer(_handler())
-        if not distributed.first():
-            return
-        with suppress(*storage.errors()):  # what stays is cleared by the next start
-            for torn in root(self._directory).glob(f"{_STEP.format(step)}*"):
-                # With a manifest, but whose last sync failed: it may not outlive the machine.
-                if torn == path(self._directory, step) or not (torn / manifest.NAME).exists():
-                    storage.remove(torn)
-
-
 @distributed.by_first
-def _tidied(directory: Path) -> int | None:
-    """The newest committed step, once what torn saves have left behind is cleared away."""
-    root(directory).mkdir(parents=True, exist_ok=True)
-    for left in storage.entries(root(directory)):
-        if left.is_dir() and not (left / manifest.NAME).exists():
-            storage.remove(left)
-    return max(steps(directory), default=None)
-
-
-@distributed.by_first
-def _clear(where: Path) -> None:
+def clear(where: Path) -> None:
     """Make way for `where`, and see that its parent can be written to.
 
     Raises:
@@ -467,42 +182,30 @@ def _clear(where: Path) -> None:
     probe.unlink()
 
 
-def retain(directory: Path, config: CheckpointConfig) -> None:
-    """Remove the checkpoints that `kept` does not name and nobody has pinned."""
-    scores = {}
-    for step in steps(directory):
-        try:
-            scores[step] = manifest.read(path(directory, step))["score"]
-        except (ValueError, KeyError, TypeError):
-            scores[step] = None
-    for step in scores.keys() - kept(scores, config):
-        old = path(directory, step)
-        if not (old / manifest.PINNED).exists():
-            (old / manifest.NAME).unlink()  # first: a half-removed checkpoint must not look whole
-            storage.remove(old)
-
-
-def _rest(state: TrainState) -> dict[str, Any]:
+def rest(state: TrainState) -> dict[str, Any]:
     """All of a state but the parameters, which are also read alone."""
     return {k: v for k, v in vars(state).items() if k != "params" and v is not None}
 
 
-def _to_json(array: np.ndarray) -> dict[str, Any]:
+def to_json(array: np.ndarray) -> dict[str, Any]:
+    """An array in `host.json`."""
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
     return {"dtype": str(array.dtype), "shape": array.shape, "base64": data}
 
 
-def _from_json(value: dict[str, Any]) -> Any:
+def from_json(value: dict[str, Any]) -> Any:
+    """The array that `to_json` wrote; any other value as it is."""
     if "base64" not in value:
         return value
     flat = np.frombuffer(base64.b64decode(value["base64"]), value["dtype"])
     return flat.reshape(value["shape"]).copy()
 
 
-def _errors() -> tuple[type[Exception], ...]:
+def save_errors() -> tuple[type[Exception], ...]:
     """Errors that Orbax raises when storage fails; a full disk may raise any of the first three."""
     return OSError, ValueError, RuntimeError, *storage.errors()
 
 
-def _handler() -> ocp.CompositeCheckpointHandler:
+def handler() -> ocp.CompositeCheckpointHandler:
+    """Orbax's handler of the two items of a checkpoint."""
     return ocp.CompositeCheckpointHandler("params", "rest")

@@ -10,17 +10,17 @@ import optax
 
 from jaxrl import config as configs
 from jaxrl.config import Config
-from jaxrl.record import checkpoint, storage
+from jaxrl.record import checkpoint, references, storage
 from jaxrl.record.checkpoint import Saved
 from jaxrl.rollout import policy
 from jaxrl.rollout.experience import TURNS
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import asynchronous, offline, reference, sampled, stages
+from jaxrl.run import asynchronous, offline, placement, reference, sampled, stages
 from jaxrl.run.context import Origin, RunContext
 from jaxrl.run.extension import Extension, open_extensions
+from jaxrl.run.placement import Complete
 from jaxrl.run.warm_start import discard, warm_start
-from jaxrl.training import objective, placement, trainable
-from jaxrl.training.placement import Complete
+from jaxrl.training import objective, trainable
 from jaxrl.training.trainable import Part
 from jaxrl.types import TrainState
 
@@ -112,7 +112,7 @@ def fresh(
     params = trainable.held(run.policy.model, params, part)
     state = placement.fresh_state(params, optimize, like, part, complete)
     if reference.stored(config, run.extensions):
-        checkpoint.save_reference(run.directory, state.params)
+        references.save(run.directory, state.params)
     before = assess(state, 0)
     origin = run.origin
     figure = before[origin.figure]
@@ -138,8 +138,8 @@ def forked(run: RunContext, like: TrainState) -> Saved:
     source, step = fork_point(run.config.fork)
     saved = restored(source, step, like)
     if reference.stored(run.config, run.extensions):
-        params = checkpoint.load_reference(source, like.params, step)
-        checkpoint.save_reference(run.directory, params or saved.state.params, step)
+        params = references.load(source, like.params, step)
+        references.save(run.directory, params or saved.state.params, step)
     run.callbacks.note(f"forked from step {step} of {source}")
     lineage = [*saved.host["lineage"], {"run": str(storage.absolute(source)), "step": step}]
     return saved._replace(host=saved.host | {"lineage": lineage})

@@ -12,9 +12,9 @@ from jax.sharding import Mesh
 from jaxrl.config import Config
 from jaxrl.data.scoring import Pool
 from jaxrl.data.types import Task
-from jaxrl.record.checkpoint import Writer
 from jaxrl.record.heartbeat import Heartbeat
 from jaxrl.record.metrics import Timer
+from jaxrl.record.writer import Writer
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy

@@ -25,7 +25,7 @@ from jaxrl.config import Config
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Program
-from jaxrl.training.placement import Complete
+from jaxrl.run.placement import Complete
 from jaxrl.training.train_step import Restriction, Update, make_score
 from jaxrl.training.trainable import Part
 from jaxrl.types import Params, TrainState, Trajectory

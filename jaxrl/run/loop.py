@@ -28,8 +28,9 @@ from jaxrl.record import checkpoint, rundir, usage
 from jaxrl.record.heartbeat import Heartbeat
 from jaxrl.record.metrics import MetricsLog, Timer
 from jaxrl.record.rundir import best_effort, run_directory
+from jaxrl.record.writer import Writer
 from jaxrl.rollout import experience, history, reshard
-from jaxrl.run import guards, prepare, signals, stages
+from jaxrl.run import guards, placement, prepare, signals, stages
 from jaxrl.run.begin import begin, check
 from jaxrl.run.context import Callbacks, RunContext
 from jaxrl.run.extension import Context, completion, only
@@ -37,7 +38,7 @@ from jaxrl.run.extension import context as extension_context
 from jaxrl.run.guards import Trip
 from jaxrl.run.reference import Reference
 from jaxrl.run.stages import Stage
-from jaxrl.training import objective, optimizer, packing, placement, trainable
+from jaxrl.training import objective, optimizer, packing, trainable
 from jaxrl.types import TrainState, Trajectory
 
 __all__ = ["Callbacks", "run_directory", "train"]
@@ -77,7 +78,7 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
         rundir.save_config(directory, config)
         checkpoint.set_aside(directory, after=checkpoint.newest(directory, callbacks.note))
         with (
-            checkpoint.Writer(directory, config.checkpoint, callbacks.note) as writer,
+            Writer(directory, config.checkpoint, callbacks.note) as writer,
             distributed.together(),
             usage.counted() as used,
             contextlib.ExitStack() as closing,

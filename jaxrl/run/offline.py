@@ -21,9 +21,9 @@ from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.written import Group, gathered, group
+from jaxrl.run import placement
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
 from jaxrl.run.extension import Context
-from jaxrl.training import placement
 from jaxrl.training.train_step import make_measure
 from jaxrl.types import TrainState, Trajectory
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from jaxrl.mesh import mesh
+from jaxrl.run import placement
 from jaxrl.run.extension import Context
-from jaxrl.training import objective, placement
+from jaxrl.training import objective
 from jaxrl.types import TrainState, Trajectory
 
 

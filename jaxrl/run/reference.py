@@ -8,7 +8,7 @@ from pathlib import Path
 from jaxrl.config import Config
 from jaxrl.models import lora
 from jaxrl.models.config import DecoderConfig
-from jaxrl.record import checkpoint
+from jaxrl.record import references
 from jaxrl.run.extension import Context, Extension, only
 from jaxrl.training import objective, trainable
 from jaxrl.types import Params, TrainState
@@ -80,7 +80,7 @@ class Reference:
         """
         if not self._stored:
             return
-        self._params = checkpoint.load_reference(self._directory, self._shapes(like), step)
+        self._params = references.load(self._directory, self._shapes(like), step)
         if self._params is None:
             raise ValueError(
                 f"the objective needs a reference policy, but {self._directory}/references has "
@@ -89,5 +89,5 @@ class Reference:
 
     def renew(self, like: TrainState, state: TrainState, step: int) -> None:
         """Store the current policy and use it from now on."""
-        checkpoint.save_reference(self._directory, state.params, step)
+        references.save(self._directory, state.params, step)
         self.load(like, step)

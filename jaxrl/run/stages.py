@@ -24,10 +24,9 @@ from jaxrl.data.scoring import Pool, open_pool
 from jaxrl.data.types import Score
 from jaxrl.rollout import rollout_log, tasks
 from jaxrl.rollout.history import Recorder
-from jaxrl.run import guards
+from jaxrl.run import guards, placement
 from jaxrl.run.context import Batches, RunContext, ToSampler
 from jaxrl.run.extension import Context, Extension
-from jaxrl.training import placement
 from jaxrl.training.train_step import Update, make_update
 from jaxrl.types import TrainState
 

@@ -10,10 +10,12 @@ from jaxrl.data import stream
 from jaxrl.data.types import Task
 from jaxrl.mesh import distributed
 from jaxrl.record import checkpoint, storage
+from jaxrl.record.writer import Writer
 from jaxrl.rollout import experience, policy
+from jaxrl.run import placement
 from jaxrl.run.context import RunContext
 from jaxrl.run.signals import Stop
-from jaxrl.training import objective, optimizer, placement
+from jaxrl.training import objective, optimizer
 from jaxrl.training.train_step import make_update
 from jaxrl.types import Params
 
@@ -83,7 +85,7 @@ def warm_start(run: RunContext, params: Params) -> Params:
         step, state, host = checkpoint.restore(directory, last, like)
         batches.set_state(host["stream"])
         note(f"continuing the warm start from step {step}")
-    with checkpoint.Writer(directory, config.checkpoint, note) as writer:
+    with Writer(directory, config.checkpoint, note) as writer:
         try:
             while step < warm.steps:
                 with run.gate.closed():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.mesh.buckets import round_up
-from jaxrl.sampling import prefill
+from jaxrl.sampling import decode, prefill
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.requests import settings_of, start_of
 from jaxrl.sampling.work import Seat, Setup, Work, route
@@ -162,7 +162,7 @@ def _append(
             if len(part := list(given[row][start : start + width])):
                 target[row] = i
                 tokens[row, : len(part)], count[row] = part, len(part)
-        work.slots = slot.append(setup.models, params, work.slots, target, tokens, count)
+        work.slots = decode.append(setup.models, params, work.slots, target, tokens, count)
     for row, seat in seats.items():
         before, seat.length = seat.length, seat.length + len(given[row])
         seat.observed.append((before, seat.length))

@@ -10,7 +10,8 @@ import numpy as np
 
 from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder
-from jaxrl.sampling.slots import Caches, Models, cut, extend, lay_caches, parts
+from jaxrl.sampling.decode import extend
+from jaxrl.sampling.slots import Caches, Models, cut, lay_caches, parts
 from jaxrl.types import Params
 
 

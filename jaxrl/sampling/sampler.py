@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
-from jaxrl.sampling import admission
+from jaxrl.sampling import admission, decode
 from jaxrl.sampling import logits as processors
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.logits import Guide
@@ -179,7 +179,7 @@ def advance(
     # the next smaller number of slots will do.
     smaller = max((size for size in setup.sizes if size < total), default=0)
     min_live = max(1, len(active) - total // 8 + 1) if work.queue else smaller + 1
-    work.slots = slot.decode(
+    work.slots = decode.decode(
         setup.models,
         everything,
         work.slots,

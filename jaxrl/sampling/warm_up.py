@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.sampling import prefill
+from jaxrl.sampling import decode, prefill
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.requests import settings_of
 from jaxrl.sampling.work import Setup, neighbours, warm_up_reading
@@ -64,9 +64,9 @@ def _warm_up_shape(
     for piece in pieces:
         target, count = np.full(setup.rows, size, np.int32), np.zeros(setup.rows, np.int32)
         given = np.zeros((setup.rows, piece), np.int32)
-        state = slot.append(setup.models, params, state, target, given, count)
+        state = decode.append(setup.models, params, state, target, given, count)
     state = slot.settle(state, np.ones(size, np.int32), np.zeros(size, bool))
-    state = slot.decode(
+    state = decode.decode(
         setup.models,
         params,
         state,

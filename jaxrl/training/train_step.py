@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxrl.mesh import mesh
+from jaxrl.mesh import layouts, mesh
 from jaxrl.models import decoder, head
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.remat import Remat
@@ -86,7 +86,7 @@ def micro_states(
         jax.lax.dynamic_index_in_dim(a, index, keepdims=False)
         for a in (packed.tokens, packed.positions, packed.visible_until, packed.predictor)
     )
-    layout = mesh.layout(model)
+    layout = layouts.layout(model)
     hidden = decoder.hidden(
         model, params, tokens, positions, visible_until, remat=remat, layout=layout
     )
@@ -146,7 +146,7 @@ def micro_logprobs(
 
     def unembedding(params: Params) -> jax.Array:
         tables = {name: params[name] for name in ("embed", "head") if name in params}
-        return decoder.unembedding(mesh.layout(model).weights(tables, ""))
+        return decoder.unembedding(layouts.layout(model).weights(tables, ""))
 
     def logprobs(
         weights: Sequence[jax.Array], states: jax.Array, target: jax.Array, *beside: jax.Array
@@ -170,7 +170,7 @@ def micro_logprobs(
 
     readers = [params] if restriction is None else [params, restriction.params]
     weights = [unembedding(p) for p in readers]
-    logp, entropy = mesh.by_rows(logprobs, rules=model.rules)(weights, states, target, *beside)
+    logp, entropy = layouts.by_rows(logprobs, rules=model.rules)(weights, states, target, *beside)
     return logp.reshape(-1), entropy.reshape(-1)
 
 

@@ -35,7 +35,7 @@ import numpy as np
 from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder, load
 from jaxrl.models.config import DecoderConfig
-from jaxrl.sampling import logits, prefill, sampler, slots
+from jaxrl.sampling import decode, logits, prefill, sampler, slots
 from jaxrl.sampling.requests import settings_of
 from jaxrl.types import Request
 from tests.benchmarks.timing import timed
@@ -116,7 +116,7 @@ def static(
             window = min(round_up(longest + 1, 64), capacity)
             if window != state.width:
                 state = slots.resize((config,), state, None, width=window)
-            state = slots.decode(
+            state = decode.decode(
                 (config,),
                 (params,),
                 state,

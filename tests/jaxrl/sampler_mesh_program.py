@@ -20,7 +20,7 @@ from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder
 from jaxrl.rollout import policy
-from jaxrl.sampling import logits, prefill, sampler, slots
+from jaxrl.sampling import decode, logits, prefill, sampler, slots
 from jaxrl.sampling.requests import settings_of
 from jaxrl.types import Completion, Params, Request
 from tests.jaxrl.batches import MODEL
@@ -53,7 +53,7 @@ def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
     chosen = np.arange(setup.sizes[0], dtype=np.int32)
     everything = (params,)
     lowered = {
-        "decode": slots.decode.lower(
+        "decode": decode.decode.lower(
             models, everything, state, key=setup.key, version=jnp.int32(0),
             stop_ids=jnp.zeros(1, jnp.int32), steps=jnp.int32(1), min_live=jnp.int32(1), args=(),
             process=logits.keep, features=FEATURES,
@@ -62,7 +62,7 @@ def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
             models, everything, prefix, ids, ids, window=32, from_start=False
         ),
         "insert": slots.insert.lower(models, state, prefix, none, none.astype(bool), new),
-        "append": slots.append.lower(models, everything, whole, ids[:, 0], ids, ids[:, 0]),
+        "append": decode.append.lower(models, everything, whole, ids[:, 0], ids, ids[:, 0]),
         "narrow": slots._fit.lower(models, 0, state.caches[0][0], chosen, width=16),
         "choose": slots._choose.lower(models, state.replace(caches=()), chosen),
     }  # fmt: skip

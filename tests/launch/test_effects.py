@@ -8,11 +8,11 @@ import subprocess
 import numpy as np
 import pytest
 
-from jaxrl.launch import cli, effects, effects_page, effects_real, lab, recipes
+from jaxrl.launch import cli, effects, effects_page, effects_real, effects_table, lab, recipes
 from jaxrl.launch.lab import arms, families, plans, split
 from jaxrl.training.objective import ObjectiveConfig
 
-EFFECTS = {name: effects.module(name).effect() for name in effects.names()}
+EFFECTS = {name: effects_table.module(name).effect() for name in effects_table.names()}
 TASKS = {id(e.task): (name, e.task) for name, e in EFFECTS.items()}
 TASKS |= {id(t): (n, t) for n, t in (("neutral", lab.neutral()), ("graded", lab.graded()))}
 GOLD = [name for name in EFFECTS if families.RECIPES[name][0] == "gold solutions"]
@@ -60,12 +60,12 @@ def test_a_task_with_too_few_prompts_is_refused():
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_an_arm_is_its_recipe(name):
-    lines = arms.unlike(effects.module(name).config(), EFFECTS[name].method)
+    lines = arms.unlike(effects_table.module(name).config(), EFFECTS[name].method)
     assert lines == UNLIKE.get(name, [])
 
 
 def test_an_arm_that_is_not_its_recipe_is_found():
-    config, method = effects.module("raft").config(), EFFECTS["raft"].method
+    config, method = effects_table.module("raft").config(), EFFECTS["raft"].method
     for changed in (
         {"updates_per_batch": 3},
         {"temperature": 0.7},
@@ -86,7 +86,7 @@ def test_check_exits_with_1_where_something_differs(capsys, monkeypatch):
     assert "2 methods, 0 problems" in capsys.readouterr().out
     wrong = dataclasses.replace(EFFECTS["raft"].method, updates_per_batch=3)
     made = dataclasses.replace(EFFECTS["raft"], method=wrong)
-    monkeypatch.setattr(effects.module("raft"), "effect", lambda: made)
+    monkeypatch.setattr(effects_table.module("raft"), "effect", lambda: made)
     assert cli.main(["effects", "--check", "raft"]) == 1
     assert "updates_per_batch" in capsys.readouterr().out
 
@@ -162,13 +162,15 @@ def repository(tmp_path, monkeypatch):
         ["init", "-q"], ["config", "user.email", "a@b.c"], ["config", "user.name", "a"],
     ):  # fmt: skip
         subprocess.run(["git", *command], cwd=folder, check=True)
-    monkeypatch.setattr(effects, "RESULTS", folder)
-    monkeypatch.setattr(effects, "TABLE", tmp_path / "effects" / "README.md")
+    monkeypatch.setattr(effects_table, "RESULTS", folder)
+    monkeypatch.setattr(effects_table, "TABLE", tmp_path / "effects" / "README.md")
     return folder
 
 
 def play(monkeypatch, fake):
-    monkeypatch.setattr(effects, "_store", lambda said: plans.Store(effects.RESULTS, fake, said))
+    monkeypatch.setattr(
+        effects, "_store", lambda said: plans.Store(effects_table.RESULTS, fake, said)
+    )
 
 
 def test_nothing_is_measured_without_a_committed_plan(repository, monkeypatch, capsys):
@@ -197,7 +199,7 @@ def test_nothing_is_measured_without_a_committed_plan(repository, monkeypatch, c
     with monkeypatch.context() as changed:
         slower = dataclasses.replace(EFFECTS["aepo"].method, steps=61)
         other = dataclasses.replace(EFFECTS["aepo"], method=slower)
-        changed.setattr(effects.module("aepo"), "effect", lambda: other)
+        changed.setattr(effects_table.module("aepo"), "effect", lambda: other)
         assert cli.main(["effects", "aepo"]) == 2
         assert "the arm 'method' is another" in capsys.readouterr().err
     assert len(fake.ran) == tuned and not (repository / "aepo.json").exists()
@@ -264,7 +266,7 @@ def test_rows_say_what_was_planted(repository, monkeypatch, capsys, planted, sta
         "status", "plan", "measured",
     }  # fmt: skip
     assert all(wanted <= row.keys() for row in every)
-    assert {row["id"] for row in every} == {effects.identity(name) for name in EFFECTS}
+    assert {row["id"] for row in every} == {effects_table.identity(name) for name in EFFECTS}
     mine = [row for row in every if row["id"] == "aepo"]
     assert {row["against"] for row in mine} == {"ablation", "baseline"}
     assert {row["task"] for row in mine} == {"regime", "neutral"}
@@ -290,7 +292,7 @@ def test_a_second_measurement_stays_as_a_look(repository, monkeypatch):
     monkeypatch.setattr(effects.os, "nice", lambda more: 0)
     effects.queue(["aepo"], lambda line: None)
     effects.measure("aepo", lambda line: None)
-    assert {row["looks"] for row in effects.rows(["aepo"])} == {2}
+    assert {row["looks"] for row in effects_table.rows(["aepo"])} == {2}
 
 
 def test_sides_of_the_forest_plot_are_those_of_the_claim():
@@ -307,7 +309,7 @@ def test_sides_of_the_forest_plot_are_those_of_the_claim():
 
 def test_a_method_is_put_on_the_real_model(tmp_path):
     aepo, base = (effects_real.config_of(n, 4) for n in ("aepo", effects_real.BASELINE))
-    assert aepo.objective == effects.module("aepo").config().objective
+    assert aepo.objective == effects_table.module("aepo").config().objective
     assert (aepo.model, aepo.steps, aepo.seed) == (base.model, base.steps, 4)
     with pytest.raises(ValueError, match="dump is measured on the real model by its domains"):
         effects_real.config_of("dump", 0)

@@ -22,7 +22,7 @@ import optax
 import pytest
 
 from jaxrl.extensions.nucleus import masked
-from jaxrl.launch import effects, lab
+from jaxrl.launch import effects_table, lab
 from jaxrl.launch.lab import policy, tasks, train
 from jaxrl.models import decoder
 from jaxrl.sampling.logits import nucleus_of
@@ -155,7 +155,7 @@ def difference(given: str) -> tuple[float, float]:
     Arms that differ in what is not of the update share the result.
     """
     name, experts, critic, replayed = json.loads(given)
-    config = effects.module(name).config()
+    config = effects_table.module(name).config()
     arm = lab.arm(config)
     if arm.chunks.size:  # so that responses of the lab's length are several
         arm = dataclasses.replace(arm, chunks=dataclasses.replace(arm.chunks, size=4, carry=1))
@@ -172,7 +172,7 @@ def difference(given: str) -> tuple[float, float]:
 @functools.cache
 def representative(name: str) -> str:
     """The arguments of `difference` for a recipe: those of the first whose update is the same."""
-    for other in effects.names():
+    for other in effects_table.names():
         if _update_of(other) == _update_of(name):
             _, experts, critic, replayed = _update_of(name)
             return json.dumps([other, experts, critic, replayed])
@@ -181,7 +181,7 @@ def representative(name: str) -> str:
 
 @functools.cache
 def _update_of(name: str) -> tuple[str, bool, bool, int]:
-    config = effects.module(name).config()
+    config = effects_table.module(name).config()
     arm = lab.arm(config)
     terms = json.dumps(dataclasses.asdict(arm.objective), sort_keys=True)
     told = f"{terms} {arm.chunks} {arm.mass} {arm.temperature} {arm.updates_per_batch}"
@@ -192,7 +192,7 @@ def _update_of(name: str) -> tuple[str, bool, bool, int]:
 @pytest.mark.exact("an update of the lab equals that of the real loop to 1e-6, for every recipe")
 @pytest.mark.parametrize(
     "name",
-    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in effects.names()],
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in effects_table.names()],
 )
 def test_the_lab_updates_as_the_loop_does(name):
     gap, change = difference(representative(name))

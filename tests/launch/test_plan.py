@@ -21,8 +21,9 @@ from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig, Experts
 from jaxrl.rollout.policy import Policy
+from jaxrl.run import placement
 from jaxrl.run.extension import completion, context, open_extensions
-from jaxrl.training import optimizer, placement, trainable
+from jaxrl.training import optimizer, trainable
 from tests.jaxrl import tiny
 
 CONFIG = Config(fresh=FreshModel(64, 128, 2, 4, 2, 16), task_args={"digits": 1})

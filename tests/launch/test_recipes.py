@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from jaxrl.config import FreshModel
-from jaxrl.launch import cli, effects, lab, recipes
+from jaxrl.launch import cli, effects_table, lab, recipes
 from jaxrl.record import metrics
 from jaxrl.run import loop
 
-EFFECTS = effects.names()
+EFFECTS = effects_table.names()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -120,30 +120,30 @@ def test_a_recipe_trains_in_the_real_loop(name, tmp_path):
 )
 def test_an_effect_can_be_run_again(name):
     """For a few steps only: the code, not the figure."""
-    result = lab.run(effects.module(name).effect(), steps=5)
+    result = lab.run(effects_table.module(name).effect(), steps=5)
     assert np.isfinite(result["method"]).all() and np.isfinite(result["ablation"]).all()
     assert np.isfinite(result["comparison"]["effect"])
 
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_a_recipe_says_what_it_is(name):
-    doc = inspect.getdoc(effects.module(name))
-    missing = [field for field in effects.FIELDS if not effects.field(doc, field)]
+    doc = inspect.getdoc(effects_table.module(name))
+    missing = [field for field in effects_table.FIELDS if not effects_table.field(doc, field)]
     assert not missing
-    source = inspect.getsource(effects.module(name))
+    source = inspect.getsource(effects_table.module(name))
     assert len(source.splitlines()) <= 120
 
 
 def test_the_table_is_what_was_measured():
-    assert effects.TABLE.read_text() == effects.markdown()
+    assert effects_table.TABLE.read_text() == effects_table.markdown()
 
 
 def test_a_field_of_a_docstring_is_its_whole_paragraph():
     doc = 'What.\n\nPaper: A 2020,\n"B"\nIdea: one\ntwo: three\nClaim: last.\n\nMore.'
-    assert effects.field(doc, "Paper") == 'A 2020, "B"'
-    assert effects.field(doc, "Idea") == "one two: three"
-    assert effects.field(doc, "Claim") == "last."
-    assert effects.field(doc, "Formula") == ""
+    assert effects_table.field(doc, "Paper") == 'A 2020, "B"'
+    assert effects_table.field(doc, "Idea") == "one two: three"
+    assert effects_table.field(doc, "Claim") == "last."
+    assert effects_table.field(doc, "Formula") == ""
 
 
 def test_an_unknown_effect_is_refused_with_the_nearest(capsys):

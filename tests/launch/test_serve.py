@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from jaxrl.data import tokenizers
 from jaxrl.launch import engine as engines
 from jaxrl.launch import openai, openai_replies, serve
+from jaxrl.launch.server import Handler, ServeConfig, Server
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout.policy import Policy
@@ -54,7 +55,7 @@ def actor() -> Policy:
 def server():
     made = serve.make_server(
         actor(),
-        serve.ServeConfig(
+        ServeConfig(
             port=0, slots=4, chunk=4, max_prompt_tokens=64, max_new_tokens=64, max_body_bytes=4096
         ),
         "tiny",
@@ -262,9 +263,9 @@ def test_malformed_headers_get_an_answer(server, header, status):
 
 
 def test_loopback_by_default_and_limits():
-    assert serve.ServeConfig().host == "127.0.0.1"
+    assert ServeConfig().host == "127.0.0.1"
     with pytest.raises(ValueError, match="128 positions"):
-        serve.make_server(actor(), serve.ServeConfig(), "tiny")
+        serve.make_server(actor(), ServeConfig(), "tiny")
 
 
 def test_no_template():
@@ -615,7 +616,7 @@ def test_models_metrics_and_key(server):
     assert status == 200 and int(counts['jaxrl_answers_total{status="200"}']) >= 1
     assert int(counts["jaxrl_sampled_tokens_total"]) >= 20
     service = server.RequestHandlerClass.args[0]._replace(key="s3cret")
-    locked = serve.Server(("127.0.0.1", 0), functools.partial(serve._Handler, service))
+    locked = Server(("127.0.0.1", 0), functools.partial(Handler, service))
     thread = threading.Thread(target=locked.serve_forever, daemon=True)
     thread.start()
     try:

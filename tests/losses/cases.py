@@ -18,6 +18,7 @@ from jaxrl.losses import (
     off_policy,
     policy,
     sequence,
+    supervised,
     surrogates,
     trust_region,
 )
@@ -441,9 +442,9 @@ CASES = {
                              {"beta": 0.8, "balanced": False}, {"rewards": "labels"}),
     "distributional_pg": Case(mirror.distributional_pg, distributional,
                               {"beta": 0.7, "log_z": 0.2}),
-    "sft": Case(mixed.sft, lambda x, s: -s.weights * x.logp),
-    "raft": Case(mixed.raft, raft),
-    "expert_iteration": Case(mixed.expert_iteration, lambda x, s: np.where(
+    "sft": Case(supervised.sft, lambda x, s: -s.weights * x.logp),
+    "raft": Case(supervised.raft, raft),
+    "expert_iteration": Case(supervised.expert_iteration, lambda x, s: np.where(
         s.rewards[:, None] >= 0.5, -x.logp, 0.0)),
     "chord": Case(mixed.chord, lambda x, s: chord(x, s, False), {"mu": 0.3}),
     "chord, phi": Case(mixed.chord, lambda x, s: chord(x, s, True), {"mu": 0.3, "phi": True}),

@@ -20,6 +20,7 @@ from jaxrl.losses import (
     policy,
     sequence,
     shapes,
+    supervised,
     surrogates,
     trust_region,
 )
@@ -314,7 +315,16 @@ def test_every_array_is_checked(case: Case):
 
 def test_every_policy_objective_is_checked():
     """Of each public function with a shape in its docstring, and there are no others."""
-    for module in (policy, surrogates, off_policy, sequence, mirror, mixed, trust_region):
+    for module in (
+        policy,
+        surrogates,
+        off_policy,
+        sequence,
+        mirror,
+        mixed,
+        supervised,
+        trust_region,
+    ):
         for function in losses_table.functions(module):
             assert hasattr(function, "__wrapped__") == bool(shapes.expected(function)), function
 

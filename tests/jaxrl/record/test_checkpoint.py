@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl.config import CheckpointConfig
-from jaxrl.record import checkpoint, manifest
+from jaxrl.record import checkpoint, manifest, references
+from jaxrl.record.writer import Writer, kept
 from jaxrl.types import TrainState
 
 DOCS = Path(__file__).parents[3] / "docs" / "checkpointing.md"
@@ -37,7 +38,7 @@ def like():
 
 def write(directory, steps, config=CheckpointConfig(), scores=None, note=lambda text: None):
     directory.mkdir(exist_ok=True)
-    with checkpoint.Writer(directory, config, note) as writer:
+    with Writer(directory, config, note) as writer:
         for step in steps:
             writer.save(step, state(step), {"step": step}, (scores or {}).get(step))
             writer.wait()
@@ -65,7 +66,7 @@ def test_saved_state_is_that_of_the_call(tmp_path):
         return jax.tree.map(lambda x: x + 1, s)
 
     carried = state(1)
-    with checkpoint.Writer(tmp_path, CheckpointConfig(), print) as writer:
+    with Writer(tmp_path, CheckpointConfig(), print) as writer:
         writer.save(1, carried, {"note": [1, 0.1, None]})
         for _ in range(20):
             carried = advance(carried)
@@ -247,7 +248,7 @@ def test_frozen_parameters_in_bfloat16_are_restored_exactly(tmp_path):
     rng = np.random.default_rng(0)
     base, small = (jnp.array(rng.normal(size=(8, 8)), dtype) for dtype in ("bfloat16", "float32"))
     made = TrainState({"base": base, "a": small}, {"mu": small / 7}, jnp.int32(3))
-    with checkpoint.Writer(tmp_path, CheckpointConfig(), print) as writer:
+    with Writer(tmp_path, CheckpointConfig(), print) as writer:
         writer.save(3, made, {})
         writer.wait()
     shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, made)
@@ -258,10 +259,10 @@ def test_frozen_parameters_in_bfloat16_are_restored_exactly(tmp_path):
 
 def test_kept_by_hand():
     scores = {10: 0.9, 20: None, 30: 0.2, 40: 0.9, 50: 0.1, 60: None}
-    assert checkpoint.kept(scores, CheckpointConfig(keep=1)) == {60}
-    assert checkpoint.kept(scores, CheckpointConfig(keep=2, keep_every=30)) == {30, 50, 60}
-    assert checkpoint.kept(scores, CheckpointConfig(keep=1, keep_best=1)) == {40, 60}  # the later
-    assert checkpoint.kept(scores, CheckpointConfig(keep=1, keep_best=3)) == {10, 30, 40, 60}
+    assert kept(scores, CheckpointConfig(keep=1)) == {60}
+    assert kept(scores, CheckpointConfig(keep=2, keep_every=30)) == {30, 50, 60}
+    assert kept(scores, CheckpointConfig(keep=1, keep_best=1)) == {40, 60}  # the later
+    assert kept(scores, CheckpointConfig(keep=1, keep_best=3)) == {10, 30, 40, 60}
 
 
 @settings(max_examples=25, deadline=None)
@@ -273,14 +274,14 @@ def test_kept_by_hand():
 )
 def test_the_newest_is_always_kept(scores, keep, every, best):
     config = CheckpointConfig(keep=keep, keep_every=every, keep_best=best)
-    kept = checkpoint.kept(scores, config)
-    assert max(scores) in kept and kept <= scores.keys()
-    assert checkpoint.kept({s: scores[s] for s in kept}, config) == kept  # nothing flaps
+    left = kept(scores, config)
+    assert max(scores) in left and left <= scores.keys()
+    assert kept({s: scores[s] for s in left}, config) == left  # nothing flaps
 
 
 def test_retention_on_disk(tmp_path):
     config = CheckpointConfig(keep=1, keep_best=1)
-    with checkpoint.Writer(tmp_path, config, print) as writer:
+    with Writer(tmp_path, config, print) as writer:
         for step, score in ((1, 0.5), (2, 0.8), (3, 0.1)):
             writer.save(step, state(step), {}, score)
             writer.wait()
@@ -293,10 +294,10 @@ def test_retention_on_disk(tmp_path):
 
 
 def test_reference(tmp_path):
-    assert checkpoint.load_reference(tmp_path, like().params, 9) is None
-    checkpoint.save_reference(tmp_path, state(1).params)
-    checkpoint.save_reference(tmp_path, state(2).params)
-    assert equal(checkpoint.load_reference(tmp_path, like().params, 9), state(2).params)
+    assert references.load(tmp_path, like().params, 9) is None
+    references.save(tmp_path, state(1).params)
+    references.save(tmp_path, state(2).params)
+    assert equal(references.load(tmp_path, like().params, 9), state(2).params)
     damage(tmp_path / "references" / "00000000" / "_METADATA", FAULTS[1])
     with pytest.raises(ValueError, match="_METADATA: its SHA-256"):
-        checkpoint.load_reference(tmp_path, like().params, 9)
+        references.load(tmp_path, like().params, 9)

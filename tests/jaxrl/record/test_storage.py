@@ -11,8 +11,9 @@ import pytest
 
 from jaxrl.config import CheckpointConfig
 from jaxrl.data.types import Problem
-from jaxrl.record import checkpoint, jsonl, manifest, metrics, rundir
+from jaxrl.record import checkpoint, jsonl, manifest, metrics, references, rundir
 from jaxrl.record.metrics import MetricsLog
+from jaxrl.record.writer import Writer
 from jaxrl.rollout import history
 from jaxrl.run import loop
 from tests.jaxrl import tiny
@@ -50,7 +51,7 @@ def attempt(writer, step):
 def test_full_disk(small_disk):
     """ENOSPC: the save fails aloud and leaves nothing behind; with room again, the next works."""
     notes = []
-    with checkpoint.Writer(small_disk, CheckpointConfig(), notes.append) as writer:
+    with Writer(small_disk, CheckpointConfig(), notes.append) as writer:
         attempt(writer, 1)
         ballast = fill(small_disk)
         attempt(writer, 2)
@@ -73,7 +74,7 @@ def test_full_disk_at_every_file(small_disk):
     """Room for a part of a checkpoint only, from nothing on: whichever file is the one that does
     not fit, the save fails aloud and what was saved before is sound."""
     notes = []
-    with checkpoint.Writer(small_disk, CheckpointConfig(keep=1), notes.append) as writer:
+    with Writer(small_disk, CheckpointConfig(keep=1), notes.append) as writer:
         attempt(writer, 0)
         for step in range(1, 99):
             ballast = fill(small_disk)
@@ -102,7 +103,7 @@ def test_input_output_error_at_every_file(tmp_path, monkeypatch):
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fails)
-    with checkpoint.Writer(tmp_path, CheckpointConfig(keep=1), notes.append) as writer:
+    with Writer(tmp_path, CheckpointConfig(keep=1), notes.append) as writer:
         attempt(writer, 0)
         for step in range(1, 99):
             left[0] = step
@@ -119,7 +120,7 @@ def test_input_output_error_at_every_file(tmp_path, monkeypatch):
 
 def test_read_only(small_disk):
     notes = []
-    with checkpoint.Writer(small_disk, CheckpointConfig(), notes.append) as writer:
+    with Writer(small_disk, CheckpointConfig(), notes.append) as writer:
         attempt(writer, 1)
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
         attempt(writer, 2)
@@ -144,7 +145,7 @@ def test_input_output_error(tmp_path, monkeypatch):
     def fails(descriptor):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    with checkpoint.Writer(tmp_path, CheckpointConfig(), notes.append) as writer:
+    with Writer(tmp_path, CheckpointConfig(), notes.append) as writer:
         attempt(writer, 1)
         with monkeypatch.context() as patched:
             patched.setattr(os, "fsync", fails)
@@ -157,7 +158,7 @@ def test_input_output_error(tmp_path, monkeypatch):
 def test_vanished(tmp_path):
     """The directory is gone, and comes back: what it held is still there."""
     notes = []
-    with checkpoint.Writer(tmp_path, CheckpointConfig(), notes.append) as writer:
+    with Writer(tmp_path, CheckpointConfig(), notes.append) as writer:
         attempt(writer, 1)
         checkpoint.root(tmp_path).rename(tmp_path / "elsewhere")
         checkpoint.root(tmp_path).write_text("in its place")
@@ -174,10 +175,10 @@ def test_a_reference_that_cannot_be_saved_ends_the_run(small_disk):
     params = state(1).params
     ballast = fill(small_disk)
     with pytest.raises(OSError, match=r"reference policy of step 4 .* make room there"):
-        checkpoint.save_reference(small_disk, params, 4)
+        references.save(small_disk, params, 4)
     ballast.unlink()
-    checkpoint.save_reference(small_disk, params, 4)
-    assert equal(checkpoint.load_reference(small_disk, params, 5), params)
+    references.save(small_disk, params, 4)
+    assert equal(references.load(small_disk, params, 5), params)
 
 
 class Slow:
@@ -195,7 +196,7 @@ def test_slow(tmp_path):
     """A save that outlasts the patience costs the next one its turn, not the run its time."""
     notes, release = [], threading.Event()
     config = CheckpointConfig(patience_seconds=0.1)
-    with checkpoint.Writer(tmp_path, config, notes.append) as writer:
+    with Writer(tmp_path, config, notes.append) as writer:
         writer._orbax = Slow(writer._orbax, release)
         writer.save(1, state(1), {})
         writer.save(2, state(2), {})
@@ -214,7 +215,7 @@ def test_a_save_does_not_wait_for_the_one_before_to_be_hashed(tmp_path, monkeypa
         return measure(saved)
 
     monkeypatch.setattr(manifest, "measure", slow)
-    with checkpoint.Writer(tmp_path, CheckpointConfig(patience_seconds=5), notes.append) as writer:
+    with Writer(tmp_path, CheckpointConfig(patience_seconds=5), notes.append) as writer:
         writer.save(1, state(1), {})
         writer.save(2, state(2), {})
         assert not notes and checkpoint.steps(tmp_path) == []

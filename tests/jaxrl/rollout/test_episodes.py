@@ -93,8 +93,8 @@ def play(monkeypatch):
                 enough=min(enough, len(flight.groups)), version=0, timer=Timer(),
             )  # fmt: skip
             found |= {group.first_id: group.rows for group in driver.take(flight, enough)}
-            text = json.dumps(driver.to_state(flight), default=checkpoint._to_json)
-            flight = driver.from_state(json.loads(text, object_hook=checkpoint._from_json))
+            text = json.dumps(driver.to_state(flight), default=checkpoint.to_json)
+            flight = driver.from_state(json.loads(text, object_hook=checkpoint.from_json))
         return [found[n] for n in sorted(found)]
 
     return run

@@ -35,8 +35,8 @@ VALUES = st.recursive(
 
 def kept(value):
     """Through the file that a checkpoint keeps it in."""
-    text = json.dumps(state.to_state(value), default=checkpoint._to_json)
-    return state.from_state(json.loads(text, object_hook=checkpoint._from_json))
+    text = json.dumps(state.to_state(value), default=checkpoint.to_json)
+    return state.from_state(json.loads(text, object_hook=checkpoint.from_json))
 
 
 def equal(a, b):
@@ -75,8 +75,8 @@ def test_a_flight_is_read_back():
     row = Row(done, "text", Score(None, {"part": 0.1}, error="timeout: late"))
     going = Group(Drawn(problem, [1, 2]), 4, {(0, 1): [done, row.score]}, {(0, 2): done})
     flight = Flight([going, Group(Drawn(problem), 8, rows=[row])], [Drawn(problem, 3)], 12)
-    text = json.dumps(driver.to_state(flight), default=checkpoint._to_json)
-    again = driver.from_state(json.loads(text, object_hook=checkpoint._from_json))
+    text = json.dumps(driver.to_state(flight), default=checkpoint.to_json)
+    again = driver.from_state(json.loads(text, object_hook=checkpoint.from_json))
     assert equal(again, flight)
 
 

@@ -3,8 +3,7 @@
 import jax
 import pytest
 
-from jaxrl.run import loop, stages
-from jaxrl.training import placement
+from jaxrl.run import loop, placement, stages
 from tests.jaxrl import tiny
 
 SMALL = {"warm_start.steps": 0, "eval.every": 0, "steps": 2, "updates_per_batch": 2}

@@ -12,8 +12,9 @@ from jaxrl.launch import recipes
 from jaxrl.mesh import mesh
 from jaxrl.models import load
 from jaxrl.rollout import experience, files, policy, written
+from jaxrl.run import placement
 from jaxrl.run.extension import context, open_extensions
-from jaxrl.training import placement, trainable
+from jaxrl.training import trainable
 from jaxrl.training.train_step import init_state, make_update
 from tests.data import words
 

@@ -17,7 +17,8 @@ from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder, lora, value
 from jaxrl.models.config import DecoderConfig, Experts, Latent
 from jaxrl.models.lora import LoraConfig
-from jaxrl.training import optimizer, placement
+from jaxrl.run import placement
+from jaxrl.training import optimizer
 from jaxrl.training.optimizer import OptimizerConfig
 from jaxrl.types import TrainState
 from tests.jaxrl.batches import MODEL

@@ -17,7 +17,17 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl.losses import aggregate, mirror, mixed, off_policy, pairs, policy, sequence, surrogates
+from jaxrl.losses import (
+    aggregate,
+    mirror,
+    mixed,
+    off_policy,
+    pairs,
+    policy,
+    sequence,
+    supervised,
+    surrogates,
+)
 from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.training import train_step
 from jaxrl.training.objective import ObjectiveConfig, objective, scope, whole_batch
@@ -27,7 +37,7 @@ from tests.jaxrl.batches import MODEL, batch
 
 OBJECTIVES = {
     f"{module.__name__}:{name}": function
-    for module in (policy, sequence, surrogates, off_policy, mirror, mixed, pairs)
+    for module in (policy, sequence, surrogates, off_policy, mirror, mixed, supervised, pairs)
     for name, function in inspect.getmembers(module, inspect.isfunction)
     if function.__module__ == module.__name__
     and inspect.signature(function).return_annotation == policy.Objective

@@ -16,7 +16,8 @@ from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder, linear, lora
 from jaxrl.models.lora import LoraConfig
 from jaxrl.rollout import policy
-from jaxrl.training import placement, trainable
+from jaxrl.run import placement
+from jaxrl.training import trainable
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig, pack
 from jaxrl.training.train_step import init_state, make_score, make_update

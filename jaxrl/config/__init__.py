@@ -1,0 +1,63 @@
+"""The config of a run: frozen dataclasses, every field a flag, saved as JSON beside the run.
+
+`schema` has the dataclasses, `values` reads, writes, changes and compares configs, and `validate`
+refuses a config that could only fail later. `jaxrl.config` gives the public names of all three.
+"""
+
+from jaxrl.config.schema import (
+    Action,
+    AsynchronousConfig,
+    BanditConfig,
+    CheckpointConfig,
+    Config,
+    CurriculumConfig,
+    DataConfig,
+    Domain,
+    EvalConfig,
+    FreshModel,
+    GuardConfig,
+    RolloutConfig,
+    RolloutLogConfig,
+    SamplingConfig,
+    SandboxConfig,
+    WarmStartConfig,
+)
+from jaxrl.config.validate import check
+from jaxrl.config.values import (
+    changed,
+    check_name,
+    extended,
+    from_dict,
+    load,
+    replaced,
+    settings_of,
+    to_dict,
+)
+
+__all__ = [
+    "Action",
+    "AsynchronousConfig",
+    "BanditConfig",
+    "CheckpointConfig",
+    "Config",
+    "CurriculumConfig",
+    "DataConfig",
+    "Domain",
+    "EvalConfig",
+    "FreshModel",
+    "GuardConfig",
+    "RolloutConfig",
+    "RolloutLogConfig",
+    "SamplingConfig",
+    "SandboxConfig",
+    "WarmStartConfig",
+    "changed",
+    "check",
+    "check_name",
+    "extended",
+    "from_dict",
+    "load",
+    "replaced",
+    "settings_of",
+    "to_dict",
+]

@@ -1,0 +1,93 @@
+"""The check of a config before anything is compiled."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from jaxrl import functions
+from jaxrl.config.schema import Config
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def check(config: Config) -> None:
+    """Refuse what could only fail later, naming the field, the value and the remedy."""
+    positive = {
+        "steps": config.steps,
+        "updates_per_batch": config.updates_per_batch,
+        "rollout.prompts": config.rollout.prompts,
+        "rollout.group_size": config.rollout.group_size,
+        "rollout.max_prompt_tokens": config.rollout.max_prompt_tokens,
+        "rollout.max_new_tokens": config.rollout.max_new_tokens,
+        "data.batch_size": config.data.batch_size,
+        "data.max_tokens": config.data.max_tokens,
+        "eval.problems": config.eval.problems,
+        "checkpoint.every": config.checkpoint.every,
+        "checkpoint.keep": config.checkpoint.keep,
+        "sampler.slots": config.sampler.slots,
+        "packing.micro_batch_tokens": config.packing.micro_batch_tokens,
+    }
+    for name, value in positive.items():
+        if value < 1:
+            raise ValueError(f"{name}={value}: must be 1 or more")
+    if not 0 <= config.seed < 1 << 32:
+        raise ValueError(f"seed={config.seed}: must be from 0 to {(1 << 32) - 1}")
+    if config.wandb and importlib.util.find_spec("wandb") is None:
+        raise ValueError(
+            f"wandb={config.wandb!r}: wandb is not installed; pip install 'jaxrl[wandb]', or leave "
+            "the field empty"
+        )
+    if config.rollout.oversampling < 1:
+        raise ValueError(
+            f"rollout.oversampling={config.rollout.oversampling}: 1 samples what a step needs, "
+            "more is a budget for finding groups that teach; use 1 or more"
+        )
+    if config.rollout.in_flight < 1:
+        raise ValueError(
+            f"rollout.in_flight={config.rollout.in_flight}: 1 waits for every group of a step, "
+            "more samples that many times the groups at once; use 1 or more"
+        )
+    chunks = config.rollout.chunks
+    if chunks.size and not 0 <= chunks.carry < chunks.size:
+        raise ValueError(
+            f"rollout.chunks.size={chunks.size}, carry={chunks.carry}: carry must be from 0 to "
+            "below size"
+        )
+    if config.rollout.temperature <= 0:
+        raise ValueError(
+            f"rollout.temperature={config.rollout.temperature}: all rollouts of a prompt would be "
+            "equal; use a positive temperature"
+        )
+    if config.rollout.group_size == 1 and _has_group_baseline(config.objective):
+        raise ValueError(
+            "rollout.group_size=1 with a group baseline gives every completion advantage 0, so "
+            "nothing is trained; use a group size of 2 or more, or "
+            "--objective.advantage-args.baseline batch --objective.advantage-args.scale batch"
+        )
+    name, count = (
+        ("data.batch_size", config.data.batch_size)
+        if config.data.kinds
+        else ("rollout.prompts", config.rollout.prompts)
+    )
+    if count % config.updates_per_batch:
+        raise ValueError(
+            f"updates_per_batch={config.updates_per_batch} does not divide {name}={count}; choose "
+            "a divisor"
+        )
+    if config.data.path and not config.data.kinds:
+        raise ValueError(
+            f"data.path={config.data.path!r}: this recipe samples; to learn from a file, train "
+            "with sft, dpo, ipo, kto, orpo, simpo or cpo"
+        )
+    if config.data.kinds and config.warm_start.steps:
+        raise ValueError(
+            f"warm_start.steps={config.warm_start.steps} is for a task with solutions, and this "
+            "run learns from a file; set it to 0"
+        )
+
+
+def _has_group_baseline(objective: ObjectiveConfig) -> bool:
+    grouped = functions.lookup(objective.advantage) is functions.lookup("group_advantages")
+    return grouped and objective.advantage_args.get("baseline", "group") in (
+        "group",
+        "leave_one_out",
+    )

@@ -1,0 +1,161 @@
+"""Configs as plain values: reading and writing them, changing fields by name, and comparing two."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jaxrl import functions
+from jaxrl.config.schema import Config
+
+T = TypeVar("T")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Nested plain values."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(kind: type[T], values: dict[str, Any]) -> T:
+    """The config with these values, as from `to_dict`.
+
+    Raises:
+      ValueError: a field that the config does not have.
+    """
+    hints = typing.get_type_hints(kind)
+    unknown = values.keys() - hints.keys()
+    if unknown:
+        raise ValueError(
+            f"{kind.__name__} has no field {sorted(unknown)}; was it written by another version? "
+            "Since 0.2.0 a critic, replay, guidance and the like are extensions"
+        )
+    given = {k: _value(hints[k], v) for k, v in values.items() if k != "extensions"}
+    if "extensions" in values:
+        given["extensions"] = {
+            name: _settings(name, fields) for name, fields in values["extensions"].items()
+        }
+    return kind(**given)
+
+
+def _settings(reference: str, fields: Any) -> Any:
+    """Settings of the extension `reference`, from plain values or as they are.
+
+    A config that is read may come from anybody: those of a `module:function` outside this package
+    stay plain values, and the module is not imported, see `settings_of`.
+    """
+    if not isinstance(fields, dict) or (":" in reference and not functions.bundled(reference)):
+        return fields
+    return settings_of(reference, fields)
+
+
+def settings_of(reference: str, fields: Any) -> Any:
+    """Settings of an extension, from plain values or as they are; its module is imported.
+
+    Raises:
+      ValueError: no such extension, or no such field.
+    """
+    if not isinstance(fields, dict):
+        return fields
+    return from_dict(functions.settings_type(functions.extension(reference)), fields)
+
+
+def check_name(reference: str) -> None:
+    """Refuse an extension that bears the name of a field of the config: flags would mean both.
+
+    Raises:
+      ValueError: it does.
+    """
+    name = functions.extension_name(reference)
+    if name in {field.name for field in dataclasses.fields(Config)}:
+        raise ValueError(
+            f"extension {reference!r} bears the name of the config's field {name!r}; rename it"
+        )
+
+
+def extended(config: Config, reference: str, **fields: Any) -> Config:
+    """The config with an extension added, or with fields of one changed.
+
+    Args:
+      config: of a run.
+      reference: a name of `jaxrl.extensions`, or `module:function`.
+      fields: of its settings.
+
+    Raises:
+      ValueError: no such extension, or no such field.
+    """
+    kind = functions.settings_type(functions.extension(reference))
+    check_name(reference)
+    settings = config.extensions.get(reference, kind())
+    for name, value in fields.items():
+        settings = replaced(settings, name, value)
+    return dataclasses.replace(config, extensions=config.extensions | {reference: settings})
+
+
+def _value(hint: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return from_dict(typing.cast(type, hint), value) if isinstance(value, dict) else value
+    if typing.get_origin(hint) is dict:
+        key, inner = typing.get_args(hint)
+        return {key(k): _value(inner, v) for k, v in value.items()}  # JSON's keys are all strings
+    return tuple(value) if typing.get_origin(hint) is tuple else value
+
+
+def replaced(config: T, name: str, value: Any) -> T:
+    """The config with the field of a dotted name changed, of entries of a dict too.
+
+    Raises:
+      ValueError: no such field.
+    """
+    first, _, rest = name.partition(".")
+    if isinstance(config, Config):
+        for reference in config.extensions:
+            if rest and functions.extension_name(reference) == first:
+                fields = {reference: replaced(config.extensions[reference], rest, value)}
+                return dataclasses.replace(config, extensions=config.extensions | fields)
+    if isinstance(config, dict):
+        old = config.get(first) if rest else None
+    elif first in {field.name for field in dataclasses.fields(typing.cast(Any, config))}:
+        old = getattr(config, first)
+    else:
+        raise ValueError(f"{type(config).__name__} has no field {name!r}")
+    new = replaced(old, rest, value) if rest else value
+    if isinstance(config, dict):
+        return typing.cast(T, config | {first: new})
+    hint = typing.get_type_hints(type(config))[first]
+    return dataclasses.replace(typing.cast(Any, config), **{first: _value(hint, new)})
+
+
+def load(path: Path) -> Config:
+    """The config saved at `path`."""
+    return from_dict(Config, json.loads(path.read_text())["config"])
+
+
+def _plain(settings: Any) -> dict[str, Any] | None:
+    """Settings of an extension as plain values, as they are read from a file."""
+    if settings is None or isinstance(settings, dict):
+        return settings
+    return json.loads(json.dumps(to_dict(settings)))
+
+
+def changed(old: Any, new: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Fields that differ, by dotted name, as (old, new)."""
+    out: dict[str, tuple[Any, Any]] = {}
+    for field in dataclasses.fields(old):
+        a, b = getattr(old, field.name), getattr(new, field.name)
+        if dataclasses.is_dataclass(a):
+            out |= changed(a, b, f"{prefix}{field.name}.")
+        elif field.name == "extensions":
+            for reference in sorted(a.keys() | b.keys()):
+                name = prefix + functions.extension_name(reference)
+                one, two = (_plain(side.get(reference)) for side in (a, b))
+                keys = {*one, *two} if one is not None and two is not None else set()
+                fields = {k: (one.get(k), two.get(k)) for k in sorted(keys)}
+                out |= {f"{name}.{k}": v for k, v in fields.items() if v[0] != v[1]}
+                if not keys and one != two:
+                    out[name] = (one, two)
+        elif a != b:
+            out[prefix + field.name] = (a, b)
+    return out

@@ -1,0 +1,62 @@
+"""The reference policies of a run, each saved once, in `references/STEP`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import orbax.checkpoint as ocp
+
+from jaxrl.mesh import distributed
+from jaxrl.record import manifest, storage
+from jaxrl.record.checkpoint import clear, save_errors, step_name
+from jaxrl.types import Params
+
+
+def save(directory: Path, params: Params, step: int = 0) -> None:
+    """Write the reference policy of a run from `step` on, replacing one left half written.
+
+    Raises:
+      OSError: it could not be; no later step could be resumed from.
+    """
+    where = _path(directory, step)
+    try:
+        clear(where)
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(where, params)
+        measured = manifest.joined(distributed.gathered(manifest.measure(where)))
+        distributed.by_first(manifest.commit)(where, measured, {})
+    except save_errors() as error:
+        if jax.process_count() > 1:  # it may be of an exchange with another that has failed
+            raise
+        raise OSError(
+            f"the reference policy of step {step} could not be saved in {where.parent}: {error}; "
+            "make room there, and run the same command again"
+        ) from error
+
+
+def load(directory: Path, like: Params, step: int) -> Params | None:
+    """The reference policy of a run at `step`, laid out as `like`; None if the run keeps none.
+
+    Raises:
+      ValueError: it is damaged.
+    """
+    known = _steps(directory, step)
+    if not known:
+        return None
+    where = _path(directory, max(known))
+    if found := manifest.faults(where):
+        raise ValueError(f"{where} is damaged: {'; '.join(found)}; restore it from a copy")
+    with ocp.StandardCheckpointer() as checkpointer:
+        return checkpointer.restore(where, like)
+
+
+@distributed.by_first
+def _steps(directory: Path, step: int) -> list[int]:
+    """The steps, up to `step`, at which the run took a reference policy."""
+    found = (storage.absolute(directory) / "references").glob(f"[0-9]*/{manifest.NAME}")
+    return [at for at in (int(file.parent.name) for file in found) if at <= step]
+
+
+def _path(directory: Path, step: int) -> Path:
+    return storage.absolute(directory) / "references" / step_name(step)

@@ -1,0 +1,283 @@
+"""Saving checkpoints in the background, and removing old ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Any, NamedTuple
+
+import jax
+import orbax.checkpoint as ocp
+
+from jaxrl.config import CheckpointConfig
+from jaxrl.mesh import distributed
+from jaxrl.record import manifest, storage
+from jaxrl.record.checkpoint import (
+    Note,
+    clear,
+    handler,
+    newest,
+    path,
+    rest,
+    root,
+    save_errors,
+    set_aside,
+    step_name,
+    steps,
+    to_json,
+)
+from jaxrl.types import TrainState
+
+_MEASURING_S = 1800
+"""How long process 0 waits for the others to hash what they have written."""
+
+
+def kept(scores: Mapping[int, float | None], config: CheckpointConfig) -> set[int]:
+    """The committed steps that are kept: the last, every `keep_every`-th, and the best.
+
+    Args:
+      scores: of each committed step, None where it was not scored.
+      config: `keep`, `keep_every` and `keep_best`.
+    """
+    ordered = sorted(scores)
+    scored = [step for step in ordered if scores[step] is not None]
+    best = sorted(scored, key=lambda step: (scores[step], step))[-config.keep_best :]
+    return {
+        *ordered[-config.keep :],
+        *(step for step in ordered if config.keep_every and step % config.keep_every == 0),
+        *(best if config.keep_best else []),
+    }
+
+
+class _Save(NamedTuple):
+    """A save in progress."""
+
+    step: int
+    thread: Thread
+    written: Event
+    """Set once the arrays are on storage; hashing and committing them come after."""
+
+
+class Writer:
+    """Saves a run's checkpoints in the background; a context manager.
+
+    The arrays of one are written while the one before is still hashed and committed. Storage that
+    fails costs the checkpoint being written and nothing else: the failure is told, `failures`
+    counts it, and the next `save` starts afresh.
+    """
+
+    def __init__(self, directory: Path, config: CheckpointConfig, note: Note) -> None:
+        """Clear what torn saves have left behind; the run's lock must be held."""
+        self._directory, self._config, self._note = directory, config, note
+        self._orbax = ocp.AsyncCheckpointer(handler())
+        self._saves: list[_Save] = []
+        self._count = 0
+        self.failures = 0
+        """Saves that storage has refused."""
+        self.owed = False
+        """Whether the newest `save` came to nothing."""
+        self.step = _tidied(directory)
+        """The newest committed step."""
+
+    def due(self, step: int) -> bool:
+        """Whether the config asks for a checkpoint of `step`, or one before it is owed."""
+        return step % self._config.every == 0 or any(distributed.gathered(self.owed))
+
+    def save(
+        self, step: int, state: TrainState, host: Mapping[str, Any], score: float | None = None
+    ) -> None:
+        """Begin to save; returns once `state` is copied, and may then be donated.
+
+        Args:
+          step: a step that has no checkpoint yet.
+          state: on the mesh.
+          host: JSON-able, but that values may be NumPy arrays.
+          score: ranks this checkpoint, for `keep_best`.
+        """
+        self.owed = False
+        if not all(distributed.gathered(self._ready())):
+            self.owed = True
+            late = f"storage is slow: step {self._saves[0].step} is still being saved"
+            self._note(f"WARNING: {late}, so step {step} is not")
+            return
+        where = path(self._directory, step)
+        try:
+            clear(where)
+        except storage.errors() as error:
+            self._failed(step, error)
+            return
+        try:
+            self._orbax.save(
+                where,
+                ocp.args.Composite(
+                    params=ocp.args.StandardSave(state.params),
+                    rest=ocp.args.StandardSave(rest(state)),
+                ),
+            )
+        except save_errors() as error:
+            if jax.process_count() > 1:  # the others may have met none, and wait for this one
+                raise
+            self._failed(step, error)
+            return
+        self._count += 1
+        facts, text = {"step": step, "score": score}, json.dumps(host, default=to_json)
+        before = self._saves[-1].thread if self._saves else None
+        written = Event()
+        # a daemon: storage that hangs must not keep the process from ending
+        thread = Thread(
+            target=self._finish,
+            args=(step, text, facts, self._orbax, f"{where}/{self._count}", before, written),
+            name="checkpoint",
+            daemon=True,
+        )
+        self._saves.append(_Save(step, thread, written))
+        thread.start()
+
+    def save_now(
+        self, step: int, state: TrainState, host: Mapping[str, Any], score: float | None = None
+    ) -> None:
+        """Save, unless it has been already, and wait for it, trying three times.
+
+        Raises:
+          OSError: the step could not be saved.
+        """
+        for _ in range(3):
+            self.wait()
+            if self.step == step:
+                return
+            self.save(step, state, host, score)
+        self.wait()
+        if self.step != step:
+            raise OSError(
+                f"step {step} could not be saved in {root(self._directory)}; the newest checkpoint "
+                f"is of step {self.step}; make room there, and run the same command again"
+            )
+
+    def settle(self) -> int:
+        """Wait for the save in progress, and give the newest step whose checkpoint is sound.
+
+        Raises:
+          OSError: there is none.
+        """
+        self.wait()
+        self.step = newest(self._directory, self._note)
+        set_aside(self._directory, after=self.step)
+        if self.step is None:
+            raise OSError(f"{root(self._directory)} holds no checkpoint to go back to")
+        return self.step
+
+    def wait(self) -> None:
+        """Wait for the saves in progress, if any."""
+        for save in self._saves:
+            save.thread.join()
+        self.step, self.owed, self.failures = distributed.gathered(
+            (self.step, self.owed, self.failures)
+        )[0]
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ready(committed=True):
+            self._orbax.close()
+
+    def _ready(self, *, committed: bool = False) -> bool:
+        """Whether another save may begin; waits for it as long as the config says.
+
+        The arrays of the newest save must be written, or all of it be `committed`, and those before
+        it be committed.
+        """
+        end = monotonic() + self._config.patience_seconds
+        for save in self._saves:
+            if save is self._saves[-1] and not committed:
+                save.written.wait(max(0.0, end - monotonic()))
+            else:
+                save.thread.join(max(0.0, end - monotonic()))
+        self._saves = [save for save in self._saves if save.thread.is_alive()]
+        *earlier, last = self._saves or [None]
+        return last is None or (not (earlier or committed) and last.written.is_set())
+
+    def _finish(
+        self,
+        step: int,
+        host: str,
+        facts: Mapping[str, Any],
+        orbax: ocp.AsyncCheckpointer,
+        key: str,
+        before: Thread | None,
+        written: Event,
+    ) -> None:
+        where = path(self._directory, step)
+        try:
+            orbax.wait_until_finished()
+            written.set()  # by all processes
+            if before is not None:
+                before.join()
+            if distributed.first():
+                (where / "host.json").write_text(host)
+            measured = manifest.measure(where)
+        except save_errors() as error:
+            written.set()
+            if not distributed.first():
+                distributed.sent_to_first(key, str(error), 0)
+            self._failed(step, error)
+            return
+        try:
+            told = distributed.sent_to_first(key, measured, _MEASURING_S)
+            if distributed.first():
+                manifest.commit(where, manifest.joined(told), facts)
+        except save_errors() as error:
+            self._failed(step, error)
+            return
+        self.step = step
+        if not distributed.first():
+            return
+        try:
+            retain(self._directory, self._config)
+        except storage.errors() as error:
+            self._note(f"WARNING: old checkpoints could not be removed: {error}")
+
+    def _failed(self, step: int, error: Exception) -> None:
+        self.failures, self.owed = self.failures + 1, True
+        left = f"the newest is of step {self.step}" if self.step is not None else "none is newer"
+        self._note(
+            f"WARNING: the checkpoint of step {step} could not be saved: {error}; {left}; the run "
+            "goes on and tries again at the next step"
+        )
+        self._orbax = ocp.AsyncCheckpointer(handler())
+        if not distributed.first():
+            return
+        with suppress(*storage.errors()):  # what stays is cleared by the next start
+            for torn in root(self._directory).glob(f"{step_name(step)}*"):
+                # With a manifest, but whose last sync failed: it may not outlive the machine.
+                if torn == path(self._directory, step) or not (torn / manifest.NAME).exists():
+                    storage.remove(torn)
+
+
+@distributed.by_first
+def _tidied(directory: Path) -> int | None:
+    """The newest committed step, once what torn saves have left behind is cleared away."""
+    root(directory).mkdir(parents=True, exist_ok=True)
+    for left in storage.entries(root(directory)):
+        if left.is_dir() and not (left / manifest.NAME).exists():
+            storage.remove(left)
+    return max(steps(directory), default=None)
+
+
+def retain(directory: Path, config: CheckpointConfig) -> None:
+    """Remove the checkpoints that `kept` does not name and nobody has pinned."""
+    scores = {}
+    for step in steps(directory):
+        try:
+            scores[step] = manifest.read(path(directory, step))["score"]
+        except (ValueError, KeyError, TypeError):
+            scores[step] = None
+    for step in scores.keys() - kept(scores, config):
+        old = path(directory, step)
+        if not (old / manifest.PINNED).exists():
+            (old / manifest.NAME).unlink()  # first: a half-removed checkpoint must not look whole
+            storage.remove(old)
