@@ -316,6 +316,24 @@ def timeline(outcome: Outcome, width: int = 72) -> str:
     return "\n".join(lines)
 
 
+def example() -> str:
+    """The timelines of docs/asynchronous.md: long-tailed lengths, in turns and side by side."""
+    seen = np.random.default_rng(0).lognormal(5.5, 0.9, 4096).astype(int) + 1
+    work = Workload(drawn(np.minimum(seen, 2048), 8), slots=256, chunk=64)
+    costs = Costs(decode_step=0.02, decode_token=1e-5, update=1.0, update_token=2e-4, push=0.1)
+    parts = []
+    for staleness, overlap in ((0, False), (1, True), (2, True)):
+        on = costs.on(0.5) if overlap else costs
+        out = simulate(Limits(32, staleness, steps=10), on, work, overlap=overlap)
+        title = f"staleness {staleness}, half of the devices each" if overlap else "in turns"
+        figures = f"{out.seconds:.0f} s, idle/sample {out.idle_sample:.0%}"
+        parts.append(
+            f"{title}: {figures}, idle/train {out.idle_train:.0%}, lag {out.lag:.1f}\n"
+            f"{timeline(out)}"
+        )
+    return "\n\n".join(parts)
+
+
 def to_json(outcome: Outcome) -> dict[str, Any]:
     """The figures of an outcome, without its spans."""
     figures = outcome._replace(spans=())._asdict()

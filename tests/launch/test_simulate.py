@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,3 +113,8 @@ def test_a_run_without_a_log_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert plan_asynchronous.main(["--asynchronous"]) == 2
     assert "holds no run to plan by" in capsys.readouterr().err
+
+
+def test_the_picture_of_the_page_is_simulated():
+    page = (Path(__file__).parents[2] / "docs/asynchronous.md").read_text()
+    assert simulate.example() in page
