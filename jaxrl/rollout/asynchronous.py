@@ -26,6 +26,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxrl.data import curriculum
 from jaxrl.rollout import driver, programs, schedule
 from jaxrl.rollout.driver import Answer, Asked, Drive, Flight, Group
 from jaxrl.rollout.schedule import (
@@ -64,6 +65,7 @@ class Batch(NamedTuple):
     """What a step trains on."""
 
     groups: list[Group]
+    """Those whose rewards differ first, as in a synchronous step."""
     begun: int
     """Groups that were begun in this step until the batch was whole."""
 
@@ -221,9 +223,11 @@ class Sampling:
         groups = [self._groups.pop(number) for number in numbers]
         gone = {group.first_id for group in groups}
         self._flight.groups = [g for g in self._flight.groups if g.first_id not in gone]
-        rewards = [[programs.reward(row) for row in g.rows[: self._size]] for g in groups]
-        self._source.learn([group.drawn for group in groups], np.array(rewards))
-        self.batch = Batch(groups, self._begun)
+        rewards = np.array([[programs.reward(row) for row in g.rows[: self._size]] for g in groups])
+        self._source.learn([group.drawn for group in groups], rewards)
+        dull = ~curriculum.informative(rewards)
+        last = np.argsort(dull, kind="stable")
+        self.batch = Batch([groups[i] for i in last], self._begun)
         self._row["train"] = list(numbers)
 
 

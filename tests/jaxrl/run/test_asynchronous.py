@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxrl.config import AsynchronousConfig
+from jaxrl.launch import replay
 from jaxrl.record import jsonl, metrics
 from jaxrl.rollout import asynchronous as rollout
 from jaxrl.rollout.asynchronous import Live, Weights
@@ -16,9 +17,10 @@ from jaxrl.rollout.schedule import Limits
 from jaxrl.run import asynchronous, begin, loop
 from tests.jaxrl import tiny
 
+COIN = "tests.digests:coin"  # half of the wrong answers count as right: there is a gradient
 SHORT = {
     "steps": 3, "warm_start.steps": 0, "eval.every": 0, "eval.problems": 2, "checkpoint.every": 1,
-    "checkpoint.keep": 9, "sampler.chunk": 1,
+    "checkpoint.keep": 9, "sampler.chunk": 1, "optimizer.learning_rate": 1e-2, "task": COIN,
 }  # fmt: skip
 KINDS = {
     "sync": {},
@@ -81,6 +83,7 @@ def test_lag_is_bounded_and_every_prompt_is_trained_on_once(run, kind):
     rows = list(metrics.read(run(kind)))
     bound = KINDS[kind]["asynchronous.staleness"]
     assert 0 < max(row["lag/max"] for row in rows) <= bound
+    assert all(row["grad_norm"] > 0 for row in rows)
     assert rows[0]["ess"] == pytest.approx(1, abs=1e-6) and rows[-1]["ess"] < 1
     assert all(0 <= row[f"idle/{who}"] <= 1 for row in rows for who in ("sample", "train"))
     if kind != "finished":
@@ -96,6 +99,12 @@ def test_a_replay_is_the_live_run(run, tmp_path):
     loop.train(tiny.config(again, **SHORT | changes))
     assert trained(again) == trained(live)
     assert schedule(again) == schedule(live)
+
+
+@pytest.mark.exact("a step of an asynchronous run is recomputed from its checkpoint, bit for bit")
+def test_a_step_of_a_live_run_is_recomputed(run):
+    found = replay.replay(run("live"), 3, trust=True)
+    assert found.start == 2 and found.differs == {} and found.computed["lag/max"] > 0
 
 
 def test_a_replay_of_another_run_is_told_apart(run, tmp_path):
@@ -134,6 +143,32 @@ def test_a_live_run_resumes_with_its_flight_and_repeats_no_prompt(run, tmp_path)
     taken = [row["train"] for row in schedule(directory) if "train" in row]
     assert set(flying) & set(taken[1])
     assert max(row["lag/max"] for row in metrics.read(directory)) <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.exact("an asynchronous run on two meshes is repeated by its replay, bit for bit")
+def test_a_replay_on_two_meshes_is_the_live_run(tmp_path):
+    changes = SHORT | {"sampling.devices": 1, "asynchronous.staleness": 2}
+    live, again = tmp_path / "live", tmp_path / "again"
+    tiny.finish(tiny.start(live, devices=2, **changes))
+    recorded = {"asynchronous.schedule": f"recorded:{live}"}
+    tiny.finish(tiny.start(again, devices=2, **changes | recorded))
+    assert trained(again) == trained(live) and schedule(again) == schedule(live)
+    assert max(row["lag/max"] for row in metrics.read(live)) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.exact(
+    "a lockstep run that is killed amid its flight equals one left alone, bit for bit"
+)
+def test_a_lockstep_run_that_is_killed_goes_on_exactly(tmp_path):
+    changes = SHORT | KINDS["lockstep"] | {"steps": 4}
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    tiny.finish(tiny.start(straight, **changes))
+    for line in ("train 1", "train 2", "train 3"):
+        assert tiny.kill_at(tiny.start(killed, **changes), line), f"over before {line!r}"
+    tiny.finish(tiny.start(killed, **changes))
+    assert trained(killed) == trained(straight) and schedule(killed) == schedule(straight)
 
 
 WEIGHTS = Weights({}, None, 0, 0)
