@@ -159,7 +159,7 @@ def test_a_replay_on_two_meshes_is_the_live_run(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.exact(
-    "a lockstep run that is killed amid its flight equals one left alone, bit for bit"
+    "a lockstep run killed amid its flight equals one left alone, bit for bit"
 )
 def test_a_lockstep_run_that_is_killed_goes_on_exactly(tmp_path):
     changes = SHORT | KINDS["lockstep"] | {"steps": 4}
