@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
@@ -29,6 +30,8 @@ class Backend(NamedTuple):
     """One more than the greatest id."""
     ids: Callable[[str], int | None]
     """A token's id by its exact spelling."""
+    spelled: Callable[[Sequence[int]], str]
+    """Ids to text, special tokens spelled out."""
 
 
 def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
@@ -52,6 +55,7 @@ def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
         decode=lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True),
         size=max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
         ids=tokenizer.token_to_id,
+        spelled=lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False),
     )
 
 
@@ -96,10 +100,17 @@ def from_sentencepiece(
     def decode(ids: Sequence[int]) -> str:
         return processor.decode([i for i in ids if i < size and not processor.is_control(i)])
 
+    names = {i: token for token, i in special.items()}
+
+    def spelled(ids: Sequence[int]) -> str:
+        runs = itertools.groupby(ids, key=names.get)
+        return "".join(name * len([*run]) if name else decode([*run]) for name, run in runs)
+
     return Backend(
         encode,
         lambda text: processor.encode(text) if text else [],
         decode,
         size=max([size - 1, *special.values()]) + 1,
         ids=lambda token: special.get(token, pieces.get(token)),
+        spelled=spelled,
     )

@@ -14,12 +14,13 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jinja2
 
-from jaxrl.data.environments import Message
+from jaxrl.data.environments import Message, formats
+from jaxrl.data.environments.tools import instructions
 from jaxrl.data.tokenizers import Tokenizer
 
 
@@ -35,10 +36,15 @@ class Joint(NamedTuple):
 class Dialogue(NamedTuple):
     """How a conversation becomes tokens."""
 
-    opening: Callable[[Sequence[Message]], tuple[int, ...]]
-    """Ids of the messages, up to where the policy writes its first turn."""
+    opening: Callable[..., tuple[int, ...]]
+    """`(messages, tools=())`: ids up to where the policy writes its first turn. Where the template
+    does not show the tools, a system message explains them."""
     joint: Callable[[int, Sequence[Message]], Joint]
     """`(last token of a turn, messages)`: what is appended after the turn."""
+    end: int
+    """The token that ends a turn."""
+    action: Callable[[Sequence[int]], str]
+    """The text of a turn in which tools may be called, its calls as environments read them."""
 
 
 @functools.lru_cache(maxsize=4)
@@ -58,14 +64,16 @@ def of(tokenizer: Tokenizer, roles: tuple[str, ...], *, chat: bool) -> Dialogue:
         return _in_lines(tokenizer)
     if tokenizer.render is None:
         raise ValueError("chat is asked for, but this model has no chat template; turn it off")
-    made = Dialogue(functools.partial(_opening, tokenizer), functools.partial(_joint, tokenizer))
+    opening = functools.partial(_opening, tokenizer)
+    action = functools.partial(_action, tokenizer)
+    made = Dialogue(opening, functools.partial(_joint, tokenizer), -1, action)
     for turns in conversations(roles):
         if problem := _differs(tokenizer, made, turns):
             raise ValueError(
                 f"the chat template cannot be continued turn by turn: {problem}, in the "
                 f"conversation {turns}; use another template, or rollout.chat=False"
             )
-    return made
+    return made._replace(end=_end(tokenizer))
 
 
 def conversations(roles: Sequence[str]) -> list[list[Message]]:
@@ -91,22 +99,49 @@ def _in_lines(tokenizer: Tokenizer) -> Dialogue:
     def lines(messages: Sequence[Message]) -> str:
         return "".join(message["content"] + "\n" for message in messages)
 
-    def opening(messages: Sequence[Message]) -> tuple[int, ...]:
+    def opening(
+        messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[int, ...]:
         lead = () if tokenizer.bos_id is None else (tokenizer.bos_id,)
-        return (*lead, *plain(lines(messages)))
+        return (*lead, *plain(lines(_explained(messages, tools))))
 
     def joint(last: int, messages: Sequence[Message]) -> Joint:
         close = () if last in tokenizer.eos_ids else (end,)
         return Joint(close, tuple(plain("\n" + lines(messages))))
 
-    return Dialogue(opening, joint)
+    return Dialogue(opening, joint, end, tokenizer.decode)
 
 
 _MARK = re.compile("\ue000([0-9]+)\ue001")
 
 
-def _opening(tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[int, ...]:
-    return tuple(_ids(tokenizer, _rendered(tokenizer, _marked(messages)), messages))
+def _opening(
+    tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+) -> tuple[int, ...]:
+    text = _rendered(tokenizer, _marked(messages), tools)
+    if tools and text == _rendered(tokenizer, _marked(messages)):
+        messages = _explained(messages, tools)
+        text = _rendered(tokenizer, _marked(messages))
+    return tuple(_ids(tokenizer, text, messages))
+
+
+def _explained(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+) -> Sequence[Message]:
+    """The messages, with the tools in a system message."""
+    if not tools:
+        return messages
+    first = [m["content"] for m in messages[:1] if m["role"] == "system"]
+    content = "\n\n".join([*first, instructions(tools)])
+    return [{"role": "system", "content": content}, *messages[len(first) :]]
+
+
+def _action(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    form = formats.of_template(tokenizer.template)
+    if form is formats.HERMES or tokenizer.spelled is None:
+        return tokenizer.decode(ids)
+    own = ids[:-1] if ids[-1] == _end(tokenizer) else ids
+    return formats.canonical(form, tokenizer.spelled(own))
 
 
 def _joint(tokenizer: Tokenizer, last: int, messages: Sequence[Message]) -> Joint:
@@ -123,14 +158,22 @@ def _joint(tokenizer: Tokenizer, last: int, messages: Sequence[Message]) -> Join
     return Joint(() if last == ids[0] else ids[:1], ids[1:])
 
 
+@functools.lru_cache(maxsize=4)
+def _end(tokenizer: Tokenizer) -> int:
+    """The token with which the template ends a turn."""
+    return _joint(tokenizer, -1, [{"role": "user", "content": "Hello"}]).close[0]
+
+
 def _marked(messages: Sequence[Message]) -> list[Message]:
     """The messages with numbers in place of what they say."""
     return [{**m, "content": f"\ue000{i}\ue001"} for i, m in enumerate(messages)]
 
 
-def _rendered(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
+def _rendered(
+    tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+) -> str:
     try:
-        return tokenizer.render(messages, add_generation_prompt=True).text
+        return tokenizer.render(messages, list(tools) or None, add_generation_prompt=True).text
     except jinja2.TemplateError as error:
         raise ValueError(f"the chat template refuses a conversation: {error}") from error
 

@@ -6,6 +6,7 @@
   the end-of-sequence token after it are learned.
 - Messages are written by the model's chat template. Learned are the tokens of each turn of the
   assistant and the token that ends it; where there is a prompt, of the turns after it alone.
+- Steps with labels are texts, a line each. The state at the end of each line is judged.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Example(NamedTuple):
     """At least one token."""
     tokens: tuple[int, ...]
     learned: tuple[bool, ...]
-    """Which of `tokens` are learned; the first is."""
+    """Which of `tokens` are learned."""
 
 
 def encode(
@@ -46,6 +47,8 @@ def encode(
     Raises:
       ValueError: messages for a model without a chat template, or that its template refuses.
     """
+    if row.stepwise:
+        return [_steps(tokenizer, row)]
     return [_example(tokenizer, row, answer, chat, system) for answer in row.answers]
 
 
@@ -77,6 +80,17 @@ def fitting(
             return None
     cut = [_cut(each, longest - len(each.prompt)) for each in examples]
     return None if any(not each.tokens for each in cut) else cut
+
+
+def judged(example: Example, end: int) -> Example:
+    """The example for a reward model: nothing of it is learned but a score of its last token.
+
+    Args:
+      example: of a row.
+      end: id of a token that is put after it, as what is scored is the state before an action.
+    """
+    tokens = (*example.tokens, end)
+    return example._replace(tokens=tokens, learned=(*(False for _ in example.tokens), True))
 
 
 def _cut(example: Example, room: int) -> Example:
@@ -120,6 +134,18 @@ def _example(tokenizer: Tokenizer, row: Row, answer: Text, chat: bool, system: s
         raise ValueError(f"{row.id}: the chat template leaves no token of the assistant to learn")
     start = learned.index(True)
     return Example(tuple(ids[:start]), tuple(ids[start:]), tuple(learned[start:]))
+
+
+def _steps(tokenizer: Tokenizer, row: Row) -> Example:
+    """A line a step; learned is what follows the end of a line, as a state is judged before it."""
+    ids = list[int]()
+    learned = list[bool]()
+    for step in row.answers:
+        line = tokenizer.encode(f"{step}\n")
+        learned += [bool(ids), *(False for _ in line[1:])] if line else []
+        ids += line
+    prompt = tuple(tokenizer.prompt(str(row.prompt)))
+    return Example(prompt, (*ids, tokenizer.eos_ids[0]), (*learned, True))
 
 
 def _turns(text: Text, role: str) -> list[Message]:

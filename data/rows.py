@@ -1,15 +1,18 @@
 """Rows of a file to learn from: recognised, checked one by one, and some of them held out.
 
-A row is one of five kinds:
+A row is one of seven kinds:
 
     messages     {"messages": [{"role": ..., "content": ...}, ...]}, and "tools" if there are any
     completion   {"prompt": ..., "completion": ...}
     preference   {"prompt": ..., "chosen": ..., "rejected": ...}
+    ranking      {"prompt": ..., "ranking": [best, second, ...]}
     label        {"prompt": ..., "completion": ..., "label": true or false}
+    stepwise     {"prompt": ..., "completions": [step, ...], "labels": [true or false, ...]}
     text         {"text": ...}
 
 A prompt or an answer is a text or a list of messages. A preference without a prompt has two
-conversations, whose common beginning is the prompt. Other names of columns are recognised, see
+conversations, whose common beginning is the prompt; it may have a `margin`, by which the chosen
+answer is better than another pair's. Other names of columns are recognised, see
 `COLUMNS`, or given.
 """
 
@@ -19,6 +22,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -26,11 +30,13 @@ from typing import Any, Literal, NamedTuple
 from jaxrl.data.chat import Message
 from jaxrl.data.numbered import Bad, Chosen, read_numbered
 
-Kind = Literal["messages", "completion", "preference", "label", "text"]
+Kind = Literal["messages", "completion", "preference", "ranking", "label", "stepwise", "text"]
 Text = str | tuple[Message, ...]
 
 KINDS: dict[Kind, tuple[str, ...]] = {
     "preference": ("chosen", "rejected"),
+    "ranking": ("prompt", "ranking"),
+    "stepwise": ("prompt", "completions", "labels"),
     "label": ("prompt", "completion", "label"),
     "messages": ("messages",),
     "completion": ("prompt", "completion"),
@@ -44,7 +50,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "completion": ("completion", "response", "answer", "output", "solution"),
     "chosen": ("chosen",),
     "rejected": ("rejected",),
+    "margin": ("margin",),
+    "ranking": ("ranking", "ranked"),
     "label": ("label",),
+    "completions": ("completions", "steps"),
+    "labels": ("labels",),
     "text": ("text",),
     "tools": ("tools",),
 }
@@ -61,11 +71,16 @@ class Row(NamedTuple):
     prompt: Text
     """Empty in rows of messages, whose turns say who wrote them, and of text."""
     answers: tuple[Text, ...]
-    """One; of a preference two, the chosen and the rejected."""
+    """One; of a preference two, the chosen and the rejected; of a ranking all, best first; of
+    stepwise labels the steps."""
     rewards: tuple[float, ...]
-    """1 for what is to be learned, 0 for the rejected and the undesirable."""
+    """1 for what is to be learned, 0 for the rejected and the undesirable. Of a preference with a
+    margin, the chosen answer has the margin more; a ranking goes from 1 to 0 in equal steps;
+    stepwise labels have 1 for each good step."""
     tools: Any = None
     """JSON schemas for the chat template; None: none."""
+    stepwise: bool = False
+    """Whether the answers are the steps of one, in order."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +193,7 @@ def recognise(
             found[column] = name
     for kind, wanted in KINDS.items():
         if all(column in found for column in wanted):
-            optional = {"messages": ("tools",), "preference": ("prompt", "tools")}
+            optional = {"messages": ("tools",), "preference": ("prompt", "margin", "tools")}
             own = (*wanted, *optional.get(kind, ("tools",)))
             return kind, {column: found[column] for column in own if column in found}
     known = "; ".join(f"{kind} ({', '.join(names)})" for kind, names in KINDS.items())
@@ -221,7 +236,22 @@ def parse(record: Mapping[str, Any], kind: Kind, columns: Mapping[str, str], whe
         pair = (text("chosen"), text("rejected"))
         prompt = text("prompt") if "prompt" in columns else ""
         prompt, pair = _with_prompt(prompt, pair, where)
-        return Row(where, prompt, pair, (1.0, 0.0), tools or None)
+        margin = _number(value("margin"), where) if "margin" in columns else 0.0
+        return Row(where, prompt, pair, (1.0 + margin, 0.0), tools or None)
+    if kind == "ranking":
+        answers = _several(value("ranking"), f"{where}: {columns['ranking']!r}", least=2)
+        worst = len(answers) - 1
+        given = tuple((worst - place) / worst for place in range(len(answers)))
+        return Row(where, text("prompt"), answers, given, tools or None)
+    if kind == "stepwise":
+        steps = _several(value("completions"), f"{where}: {columns['completions']!r}", least=1)
+        labels = value("labels")
+        if not isinstance(labels, list | tuple) or len(labels) != len(steps):
+            raise ValueError(f"{where}: {columns['labels']!r} must have a label for each step")
+        if not all(isinstance(step, str) for step in steps):
+            raise ValueError(f"{where}: {columns['completions']!r} must hold texts")
+        given = tuple(_label(label, where) for label in labels)
+        return Row(where, text("prompt"), steps, given, tools or None, stepwise=True)
     row = Row(where, text("prompt"), (text("completion"),), (1.0,), tools or None)
     return row if kind == "completion" else row._replace(rewards=(_label(value("label"), where),))
 
@@ -252,6 +282,23 @@ def _with_prompt(prompt: Text, pair: tuple[Text, Text], where: str) -> tuple[Tex
 def _said(text: Text) -> list[str]:
     """What is said in a prompt, without its form."""
     return [text] if isinstance(text, str) else [str(turn["content"]) for turn in text]
+
+
+def _several(value: Any, where: str, *, least: int) -> tuple[Text, ...]:
+    """A list of answers, or of steps."""
+    if not isinstance(value, list | tuple) or len(value) < least:
+        raise ValueError(f"{where} is {value!r:.60}, and must be a list of {least} or more")
+    return tuple(_text(each, where) for each in value)
+
+
+def _number(value: Any, where: str) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{where}: margin={value!r} must be a number") from None
+    if not 0 <= found < math.inf:
+        raise ValueError(f"{where}: margin={value!r} must be 0 or more, and finite")
+    return found
 
 
 def _label(value: Any, where: str) -> float:

@@ -59,6 +59,10 @@ class Tokenizer:
     """Text to ids, none of them special, whatever the text spells out; None: as `encode`."""
     render: chat.Render | None = None
     """The chat template, to text; see `jaxrl.data.chat`. None without one."""
+    template: str | None = None
+    """Source of the chat template; None without one."""
+    spelled: Callable[[Sequence[int]], str] | None = None
+    """Ids to text, special tokens spelled out; None: as `decode`."""
 
     def prompt(self, text: str) -> list[int]:
         """Ids of a raw-text prompt, led by BOS once if the model has one."""
@@ -201,6 +205,7 @@ def _assemble(
         eos_ids=tuple(ends),
         bos_id=bos_id,
         plain=backend.plain,
+        spelled=backend.spelled,
     )
     if template is None:
         return plain
@@ -235,4 +240,6 @@ def _assemble(
             assistant[first : last + 1] = [True] * (last + 1 - first)
         return Conversation(ids, assistant)
 
-    return dataclasses.replace(plain, chat=prompt, conversation=conversation, render=render)
+    return dataclasses.replace(
+        plain, chat=prompt, conversation=conversation, render=render, template=template
+    )

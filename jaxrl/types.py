@@ -50,6 +50,8 @@ class Request:
     prompt: tuple[int, ...]
     max_new_tokens: int
     """Budget of the response, its prefix and observations included."""
+    turn_tokens: int = dataclasses.field(default=0, kw_only=True)
+    """Budget of each turn of the policy in it; 0: what is left of `max_new_tokens`."""
     temperature: float = 1.0
     """0 means greedy."""
     top_k: int = 0
@@ -102,6 +104,8 @@ class Completion:
     belongs to the turn that it precedes. None: it is no episode."""
     turn_rewards: tuple[float, ...] = ()
     """Of an episode's turns in order; 0 where the environment gave none."""
+    tool_calls: int = 0
+    """Of an episode, malformed ones included."""
 
     @property
     def actions(self) -> np.ndarray:
@@ -177,6 +181,8 @@ class Packed:
     """[N] bool: the sequences whose actions are among them."""
     micro_batches: jax.Array
     """scalar int32: how many of the K hold data."""
+    teacher: Any = None
+    """What another model makes of the actions, see `jaxrl.extensions.teacher`; None: nothing."""
     length: int = struct.field(pytree_node=False, default=0)
     """T."""
     cut: bool = struct.field(pytree_node=False, default=False)

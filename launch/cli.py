@@ -28,6 +28,14 @@ COMMANDS = {
         "jaxrl.launch.export",
         "write a run or model for transformers, PEFT or llama.cpp",
     ),
+    "merge": (
+        "jaxrl.launch.merge",
+        "merge several runs or models into one: mean, task arithmetic, TIES, DARE, SLERP, RAM",
+    ),
+    "weights": (
+        "jaxrl.launch.weights",
+        "compare the weights of two runs or models: sparsity, spectra, angles, by layer",
+    ),
     "watch": ("jaxrl.launch.watch", "show the progress of a run in another terminal"),
     "report": ("jaxrl.launch.report", "write one or more runs as a self-contained HTML page"),
     "replay": ("jaxrl.launch.replay", "recompute a step of a run and compare it bit for bit"),

@@ -17,11 +17,11 @@ import yaml
 from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config
-from jaxrl.launch import flags, recipes, short, trust
+from jaxrl.launch import course, flags, recipes, short, trust
 from jaxrl.record import storage
 
 T = TypeVar("T")
-_FILES = (".yaml", ".yml", ".json", ".toml")
+SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 
 def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Options]:
@@ -36,6 +36,8 @@ def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Opti
       ValueError: no such recipe, file, field or flag; or a run of others that names functions.
     """
     name, rest = flags.recipe(argv)
+    if stages := course.read(Path(name)):
+        return course.resolve(Path(name), stages, rest, command)
     if name == "quickstart" and argv == rest and any(t.startswith("--data") for t in rest):
         name = "grpo"
     if name in ("-", ""):
@@ -57,8 +59,8 @@ def opened(name: str, *, trusted: bool = False) -> tuple[Config, list[str]]:
       ValueError: see `resolve`.
     """
     path = Path(name)
-    if path.suffix in _FILES:
-        return _of_file(path)
+    if path.suffix in SUFFIXES:
+        return of_values(values_of(path), path)
     if path.suffix == ".py":
         return _of_python(path), []
     if (saved := storage.locate(name) / "config.json").exists():
@@ -143,8 +145,12 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
     return value
 
 
-def _of_file(path: Path) -> tuple[Config, list[str]]:
-    """A file's fields on top of those of its `recipe`; its short names become flags."""
+def values_of(path: Path) -> dict[str, Any]:
+    """What a file holds.
+
+    Raises:
+      ValueError: there is none, or it holds no fields.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
@@ -155,7 +161,13 @@ def _of_file(path: Path) -> tuple[Config, list[str]]:
     if not isinstance(values, dict):
         raise ValueError(f"{path}: must hold fields of a config, as `jaxrl show RECIPE --yaml`")
     if path.suffix == ".json" and isinstance(values.get("config"), dict):
-        values = values["config"]  # the config.json of a run
+        return values["config"]  # the config.json of a run
+    return values
+
+
+def of_values(values: Mapping[str, Any], path: Path) -> tuple[Config, list[str]]:
+    """Fields of a file on top of those of their `recipe`; short names become flags."""
+    values = dict(values)
     name = str(values.get("recipe", ""))
     try:
         base = recipes.load(name) if name else recipes.load("grpo")

@@ -95,6 +95,7 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
         task_args=settings.task_args,
     )
     model, tokenizer = policy.describe(source, trust=settings.trust)
+    policy.require_text(model, name)
     keep = policy.keeps(tokenizer, config.rollout)
     held_out = evaluate.problems(task, settings.split, settings.problems, settings.seed, keep)
     if config.rollout.chat and settings.chat is None and not policy.is_run(name):

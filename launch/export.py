@@ -79,7 +79,7 @@ def export(name: str, settings: ExportConfig) -> Path:
       FileNotFoundError: no such run, model or checkpoint.
       ValueError: the directory is not empty, or the format cannot hold the model.
     """
-    _target(settings.out)
+    check_target(settings.out)
     return write(open_source(name, settings.step, trust=settings.trust), settings)
 
 
@@ -89,7 +89,12 @@ def write(source: Source, settings: ExportConfig) -> Path:
     Raises:
       ValueError: the directory is not empty, or the format cannot hold the model.
     """
-    out = _target(settings.out)
+    out = check_target(settings.out)
+    if source.model.labels and settings.to != "hf":
+        raise ValueError(
+            f"to={settings.to!r}: {source.name!r} is a reward model, whose score this format does "
+            "not hold; export it with --to hf"
+        )
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -104,6 +109,7 @@ def write(source: Source, settings: ExportConfig) -> Path:
             step=source.step,
             config=source.config,
             dtype=settings.dtype,
+            scores=bool(source.model.labels),
         )
         (partial / "README.md").write_text(card, encoding="utf-8")
         partial.rename(out)
@@ -113,7 +119,12 @@ def write(source: Source, settings: ExportConfig) -> Path:
     return out
 
 
-def _target(out: str) -> Path:
+def check_target(out: str) -> Path:
+    """The directory to write, whole path.
+
+    Raises:
+      ValueError: none is named, or it is not empty.
+    """
     if not out:
         raise ValueError("name the directory to write: --out DIR")
     path = Path(out).absolute()
@@ -180,6 +191,8 @@ def _hf_directory(directory: Path, source: Source, params: Params, settings: Exp
         max_shard_bytes=int(settings.shard_gb * 1e9),
     )
     write_tokenizer(directory, source)
+    if source.model.labels:
+        return
     generation = {**_base_json(source, "generation_config.json"), **_generation(source)}
     (directory / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
 
@@ -228,7 +241,8 @@ def _write_peft(partial: Path, out: Path, source: Source, settings: ExportConfig
         )
     adapters, base = lora.detach(source.params)
     own = source.config.model
-    if not source.config.warm_start.steps and (catalog.is_hub(own) or _is_hf(own)):
+    untouched = not source.config.warm_start.steps and not source.config.course
+    if untouched and (catalog.is_hub(own) or _is_hf(own)):
         named = own if catalog.is_hub(own) else str(Path(own).absolute())
     else:
         whole = lora.merge(source.model, base, {}, dataclasses.replace(source.adapters, targets=()))

@@ -37,6 +37,12 @@ def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T
     default, rest = _take_dict_entries(default, argv)
     if isinstance(default, Config):
         _check_known(default, rest)
+        if default.course:  # whole configs, which are no flags
+            plain = dataclasses.replace(default, course={})
+            made = tyro.cli(
+                type(plain), default=plain, args=rest, prog=prog, description=description
+            )
+            return dataclasses.replace(made, course=default.course)
     return tyro.cli(type(default), default=default, args=rest, prog=prog, description=description)
 
 
@@ -188,6 +194,12 @@ def named(default: T, argv: list[str], *, usage: str, what: str) -> tuple[str, T
     if "--help" in argv or "-h" in argv:
         parse(default, ["--help"], prog=usage)
     raise ValueError(f"name {what}: {usage}")
+
+
+def leading(argv: list[str]) -> tuple[list[str], list[str]]:
+    """The names that arguments begin with, and the rest."""
+    count = next((i for i, token in enumerate(argv) if token.startswith("-")), len(argv))
+    return argv[:count], argv[count:]
 
 
 def recipe(argv: list[str]) -> tuple[str, list[str]]:

@@ -21,6 +21,7 @@ def text(
     step: int | None,
     config: Config | None,
     dtype: str,
+    scores: bool = False,
 ) -> str:
     """A model card in Markdown: how to load it, how it was trained, what was measured.
 
@@ -31,6 +32,7 @@ def text(
       step: of the run's checkpoint.
       config: of the run; None: a model that was not trained here.
       dtype: of the matrices.
+      scores: whether it is a reward model.
     """
     model = name if config is None else config.model
     head = {"library_name": {"hf": "transformers", "peft": "peft", "gguf": "gguf"}[to]}
@@ -41,8 +43,15 @@ def text(
     tags = ["jaxrl", *(["reinforcement-learning"] if config else [])]
     lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items())]
     lines += [f"tags: {json.dumps(tags)}", "---", "", f"# {out.name}", ""]
-    lines += [_origin(to, model, step, config, dtype), "", "```python", *_usage(out, to), "```"]
-    lines += ["", f"In jaxrl: `jaxrl sample {out} --prompt TEXT`.", ""]
+    lines += [
+        _origin(to, model, step, config, dtype),
+        "",
+        "```python",
+        *_usage(out, to, scores),
+        "```",
+    ]
+    use = f"train grpo --reward {out} ..." if scores else f"sample {out} --prompt TEXT"
+    lines += ["", f"In jaxrl: `jaxrl {use}`.", ""]
     if config is not None:
         lines += _training(config, step) + _figures(storage.locate(name), step)
     revision = rundir.revision()
@@ -59,13 +68,14 @@ def _origin(to: Format, model: str, step: int | None, config: Config | None, dty
     return f"{what} of step {step} of a jaxrl run of {config.recipe!r} from {start}{merged}."
 
 
-def _usage(out: Path, to: Format) -> list[str]:
+def _usage(out: Path, to: Format, scores: bool) -> list[str]:
     match to:
         case "hf":
+            kind = f"AutoModelFor{'SequenceClassification' if scores else 'CausalLM'}"
             return [
-                "from transformers import AutoModelForCausalLM, AutoTokenizer",
+                f"from transformers import {kind}, AutoTokenizer",
                 "",
-                f"model = AutoModelForCausalLM.from_pretrained({str(out)!r})",
+                f"model = {kind}.from_pretrained({str(out)!r})",
                 f"tokenizer = AutoTokenizer.from_pretrained({str(out)!r})",
             ]
         case "peft":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -11,7 +13,9 @@ from rich.text import Text
 
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import tasks
+from jaxrl.data.environments import Opening, Reply, Turn
 from jaxrl.data.scoring import open_pool
+from jaxrl.data.types import Task
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect, driver, episodes, policy, rollout_log
 from jaxrl.rollout.driver import Flight
@@ -53,12 +57,7 @@ def play(actor: Policy, config: SampleConfig) -> list[Row]:
     """
     if config.episodes < 1:
         raise ValueError(f"episodes={config.episodes}: must be 1 or more")
-    task = tasks.get(config.env, **config.env_args)
-    if task.turns is None:
-        raise ValueError(
-            f"env={config.env!r} is a task of one turn; `jaxrl tasks --json` marks those that have "
-            'an environment with "turns": true'
-        )
+    task = _task(config)
     room = min(_LONGEST_OPENING, actor.model.max_positions - config.max_new_tokens)
     rollout = RolloutConfig(
         group_size=1,
@@ -83,6 +82,60 @@ def play(actor: Policy, config: SampleConfig) -> list[Row]:
             enough=len(problems), version=0, timer=Timer(),
         )  # fmt: skip
     return [row for group in driver.take(flight, len(problems)) for row in group.rows]
+
+
+def by_hand(
+    config: SampleConfig, ask: Callable[[str], str] = input, say: Callable[[str], None] = print
+) -> float | None:
+    """A person plays the first problem of the task's test split, in the place of the policy.
+
+    Args:
+      config: names the task; no model is read.
+      ask: gives the text of a turn; the end of its input ends the episode.
+      say: shows a line.
+
+    Returns:
+      The episode's reward; None where it failed or was not played to its end.
+
+    Raises:
+      ValueError: the task has no environment.
+    """
+    task = _task(config)
+    (problem,) = evaluate.problems(task, "test", 1)
+    turn, total = Turn(0, problem, config.seed), 0.0
+    with open_pool(config.env, config.env_args, workers=0) as pool:
+        while True:
+            answer = pool.act(turn).result()
+            for message in answer.messages:
+                say(f"{message['role']}: {message['content']}")
+            if isinstance(answer, Opening):
+                for each in answer.tools:
+                    say(f"tool: {json.dumps(each.get('function', each))}")
+            else:
+                total += answer.reward or 0.0
+            if answer.error is not None:
+                say(f"error: {answer.error}")
+                return None
+            if isinstance(answer, Reply) and answer.done:
+                say(f"reward {total:g}")
+                return total
+            try:
+                action = ask("you: ")
+            except EOFError:
+                return None
+            turn = dataclasses.replace(
+                turn, actions=(*turn.actions, action), said=(*turn.said, answer)
+            )
+
+
+def _task(config: SampleConfig) -> Task:
+    task = tasks.get(config.env, **config.env_args)
+    if task.turns is None:
+        raise ValueError(
+            f"env={config.env!r} is a task of one turn; `jaxrl tasks --json` marks those that have "
+            'an environment with "turns": true'
+        )
+    return task
 
 
 def described(row: Row) -> dict[str, Any]:

@@ -50,6 +50,8 @@ class SampleConfig:
     turn_tokens: int = 0
     """Longest turn of an episode, in tokens; 0: what is left of `max_new_tokens`, which is the
     budget of all turns and of what is read between them."""
+    human: bool = False
+    """With `env`: play an episode yourself, in the place of the policy."""
     seed: int = 0
     """Random seed."""
     trust: bool = False
@@ -64,6 +66,9 @@ def main(argv: list[str]) -> int:
     usage, what = "jaxrl sample MODEL_OR_RUN", "a model, its directory or a run"
     try:
         name, config = flags.named(SampleConfig(), argv, usage=usage, what=what)
+        if config.human:
+            play.by_hand(config)
+            return 0
         actor = policy.create(policy.named(name), mesh.make(Config().mesh), trust=config.trust)
         if config.env:
             return play.main(actor, config)

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from jaxrl import config as configs
 from jaxrl.config import Config
+from jaxrl.data import rows
 from jaxrl.data.rewards import named
-from jaxrl.rollout import tasks
+from jaxrl.rollout import files, tasks
 
 ALIASES = {
     "lr": "optimizer.learning-rate",
@@ -45,6 +47,7 @@ ALIASES = {
     "max-steps": "steps",
     "output-dir": "run-dir",
     "out": "run-dir",
+    "teacher": "teacher.model",
     "model-name-or-path": "model",
     "model-name": "model",
     "resume": "fork",
@@ -151,6 +154,7 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
         "profile" in values, "trust" in values,
     )  # fmt: skip
     config = _with_task(config, rest)
+    config, rewards = _with_reward_models(config, rewards, "path" in values)
     config = _with_data(config, {k: v for k, v in values.items() if k in DATA.values()}, rewards)
     if options.epochs and any(t.partition("=")[0] == "--steps" for t in rest):
         raise ValueError("--epochs and --steps both say how long to train; give one of them")
@@ -158,15 +162,20 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
 
 
 def with_epochs(config: Config, epochs: int) -> Config:
-    """The config with as many steps as so many passes over the train split take.
+    """The config with as many steps as so many passes over the train split, or the file, take.
 
     Raises:
-      ValueError: the task makes problems without end.
+      ValueError: the task makes problems without end, or the file cannot be read.
     """
     if not epochs:
         return config
     if config.data.kinds:
-        raise ValueError(f"--epochs {epochs}: {config.recipe} counts steps; give --steps")
+        found = files.read(config.data, config.data.path)
+        held_out = 0
+        if not config.data.eval_path:
+            held_out = len(rows.divide(found, config.data.eval_share, config.eval.problems)[1])
+        steps = math.ceil(epochs * (len(found) - held_out) / config.data.batch_size)
+        return dataclasses.replace(config, steps=steps)
     size = tasks.named(config).sizes.get("train")
     if not size:
         raise ValueError(f"--epochs {epochs}: task {config.task!r} has no end; give --steps")
@@ -212,9 +221,28 @@ def _with_task(config: Config, argv: Sequence[str]) -> Config:
     return dataclasses.replace(config, task=chosen, task_args={}, domains={})
 
 
+def _with_reward_models(
+    config: Config, rewards: Sequence[str], data: bool
+) -> tuple[Config, list[str]]:
+    """The config with the rewards that are directories of models, and the other rewards.
+
+    Beside others, which are then the task's, their scores are added; alone, they are the reward.
+    """
+    models = [text for text in rewards if (Path(text) / "config.json").exists()]
+    others = [text for text in rewards if text not in models]
+    if not models:
+        return config, others
+    paths = tuple(str(Path(model).resolve()) for model in models)
+    given = {"models": paths, "task_weight": float(bool(others))}
+    config = configs.extended(config, "reward_model", **given)
+    return config, others or ["none"] * data
+
+
 def _with_data(config: Config, given: dict[str, str], rewards: Sequence[str]) -> Config:
     if not given and not rewards:
         return config
+    if "teacher" in config.extensions and not rewards:
+        rewards = ["none"]
     before = dict(config.task_args) if config.task == "file" else {}
     if "path" not in given and "path" not in before:
         flag = "--reward" if rewards else f"--{next(f for f, p in DATA.items() if p in given)}"

@@ -49,6 +49,7 @@ def gigpo(
     num_groups: int,
     num_states: int,
     step_mask: jax.Array,
+    valid: jax.Array | None = None,
     discount: float = 0.95,
     weight: float = 1.0,
     scale: str = "group",
@@ -67,6 +68,7 @@ def gigpo(
       state_ids: `[N, S]` int32 in `[0, num_states)`: equal for equal states *of the same group*.
       num_groups, num_states: static.
       step_mask: `[N, S]`.
+      valid: `[N]` bool, False where the episode's reward is an error; None: all are valid.
       discount: gamma between steps.
       weight: of the step's advantage.
       scale: `group` divides both by the standard deviation of their group, `none` does not.
@@ -75,7 +77,9 @@ def gigpo(
     Returns:
       `[N, S]`, 0 at masked steps; a state visited once has no step advantage.
     """
-    episode = group_advantages(rewards, group_ids, num_groups=num_groups, scale=scale, eps=eps)
+    episode = group_advantages(
+        rewards, group_ids, num_groups=num_groups, scale=scale, valid=valid, eps=eps
+    )
     returns = discounted_returns(step_rewards, step_mask=step_mask, discount=discount)
     step = group_advantages(
         returns.reshape(-1),

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.losses import preference
-from jaxrl.losses.masking import as_float, constant, row_count, row_mean, row_sum
+from jaxrl.losses.masking import as_float, constant, indicator, row_count, row_mean, row_sum
 from jaxrl.losses.policy import Objective
 
 KIND = "preference"
@@ -177,6 +177,74 @@ def pair_cpo(
     return _with_likelihood(made, alpha, logp, rewards, mask, group_ids)
 
 
+def ranked_reward(
+    logp: jax.Array,
+    rewards: jax.Array,
+    *,
+    mask: jax.Array,
+    group_ids: jax.Array,
+    center: float = 0.0,
+) -> Objective:
+    """Bradley-Terry on the pairs of a batch, and Plackett-Luce on its longer rankings.
+
+    For a reward model, whose scores take the place of log-probabilities. Answers of equal rewards
+    are not compared.
+
+    Formula: `sum_k log(1 + sum_(j: r_j < r_k) exp(s_j - s_k + max(r_k - r_j - 1, 0)))
+      + center (sum_k s_k)^2`, over the answers k of a group
+    Paper: Bradley & Terry 1952; Plackett 1975; Touvron et al. 2023, "Llama 2" (margin); Eisenstein
+      et al. 2023, "Helping or Herding?" (centring)
+
+    Args:
+      logp: `[B, T]`, the score of a row at its one action.
+      rewards: `[B]`; what two of a group differ by beyond 1 is the margin between them.
+      mask: `[B, T]`; a row without action tokens is not compared.
+      group_ids: `[B]` int32.
+      center: weight of the term that fixes the free constant of the scores.
+
+    Returns:
+      Loss `[B, T]`, that of the group on each of its rows; metrics `[B, T]`, equal everywhere, over
+      all compared pairs: `accuracy`; `margin`, the mean difference of scores; `calibration_error`,
+      expected, of the probability of the order, in 10 bins (Guo et al. 2017).
+    """
+    scores, rewards = row_sum(mask, as_float(logp)), constant(rewards)
+    acts = jnp.any(jnp.asarray(mask, bool), axis=-1)
+    together = (group_ids[:, None] == group_ids[None, :]) & acts[:, None] & acts[None, :]
+    above = rewards[:, None] - rewards[None, :]
+    ahead = together & (above > 0)
+    gaps = scores[:, None] - scores[None, :]
+    worse = jnp.where(ahead, jnp.maximum(above - 1.0, 0.0) - gaps, -1e30)
+    own = jnp.logaddexp(0.0, jax.nn.logsumexp(worse, axis=1))
+    compared = jnp.any(ahead | ahead.T, axis=1)
+    total = jnp.sum(jnp.where(together, own[None, :], 0.0), axis=1)
+    total += center * jnp.square(jnp.sum(jnp.where(together, scores[None, :], 0.0), axis=1))
+    pairs = jnp.maximum(jnp.sum(ahead), 1)
+    gaps = constant(gaps)
+    told = {
+        "accuracy": jnp.sum(ahead & (gaps > 0)) / pairs,
+        "margin": jnp.sum(jnp.where(ahead, gaps, 0.0)) / pairs,
+        "calibration_error": _calibration_error(jax.nn.sigmoid(gaps), ahead),
+    }
+    return _along(jnp.where(compared, total, 0.0), mask), {
+        name: jnp.broadcast_to(value, jnp.shape(mask)) for name, value in told.items()
+    }
+
+
+def _calibration_error(chances: jax.Array, ahead: jax.Array, bins: int = 10) -> jax.Array:
+    """Mean distance of confidence and accuracy over bins of confidence from 1/2 to 1.
+
+    Args:
+      chances: `[B, B]`, that a row is better than another.
+      ahead: `[B, B]` bool, the pairs in which it is.
+      bins: of equal width.
+    """
+    confidence = jnp.maximum(chances, 1.0 - chances)
+    surplus = jnp.where(ahead, confidence - (chances > 0.5), 0.0)
+    place = jnp.clip(((confidence - 0.5) * 2 * bins).astype(jnp.int32), 0, bins - 1)
+    by_bin = jnp.zeros(bins).at[place].add(surplus)
+    return jnp.sum(jnp.abs(by_bin)) / jnp.maximum(jnp.sum(ahead), 1)
+
+
 def labelled_kto(
     logp: jax.Array,
     ref_logp: jax.Array,
@@ -210,6 +278,27 @@ def labelled_kto(
     weights = {"desirable_weight": desirable_weight, "undesirable_weight": undesirable_weight}
     loss, metrics = preference.kto(*sums, constant(rewards) > 0, kl, beta=beta, **weights)
     return _along(loss, mask), {"implicit_reward": _along(metrics["reward"], mask)}
+
+
+def stepwise_reward(logp: jax.Array, turn_rewards: jax.Array) -> Objective:
+    """A process reward model's verdict on each step: the cross-entropy of its label.
+
+    Scores take the place of log-probabilities.
+
+    Formula: `-y_k log sigmoid(s_k) - (1 - y_k) log sigmoid(-s_k)`
+    Paper: Lightman et al. 2023, "Let's Verify Step by Step"; Uesato et al. 2022, "Solving math word
+      problems with process- and outcome-based feedback"
+
+    Args:
+      logp: `[B, T]`, the score of the state at the end of each step.
+      turn_rewards: `[B, T]`, the label of each step, 1 or 0.
+
+    Returns:
+      Loss `[B, T]`; metric `accuracy` `[B, T]`.
+    """
+    scores, labels = as_float(logp), constant(turn_rewards)
+    loss = jax.nn.softplus(scores) - labels * scores
+    return loss, {"accuracy": indicator((constant(scores) > 0) == (labels > 0.5))}
 
 
 def _chosen(

@@ -124,6 +124,9 @@ class DecoderConfig:
     attention_softcap: float | None = None
     logit_softcap: float | None = None
     tie_embeddings: bool = True
+    labels: int = 0
+    """Scores of a state, of a linear head in place of the output head: 1 for a reward model; 0: a
+    language model."""
     latent: Latent | None = None
     experts: Experts | None = None
     dtype: str = "float32"

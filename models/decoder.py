@@ -28,6 +28,9 @@ LayerCache = Memory
 _EVERYTHING = 2**30
 """The window of a layer that has none: more than any position."""
 
+_SCORE_DEVIATION = 0.02
+"""Of the first weights of a score, as transformers draws them."""
+
 STACKS = ("dense_layers", "layers")
 """Keys of stacked layers, from the bottom up; the first only under experts with dense layers."""
 
@@ -45,7 +48,10 @@ class Leaf(NamedTuple):
 
 
 class Decoder(nnx.Module):
-    """Embedding, stacked blocks, final norm, and an output head tied to the embedding or not."""
+    """Embedding, stacked blocks, final norm, and an output head tied to the embedding or not.
+
+    A reward model has a `score` in place of the output head.
+    """
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
         def stack(depth: int, *, routed: bool) -> Block:
@@ -68,8 +74,17 @@ class Decoder(nnx.Module):
             config.num_layers - config.dense_layers, routed=config.experts is not None
         )
         self.norm = Norm(config, (config.hidden_size,), ("embed",))
-        if not config.tie_embeddings:
+        if config.labels:
+            value = fresh_score(config, rngs.params())
+            self.score = nnx.Param(value, axes=("embed", "labels"), inputs=1, batch=0)
+        elif not config.tie_embeddings:
             self.head = table()
+
+
+def fresh_score(config: DecoderConfig, key: jax.Array) -> jax.Array:
+    """The first weights of a reward model's score, [D, labels] fp32."""
+    shape = (config.hidden_size, config.labels)
+    return jax.random.normal(key, shape, jnp.float32) * _SCORE_DEVIATION
 
 
 def init(config: DecoderConfig, key: jax.Array) -> Params:
@@ -125,6 +140,7 @@ def hidden(
     *,
     remat: Remat = "none",
     layout: Layout = Layout(),
+    noise: jax.Array | None = None,
 ) -> jax.Array:
     """Final hidden states of packed rows, the training forward pass.
 
@@ -136,6 +152,7 @@ def hidden(
       visible_until: [B, T] int32, see `attention.tree_mask`.
       remat: what the backward pass recomputes, see `remat.wrap`.
       layout: how it lies on several devices.
+      noise: [B, T, D] added to the embeddings; None: none.
 
     Returns:
       [B, T, D] in the compute dtype.
@@ -157,6 +174,7 @@ def hidden(
 
     rest = layout.weights({k: v for k, v in params.items() if k not in STACKS}, "")
     x = layout.activations(_embed(config, rest, tokens))
+    x = x if noise is None else x + noise.astype(x.dtype)
     dense = config.dense_layers
     for name, part in zip(STACKS, (slice(0, dense), slice(dense, None)), strict=True):
         if name in params:

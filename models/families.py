@@ -49,6 +49,7 @@ OUTSIDE = {
     "embed": "model.embed_tokens.weight",
     "norm/weight": "model.norm.weight",
     "head": "lm_head.weight",
+    "score": "score.weight",
 }
 """Our parameters outside the layers, and their tensors."""
 

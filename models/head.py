@@ -12,6 +12,9 @@ from jaxrl.models.linear import precision, project_transposed
 
 LogitsFn = Callable[..., jax.Array]
 
+Read = Callable[..., jax.Array]
+"""`(logits [..., V], targets [...], what is beside) -> [...]`: what is read of the logits."""
+
 _FEW = 128
 """Tokens that a CPU scores as fast with the head on the left; more scores are slow to turn."""
 
@@ -52,10 +55,11 @@ def token_logprobs(
     *,
     softcap: float | None = None,
     process: LogitsFn = identity,
+    read: Read | None = None,
     beside: Sequence[jax.Array] = (),
     chunk: int = 1024,
 ) -> tuple[jax.Array, jax.Array]:
-    """Log-probability of each target and entropy of its distribution.
+    """Log-probability of each target, or what is read in its place, and the entropy there.
 
     About `chunk` tokens have logits at a time, in the forward pass and in the backward pass, which
     computes them again where there is more than one chunk. Chunks are equal, and cut from the last
@@ -68,6 +72,7 @@ def token_logprobs(
       softcap: as in `logits`.
       process: [..., V] fp32 logits, and what is `beside` them, to logits again, e.g. at a
         temperature; the same as at sampling.
+      read: of processed logits, what takes the place of the log-probability; None: that itself.
       beside: arrays [..., N, ...], cut into chunks with the rest.
       chunk: tokens per step, of all rows together.
 
@@ -85,7 +90,7 @@ def token_logprobs(
         probs = jnp.exp(scores - normalizer[..., None])
         # where: a truncated logit is -inf, and 0 * -inf would be nan, in the gradient too
         entropy = normalizer - jnp.sum(probs * jnp.where(probs > 0, scores, 0.0), axis=-1)
-        return chosen - normalizer, entropy
+        return chosen - normalizer if read is None else read(scores, target, *beside), entropy
 
     if pieces == 1:  # the backward pass would hold these logits anyway
         return step(hidden, targets, *beside)

@@ -21,6 +21,9 @@ COMMON = {
 }
 """Keys of every family's config.json, and our fields."""
 
+_CLASSIFIER = "ForSequenceClassification"
+"""How the architecture of a reward model ends."""
+
 _DEFAULTS = {
     "max_position_embeddings": 2048,
     "rms_norm_eps": 1e-6,
@@ -100,6 +103,8 @@ def read(raw: Raw, family: Family | None = None) -> DecoderConfig:
             f"{family.activation_key}={activation!r} is not one of {sorted(_ACTIVATIONS)}"
         )
     fields["activation"] = _ACTIVATIONS.get(activation)
+    if any(name.endswith(_CLASSIFIER) for name in raw.get("architectures") or ()):
+        fields["labels"] = int(raw.get("num_labels") or len(raw.get("id2label") or (0, 1)))
     return DecoderConfig(family=model_type, **(fields | family.fixed))
 
 
@@ -166,6 +171,10 @@ def write(config: DecoderConfig, dtype: str, family: Family | None = None) -> di
     raw |= {theirs: getattr(config, ours) for theirs, ours in (COMMON | family.fields).items()}
     names = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
     raw[family.activation_key] = names[config.activation]
+    if config.labels:
+        raw["architectures"] = [family.architecture.replace("ForCausalLM", _CLASSIFIER)]
+        raw["id2label"] = {str(i): f"LABEL_{i}" for i in range(config.labels)}
+        raw["label2id"] = {f"LABEL_{i}": i for i in range(config.labels)}
     return raw | _write_rope(config) | _write_window(config) | family.write(config)
 
 

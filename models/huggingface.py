@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import json
 import math
@@ -70,7 +69,7 @@ def pieces(config: DecoderConfig, family: Family | None = None) -> list[Piece]:
                 for expert in itertools.product(*map(range, leaf.shape[1 : leaf.batch])):
                     place = tensor.format(expert=expert[0] if expert else None)
                     add(f"{stack}/{name}", (row, *expert), f"model.layers.{layer}.{place}")
-    for path in ("norm/weight", "head"):
+    for path in ("norm/weight", "head", "score"):
         if path in leaves:
             add(path, (), OUTSIDE[path])
     if nameless := leaves.keys() - {piece.path for piece in plan}:
@@ -89,7 +88,6 @@ def load(
     shardings: Shardings | None = None,
     dtype: str = "float32",
     quantized: Kind | None = None,
-    classifier: bool = False,
     family: Family | None = None,
 ) -> tuple[DecoderConfig, Params]:
     """Config and parameters, each layer put where it belongs as soon as it is read.
@@ -102,7 +100,6 @@ def load(
       shardings: where the parameters go; None: the default device.
       dtype: of the matrices that are not quantised; vectors and routers are float32.
       quantized: quantise the matrices of the layers, as `quantize.quantize` does.
-      classifier: the files hold a `score` in place of the output head; see `reward.load`.
       family: a record of your own; None: looked up by `model_type`.
 
     Raises:
@@ -113,9 +110,6 @@ def load(
     directory = Path(directory)
     config = read_config(directory, family)
     family = family or hf_config.find(config.family)
-    if classifier:
-        config = dataclasses.replace(config, tie_embeddings=True)
-        family = dataclasses.replace(family, ignored=(*family.ignored, r"^score\."))
     plan = pieces(config, family)
     where, flat = places(config, shardings), {}
     with contextlib.ExitStack() as stack:
@@ -125,19 +119,6 @@ def load(
             parts = [piece for piece in plan if piece.path == "/".join(path)]
             flat[path] = assemble(leaf, _read(leaf, parts, tensors), where[path], dtype, quantized)
     return config, nnx.traversals.unflatten_mapping(flat)
-
-
-def read_tensor(directory: str | Path, name: str) -> np.ndarray:
-    """One tensor of a directory.
-
-    Raises:
-      ValueError: there is none of that name.
-    """
-    with contextlib.ExitStack() as stack:
-        tensors = _open(Path(directory), stack)
-        if name not in tensors:
-            raise ValueError(f"{directory} has no tensor {name!r}; it has {sorted(tensors)}")
-        return tensors[name][:]
 
 
 def _open(directory: Path, stack: contextlib.ExitStack) -> dict[str, Any]:

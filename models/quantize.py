@@ -43,7 +43,7 @@ def quantize(config: DecoderConfig, params: Params, kind: Kind) -> Params:
 
 def applies(leaf: Leaf) -> bool:
     """Whether a parameter is quantised: the matrices of layers are, but for routers."""
-    return leaf.inputs > 0 and leaf.axes[-1] != "expert"
+    return leaf.inputs > 0 and leaf.batch > 0 and leaf.axes[-1] != "expert"
 
 
 def abstract(config: DecoderConfig, kind: Kind) -> tuple[Params, Params]:

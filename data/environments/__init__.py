@@ -30,6 +30,9 @@ class Opening(NamedTuple):
     """The first turn ends with the first of these strings that it completes."""
     error: str | None = None
     """See `Reply.error`."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """JSON schemas of what the policy may call, see `tools.Tool.schema`. The chat template shows
+    them, or else a system message; `step` reads calls in one format, see `formats`."""
 
 
 class Reply(NamedTuple):
@@ -47,6 +50,8 @@ class Reply(NamedTuple):
     """`kind: explanation`: the episode is void. It is counted, and left out of every statistic."""
     stop: tuple[str, ...] = ()
     """The next turn ends with the first of these strings that it completes."""
+    calls: int = 0
+    """Calls of tools in the turn, malformed ones included."""
 
 
 class Environment(NamedTuple):
@@ -58,6 +63,9 @@ class Environment(NamedTuple):
     """`(state, action) -> reply`; changes the state in place. The action is the text of a turn."""
     roles: tuple[str, ...] = ("user",)
     """Roles of the messages of its replies."""
+    gold: Callable[[Problem, int], tuple[str, ...]] | None = None
+    """`(problem, seed) -> actions` that earn the full reward: demonstrations for a supervised warm
+    start."""
     close: Callable[[Any], None] = lambda state: None
     """Called with the state of an episode that is over, or no longer remembered."""
 

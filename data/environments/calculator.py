@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from jaxrl.data import generate
 from jaxrl.data.environments import Environment, Opening, Reply, tools, unscored
+from jaxrl.data.environments.formats import Call, written
 from jaxrl.data.environments.tools import Tool
 from jaxrl.data.types import Problem, Task
 
@@ -72,9 +73,12 @@ def task(
         return generate.asked("calculator", expression, f"What is {expression}?", answer)
 
     def begin(problem: Problem, seed: int) -> tuple[_Desk, Opening]:
-        system = {"role": "system", "content": tools.instructions([CALCULATOR])}
-        opening = Opening((system, {"role": "user", "content": problem.prompt}))
-        return _Desk(problem.answer, calls), opening
+        said = ({"role": "user", "content": problem.prompt},)
+        return _Desk(problem.answer, calls), Opening(said, tools=(CALCULATOR.schema,))
+
+    def gold(problem: Problem, seed: int) -> tuple[str, ...]:
+        expression = problem.prompt.removeprefix("What is ").removesuffix("?")
+        return written(Call("calculator", {"expression": expression})), str(problem.answer)
 
     def step(desk: _Desk, action: str) -> Reply:
         told = tools.results([CALCULATOR], action)
@@ -83,10 +87,12 @@ def task(
         parts = {"calls": float(desk.calls), "malformed": float(failed)}
         if told and desk.left:
             desk.left -= 1
-            return Reply(({"role": role, "content": "\n".join(told)},), parts=parts)
+            said = ({"role": role, "content": "\n".join(told)},)
+            return Reply(said, parts=parts, calls=len(told))
         numbers = [] if told else _NUMBER.findall(action)
         correct = bool(numbers) and numbers[-1].replace(",", "") == str(desk.answer)
-        return Reply(reward=float(correct), parts=parts | {"correct": float(correct)}, done=True)
+        parts |= {"correct": float(correct)}
+        return Reply(reward=float(correct), parts=parts, done=True, calls=len(told))
 
     made = Task(
         name="calculator",
@@ -95,7 +101,7 @@ def task(
         alphabet=generate.ASCII,
         description=__doc__,
         pure=True,
-        turns=Environment(begin, step, roles=(role,)),
+        turns=Environment(begin, step, roles=(role,), gold=gold),
     )
     return made
 

@@ -127,7 +127,7 @@ def checked(
     if answer.error is not None and not isinstance(answer.error, str):
         raise _Wrong(f"error={answer.error!r:.100}; give a text or None")
     if isinstance(answer, Opening):
-        return Opening(messages, stop, answer.error)
+        return Opening(messages, stop, answer.error, _schemas(answer.tools))
     if not isinstance(answer.done, bool):
         raise _Wrong(f"done={answer.done!r:.100}; give True or False")
     if not isinstance(answer.parts, Mapping):
@@ -136,7 +136,19 @@ def checked(
         raise _Wrong(f"parts={sorted(taken)}: the log of rewards has figures of these names")
     reward = None if answer.reward is None else _number(answer.reward, "reward")
     parts = {str(name): _number(value, f"part {name}") for name, value in answer.parts.items()}
-    return Reply(messages, reward, parts, answer.done, answer.error, stop)
+    if not isinstance(answer.calls, int) or answer.calls < 0:
+        raise _Wrong(f"calls={answer.calls!r:.100}; give a number of 0 or more")
+    return Reply(messages, reward, parts, answer.done, answer.error, stop, int(answer.calls))
+
+
+def _schemas(value: Any) -> tuple[Any, ...]:
+    """JSON schemas as plain values."""
+    text = json.dumps(_sequence(value, "tools"))
+    if len(text) > LONGEST:
+        raise _Wrong(f"tools of {len(text)} characters; give at most {LONGEST}")
+    if not all(isinstance(each, dict) for each in json.loads(text)):
+        raise _Wrong(f"tools={text:.100}; give JSON schemas")
+    return tuple(json.loads(text))
 
 
 def _sequence(value: Any, name: str) -> tuple[Any, ...]:

@@ -37,6 +37,7 @@ BUNDLED: dict[str, str] = {
     "shortest_path": "jaxrl.data.tasks.shortest_path",
     "sql": "jaxrl.data.tasks.sql",
     "translation": "jaxrl.data.tasks.translation",
+    "with_tools": "jaxrl.data.environments.with_tools",
 }
 """Name to module; its function `task(**params) -> Task` makes the task."""
 

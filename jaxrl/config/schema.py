@@ -72,6 +72,10 @@ class RolloutConfig:
     """Wrap each prompt in the model's chat template."""
     system: str = ""
     """System message of the chat template; empty: none."""
+    replies: Literal["together", "arrival"] = "together"
+    """When scores and replies of environments take effect: `together`, once nothing else is left to
+    sample, so that a run does not depend on how fast they are; or on `arrival`, which is faster
+    where they are slow. Partial rollouts that wait for one then differ from run to run."""
     in_flight: float = 1.0
     """Over-provisioning factor of partial rollouts, 1 or more: that many times `prompts` are
     sampled at once, a step trains on the first groups that finish, and the next step continues the
@@ -92,8 +96,8 @@ class DataConfig:
     """File of the rows: JSONL, JSON, CSV, Parquet or a `datasets` directory; --data FILE is the
     same."""
     kinds: tuple[str, ...] = ()
-    """Kinds of rows that the objective learns from: `messages`, `completion`, `text`, `preference`
-    or `label`. The recipe sets them; a run without any samples."""
+    """Kinds of rows that the objective learns from, see `jaxrl.data.rows`. The recipe sets them; a
+    run without any samples."""
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
     """Columns of the file, where they have names of their own, e.g. --data.columns.prompt
     question."""
@@ -108,6 +112,9 @@ class DataConfig:
     long_rows: Literal["truncate", "drop", "error"] = "truncate"
     """How a row over `max_tokens` is treated: `truncate` leaves out tokens at its end, and the row
     if nothing to learn is left of it; `drop` leaves out the row; `error` stops and names it."""
+    noise: float = 0.0
+    """NEFTune: length of uniform noise that is added to embeddings in training; 5 is usual. It is
+    divided by the square root of a sequence's tokens times the width."""
     bad_rows: Literal["error", "skip"] = "error"
     """How a row that cannot be used is treated: `error` stops and names its line; `skip` leaves it
     out and counts it."""
@@ -324,6 +331,10 @@ class Config:
     stages: dict[int, dict[str, bool | int | float | str]] = dataclasses.field(default_factory=dict)
     """Fields that change during the run: number of finished steps to {field: value}, e.g.
     --stages.100 '{"rollout.max_new_tokens": 128}'; see `jaxrl.run.stages`."""
+    course: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    """Stages before this run, each a whole config, in order from 0. Every one starts from the
+    result of the one before, and this run from that of the last; see `jaxrl.run.course`. A file
+    with `course` sets them."""
     data: DataConfig = DataConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -338,6 +349,9 @@ class Config:
     optimizer: OptimizerConfig = OptimizerConfig()
     lora: LoraConfig = LoraConfig(rank=0)
     """Train LoRA adapters in place of the parameters; rank 0: no adapters."""
+    labels: int = 0
+    """1 trains a reward model: a linear score of the last token in place of the output head; 0 a
+    language model. Recipes set it."""
     train: tuple[str, ...] = ()
     """Patterns of the parameters to train, such as layers/mlp/*; empty trains all."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"

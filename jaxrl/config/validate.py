@@ -29,6 +29,11 @@ def check(config: Config) -> None:
     for name, value in positive.items():
         if value < 1:
             raise ValueError(f"{name}={value}: must be 1 or more")
+    if config.labels not in (0, 1) or (config.labels and not config.data.kinds):
+        raise ValueError(
+            f"labels={config.labels}: a reward model has 1 and learns from a file, as with "
+            "`jaxrl train reward`; a language model has 0"
+        )
     if not 0 <= config.seed < 1 << 32:
         raise ValueError(f"seed={config.seed}: must be from 0 to {(1 << 32) - 1}")
     if config.wandb and importlib.util.find_spec("wandb") is None:
@@ -77,6 +82,10 @@ def check(config: Config) -> None:
         raise ValueError(
             f"data.path={config.data.path!r}: this recipe samples; to learn from a file, train "
             "with sft, dpo, ipo, kto, orpo, simpo or cpo"
+        )
+    if config.data.noise < 0 or (config.data.noise and not config.data.kinds):
+        raise ValueError(
+            f"data.noise={config.data.noise}: must be 0 or more, and 0 where nothing is read"
         )
     if config.data.kinds and config.warm_start.steps:
         raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from flax import struct
 
+from jaxrl.config import Config
 from jaxrl.losses import advantages, returns
 from jaxrl.losses import value as loss
 from jaxrl.losses.aggregate import masked_mean
@@ -21,12 +22,14 @@ from jaxrl.models import lora, value
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.remat import Remat
 from jaxrl.models.value import ValueConfig
+from jaxrl.rollout import tasks
 from jaxrl.run import placement
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training import optimizer
+from jaxrl.training.logprobs import micro_states, places, spread
 from jaxrl.training.objective import at_actions
 from jaxrl.training.optimizer import OptimizerConfig
-from jaxrl.training.train_step import Update, micro_states, places, spread
+from jaxrl.training.train_step import Update
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 
 
@@ -51,6 +54,13 @@ class CriticConfig:
     """gamma, from one token to the next."""
     mixing: float = 0.95
     """lambda of the generalised advantage estimate."""
+    credit: Literal["gae", "turn_gae", "bilevel_gae"] = "gae"
+    """How advantages are estimated, see `jaxrl.losses.returns`: `gae` from the reward at the end of
+    a response; of episodes, `turn_gae` or `bilevel_gae` from the rewards of their turns."""
+    turn_discount: float = 1.0
+    """gamma from one turn to the next, with `bilevel_gae`."""
+    turn_mixing: float = 0.95
+    """lambda from one turn to the next, with `bilevel_gae`."""
     bootstrap: bool = True
     """Whether a response that its budget cut off is worth, beyond its reward, the value of the
     state after its last token; otherwise that state is worth 0, as after a response that ended."""
@@ -70,6 +80,14 @@ def critic(settings: CriticConfig) -> Extension:
     Paper: Schulman et al. 2017, "Proximal Policy Optimization Algorithms"
     """
     values: Callable[..., jax.Array] | None = None
+
+    def check(config: Config) -> None:
+        task = tasks.named(config)
+        if settings.credit != "gae" and all(t.turns is None for t in (task, *task.parts.values())):
+            raise ValueError(
+                f"critic.credit={settings.credit!r}: task {task.name!r} is answered in one turn; "
+                "use gae, or a task with turns"
+            )
 
     def init(ctx: Context, state: TrainState) -> TrainState:
         model = ctx.policy.model
@@ -117,6 +135,7 @@ def critic(settings: CriticConfig) -> Extension:
         return batch.replace(advantages=some, values=some, returns=some)
 
     return Extension(
+        check=check,
         init=init,
         prepare=prepare,
         shapes=shapes,
@@ -205,29 +224,37 @@ def estimate(
       last_value: [N], from `last_values`; None: every response has ended.
     """
     weight = config.kl_coef if kl_coef is None else kl_coef
-    given = {"discount": config.discount, "mixing": config.mixing, "kl_coef": weight}
-    made, target = _estimate(batch, values, ref_logp, last_value, whiten=config.whiten, **given)
+    between = {"discount": config.discount, "mixing": config.mixing}
+    if config.credit == "bilevel_gae":
+        between |= {"turn_discount": config.turn_discount, "turn_mixing": config.turn_mixing}
+    made, target = _estimate(
+        batch, values, ref_logp, last_value, between, weight,
+        credit=config.credit, whiten=config.whiten,
+    )  # fmt: skip
     return batch.replace(advantages=made, returns=target, values=values)
 
 
-@functools.partial(jax.jit, static_argnames="whiten")
+@functools.partial(jax.jit, static_argnames=("credit", "whiten"))
 def _estimate(
     batch: Trajectory,
     values: jax.Array,
     ref_logp: jax.Array | None,
     last_value: jax.Array | None,
-    *,
-    discount: float,
-    mixing: float,
+    between: dict[str, float],
     kl_coef: float | jax.Array,
+    *,
+    credit: str,
     whiten: bool,
 ) -> tuple[jax.Array, jax.Array]:
     mask = batch.action_mask & batch.valid[:, None]
     kl = None if ref_logp is None else batch.behavior_logp - ref_logp
-    rewards = returns.token_rewards(batch.rewards, mask=mask, kl=kl, beta=kl_coef)
-    made, target = returns.gae(
-        rewards, values, mask=mask, discount=discount, mixing=mixing, last_value=last_value
-    )
+    function, turns = getattr(returns, credit), ()
+    if credit == "gae":
+        rewards = returns.token_rewards(batch.rewards, mask=mask, kl=kl, beta=kl_coef)
+    else:
+        rewards, turns = batch.extra["turn_rewards"], (batch.extra["turn"],)
+        rewards = rewards if kl is None else rewards - kl_coef * kl
+    made, target = function(rewards, values, *turns, mask=mask, last_value=last_value, **between)
     return (advantages.whiten(made, mask=mask) if whiten else made), target
 
 

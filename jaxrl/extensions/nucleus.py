@@ -11,7 +11,7 @@ from jaxrl.config import Config
 from jaxrl.losses import mixed
 from jaxrl.run.extension import Context, Extension
 from jaxrl.sampling.logits import nucleus_of
-from jaxrl.training.train_step import Restriction
+from jaxrl.training.logprobs import Restriction
 from jaxrl.types import TrainState
 
 

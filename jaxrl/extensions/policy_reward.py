@@ -62,7 +62,7 @@ def rewarded(
       config: of the run.
       settings: where an answer begins.
       tokenizer: the policy's.
-      score: from `train_step.make_score`.
+      score: from `logprobs.make_score`.
       params: the policy before the step's updates.
       experience: N completions.
     """

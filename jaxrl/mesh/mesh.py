@@ -34,6 +34,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "latent": (),
     "rank": (),
     "layers": (),
+    "labels": (),
 }
 """Logical axis of an array to the mesh axes it is split over. Rows and slots are the batch."""
 

@@ -92,7 +92,8 @@ def prepare(config: Config, note: Callable[[str], None]) -> Path:
 def has_progress(directory: Path) -> bool:
     """Whether a run has saved anything that another config could not go on from."""
     saved = "checkpoints/[0-9]*/manifest.json"
-    return any(any(directory.glob(where)) for where in (saved, f"warm_start/{saved}"))
+    places = (saved, f"warm_start/{saved}", f"stages/[0-9]*/{saved}")
+    return any(any(directory.glob(where)) for where in places)
 
 
 def _differing(plain: Any, masked: Any, name: str = "") -> str:

@@ -9,26 +9,22 @@ on under the same weights until the update is done.
 
 What a step samples follows from its weights and from two things that are recorded: which answers
 took effect before which chunk, and how many chunks there were. Three ways supply them: `lockstep`
-counts, `Live` takes what happens, and `recorded` repeats it, bit for bit.
+counts, `jaxrl.rollout.live` takes what happens, and `recorded` repeats it, bit for bit.
 """
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from jaxrl.data import curriculum
 from jaxrl.rollout import driver, programs, schedule
-from jaxrl.rollout.driver import Answer, Asked, Drive, Flight, Group
+from jaxrl.rollout.drive import Answer, Asked, Drive, Group
+from jaxrl.rollout.driver import Flight
 from jaxrl.rollout.schedule import (
     Admit,
     Arrived,
@@ -47,7 +43,6 @@ from jaxrl.sampling.logits import Guide
 from jaxrl.types import Params
 
 _WORKER = "sampler"
-_POLL_S = 1.0
 
 
 class Weights(NamedTuple):
@@ -70,8 +65,8 @@ class Batch(NamedTuple):
     """Groups that were begun in this step until the batch was whole."""
 
 
-Open = Callable[[Guide, Mapping[Asked, Future[Answer]]], Drive]
-"""Makes the sampler of a step from its guide and from what is being answered already."""
+Open = Callable[[Weights, Mapping[Asked, Future[Answer]]], Drive]
+"""Makes the sampler of a step from its weights and from what is being answered already."""
 Row = dict[str, Any]
 
 
@@ -119,7 +114,7 @@ class Sampling:
         else:
             self._tell(Trained())
             self._tell(Arrived(_WORKER, weights.step))
-        self._drive = self._open(weights.guide, {k: f for k, f in known.items() if f is not None})
+        self._drive = self._open(weights, {k: f for k, f in known.items() if f is not None})
         self._drive.begin(self._flight.groups)
 
     def between(self, answered: Collection[int]) -> Row:
@@ -150,7 +145,7 @@ class Sampling:
         decode = decode and bool(self.drive.work)
         sequences, start = self.drive.sequences, perf_counter()
         if decode:
-            self.drive.chunk(self._weights.params, self._weights.version)
+            self.drive.chunk(self._weights.version)
         seconds = perf_counter() - start
         self.busy_s += seconds
         self._chunks += 1
@@ -231,7 +226,7 @@ class Sampling:
         self._row["train"] = list(numbers)
 
 
-def _due(sampling: Sampling, answered: Collection[int]) -> list[int]:
+def due(sampling: Sampling, answered: Collection[int]) -> list[int]:
     """Answers that take effect now, of those that may.
 
     With `staleness` 0 they do so together, once nothing is left to sample, as in a synchronous run.
@@ -260,7 +255,7 @@ def lockstep(sampling: Sampling, weights: Weights, chunks: int) -> Batch:
     left = chunks
     while True:
         answered = before if sampling.drive.work else set(sampling.drive.asked)
-        row = sampling.between(_due(sampling, answered))
+        row = sampling.between(due(sampling, answered))
         before = set(sampling.drive.asked)
         going = bool(sampling.drive.work or before)
         if sampling.batch is None:
@@ -309,95 +304,3 @@ def recorded(sampling: Sampling, weights: Weights, rows: Sequence[Row]) -> Batch
     if sampling.batch is None:
         raise RuntimeError(f"step {weights.step + 1}: its record ends before its batch is whole")
     return sampling.batch
-
-
-class Live:
-    """A step on a thread of its own, which samples on until it is told to halt."""
-
-    def __init__(self, sampling: Sampling, mesh: Mesh, patience_s: float) -> None:
-        """Args: what to run, on which devices, and after how many seconds without a chunk to give
-        up; 0: never.
-        """
-        self._sampling, self._mesh, self._patience = sampling, mesh, patience_s
-        self._halted = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._out: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
-        self._moved = perf_counter()
-
-    def step(self, weights: Weights) -> Batch:
-        """Start a step, and wait for its batch; sampling goes on behind it.
-
-        Raises:
-          RuntimeError: no chunk has ended and no answer has come for too long.
-        """
-        self.halt()
-        self._halted.clear()
-        self._out, self._moved = queue.SimpleQueue(), perf_counter()
-        self._thread = threading.Thread(
-            target=self._run, args=(weights, self._out), name="sampling", daemon=True
-        )
-        self._thread.start()
-        while True:
-            with contextlib.suppress(queue.Empty):
-                got = self._out.get(timeout=_POLL_S)
-                if isinstance(got, BaseException):
-                    raise got
-                return got
-            quiet = perf_counter() - self._moved
-            if self._patience and quiet > self._patience:
-                waits = sorted(name for name, _ in self._sampling.drive.asked.values())
-                raise RuntimeError(
-                    f"step {weights.step + 1}: the sampling thread has ended no chunk for "
-                    f"{quiet:.0f} s, and answers are missing to {waits[:5]}; see stacks.txt, or "
-                    f"raise guard.stall_seconds={self._patience:g}"
-                )
-
-    def halt(self) -> None:
-        """Return when the chunk under way has ended and the flight stands still.
-
-        Raises:
-          BaseException: what ended the thread, if the batch was there before.
-        """
-        if self._thread is None:
-            return
-        self._halted.set()
-        self._thread.join()
-        self._thread = None
-        with contextlib.suppress(queue.Empty):
-            got = self._out.get_nowait()
-            if isinstance(got, BaseException):
-                raise got
-
-    def _run(self, weights: Weights, out: queue.SimpleQueue[Batch | BaseException]) -> None:
-        try:
-            with jax.set_mesh(self._mesh):
-                self._sample(weights, out)
-        except BaseException as error:  # whatever it is, who waits for the batch must hear of it
-            out.put(error)
-
-    def _sample(self, weights: Weights, out: queue.SimpleQueue[Batch | BaseException]) -> None:
-        sampling = self._sampling
-        sampling.start(weights)
-        waits = False
-        while not self._halted.is_set():
-            asked = sampling.drive.asked
-            ready = [n for n, (_, future) in asked.items() if future is None or future.done()]
-            due = _due(sampling, ready)
-            if waits and not due:
-                self._wait([future for _, future in asked.values() if future is not None])
-                continue
-            row = sampling.between(due)
-            if "train" in row and sampling.batch is not None:
-                out.put(sampling.batch)
-            decoded = sampling.chunk()
-            waits = not (decoded or due or "train" in row or "admit" in row)
-            self._moved = perf_counter()
-        sampling.stop()
-
-    def _wait(self, futures: Sequence[Future[Answer]]) -> None:
-        """For an answer, or a short while."""
-        left = [future for future in futures if not future.done()]
-        if left:
-            wait(left, _POLL_S / 20, FIRST_COMPLETED)
-        else:
-            self._halted.wait(_POLL_S / 20)

@@ -185,13 +185,15 @@ def sampler_setup(
 
     Args:
       policy, rollout, sampling, key, room: see `collect`.
-      turns: the programs sample episodes, whose environments may ask for stop strings.
+      turns: the programs sample episodes, whose environments may ask for stop strings, and whose
+        slots are held between turns.
       resumes: sequences in progress are put out and read again.
     """
     prompt, length = programs.limits(rollout, room, again=turns or resumes)
     return Setup(
         policy.model, key, tuple(policy.tokenizer.eos_ids), prompt, length, sampling,
         guide=policy.guide, text=policy.tokenizer.decode if turns else None,
+        hold=turns,
     )  # fmt: skip
 
 

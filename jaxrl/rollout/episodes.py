@@ -1,13 +1,15 @@
 """Episodes: the policy and an environment take turns until one of them has ended.
 
-Each turn is a sample of its own that reads the conversation so far. So a turn is sampled under the
-prompt, the turns and the observations that it is trained under, token for token.
+Each turn is a sample whose prefix is the conversation so far. So a turn is sampled under the
+prompt, the turns and the observations that it is trained under, token for token. While the
+environment answers the sampler holds the turn's slot, and then reads no more than the answer; see
+`driver`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,30 +53,29 @@ def episode(
     last: Opening | Reply = yield Act(play)
     system = [{"role": "system", "content": ctx.rollout.system}] if ctx.rollout.system else []
     messages: list[Message] = [*system, *last.messages]
+    read = ctx.dialogue.action if last.tools else ctx.tokenizer.decode
+    calls = 0
     done, marks, rewards, named = EMPTY, list[int](), list[float | None](), dict[str, float]()
     error, stopped = last.error, False
     try:
         if error is None:
-            request = dataclasses.replace(request, prompt=_prompt(ctx, messages))
+            prompt = _prompt(ctx, messages, last.tools)
+            budget = ctx.rollout.turn_tokens
+            request = dataclasses.replace(request, prompt=prompt, turn_tokens=budget)
     except ValueError as refused:
         error = f"opening: {refused}"
     while error is None:
         count = len(done.tokens)
-        longest = count + (ctx.rollout.turn_tokens or request.max_new_tokens)
         made = yield Sample(
-            dataclasses.replace(
-                request,
-                prefix=done if count else None,
-                max_new_tokens=min(longest, request.max_new_tokens),
-                stop=last.stop,
-            )
+            dataclasses.replace(request, prefix=done if count else None, stop=last.stop)
         )
         done, own = parts(made), made.tokens[count:].tolist()
-        action = ctx.tokenizer.decode(own)
+        action = read(own)
         play = dataclasses.replace(play, actions=(*play.actions, action), said=(*play.said, last))
         last = yield Act(play)
         marks += [len(play.actions)] * (len(done.tokens) - len(marks))
         rewards.append(last.reward)
+        calls += last.calls
         named |= last.parts
         messages += [{"role": "assistant", "content": action}, *last.messages]
         error = last.error
@@ -91,7 +92,7 @@ def episode(
             break
         done = join([done, *given])
     return Row(
-        _completion(request, done, stopped, marks, rewards),
+        _completion(request, done, stopped, marks, rewards, calls),
         ctx.tokenizer.decode(done.tokens.tolist()),
         _score(error, stopped, rewards, named),
         tuple(messages),
@@ -106,8 +107,10 @@ def single(row: Row) -> Row:
     return row._replace(completion=made)
 
 
-def _prompt(ctx: Context, messages: Sequence[Message]) -> tuple[int, ...]:
-    ids = ctx.dialogue.opening(messages)
+def _prompt(
+    ctx: Context, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+) -> tuple[int, ...]:
+    ids = ctx.dialogue.opening(messages, tools)
     if len(ids) > ctx.rollout.max_prompt_tokens:
         raise ValueError(
             f"it has {len(ids)} tokens, more than rollout.max_prompt_tokens="
@@ -122,6 +125,7 @@ def _completion(
     stopped: bool,
     marks: Sequence[int],
     rewards: Sequence[float | None],
+    calls: int,
 ) -> Completion:
     return Completion(
         request,
@@ -130,6 +134,7 @@ def _completion(
         done.source,
         turn=np.array(marks, np.int16),
         turn_rewards=tuple(reward or 0.0 for reward in rewards),
+        tool_calls=calls,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,12 +10,11 @@ import numpy as np
 
 from jaxrl.config import Config
 from jaxrl.data import curriculum
-from jaxrl.data.types import Problem, Score, Task, count_errors
+from jaxrl.data.types import Problem, Score, count_errors
 from jaxrl.mesh.buckets import round_up
-from jaxrl.rollout.policy import Policy, encode_prompt
-from jaxrl.rollout.programs import solution, written_by_expert
 from jaxrl.training import packing
-from jaxrl.types import Completion, Request, Trajectory
+from jaxrl.training.turns import TOKENS
+from jaxrl.types import Completion, Source, Trajectory
 
 
 class Experience(NamedTuple):
@@ -50,46 +50,28 @@ def as_trajectory(experience: Experience, config: Config) -> Trajectory:
     return made
 
 
-TURNS = ("turn", "turn_rewards")
-"""Names of the arrays that episodes add to a batch, see `turns`."""
-
-
 def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str, np.ndarray]:
     """The turns of N episodes as arrays of `shape`, [N, T].
 
     Returns:
       turn: int32, the turn of each token of a response, from 1; 0 elsewhere.
       turn_rewards: float32, the reward of a turn at its last token, 0 elsewhere.
+      turn_state: int32, at each token of a turn a digest of what was read just before that turn,
+        which names the state that it was taken in; 0 outside the response.
     """
     turn, rewards = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+    state = np.zeros(shape, np.int32)
     for n, c in enumerate(completions):
         start = len(c.request.prompt)
         turn[n, start : start + len(c.tokens)] = c.turn
-        for k, value in enumerate(c.turn_rewards, 1):
-            rewards[n, start + int(np.flatnonzero(c.turn == k)[-1])] = value
-    return dict(zip(TURNS, (turn, rewards), strict=True))
-
-
-def demonstrations(
-    policy: Policy, config: Config, task: Task, problems: Sequence[Problem]
-) -> Trajectory:
-    """The task's own solutions, each with reward 1 and alone in its group.
-
-    Raises:
-      ValueError: a prompt or solution over the rollout's budgets.
-    """
-    budget = config.rollout.max_new_tokens
-    written = [
-        written_by_expert(Request(0, prompt, budget), gold)
-        for problem in problems
-        for prompt in [encode_prompt(policy.tokenizer, config.rollout, problem)]
-        for gold in [solution(policy.tokenizer, task, problem, budget)]
-    ]
-    count = len(written)
-    length = round_up(
-        max(len(c.request.prompt) + len(c.tokens) for c in written), config.packing.bucket
-    )
-    return packing.trajectory(written, [1.0] * count, range(count), length=length)
+        seen = c.turn == np.arange(1, len(c.turn_rewards) + 1)[:, None]
+        for k, value in enumerate(c.turn_rewards):
+            own = np.flatnonzero(seen[k])
+            rewards[n, start + int(own[-1])] = value
+            read = c.tokens[seen[k] & (c.source == Source.OBSERVATION)] if k else c.request.prompt
+            digest = zlib.crc32(np.asarray(read, np.int32).tobytes())
+            state[n, start + own] = np.uint32(digest).astype(np.int32)
+    return dict(zip(TOKENS, (turn, rewards, state), strict=True))
 
 
 def rewards_by_group(experience: Experience) -> np.ndarray:
@@ -125,14 +107,18 @@ def measure(experience: Experience) -> dict[str, float]:
 
 def _episodes(experience: Experience) -> dict[str, float]:
     """Of a batch that has episodes: their turns, and how many are void."""
-    counts = [len(c.turn_rewards) for c in experience.completions if c.turn is not None]
-    if not counts:
+    played = [c for c in experience.completions if c.turn is not None]
+    if not played:
         return {}
     void = sum(
         c.turn is not None and score.error is not None
         for c, score in zip(experience.completions, experience.scores, strict=True)
     )
-    return {"episode/turns": float(np.mean(counts)), "episode/errors": float(void)}
+    return {
+        "episode/turns": float(np.mean([len(c.turn_rewards) for c in played])),
+        "episode/tool_calls": float(np.mean([c.tool_calls for c in played])),
+        "episode/errors": float(void),
+    }
 
 
 def _by_domain(

@@ -28,6 +28,8 @@ from jaxrl.sampling.logits import Guide, keep
 from jaxrl.training import trainable
 from jaxrl.types import Params
 
+_SCORE = 4  # folded into the run's key, for the first values of a score
+
 
 class Policy(NamedTuple):
     """What is needed to sample text."""
@@ -53,6 +55,13 @@ def describe(config: Config, *, trust: bool = False) -> tuple[DecoderConfig, tok
         names functions of others.
     """
     model, tokenizer = _describe(config, None if trust else named_functions(config))
+    given = labels(config.model)
+    if given not in (0, config.labels):
+        raise ValueError(
+            f"model={config.model!r} is a classifier with {given} labels, and no language model; "
+            "`jaxrl train reward` trains one with 1 label further, and --reward makes it a reward"
+        )
+    model = dataclasses.replace(model, labels=config.labels)
     check_rules(config.mesh.rules, model)
     computed = {"dtype": config.compute_dtype, "attention": config.attention}
     rules = tuple(config.mesh.rules.items())
@@ -138,14 +147,47 @@ def origin(config: Config, trusted: Collection[str] | None) -> Config:
     return config
 
 
+def labels(model: str) -> int:
+    """`DecoderConfig.labels` of a model or a run: 1 for a reward model, 0 for a language model."""
+    if is_run(model):
+        return configs.load(storage.locate(model) / "config.json").labels
+    return 0 if model == "fresh" else weights.read_config(model).labels
+
+
+def require_text(model: DecoderConfig, name: str) -> None:
+    """Refuse a reward model where text is to be written.
+
+    Raises:
+      ValueError: it is one.
+    """
+    if model.labels:
+        raise ValueError(
+            f"model={name!r} is a reward model, which writes no text; name a language model"
+        )
+
+
 def create(config: Config, mesh: Mesh, *, trust: bool = False) -> Policy:
-    """The policy that a run starts from, parameters laid out on the mesh; see `describe`."""
+    """A policy to sample from, parameters laid out on the mesh; see `describe`.
+
+    Raises:
+      ValueError: as `describe`, or a reward model.
+    """
     model, tokenizer = describe(config, trust=trust)
+    require_text(model, config.model)
     return Policy(model, first_params(config, model, mesh), tokenizer)
 
 
 def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
-    """The parameters that a run starts from, laid out on the mesh; `model` is from `describe`."""
+    """The parameters that a run starts from, laid out on the mesh; `model` is from `describe`.
+
+    A reward model that starts from a language model has a fresh score in place of its output head.
+    """
+    if model.labels and config.model != "fresh" and not labels(config.model):
+        params = first_params(config, dataclasses.replace(model, labels=0), mesh)
+        key = jax.random.fold_in(jax.random.key(config.seed), _SCORE)
+        where = param_shardings(model, mesh)["score"]
+        score = jax.jit(functools.partial(decoder.fresh_score, model), out_shardings=where)(key)
+        return {name: leaf for name, leaf in params.items() if name != "head"} | {"score": score}
     if is_run(config.model):
         params, adapters, _ = restored(config.model, model, mesh)
         if not adapters.rank:
@@ -199,7 +241,7 @@ def named(model: str) -> Config:
     """
     if model == "fresh":
         raise ValueError("model='fresh' is made by a training run; name its run directory")
-    return Config(model=model)
+    return Config(model=model, labels=labels(model))
 
 
 def is_run(path: str) -> bool:

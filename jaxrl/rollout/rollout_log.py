@@ -150,6 +150,18 @@ def sampled(experience: Experience, n: int, decode: Decode) -> dict[str, Any]:
         "logp": _rounded(completion.logp),
         "entropy": _rounded(completion.entropy),
         "source": sources(completion),
+        **_turns(completion),
+    }
+
+
+def _turns(completion: Completion) -> dict[str, Any]:
+    """Of an episode: the turn of each token, the turns' rewards, and how many tools were called."""
+    if completion.turn is None:
+        return {}
+    return {
+        "turn": completion.turn.tolist(),
+        "turn_rewards": list(completion.turn_rewards),
+        "tool_calls": completion.tool_calls,
     }
 
 

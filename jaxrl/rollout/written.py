@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -36,6 +37,14 @@ def group(actor: Policy, config: Config, found: Rows, index: int) -> Group | Non
     if fitted is None:
         return None
     decode = actor.tokenizer.decode
+    if row.stepwise:
+        (example,) = fitted
+        answer = with_labels(written(example), row.rewards)
+        told = Score(float(np.mean(answer.turn_rewards)))
+        text = decode(list(example.tokens))
+        return Problem(row.id, decode(list(example.prompt)), None), [Row(answer, text, told)]
+    if config.labels:
+        fitted = [examples.judged(each, actor.tokenizer.eos_ids[0]) for each in fitted]
     answers = [
         Row(written(example), decode(list(example.tokens)), Score(reward))
         for example, reward in zip(fitted, row.rewards, strict=True)
@@ -52,9 +61,32 @@ def written(example: examples.Example) -> Completion:
     return Completion(request, ids, zeros, zeros, zeros.astype(np.int32), True, marks)
 
 
+def with_labels(answer: Completion, labels: Sequence[float]) -> Completion:
+    """A written answer of which each step is a turn, whose reward is its label.
+
+    Args:
+      answer: its actions are where steps are judged.
+      labels: of all steps; of an answer that was cut, more than are left.
+    """
+    turn = np.where(answer.actions, np.cumsum(answer.actions), 0).astype(np.int16)
+    return dataclasses.replace(
+        answer, turn=turn, turn_rewards=tuple(labels[: int(answer.actions.sum())])
+    )
+
+
 def gathered(groups: Iterable[Group]) -> Experience:
-    """Groups of rows as experience."""
+    """Groups of rows as experience.
+
+    Raises:
+      ValueError: groups of different sizes, as rankings of different lengths are.
+    """
     problems, answers = zip(*groups, strict=True)
+    for problem, own in zip(problems, answers, strict=True):
+        if len(own) != len(answers[0]):
+            raise ValueError(
+                f"{problem.id} has {len(own)} answers and {problems[0].id} {len(answers[0])}; give "
+                "all rankings of a file the same length"
+            )
     flat = [row for group in answers for row in group]
     return Experience(
         list(problems),

@@ -18,14 +18,14 @@ from jaxrl.record import jsonl, storage
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import asynchronous, collect, schedule
 from jaxrl.rollout.asynchronous import Batch, Row, Sampling, Weights
-from jaxrl.rollout.driver import Answer, Asked, Drive
+from jaxrl.rollout.drive import Answer, Asked, Drive
 from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.live import Live
 from jaxrl.rollout.programs import Program
 from jaxrl.rollout.selection import Source
 from jaxrl.run.context import Batches, RunContext, ToSampler
 from jaxrl.run.extension import Context
-from jaxrl.sampling.logits import Guide
-from jaxrl.training.train_step import guide_of
+from jaxrl.training.logprobs import guide_of
 from jaxrl.types import TrainState
 
 FILE = "schedule.jsonl"
@@ -58,6 +58,7 @@ def check(config: Config) -> None:
         "data.kinds": config.data.kinds,
         "stages": config.stages,
         "rollout.in_flight": config.rollout.in_flight > 1 and config.rollout.in_flight,
+        "rollout.replies": config.rollout.replies != "together" and config.rollout.replies,
         "rollout.oversampling": config.rollout.oversampling > 1 and config.rollout.oversampling,
     }
     if found := [name for name, value in refused.items() if value]:
@@ -123,13 +124,13 @@ def open_batches(
     config = ctx.config
     given = collect.context(config.rollout, config.seed, run.policy, task)
 
-    def drive(guide: Guide, known: Mapping[Asked, Future[Answer]]) -> Drive:
+    def drive(weights: Weights, known: Mapping[Asked, Future[Answer]]) -> Drive:
         setup = collect.sampler_setup(
-            run.policy._replace(guide=guide), config.rollout, config.sampler,
+            run.policy._replace(guide=weights.guide), config.rollout, config.sampler,
             collect.key(config.seed), room, turns=given.dialogue is not None,
             resumes=config.asynchronous.staleness != 0,
         )  # fmt: skip
-        return Drive(program, given, setup, run.pools[start], known)
+        return Drive(program, given, setup, weights.params, run.pools[start], known)
 
     record = _Record(run.directory, run.callbacks.note)
     sampling = Sampling(limits(config), config.rollout.group_size, source, drive, record.add)
@@ -191,7 +192,7 @@ def _sampler(
             lambda weights: asynchronous.recorded(sampling, weights, rows.get(weights.step, [])),
             lambda: None,
         )
-    live = asynchronous.Live(sampling, run.sampling_mesh, config.guard.stall_seconds)
+    live = Live(sampling, run.sampling_mesh, config.guard.stall_seconds)
     return live.step, live.halt
 
 

@@ -13,14 +13,13 @@ from jaxrl.config import Config
 from jaxrl.record import checkpoint, references, storage
 from jaxrl.record.checkpoint import Saved
 from jaxrl.rollout import policy
-from jaxrl.rollout.experience import TURNS
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import asynchronous, offline, placement, reference, sampled, stages
 from jaxrl.run.context import Origin, RunContext
 from jaxrl.run.extension import Extension, open_extensions
 from jaxrl.run.placement import Complete
 from jaxrl.run.warm_start import discard, warm_start
-from jaxrl.training import objective, trainable
+from jaxrl.training import objective, trainable, turns
 from jaxrl.training.trainable import Part
 from jaxrl.types import TrainState
 
@@ -42,8 +41,10 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     asynchronous.check(config)
     extensions = open_extensions(config)
     arrays = [name for e in extensions.values() for name in e.arrays]
-    if not config.data.kinds and sampled.has_turns(config, extensions):
-        arrays += TURNS
+    if "stepwise" in config.data.kinds:
+        arrays += ("turn", "turn_rewards")
+    elif not config.data.kinds and sampled.has_turns(config, extensions):
+        arrays += turns.TOKENS
     objective.check(config.objective, arrays)
     reference.check(config, extensions)
     model, tokenizer = policy.describe(config)

@@ -13,7 +13,7 @@ both are saved, restored, resharded and forked without the loop knowing them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,9 +26,10 @@ from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Program
 from jaxrl.run.placement import Complete
-from jaxrl.training.train_step import Restriction, Update, make_score
+from jaxrl.training.logprobs import Reading, Restriction, make_score
+from jaxrl.training.train_step import Update
 from jaxrl.training.trainable import Part
-from jaxrl.types import Params, TrainState, Trajectory
+from jaxrl.types import Packed, Params, TrainState, Trajectory
 
 
 class Context(NamedTuple):
@@ -43,13 +44,15 @@ class Context(NamedTuple):
     directory: Path
     """Of the run."""
     score: Callable[..., jax.Array]
-    """`(params, packed, restriction=None) -> logp [N, T]`, see `train_step.make_score`."""
+    """`(params, packed, restriction=None) -> logp [N, T]`, see `logprobs.make_score`."""
     reference: Callable[[TrainState], Params] | None
     """The reference policy, where the run has one."""
     renew_reference: Callable[[TrainState, int], None]
     """`(state, step)`: the current policy becomes the reference."""
     restriction: Callable[[TrainState], Restriction | None]
     """Which tokens the policy may choose among; None: all."""
+    reading: Reading | None = None
+    """What takes the place of log-probabilities in the objective; None: nothing does."""
 
     @property
     def updates(self) -> int:
@@ -88,6 +91,7 @@ def context(
         None,
         renew_reference,
         lambda state: None,
+        only(extensions, "reading"),
     )
     if restrict is not None:
         ctx = ctx._replace(restriction=functools.partial(restrict, ctx))
@@ -120,6 +124,8 @@ class Extension(NamedTuple):
     """Tokens that its program adds to prompts, at most."""
     reward: Callable[[Context, TrainState, Experience], Experience] = lambda ctx, state, e: e
     """Changes the scores of a step's experience."""
+    measure: Callable[[Context, TrainState, Experience], dict[str, float]] = lambda *_: {}
+    """Further figures of the completions of an evaluation."""
     prepare: Callable[[Context, TrainState, Trajectory], Trajectory] = lambda ctx, state, b: b
     """Changes a step's batch, on the host, before its first update."""
     shapes: Callable[[Trajectory], Trajectory] = lambda batch: batch
@@ -137,6 +143,10 @@ class Extension(NamedTuple):
     """Gives the parameters that evaluations measure, in place of the trained ones."""
     restriction: Callable[[Context, TrainState], Restriction] | None = None
     """Gives the tokens that the policy may choose among, in sampling and in training."""
+    reading: Reading | None = None
+    """What the objective learns from in place of log-probabilities, of what `teach` adds."""
+    teach: Callable[[Context, Packed], Packed] = lambda ctx, packed: packed
+    """Adds a teacher to packed rows on the mesh, before an update or an evaluation."""
     arrays: tuple[str, ...] = ()
     """Names of the arrays that it adds to `Trajectory.extra`."""
     renews_reference: bool = False
@@ -160,7 +170,7 @@ def open_extensions(config: Config) -> dict[str, Extension]:
         configs.check_name(reference)
         made = functions.extension(reference)(configs.settings_of(reference, settings))
         opened[name] = made
-    for name in ("reference", "evaluated", "restriction"):
+    for name in ("reference", "evaluated", "restriction", "reading"):
         given = [n for n, extension in opened.items() if getattr(extension, name) is not None]
         if len(given) > 1:
             raise ValueError(f"extensions {given} both give the run's {name}; keep one of them")
@@ -169,7 +179,14 @@ def open_extensions(config: Config) -> dict[str, Extension]:
     return opened
 
 
-def only(extensions: Mapping[str, Extension], field: str) -> Callable[..., Any] | None:
-    """The function `field` of the one extension that gives it; None where none does."""
+def taught(ctx: Context, extensions: Iterable[Extension], packed: Packed) -> Packed:
+    """Packed rows with what extensions teach of them."""
+    for extension in extensions:
+        packed = extension.teach(ctx, packed)
+    return packed
+
+
+def only(extensions: Mapping[str, Extension], field: str) -> Any:
+    """The function or value `field` of the one extension that gives it; None where none does."""
     found = (getattr(extension, field) for extension in extensions.values())
     return next((function for function in found if function is not None), None)

@@ -15,7 +15,7 @@ bad update, which a further update would have replaced.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import perf_counter
 from typing import Any
 
@@ -30,10 +30,10 @@ from jaxrl.record.metrics import MetricsLog, Timer
 from jaxrl.record.rundir import best_effort, run_directory
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import experience, history, reshard
-from jaxrl.run import guards, placement, prepare, signals, stages
+from jaxrl.run import course, guards, placement, prepare, signals, stages
 from jaxrl.run.begin import begin, check
 from jaxrl.run.context import Callbacks, RunContext
-from jaxrl.run.extension import Context, completion, only
+from jaxrl.run.extension import Context, Extension, completion, only, taught
 from jaxrl.run.extension import context as extension_context
 from jaxrl.run.guards import Trip
 from jaxrl.run.reference import Reference
@@ -64,10 +64,11 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
       OSError: the last step could not be saved.
     """
     start = perf_counter()
+    whole, config = config, course.followed(config, callbacks, train)
     origin, policy, extensions = check(config)
     training_mesh, sampling_mesh = reshard.meshes(config.mesh, config.sampling)
     callbacks = callbacks if distributed.first() else Callbacks()
-    directory = rundir.prepare(config, callbacks.note)
+    directory = rundir.prepare(whole, callbacks.note)
     with (
         rundir.locked(directory),
         signals.stoppable(config.checkpoint.grace_seconds, callbacks.note) as gate,
@@ -75,7 +76,7 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
         jax.set_mesh(training_mesh),
         stages.open_pools(config, callbacks.note) as pools,
     ):
-        rundir.save_config(directory, config)
+        rundir.save_config(directory, whole)
         checkpoint.set_aside(directory, after=checkpoint.newest(directory, callbacks.note))
         with (
             Writer(directory, config.checkpoint, callbacks.note) as writer,
@@ -168,7 +169,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                         for extension in extensions:
                             batch = extension.prepare(ctx, state, batch)
                         batch = prepare.with_proximal_logp(ctx, state, batch)
-                    state, measured, cost = update(stage, state, batch, version)
+                    state, measured, cost = update(stage, extensions, state, batch, version)
                     # while the devices compute
                     metrics = experience.measure(gathered) | found | cost
                     measured, version, done = jax.device_get(
@@ -251,6 +252,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
         "failed_saves": writer.failures,
         "extensions": list(run.extensions),
         "eval": {"before": host["before"], "after": after},
+        **course.told(run.directory, config),
         **rundir.environment(),
     }
     rundir.save_summary(run.directory, summary)
@@ -258,12 +260,17 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
 
 
 def update(
-    stage: Stage, state: TrainState, batch: Trajectory, version: int
+    stage: Stage,
+    extensions: Collection[Extension],
+    state: TrainState,
+    batch: Trajectory,
+    version: int,
 ) -> tuple[TrainState, list[dict[str, jax.Array]], dict[str, float]]:
     """Dispatch the step's updates, one for each share of the batch; nothing is fetched.
 
     Args:
       stage: of the run.
+      extensions: of the run.
       state: before the updates.
       batch: N sequences on the host.
       version: `state.step`.
@@ -278,6 +285,8 @@ def update(
                 config.objective, part, version + i, state.coefficients
             )
         packed, cost = placement.pack(part, config, keep)
+        with transfers():
+            packed = taught(stage.ctx, extensions, packed)
         ref_logp = None
         if stage.ctx.reference is not None:
             with transfers():

@@ -23,7 +23,7 @@ from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.written import Group, gathered, group
 from jaxrl.run import placement
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
-from jaxrl.run.extension import Context
+from jaxrl.run.extension import Context, taught
 from jaxrl.training.train_step import make_measure
 from jaxrl.types import TrainState, Trajectory
 
@@ -81,6 +81,7 @@ def origin(config: Config, actor: Policy) -> Origin:
             temperature=ctx.config.rollout.temperature,
             max_new_tokens=ctx.config.rollout.max_new_tokens,
             restriction=ctx.restriction,
+            reading=ctx.reading,
             seed=ctx.config.seed,
         )
         return figures(ctx, run, state, batch(), measure) | {"rows": float(len(held_out))}
@@ -161,6 +162,7 @@ def figures(
     for extension in run.extensions.values():
         batch = extension.prepare(ctx, state, batch)
     packed, _ = placement.pack(batch, ctx.config)
+    packed = taught(ctx, run.extensions.values(), packed)
     ref_logp = None if ctx.reference is None else ctx.score(ctx.reference(state), packed)
     placed = mesh.put(batch, placement.of_batch(batch))
     found = jax.device_get(measure(state, placed, packed, ref_logp))

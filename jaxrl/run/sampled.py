@@ -20,7 +20,7 @@ from jaxrl.run import asynchronous, evaluate, guards, stages, warm_start
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training import objective
-from jaxrl.training.train_step import guide_of
+from jaxrl.training.logprobs import guide_of
 from jaxrl.types import TrainState
 
 
@@ -51,6 +51,8 @@ def origin(config: Config, actor: Policy) -> Origin:
             figures, sampled = evaluate.evaluate(
                 run.policy, params, held_out, task, run.pools[0], config.rollout, config.sampler
             )
+        for extension in run.extensions.values():
+            figures |= extension.measure(ctx, state, sampled)
         with best_effort("the evaluation", run.callbacks.note):
             evaluate.save(run.directory, step, sampled, run.policy.tokenizer.decode)
         run.callbacks.sampled(step, sampled)
@@ -127,7 +129,6 @@ def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:
         f"objective.advantage={config.objective.advantage!r}, which needs greedy answers":
             objective.needs_greedy(config.objective),
         f"extensions {alone}, which write answers of their own": alone,
-        "warm_start.steps": config.warm_start.steps,
     }  # fmt: skip
     if found := [name for name, value in refused.items() if value]:
         raise ValueError(

@@ -104,6 +104,8 @@ def program(
         remat=config.remat,
         part=ctx.part,
         restriction=ctx.restriction,
+        reading=ctx.reading,
+        noise=config.data.noise,
         seed=config.seed,
         weights=config.asynchronous.staleness is not None,
     )

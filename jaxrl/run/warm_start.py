@@ -11,7 +11,7 @@ from jaxrl.data.types import Task
 from jaxrl.mesh import distributed
 from jaxrl.record import checkpoint, storage
 from jaxrl.record.writer import Writer
-from jaxrl.rollout import experience, policy
+from jaxrl.rollout import demonstrations, policy
 from jaxrl.run import placement
 from jaxrl.run.context import RunContext
 from jaxrl.run.signals import Stop
@@ -29,7 +29,7 @@ def check(config: Config, task: Task) -> None:
     Raises:
       ValueError: the task has none.
     """
-    if config.warm_start.steps and task.gold is None:
+    if config.warm_start.steps and not demonstrations.demonstrable(task):
         raise ValueError(
             f"warm_start.steps={config.warm_start.steps}, but task {task.name!r} has no solutions "
             "to imitate; set it to 0"
@@ -89,7 +89,7 @@ def warm_start(run: RunContext, params: Params) -> Params:
         try:
             while step < warm.steps:
                 with run.gate.closed():
-                    batch = experience.demonstrations(run.policy, config, task, next(batches))
+                    batch = demonstrations.demonstrations(run.policy, config, task, next(batches))
                     state, _ = update(state, batch, placement.pack(batch, config)[0], None)
                     step += 1
                     if writer.due(step):

@@ -11,9 +11,9 @@ import numpy as np
 from jaxrl.mesh.buckets import round_up
 from jaxrl.sampling import decode, prefill
 from jaxrl.sampling import slots as slot
-from jaxrl.sampling.requests import settings_of, start_of
+from jaxrl.sampling.requests import limit_of, settings_of, start_of, turn_start
 from jaxrl.sampling.work import Seat, Setup, Work, route
-from jaxrl.types import Params, Request, Source
+from jaxrl.types import Params, Request
 
 
 def make_room(setup: Setup, work: Work) -> None:
@@ -102,7 +102,7 @@ def admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
     new = {
         "tokens": tokens[source],
         "length": length[source],
-        "limit": column(lambda r: len(r.prompt) + r.max_new_tokens, np.int32),
+        "limit": column(limit_of, np.int32),
         "request": column(lambda r: r.id & 0xFFFFFFFF, np.uint32),
         "draw": column(lambda r: r.draw, np.uint32),
         "settings": settings_of(
@@ -116,10 +116,7 @@ def admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
     prefix = prefill.prefill(setup.models, params, tokens, length, piece=setup.piece)
     work.slots = slot.insert(setup.models, work.slots, prefix, source, fresh, new)
     for i, request in taken.items():
-        start = start_of(request)
-        marks = np.zeros(0, np.int8) if request.prefix is None else request.prefix.source
-        others = np.flatnonzero(marks != Source.POLICY)
-        turn = len(request.prompt) + (int(others[-1]) + 1 if len(others) else 0)
+        start, turn = start_of(request), turn_start(request)
         work.seats[i] = Seat(request, len(start), turn, read=list(start[turn:]))
 
 
@@ -128,8 +125,12 @@ def append(
     params: tuple[Params, ...],
     work: Work,
     observations: Mapping[int, Sequence[int]],
+    requests: Mapping[int, Request] = {},
 ) -> None:
-    """Append observations to held sequences, by request id, with rows in the parts of the slots."""
+    """Append observations to held sequences, by request id, with rows in the parts of the slots.
+
+    Those in `requests` go on under these, which have the observations in their prefixes.
+    """
     after = [s.length + len(observations.get(s.request.id, ())) for s in work.seats if s]
     reshape(setup, work, len(work.seats), max(after) + 1)
     each, per = setup.rows // setup.shards, len(work.seats) // setup.shards
@@ -140,7 +141,7 @@ def append(
         rows = {
             p * each + k: i for p, queue in enumerate(queues) for k, i in enumerate(queue[part])
         }
-        _append(setup, params, work, rows, observations)
+        _append(setup, params, work, rows, observations, requests)
 
 
 def _append(
@@ -149,12 +150,17 @@ def _append(
     work: Work,
     slots: Mapping[int, int],
     observations: Mapping[int, Sequence[int]],
+    requests: Mapping[int, Request],
 ) -> None:
     """Append to the slot of each row."""
     seats = {row: work.seats[i] for row, i in slots.items()}
     given = {row: observations[seat.request.id] for row, seat in seats.items()}
     longest = max(map(len, given.values()))
     width = min(round_up(longest, 16), setup.piece)
+    limit = np.zeros(setup.rows, np.int32)
+    for row, seat in seats.items():
+        turn = seat.request.turn_tokens or seat.room
+        limit[row] = seat.length + min(seat.room, len(given[row]) + turn)
     for start in range(0, longest, width):
         target = np.full(setup.rows, len(work.seats), np.int32)
         tokens, count = np.zeros((setup.rows, width), np.int32), np.zeros(setup.rows, np.int32)
@@ -162,8 +168,11 @@ def _append(
             if len(part := list(given[row][start : start + width])):
                 target[row] = i
                 tokens[row, : len(part)], count[row] = part, len(part)
-        work.slots = decode.append(setup.models, params, work.slots, target, tokens, count)
+        work.slots = decode.append(setup.models, params, work.slots, target, tokens, count, limit)
     for row, seat in seats.items():
         before, seat.length = seat.length, seat.length + len(given[row])
-        seat.observed.append((before, seat.length))
-        seat.turn, seat.read, seat.held = seat.length, [], False
+        if seat.request.id in requests:
+            seat.request, seat.observed = requests[seat.request.id], []
+        else:
+            seat.observed.append((before, seat.length))
+        seat.turn, seat.read, seat.held = seat.length, [], None

@@ -59,6 +59,7 @@ def append(
     target: jax.Array,
     tokens: jax.Array,
     count: jax.Array,
+    limit: jax.Array,
 ) -> SlotState:
     """Append given tokens to sequences, without reading their history again; they become live.
 
@@ -69,6 +70,7 @@ def append(
       target: [R] int32 slots, each in its row's part; one beyond the last is a no-op.
       tokens: [R, T] int32, padded on the right.
       count: [R] int32, how many are real.
+      limit: [R] int32, the length at which decoding then ends.
     """
     capacity = slots.tokens.shape[1]
     index = jnp.arange(tokens.shape[1])
@@ -97,6 +99,7 @@ def append(
         caches=jax.tree.map(put, slots.caches, caches),
         tokens=put(slots.tokens, _write(before, jnp.where(real, at, capacity), tokens)),
         length=put(slots.length, length + count),
+        limit=put(slots.limit, limit),
         live=put(slots.live, jnp.ones_like(target, bool)),
     )
     return lay(models, state)

@@ -55,6 +55,21 @@ def start_of(request: Request) -> tuple[int, ...]:
     return (*request.prompt, *request.prefix.tokens.tolist())
 
 
+def turn_start(request: Request) -> int:
+    """The position at which the turn begins that a request samples, or goes on with."""
+    marks = np.zeros(0, np.int8) if request.prefix is None else request.prefix.source
+    others = np.flatnonzero(marks != Source.POLICY)
+    return len(request.prompt) + (int(others[-1]) + 1 if len(others) else 0)
+
+
+def limit_of(request: Request) -> int:
+    """The length at which the turn that a request samples is cut off, its prompt included."""
+    whole = len(request.prompt) + request.max_new_tokens
+    if not request.turn_tokens:
+        return whole
+    return min(whole, turn_start(request) + request.turn_tokens)
+
+
 def features_of(requests: Sequence[Request], least: Features = Features()) -> Features:
     """The features that these requests need, and at least those of `least`."""
     biases = max((len(r.logit_bias) for r in requests), default=0)
@@ -177,6 +192,7 @@ def _check_settings(config: DecoderConfig, r: Request) -> None:
         "repetition_penalty": (0 < r.repetition_penalty < math.inf, "positive, 1 for none"),
         "top_logprobs": (0 <= r.top_logprobs <= config.vocab_size, "0 to the vocabulary's size"),
         "stop": (all(r.stop), "strings of one character or more"),
+        "turn_tokens": (r.turn_tokens >= 0, "0 for no budget of its own, or positive"),
     }
     for name, (fits, remedy) in accepted.items():
         if not fits:

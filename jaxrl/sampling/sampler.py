@@ -161,11 +161,11 @@ def advance(
     admission.make_room(setup, work)
     while work.queue and None in work.seats:
         admission.admit(setup, everything, work)
-    active = [i for i, s in enumerate(work.seats) if s is not None and not s.held]
+    active = [i for i, s in enumerate(work.seats) if s is not None and s.held is None]
     if not active and work.queue:
         raise SlotsHeld(
             f"{len(work.queue)} requests wait, and all slots ({len(work.seats)}) are held, by "
-            f"requests {sorted(_held(work))}; extend or release one of them before advance, or "
+            f"requests {sorted(held(work))}; extend or release one of them before advance, or "
             f"raise sampler.slots={setup.sampler.slots}"
         )
     if not active:
@@ -203,21 +203,22 @@ def advance(
         work.slots = slot.settle(work.slots, length, live)
     ended = [i for i in active if not live[i]]
     completions = read_out(setup, work, ended, stopped)
-    for i in ended:
-        seats[i].held = setup.hold and seats[i].room > 1
-        if not seats[i].held:
+    for i, completion in zip(ended, completions, strict=True):
+        if setup.hold and seats[i].room > 1:
+            seats[i].held = completion
+        else:
             seats[i] = None
     return completions
 
 
 def blocked(setup: Setup, work: Work) -> bool:
     """Whether requests wait for slots that are all held, so that `advance` would raise."""
-    return bool(work.queue) and len(_held(work)) == setup.sizes[-1]
+    return bool(work.queue) and len(held(work)) == setup.sizes[-1]
 
 
 def unfinished(setup: Setup, work: Work) -> list[Completion]:
     """What stands in the slots, and requests that wait, each as far as it has come."""
-    active = [i for i, s in enumerate(work.seats) if s is not None and not s.held]
+    active = [i for i, s in enumerate(work.seats) if s is not None and s.held is None]
     started = read_out(setup, work, active, {})
     started = [dataclasses.replace(c, finished=False, stopped=False) for c in started]
     empty = np.zeros(0, np.float32)
@@ -238,7 +239,7 @@ def release(work: Work, ids: Sequence[int]) -> None:
     """Free the slots of held sequences, and call off those under way or waiting."""
     gone = set(ids)
     out = [i for i, s in enumerate(work.seats) if s is not None and s.request.id in gone]
-    if any(not work.seats[i].held for i in out):
+    if any(work.seats[i].held is None for i in out):
         live, length, _ = _ends(work)
         live[out] = False
         work.slots = slot.settle(work.slots, length, live)
@@ -259,7 +260,7 @@ def extend(
     Raises:
       ValueError: an unknown id, an empty observation, or one that leaves no room for a token.
     """
-    seats = _held(work)
+    seats = held(work)
     for name, tokens in observations.items():
         if name not in seats:
             raise ValueError(
@@ -277,6 +278,56 @@ def extend(
         admission.append(setup, (params, *setup.guide.params), work, observations)
 
 
+def go_on(setup: Setup, params: Params, work: Work, requests: Sequence[Request]) -> None:
+    """Continue held sequences as requests of the same ids, whose prefixes begin with what is held.
+
+    What comes of it is what `submit` would give, but only the rest of each prefix is read.
+
+    Raises:
+      ValueError: nothing of that id is held, the request begins in another way, or it differs in
+        more than its prefix and stop strings.
+    """
+    seats, rest = held(work), dict[int, Sequence[int]]()
+    for r in requests:
+        seat = work.seats[seats[r.id]] if r.id in seats else None
+        if seat is None:
+            raise ValueError(f"request {r.id} is not held; submit it")
+        was, start = seat.held.request, start_of(r)
+        known = (*was.prompt, *seat.held.tokens.tolist())
+        if start[: len(known)] != known or len(start) == len(known):
+            raise ValueError(
+                f"request {r.id}: its prompt and prefix must begin with the {len(known)} tokens "
+                "that are held, and go on after them; release it and submit the request"
+            )
+        if dataclasses.replace(r, prefix=was.prefix, stop=was.stop) != was:
+            raise ValueError(
+                f"request {r.id} has other settings than the sequence that is held; release it and "
+                "submit the request"
+            )
+        rest[r.id] = start[len(known) :]
+    if rest:
+        check_requests(setup.config, requests, max_length=setup.max_length)
+        everything = (params, *setup.guide.params)
+        admission.append(setup, everything, work, rest, {r.id: r for r in requests})
+
+
+def make_way(setup: Setup, work: Work) -> None:
+    """Release held sequences whose slots queued requests need, the shortest first.
+
+    To continue one of them, `submit` it with what it held as its prefix; that is read again.
+    """
+    ended = [work.seats[i] for i in held(work).values()]
+    if ended and work.queue:
+        free = setup.sizes[-1] - sum(s is not None for s in work.seats)
+        ended.sort(key=lambda seat: (seat.length, seat.request.id))
+        release(work, [s.request.id for s in ended[: max(0, len(work.queue) - free)]])
+
+
+def held(work: Work) -> dict[int, int]:
+    """The slots of held sequences, by request id."""
+    return {s.request.id: i for i, s in enumerate(work.seats) if s is not None and s.held}
+
+
 def refresh(setup: Setup, params: Params, work: Work) -> None:
     """After a weight update: what slots remember is computed anew under `params`.
 
@@ -286,17 +337,12 @@ def refresh(setup: Setup, params: Params, work: Work) -> None:
       ValueError: sequences are held, so extend or release them first; or one has come further than
         `setup.max_prompt`, which should be `max_length` where sequences are to be refreshed.
     """
-    if any(s is not None and s.held for s in work.seats):
+    if any(s is not None and s.held is not None for s in work.seats):
         raise ValueError("sequences are held; extend or release them before refresh")
     again = [resume(c) for c in unfinished(setup, work)]
     fresh = Work()
     submit(setup, fresh, again)
     work.slots, work.seats, work.queue = None, [], fresh.queue
-
-
-def _held(work: Work) -> dict[int, int]:
-    """Where held sequences are, by request id."""
-    return {s.request.id: i for i, s in enumerate(work.seats) if s is not None and s.held}
 
 
 def _needed(setup: Setup, live: Sequence[Request]) -> Features:

@@ -64,7 +64,7 @@ def _warm_up_shape(
     for piece in pieces:
         target, count = np.full(setup.rows, size, np.int32), np.zeros(setup.rows, np.int32)
         given = np.zeros((setup.rows, piece), np.int32)
-        state = decode.append(setup.models, params, state, target, given, count)
+        state = decode.append(setup.models, params, state, target, given, count, count)
     state = slot.settle(state, np.ones(size, np.int32), np.zeros(size, bool))
     state = decode.decode(
         setup.models,

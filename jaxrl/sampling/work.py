@@ -174,7 +174,8 @@ class Seat:
     """Tokens of the turn that stop strings have been looked for in."""
     observed: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     """Spans of observations, as positions in the sequence."""
-    held: bool = False
+    held: Completion | None = None
+    """What it holds, where it waits for `extend` or `release`."""
 
     @property
     def room(self) -> int:
@@ -192,7 +193,7 @@ class Work:
 
     def __bool__(self) -> bool:
         """Whether anything is left to decode."""
-        return bool(self.queue) or any(s is not None and not s.held for s in self.seats)
+        return bool(self.queue) or any(s is not None and s.held is None for s in self.seats)
 
 
 def find_stops(setup: Setup, work: Work, active: list[int]) -> dict[int, int]:

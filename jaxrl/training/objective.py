@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxrl import functions
 from jaxrl.losses import aggregate, masking
+from jaxrl.training import turns
 from jaxrl.types import Trajectory
 
 _ARRAYS = {
@@ -91,7 +92,8 @@ def check(config: ObjectiveConfig, extra: Collection[str] = ()) -> None:
       extra: names of the arrays that extensions add to a batch.
     """
     policy = functions.resolve(config.policy, config.policy_args, _ARRAYS | set(extra))
-    functions.resolve(config.advantage, config.advantage_args, _REWARD_ARRAYS)
+    of_turns = {*turns.TOKENS, *turns.STEPS} if "turn" in extra else set()
+    functions.resolve(config.advantage, config.advantage_args, _REWARD_ARRAYS | of_turns)
     if config.shaping:
         functions.resolve(config.shaping, config.shaping_args, _REWARD_ARRAYS)
     if config.rows:
@@ -255,6 +257,9 @@ def _given(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) ->
     for name in ("reward_parts", "greedy_rewards"):
         if (array := getattr(batch, name)) is not None:
             given[name] = array
+    if "turn" in batch.extra:
+        given |= {name: batch.extra[name] for name in turns.TOKENS}
+        given |= turns.steps(batch.extra, batch.group_ids, mask)
     if config.shaping:
         function = functions.resolve(config.shaping, config.shaping_args, set(given))
         given["rewards"] = functions.call(function, config.shaping_args, given)
@@ -268,6 +273,8 @@ def _advantages(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | in
     given = _given(config, batch, step)
     function = functions.resolve(config.advantage, config.advantage_args, set(given))
     advantages = functions.call(function, config.advantage_args, given)
+    if functions.takes(function, "step_mask"):
+        return turns.to_tokens(advantages, batch.extra["turn"], given["mask"])
     return advantages[:, None] if advantages.ndim == 1 else advantages
 
 
@@ -378,16 +385,3 @@ def objective(
         metrics["lr_scale"] = details["lr_scale"]
     metrics["logp_gap_max"] = jnp.max(jnp.where(mask, gap, 0.0))
     return loss, metrics | {"loss": loss}
-
-
-def effective_share(metrics: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """The metrics with `ess` in place of what `objective` gave of `weights`, if it did.
-
-    `ess` is the effective sample size of the importance weights as a share of the tokens,
-    `E[w]^2 / E[w^2]`: 1 on-policy, and less the more the weights differ (Kong 1992).
-    """
-    rest = {k: v for k, v in metrics.items() if k not in ("weight_mean", "weight_square")}
-    if len(rest) == len(metrics):
-        return rest
-    mean, square = metrics["weight_mean"], metrics["weight_square"]
-    return rest | {"ess": jnp.where(square > 0, mean**2 / jnp.where(square > 0, square, 1.0), 1.0)}

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 
-from jaxrl.mesh import layouts, mesh
-from jaxrl.models import decoder, head
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.remat import Remat
-from jaxrl.sampling.logits import Guide, Processor, keep
+from jaxrl.training.logprobs import (
+    Noise,
+    Reading,
+    Restriction,
+    all_logprobs,
+    micro_logprobs,
+    places,
+    spread,
+)
 from jaxrl.training.objective import (
     ObjectiveConfig,
     Whole,
     at_actions,
-    effective_share,
     objective,
     scope,
     whole_batch,
@@ -28,47 +32,21 @@ from jaxrl.training.objective import (
 from jaxrl.training.trainable import WHOLE, Part
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 
-_LOGIT_TOKENS = 1024
-"""Tokens whose logits a device holds at a time."""
+_NOISE = 1
+
+
+"""Folded into the key of an update, for its noise."""
+
 
 _SAME = ("lr_scale",)
+
+
 """Metrics that are the same in every micro-batch."""
+
 
 Update = Callable[
     [TrainState, Trajectory, Packed, jax.Array | None], tuple[TrainState, dict[str, jax.Array]]
 ]
-
-
-@struct.dataclass
-class Restriction:
-    """Tokens that the policy may choose among, by what another policy finds likely."""
-
-    params: Params
-    """Of the other policy."""
-    mask: Callable[..., jax.Array] = struct.field(pytree_node=False)
-    """`(logits, the other's logits, targets, args) -> logits`, -inf outside, in training."""
-    process: Processor = struct.field(pytree_node=False)
-    """The same in sampling, see `jaxrl.sampling.logits`."""
-    args: Any = struct.field(pytree_node=False, default=())
-    """Of both."""
-
-
-def guide_of(
-    model: DecoderConfig,
-    restriction: Restriction | None,
-    to_sampler: Callable[[Params], Params],
-) -> Guide:
-    """The guide that applies a restriction in the sampler.
-
-    Args:
-      model: the decoder's shape.
-      restriction: of the state; None: the sampler is not steered.
-      to_sampler: parameters to the form that the sampler reads.
-    """
-    if restriction is None:
-        return Guide(keep)
-    params = to_sampler(restriction.params)
-    return Guide(restriction.process, restriction.args, (model,), (params,))
 
 
 def init_state(
@@ -78,145 +56,6 @@ def init_state(
     return TrainState(params, optimizer.init(part.split(params)[0]), jnp.int32(0))
 
 
-def micro_states(
-    model: DecoderConfig, params: Params, packed: Packed, index: jax.Array, remat: Remat
-) -> jax.Array:
-    """States [R, A, D] that the actions of micro-batch `index` are chosen in."""
-    tokens, positions, visible_until, predictor = (
-        jax.lax.dynamic_index_in_dim(a, index, keepdims=False)
-        for a in (packed.tokens, packed.positions, packed.visible_until, packed.predictor)
-    )
-    layout = layouts.layout(model)
-    hidden = decoder.hidden(
-        model, params, tokens, positions, visible_until, remat=remat, layout=layout
-    )
-    hidden = mesh.constrain(hidden, "batch", None, None, rules=model.rules)
-    return jnp.take_along_axis(hidden, predictor[..., None], axis=1)
-
-
-def places(packed: Packed, index: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sequence and time of the actions of micro-batch `index`, [R * A] each; -1 where none is."""
-    sequence, time = (
-        jax.lax.dynamic_index_in_dim(a, index, keepdims=False).reshape(-1)
-        for a in (packed.sequence, packed.time)
-    )
-    return sequence, time
-
-
-def spread(
-    packed: Packed, index: jax.Array, *arrays: jax.Array, rules: mesh.Rules = ()
-) -> tuple[jax.Array, ...]:
-    """Arrays [R * A, ...] of micro-batch `index` as [N, T, ...], zero elsewhere, and its mask.
-
-    On a mesh they are split over N, where that divides.
-    """
-    sequence, time = places(packed, index)
-    count = len(packed.computed)
-    row = jnp.where(sequence < 0, count, sequence)  # beyond the array: dropped
-
-    def lay(x: jax.Array) -> jax.Array:
-        zeros = jnp.zeros((count, packed.length, *x.shape[1:]), x.dtype)
-        laid = zeros.at[row, time].add(x, mode="drop")
-        return mesh.constrain(laid, "batch", *[None] * (laid.ndim - 1), rules=rules)
-
-    return *(lay(x) for x in arrays), lay(jnp.ones_like(row)) > 0
-
-
-def micro_logprobs(
-    model: DecoderConfig,
-    params: Params,
-    packed: Packed,
-    index: jax.Array,
-    *,
-    temperature: float,
-    remat: Remat,
-    restriction: Restriction | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    """Log-probabilities of the actions of micro-batch `index`, among the tokens of a restriction,
-    if any.
-
-    Returns:
-      logp and entropy, each [R * A].
-    """
-    states = micro_states(model, params, packed, index, remat)
-    target = jax.lax.dynamic_index_in_dim(packed.target, index, keepdims=False)
-    beside = () if restriction is None else (
-        target, micro_states(model, restriction.params, packed, index, "none")
-    )  # fmt: skip
-
-    def unembedding(params: Params) -> jax.Array:
-        tables = {name: params[name] for name in ("embed", "head") if name in params}
-        return decoder.unembedding(layouts.layout(model).weights(tables, ""))
-
-    def logprobs(
-        weights: Sequence[jax.Array], states: jax.Array, target: jax.Array, *beside: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        def process(logits: jax.Array, *beside: jax.Array) -> jax.Array:
-            if beside:
-                chosen, others = beside
-                likely = head.logits(others, weights[1], softcap=model.logit_softcap)
-                logits = restriction.mask(logits, likely, chosen, restriction.args)
-            return logits / temperature
-
-        return head.token_logprobs(
-            states,
-            weights[0],
-            target,
-            softcap=model.logit_softcap,
-            process=process,
-            beside=beside,
-            chunk=_LOGIT_TOKENS,
-        )
-
-    readers = [params] if restriction is None else [params, restriction.params]
-    weights = [unembedding(p) for p in readers]
-    logp, entropy = layouts.by_rows(logprobs, rules=model.rules)(weights, states, target, *beside)
-    return logp.reshape(-1), entropy.reshape(-1)
-
-
-def make_score(model: DecoderConfig, *, temperature: float) -> Callable[..., jax.Array]:
-    """A jitted `(params, packed, restriction=None) -> logp [N, T]`, e.g. for the reference
-    policy."""
-
-    @jax.jit
-    def score(params: Params, packed: Packed, restriction: Restriction | None = None) -> jax.Array:
-        return all_logprobs(
-            model, params, packed, temperature=temperature, restriction=restriction
-        )[0]
-
-    return score
-
-
-def all_logprobs(
-    model: DecoderConfig,
-    params: Params,
-    packed: Packed,
-    *,
-    temperature: float,
-    restriction: Restriction | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    """Log-probabilities of all actions and entropies, each [N, T], without their gradients."""
-
-    def body(index: jax.Array, total: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        scored = micro_logprobs(
-            model,
-            params,
-            packed,
-            index,
-            temperature=temperature,
-            remat="none",
-            restriction=restriction,
-        )
-        logp, entropy, _ = spread(packed, index, *scored, rules=model.rules)
-        return total[0] + logp, total[1] + entropy
-
-    zero = jnp.zeros((len(packed.computed), packed.length), jnp.float32)
-    zero = mesh.constrain(zero, "batch", None, rules=model.rules)
-    if packed.tokens.shape[0] == 1:
-        return body(jnp.int32(0), (zero, zero))
-    return jax.lax.fori_loop(0, packed.micro_batches, body, (zero, zero))
-
-
 def make_measure(
     model: DecoderConfig,
     config: ObjectiveConfig,
@@ -224,12 +63,13 @@ def make_measure(
     temperature: float,
     max_new_tokens: int,
     restriction: Callable[[TrainState], Restriction | None] = lambda state: None,
+    reading: Reading | None = None,
     seed: int = 0,
 ) -> Callable[..., dict[str, jax.Array]]:
     """A jitted `(state, batch, packed, ref_logp) -> metrics`: those of an update, without one.
 
     Args:
-      model, config, temperature, max_new_tokens, restriction, seed: see `make_update`.
+      model, config, temperature, max_new_tokens, restriction, reading, seed: see `make_update`.
     """
 
     @jax.jit
@@ -243,6 +83,7 @@ def make_measure(
             packed,
             temperature=temperature,
             restriction=restriction(state),
+            reading=reading,
         )
         told = (ref_logp, state.step, state.coefficients, seed)
         return objective(config, batch, whole, whole.mask, logp, entropy, *told)[1]
@@ -260,6 +101,8 @@ def make_update(
     remat: Remat,
     part: Part = WHOLE,
     restriction: Callable[[TrainState], Restriction | None] = lambda state: None,
+    reading: Reading | None = None,
+    noise: float = 0.0,
     seed: int = 0,
     weights: bool = False,
 ) -> Update:
@@ -274,7 +117,9 @@ def make_update(
       remat: what the backward pass recomputes, see `jaxrl.models.remat`.
       part: which parameters are trained.
       restriction: which tokens there are to choose from in a state; None: all.
-      seed: of what the objective draws, if it does.
+      reading: what takes the place of log-probabilities in the objective; None: nothing does.
+      noise: length of the noise on embeddings, see `Noise`; 0: none.
+      seed: of that noise, and of what the objective draws, if it does.
       weights: measure `ess`, the effective sample size of the importance weights.
 
     A gradient that is not finite leaves the state as it was, but for the step, and sets the metric
@@ -297,6 +142,8 @@ def make_update(
         whole = whole_batch(config, batch, max_new_tokens, packed.computed[:, None], state.step)
         trained, frozen = part.split(state.params)
         allowed = restriction(state)
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        drawn = Noise(jax.random.fold_in(key, _NOISE), noise) if noise else None
 
         def loss(trained: Params, index: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
             logp, entropy = micro_logprobs(
@@ -307,6 +154,8 @@ def make_update(
                 temperature=temperature,
                 remat=remat,
                 restriction=allowed,
+                reading=reading,
+                noise=drawn,
             )
             if looks == "token":
                 sequence, time = places(packed, index)
@@ -327,12 +176,20 @@ def make_update(
             ref_logp: jax.Array | None,
         ) -> tuple[jax.Array, dict[str, jax.Array]]:
             told = (ref_logp, state.step, state.coefficients, seed)
+            if reading is not None:  # is no log-probability to compare with the sampler's
+                batch = batch.replace(behavior_logp=jax.lax.stop_gradient(logp))
             return objective(config, batch, whole, mask, logp, entropy, *told, weights=weights)
 
         if coupled:
             slopes, measured = jax.grad(share, argnums=(0, 1), has_aux=True)(
                 *all_logprobs(
-                    model, state.params, packed, temperature=temperature, restriction=allowed
+                    model,
+                    state.params,
+                    packed,
+                    temperature=temperature,
+                    restriction=allowed,
+                    reading=reading,
+                    noise=drawn,
                 ),
                 whole.mask,
                 batch,
@@ -396,3 +253,16 @@ def lag(batch: Trajectory, step: jax.Array) -> dict[str, jax.Array]:
         "lag/mean": jnp.sum(age) / jnp.maximum(jnp.sum(own), 1),
         "lag/max": jnp.max(age),
     }
+
+
+def effective_share(metrics: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """The metrics with `ess` in place of what `objective` gave of `weights`, if it did.
+
+    `ess` is the effective sample size of the importance weights as a share of the tokens,
+    `E[w]^2 / E[w^2]`: 1 on-policy, and less the more the weights differ (Kong 1992).
+    """
+    rest = {k: v for k, v in metrics.items() if k not in ("weight_mean", "weight_square")}
+    if len(rest) == len(metrics):
+        return rest
+    mean, square = metrics["weight_mean"], metrics["weight_square"]
+    return rest | {"ess": jnp.where(square > 0, mean**2 / jnp.where(square > 0, square, 1.0), 1.0)}

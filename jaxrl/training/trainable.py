@@ -18,6 +18,9 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
 from jaxrl.types import Params
 
+_WHOLE = {"score"}
+"""Parameters that are trained whole beside adapters."""
+
 
 class Part(NamedTuple):
     """Splits parameters into a trained and a frozen part and joins them, differentiably."""
@@ -38,7 +41,7 @@ def part(model: DecoderConfig, adapters: LoraConfig, patterns: Sequence[str]) ->
 
     Args:
       model: the decoder's shape.
-      adapters: of rank 0 for none; otherwise they alone are trained.
+      adapters: of rank 0 for none; otherwise they alone are trained, and a reward model's score.
       patterns: of the paths of parameters to train, see `jaxrl.models.subset`; empty for all.
 
     Raises:
@@ -56,13 +59,26 @@ def part(model: DecoderConfig, adapters: LoraConfig, patterns: Sequence[str]) ->
         )
     if adapters.rank:
         lora.targets(model, adapters)
-        return Part(
-            lora.detach, lambda trained, frozen: lora.attach(model, frozen, trained, adapters)
-        )
+        return _adapted(model, adapters)
     if patterns:
         subset.split(decoder.abstract(model)[0], patterns)
         return Part(functools.partial(subset.split, patterns=patterns), subset.join)
     return WHOLE
+
+
+def _adapted(model: DecoderConfig, adapters: LoraConfig) -> Part:
+    """Adapters, and a reward model's score, which no language model has had."""
+
+    def split(params: Params) -> tuple[Params, Params]:
+        trained, frozen = lora.detach(params)
+        return trained | {name: frozen.pop(name) for name in _WHOLE & frozen.keys()}, frozen
+
+    def join(trained: Params, frozen: Params) -> Params:
+        whole = {name: trained[name] for name in _WHOLE & trained.keys()}
+        small = {name: part for name, part in trained.items() if name not in _WHOLE}
+        return lora.attach(model, frozen, small, adapters) | whole
+
+    return Part(split, join)
 
 
 def attach(model: DecoderConfig, params: Params, adapters: LoraConfig, key: jax.Array) -> Params:

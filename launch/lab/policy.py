@@ -18,7 +18,7 @@ from jaxrl.losses.mixed import nlpo_logits
 from jaxrl.models import decoder, head
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling.chunks import WHOLE, Chunks
-from jaxrl.training.train_step import Restriction
+from jaxrl.training.logprobs import Restriction
 from jaxrl.types import Params
 
 

@@ -31,6 +31,7 @@ from jaxrl.rollout import history
 from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.sampling.logits import nucleus_of
 from jaxrl.training import packing
+from jaxrl.training.logprobs import Restriction
 from jaxrl.training.objective import (
     ObjectiveConfig,
     needs_proximal,
@@ -38,7 +39,6 @@ from jaxrl.training.objective import (
     objective,
     whole_batch,
 )
-from jaxrl.training.train_step import Restriction
 from jaxrl.types import Params, Trajectory
 
 

@@ -20,7 +20,7 @@ POINTS = 1000
 ROLLOUT_BYTES = 48_000_000
 """Of embedded rollouts, as JSON; of more than this, evenly spread groups are kept."""
 _INCIDENTAL = ("seed", "run_dir")  # what runs of one experiment may differ in
-_TOKEN_LISTS = ("logp", "entropy", "advantage", "log_ratio", "version", "source")
+_TOKEN_LISTS = ("logp", "entropy", "advantage", "log_ratio", "version", "source", "turn")
 
 Json = dict[str, Any]
 

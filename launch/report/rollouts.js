@@ -192,9 +192,11 @@ function viewer(root) {
       nodes[at = i].classList.add("at");
       status.textContent = told(row, i);
     };
+    let speaker = null;
     const more = (from) => {
       let budget = CHUNK, i = from;
       for (; i < row.tokens.length && budget > 0; i++) {
+        if (speaker !== (speaker = speaks(row, i, speaker))) block.append(el("div", { class: "turn soft" }, speaker));
         const text = row.tokens[i].slice(0, CHUNK);
         budget -= text.length + 4;
         const last = i === row.tokens.length - 1 && row.stopped;
@@ -208,6 +210,15 @@ function viewer(root) {
     };
     more(0);
     return block;
+  }
+
+  /** Who speaks at a token of an episode, as a heading; null where there are no turns. */
+  function speaks(row, i, before) {
+    const turn = value(row, "turn", i), source = value(row, "source", i);
+    if (turn == null || source === "forced") return before;
+    if (source === "tool") return "environment";
+    const earned = row.turn_rewards?.[turn - 1];
+    return `turn ${turn}${earned == null ? "" : ` · reward ${short(earned)}`}`;
   }
 
   function told(row, i) {

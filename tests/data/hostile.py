@@ -12,6 +12,7 @@ import time
 import zlib
 from pathlib import Path
 
+from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.tasks import arithmetic
 from jaxrl.data.types import Problem, Score, Task
 
@@ -122,3 +123,34 @@ def flaky() -> Task:
         return task.reward(problem, completion)
 
     return dataclasses.replace(task, reward=reward)
+
+
+def worlds() -> Task:
+    """Episodes of which some hang, crash, answer with nonsense or 10 MB, or never end."""
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        return Problem(f"{split}/{seed}/{index}", str(index % 10), index % 9)
+
+    def step(state: list[int], action: str) -> Reply:
+        state[1] += 1
+        said = ({"role": "user", "content": str(state[1] % 10)},)
+        match state[0]:
+            case 0 if state[1] == 2:
+                time.sleep(3600)
+            case 1 if state[1] == 2:
+                os._exit(3)
+            case 2 if state[1] == 2:
+                return {"reward": 1.0}
+            case 3 if state[1] == 2:
+                return Reply(({"role": "user", "content": "1" * 10_000_000},))
+            case 4:
+                return Reply(said, 0.1)
+        good = float(action[:1] in ("1", "2", "3"))
+        return Reply(said, good, done=state[1] == 3)
+
+    def begin(problem: Problem, seed: int) -> tuple[list[int], Opening]:
+        return [problem.answer, 0], Opening(({"role": "user", "content": problem.prompt},))
+
+    return Task(
+        "worlds", problem, unscored, alphabet="0123456789\n", turns=Environment(begin, step)
+    )

@@ -71,8 +71,22 @@ def test_the_mixture_example_passes_its_checks():
     assert set(named(scope["made"]).parts) == {"sums", "mazes"}
 
 
+def test_a_tool_of_ones_own_in_ten_lines():
+    _, source = re.findall(
+        r"```python\n(.*?)```", (DOC.parent / "environments.md").read_text(), re.DOTALL
+    )
+    scope = {"WORDS": {"cat": "an animal"}, "task": tasks.get("arithmetic")}
+    exec(source, scope)
+    problem = scope["task"].problem("train", 0, 0)
+    bench, opening = scope["environment"].begin(problem, 0)
+    assert opening.tools[0]["function"]["parameters"]["properties"]["word"]["type"] == "string"
+    call = '<tool_call>{"name": "dictionary", "arguments": {"word": "cat"}}</tool_call>'
+    assert scope["environment"].step(bench, call).messages[0]["content"] == "an animal"
+    assert scope["environment"].step(bench, scope["task"].gold(problem)).reward == 1
+
+
 def test_an_environment_of_ones_own_in_under_40_lines(tmp_path, monkeypatch):
-    (source,) = re.findall(
+    source, _ = re.findall(
         r"```python\n(.*?)```", (DOC.parent / "environments.md").read_text(), re.DOTALL
     )
     assert len(source.strip().splitlines()) < 40

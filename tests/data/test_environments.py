@@ -55,6 +55,8 @@ def hostile():
                 return Reply(({"role": "user", "content": b"x"},))
             case "stop":
                 return Reply(stop="abc")
+            case "calls":
+                return Reply(calls=-1)
             case "parts":
                 return Reply(parts={"mean": 1.0})
             case "random":
@@ -82,6 +84,7 @@ def played(answer, *actions, episode=0, problem=PROBLEM, seed=3):
 KINDS = {
     "raise": "exception", "exit": "exception", "wrong": "type", "nan": "type", "long": "type",
     "impersonate": "type", "bytes": "type", "stop": "type", "parts": "type",
+    "calls": "type",
 }  # fmt: skip
 
 
@@ -282,6 +285,49 @@ def test_a_template_that_cannot_be_continued_is_refused(case, backend):
     with pytest.raises(ValueError, match=why) as refused:
         dialogue.of(with_template(backend, template), ("tool",), chat=True)
     assert "cannot be continued" in str(refused.value) and "'Hello'" in str(refused.value)
+
+
+WITH_TOOLS = (
+    "{%- if tools %}{{- '<|im_start|>tools\\n' + tools|tojson + '<|im_end|>\\n' }}{%- endif %}"
+)
+
+
+def test_tools_are_shown_by_the_template_or_in_words(backend):
+    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+    schemas = (calculator.CALCULATOR.schema,)
+
+    def text(template, chat=True):
+        talk = dialogue.of(with_template(backend, template), ("tool",), chat=chat)
+        return backend.spelled(talk.opening(said, schemas)), backend.spelled(talk.opening(said))
+
+    shown, without = text(WITH_TOOLS + CHATML)
+    head, _, rest = shown.partition("<|im_end|>\n")
+    assert rest == without
+    assert json.loads(head.removeprefix("<|im_start|>tools\n")) == list(schemas)
+    told, without = text(CHATML)
+    explained = "Be brief.\n\n" + tools.instructions(schemas)
+    assert told == without.replace("Be brief.", explained) and "NAME" in told
+    assert text(CHATML, chat=False)[0].startswith(explained)
+
+
+def test_calls_are_read_as_the_template_teaches_them(backend):
+    """Special tokens are seen, and the token that ends the turn is not part of it."""
+    mistral = with_template(backend, CHATML + "{# [TOOL_CALLS] #}")
+    talk = dialogue.of(mistral, ("tool",), chat=True)
+    ids = backend.encode('[TOOL_CALLS][{"name": "calculator", "arguments": {"expression": "1+1"}}]')
+    read = talk.action([*ids[0], talk.end])
+    assert tools.results([calculator.CALCULATOR], read) == ["2"]
+    plain = dialogue.of(with_template(backend, CHATML), ("tool",), chat=True)
+    assert plain.action([*backend.encode(call("1+2"))[0], plain.end]) == call("1+2")
+
+
+def test_a_template_that_leaves_out_earlier_reasoning_is_continued_after_it(backend):
+    """What is appended does not depend on it: earlier turns are never written again."""
+    stripping = CHATML.replace("message.content +", "message.content.split('</think>')[-1] +")
+    talk = dialogue.of(with_template(backend, stripping), ("tool",), chat=True)
+    plain = dialogue.of(with_template(backend, CHATML), ("tool",), chat=True)
+    said = [{"role": "tool", "content": "4"}]
+    assert talk.joint(talk.end, said) == plain.joint(plain.end, said)
 
 
 def test_a_model_without_a_template_talks_in_lines():

@@ -27,8 +27,9 @@ from jaxrl.launch.lab import policy, tasks, train
 from jaxrl.models import decoder
 from jaxrl.sampling.logits import nucleus_of
 from jaxrl.training import objective, packing
+from jaxrl.training.logprobs import Restriction, make_score
 from jaxrl.training.packing import PackingConfig
-from jaxrl.training.train_step import Restriction, init_state, make_score, make_update
+from jaxrl.training.train_step import init_state, make_update
 from jaxrl.types import Trajectory
 
 TASK = lab.cipher(((10, 0.8), (36, 0.2)), (((2, 1), 0.5), ((0, 2), 0.5)), dawdle=0.1, slack=2)

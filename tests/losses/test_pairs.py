@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.losses import aggregate, masking, pairs, preference
+from jaxrl.losses import aggregate, masking, pairs, preference, reward_model
 
 RNG = np.random.default_rng(0)
 SHAPE = (6, 5)
@@ -96,3 +96,65 @@ def test_kto_takes_labels_from_rewards():
     want, _ = preference.kto(*sums, REWARDS > 0, kl, undesirable_weight=0.5)
     np.testing.assert_allclose(loss, np.broadcast_to(want[:, None], SHAPE), rtol=1e-6)
     assert metrics["implicit_reward"].shape == SHAPE
+
+
+@pytest.mark.parametrize("center", [0.0, 0.1])
+def test_scores_of_pairs_have_the_loss_of_bradley_terry(center):
+    """Margins are what rewards differ by beyond 1; the metrics are those of the two pairs."""
+    rewards = np.array([0.0, 1.5, 1.0, 0.0, 1.0, 0.0])
+    scored = np.zeros(SHAPE, bool)
+    scored[:5, 2] = True
+    given = {"mask": scored, "group_ids": GROUPS, "center": center}
+
+    def objective(scores):
+        loss, metrics = pairs.ranked_reward(scores, rewards, **given)
+        own = scored & (GROUPS < 2)[:, None]
+        weights = aggregate.weights(own, "seq-mean-token-mean")
+        return aggregate.weighted_sum(loss, own, weights), metrics
+
+    def want(scores):
+        told = {"margin": np.array([0.0, 0.5]), "center": center}
+        return reward_model.bradley_terry(scores[CHOSEN, 2], scores[REJECTED, 2], **told)
+
+    (loss, metrics), slope = jax.value_and_grad(objective, has_aux=True)(jnp.asarray(LOGP))
+    expected = jax.value_and_grad(lambda x: jnp.mean(want(x)[0]))(jnp.asarray(LOGP))
+    np.testing.assert_allclose(loss, expected[0], rtol=1e-5)
+    np.testing.assert_allclose(slope, expected[1], rtol=1e-4, atol=1e-6)
+    told = want(LOGP)[1]
+    np.testing.assert_allclose(metrics["accuracy"], np.mean(told["correct"]), rtol=1e-5)
+    np.testing.assert_allclose(metrics["margin"], np.mean(told["margin"]), rtol=1e-5)
+
+
+def test_scores_of_a_ranking_have_the_loss_of_plackett_luce():
+    """Rows in any order; the row without an action is not compared; rewards of a ranking."""
+    rng = np.random.default_rng(1)
+    scores, order = rng.normal(size=(6, 1)).astype(np.float32), np.array([3, 0, 4, 1])
+    rewards = np.zeros(6)
+    rewards[order] = [1, 2 / 3, 1 / 3, 0]
+    acts = np.array([1, 1, 0, 1, 1, 0], bool)[:, None]
+    loss, metrics = pairs.ranked_reward(scores, rewards, mask=acts, group_ids=np.zeros(6, int))
+    want = reward_model.plackett_luce(scores[order, 0][None], np.ones((1, 4), bool))
+    np.testing.assert_allclose(loss[order, 0], np.repeat(want, 4), rtol=1e-5)
+    assert loss[2, 0] == loss[5, 0] == 0
+    pair = [(a, b) for i, a in enumerate(order) for b in order[i + 1 :]]
+    right = np.mean([scores[a, 0] > scores[b, 0] for a, b in pair])
+    np.testing.assert_allclose(metrics["accuracy"], right, rtol=1e-5)
+
+
+def test_calibration_is_the_distance_of_confidence_and_accuracy():
+    """Three pairs of confidence 0.8, one of which is the wrong way round: |0.8 - 2/3|."""
+    gap = np.log(4.0)
+    scores = np.array([gap, 0, gap, 0, 0, gap], np.float32)[:, None]
+    _, metrics = pairs.ranked_reward(
+        scores, np.array([1.0, 0] * 3), mask=np.ones((6, 1), bool), group_ids=np.arange(6) // 2
+    )
+    np.testing.assert_allclose(metrics["calibration_error"], 0.8 - 2 / 3, rtol=1e-5)
+
+
+def test_verdicts_on_steps_have_the_cross_entropy_of_their_labels():
+    scores, labels = np.array([[2.0, -1.0], [0.5, -3.0]]), np.array([[1.0, 1.0], [0.0, 0.0]])
+    loss, metrics = pairs.stepwise_reward(scores, labels)
+    chance = 1 / (1 + np.exp(-scores))
+    want = -np.log(np.where(labels == 1, chance, 1 - chance))
+    np.testing.assert_allclose(loss, want, rtol=1e-5)
+    np.testing.assert_array_equal(metrics["accuracy"], [[1, 0], [0, 1]])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.models import decoder, head, linear, remat, reward, value
+from jaxrl.models import decoder, head, huggingface, linear, remat, reward, value
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.value import ValueConfig
 from tests.models import tiny
@@ -92,7 +92,7 @@ def test_reward_model_equals_transformers(tmp_path):
     config = transformers.LlamaConfig(**tiny.VARIANTS["llama"][1], num_labels=1)
     model = transformers.LlamaForSequenceClassification(config).eval()
     model.save_pretrained(tmp_path)
-    ours, params, scorer = reward.load(tmp_path)
+    ours, params = huggingface.load(tmp_path)
 
     tokens = np.random.default_rng(0).integers(3, 97, 10)
     with torch.no_grad():
@@ -100,9 +100,12 @@ def test_reward_model_equals_transformers(tmp_path):
     positions = np.array([*range(4), *range(6)])
     visible = np.array([4] * 4 + [10] * 6)
     hidden = decoder.hidden(ours, params, tokens[None], positions[None], visible[None])
-    got = reward.score(scorer, hidden, jnp.array([[3, 9]]))
-    np.testing.assert_allclose(got[0, :, 0], expected, atol=1e-5)
-    assert reward.score(reward.init(32), hidden, jnp.array([[0]])) == 0
+    got = reward.score(params, hidden[0, np.array([3, 9])])
+    np.testing.assert_allclose(got[:, 0], expected, atol=1e-5)
+    huggingface.save(tmp_path / "again", ours, params)
+    again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "again")
+    with torch.no_grad():
+        assert float(again(torch.tensor(tokens[None, 4:])).logits) == pytest.approx(expected[1])
 
 
 def _loss(policy, config=CONFIG):

@@ -43,10 +43,10 @@ def _trained(model, params, config):
 @pytest.mark.parametrize(
     ("model", "dora", "kind"),
     [
-        (DENSE, False, None),
+        pytest.param(DENSE, False, None, marks=pytest.mark.broad),
         (DENSE, True, "int8"),
         (MIXED, False, "nf4"),
-        (MIXED, True, None),
+        pytest.param(MIXED, True, None, marks=pytest.mark.broad),
     ],
     ids=["lora", "dora-int8", "experts-lora-nf4", "latent-dora"],
 )

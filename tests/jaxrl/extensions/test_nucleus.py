@@ -13,9 +13,10 @@ from jaxrl.models import decoder
 from jaxrl.record import metrics
 from jaxrl.run import loop
 from jaxrl.sampling.logits import nucleus_of
+from jaxrl.training.logprobs import Restriction, make_score
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig, pack
-from jaxrl.training.train_step import Restriction, init_state, make_score, make_update
+from jaxrl.training.train_step import init_state, make_update
 from jaxrl.training.trainable import Part
 from jaxrl.types import TrainState
 from tests.jaxrl import tiny

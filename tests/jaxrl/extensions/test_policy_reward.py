@@ -15,7 +15,7 @@ from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.programs import written_by_expert
-from jaxrl.training.train_step import make_score
+from jaxrl.training.logprobs import make_score
 from jaxrl.types import Request
 from tests.jaxrl import tiny
 

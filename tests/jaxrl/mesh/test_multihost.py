@@ -55,6 +55,7 @@ def ended(process, seconds=60.0):
 @pytest.mark.exact(
     "a killed run of two processes, continued by one, equals a run of one to rounding"
 )
+@pytest.mark.broad
 def test_killed_pair_is_continued_by_one_process(tmp_path):
     """SIGKILL to one process; the other ends with one message; one process goes on, and equals one
     that was never two."""

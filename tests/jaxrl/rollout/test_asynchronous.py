@@ -2,6 +2,7 @@
 
 import random
 import threading
+from concurrent import futures
 from concurrent.futures import Future
 
 import jax
@@ -10,7 +11,8 @@ import pytest
 
 from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import asynchronous
-from jaxrl.rollout.asynchronous import Live, Sampling, Weights
+from jaxrl.rollout.asynchronous import Sampling, Weights
+from jaxrl.rollout.live import Live
 from jaxrl.rollout.programs import Row
 from jaxrl.rollout.schedule import Limits
 from jaxrl.rollout.selection import Drawn, Source
@@ -42,7 +44,7 @@ class Counting:
     def sequences(self):
         return len(self.work)
 
-    def chunk(self, params, version):
+    def chunk(self, version):
         for group in self.work:
             group.begun[(len(group.begun),)] = version
             if len(group.begun) == 1 + group.first_id % 5:
@@ -52,6 +54,12 @@ class Counting:
         name = (group.first_id, (), 0)
         self.asked[self.count] = name, self.known.get(name) or self.world.score(name)
         self.count += 1
+
+    def ready(self):
+        return [n for n, (_, future) in self.asked.items() if future.done()]
+
+    def wait(self, seconds):
+        futures.wait([future for _, future in self.asked.values()], seconds)
 
     def answers(self, numbers):
         return {n: self.asked[n][1].result(timeout=10) for n in numbers}
@@ -81,7 +89,7 @@ class World:
             lambda state: None,
         )
         self.sampling = Sampling(
-            limits, 1, source, lambda guide, known: Counting(self, known), self.rows.append
+            limits, 1, source, lambda weights, known: Counting(self, known), self.rows.append
         )
 
     def score(self, name):

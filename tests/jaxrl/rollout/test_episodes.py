@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from jaxrl.rollout.driver import Flight
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.programs import Context
 from jaxrl.rollout.selection import Drawn
+from jaxrl.sampling.requests import limit_of
 from jaxrl.types import Completion, Source
 from tests.jaxrl.run.test_episodes import ALPHABET, digits
 
@@ -29,7 +31,7 @@ def written(request, version):
     p = request.prefix
     tokens = [] if p is None else p.tokens.tolist()
     given = len(tokens)
-    while len(tokens) < request.max_new_tokens:
+    while len(tokens) < limit_of(request) - len(request.prompt):
         draw = random.Random(f"{request.id}/{len(tokens)}").random()
         tokens.append(0 if draw < 0.3 else int(draw * 30) % len(ALPHABET) + 1)
         if tokens[-1] == 0:
@@ -78,18 +80,18 @@ def play(monkeypatch):
     task = digits()
     talk = dialogue.of(TOKENIZER, ("user",), chat=False)
     rollout = RolloutConfig(8, SIZE, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
-    ctx = Context(rollout, 0, TOKENIZER, task, talk)
 
-    def run(seed, enough):
+    def run(seed, enough, replies="together", wrap=lambda pool: pool):
         nonlocal order
+        played = dataclasses.replace(rollout, replies=replies)
         order = random.Random(seed)
         flight = Flight([], [Drawn(task.problem("train", 0, i)) for i in range(8)])
         driver.admit(flight, 8, SIZE)
         found = {}
         while flight.groups:
-            pool = scoring.Pool(task, 0, 1.0, None, None)  # it remembers no episode
+            pool = wrap(scoring.Pool(task, 0, 1.0, None, None))  # it remembers no episode
             driver.advance(
-                flight, episodes.group, ctx, None, None, pool,
+                flight, episodes.group, Context(played, 0, TOKENIZER, task, talk), None, None, pool,
                 enough=min(enough, len(flight.groups)), version=0, timer=Timer(),
             )  # fmt: skip
             found |= {group.first_id: group.rows for group in driver.take(flight, enough)}
@@ -110,6 +112,28 @@ def test_episodes_depend_on_no_order_and_no_interruption(play):
     whole = plain(play(0, enough=8))
     for seed in range(1, 6):
         assert plain(play(seed, enough=1 + seed % 3)) == whole
+        assert plain(play(seed, enough=1 + seed % 3, replies="arrival")) == whole
+
+
+class Late:
+    """Answers the first action of one episode only once another is at its second."""
+
+    def __init__(self, pool):
+        self.pool, self.waiting = pool, None
+
+    def act(self, turn):
+        if turn.episode == 0 and len(turn.actions) == 1:
+            self.waiting = Future(), turn
+            return self.waiting[0]
+        if self.waiting and len(turn.actions) == 2:
+            (future, late), self.waiting = self.waiting, None
+            future.set_result(self.pool.act(late).result())
+        return self.pool.act(turn)
+
+
+def test_an_episode_whose_environment_is_slow_stalls_no_other(play):
+    whole = plain(play(0, enough=8))
+    assert plain(play(1, enough=8, replies="arrival", wrap=Late)) == whole
 
 
 def test_rows_say_what_was_whose(play):

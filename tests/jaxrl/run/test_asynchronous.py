@@ -11,8 +11,9 @@ import pytest
 from jaxrl.config import AsynchronousConfig
 from jaxrl.launch import replay
 from jaxrl.record import jsonl, metrics
-from jaxrl.rollout import asynchronous as rollout
-from jaxrl.rollout.asynchronous import Live, Weights
+from jaxrl.rollout import live as rollout
+from jaxrl.rollout.asynchronous import Weights
+from jaxrl.rollout.live import Live
 from jaxrl.rollout.schedule import Limits
 from jaxrl.run import asynchronous, begin, loop
 from tests.jaxrl import tiny
@@ -158,9 +159,7 @@ def test_a_replay_on_two_meshes_is_the_live_run(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.exact(
-    "a lockstep run killed amid its flight equals one left alone, bit for bit"
-)
+@pytest.mark.exact("a lockstep run killed amid its flight equals one left alone, bit for bit")
 def test_a_lockstep_run_that_is_killed_goes_on_exactly(tmp_path):
     changes = SHORT | KINDS["lockstep"] | {"steps": 4}
     straight, killed = tmp_path / "straight", tmp_path / "killed"
@@ -180,7 +179,7 @@ class Broken:
 
     def __init__(self, chunk):
         self.chunk, self.batch, self.limits = chunk, None, Limits(1, 1)
-        self.drive = SimpleNamespace(asked={}, work=True)
+        self.drive = SimpleNamespace(asked={}, work=True, ready=list)
         self.between = lambda due: {}
         self.start = self.stop = lambda *weights: None
 

@@ -95,7 +95,7 @@ def test_a_run_with_episodes_in_flight_resumes_exactly(run, tmp_path):
 
 
 REFUSED = {
-    "warm_start": {"warm_start.steps": 2},
+    "no solutions": {"warm_start.steps": 2},
     "greedy": {"objective.advantage": "remax"},
     "chunks": {"rollout.chunks": Chunks(4, 2)},
     "guidance": {"guidance.guide": "escalate", "guidance.args": {"attempts": 2}},
@@ -121,3 +121,43 @@ def test_a_run_plays_episodes_at_the_command_line(run, capsys):
         assert (each["reward"] is None) == (each["error"] is not None)
     assert cli.main(["sample", str(run), "--env", "arithmetic", "--trust"]) == 2
     assert "one turn" in capsys.readouterr().err
+
+
+CREDIT = {
+    "gigpo": {"objective.advantage": "gigpo"},
+    "turn_advantages": {"objective.advantage": "turn_advantages"},
+    "turn_gae": {"critic.credit": "turn_gae", "critic.whiten": False},
+    "bilevel_gae": {"critic.credit": "bilevel_gae", "critic.whiten": False},
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["gigpo", *(pytest.param(n, marks=pytest.mark.slow) for n in list(CREDIT)[1:])]
+)
+def test_credit_goes_to_turns(name, tmp_path):
+    """Two steps with each: all tokens of a turn have one advantage, turns have different ones."""
+    made = tiny.config(tmp_path, **PLAYED | {"steps": 2, "rollout.in_flight": 1.0} | CREDIT[name])
+    loop.train(made)
+    rows = list(metrics.read(tmp_path))
+    assert len(rows) == 2 and all(row["grad_norm"] > 0 for row in rows)
+    assert rows[0]["logp_gap_max"] < 1e-4
+    several = 0
+    for line in (tmp_path / "rollouts/000002.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if row["error"] is not None:
+            assert not any(row["advantage"])
+            continue
+        own = np.array(row["source"]) == "policy"
+        turn, advantage = np.array(row["turn"])[own], np.array(row["advantage"])[own]
+        of_turns = [set(advantage[turn == k].tolist()) for k in sorted(set(turn.tolist()))]
+        if name != "bilevel_gae":
+            assert all(len(each) == 1 for each in of_turns)
+        several += len(set.union(*of_turns)) > 1
+        assert len(row["turn_rewards"]) == len(of_turns)
+    assert several
+
+
+def test_a_critic_of_turns_needs_turns(tmp_path):
+    given = {"critic.credit": "turn_gae", "warm_start.steps": 0}
+    with pytest.raises(ValueError, match=r"turn_gae.*one turn"):
+        begin.check(tiny.config(tmp_path, **given))

@@ -82,6 +82,7 @@ def test_the_guide_shows_the_example():
     assert Path(entropy_target.__file__).read_text() in guide
 
 
+@pytest.mark.broad
 def test_its_state_survives_a_kill(killed_and_continued, straight):
     """Byte for byte, what a run that was left alone comes to."""
     one, two = tiny.artefacts(killed_and_continued), tiny.artefacts(straight)
@@ -89,6 +90,7 @@ def test_its_state_survives_a_kill(killed_and_continued, straight):
     assert any("entropy_coef" in name for name in one["arrays"])
 
 
+@pytest.mark.broad
 def test_it_moves_the_coefficient(straight):
     """By the documented rule, from the entropy that each step measured."""
     rows = metrics.read(straight)
@@ -114,6 +116,7 @@ def test_the_moved_coefficient_is_in_the_loss(tmp_path):
     assert params[0].keys() == params[1].keys() and params[0] != params[1]
 
 
+@pytest.mark.broad
 def test_the_run_tells_of_it(killed_and_continued):
     """In the summary, in the saved config and in the report, with the settings in force."""
     summary = json.loads((killed_and_continued / "summary.json").read_text())
@@ -126,6 +129,7 @@ def test_the_run_tells_of_it(killed_and_continued):
     assert run["extensions"][0] in page.read_text()
 
 
+@pytest.mark.broad
 def test_a_later_command_runs_the_file_only_if_it_is_trusted(killed_and_continued, at_home):
     with pytest.raises(ValueError, match=r"my_file:entropy_target.*--trust"):
         replay.replay(killed_and_continued, STEPS)

@@ -160,6 +160,7 @@ def run(directory, **changes):
         return str(stopped), notes
 
 
+@pytest.mark.broad
 def test_rollback_then_stop_then_replay(tmp_path):
     """Back to step 0 with other prompts; the next time it ends, and the spike is replayed."""
     said, notes = run(
@@ -229,6 +230,7 @@ def test_the_rate_in_the_log_is_that_of_the_last_update_applied(tmp_path, trips_
     np.testing.assert_allclose([row["learning_rate"] for row in rows], rates, rtol=1e-6)
 
 
+@pytest.mark.broad
 def test_rollback_gives_up_what_its_policy_has_begun(tmp_path, monkeypatch):
     """Of partial rollouts no token is left that a later policy than the restored one sampled."""
     calls = itertools.count()

@@ -144,6 +144,7 @@ def test_domains_are_judged_by_their_own_tasks_and_logged_apart(tmp_path, monkey
 
 
 @pytest.mark.exact("two processes continued by one use every prompt of an epoch exactly once")
+@pytest.mark.broad
 def test_a_pair_killed_in_mid_epoch_and_continued_by_one_sees_every_prompt_once(tmp_path):
     """Two processes draw prompts from a finite set, are killed, and one goes on with the rest."""
     changes = {

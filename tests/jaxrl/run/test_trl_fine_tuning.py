@@ -33,6 +33,7 @@ def text(lead=" "):
 
 
 PAIRS = [{"prompt": text(""), "chosen": text(), "rejected": text()} for _ in range(6)]
+MARGINS = [row | {"margin": 0.1 * i} for i, row in enumerate(PAIRS)]
 LABELS = [{"prompt": text(""), "completion": text(), "label": bool(i % 3 == 0)} for i in range(6)]
 CONVERSATIONS = [
     {
@@ -59,6 +60,19 @@ def models(tmp_path_factory):
         )  # fmt: skip
         transformers.LlamaForCausalLM(shape).save_pretrained(folder)
         made.append(folder)
+    return made
+
+
+@pytest.fixture(scope="module")
+def classifiers(models):
+    """The same models with a score in place of their output head."""
+    made = []
+    for seed, folder in enumerate(models):
+        path = words.tokenizer(folder.with_name(f"classifier{seed}"), words.MARKED)
+        torch.manual_seed(seed)
+        shape = transformers.AutoConfig.from_pretrained(folder, num_labels=1, pad_token_id=0)
+        transformers.LlamaForSequenceClassification(shape).save_pretrained(path)
+        made.append(path)
     return made
 
 
@@ -126,7 +140,11 @@ def theirs(
     )  # fmt: skip
 
     def loaded(folder):
-        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        scores = trainer_class is trl.RewardTrainer
+        kind = getattr(
+            transformers, f"AutoModelFor{'SequenceClassification' if scores else 'CausalLM'}"
+        )
+        return kind.from_pretrained(folder, dtype=torch.float32)
 
     more = {"ref_model": loaded(models[1])} if reference else {}
     trainer = trainer_class(
@@ -157,13 +175,15 @@ def trainer_of(name):
             {"loss_type": "simpo", "beta": 2.0, "simpo_gamma": 0.5, "cpo_alpha": 0.0},
         ),
         "cpo": (CPOTrainer, CPOConfig, {"beta": 0.1, "cpo_alpha": 1.0}),
+        "reward": (trl.RewardTrainer, trl.RewardConfig, {"disable_dropout": True}),
     }[name]
 
 
 @pytest.mark.exact("loss and gradient norm of fine-tuning equal TRL's to 1e-4 on one batch")
-@pytest.mark.parametrize("name", ["sft", "dpo", "ipo", "kto", "orpo", "simpo", "cpo"])
-def test_a_batch_has_the_loss_and_the_gradient_norm_of_trl(name, models, tmp_path):
-    records = {"sft": CONVERSATIONS, "kto": LABELS}.get(name, PAIRS)
+@pytest.mark.parametrize("name", ["sft", "dpo", "ipo", "kto", "orpo", "simpo", "cpo", "reward"])
+def test_a_batch_has_the_loss_and_the_gradient_norm_of_trl(name, models, classifiers, tmp_path):
+    records = {"sft": CONVERSATIONS, "kto": LABELS, "reward": MARGINS}.get(name, PAIRS)
+    models = classifiers if name == "reward" else models
     trainer, settings, args = trainer_of(name)
     want = theirs(
         trainer, settings, records, models, tmp_path, reference=name in ("dpo", "ipo", "kto"),

@@ -59,7 +59,8 @@ WAYS = {
 }
 
 
-QUICK = ("critic", "in flight", "escalate")  # the others take the same paths
+QUICK = {"critic": (pytest.mark.broad,), "in flight": (), "escalate": ()}
+"""Markers of a few; the others, which are slow, take the same paths."""
 
 
 def always_shown(attempt, rewards, rng):
@@ -93,7 +94,7 @@ def started(tmp_path_factory):
     "a stopped run of every extension continues, and a step of it replays, to the last bit"
 )
 @pytest.mark.parametrize(
-    "way", [w if w in QUICK else pytest.param(w, marks=pytest.mark.slow) for w in WAYS]
+    "way", [pytest.param(w, marks=QUICK.get(w, pytest.mark.slow)) for w in WAYS]
 )
 def test_stops_and_goes_on_as_if_it_had_not(way, tmp_path, started):
     given = WAYS[way] | {"warm_start.steps": 0, "model": str(started), "steps": 4}

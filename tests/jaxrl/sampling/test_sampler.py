@@ -137,6 +137,7 @@ def test_nothing_is_compiled_after_warm_up():
         assert compiled
 
 
+@pytest.mark.broad
 def test_compiled_ahead():
     """After `warm_up` nothing is compiled, whatever number of requests of whatever lengths."""
     layout = {"slots": 8, "chunk": 16, "bucket": 16, "prefill_rows": 4, "prefill_piece": 16}

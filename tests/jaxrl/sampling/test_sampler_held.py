@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.sampling import sampler
-from jaxrl.types import Completion, Request
+from jaxrl.rollout import programs
+from jaxrl.sampling import requests, sampler
+from jaxrl.types import Completion, Request, Source
 from tests.jaxrl import sampler_oracle as oracle
 from tests.jaxrl.sampling.test_sampler_partial import params, setup
 
@@ -88,3 +91,57 @@ def test_slots_that_are_all_held_are_told():
     sampler.release(work, [3])
     assert not sampler.blocked(made, work)
     assert [c.request.id for c in sampler.advance(made, params(), work)] == [5]
+
+
+@pytest.mark.exact(
+    "a turn after an observation is the same whether its history is read again or not"
+)
+def test_a_held_sequence_goes_on_as_another_request():
+    """The second turn of a sequence that stays in its slot, or gives it up and is read again."""
+    kept, evicted = (second_turns(again) for again in (False, True))
+    assert [c.tokens.tolist() for c in kept] == [c.tokens.tolist() for c in evicted]
+    assert oracle.recorded_as_recomputed([*kept, *evicted], oracle.weights())
+
+
+def second_turns(again: bool) -> list[Completion]:
+    made, work = start()
+    first = [Request(i, (2, i + 1), 30, turn_tokens=4, logit_bias=NEVER) for i in range(3)]
+    sampler.submit(made, work, first)
+    turns = {c.request.id: c for c in sampler.advance(made, params(), work, version=1)}
+    assert sorted(turns) == [0, 1, 2] == sorted(sampler.held(work))
+    assert all(len(c.tokens) == 4 and not c.stopped for c in turns.values())
+    seen = requests.forced([5] * 3, Source.OBSERVATION)
+    second = [
+        dataclasses.replace(r, prefix=programs.join([programs.parts(turns[r.id]), seen]))
+        for r in first
+    ]
+    with pytest.raises(ValueError, match="request 0 has other settings"):
+        sampler.go_on(made, params(), work, [dataclasses.replace(second[0], temperature=0.5)])
+    with pytest.raises(ValueError, match="must begin with the 6 tokens"):
+        sampler.go_on(made, params(), work, [dataclasses.replace(second[0], prefix=seen)])
+    if again:
+        sampler.release(work, [0, 1, 2])
+        sampler.submit(made, work, second)
+    else:
+        sampler.go_on(made, params(), work, second)
+    assert not sampler.held(work)
+    done = sorted(sampler.advance(made, params(), work, version=2), key=lambda c: c.request.id)
+    assert [c.version.tolist() for c in done] == [[1] * 4 + [0] * 3 + [2] * 4] * 3
+    assert all((c.source == [*[0] * 4, *[2] * 3, *[0] * 4]).all() for c in done)
+    return done
+
+
+def test_held_sequences_make_way_for_requests():
+    """The shortest first, and no more than requests need."""
+    made, work = start()
+    sampler.submit(
+        made, work, [Request(i, (2,) * (5 - i), 9, logit_bias=AT_ONCE) for i in range(4)]
+    )
+    while work:
+        sampler.advance(made, params(), work)
+    assert len(sampler.held(work)) == 4
+    sampler.make_way(made, work)
+    assert len(sampler.held(work)) == 4
+    sampler.submit(made, work, [Request(i, (3, i), 9, logit_bias=AT_ONCE) for i in (7, 8)])
+    sampler.make_way(made, work)
+    assert sorted(sampler.held(work)) == [0, 1]

@@ -17,6 +17,7 @@ from jaxrl.losses import advantages, pass_rate
 from jaxrl.training import objective
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import shares
+from jaxrl.training.train_step import effective_share
 from jaxrl.types import Trajectory
 from tests.jaxrl.batches import batch
 
@@ -323,14 +324,14 @@ def test_an_objective_that_names_lag_gets_that_of_each_token():
 def test_the_effective_sample_size_by_hand():
     weights = np.array([0.5, 1.0, 2.0])
     told = {"loss": 1.0, "weight_mean": weights.mean(), "weight_square": (weights**2).mean()}
-    found = objective.effective_share(told)
+    found = effective_share(told)
     assert found == {"loss": 1.0, "ess": pytest.approx(3.5**2 / (3 * 5.25))}
-    assert objective.effective_share({"loss": 1.0}) == {"loss": 1.0}
+    assert effective_share({"loss": 1.0}) == {"loss": 1.0}
     data = batch(1)
     given, config = arrays(data), ObjectiveConfig()
     whole = objective.whole_batch(config, data, 9)
     told = given["logp"], given["entropy"], None, 3
     _, metrics = objective.objective(config, data, whole, whole.mask, *told, weights=True)
     ratio = np.exp((given["logp"] - data.behavior_logp)[data.action_mask].astype(np.float64))
-    ess = objective.effective_share(metrics)["ess"]
+    ess = effective_share(metrics)["ess"]
     assert ess == pytest.approx(ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum()), rel=1e-5)

@@ -1,0 +1,145 @@
+"""Tools that come along: a calculator, a Python interpreter, a search engine and a database.
+
+Each function makes a tool for one episode. What an episode's calls did is remembered by its own
+tools alone, so an episode that is played again from its actions comes to the same state.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from jaxrl.data import sandbox, sources
+from jaxrl.data.environments.calculator import CALCULATOR
+from jaxrl.data.environments.tools import Tool, tool
+from jaxrl.data.rewards import sql as queries
+
+_SHELL = """
+import ast, contextlib, io, json, sys, traceback
+cells = json.load(sys.stdin)
+names = {"__name__": "__main__"}
+for n, cell in enumerate(cells):
+    last = n == len(cells) - 1
+    out = sys.stdout if last else io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            tree = ast.parse(cell)
+            value = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+            exec(compile(tree, "<cell>", "exec"), names)
+            if value is not None:
+                shown = eval(compile(ast.Expression(value.value), "<cell>", "eval"), names)
+                if shown is not None:
+                    print(repr(shown))
+        except BaseException as error:
+            print("".join(traceback.format_exception_only(error)).strip())
+"""
+
+
+def calculator() -> Tool:
+    """Sums, differences, products and quotients."""
+    return CALCULATOR
+
+
+def python(limits: sandbox.Limits = sandbox.Limits()) -> Tool:
+    """A Python interpreter in the sandbox, in which variables stay from call to call.
+
+    Each call runs the code of the calls before it again, unseen, and then its own, in a fresh
+    sandbox: nothing runs between calls, and no interpreter is left behind.
+
+    Args:
+      limits: of a call, with those before it.
+    """
+    cells: list[str] = []
+
+    def run(code: str) -> str:
+        """Runs Python code, and gives what it prints and the value of its last line.
+
+        Variables stay from call to call.
+
+        Args:
+          code: one or more lines of Python.
+        """
+        outcome = sandbox.run(
+            [sys.executable, "-I", "-S", "shell.py"],
+            files={"shell.py": _SHELL},
+            stdin=json.dumps([*cells, code]),
+            limits=limits,
+        )
+        if outcome.end == "timeout":
+            raise ValueError(f"it took more than {limits.wall_s:g} s and was undone")
+        if outcome.status:
+            raise ValueError(f"it ended the interpreter and was undone\n{outcome.stderr[-500:]}")
+        cells.append(code)
+        return outcome.stdout
+
+    return tool(run, name="python")
+
+
+def search(corpus: str, count: int = 3) -> Tool:
+    """A search engine over passages of text, by BM25.
+
+    Args:
+      corpus: file of records, see `jaxrl.data.sources`, each with a `text`.
+      count: passages that a call gives.
+
+    Raises:
+      ValueError: the package `bm25s` is not installed.
+    """
+    if importlib.util.find_spec("bm25s") is None:
+        raise ValueError("the tool search needs bm25s; pip install 'jaxrl[tools]'")
+    found = _index(corpus)
+
+    def run(query: str) -> str:
+        """Finds passages of text.
+
+        Args:
+          query: words to look for.
+        """
+        return "\n\n".join(found(query, count)) or "nothing found"
+
+    return tool(run, name="search")
+
+
+@functools.lru_cache(maxsize=4)
+def _index(corpus: str) -> Callable[[str, int], list[str]]:
+    """`(query, count) -> passages`, the best first; equally good ones in the corpus's order."""
+    import bm25s  # optional
+
+    texts = [record["text"] for record in sources.read(corpus)]
+    index = bm25s.BM25()
+    index.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
+
+    def look(query: str, count: int) -> list[str]:
+        words = bm25s.tokenize(query, return_ids=False, show_progress=False)[0]
+        scores = index.get_scores(words) if words else []
+        order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
+        return [texts[i] for i in order[:count] if scores[i] > 0]
+
+    return look
+
+
+def sql(script: str) -> Tool:
+    """Read-only queries on a database.
+
+    Args:
+      script: file of the SQL statements that make the database.
+    """
+    made = Path(script).read_text(encoding="utf-8")
+
+    def run(query: str) -> str:
+        """Runs a read-only SQL query and gives its rows as JSON, a line each.
+
+        Args:
+          query: in the SQL of SQLite.
+        """
+        try:
+            rows = queries.execute(made, query)
+        except queries.QueryError as error:
+            raise ValueError(str(error)) from error
+        return "\n".join(json.dumps(row, default=str) for row in rows) or "no rows"
+
+    return tool(run, name="sql")

@@ -1,0 +1,169 @@
+"""Trained reward models as the reward of a run, computed on the mesh in batches.
+
+A completion is read by each model as it was trained: in its own tokens, by the state of the last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl.config import Config
+from jaxrl.data import examples
+from jaxrl.data.rows import Row
+from jaxrl.data.tokenizers import Tokenizer
+from jaxrl.data.types import Problem, Score
+from jaxrl.mesh import mesh
+from jaxrl.mesh.buckets import round_up
+from jaxrl.rollout import policy
+from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.written import written
+from jaxrl.run import placement
+from jaxrl.run.extension import Context, Extension
+from jaxrl.training import packing
+from jaxrl.training.logprobs import make_score
+from jaxrl.types import Params, TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardModelConfig:
+    """Reward models in place of the task's reward; `--reward RUN` sets the first field."""
+
+    models: tuple[str, ...] = ()
+    """Run directories of `jaxrl train reward`, or Hugging Face directories of classifiers with one
+    label. The reward is the mean of their scores."""
+    uncertainty: float = 0.0
+    """How many standard deviations of the models' scores are taken off their mean, so that answers
+    on which an ensemble disagrees earn less (Coste et al. 2024)."""
+    task_weight: float = 0.0
+    """Weight of the task's own reward, which is added."""
+
+
+class Judge(NamedTuple):
+    """One reward model, opened."""
+
+    params: Params
+    tokenizer: Tokenizer
+    score: Callable[..., jax.Array]
+    longest: int
+    """Tokens that it has positions for."""
+
+
+def reward_model(settings: RewardModelConfig) -> Extension:
+    """The models' scores replace the task's, which are kept as the part `task`.
+
+    The part `reward_model` is the mean of the models' scores; of several, `reward_spread` is their
+    standard deviation. Evaluations report the mean as `reward_model` beside the task's figures, so
+    that a run shows where the one goes on rising and the other falls.
+
+    Paper: Ouyang et al. 2022, "Training language models to follow instructions"; Coste et al. 2024,
+    "Reward Model Ensembles Help Mitigate Overoptimization"
+    """
+    judges: list[Judge] = []
+
+    def check(config: Config) -> None:
+        if not settings.models:
+            raise ValueError("reward_model.models is empty; name reward models with --reward RUN")
+        if config.data.kinds:
+            raise ValueError(
+                f"reward_model.models={settings.models}: this run learns from a file and has no "
+                "reward; leave the models out"
+            )
+        for model in settings.models:
+            if policy.labels(model) != 1:
+                raise ValueError(
+                    f"reward_model.models has {model!r}, which is no reward model; train one with "
+                    "`jaxrl train reward`"
+                )
+
+    def opened(config: Config) -> list[Judge]:
+        if not judges:
+            judges.extend(open_judge(config, model) for model in settings.models)
+        return judges
+
+    def scores(ctx: Context, experience: Experience) -> np.ndarray:
+        return np.stack([judged(ctx.config, each, experience) for each in opened(ctx.config)])
+
+    def reward(ctx: Context, state: TrainState, experience: Experience) -> Experience:
+        return rewarded(settings, experience, scores(ctx, experience))
+
+    def measure(ctx: Context, state: TrainState, experience: Experience) -> dict[str, float]:
+        return {"reward_model": float(np.mean(scores(ctx, experience)))}
+
+    return Extension(check=check, reward=reward, measure=measure)
+
+
+def open_judge(config: Config, model: str) -> Judge:
+    """A reward model on the mesh in use, in the compute dtype of a run.
+
+    Raises:
+      ValueError: it cannot be read.
+    """
+    named = dataclasses.replace(
+        policy.named(model), compute_dtype=config.compute_dtype, mesh=config.mesh
+    )
+    decoder, tokenizer = policy.describe(named)
+    params = policy.first_params(named, decoder, jax.sharding.get_mesh())
+    return Judge(params, tokenizer, make_score(decoder, temperature=1.0), decoder.max_positions)
+
+
+def rewarded(settings: RewardModelConfig, experience: Experience, scores: np.ndarray) -> Experience:
+    """The experience with the models' rewards; scores that failed stay so.
+
+    Args:
+      settings: how scores are combined.
+      experience: N completions.
+      scores: [M, N] of M models.
+    """
+    mean, spread = scores.mean(axis=0), scores.std(axis=0)
+
+    def of(n: int, task: Score) -> Score:
+        if task.error:
+            return task
+        parts = {**task.parts, "task": task.value, "reward_model": float(mean[n])}
+        if len(scores) > 1:
+            parts["reward_spread"] = float(spread[n])
+        value = mean[n] - settings.uncertainty * spread[n] + settings.task_weight * task.value
+        return Score(float(value), parts)
+
+    return experience._replace(scores=[of(n, each) for n, each in enumerate(experience.scores)])
+
+
+def judged(config: Config, judge: Judge, experience: Experience) -> np.ndarray:
+    """[N] scores of the completions of an experience.
+
+    Args:
+      config: of the run; prompts are written as messages where it writes them so.
+      judge: from `open_judge`.
+      experience: N completions.
+    """
+    size = len(experience.texts) // len(experience.problems)
+    asked = [problem for problem in experience.problems for _ in range(size)]
+    made = [_read(config, judge, *each) for each in zip(asked, experience.texts, strict=True)]
+    completions = [written(examples.judged(each, judge.tokenizer.eos_ids[0])) for each in made]
+    longest = max(len(c.request.prompt) + len(c.tokens) for c in completions)
+    batch = packing.trajectory(
+        completions,
+        [0.0] * len(completions),
+        range(len(completions)),
+        length=round_up(longest, config.packing.bucket),
+    )
+    scores = mesh.fetch(judge.score(judge.params, placement.pack(batch, config)[0]))
+    return np.sum(np.where(batch.action_mask, scores, 0.0), axis=1)
+
+
+def _read(config: Config, judge: Judge, problem: Problem, text: str) -> examples.Example:
+    """A completion as the model has it, what is too long for the model cut off at its end."""
+    prompt: Any = problem.prompt
+    if config.rollout.chat and problem.messages is not None:
+        prompt = tuple(problem.messages)
+    row = Row(problem.id, prompt, (text,), (1.0,))
+    chat = config.rollout.chat and judge.tokenizer.chat is not None
+    found: Sequence[examples.Example] = examples.encode(
+        judge.tokenizer, row, chat=chat, system=config.rollout.system if chat else ""
+    )
+    return examples.fitting(found, judge.longest, "error", problem.id)[0]

@@ -1,0 +1,88 @@
+"""Demonstrations: the task's own solutions, as the batches of a supervised warm start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxrl.config import Config
+from jaxrl.data.environments.play import Player
+from jaxrl.data.types import Problem, Task
+from jaxrl.mesh.buckets import round_up
+from jaxrl.rollout import episodes, programs, tasks
+from jaxrl.rollout.policy import Policy, encode_prompt
+from jaxrl.rollout.programs import Act, Context, Sample, solution, written_by_expert
+from jaxrl.sampling.requests import forced
+from jaxrl.training import packing
+from jaxrl.types import Completion, Request, Source, Trajectory
+
+
+def demonstrations(
+    policy: Policy, config: Config, task: Task, problems: Sequence[Problem]
+) -> Trajectory:
+    """The task's own solutions, each with reward 1 and alone in its group.
+
+    Args:
+      policy: its tokenizer.
+      config: of the run.
+      task: has solutions, see `demonstrable`.
+      problems: one demonstration each.
+
+    Raises:
+      ValueError: a prompt or solution over the rollout's budgets, or an episode without reward.
+    """
+    dialogue = tasks.dialogue(task, policy.tokenizer, config.rollout)
+    ctx = Context(config.rollout, config.seed, policy.tokenizer, task, dialogue)
+    written = [_written(ctx, problem, n) for n, problem in enumerate(problems)]
+    count = len(written)
+    length = round_up(
+        max(len(c.request.prompt) + len(c.tokens) for c in written), config.packing.bucket
+    )
+    return packing.trajectory(written, [1.0] * count, range(count), length=length)
+
+
+def demonstrable(task: Task) -> bool:
+    """Whether every problem of a task has a solution to imitate."""
+    parts = task.parts.values() or [task]
+    return all((each.turns.gold if each.turns else each.gold) is not None for each in parts)
+
+
+def _written(ctx: Context, problem: Problem, n: int) -> Completion:
+    request = Request(n, (), ctx.rollout.max_new_tokens)
+    if ctx.task.of(problem).turns is not None:
+        return _played(ctx, problem, request)
+    prompt = encode_prompt(ctx.tokenizer, ctx.rollout, problem)
+    gold = solution(ctx.tokenizer, ctx.task.of(problem), problem, request.max_new_tokens)
+    return written_by_expert(Request(n, prompt, request.max_new_tokens), gold)
+
+
+def _played(ctx: Context, problem: Problem, request: Request) -> Completion:
+    """An episode whose turns are the environment's own solution, played in this process."""
+    task, player = ctx.task.of(problem), Player(ctx.task)
+    seed = int(np.random.default_rng([ctx.seed, request.id]).integers(1 << 31))
+    actions = iter(task.turns.gold(problem, seed))
+    program = episodes.episode(ctx, problem, request, seed)
+    wanted = next(program)
+    try:
+        while True:
+            if isinstance(wanted, Act):
+                wanted = program.send(player.answer(wanted.turn))
+            else:
+                wanted = program.send(_turn(ctx, wanted, next(actions, "")))
+    except StopIteration as ended:
+        row: programs.Row = ended.value
+    if not row.score.value:
+        raise ValueError(
+            f"problem {problem.id}: the environment's own solution came to {row.score}, after "
+            f"{len(row.completion.tokens)} tokens; raise rollout.max_new_tokens="
+            f"{ctx.rollout.max_new_tokens} if that is all of them"
+        )
+    return row.completion
+
+
+def _turn(ctx: Context, wanted: Sample, action: str) -> Completion:
+    """What comes of a request for a turn where an expert acts."""
+    own = forced([*ctx.tokenizer.encode(action), ctx.dialogue.end], Source.EXPERT)
+    done = own if wanted.request.prefix is None else programs.join([wanted.request.prefix, own])
+    return Completion(wanted.request, *done[:4], True, done.source)

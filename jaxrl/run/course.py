@@ -1,0 +1,92 @@
+"""Courses: stages one after another as one run, such as fine-tuning, preferences, then RL.
+
+Every stage is a run of its own in RUN/stages/N, and the last stage is the run itself, in RUN. So
+each is checkpointed, continues bit for bit and is shown as any other run, and what reads a run
+reads a course: its result is that of the last stage. A stage that is over has a summary, and is
+left alone; one that was interrupted continues. No state spans two stages but the parameters of the
+one before, which are on disk, so an end between stages is no special case.
+
+A stage starts from the last language model before it, its adapters merged. A reward model that a
+stage has trained is the reward of the stages after it that sample, unless they name their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from jaxrl import config as configs
+from jaxrl.config import Config
+from jaxrl.record import rundir
+from jaxrl.run import begin
+from jaxrl.run.context import Callbacks
+
+Train = Callable[[Config, Callbacks], dict[str, Any]]
+
+
+def followed(config: Config, callbacks: Callbacks, train: Train) -> Config:
+    """Run the stages that are not over yet; the config of the last one, from their result.
+
+    Args:
+      config: of a run; without a course it comes back as it is.
+      callbacks: of each stage.
+      train: `jaxrl.run.loop.train`.
+
+    Raises:
+      ValueError: a stage that cannot work; nothing has been compiled or written yet.
+    """
+    if not config.course:
+        return config
+    planned = [*_stages(config), dataclasses.replace(config, course={})]
+    for number, stage in enumerate(planned):
+        try:
+            begin.check(dataclasses.replace(stage, model=planned[0].model))
+        except ValueError as error:
+            raise ValueError(f"stage {number} of the course: {error}") from error
+    directory = rundir.prepare(config, callbacks.note)
+    rundir.save_config(directory, config)
+    model, rewards = planned[0].model, tuple[str, ...]()
+    for number, stage in enumerate(planned[:-1]):
+        place = directory / "stages" / str(number)
+        begun = _from(stage, model, rewards)
+        if not (place / "summary.json").exists():
+            callbacks.note(f"stage {number} of {len(planned)}: {stage.recipe}")
+            train(dataclasses.replace(begun, run_dir=str(place)), callbacks)
+        if stage.labels:
+            rewards = (str(place),)
+        else:
+            model = str(place)
+    callbacks.note(f"stage {len(planned) - 1} of {len(planned)}: {config.recipe}")
+    return _from(config, model, rewards)
+
+
+def told(directory: Path, config: Config) -> dict[str, Any]:
+    """What a summary says of the stages before: recipe, steps and figures of each.
+
+    Args:
+      directory: of the run.
+      config: of the run.
+    """
+    if not config.course:
+        return {}
+    found = []
+    for number in sorted(config.course):
+        summary = json.loads((directory / "stages" / str(number) / "summary.json").read_text())
+        found.append({name: summary[name] for name in ("recipe", "steps", "seconds", "eval")})
+    return {"course": found}
+
+
+def _stages(config: Config) -> Iterator[Config]:
+    for number in sorted(config.course):
+        yield configs.from_dict(Config, config.course[number])
+
+
+def _from(stage: Config, model: str, rewards: tuple[str, ...]) -> Config:
+    """A stage with what the stages before it have made."""
+    stage = dataclasses.replace(stage, model=model)
+    if not rewards or stage.data.kinds or "reward_model" in stage.extensions:
+        return stage
+    return configs.extended(stage, "reward_model", models=rewards)

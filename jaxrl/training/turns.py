@@ -1,0 +1,64 @@
+"""Episodes as arrays over turns: what credit functions of whole turns take and give.
+
+A batch has turns as arrays of tokens, [N, T]. A function that names `step_mask`, such as `gigpo` or
+`turn_advantages` of `jaxrl.losses.credit`, is given one entry a turn, [N, S], and what it returns
+goes to the tokens of each turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.losses import credit
+
+TOKENS = ("turn", "turn_rewards", "turn_state")
+"""Arrays that episodes add to a batch, see `jaxrl.rollout.experience.turns`."""
+
+STEPS = ("step_rewards", "step_mask", "state_ids", "num_states")
+"""What `steps` makes of them."""
+
+
+def steps(arrays: Mapping[str, jax.Array], group_ids: jax.Array, mask: jax.Array) -> dict[str, Any]:
+    """The turns of N episodes, with S = T: an episode has no more turns than tokens.
+
+    Args:
+      arrays: those of `TOKENS`, [N, T].
+      group_ids: [N] int32.
+      mask: [N, T] bool, the actions of valid episodes.
+
+    Returns:
+      step_rewards: [N, S] float32, of turn s + 1.
+      step_mask: [N, S] bool, the turns that have actions.
+      state_ids: [N, S] int32, equal where episodes of one group read the same before a turn.
+      num_states: above all of them.
+    """
+    turn = jnp.where(mask, arrays["turn"], 0)
+    count, length = turn.shape
+    place = jnp.where(mask, turn - 1, length)
+
+    def best(values: jax.Array, least: Any) -> jax.Array:
+        start = jnp.full((count, length), least, values.dtype)
+        return start.at[jnp.arange(count)[:, None], place].max(values, mode="drop")
+
+    rewards = jnp.zeros((count, length), jnp.float32)
+    rewards = rewards.at[jnp.arange(count)[:, None], place].add(arrays["turn_rewards"], mode="drop")
+    state = best(arrays["turn_state"], jnp.iinfo(jnp.int32).min)
+    named = state.astype(jnp.uint32) + group_ids[:, None].astype(jnp.uint32) * jnp.uint32(
+        2654435761
+    )
+    _, ids = jnp.unique(named.reshape(-1), return_inverse=True, size=count * length)
+    return {
+        "step_rewards": rewards,
+        "step_mask": best(mask, False),
+        "state_ids": ids.reshape(count, length).astype(jnp.int32),
+        "num_states": count * length,
+    }
+
+
+def to_tokens(advantages: jax.Array, turn: jax.Array, mask: jax.Array) -> jax.Array:
+    """Advantages [N, S] of turns as [N, T], 0 where `mask` is False."""
+    return credit.to_tokens(advantages, turn - 1, mask=mask)

@@ -1,0 +1,131 @@
+"""Reward models: trained from a file, as the reward of a run, and exported."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl import config as configs
+from jaxrl.data.types import Problem, Score
+from jaxrl.extensions import reward_model
+from jaxrl.extensions.reward_model import RewardModelConfig
+from jaxrl.launch import cli, recipes, short
+from jaxrl.mesh import mesh
+from jaxrl.models import decoder, huggingface, reward
+from jaxrl.rollout.experience import Experience
+from jaxrl.run import begin
+from tests.jaxrl import tiny
+
+SUMS = [(a, b) for a in range(5) for b in range(5)]
+REWARD = {
+    "labels": 1,
+    "data.kinds": ["preference", "ranking"],
+    "objective.policy": "ranked_reward",
+    "objective.advantage_args": {"baseline": "none", "scale": "none"},
+    "objective.aggregation": "seq-mean-token-mean",
+    "task": "",
+    "data.eval_share": 0.2,
+    "data.batch_size": 4,
+    "warm_start.steps": 0,
+    "optimizer.learning_rate": 1e-2,
+    "eval.every": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """The right sum against nine."""
+    path = tmp_path_factory.mktemp("rows") / "pairs.jsonl"
+    rows = [{"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": "9"} for a, b in SUMS]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(file, tmp_path_factory):
+    """A reward model with adapters on a policy made from scratch."""
+    directory = tmp_path_factory.mktemp("reward") / "run"
+    tiny.run(directory, **REWARD, **{"data.path": str(file), "lora.rank": 4})
+    return directory
+
+
+def test_held_out_accuracy_and_calibration(trained):
+    found = json.loads((trained / "summary.json").read_text())["eval"]
+    assert found["after"]["loss"] < found["before"]["loss"]
+    assert found["after"]["accuracy"] == 1 and 0 <= found["after"]["calibration_error"] < 1
+    assert found["before"]["rows"] == 5 and "margin" in found["after"]
+
+
+def test_a_trained_one_is_the_reward_of_a_run(trained, tmp_path, capsys):
+    """Its scores are those of its exported form, one sequence at a time."""
+    out = tmp_path / "hf"
+    assert cli.main(["export", str(trained), "--out", str(out)]) == 0
+    assert cli.main(["export", str(trained), "--out", str(tmp_path / "p"), "--to", "peft"]) == 2
+    assert cli.main(["sample", str(trained), "--prompt", "1+2="]) == 2
+    assert "writes no text" in capsys.readouterr().err
+    model, params = huggingface.load(out)
+    assert model.labels == 1 and "head" not in params
+
+    problems = [Problem("a", "1+2=", 3), Problem("b", "4+0=", 4)]
+    scores = [Score(1.0), Score(0.0), Score(None, error="timeout: "), Score(0.5)]
+    experience = Experience(problems, [], ["3", "9", "4", "12"], scores, [])
+    config = tiny.config("unused", model=str(trained), labels=1)
+    with jax.set_mesh(mesh.make(config.mesh)):
+        judge = reward_model.open_judge(config, str(trained))
+        found = reward_model.judged(config, judge, experience)
+    for n, text in enumerate(experience.texts):
+        encode, end = judge.tokenizer.encode, judge.tokenizer.eos_ids[0]
+        tokens = jnp.array([[*judge.tokenizer.prompt(problems[n // 2].prompt), *encode(text), end]])
+        places = jnp.arange(tokens.shape[1])[None]
+        states = decoder.hidden(model, params, tokens, places, jnp.full_like(tokens, places.size))
+        assert found[n] == pytest.approx(float(reward.score(params, states[0, -1])[0]), abs=1e-4)
+
+    settings = RewardModelConfig(models=("a", "b"), uncertainty=0.5, task_weight=2.0)
+    made = reward_model.rewarded(settings, experience, np.stack([found, found + 2])).scores
+    assert made[0].value == pytest.approx(found[0] + 1 - 0.5 + 2)
+    assert made[0].parts["task"] == 1 and made[0].parts["reward_spread"] == pytest.approx(1)
+    assert made[2].error
+
+
+def test_it_is_named_by_its_directory(trained, file):
+    """Alone it is the reward; beside others, which are the task's, it is added."""
+    told = ["--model", "m", "--data", str(file), "--reward", str(trained)]
+    config, _, _ = short.expand(recipes.load("grpo"), told)
+    settings = config.extensions["reward_model"]
+    assert settings.models == (str(trained),) and settings.task_weight == 0
+    assert json.loads(config.task_args["rewards"])[0][1] == "none"
+    config, _, _ = short.expand(recipes.load("grpo"), [*told, "number"])
+    assert config.extensions["reward_model"].task_weight == 1
+    run = configs.extended(tiny.config("unused"), "reward_model", models=("fresh",))
+    with pytest.raises(ValueError, match="which is no reward model"):
+        begin.check(run)
+    with pytest.raises(ValueError, match="a reward model has 1 and learns from a file"):
+        begin.check(tiny.config("unused", labels=1))
+    other = dataclasses.replace(tiny.config("unused"), model=str(trained))
+    with pytest.raises(ValueError, match="is a classifier with 1 labels"):
+        begin.check(other)
+
+
+@pytest.mark.slow
+@pytest.mark.exact("a run that trains a reward model, killed and continued, equals one left alone")
+def test_killed_and_continued_equals_straight(trained, file, tmp_path):
+    every = REWARD | {"data.path": str(file), "lora.rank": 4, "checkpoint.every": 1}
+    assert tiny.kill_at(tiny.start(tmp_path, **every), "train 3"), "over before it was killed"
+    tiny.finish(tiny.start(tmp_path, **every))
+    assert tiny.artefacts(tmp_path) == tiny.artefacts(trained)
+
+
+@pytest.mark.slow
+def test_a_run_with_its_reward(trained, tmp_path):
+    """Gold and proxy of every step and of the evaluations."""
+    from jaxrl.record import metrics
+
+    tiny.run(tmp_path, steps=2, **{"reward_model.models": (str(trained),)})
+    rows = metrics.read(tmp_path)
+    assert all(row["reward/mean"] == row["reward/reward_model"] for row in rows)
+    assert all(row["reward/task"] in np.arange(17) / 16 for row in rows)
+    found = json.loads((tmp_path / "summary.json").read_text())["eval"]
+    assert {"reward", "reward_model"} <= found["after"].keys()
