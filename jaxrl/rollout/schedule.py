@@ -191,8 +191,9 @@ def decide(state: State, event: Event, limits: Limits) -> tuple[State, list[Acti
                 arrived={**state.arrived, worker: version},
                 groups=_orphaned(state.groups, worker),
             )
-            newer = version < state.step
-            return state, [Publish(worker, state.step)] if newer else []
+            publish = [Publish(worker, state.step)] if version < state.step else []
+            state, actions = _train(state, limits)  # after a restart the batch may be whole
+            return state, [*publish, *actions]
         case Lost(worker):
             held = {name: v for name, v in state.held.items() if name != worker}
             arrived = {name: v for name, v in state.arrived.items() if name != worker}

@@ -101,6 +101,14 @@ class World:
                 self.tell((Dropped if drop(group) else Finished)(worker, group))
         self.tell(Ended(worker))
 
+    def restart(self):
+        """All processes end after a step; the groups are what its checkpoint keeps of them."""
+        if self.training:
+            self.training, self.steps = (), self.steps + 1
+        groups = tuple(g._replace(worker=None) for g in self.state.groups)
+        self.state = State(step=self.steps, groups=groups, begun=self.state.begun)
+        self.weights, self.under_way, self.sent = {}, {}, []
+
     def arrive(self, which=0):
         worker, version = self.sent.pop(which)
         self.tell(Arrived(worker, version))
@@ -168,6 +176,10 @@ class AnyOrder(RuleBasedStateMachine):
         for group in under_way[:1]:
             self.world.tell(Finished(worker, group))  # a message that was still under way
 
+    @rule()
+    def restart(self):
+        self.world.restart()
+
     @invariant()
     def every_group_is_somewhere(self):
         world = getattr(self, "world", None)
@@ -214,6 +226,12 @@ def test_after_a_resume_capacity_follows_from_the_groups_that_are_there():
     state, actions = begun(Limits(2, 1), step=7, groups=left, begun=43)
     assert actions == [Resume("a", (40, 41, 42)), Admit("a", (43,))]
     assert len(state.groups) == 4
+
+
+def test_a_batch_that_was_whole_when_the_run_ended_is_trained_on_after_a_restart():
+    left = (schedule.Flying(4, 1, None, finished=2),)
+    _, actions = decide(State(step=2, groups=left, begun=5), Joined("a", 2), Limits(1, 1))
+    assert actions == [Train((4,))]
 
 
 def test_a_dropped_group_gives_its_place_back():

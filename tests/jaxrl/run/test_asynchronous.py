@@ -17,6 +17,7 @@ from jaxrl.rollout.live import Live
 from jaxrl.rollout.schedule import Limits
 from jaxrl.run import asynchronous, begin, loop
 from tests.jaxrl import tiny
+from tests.jaxrl.run.test_episodes import PLAYED
 
 COIN = "tests.digests:coin"  # half of the wrong answers count as right: there is a gradient
 SHORT = {
@@ -144,6 +145,28 @@ def test_a_live_run_resumes_with_its_flight_and_repeats_no_prompt(run, tmp_path)
     taken = [row["train"] for row in schedule(directory) if "train" in row]
     assert set(flying) & set(taken[1])
     assert max(row["lag/max"] for row in metrics.read(directory)) <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.exact(
+    "episodes: staleness 0 is the synchronous run, and a lockstep run resumes exactly"
+)
+def test_episodes_in_asynchronous_runs(tmp_path):
+    played = PLAYED | {"rollout.in_flight": 1.0, "steps": 3, "eval.problems": 2}
+    for name, more in {
+        "sync": {},
+        "zero": KINDS["zero"],
+        "lockstep": KINDS["lockstep"] | {"sampler.chunk": 1},
+        "resumed": KINDS["lockstep"] | {"sampler.chunk": 1, "steps": 2},
+    }.items():
+        loop.train(tiny.config(tmp_path / name, **played | more))
+    loop.train(
+        tiny.config(tmp_path / "resumed", **played | KINDS["lockstep"] | {"sampler.chunk": 1})
+    )
+    assert trained(tmp_path / "zero") == trained(tmp_path / "sync")
+    assert trained(tmp_path / "resumed") == trained(tmp_path / "lockstep")
+    rows = list(metrics.read(tmp_path / "lockstep"))
+    assert rows[0]["logp_gap_max"] < 1e-4 and 0 < max(row["lag/max"] for row in rows) <= 2
 
 
 @pytest.mark.slow
