@@ -80,7 +80,9 @@ def test_staleness_0_is_the_synchronous_run(run, kind):
     assert not (run("sync") / asynchronous.FILE).exists()
 
 
-@pytest.mark.parametrize("kind", ["lockstep", "live", "finished"])
+@pytest.mark.parametrize(
+    "kind", ["lockstep", "live", pytest.param("finished", marks=pytest.mark.slow)]
+)
 def test_lag_is_bounded_and_every_prompt_is_trained_on_once(run, kind):
     rows = list(metrics.read(run(kind)))
     bound = KINDS[kind]["asynchronous.staleness"]
