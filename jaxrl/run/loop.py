@@ -83,10 +83,11 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
             Writer(directory, config.checkpoint, callbacks.note) as writer,
             distributed.together(),
             usage.counted() as used,
+            contextlib.ExitStack() as closing,
         ):
             run = RunContext(
                 config, callbacks, directory, origin, policy, extensions, pools, sampling_mesh,
-                writer, gate, heart,
+                writer, gate, heart, closing,
             )  # fmt: skip
             with jax.transfer_guard("disallow"):
                 return _run(run, start, used)
@@ -315,10 +316,10 @@ def save_stopped(
 
 
 def combine(measured: list[dict[str, np.ndarray]]) -> dict[str, float]:
-    """Means over a step's updates, and the greatest staleness.
+    """Means over a step's updates, and the greatest lag.
 
     The sampler's gap is taken at the first update, before any.
     """
     out = {k: float(np.mean([m[k] for m in measured])) for k in measured[0]}
-    out["staleness_max"] = float(max(m["staleness_max"] for m in measured))
+    out["lag/max"] = float(max(m["lag/max"] for m in measured))
     return out | {k: float(measured[0][k]) for k in ("logp_gap", "logp_gap_max")}
