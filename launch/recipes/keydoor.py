@@ -2,8 +2,8 @@
 
 The task is `keydoor`: rooms in a row, a key to fetch and a door to open. The policy writes one
 letter a turn, l, r, t or o, and reads where it then is. An episode is one row of its group, and its
-reward the sum of its turns': 0.25 for the key, 0.75 for the door. Credit goes to turns by GiGPO (Feng
-et al. 2025): a turn is compared with those that the group took in the same state.
+reward the sum of its turns': 0.25 for the key, 0.75 for the door. Credit goes to turns by GiGPO
+(Feng et al. 2025): a turn is compared with those that the group took in the same state.
 """
 
 from jaxrl.config import CheckpointConfig, Config, EvalConfig, FreshModel, RolloutConfig
