@@ -1,4 +1,4 @@
-"""Opening a GGUF file that may come from anybody, and a cache of what reading one costs time for.
+"""Opening a GGUF file of unknown origin, and a cache of what takes long to read.
 
 The weights (`jaxrl.models.gguf`) and the vocabulary (`jaxrl.data.gguf_vocab`) are in one file. This
 module imports nothing of jaxrl, so that both packages can use it.

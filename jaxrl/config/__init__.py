@@ -6,6 +6,7 @@ refuses a config that could only fail later. `jaxrl.config` gives the public nam
 
 from jaxrl.config.schema import (
     Action,
+    AsynchronousConfig,
     BanditConfig,
     CheckpointConfig,
     Config,
@@ -36,6 +37,7 @@ from jaxrl.config.values import (
 
 __all__ = [
     "Action",
+    "AsynchronousConfig",
     "BanditConfig",
     "CheckpointConfig",
     "Config",

@@ -201,6 +201,23 @@ class SamplingConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class AsynchronousConfig:
+    """Sampling that goes on while the policy is trained; see docs/asynchronous.md."""
+
+    staleness: int | None = None
+    """Greatest lag of a token, in steps between the weights that sampled it and those that learn
+    from it: 0 or more. Absent: sampling and training take turns."""
+    schedule: str = "live"
+    """What the order of events follows: `live`, the clock; `lockstep:K`, counting, as if an update
+    took K chunks of sampling; `recorded:RUN`, the record of another run."""
+    order: Literal["admitted", "finished"] = "admitted"
+    """Groups that a step trains on: those begun first, or those that finish first."""
+    in_flight: int = 0
+    """Most groups under way at once, `rollout.prompts` or more; 0: as many as `staleness`
+    allows."""
+
+
+@dataclasses.dataclass(frozen=True)
 class EvalConfig:
     """Evaluation on held-out problems, before the first step, after the last, and in between."""
 
@@ -370,6 +387,7 @@ class Config:
     packing: PackingConfig = PackingConfig()
     mesh: MeshConfig = MeshConfig()
     sampling: SamplingConfig = SamplingConfig()
+    asynchronous: AsynchronousConfig = AsynchronousConfig()
     eval: EvalConfig = EvalConfig()
     rollout_log: RolloutLogConfig = RolloutLogConfig()
     wandb: str = ""

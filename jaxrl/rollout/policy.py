@@ -76,7 +76,7 @@ def named_functions(config: Any) -> set[str]:
 
 
 def of_run(run: str | Path, trusted: Collection[str] | None = ()) -> Config:
-    """The config of a run directory, which may come from anybody.
+    """The config of a run directory, which may be of unknown origin.
 
     Args:
       run: the directory.

@@ -83,10 +83,11 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
             Writer(directory, config.checkpoint, callbacks.note) as writer,
             distributed.together(),
             usage.counted() as used,
+            contextlib.ExitStack() as closing,
         ):
             run = RunContext(
                 config, callbacks, directory, origin, policy, extensions, pools, sampling_mesh,
-                writer, gate, heart,
+                writer, gate, heart, closing,
             )  # fmt: skip
             with jax.transfer_guard("disallow"):
                 return _run(run, start, used)
@@ -255,7 +256,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
         "failed_saves": writer.failures,
         "extensions": list(run.extensions),
         "eval": {"before": host["before"], "after": after},
-        **course.told(run.directory),
+        **course.summary(run.directory),
         **rundir.environment(),
     }
     rundir.save_summary(run.directory, summary)
@@ -307,7 +308,7 @@ def set_host_state(run: RunContext, host: dict[str, Any]) -> None:
 def save_stopped(
     run: RunContext, stop: signals.Stop, state: TrainState, host: dict[str, Any]
 ) -> None:
-    """Save the last whole step of a run that was told to stop, and choose its exit code."""
+    """Save the last whole step of a run that was asked to stop, and choose its exit code."""
     try:
         with transfers():
             run.writer.save_now(host["step"], state, host)
@@ -318,10 +319,10 @@ def save_stopped(
 
 
 def combine(measured: list[dict[str, np.ndarray]]) -> dict[str, float]:
-    """Means over a step's updates, and the greatest staleness.
+    """Means over a step's updates, and the greatest lag.
 
     The sampler's gap is taken at the first update, before any.
     """
     out = {k: float(np.mean([m[k] for m in measured])) for k in measured[0]}
-    out["staleness_max"] = float(max(m["staleness_max"] for m in measured))
+    out["lag/max"] = float(max(m["lag/max"] for m in measured))
     return out | {k: float(measured[0][k]) for k in ("logp_gap", "logp_gap_max")}

@@ -60,9 +60,9 @@ PANELS = (
         log=True,
     ),
     Panel(
-        "staleness",
-        "Staleness",
-        ("staleness*", "version_gap*"),
+        "lag",
+        "Lag",
+        ("lag/*", "staleness*"),
         "Updates between the policy that sampled a token and the one that learns from it.",
         "updates",
     ),

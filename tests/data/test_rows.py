@@ -58,7 +58,7 @@ def test_a_margin_is_added_to_the_reward_of_the_chosen(tmp_path):
     assert found[0].rewards == (1.5, 0.0)
 
 
-def test_a_step_is_judged_at_the_end_of_its_line(tmp_path):
+def test_a_step_is_scored_at_the_end_of_its_line(tmp_path):
     """What follows the line is learned, as the state before it is; so a score is of whole steps."""
     characters = tokenizers.characters("abc \n")
     row = {"prompt": "a ", "completions": ["b", "cc"], "labels": [1, 0]}

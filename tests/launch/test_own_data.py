@@ -136,7 +136,7 @@ def test_a_group_is_scored_at_once_with_other_rewards(capsys):
     assert "first scored completions" in said and "ranked" in said
 
 
-def test_a_reward_that_fails_stops_the_run_at_once_and_the_cure_goes_on(capsys):
+def test_a_failing_reward_stops_the_run_and_a_corrected_one_continues_it(capsys):
     given = command(reward="my_reward.py:broken", run_dir="broken")
     assert cli.main(given) == 1
     said = capsys.readouterr()

@@ -225,7 +225,7 @@ def test_what_cannot_be_reported_is_refused(tmp_path, capsys):
     assert "holds no run" in capsys.readouterr().err
 
 
-def test_a_run_that_has_only_begun(tmp_path):
+def test_a_run_that_has_just_started(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps({"config": {"steps": 3}}))
     assert report.main([str(tmp_path / "run")]) == 0

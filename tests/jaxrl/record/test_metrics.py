@@ -86,7 +86,7 @@ def test_wandb_has_every_step_of_a_run_and_of_its_continuation(tmp_path, monkeyp
     assert all(one["columns"] == list(ROWS[0]) and len(one["data"]) == 2 for one in sent) and sent
 
 
-def test_a_wandb_that_fails_is_told_and_the_metrics_go_on(tmp_path, monkeypatch):
+def test_a_wandb_failure_is_reported_and_metrics_continue(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)  # importing it fails
     notes = []
     wanted = trackers.wanted(Config(wandb="a-project"))

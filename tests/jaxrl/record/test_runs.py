@@ -47,7 +47,7 @@ def test_pandas_takes_them(directory):
     assert frame["loss"][2] == 0.25
 
 
-def test_a_run_that_has_only_begun(directory):
+def test_a_run_that_has_just_started(directory):
     run = jaxrl.load_run(directory)
     assert run.metrics == run.evals == run.rollouts == {}
 
