@@ -12,8 +12,8 @@ model and data
   --model M               Hugging Face directory, GGUF file, packaged model or run directory
   --data FILE             your rows: .jsonl, .csv or .parquet; --test-data FILE to evaluate on
   --prompt-column NAME    column of the prompt;  --answer-column NAME: of the reference answer
-  --reward SPEC           FILE.py:FUNCTION or a name (number, math, exact, judge, ...); may be
-                          repeated, as NAME=SPEC*WEIGHT
+  --reward SPEC           FILE.py:FUNCTION, a name (number, math, exact, judge, ...) or the run of
+                          a reward model; may be repeated, as NAME=SPEC*WEIGHT
   --task NAME             a bundled task in place of your data (jaxrl tasks)
 training
   --steps N               training steps; or --epochs N passes over the data
@@ -28,12 +28,14 @@ sampling
   --chat, --no-chat       put prompts in the model's chat template or not;  --system TEXT
 run
   --run-dir D             run directory (default runs/RECIPE-seedSEED)
-  --seed N                random seed; 0,1,2 trains three runs and compares them (any number can)
+  --seed N                random seed; 0,1,2 trains three runs and compares them (any number can);
+                          --parallel N trains N of them at once
   --eval-every N          steps between evaluations;  --save-every N: between checkpoints
   --show-every N          steps between completions shown
   --compute-dtype D       float32 or bfloat16
   --fsdp N, --tensor N    devices to shard over
-  --wandb PROJECT         also log to Weights & Biases
+  --wandb PROJECT         also log to Weights & Biases (or --trackio PROJECT, --mlflow EXPERIMENT);
+                          --run-name NAME, --tags TAG ..., --wandb-entity NAME
 
 jaxrl train --help-all lists every flag; jaxrl help GROUP those of objective, rollout, ...
 jaxrl recipes lists the algorithms and recipes; docs/own-data.md explains data and rewards.

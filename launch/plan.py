@@ -19,7 +19,7 @@ import numpy as np
 import optax
 
 from jaxrl.config import Config
-from jaxrl.launch import configs, flags, roofline, topology
+from jaxrl.launch import configs, flags, plan_asynchronous, roofline, topology
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.roofline import CHIPS, Chip
 from jaxrl.launch.shapes import SHAPES
@@ -61,8 +61,11 @@ class PlanConfig:
 def main(argv: list[str]) -> int:
     """`jaxrl plan [RECIPE] [--topology v5p-512] [--no-compile] [flags of train]`.
 
-    `--model` also takes the names of `jaxrl.launch.shapes`, which have no weights.
+    `--model` also takes the names of `jaxrl.launch.shapes`, which have no weights. With
+    `--asynchronous`, `jaxrl plan RUN`: see `jaxrl.launch.plan_asynchronous`.
     """
+    if "--asynchronous" in argv:
+        return plan_asynchronous.main(argv)
     name, rest = flags.recipe(argv)
     parser = argparse.ArgumentParser(prog=f"jaxrl plan {name}", add_help=False, allow_abbrev=False)
     parser.add_argument(
@@ -342,6 +345,11 @@ def step(
 ) -> Any:
     """The compiled update that the loop runs, guards and extensions included."""
     ctx = _context(config, model, extensions)
+    if ctx.reading is not None:
+        raise ValueError(
+            f"{config.recipe} has a teacher, whose memory and time jaxrl plan does not estimate; "
+            "plan the recipe sft, and the teacher apart"
+        )
     update = stages.program(ctx, extensions, _optimizer(config, model))
     where = placement.of_batch(batch.trajectory)
     shapes: Trajectory = jax.tree.map(_shape, where, batch.trajectory)

@@ -36,10 +36,17 @@ def check(config: Config) -> None:
         )
     if not 0 <= config.seed < 1 << 32:
         raise ValueError(f"seed={config.seed}: must be from 0 to {(1 << 32) - 1}")
-    if config.wandb and importlib.util.find_spec("wandb") is None:
+    for tracker in ("wandb", "trackio", "mlflow"):
+        project = getattr(config, tracker)
+        if project and importlib.util.find_spec(tracker) is None:
+            raise ValueError(
+                f"{tracker}={project!r}: {tracker} is not installed; pip install "
+                f"'jaxrl[{tracker}]', or leave the field empty"
+            )
+    if config.track.every < 1 or config.track.completions < 0:
         raise ValueError(
-            f"wandb={config.wandb!r}: wandb is not installed; pip install 'jaxrl[wandb]', or leave "
-            "the field empty"
+            f"track.every={config.track.every}, track.completions={config.track.completions}: a "
+            "table is sent every so many steps, 1 or more, and has so many rows, 0 or more"
         )
     if config.rollout.oversampling < 1:
         raise ValueError(
@@ -82,6 +89,11 @@ def check(config: Config) -> None:
         raise ValueError(
             f"data.path={config.data.path!r}: this recipe samples; to learn from a file, train "
             "with sft, dpo, ipo, kto, orpo, simpo or cpo"
+        )
+    if config.course and config.fork:
+        raise ValueError(
+            f"fork={config.fork!r} with a course: a course begins with its first stage; fork "
+            "RUN/stages/N, one of its stages, by a run of its own"
         )
     if config.data.noise < 0 or (config.data.noise and not config.data.kinds):
         raise ValueError(

@@ -24,7 +24,7 @@ import numpy as np
 
 from jaxrl.config import Config
 from jaxrl.mesh import distributed
-from jaxrl.record import checkpoint, rundir, usage
+from jaxrl.record import checkpoint, rundir, trackers, usage
 from jaxrl.record.heartbeat import Heartbeat
 from jaxrl.record.metrics import MetricsLog, Timer
 from jaxrl.record.rundir import best_effort, run_directory
@@ -37,6 +37,7 @@ from jaxrl.run.extension import Context, Extension, completion, only, taught
 from jaxrl.run.extension import context as extension_context
 from jaxrl.run.guards import Trip
 from jaxrl.run.reference import Reference
+from jaxrl.run.reference_cache import reference_logp
 from jaxrl.run.stages import Stage
 from jaxrl.training import objective, optimizer, packing, trainable
 from jaxrl.types import TrainState, Trajectory
@@ -82,10 +83,11 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
             Writer(directory, config.checkpoint, callbacks.note) as writer,
             distributed.together(),
             usage.counted() as used,
+            contextlib.ExitStack() as closing,
         ):
             run = RunContext(
                 config, callbacks, directory, origin, policy, extensions, pools, sampling_mesh,
-                writer, gate, heart,
+                writer, gate, heart, closing,
             )  # fmt: skip
             with jax.transfer_guard("disallow"):
                 return _run(run, start, used)
@@ -107,7 +109,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
             part,
             run.extensions,
             directory=run.directory,
-            reference=reference.params if reference.needed else None,
+            reference=reference.params if reference.read else None,
             renew_reference=lambda state, step: reference.renew(like, state, step),
         )
 
@@ -137,7 +139,8 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
     stage_start = -1
     already = host["seconds"]
 
-    log = MetricsLog(run.directory, host["step"], note, config.wandb)
+    wanted = trackers.wanted(config)
+    log = MetricsLog(run.directory, host["step"], note, wanted)
     timer, tripped, began = Timer(), list[Trip](), perf_counter()
     try:
         while host["step"] < config.steps:
@@ -202,7 +205,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                     host = saved.host | {"rollouts": position, "rollbacks": rollbacks}
                     set_host_state(run, host)
                     log.close()
-                    log = MetricsLog(run.directory, saved.step, note, config.wandb)
+                    log = MetricsLog(run.directory, saved.step, note, wanted)
                     note(f"rolled back from step {step} to {saved.step}, on with other prompts")
                     continue
 
@@ -226,6 +229,8 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                 metrics |= timer.take() | {"time/step": now - began}
                 began = now
                 log.write(step, metrics)  # before the save: a checkpoint's rows are on disk
+                if wanted and (step == 1 or step % config.track.every == 0):
+                    log.table(step, experience.table(gathered, config.track.completions))
                 if writer.due(step) or step in config.stages:
                     with timer("save"), transfers():
                         writer.save(step, state, host, metrics.get(config.checkpoint.best))
@@ -251,7 +256,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
         "failed_saves": writer.failures,
         "extensions": list(run.extensions),
         "eval": {"before": host["before"], "after": after},
-        **course.told(run.directory, config),
+        **course.summary(run.directory),
         **rundir.environment(),
     }
     rundir.save_summary(run.directory, summary)
@@ -286,11 +291,8 @@ def update(
         packed, cost = placement.pack(part, config, keep)
         with transfers():
             packed = taught(stage.ctx, extensions, packed)
-        ref_logp = None
-        if stage.ctx.reference is not None:
-            with transfers():
-                reference = stage.ctx.reference(state)
-            ref_logp = stage.ctx.score(reference, packed)
+        with transfers():
+            ref_logp = reference_logp(stage.ctx, state, part, packed)
         state, metrics = stage.update(state, part, packed, ref_logp)
         measured.append(metrics)
     return state, measured, cost
@@ -306,7 +308,7 @@ def set_host_state(run: RunContext, host: dict[str, Any]) -> None:
 def save_stopped(
     run: RunContext, stop: signals.Stop, state: TrainState, host: dict[str, Any]
 ) -> None:
-    """Save the last whole step of a run that was told to stop, and choose its exit code."""
+    """Save the last whole step of a run that was asked to stop, and choose its exit code."""
     try:
         with transfers():
             run.writer.save_now(host["step"], state, host)
@@ -317,10 +319,10 @@ def save_stopped(
 
 
 def combine(measured: list[dict[str, np.ndarray]]) -> dict[str, float]:
-    """Means over a step's updates, and the greatest staleness.
+    """Means over a step's updates, and the greatest lag.
 
     The sampler's gap is taken at the first update, before any.
     """
     out = {k: float(np.mean([m[k] for m in measured])) for k in measured[0]}
-    out["staleness_max"] = float(max(m["staleness_max"] for m in measured))
+    out["lag/max"] = float(max(m["lag/max"] for m in measured))
     return out | {k: float(measured[0][k]) for k in ("logp_gap", "logp_gap_max")}

@@ -303,7 +303,7 @@ def test_unknown_options_are_named():
 
 
 def test_rewards_must_be_one_a_sample():
-    with pytest.raises(ValueError, match="rewards have shape"):
+    with pytest.raises(ValueError, match="rewards of group_advantages has shape"):
         advantages.group_advantages(jnp.ones((2, 1)), jnp.zeros(2, int), num_groups=1)
     with pytest.raises(ValueError, match="valid"):
         advantages.reinforce_pp(jnp.ones(3), valid=jnp.ones(2))

@@ -134,7 +134,7 @@ def test_kto_reference_point_is_a_nonnegative_constant():
 
 
 def test_bco_shift_lies_midway_between_the_classes():
-    shift = preference.bco_shift(jnp.array([1.0, 3.0, -2.0]), jnp.array([1, 1, 0]))
+    shift = preference.bco_shift(jnp.array([1.0, 3.0, -2.0]), jnp.array([True, True, False]))
     assert shift == (2.0 - 2.0) / 2
 
 
@@ -192,7 +192,7 @@ def test_reward_models(seed):
         )
         pair = np.stack([live["chosen"], live["rejected"]], 1)
         np.testing.assert_allclose(
-            reward_model.plackett_luce(pair, np.ones_like(pair)),
+            reward_model.plackett_luce(pair, np.ones(pair.shape, bool)),
             reward_model.bradley_terry(**live)[0],
         )
 

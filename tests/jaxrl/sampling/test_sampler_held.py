@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl.rollout import programs
-from jaxrl.sampling import requests, sampler
+from jaxrl.sampling import admission, requests, sampler
 from jaxrl.types import Completion, Request, Source
 from tests.jaxrl import sampler_oracle as oracle
 from tests.jaxrl.sampling.test_sampler_partial import params, setup
@@ -81,7 +81,7 @@ def test_a_sequence_at_its_limit_is_not_held():
     assert sorted(c.request.id for c in done) == list(range(7))
 
 
-def test_slots_that_are_all_held_are_told():
+def test_a_sampler_with_all_slots_held_is_refused():
     made, work = start()
     sampler.submit(made, work, [Request(i, (2, i), 9, logit_bias=AT_ONCE) for i in range(1, 7)])
     assert len(sampler.advance(made, params(), work)) == 4
@@ -96,9 +96,19 @@ def test_slots_that_are_all_held_are_told():
 @pytest.mark.exact(
     "a turn after an observation is the same whether its history is read again or not"
 )
-def test_a_held_sequence_goes_on_as_another_request():
+def test_a_held_sequence_continues_as_another_request(monkeypatch):
     """The second turn of a sequence that stays in its slot, or gives it up and is read again."""
-    kept, evicted = (second_turns(again) for again in (False, True))
+    read, prefill = [], admission.prefill.prefill
+
+    def counted(models, params, tokens, length, *, piece):
+        read.append(int(length.sum()))
+        return prefill(models, params, tokens, length, piece=piece)
+
+    monkeypatch.setattr(admission.prefill, "prefill", counted)
+    kept = second_turns(again=False)
+    assert read == [3 * 2]  # the prompts, once
+    evicted = second_turns(again=True)
+    assert read[1:] == [3 * 2, 3 * (2 + 4 + 3)]
     assert [c.tokens.tolist() for c in kept] == [c.tokens.tolist() for c in evicted]
     assert oracle.recorded_as_recomputed([*kept, *evicted], oracle.weights())
 
@@ -116,14 +126,16 @@ def second_turns(again: bool) -> list[Completion]:
         for r in first
     ]
     with pytest.raises(ValueError, match="request 0 has other settings"):
-        sampler.go_on(made, params(), work, [dataclasses.replace(second[0], temperature=0.5)])
+        sampler.continue_held(
+            made, params(), work, [dataclasses.replace(second[0], temperature=0.5)]
+        )
     with pytest.raises(ValueError, match="must begin with the 6 tokens"):
-        sampler.go_on(made, params(), work, [dataclasses.replace(second[0], prefix=seen)])
+        sampler.continue_held(made, params(), work, [dataclasses.replace(second[0], prefix=seen)])
     if again:
         sampler.release(work, [0, 1, 2])
         sampler.submit(made, work, second)
     else:
-        sampler.go_on(made, params(), work, second)
+        sampler.continue_held(made, params(), work, second)
     assert not sampler.held(work)
     done = sorted(sampler.advance(made, params(), work, version=2), key=lambda c: c.request.id)
     assert [c.version.tolist() for c in done] == [[1] * 4 + [0] * 3 + [2] * 4] * 3
@@ -140,8 +152,8 @@ def test_held_sequences_make_way_for_requests():
     while work:
         sampler.advance(made, params(), work)
     assert len(sampler.held(work)) == 4
-    sampler.make_way(made, work)
+    sampler.release_for_queue(made, work)
     assert len(sampler.held(work)) == 4
     sampler.submit(made, work, [Request(i, (3, i), 9, logit_bias=AT_ONCE) for i in (7, 8)])
-    sampler.make_way(made, work)
+    sampler.release_for_queue(made, work)
     assert sorted(sampler.held(work)) == [0, 1]
