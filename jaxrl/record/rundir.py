@@ -27,8 +27,8 @@ from jaxrl.record import storage
 
 MAY_CHANGE = (
     "steps", "run_dir", "score_workers", "score_seconds", "sandbox.", "eval.every", "wandb",
-    "compute_dtype", "attention", "remat", "rollout_log.", "checkpoint.", "guard.", "mesh.",
-    "sampler.",
+    "trackio", "mlflow", "track.", "compute_dtype", "attention", "remat", "rollout_log.",
+    "checkpoint.", "guard.", "mesh.", "sampler.",
 )  # fmt: skip
 """Fields, or groups of fields, that a continued run may be given new values of."""
 

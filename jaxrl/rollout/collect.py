@@ -71,7 +71,7 @@ def open_rollouts(
     settings = config.rollout
     prompts, size = settings.prompts, settings.group_size
     ctx = context(settings, config.seed, policy, task)
-    key = jax.random.fold_in(jax.random.key(config.seed), _SAMPLING)
+    own_key = key(config.seed)
     open_groups = OpenGroups()
 
     def admit(count: int, params: Params) -> None:
@@ -82,7 +82,7 @@ def open_rollouts(
     def step(params: Params, guide: Guide, version: int, timer: Timer) -> tuple[Experience, int]:
         actor = policy._replace(guide=guide)
         setup = sampler_setup(
-            actor, settings, config.sampler, key, room, turns=ctx.dialogue is not None
+            actor, settings, config.sampler, own_key, room, turns=ctx.dialogue is not None
         )
         kept: list[Group] = []
         rest: list[Group] = []
@@ -156,6 +156,11 @@ def collect(
     return experience(driver.take(open_groups, len(problems)), rollout.group_size)
 
 
+def key(seed: int) -> jax.Array:
+    """The sampling key of a run with this seed."""
+    return jax.random.fold_in(jax.random.key(seed), _SAMPLING)
+
+
 def context(rollout: RolloutConfig, seed: int, policy: Policy, task: Task) -> Context:
     """What programs work with; `seed` is the run's.
 
@@ -174,13 +179,17 @@ def sampler_setup(
     room: int = 0,
     *,
     turns: bool = False,
+    resumes: bool = False,
 ) -> Setup:
     """The sampler's setup for programs whose prompts have `room` more tokens than the task's.
 
-    `turns`: the programs sample episodes, whose environments may ask for stop strings, and whose
-    slots are held between turns.
+    Args:
+      policy, rollout, sampling, key, room: see `collect`.
+      turns: the programs sample episodes, whose environments may ask for stop strings, and whose
+        slots are held between turns.
+      resumes: sequences in progress are put out and read again.
     """
-    prompt, length = programs.limits(rollout, room, turns=turns)
+    prompt, length = programs.limits(rollout, room, again=turns or resumes)
     return Setup(
         policy.model, key, tuple(policy.tokenizer.eos_ids), prompt, length, sampling,
         guide=policy.guide, text=policy.tokenizer.decode if turns else None,

@@ -107,6 +107,7 @@ def program(
         reading=ctx.reading,
         noise=config.data.noise,
         seed=config.seed,
+        weights=config.asynchronous.staleness is not None,
     )
     for extension in extensions.values():
         update = extension.update(ctx, update)

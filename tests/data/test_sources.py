@@ -65,6 +65,7 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
         sources.read(str(path))
 
 
+@pytest.mark.extra
 def test_a_dataset_saved_by_the_datasets_library(tmp_path):
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_list(RECORDS).save_to_disk(str(tmp_path / "saved"), num_shards=2)

@@ -63,12 +63,12 @@ def test_dph_rehearses_by_the_forward_kl():
     given = {"presample_steps": 5, "coefficient": 1.0, "advantages": jnp.zeros((1, 1))}
     logp, initial = jnp.log(p)[None], jnp.log(q)[None]
     gap = jnp.full((1, 3), 9)
-    loss, metrics = mixed.dph(logp, initial, version_gap=gap, step=jnp.asarray(9), **given)
+    loss, metrics = mixed.dph(logp, initial, lag=gap, step=jnp.asarray(9), **given)
     np.testing.assert_allclose((q * loss[0]).sum(), (q * np.log(q / p)).sum(), rtol=1e-5)
     assert metrics["lr_scale"] == 1
-    fresh = mixed.dph(logp, initial, version_gap=gap - 5, step=jnp.asarray(9), **given)[0]
+    fresh = mixed.dph(logp, initial, lag=gap - 5, step=jnp.asarray(9), **given)[0]
     np.testing.assert_array_equal(fresh, 0.0)
-    presampling = mixed.dph(logp, initial, version_gap=gap, step=jnp.asarray(4), **given)[1]
+    presampling = mixed.dph(logp, initial, lag=gap, step=jnp.asarray(4), **given)[1]
     assert presampling["lr_scale"] == 0
 
 

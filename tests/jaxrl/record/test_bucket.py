@@ -15,6 +15,7 @@ from tests.jaxrl import tiny
 
 pytest.importorskip("gcsfs", reason="the extra `gcs` is not installed")
 server = pytest.importorskip("gcp_storage_emulator.server")
+pytestmark = pytest.mark.extra
 
 SHORT = {
     "steps": 3, "warm_start.steps": 2, "eval.every": 0, "checkpoint.every": 1,

@@ -39,6 +39,7 @@ def test_tables(directory):
     assert run.rollouts["tokens"].tolist() == [["a", "b"], ["a", "b"]]
 
 
+@pytest.mark.extra
 def test_pandas_takes_them(directory):
     pandas = pytest.importorskip("pandas")
     write(directory / "metrics.jsonl", {"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25})

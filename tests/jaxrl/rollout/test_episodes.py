@@ -13,7 +13,7 @@ from jaxrl.data import dialogue, scoring, tokenizers
 from jaxrl.data.environments import Reply, Turn
 from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import driver, episodes, experience, state
+from jaxrl.rollout import drive, driver, episodes, experience, state
 from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.programs import Context
@@ -74,9 +74,9 @@ def play(monkeypatch):
                 out.append(dataclasses.replace(c, **arrays, stopped=False, finished=False))
         return out
 
-    monkeypatch.setattr(driver.sampler, "advance", advance)
-    monkeypatch.setattr(driver.sampler, "unfinished", unfinished)
-    monkeypatch.setattr(driver.sampler, "submit", lambda setup, work, new: work.queue.extend(new))
+    monkeypatch.setattr(drive.sampler, "advance", advance)
+    monkeypatch.setattr(drive.sampler, "unfinished", unfinished)
+    monkeypatch.setattr(drive.sampler, "submit", lambda setup, work, new: work.queue.extend(new))
     task = digits()
     talk = dialogue.of(TOKENIZER, ("user",), chat=False)
     rollout = RolloutConfig(8, SIZE, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)

@@ -6,10 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from jaxrl.data import generate
+from jaxrl.data import generate, tasks
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.types import Task
-from jaxrl.launch import cli
+from jaxrl.launch import cli, play
+from jaxrl.launch.sample import SampleConfig
 from jaxrl.mesh import mesh
 from jaxrl.record import checkpoint, metrics
 from jaxrl.rollout import driver, policy
@@ -198,3 +199,21 @@ def test_a_critic_of_turns_needs_turns(tmp_path):
     given = {"critic.credit": "turn_gae", "warm_start.steps": 0}
     with pytest.raises(ValueError, match=r"turn_gae.*one turn"):
         begin.check(tiny.config(tmp_path, **given))
+
+
+def test_a_person_plays_in_the_place_of_the_policy():
+    said, calculator = [], tasks.get("calculator")
+    problem = calculator.problem("test", 0, 0)
+    actions = iter(calculator.turns.gold(problem, 0))
+    config = SampleConfig(env="calculator", human=True)
+    reward = play.by_hand(config, ask=lambda prompt: next(actions), say=said.append)
+    assert reward == 1.0 and said[-1] == "reward 1"
+    assert said[0] == f"user: {problem.prompt}" and '"name": "calculator"' in said[1]
+    assert said[2] == f"tool: {problem.answer}"
+
+    def leave(prompt):
+        raise EOFError
+
+    assert play.by_hand(config, ask=leave, say=said.append) is None
+    with pytest.raises(ValueError, match="one turn"):
+        play.by_hand(SampleConfig(env="arithmetic"))

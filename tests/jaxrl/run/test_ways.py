@@ -135,7 +135,7 @@ def test_a_stopped_run_continues_as_an_uninterrupted_one(way, tmp_path, started)
         case "in flight":
             versions = {(row["step"], v) for row in written for v in row["version"]}
             assert any(v < step - 1 for step, v in versions)  # sampled before this step
-            assert rows[0]["staleness_max"] == 0 < max(row["staleness"] for row in rows)
+            assert rows[0]["lag/max"] == 0 < max(row["lag/mean"] for row in rows)
         case "controlled divergence":
             assert len({row["kl_coef"] for row in rows}) > 2
         case "critic" | "categorical critic" | "critic on nf4" | "critic on adapters in bfloat16":

@@ -17,6 +17,7 @@ from jaxrl.losses import advantages, pass_rate
 from jaxrl.training import objective
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import shares
+from jaxrl.training.train_step import effective_share
 from jaxrl.types import Trajectory
 from tests.jaxrl.batches import batch
 
@@ -304,3 +305,33 @@ def test_a_policy_objective_draws_anew_in_every_update():
     told = (config, data, whole, whole.mask, given["logp"], given["entropy"], None)
     losses = [float(objective.objective(*told, version)[0]) for version in (3, 3, 4)]
     assert losses[0] == losses[1] != losses[2]
+
+
+def of_lag(logp, behavior_logp, advantages, *, lag):
+    """An objective that is the lag of each token."""
+    return lag.astype(jnp.float32) + 0.0 * logp, {}
+
+
+def test_an_objective_that_names_lag_gets_that_of_each_token():
+    data = batch(1)
+    versions = np.random.default_rng(0).integers(0, 4, data.tokens.shape).astype(np.int32)
+    data = data.replace(policy_version=versions)
+    run = evaluated(policy=f"{__name__}:of_lag")
+    loss, _ = jax.device_get(run(data, arrays(data), EVERY))
+    assert loss == pytest.approx(np.mean(3 - versions[data.action_mask]), rel=1e-6)
+
+
+def test_the_effective_sample_size_by_hand():
+    weights = np.array([0.5, 1.0, 2.0])
+    told = {"loss": 1.0, "weight_mean": weights.mean(), "weight_square": (weights**2).mean()}
+    found = effective_share(told)
+    assert found == {"loss": 1.0, "ess": pytest.approx(3.5**2 / (3 * 5.25))}
+    assert effective_share({"loss": 1.0}) == {"loss": 1.0}
+    data = batch(1)
+    given, config = arrays(data), ObjectiveConfig()
+    whole = objective.whole_batch(config, data, 9)
+    told = given["logp"], given["entropy"], None, 3
+    _, metrics = objective.objective(config, data, whole, whole.mask, *told, weights=True)
+    ratio = np.exp((given["logp"] - data.behavior_logp)[data.action_mask].astype(np.float64))
+    ess = effective_share(metrics)["ess"]
+    assert ess == pytest.approx(ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum()), rel=1e-5)

@@ -14,7 +14,7 @@ from jaxrl.models import decoder
 from jaxrl.training.logprobs import make_score
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig, pack
-from jaxrl.training.train_step import init_state, make_update, staleness
+from jaxrl.training.train_step import init_state, lag, make_update
 from jaxrl.types import Params, Trajectory
 from tests import broad_except
 from tests.jaxrl.batches import MODEL, batch
@@ -241,7 +241,7 @@ def test_leaving_out_what_has_no_advantage_changes_nothing(data, expected):
     assert not set(np.unique(packed.sequence)) & set(np.flatnonzero(~keep))
 
 
-def test_staleness_by_hand():
+def test_lag_by_hand():
     data = batch()
     versions = np.full(data.tokens.shape, 5, np.int32)
     own = np.zeros(data.tokens.shape, bool)
@@ -249,9 +249,9 @@ def test_staleness_by_hand():
     versions[0, 2], versions[0, 3], versions[1] = 7, 4, 1
     expert = np.arange(len(own)) == 1
     data = data.replace(policy_version=versions, action_mask=own)
-    found = staleness(data, jnp.int32(7))
-    assert (found["staleness"], found["staleness_max"]) == ((0 + 3 + 6 + 6) / 4, 6)
-    found = staleness(data.replace(expert=expert), jnp.int32(7))
-    assert (found["staleness"], found["staleness_max"]) == (1.5, 3)
-    nothing = staleness(data.replace(action_mask=np.zeros_like(own)), jnp.int32(7))
-    assert (nothing["staleness"], nothing["staleness_max"]) == (0, 0)
+    found = lag(data, jnp.int32(7))
+    assert (found["lag/mean"], found["lag/max"]) == ((0 + 3 + 6 + 6) / 4, 6)
+    found = lag(data.replace(expert=expert), jnp.int32(7))
+    assert (found["lag/mean"], found["lag/max"]) == (1.5, 3)
+    nothing = lag(data.replace(action_mask=np.zeros_like(own)), jnp.int32(7))
+    assert (nothing["lag/mean"], nothing["lag/max"]) == (0, 0)
