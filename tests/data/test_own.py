@@ -165,6 +165,7 @@ def test_a_file_that_does_not_import_says_why_and_where(folder):
 
 
 @pytest.mark.extra
+@pytest.mark.exact("files of JSONL, CSV and Parquet give the same problems")
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_kinds_of_files_give_equal_problems(folder, kind):
     path = folder / f"rows.{kind}"

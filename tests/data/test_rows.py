@@ -99,6 +99,7 @@ def test_bad_rows_are_named_by_their_lines_or_counted(tmp_path):
 
 
 @pytest.mark.extra
+@pytest.mark.exact("files of JSONL, JSON, CSV and Parquet give the same rows")
 def test_files_of_other_formats_hold_the_same_rows(tmp_path):
     records = [{"prompt": f"p{i}", "completion": f"c{i}"} for i in range(3)]
     paths = [saved(tmp_path, *records)]

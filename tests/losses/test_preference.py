@@ -77,6 +77,7 @@ def logps(seed, names):
     return {n: -rng.exponential(1.5, 7) - 0.01 for n in names}
 
 
+@pytest.mark.exact("preference losses with a reference equal float64 formulas")
 @pytest.mark.parametrize("name", PAIRS)
 @FEW
 @given(seed=st.integers(0, 9999))
@@ -91,6 +92,7 @@ def test_pairs_with_a_reference(name, seed):
         )
 
 
+@pytest.mark.exact("preference losses without a reference equal float64 formulas")
 @pytest.mark.parametrize("name", FREE)
 @FEW
 @given(seed=st.integers(0, 9999))
@@ -100,6 +102,7 @@ def test_pairs_without_a_reference(name, seed):
         checks.agree(f, oracle, logps(seed, ("chosen_logp", "rejected_logp")))
 
 
+@pytest.mark.exact("preference losses of single verdicts equal float64 formulas")
 @FEW
 @given(seed=st.integers(0, 9999))
 def test_single_verdicts(seed):
@@ -162,6 +165,7 @@ def test_online_dpo_pairs_the_best_with_the_worst(seed):
         checks.agree(ours, oracle, {"logp": d.logp}, fixed)
 
 
+@pytest.mark.exact("losses of reward models equal float64 formulas")
 @FEW
 @given(seed=st.integers(0, 9999))
 def test_reward_models(seed):
@@ -193,6 +197,7 @@ def test_reward_models(seed):
         )
 
 
+@pytest.mark.exact("losses of distillation equal float64 formulas")
 @FEW
 @given(seed=st.integers(0, 9999), beta=st.sampled_from([0.0, 0.3, 1.0]))
 def test_distillation(seed, beta):
