@@ -144,6 +144,8 @@ def _continuation(
         run_dir=str(scratch),
         wandb="",
         asynchronous=asynchronous,
+        trackio="",
+        mlflow="",
         fork=f"{run}@{start}",
         checkpoint=dataclasses.replace(config.checkpoint, every=config.steps + 1),
         eval=dataclasses.replace(config.eval, every=0),

@@ -213,7 +213,7 @@ def grao(
     imitation: float = 0.5,
     alignment: float = 0.5,
 ) -> Objective:
-    """GRAO: explore by the samples, imitate the reference, and tell the better from the worse.
+    """GRAO: explore by the samples, imitate the reference, and contrast the two.
 
     All three terms are linear in the log-probabilities, so a reference row gathers what its samples
     put on it. Written as G times the paper's objective; reduce with `seq-mean-token-sum`.

@@ -332,7 +332,7 @@ def clipped_surrogate(
 
     Args:
       r: `[B, T]` or `[B, 1]`, with gradient.
-      advantages: of the shape of `r`, or `[B, 1]`.
+      advantages: `[B, T]` or `[B, 1]`, with the T of `r`.
       clip_low, clip_high: widths around 1.
 
     Returns:

@@ -20,6 +20,7 @@ from jaxrl.config.schema import (
     RolloutLogConfig,
     SamplingConfig,
     SandboxConfig,
+    TrackConfig,
     WarmStartConfig,
 )
 from jaxrl.config.validate import check
@@ -50,6 +51,7 @@ __all__ = [
     "RolloutLogConfig",
     "SamplingConfig",
     "SandboxConfig",
+    "TrackConfig",
     "WarmStartConfig",
     "changed",
     "check",

@@ -240,6 +240,22 @@ class RolloutLogConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class TrackConfig:
+    """How a run appears in the trackers that it reports to."""
+
+    entity: str = ""
+    """Weights & Biases team or user; empty: the default of the account."""
+    name: str = ""
+    """Name of the run; empty: that of its directory."""
+    tags: tuple[str, ...] = ()
+    """Tags of the run."""
+    completions: int = 16
+    """Rows of a table of completions; 0: no table."""
+    every: int = 10
+    """Steps between two tables; the first step has one too."""
+
+
+@dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
     """When the state of the run is saved, and which checkpoints are kept."""
 
@@ -376,6 +392,11 @@ class Config:
     rollout_log: RolloutLogConfig = RolloutLogConfig()
     wandb: str = ""
     """Weights & Biases project that metrics are also sent to (extra `wandb`); empty: none."""
+    trackio: str = ""
+    """Trackio project that metrics are also sent to (extra `trackio`); empty: none."""
+    mlflow: str = ""
+    """MLflow experiment that metrics are also sent to (extra `mlflow`); empty: none."""
+    track: TrackConfig = TrackConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     guard: GuardConfig = GuardConfig()
     score_workers: int = 2

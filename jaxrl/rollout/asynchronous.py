@@ -24,7 +24,7 @@ import numpy as np
 from jaxrl.data import curriculum
 from jaxrl.rollout import driver, programs, schedule
 from jaxrl.rollout.drive import Answer, Asked, Drive, Group
-from jaxrl.rollout.driver import Flight
+from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.schedule import (
     Admit,
     Arrived,
@@ -86,8 +86,8 @@ class Sampling:
         `log` is given a row for each chunk, see docs/asynchronous.md.
         """
         self.limits, self._size, self._source = limits, size, source
-        self._open, self._log = open_drive, log
-        self._flight, self._state = Flight(), State()
+        self._open_drive, self._log = open_drive, log
+        self._open_groups, self._state = OpenGroups(), State()
         self._groups: dict[int, Group] = {}
         self._drive: Drive | None = None
         self._weights: Weights | None = None
@@ -114,8 +114,8 @@ class Sampling:
         else:
             self._tell(Trained())
             self._tell(Arrived(_WORKER, weights.step))
-        self._drive = self._open(weights, {k: f for k, f in known.items() if f is not None})
-        self._drive.begin(self._flight.groups)
+        self._drive = self._open_drive(weights, {k: f for k, f in known.items() if f is not None})
+        self._drive.begin(self._open_groups.groups)
 
     def between(self, answered: Collection[int]) -> Row:
         """What takes effect between two chunks.
@@ -160,7 +160,7 @@ class Sampling:
 
     def abandon(self) -> None:
         """Give up what has been sampled; its problems are the next to be begun."""
-        driver.abandon(self._flight)
+        driver.abandon(self._open_groups)
         self._groups, self._drive = {}, None
         self._state = State(begun=self._state.begun)
 
@@ -169,22 +169,24 @@ class Sampling:
         groups = [[g.number, g.version, g.finished] for g in self._state.groups]
         return {
             "source": self._source.get_state(),
-            "flight": driver.to_state(self._flight),
+            "open_groups": driver.to_state(self._open_groups),
             "schedule": {"groups": groups, "begun": self._state.begun},
         }
 
     def set_state(self, saved: dict[str, Any]) -> None:
         """Go on from a position; groups of a synchronous run are begun again."""
         self._source.set_state(saved["source"])
-        self._flight, self._drive = driver.from_state(saved["flight"]), None
+        self._open_groups, self._drive = driver.from_state(saved["open_groups"]), None
         if "schedule" not in saved:
             self._groups, self._state = {}, State()
-            driver.abandon(self._flight)
+            driver.abandon(self._open_groups)
             return
         plan = saved["schedule"]
         flying = tuple(Flying(number, v, None, done) for number, v, done in plan["groups"])
         self._state = State(groups=flying, begun=plan["begun"])
-        self._groups = {g.number: own for g, own in zip(flying, self._flight.groups, strict=True)}
+        self._groups = {
+            g.number: own for g, own in zip(flying, self._open_groups.groups, strict=True)
+        }
 
     def _finish(self) -> None:
         """Tell of groups that have been sampled and scored."""
@@ -204,11 +206,11 @@ class Sampling:
 
     def _admit(self, numbers: tuple[int, ...]) -> None:
         assert self._weights is not None
-        while len(self._flight.waiting) < len(numbers):
+        while len(self._open_groups.waiting) < len(numbers):
             params = self._weights.params
-            self._flight.waiting += self._source.draw(self.limits.groups_per_step, params)
-        driver.admit(self._flight, len(numbers), self._size)
-        new = self._flight.groups[-len(numbers) :]
+            self._open_groups.waiting += self._source.draw(self.limits.groups_per_step, params)
+        driver.admit(self._open_groups, len(numbers), self._size)
+        new = self._open_groups.groups[-len(numbers) :]
         self._groups |= dict(zip(numbers, new, strict=True))
         self._begun += len(numbers)
         self._row["admit"] = list(numbers)
@@ -217,7 +219,7 @@ class Sampling:
     def _take(self, numbers: tuple[int, ...]) -> None:
         groups = [self._groups.pop(number) for number in numbers]
         gone = {group.first_id for group in groups}
-        self._flight.groups = [g for g in self._flight.groups if g.first_id not in gone]
+        self._open_groups.groups = [g for g in self._open_groups.groups if g.first_id not in gone]
         rewards = np.array([[programs.reward(row) for row in g.rows[: self._size]] for g in groups])
         self._source.learn([group.drawn for group in groups], rewards)
         dull = ~curriculum.informative(rewards)

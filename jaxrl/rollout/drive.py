@@ -42,7 +42,7 @@ class Group:
     """Id of its first row; names its random streams."""
     log: dict[Place, list[Result]] = dataclasses.field(default_factory=dict)
     """What each part of its program received, in order."""
-    begun: dict[Place, Completion] = dataclasses.field(default_factory=dict)
+    partial: dict[Place, Completion] = dataclasses.field(default_factory=dict)
     """Sequences in progress."""
     rows: list[Row] | None = None
     """What the program returned; None until it has."""
@@ -111,11 +111,11 @@ class Drive:
 
     def chunk(self, version: int) -> None:
         """Decode one chunk; programs go on with the completions that have ended."""
-        sampler.make_way(self._setup, self.work)
+        sampler.release_for_queue(self._setup, self.work)
         ended = []
         for completion in sampler.advance(self._setup, self._params, self.work, version=version):
             each = self._sampling.pop(completion.request.id)
-            each.node.group.begun.pop(each.node.place, None)
+            each.node.group.partial.pop(each.node.place, None)
             original = dataclasses.replace(completion, request=each.wanted.request)
             ended.append((each.node, _log(each.node, original)))
         self._want(ended)
@@ -167,7 +167,7 @@ class Drive:
         """Note in the groups how far what is being sampled has come. Nothing goes on after it."""
         for completion in sampler.unfinished(self._setup, self.work):
             each = self._sampling[completion.request.id]
-            each.node.group.begun[each.node.place] = completion
+            each.node.group.partial[each.node.place] = completion
 
     def _want(self, nodes_and_values: Sequence[tuple[_Node, Any]]) -> None:
         """Resume nodes with their values, and ask for what they want next."""
@@ -184,7 +184,7 @@ class Drive:
                 self._sampling[request.id] = each
                 submitted.append(request)
         waiting, setup, work = sampler.held(self.work), self._setup, self.work
-        sampler.go_on(setup, self._params, work, [r for r in submitted if r.id in waiting])
+        sampler.continue_held(setup, self._params, work, [r for r in submitted if r.id in waiting])
         if new := [r for r in submitted if r.id not in waiting]:
             sampler.submit(setup, work, new)
         acts = (each.wanted for each in self._asking.values() if isinstance(each.wanted, Act))
@@ -214,8 +214,8 @@ def _submit(n: int, pool: Pool, wanted: Grade | Act) -> Future[Answer] | None:
 
 def _request(each: _Wants) -> Request:
     """What to sample, from where it stands."""
-    begun = each.node.group.begun.get(each.node.place)
-    return each.wanted.request if begun is None else resume(begun)
+    partial = each.node.group.partial.get(each.node.place)
+    return each.wanted.request if partial is None else resume(partial)
 
 
 def _log(node: _Node, result: Result) -> Result:
@@ -233,7 +233,7 @@ def _resume(node: _Node, value: Any) -> list[_Wants]:
             parent = node.parent
             if parent is None:
                 node.group.rows = list(stop.value)
-                node.group.log, node.group.begun = {}, {}
+                node.group.log, node.group.partial = {}, {}
                 return []
             parent.returned[node.place[-1]] = stop.value
             parent.left -= 1

@@ -28,63 +28,63 @@ from jaxrl.types import Params
 
 
 @dataclasses.dataclass
-class Flight:
+class OpenGroups:
     """The groups that are sampled for this step and later ones, oldest first."""
 
     groups: list[Group] = dataclasses.field(default_factory=list)
     waiting: list[Drawn] = dataclasses.field(default_factory=list)
-    """Problems that have been drawn but not begun."""
+    """Problems that have been drawn but not started."""
     next_id: int = 0
     """Id of the next group's first row."""
 
 
-def admit(flight: Flight, count: int, size: int) -> None:
+def admit(open_groups: OpenGroups, count: int, size: int) -> None:
     """Begin groups of `size` rows for the next `count` of the problems that wait."""
-    for drawn in flight.waiting[:count]:
-        flight.groups.append(Group(drawn, flight.next_id))
-        flight.next_id += size
-    del flight.waiting[:count]
+    for drawn in open_groups.waiting[:count]:
+        open_groups.groups.append(Group(drawn, open_groups.next_id))
+        open_groups.next_id += size
+    del open_groups.waiting[:count]
 
 
-def abandon(flight: Flight) -> None:
-    """Give up what has been sampled; the problems are the next to be begun."""
-    flight.waiting = [group.drawn for group in flight.groups] + flight.waiting
-    flight.groups = []
+def abandon(open_groups: OpenGroups) -> None:
+    """Discard what has been sampled; these problems are the next to be started."""
+    open_groups.waiting = [group.drawn for group in open_groups.groups] + open_groups.waiting
+    open_groups.groups = []
 
 
-def to_state(flight: Flight) -> dict[str, Any]:
-    """The flight as JSON values and arrays, for a checkpoint."""
+def to_state(open_groups: OpenGroups) -> dict[str, Any]:
+    """The open groups as JSON values and arrays, for a checkpoint."""
     return {
-        "next_id": flight.next_id,
-        "waiting": [_plain(drawn) for drawn in flight.waiting],
+        "next_id": open_groups.next_id,
+        "waiting": [_plain(drawn) for drawn in open_groups.waiting],
         "groups": [
             {
                 "drawn": _plain(group.drawn),
                 "first_id": group.first_id,
                 "log": state.to_state(list(group.log.items())),
-                "begun": state.to_state(list(group.begun.items())),
+                "partial": state.to_state(list(group.partial.items())),
                 "rows": state.to_state(group.rows and [tuple(row) for row in group.rows]),
             }
-            for group in flight.groups
+            for group in open_groups.groups
         ],
     }
 
 
-def from_state(saved: dict[str, Any]) -> Flight:
-    """The flight that `to_state` was given."""
-    flight = Flight([], [_drawn(each) for each in saved["waiting"]], saved["next_id"])
+def from_state(saved: dict[str, Any]) -> OpenGroups:
+    """The open groups that `to_state` was given."""
+    open_groups = OpenGroups([], [_drawn(each) for each in saved["waiting"]], saved["next_id"])
     for each in saved["groups"]:
         rows = state.from_state(each["rows"])
-        flight.groups.append(
+        open_groups.groups.append(
             Group(
                 _drawn(each["drawn"]),
                 each["first_id"],
                 dict(state.from_state(each["log"])),
-                dict(state.from_state(each["begun"])),
+                dict(state.from_state(each["partial"])),
                 rows and [Row(*row) for row in rows],
             )
         )
-    return flight
+    return open_groups
 
 
 def _plain(drawn: Drawn) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _drawn(saved: dict[str, Any]) -> Drawn:
 
 
 def advance(
-    flight: Flight,
+    open_groups: OpenGroups,
     program: Program,
     ctx: Context,
     setup: Setup,
@@ -107,16 +107,16 @@ def advance(
     version: int,
     timer: Timer,
 ) -> None:
-    """Sample and score until so many groups of the flight are whole; the others stand still.
+    """Sample and score until `enough` open groups are complete; the others are paused.
 
     Args:
-      flight: changed in place.
+      open_groups: changed in place.
       program: of all its groups.
       ctx: given to the program.
       setup: of the sampler; its widths hold `programs.limits`.
       params: the sampler's form of the parameters.
       pool: scores completions and asks environments; each process does its share for all.
-      enough: groups to wait for, at most those in flight.
+      enough: groups to wait for, at most those that are open.
       version: policy version of `params`.
       timer: given `sample` and `score` seconds, the latter being what waiting for the pool adds.
 
@@ -132,10 +132,10 @@ def advance(
     drive = Drive(program, ctx, setup, params, pool)
 
     def whole() -> int:
-        return sum(group.rows is not None for group in flight.groups)
+        return sum(group.rows is not None for group in open_groups.groups)
 
     with timer("sample"):
-        drive.begin(flight.groups)
+        drive.begin(open_groups.groups)
     while True:
         with timer("sample"):
             while drive.work and (whole() if early else drive.still()) < enough:
@@ -153,9 +153,9 @@ def advance(
     drive.put_out()
 
 
-def take(flight: Flight, count: int) -> list[Group]:
-    """The first `count` whole groups, oldest first; they leave the flight."""
-    whole = [group for group in flight.groups if group.rows is not None][:count]
+def take(open_groups: OpenGroups, count: int) -> list[Group]:
+    """The first `count` complete groups, oldest first; they are no longer open."""
+    whole = [group for group in open_groups.groups if group.rows is not None][:count]
     taken = {group.first_id for group in whole}
-    flight.groups = [group for group in flight.groups if group.first_id not in taken]
+    open_groups.groups = [group for group in open_groups.groups if group.first_id not in taken]
     return whole

@@ -24,7 +24,7 @@ import numpy as np
 
 from jaxrl.config import Config
 from jaxrl.mesh import distributed
-from jaxrl.record import checkpoint, rundir, usage
+from jaxrl.record import checkpoint, rundir, trackers, usage
 from jaxrl.record.heartbeat import Heartbeat
 from jaxrl.record.metrics import MetricsLog, Timer
 from jaxrl.record.rundir import best_effort, run_directory
@@ -139,7 +139,8 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
     stage_start = -1
     already = host["seconds"]
 
-    log = MetricsLog(run.directory, host["step"], note, config.wandb)
+    wanted = trackers.wanted(config)
+    log = MetricsLog(run.directory, host["step"], note, wanted)
     timer, tripped, began = Timer(), list[Trip](), perf_counter()
     try:
         while host["step"] < config.steps:
@@ -204,7 +205,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                     host = saved.host | {"rollouts": position, "rollbacks": rollbacks}
                     set_host_state(run, host)
                     log.close()
-                    log = MetricsLog(run.directory, saved.step, note, config.wandb)
+                    log = MetricsLog(run.directory, saved.step, note, wanted)
                     note(f"rolled back from step {step} to {saved.step}, on with other prompts")
                     continue
 
@@ -228,6 +229,8 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                 metrics |= timer.take() | {"time/step": now - began}
                 began = now
                 log.write(step, metrics)  # before the save: a checkpoint's rows are on disk
+                if wanted and (step == 1 or step % config.track.every == 0):
+                    log.table(step, experience.table(gathered, config.track.completions))
                 if writer.due(step) or step in config.stages:
                     with timer("save"), transfers():
                         writer.save(step, state, host, metrics.get(config.checkpoint.best))
@@ -253,7 +256,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
         "failed_saves": writer.failures,
         "extensions": list(run.extensions),
         "eval": {"before": host["before"], "after": after},
-        **course.told(run.directory),
+        **course.summary(run.directory),
         **rundir.environment(),
     }
     rundir.save_summary(run.directory, summary)
@@ -305,7 +308,7 @@ def set_host_state(run: RunContext, host: dict[str, Any]) -> None:
 def save_stopped(
     run: RunContext, stop: signals.Stop, state: TrainState, host: dict[str, Any]
 ) -> None:
-    """Save the last whole step of a run that was told to stop, and choose its exit code."""
+    """Save the last whole step of a run that was asked to stop, and choose its exit code."""
     try:
         with transfers():
             run.writer.save_now(host["step"], state, host)

@@ -370,7 +370,7 @@ def objective(
     if config.entropy_coef or "entropy_coef" in coefficients:
         loss -= coefficients.get("entropy_coef", config.entropy_coef) * reduce(given["entropy"])
     gap = jnp.abs(given["logp"] - given["behavior_logp"])
-    gap = jnp.where(given["expert"][:, None], 0.0, gap)  # which nobody sampled
+    gap = jnp.where(given["expert"][:, None], 0.0, gap)  # which no policy sampled
     means["logp_gap"] = gap
     if weights:
         ratio = masking.bounded_exp(given["logp"] - given["behavior_logp"])

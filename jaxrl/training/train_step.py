@@ -85,8 +85,8 @@ def make_measure(
             restriction=restriction(state),
             reading=reading,
         )
-        told = (ref_logp, state.step, state.coefficients, seed)
-        return objective(config, batch, whole, whole.mask, logp, entropy, *told)[1]
+        rest = (ref_logp, state.step, state.coefficients, seed)
+        return objective(config, batch, whole, whole.mask, logp, entropy, *rest)[1]
 
     return measure
 
@@ -175,10 +175,10 @@ def make_update(
             whole: Whole,
             ref_logp: jax.Array | None,
         ) -> tuple[jax.Array, dict[str, jax.Array]]:
-            told = (ref_logp, state.step, state.coefficients, seed)
+            rest = (ref_logp, state.step, state.coefficients, seed)
             if reading is not None:  # is no log-probability to compare with the sampler's
                 batch = batch.replace(behavior_logp=jax.lax.stop_gradient(logp))
-            return objective(config, batch, whole, mask, logp, entropy, *told, weights=weights)
+            return objective(config, batch, whole, mask, logp, entropy, *rest, weights=weights)
 
         if coupled:
             slopes, measured = jax.grad(share, argnums=(0, 1), has_aux=True)(

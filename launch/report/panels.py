@@ -36,7 +36,12 @@ PANELS = (
         "Mean and longest of the step.",
         "tokens",
     ),
-    Panel("truncated", "Cut off", ("truncated",), "Share of completions that hit their budget."),
+    Panel(
+        "truncated",
+        "Truncation rate",
+        ("truncated",),
+        "Share of completions that reach the token budget and are cut off.",
+    ),
     Panel("entropy", "Entropy", ("entropy",), "Of the policy, mean over action tokens.", "nats"),
     Panel("kl", "KL to the reference", ("kl", "kl/*"), "Mean over action tokens.", "nats"),
     Panel(
@@ -68,16 +73,16 @@ PANELS = (
     Panel("shares", "Shares of domains", ("domain/*/share",), "Of the prompts trained on."),
     Panel(
         "spread",
-        "Groups without signal",
+        "Zero-advantage groups",
         ("reward/zero_variance_groups",),
-        "Share of groups whose rewards are all equal.",
+        "Share of groups whose rewards are all equal, so that they teach nothing.",
     ),
     Panel("errors", "Scoring errors", ("reward/errors",), "Completions without a score."),
     Panel("deviation", "Reward spread", ("reward/std",), "Standard deviation over the step."),
     Panel("parts", "Reward parts", ("reward/*",), "Means of what the verifier reports."),
     Panel("throughput", "Throughput", ("throughput",), "Sampled tokens, all phases.", "tokens/s"),
     Panel("step-time", "Time of a step", ("time/step",), "The first, which compiles, aside.", "s"),
-    Panel("memory", "Memory", ("memory/*", "memory*"), "Peak so far.", "bytes"),
+    Panel("memory", "Memory", ("memory/*", "memory*"), "Peak so far.", "GiB"),
     Panel(
         "compilations",
         "Compilations",

@@ -32,7 +32,7 @@ class Counting:
         for group in groups:
             if group.rows is None:
                 self.groups.append(group)
-                if len(group.begun) == 1 + group.first_id % 5:
+                if len(group.partial) == 1 + group.first_id % 5:
                     self.ask(group)
 
     @property
@@ -46,8 +46,8 @@ class Counting:
 
     def chunk(self, version):
         for group in self.work:
-            group.begun[(len(group.begun),)] = version
-            if len(group.begun) == 1 + group.first_id % 5:
+            group.partial[(len(group.partial),)] = version
+            if len(group.partial) == 1 + group.first_id % 5:
                 self.ask(group)
 
     def ask(self, group):
@@ -68,7 +68,7 @@ class Counting:
         for n, score in answers.items():
             first_id = self.asked.pop(n)[0][0]
             (group,) = [g for g in self.groups if g.first_id == first_id]
-            group.rows = [Row(tuple(group.begun.values()), "", score)]
+            group.rows = [Row(tuple(group.partial.values()), "", score)]
 
     def put_out(self):
         self.groups = []

@@ -141,7 +141,7 @@ def test_a_live_run_resumes_with_its_flight_and_repeats_no_prompt(run, tmp_path)
     loop.train(tiny.config(directory, **begun | {"steps": 1}))
     saved = json.loads((directory / "checkpoints/00000001/host.json").read_text())["rollouts"]
     flying = [number for number, _, _ in saved["schedule"]["groups"]]
-    assert flying and len(flying) == len(saved["flight"]["groups"])
+    assert flying and len(flying) == len(saved["open_groups"]["groups"])
     loop.train(tiny.config(directory, **begun))
     assert problems(directory) == problems(run("sync"))
     taken = [row["train"] for row in schedule(directory) if "train" in row]

@@ -96,7 +96,7 @@ def started(tmp_path_factory):
 @pytest.mark.parametrize(
     "way", [pytest.param(w, marks=QUICK.get(w, pytest.mark.slow)) for w in WAYS]
 )
-def test_stops_and_goes_on_as_if_it_had_not(way, tmp_path, started):
+def test_a_stopped_run_continues_as_an_uninterrupted_one(way, tmp_path, started):
     given = WAYS[way] | {"warm_start.steps": 0, "model": str(started), "steps": 4}
     run(tmp_path / "straight", **given)
 

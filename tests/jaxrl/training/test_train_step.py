@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -164,6 +166,27 @@ def test_a_gradient_that_is_not_finite_changes_nothing_but_the_step(data):
     assert metrics["skipped"] == 1 and int(after.step) == 1
     jax.tree.map(np.testing.assert_array_equal, after.opt_state, kept.opt_state)
     jax.tree.map(np.testing.assert_array_equal, after.params, kept.params)
+
+
+def test_the_loss_holds_no_array_of_all_sequences_for_each_micro_batch():
+    """Of an objective that looks at tokens alone, with every term."""
+    data = batch(0)
+    packed, _ = pack(data, SHAPES["some rows a micro-batch"])
+    state = jax.eval_shape(lambda p: init_state(p, optax.sgd(1.0)), params())
+    run = update(kl_coef=0.3, entropy_coef=0.1)
+    program = jax.make_jaxpr(run)(state, data, packed, data.behavior_logp)
+
+    def made(jaxpr: jax.extend.core.Jaxpr, looped: bool) -> Iterator[tuple[int, ...]]:
+        for equation in jaxpr.eqns:
+            if looped:
+                yield from (tuple(out.aval.shape) for out in equation.outvars)
+            for inner in jax.core.jaxprs_in_params(equation.params):
+                yield from made(inner, looped or equation.primitive.name in ("while", "scan"))
+
+    count, width = data.tokens.shape
+    inside = set(made(program.jaxpr, False))
+    assert packed.tokens.shape[1:] in inside
+    assert not inside & {(count, width), (count, width, 1), (count * width,)}
 
 
 @pytest.mark.exact("terms of the objective add up over micro-batches to 1e-5")
