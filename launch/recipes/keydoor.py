@@ -33,7 +33,7 @@ def config() -> Config:
         ),
         objective=ObjectiveConfig(),
         optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=5),
-        sampler=SamplerConfig(slots=128, prefill_rows=16, bucket=64),
+        sampler=SamplerConfig(slots=128, prefill_rows=64, bucket=64),
         packing=PackingConfig(micro_batch_tokens=4096, row_length=256),
         eval=EvalConfig(problems=64, every=25),
         checkpoint=CheckpointConfig(every=50),

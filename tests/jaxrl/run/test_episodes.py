@@ -1,5 +1,6 @@
 """A run on an environment: what it samples is what it trains on, and it resumes exactly."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,9 +10,12 @@ from jaxrl.data import generate
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.types import Task
 from jaxrl.launch import cli
+from jaxrl.mesh import mesh
 from jaxrl.record import checkpoint, metrics
+from jaxrl.rollout import driver, policy
 from jaxrl.run import begin, loop
 from jaxrl.sampling.chunks import Chunks
+from tests.jaxrl import sampler_oracle as oracle
 from tests.jaxrl import tiny
 
 ALPHABET = "0123456789+-*\n"
@@ -51,11 +55,24 @@ PLAYED = {
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A whole run whose steps leave episodes in flight."""
-    directory = tmp_path_factory.mktemp("episodes") / "run"
-    loop.train(tiny.config(directory, **PLAYED))
-    return directory
+def played(tmp_path_factory):
+    """A whole run whose steps leave episodes in flight, and the completions that it trained on."""
+    directory, found, take = tmp_path_factory.mktemp("episodes") / "run", [], driver.take
+
+    def taken(flight, count):
+        groups = take(flight, count)
+        found.extend(row.completion for group in groups for row in group.rows)
+        return groups
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "take", taken)
+        loop.train(tiny.config(directory, **PLAYED))
+    return directory, [c for c in found if c.request.temperature]
+
+
+@pytest.fixture(scope="module")
+def run(played):
+    return played[0]
 
 
 def test_every_turn_is_trained_under_what_it_was_sampled_under(run):
@@ -92,6 +109,26 @@ def test_a_run_with_episodes_in_flight_resumes_exactly(run, tmp_path):
     assert tiny.artefacts(begun)["arrays"] == tiny.artefacts(run)["arrays"]
     last = "rollouts/000004.jsonl"
     assert (begun / last).read_text() == (run / last).read_text()
+
+
+@pytest.mark.exact("episodes in flight: each log-prob is that of the version that sampled, to 1e-4")
+def test_episodes_of_two_versions_are_as_sampled(played):
+    """Turns of earlier steps, read again under newer weights, keep their own log-probabilities."""
+    directory, found = played
+    config = tiny.config(directory, **PLAYED)
+    model, _ = policy.describe(config)
+    on, several = mesh.make(config.mesh), 0
+    weights = [policy.restored(str(directory), model, on, step)[0] for step in range(4)]
+    sequences = [[*c.request.prompt, *c.tokens.tolist()] for c in found]
+    scores = [oracle.forward(sequences, params, model)[0] for params in weights]
+    for n, c in enumerate(found):
+        versions = set(c.version[c.actions].tolist())
+        for version in versions:
+            chosen = (c.version == version) & c.actions
+            part = dataclasses.replace(c, source=np.where(chosen, 0, 1).astype(np.int8))
+            assert oracle.as_expected(part, scores[version][n], sequences[n])
+        several += len(versions) > 1
+    assert several
 
 
 REFUSED = {

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl.rollout import programs
-from jaxrl.sampling import requests, sampler
+from jaxrl.sampling import admission, requests, sampler
 from jaxrl.types import Completion, Request, Source
 from tests.jaxrl import sampler_oracle as oracle
 from tests.jaxrl.sampling.test_sampler_partial import params, setup
@@ -96,9 +96,19 @@ def test_slots_that_are_all_held_are_told():
 @pytest.mark.exact(
     "a turn after an observation is the same whether its history is read again or not"
 )
-def test_a_held_sequence_goes_on_as_another_request():
+def test_a_held_sequence_goes_on_as_another_request(monkeypatch):
     """The second turn of a sequence that stays in its slot, or gives it up and is read again."""
-    kept, evicted = (second_turns(again) for again in (False, True))
+    read, prefill = [], admission.prefill.prefill
+
+    def counted(models, params, tokens, length, *, piece):
+        read.append(int(length.sum()))
+        return prefill(models, params, tokens, length, piece=piece)
+
+    monkeypatch.setattr(admission.prefill, "prefill", counted)
+    kept = second_turns(again=False)
+    assert read == [3 * 2]  # the prompts, once
+    evicted = second_turns(again=True)
+    assert read[1:] == [3 * 2, 3 * (2 + 4 + 3)]
     assert [c.tokens.tolist() for c in kept] == [c.tokens.tolist() for c in evicted]
     assert oracle.recorded_as_recomputed([*kept, *evicted], oracle.weights())
 
