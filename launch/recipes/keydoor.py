@@ -2,7 +2,8 @@
 
 The task is `keydoor`: rooms in a row, a key to fetch and a door to open. The policy writes one
 letter a turn, l, r, t or o, and reads where it then is. An episode is one row of its group, and its
-reward the sum of its turns': 0.25 for the key, 0.75 for the door.
+reward the sum of its turns': 0.25 for the key, 0.75 for the door. Credit goes to turns by GiGPO
+(Feng et al. 2025): a turn is compared with those that the group took in the same state.
 """
 
 from jaxrl.config import CheckpointConfig, Config, EvalConfig, FreshModel, RolloutConfig
@@ -16,7 +17,7 @@ def config() -> Config:
     """The recipe."""
     return Config(
         recipe="keydoor",
-        steps=100,
+        steps=200,
         model="fresh",
         fresh=FreshModel(
             hidden_size=64,
@@ -31,8 +32,11 @@ def config() -> Config:
         rollout=RolloutConfig(
             prompts=16, group_size=8, max_prompt_tokens=32, max_new_tokens=192, turn_tokens=1
         ),
-        objective=ObjectiveConfig(),
-        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=5),
+        objective=ObjectiveConfig(
+            advantage="gigpo", advantage_args={"discount": 0.9}, entropy_coef=0.01
+        ),
+        updates_per_batch=4,
+        optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=5),
         sampler=SamplerConfig(slots=128, prefill_rows=64, bucket=64),
         packing=PackingConfig(micro_batch_tokens=4096, row_length=256),
         eval=EvalConfig(problems=64, every=25),

@@ -6,10 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from jaxrl.data import generate
+from jaxrl.data import generate, tasks
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.types import Task
-from jaxrl.launch import cli
+from jaxrl.launch import cli, play
+from jaxrl.launch.sample import SampleConfig
 from jaxrl.mesh import mesh
 from jaxrl.record import checkpoint, metrics
 from jaxrl.rollout import driver, policy
@@ -59,8 +60,8 @@ def played(tmp_path_factory):
     """A whole run whose steps leave episodes in flight, and the completions that it trained on."""
     directory, found, take = tmp_path_factory.mktemp("episodes") / "run", [], driver.take
 
-    def taken(flight, count):
-        groups = take(flight, count)
+    def taken(open_groups, count):
+        groups = take(open_groups, count)
         found.extend(row.completion for group in groups for row in group.rows)
         return groups
 
@@ -102,7 +103,7 @@ def test_every_turn_is_trained_under_what_it_was_sampled_under(run):
 @pytest.mark.exact("a run with episodes in flight continues from its checkpoint bit for bit")
 def test_a_run_with_episodes_in_flight_resumes_exactly(run, tmp_path):
     saved = json.loads((checkpoint.path(run, 2) / "host.json").read_text())
-    assert saved["rollouts"]["flight"]["groups"]
+    assert saved["rollouts"]["open_groups"]["groups"]
     begun = tmp_path / "run"
     loop.train(tiny.config(begun, **PLAYED | {"steps": 2}))
     loop.train(tiny.config(begun, **PLAYED))
@@ -198,3 +199,21 @@ def test_a_critic_of_turns_needs_turns(tmp_path):
     given = {"critic.credit": "turn_gae", "warm_start.steps": 0}
     with pytest.raises(ValueError, match=r"turn_gae.*one turn"):
         begin.check(tiny.config(tmp_path, **given))
+
+
+def test_a_person_plays_in_the_place_of_the_policy():
+    said, calculator = [], tasks.get("calculator")
+    problem = calculator.problem("test", 0, 0)
+    actions = iter(calculator.turns.gold(problem, 0))
+    config = SampleConfig(env="calculator", human=True)
+    reward = play.by_hand(config, ask=lambda prompt: next(actions), say=said.append)
+    assert reward == 1.0 and said[-1] == "reward 1"
+    assert said[0] == f"user: {problem.prompt}" and '"name": "calculator"' in said[1]
+    assert said[2] == f"tool: {problem.answer}"
+
+    def leave(prompt):
+        raise EOFError
+
+    assert play.by_hand(config, ask=leave, say=said.append) is None
+    with pytest.raises(ValueError, match="one turn"):
+        play.by_hand(SampleConfig(env="arithmetic"))
