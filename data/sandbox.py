@@ -13,11 +13,13 @@ Two isolations:
 
 In both, a filter of system calls (`jaxrl.data.seccomp`) refuses memory that no limit counts. So
 memory is bounded by processes x (memory_mb + about 60 MB of pipes and sockets), and with
-bubblewrap file_mb for files, 4096 at most. Both need Linux.
+bubblewrap file_mb for files, 4096 at most. Where control groups can be made (`jaxrl.data.cgroups`),
+all processes and files of a sandbox together have memory_mb + file_mb + 64 MB. Both need Linux.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -28,15 +30,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from jaxrl.data import processes, seccomp
+from jaxrl.data import cgroups, processes, seccomp
 
 ALLOW_WEAK = "JAXRL_ALLOW_WEAK_SANDBOX"
 """Environment variable that allows `rlimits`, for calls that name no isolation, if it is 1."""
 
+_OWN_MB, _OWN_PROCESSES = 64, 8  # what bubblewrap and the supervisor take of a control group
 START_S = 20.0
 """Beyond the program's own time, how long the sandbox may take."""
 
@@ -82,14 +85,19 @@ class Isolation:
     kind: Literal["bubblewrap", "rlimits"]
     own_user: bool
     """Each program runs as a user that nothing else runs as; needs root."""
+    group: str = ""
+    """The control group in which each sandbox gets one of its own; empty: none."""
 
     def __str__(self) -> str:
         who = "as a user of its own" if self.own_user else "as this user"
+        limit = f"memory limited {'as a whole' if self.group else 'by process (no control group)'}"
         if self.kind == "bubblewrap":
-            return f"sandbox: bubblewrap, {who}: no network, read-only files, own processes"
+            return (
+                f"sandbox: bubblewrap, {who}: no network, read-only files, own processes, {limit}"
+            )
         return (
-            f"sandbox: resource limits only, {who}: programs HAVE the network and this machine's "
-            "files; install bubblewrap and allow user namespaces for isolation"
+            f"sandbox: resource limits only, {who}, {limit}: programs HAVE the network and this "
+            "machine's files; install bubblewrap and allow user namespaces for isolation"
         )
 
 
@@ -125,8 +133,14 @@ def strongest() -> Isolation:
     """
     users = [True, False] if os.geteuid() == 0 else [False]
     kinds = ["bubblewrap", "rlimits"] if shutil.which("bwrap") else ["rlimits"]
+    try:
+        above = cgroups.parent()
+        cgroups.sweep(above)
+        groups = [str(above), ""]
+    except RuntimeError:
+        groups = [""]
     failures = []
-    for isolation in (Isolation(kind, own) for kind in kinds for own in users):
+    for isolation in (Isolation(k, own, at) for k in kinds for own in users for at in groups):
         probe = f"{sys.executable} -I -c 'print(6*7)'; :"  # a shell that has to fork
         try:
             outcome = run(["/bin/sh", "-c", probe], isolation=isolation)
@@ -204,13 +218,20 @@ def run_each(
         "filter": seccomp.program().hex(),
         "supervisor": seccomp.SUPERVISOR,
     }
-    with tempfile.TemporaryDirectory(prefix="scratch-") as scratch, tempfile.TemporaryFile() as fed:
+    with (
+        tempfile.TemporaryDirectory(prefix="scratch-") as scratch,
+        tempfile.TemporaryFile() as fed,
+        _group(isolation, limits) as group,
+    ):
         fed.write(json.dumps(spec).encode())
         fed.seek(0)
         _write(Path(scratch), files or {}, user)
         runs = len(stdins) + len(commands) - 1
+        supervisor = (
+            _bubble(scratch, limits, user) if bubble else [sys.executable, "-I", "-S", str(_CHILD)]
+        )
         reported, errors = _supervised(
-            _bubble(scratch, limits, user) if bubble else [sys.executable, "-I", "-S", str(_CHILD)],
+            cgroups.entering(group, supervisor) if group else supervisor,
             fed.fileno(),
             scratch,
             _ENVIRONMENT | {"HOME": "/scratch" if bubble else scratch},
@@ -227,6 +248,29 @@ def run_each(
     stopped = until_failure and any(o.end != "exit" or o.status for o in outcomes)
     lost = Outcome("exit", 137, "", "", 0.0)  # it ended its own supervisor
     return outcomes if stopped else outcomes + [lost] * (len(stdins) - len(outcomes))
+
+
+@contextlib.contextmanager
+def _group(isolation: Isolation, limits: Limits) -> Iterator[Path | None]:
+    """A control group for a sandbox; None where there are none.
+
+    Raises:
+      StartError: it could not be made.
+    """
+    if not isolation.group:
+        yield None
+        return
+    above = Path(isolation.group)
+    most = {
+        "memory.max": (limits.memory_mb + limits.file_mb + _OWN_MB) << 20,
+        "pids.max": limits.processes + _OWN_PROCESSES,
+    }
+    with contextlib.ExitStack() as stack:
+        try:
+            group = stack.enter_context(cgroups.made(above, most))
+        except OSError as error:
+            raise StartError(f"no control group could be made in {above}: {error}") from error
+        yield group
 
 
 def _supervised(

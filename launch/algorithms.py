@@ -119,6 +119,16 @@ ALGORITHMS: dict[str, Algorithm] = {
         "Hao et al. 2025, On-Policy RL with Optimal Reward Baseline",
         ObjectiveConfig(policy="reinforce", advantage="opo", aggregation=_SUM),
     ),
+    "online_dpo": Algorithm(
+        "DPO on the best and the worst of each group of samples, by the reward",
+        "Guo et al. 2024, Direct Language Model Alignment from Online AI Feedback",
+        ObjectiveConfig(
+            policy="pair_dpo",
+            policy_args={"beta": 0.1},
+            advantage_args={"baseline": "none", "scale": "none"},
+            aggregation="seq-mean-token-mean",
+        ),
+    ),
     "reinforce": Algorithm(
         "REINFORCE with the batch's mean reward as baseline",
         "Williams 1992, Simple Statistical Gradient-Following Algorithms",

@@ -86,13 +86,15 @@ def _row(row: Row, view: DataView, tokenizer: Tokenizer | None) -> dict[str, Any
         return told | {"prompt": row.prompt, "answers": answers}
     made = examples.encode(tokenizer, row, chat=view.chat, system=view.system)
     fitted = examples.fitting(made, view.max_tokens, "truncate", row.id)
+    # steps are one answer, whose reward is the share of good ones
+    rewards = (sum(row.rewards) / len(row.rewards),) if row.stepwise else row.rewards
     answers = [
         {
             "reward": reward,
             "tokens": [*each.prompt, *each.tokens],
             "mask": [*(0 for _ in each.prompt), *map(int, each.learned)],
         }
-        for each, reward in zip(fitted or [], row.rewards, strict=False)
+        for each, reward in zip(fitted or [], rewards, strict=False)
     ]
     return told | {"answers": answers}
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jaxrl.data import sandbox
+from jaxrl.data import cgroups, sandbox
 from jaxrl.models import catalog
 
 EXTRAS = {
@@ -64,7 +64,12 @@ def _sandbox() -> tuple[str, str]:
     except RuntimeError as error:
         return escape(str(error)), "only tasks that run programs need one"
     remedy = "install bubblewrap, or --sandbox.allow-weak" if found.kind == "rlimits" else ""
-    return str(found), remedy
+    if not found.group and not remedy:
+        try:
+            remedy = f"no control group could be used in {cgroups.parent()}"
+        except RuntimeError as error:
+            remedy = f"no control group: {error}"
+    return str(found), escape(remedy)
 
 
 def _version(name: str) -> tuple[str, str]:

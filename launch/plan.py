@@ -342,6 +342,11 @@ def step(
 ) -> Any:
     """The compiled update that the loop runs, guards and extensions included."""
     ctx = _context(config, model, extensions)
+    if ctx.reading is not None:
+        raise ValueError(
+            f"{config.recipe} has a teacher, whose memory and time jaxrl plan does not estimate; "
+            "plan the recipe sft, and the teacher apart"
+        )
     update = stages.program(ctx, extensions, _optimizer(config, model))
     where = placement.of_batch(batch.trajectory)
     shapes: Trajectory = jax.tree.map(_shape, where, batch.trajectory)

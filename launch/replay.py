@@ -15,7 +15,7 @@ from jaxrl.launch import flags
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.record import checkpoint, metrics, storage
 from jaxrl.rollout import policy
-from jaxrl.run import guards, loop
+from jaxrl.run import course, guards, loop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ def replay(
       ValueError: the run has not recorded the step, keeps no checkpoint before it, or names
         functions of others without `trust`.
     """
-    original = policy.of_run(run, None if trust else ())
+    original = course.resolved(policy.of_run(run, None if trust else ()), storage.locate(run))
     recorded, spike = _recorded(run, step)
     kept = checkpoint.steps(run)
     before = [saved for saved in kept if saved < step]

@@ -33,7 +33,8 @@ def task(of: str = "arithmetic", args: str = "{}", asks: str = "") -> Task:
 
     def gold(problem: Problem) -> str:
         stated = generate.rng("confidence", problem.id).randint(1, 9) / 10
-        return f"{plain.gold(problem)}<confidence>{stated}</confidence>"
+        bare = dataclasses.replace(problem, prompt=problem.prompt.removesuffix(asks))
+        return f"{plain.gold(bare)}<confidence>{stated}</confidence>"
 
     alphabet = plain.alphabet and "".join(
         sorted({*plain.alphabet, *asks, *"</confidence>0123456789."})

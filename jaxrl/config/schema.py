@@ -112,6 +112,10 @@ class DataConfig:
     long_rows: Literal["truncate", "drop", "error"] = "truncate"
     """How a row over `max_tokens` is treated: `truncate` leaves out tokens at its end, and the row
     if nothing to learn is left of it; `drop` leaves out the row; `error` stops and names it."""
+    cache_reference: bool = False
+    """Compute the reference policy's log-probabilities of all rows once, before the first step, and
+    keep them in the run directory, in place of a copy of the policy and its forward pass in every
+    step."""
     noise: float = 0.0
     """NEFTune: length of uniform noise that is added to embeddings in training; 5 is usual. It is
     divided by the square root of a sequence's tokens times the width."""

@@ -51,13 +51,15 @@ def absolute(path: Path) -> Path:
     return path if remote(path) else path.absolute()
 
 
-def write(path: Path, content: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """Write whole or not at all."""
-    if remote(path):
-        path.write_text(content)
+    fresh = path if remote(path) else path.with_suffix(".tmp")
+    if isinstance(content, str):
+        fresh.write_text(content)
+    else:
+        fresh.write_bytes(content)
+    if fresh == path:
         return
-    fresh = path.with_suffix(".tmp")
-    fresh.write_text(content)
     os.replace(fresh, path)
 
 

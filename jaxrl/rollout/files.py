@@ -33,4 +33,5 @@ def alphabet(settings: DataConfig) -> str:
     for found in (read(settings, path) for path in files):
         for row in (found[index] for index in range(len(found))):
             seen.update(*(text for text in (row.prompt, *row.answers) if isinstance(text, str)))
+            seen.update("\n" * row.stepwise)
     return "".join(sorted(seen))

@@ -20,7 +20,7 @@ from typing import Any
 
 from jaxrl import config as configs
 from jaxrl.config import Config
-from jaxrl.record import rundir
+from jaxrl.record import rundir, storage
 from jaxrl.run import begin
 from jaxrl.run.context import Callbacks
 
@@ -48,40 +48,55 @@ def followed(config: Config, callbacks: Callbacks, train: Train) -> Config:
             raise ValueError(f"stage {number} of the course: {error}") from error
     directory = rundir.prepare(config, callbacks.note)
     rundir.save_config(directory, config)
-    model, rewards = planned[0].model, tuple[str, ...]()
-    for number, stage in enumerate(planned[:-1]):
-        place = directory / "stages" / str(number)
-        begun = _from(stage, model, rewards)
-        if not (place / "summary.json").exists():
+    *before, last = _linked(config, directory)
+    for number, stage in enumerate(before):
+        if not (storage.locate(stage.run_dir) / "summary.json").exists():
             callbacks.note(f"stage {number} of {len(planned)}: {stage.recipe}")
-            train(dataclasses.replace(begun, run_dir=str(place)), callbacks)
-        if stage.labels:
-            rewards = (str(place),)
-        else:
-            model = str(place)
-    callbacks.note(f"stage {len(planned) - 1} of {len(planned)}: {config.recipe}")
-    return _from(config, model, rewards)
+            train(stage, callbacks)
+    callbacks.note(f"stage {len(before)} of {len(planned)}: {config.recipe}")
+    return last
 
 
-def told(directory: Path, config: Config) -> dict[str, Any]:
+def resolved(config: Config, directory: Path) -> Config:
+    """The last stage alone, from what the stages before it have made.
+
+    Args:
+      config: of a run; without a course it comes back as it is.
+      directory: of the run.
+    """
+    return _linked(config, directory)[-1] if config.course else config
+
+
+def told(directory: Path) -> dict[str, Any]:
     """What a summary says of the stages before: recipe, steps and figures of each.
 
     Args:
       directory: of the run.
-      config: of the run.
     """
-    if not config.course:
-        return {}
-    found = []
-    for number in sorted(config.course):
-        summary = json.loads((directory / "stages" / str(number) / "summary.json").read_text())
-        found.append({name: summary[name] for name in ("recipe", "steps", "seconds", "eval")})
-    return {"course": found}
+    stages = sorted(directory.glob("stages/*/summary.json"), key=lambda path: int(path.parent.name))
+    found = [json.loads(path.read_text()) for path in stages]
+    names = ("recipe", "steps", "seconds", "eval")
+    return {"course": [{name: each[name] for name in names} for each in found]} if found else {}
 
 
 def _stages(config: Config) -> Iterator[Config]:
     for number in sorted(config.course):
         yield configs.from_dict(Config, config.course[number])
+
+
+def _linked(config: Config, directory: Path) -> list[Config]:
+    """All stages in order, each with what those before it make; the last without its course."""
+    model, rewards = config.model, tuple[str, ...]()
+    linked: list[Config] = []
+    for number, stage in enumerate(_stages(config)):
+        place = str(directory / "stages" / str(number))
+        model = model if linked else stage.model
+        linked.append(dataclasses.replace(_from(stage, model, rewards), run_dir=place))
+        if stage.labels:
+            rewards = (place,)
+        else:
+            model = place
+    return [*linked, _from(dataclasses.replace(config, course={}), model, rewards)]
 
 
 def _from(stage: Config, model: str, rewards: tuple[str, ...]) -> Config:

@@ -37,6 +37,7 @@ from jaxrl.run.extension import Context, Extension, completion, only, taught
 from jaxrl.run.extension import context as extension_context
 from jaxrl.run.guards import Trip
 from jaxrl.run.reference import Reference
+from jaxrl.run.reference_cache import reference_logp
 from jaxrl.run.stages import Stage
 from jaxrl.training import objective, optimizer, packing, trainable
 from jaxrl.types import TrainState, Trajectory
@@ -107,7 +108,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
             part,
             run.extensions,
             directory=run.directory,
-            reference=reference.params if reference.needed else None,
+            reference=reference.params if reference.read else None,
             renew_reference=lambda state, step: reference.renew(like, state, step),
         )
 
@@ -251,7 +252,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
         "failed_saves": writer.failures,
         "extensions": list(run.extensions),
         "eval": {"before": host["before"], "after": after},
-        **course.told(run.directory, config),
+        **course.told(run.directory),
         **rundir.environment(),
     }
     rundir.save_summary(run.directory, summary)
@@ -286,11 +287,8 @@ def update(
         packed, cost = placement.pack(part, config, keep)
         with transfers():
             packed = taught(stage.ctx, extensions, packed)
-        ref_logp = None
-        if stage.ctx.reference is not None:
-            with transfers():
-                reference = stage.ctx.reference(state)
-            ref_logp = stage.ctx.score(reference, packed)
+        with transfers():
+            ref_logp = reference_logp(stage.ctx, state, part, packed)
         state, metrics = stage.update(state, part, packed, ref_logp)
         measured.append(metrics)
     return state, measured, cost

@@ -6,6 +6,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import grain
@@ -21,9 +22,10 @@ from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.written import Group, gathered, group
-from jaxrl.run import placement
+from jaxrl.run import placement, reference_cache
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
 from jaxrl.run.extension import Context, taught
+from jaxrl.run.reference_cache import Scored, reference_logp
 from jaxrl.training.train_step import make_measure
 from jaxrl.types import TrainState, Trajectory
 
@@ -51,7 +53,8 @@ def origin(config: Config, actor: Policy) -> Origin:
         train, held = list(range(len(found))), list(range(len(evaluated)))[: config.eval.problems]
     else:
         train, held = rows.divide(found, settings.eval_share, config.eval.problems)
-    held_out = [made for i in held if (made := group(actor, config, evaluated, i)) is not None]
+    read = ((i, group(actor, config, evaluated, i)) for i in held)
+    held_out = [(i, made) for i, made in read if made is not None]
     if not held_out:
         raise ValueError(
             f"data.max_tokens={settings.max_tokens} leaves no held-out row of "
@@ -66,15 +69,28 @@ def origin(config: Config, actor: Policy) -> Origin:
             run.callbacks.note(f"left out {bad.id}: {bad.why}")
         if found.bad:
             run.callbacks.note(f"{len(found.bad)} bad rows of {found.path} are left out")
-        return batches(ctx.config, run.policy, found, train)
+        return batches(ctx.config, run.policy, found, train, scored(run.directory).get("train"))
 
-    batch = functools.cache(lambda: experience.as_trajectory(gathered(held_out), config))
+    sources = {"train": found, **({"eval": evaluated} if settings.eval_path else {})}
+
+    @functools.cache
+    def scored(directory: Path) -> dict[str, Scored]:
+        return reference_cache.read(directory) if settings.cache_reference else {}
+
+    @functools.cache
+    def batch(directory: Path) -> Trajectory:
+        known = scored(directory).get("eval" if settings.eval_path else "train")
+        made = (each if known is None else known.fill(each, i) for i, each in held_out)
+        return experience.as_trajectory(gathered(made), config)
+
     measure: Callable[..., dict[str, jax.Array]] | None = None
 
     def assess(
         run: RunContext, ctx: Context, state: TrainState, to_sampler: ToSampler, step: int
     ) -> dict[str, float]:
         nonlocal measure
+        if settings.cache_reference and not step:
+            reference_cache.write(ctx, state, sources)
         measure = measure or make_measure(
             ctx.policy.model,
             ctx.config.objective,
@@ -84,12 +100,20 @@ def origin(config: Config, actor: Policy) -> Origin:
             reading=ctx.reading,
             seed=ctx.config.seed,
         )
-        return figures(ctx, run, state, batch(), measure) | {"rows": float(len(held_out))}
+        return figures(ctx, run, state, batch(run.directory), measure) | {
+            "rows": float(len(held_out))
+        }
 
     return Origin(open_batches, assess, "loss", f"{len(held_out)} held-out rows")
 
 
-def batches(config: Config, actor: Policy, found: Rows, places: Sequence[int]) -> Batches:
+def batches(
+    config: Config,
+    actor: Policy,
+    found: Rows,
+    places: Sequence[int],
+    scored: Scored | None = None,
+) -> Batches:
     """The rows in a new order each epoch, batches running on over the epochs' ends.
 
     Args:
@@ -97,6 +121,7 @@ def batches(config: Config, actor: Policy, found: Rows, places: Sequence[int]) -
       actor: its tokenizer writes them.
       found: the rows of a file.
       places: those to train on.
+      scored: what the reference policy makes of the rows, where that is cached.
     """
     order = grain.MapDataset.range(len(places)).shuffle(config.seed).repeat(_ENDLESS // len(places))
     position = 0
@@ -107,10 +132,11 @@ def batches(config: Config, actor: Policy, found: Rows, places: Sequence[int]) -
         first, last = position, position
         with timer("read"):
             while len(taken) < config.data.batch_size:
-                made = group(actor, config, found, places[int(order[position])])
+                place = places[int(order[position])]
+                made = group(actor, config, found, place)
                 position += 1
                 if made is not None:
-                    taken.append(made)
+                    taken.append(made if scored is None else scored.fill(made, place))
                     last = position
                 elif position - last >= len(places):
                     raise ValueError(
@@ -163,7 +189,7 @@ def figures(
         batch = extension.prepare(ctx, state, batch)
     packed, _ = placement.pack(batch, ctx.config)
     packed = taught(ctx, run.extensions.values(), packed)
-    ref_logp = None if ctx.reference is None else ctx.score(ctx.reference(state), packed)
+    ref_logp = reference_logp(ctx, state, batch, packed)
     placed = mesh.put(batch, placement.of_batch(batch))
     found = jax.device_get(measure(state, placed, packed, ref_logp))
     return {name: float(value) for name, value in found.items() if name not in _TOLD}

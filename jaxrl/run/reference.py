@@ -23,18 +23,22 @@ def needed(config: Config, extensions: Mapping[str, Extension]) -> bool:
 def stored(config: Config, extensions: Mapping[str, Extension]) -> bool:
     """Whether the run stores a copy of the policy as it was.
 
-    With adapters the reference is the base without them, and an extension may give another.
+    With adapters the reference is the base without them, and an extension may give another. Where
+    its log-probabilities are cached, no parameters are needed.
     """
     given = only(extensions, "reference") is not None
-    return needed(config, extensions) and not config.lora.rank and not given
+    kept = config.lora.rank or config.data.cache_reference
+    return needed(config, extensions) and not kept and not given
 
 
 def check(config: Config, extensions: Mapping[str, Extension]) -> None:
-    """Refuse to renew a reference policy that is not stored.
+    """Refuse to renew a reference policy that is not stored, or to cache what is not fixed.
 
     Raises:
-      ValueError: naming the extension.
+      ValueError: naming the extension or the field.
     """
+    if config.data.cache_reference:
+        _check_cached(config, extensions)
     renewing = [name for name, extension in extensions.items() if extension.renews_reference]
     if renewing and not stored(config, extensions):
         raise ValueError(
@@ -42,6 +46,19 @@ def check(config: Config, extensions: Mapping[str, Extension]) -> None:
             "none: adapters keep theirs, a moving average follows by itself, and without a KL term "
             "there is none; remove the extension"
         )
+
+
+def _check_cached(config: Config, extensions: Mapping[str, Extension]) -> None:
+    own = [n for n, e in extensions.items() if e.needs_reference or e.reference is not None]
+    why = {
+        "the run learns from no file": not config.data.kinds,
+        "the objective compares with no reference policy": not needed(config, extensions),
+        f"extension {own} reads the reference policy on other rows": bool(own),
+        f"fork={config.fork!r} has taken over another run's reference": bool(config.fork),
+    }
+    for told, wrong in why.items():
+        if wrong:
+            raise ValueError(f"data.cache_reference=True, but {told}; set it to False")
 
 
 class Reference:
@@ -58,7 +75,7 @@ class Reference:
         extensions: Mapping[str, Extension],
     ) -> None:
         self._directory, self._model = directory, model
-        self.needed = needed(config, extensions)
+        self.read = needed(config, extensions) and not config.data.cache_reference
         self._given = only(extensions, "reference")
         self._stored = stored(config, extensions)
         self._params: Params | None = None

@@ -202,7 +202,8 @@ def micro_logprobs(
                 chosen, others = beside
                 likely = head.logits(others, weights[1], softcap=model.logit_softcap)
                 logits = restriction.mask(logits, likely, chosen, restriction.args)
-            return logits / temperature
+            # a teacher is compared with at one temperature, which is the reading's own
+            return logits if reading is not None else logits / temperature
 
         def read(logits: jax.Array, target: jax.Array, others: jax.Array) -> jax.Array:
             known = min(logits.shape[-1], weights[1].shape[0])  # rows beyond are no tokens

@@ -1,39 +1,42 @@
 """How often a verifier is wrong about what a real model writes.
 
-    python -m tests.benchmarks.verdicts sample OUT --data DATA
-    python -m tests.benchmarks.verdicts judge OUT
+    jaxrl export smollm2-135m --to hf --dtype bfloat16 --out MODEL
+    python -m tests.benchmarks.verdicts sample OUT --data DATA --model MODEL
+    python -m tests.benchmarks.verdicts judge OUT --data DATA
 
-`sample` asks SmolLM2-135M-Instruct (the `smollm2` extra) for one completion of each of 300 problems
-of a task, temperature 0.7, in its chat template, and writes OUT/TASK.jsonl. `judge` compares the
-verifier with a checker that shares no code with it, see `CHECKERS`, and prints each disagreement to
-be read: the checker may be the one that is wrong. DATA is a directory with `gsm8k/train.jsonl` (as
-published) and `math/problems.jsonl` (fields problem, solution, answer).
+`sample` asks SmolLM2-135M-Instruct (the `smollm2` and `parity` extras) for five completions of
+each of 60 problems of a task at temperature 0.7, see `asked`, and writes OUT/TASK.jsonl. `judge`
+compares the verifier with a checker that shares no code with it, see `verdict_checkers`, and prints
+each disagreement to be read: the checker may be the one that is wrong. DATA is a directory with
+`gsm8k/train.jsonl` (as published) and `math/problems.jsonl` (fields problem, solution, answer).
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
+import itertools
 import json
 import re
-import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from jaxrl.data import scoring, tasks
-from jaxrl.data.types import Problem
+from jaxrl.data.types import Task
+from tests.benchmarks.verdict_checkers import CHECKERS
 
 BUDGETS = {
-    "arithmetic": 24, "multiple_choice": 32, "json_output": 64, "sql": 40, "countdown": 40,
-    "translation": 24, "next_segment": 24, "gsm8k": 120, "random_calculation": 40,
-    "shortest_path": 40, "maze": 32, "sat": 40, "format_following": 40, "calibrated": 32,
-    "code": 128, "math": 160,
+    "arithmetic": 8, "calibrated": 24, "random_calculation": 20, "countdown": 24, "maze": 16,
+    "translation": 16, "next_segment": 16, "shortest_path": 20, "multiple_choice": 16,
+    "mixture": 20, "json_output": 32, "sql": 28, "format_following": 24, "sat": 28, "gsm8k": 24,
+    "math": 40, "code": 56,
 }  # fmt: skip
-"""Tasks, and tokens of a completion."""
-COUNT = 300
+"""Tasks, and the most tokens of a completion."""
+PROBLEMS, EACH = 60, 5
+"""Problems of a task, and completions of each."""
+SHOTS = (10_001, 10_002)
+"""Train problems that are shown with their solutions; beyond a file's end, from its start."""
 
 
 def arguments(name: str, data: Path) -> dict[str, Any]:
@@ -45,165 +48,157 @@ def arguments(name: str, data: Path) -> dict[str, Any]:
             return {"path": str(data / "math/problems.jsonl")}
         case "calibrated":
             return {"asks": " State your confidence as <confidence>0.8</confidence> at the end."}
+        case "maze":
+            return {"size": 2}
+        case "sat":
+            return {"variables": 3, "clauses": 7, "width": 2}
+        case "code":
+            return {"steps": 1, "tests": 2}
+        case "mixture":
+            parts = {
+                "numbers": [1, "random_calculation", {"operations": 1}],
+                "words": [1, "multiple_choice", {}],
+            }
+            return {"parts": json.dumps(parts)}
     return {}
 
 
-def sample(out: Path, data: Path, names: list[str]) -> None:
-    """Write completions of each task that has none yet."""
-    import jax
+def asked(task: Task, index: int) -> list[dict[str, str]]:
+    """The conversation that asks for the solution of train problem `index`.
 
-    from jaxrl.config import Config
-    from jaxrl.mesh import mesh
-    from jaxrl.rollout import policy
-    from jaxrl.sampling import sampler
-    from jaxrl.types import Request
+    By turns: the problem alone; after two others with their solutions; and after these with its
+    own answer added, as small models solve few problems and right answers shall be judged too.
+    """
+    problem, turns = task.problem("train", 0, index), []
+    if index % 3:
+        for other in SHOTS:
+            size = task.sizes.get("train")
+            shown = task.problem("train", 0, other if size is None else other % size)
+            turns += [
+                {"role": "user", "content": shown.prompt},
+                {"role": "assistant", "content": _stated(task.of(shown).gold(shown))},
+            ]
+    told = problem.prompt
+    if index % 3 == 2:
+        answer = _stated(task.of(problem).gold(problem))
+        answer = answer.removeprefix("<answer>").removesuffix("</answer>")
+        told += f"\n(Hint: the right answer is {answer})"
+    return [*turns, {"role": "user", "content": told}]
 
+
+def _stated(gold: str) -> str:
+    """A solution without the work before its answer."""
+    return (re.findall(r"<answer>.*</answer>", gold) or [gold])[-1]
+
+
+def sample(out: Path, data: Path, names: list[str], model: str) -> None:
+    """Write completions of each task that has none yet, in batches of one kind of conversation."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
     out.mkdir(parents=True, exist_ok=True)
-    actor = policy.create(policy.named("smollm2-135m"), mesh.make(Config().mesh))
-    params = policy.sampling_params(actor.params, "float32")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model, padding_side="left")
+    policy = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     for name in names:
         path = out / f"{name}.jsonl"
         if path.exists():
             continue
-        start = time.monotonic()
+        start, used, count = time.monotonic(), time.process_time(), 0
         task = tasks.get(name, **arguments(name, data))
-        problems = [task.problem("train", 0, i) for i in range(COUNT)]
-        requests = []
-        for i, problem in enumerate(problems):
-            ids = policy.chat(actor.tokenizer, "", [{"role": "user", "content": problem.prompt}])
-            requests.append(
-                Request(i, prompt=tuple(ids), max_new_tokens=BUDGETS[name], temperature=0.7)
-            )
-        generated = sampler.generate(
-            actor.model,
-            params,
-            requests,
-            stop_ids=actor.tokenizer.eos_ids,
-            key=jax.random.key(0),
-            sampler=sampler.SamplerConfig(slots=32, chunk=16),
-        )
-        done = list(generated)
-        texts = {c.request.id: actor.tokenizer.decode(c.tokens.tolist()) for c in done}
-        lines = [json.dumps({"index": i, "text": texts[i]}) + "\n" for i in range(COUNT)]
+        lines: list[str] = []
+        for kind in range(3):
+            prompts = [
+                tokenizer.apply_chat_template(
+                    asked(task, i), add_generation_prompt=True, return_dict=False
+                )
+                for i in range(kind, PROBLEMS, 3)
+            ]
+            said = _generate(policy, tokenizer, prompts, BUDGETS[name])
+            count += sum(map(len, said))
+            for row, text in enumerate(tokenizer.batch_decode(said, skip_special_tokens=True)):
+                index = kind + 3 * (row // EACH)
+                lines.append(json.dumps({"index": index, "text": text}) + "\n")
         path.with_suffix(".part").write_text("".join(lines))
         path.with_suffix(".part").rename(path)
-        tokens = sum(len(c.tokens) for c in done)
-        print(f"{name}: {tokens} tokens in {time.monotonic() - start:.0f} s", flush=True)
+        seconds, used = time.monotonic() - start, time.process_time() - used
+        print(
+            f"{name}: {count} tokens in {seconds:.0f} s, {used:.0f} s of the processor", flush=True
+        )
 
 
-def _whole_number(problem: Problem, text: str) -> bool:
-    return bool(re.fullmatch(r"\s*[+-]?[0-9]+\s*", text)) and int(text) == int(problem.answer)
+def _generate(
+    policy: Any, tokenizer: Any, prompts: list[list[int]], budget: int
+) -> list[list[int]]:
+    """`EACH` completions of each prompt at temperature 0.7, as token ids.
+
+    What all prompts begin with is computed once, and the rest of each prompt once.
+    """
+    import torch
+
+    shortest = min(map(len, prompts)) - 1
+    differs = (i for i in range(shortest) if len({p[i] for p in prompts}) > 1)
+    shared = next(differs, shortest)
+    width = max(map(len, prompts))
+    pads = [width - len(p) for p in prompts]
+    rows = torch.tensor(
+        [
+            p[:shared] + [tokenizer.pad_token_id] * pad + p[shared:]
+            for p, pad in zip(prompts, pads, strict=True)
+        ]
+    )
+    mask = torch.tensor([[1] * shared + [0] * pad + [1] * (width - shared - pad) for pad in pads])
+    with torch.inference_mode():
+        cache = policy(rows[:1, :shared], use_cache=True, logits_to_keep=1).past_key_values
+        cache.batch_repeat_interleave(len(prompts))
+        places = (mask.cumsum(-1) - 1).clamp(min=0)
+        policy(
+            rows[:, shared:-1],
+            attention_mask=mask[:, :-1],
+            position_ids=places[:, shared:-1],
+            past_key_values=cache,
+            logits_to_keep=1,
+        )
+        cache.batch_repeat_interleave(EACH)
+        ids = policy.generate(
+            rows.repeat_interleave(EACH, 0),
+            attention_mask=mask.repeat_interleave(EACH, 0),
+            past_key_values=cache,
+            max_new_tokens=budget,
+            do_sample=True,
+            temperature=0.7,
+            top_k=0,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    ends = {tokenizer.eos_token_id, tokenizer.pad_token_id}
+    said = [row[width:].tolist() for row in ids]
+    return [list(itertools.takewhile(lambda token: token not in ends, row)) for row in said]
 
 
-def _letter(problem: Problem, text: str) -> bool:
-    """One letter in the last line, which with any number beside it is the sum's option."""
-    lines = [line for line in text.split("\n") if line.strip()]
-    a, b = map(int, re.findall(r"What is (\d+) \+ (\d+)", problem.prompt)[0])
-    options = dict(re.findall(r"^([A-D])\. (\d+)$", problem.prompt, re.MULTILINE))
-    letters = set(re.findall(r"\b[A-D]\b", lines[-1])) if lines else set()
-    if len(letters) != 1:
-        return False
-    (letter,) = letters
-    return int(options[letter]) == a + b and set(re.findall(r"\d+", lines[-1])) <= {str(a + b)}
-
-
-def _object(problem: Problem, text: str) -> bool:
-    """The record, alone or in a fence, types as the schema has them."""
-    fenced = re.findall(r"```(?:json)?\n(.*?)\n```", text, re.DOTALL)
-    try:
-        found = json.loads(fenced[-1] if fenced else text)
-    except ValueError:
-        return False
-    return repr(sorted(found.items())) == repr(sorted(problem.answer.items()))
-
-
-def _rows(problem: Problem, text: str) -> bool:
-    """The rows of the reference on every hidden database."""
-    fenced = re.findall(r"```(?:sql|sqlite)?\n(.*?)```", text, re.DOTALL | re.IGNORECASE)
-    for script in problem.metadata["databases"]:
-        database = sqlite3.connect(":memory:")
-        database.executescript(script)
-        wanted = database.execute(problem.answer).fetchall()
-        try:
-            rows = database.execute(fenced[-1] if fenced else text).fetchall()
-        except (sqlite3.Error, sqlite3.Warning):
-            return False
-        if (rows if "order by" in problem.answer.lower() else Counter(rows)) != (
-            wanted if "order by" in problem.answer.lower() else Counter(wanted)
-        ):
-            return False
-    return True
-
-
-def _value(node: ast.AST, used: list[int]) -> float:
-    match node:
-        case ast.Expression(body=body):
-            return _value(body, used)
-        case ast.Constant(value=int() as number):
-            used.append(number)
-            return number
-        case ast.BinOp(left=left, op=op, right=right):
-            x, y = _value(left, used), _value(right, used)
-            kinds = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
-            return {"+": x + y, "-": x - y, "*": x * y, "/": x / y if y else float("nan")}[
-                kinds[type(op)]
-            ]
-    raise ValueError(ast.dump(node))
-
-
-def _expression(problem: Problem, text: str) -> bool:
-    """What follows "=" aside, an expression of exactly the numbers whose value is the target."""
-    *numbers, target = map(int, re.findall(r"\d+", problem.prompt.split("\n")[0]))
-    said = text.strip().split("\n")[-1].split("=")
-    used: list[int] = []
-    try:
-        value = _value(ast.parse(said[0].strip(), mode="eval"), used)
-        ends = all(float(side) == target for side in said[1:])
-    except (ValueError, SyntaxError, KeyError):
-        return False
-    return ends and abs(value - target) < 1e-9 and sorted(used) == sorted(numbers)
-
-
-def _same_words(problem: Problem, text: str) -> bool:
-    return text.split() == problem.answer.split()
-
-
-def _last_number(problem: Problem, text: str) -> bool:
-    found = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)
-    return bool(found) and float(found[-1].replace(",", "")) == float(problem.answer)
-
-
-CHECKERS: dict[str, tuple[dict[str, Any], Callable[[Problem, str], bool]]] = {
-    "arithmetic": ({}, _whole_number),
-    "multiple_choice": ({"answer_format": "last_line"}, _letter),
-    "json_output": ({}, _object),
-    "sql": ({}, _rows),
-    "countdown": ({"answer_format": "last_line"}, _expression),
-    "translation": ({}, _same_words),
-    "gsm8k": ({"answer_format": "number"}, _last_number),
-}
-"""By task: parameters that its completions are judged under, and a reader of its own.
-
-The model seldom puts its answer between tags, so that without these parameters nearly all of what
-it says would be refused by its form and nothing would be learned of the rest."""
+FULL = {"calibrated": 0.001}
+"""The least reward of a right completion, where it is not 1."""
 
 
 def judge(out: Path, data: Path, names: list[str]) -> None:
     """Print how often verifier and checker agree, and each completion on which they do not."""
     for name in names:
         path = out / f"{name}.jsonl"
-        if name not in CHECKERS or not path.exists():
+        if not path.exists():
             continue
-        changes, check = CHECKERS[name]
-        task = tasks.get(name, **arguments(name, data) | changes)
+        task = tasks.get(name, **arguments(name, data))
         counts: Counter[tuple[bool, bool]] = Counter()
         for line in path.read_text().splitlines():
             record = json.loads(line)
             problem = task.problem("train", 0, record["index"])
             score = scoring.judge(task, problem, record["text"])
-            verdict, truth = score.value == 1.0, check(problem, record["text"])
-            counts[verdict, truth] += 1
-            if verdict != truth or score.error:
+            truth = CHECKERS[name](problem, record["text"])
+            full = FULL.get(name, 1.0)
+            verdict, right = (score.value or 0.0) >= full, float(truth) >= full
+            differ = abs((score.value or 0.0) - truth) > 1e-9 if type(truth) is float else False
+            counts[verdict, right] += 1
+            if verdict != right or differ or score.error:
                 said = {"index": record["index"], "verdict": score.value, "checker": truth}
                 said |= {"error": score.error, "answer": problem.answer, "text": record["text"]}
                 print(json.dumps({"task": name, **said}))
@@ -213,7 +208,7 @@ def judge(out: Path, data: Path, names: list[str]) -> None:
             "refused": counts[False, True],
             "accepted": counts[True, False],
         }
-        print(json.dumps({"task": name, "completions": counts.total(), **shown}))
+        print(json.dumps({"task": name, "completions": counts.total(), **shown}), flush=True)
 
 
 def main() -> None:
@@ -223,8 +218,12 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--tasks", nargs="*", default=list(BUDGETS))
+    parser.add_argument("--model", default="")
     args = parser.parse_args()
-    {"sample": sample, "judge": judge}[args.what](args.out, args.data, args.tasks)
+    if args.what == "sample":
+        sample(args.out, args.data, args.tasks, args.model)
+    else:
+        judge(args.out, args.data, args.tasks)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ ROWS = {
     },
     "completion": {"prompt": "one", "completion": "two"},
     "preference": {"prompt": "one", "chosen": "two", "rejected": "three"},
+    "ranking": {"prompt": "one", "ranking": ["two", "three", "four"]},
     "label": {"prompt": "one", "completion": "two", "label": True},
+    "stepwise": {"prompt": "one", "completions": ["two", "three"], "labels": [True, False]},
     "text": {"text": "one two"},
 }
 
@@ -33,7 +35,41 @@ def test_kinds_are_recognised(kind, tmp_path):
     found = rows.read(saved(tmp_path, ROWS[kind]))
     assert found.kind == kind and len(found) == 1 and not found.bad
     assert found[0].id.endswith("rows.jsonl:1")
-    assert found[0].rewards == ((1.0, 0.0) if kind == "preference" else (1.0,))
+    several = {"preference": (1.0, 0.0), "ranking": (1.0, 0.5, 0.0), "stepwise": (1.0, 0.0)}
+    assert found[0].rewards == several.get(kind, (1.0,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "says"),
+    [
+        ("ranking", {"ranking": ["two"]}, "must be a list of 2 or more"),
+        ("stepwise", {"labels": [True]}, "must have a label for each step"),
+        ("stepwise", {"labels": [True, "maybe"]}, "label='maybe' must be true or false"),
+        ("preference", {"margin": -1}, "margin=-1 must be 0 or more"),
+    ],
+)
+def test_answers_and_verdicts_that_do_not_fit_are_refused(kind, change, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        rows.read(saved(tmp_path, ROWS[kind] | change))
+
+
+def test_a_margin_is_added_to_the_reward_of_the_chosen(tmp_path):
+    found = rows.read(saved(tmp_path, ROWS["preference"] | {"margin": 0.5}))
+    assert found[0].rewards == (1.5, 0.0)
+
+
+def test_a_step_is_judged_at_the_end_of_its_line(tmp_path):
+    """What follows the line is learned, as the state before it is; so a score is of whole steps."""
+    characters = tokenizers.characters("abc \n")
+    row = {"prompt": "a ", "completions": ["b", "cc"], "labels": [1, 0]}
+    (made,) = examples.encode(characters, rows.read(saved(tmp_path, row))[0])
+    text = characters.decode(list(made.tokens))
+    assert characters.decode(list(made.prompt)) == "a " and text == "b\ncc\n"
+    assert [i for i, mark in enumerate(made.learned) if mark] == [2, 5]
+    (cut,) = examples.fitting([made], 6, "truncate", "row")
+    assert cut.tokens == made.tokens[:3]
+    answer = examples.Example((1,), (2, 3), (False, True))
+    assert examples.judged(answer, 9) == examples.Example((1,), (2, 3, 9), (False, False, True))
 
 
 def test_columns_of_other_names(tmp_path):

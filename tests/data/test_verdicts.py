@@ -1,15 +1,18 @@
 """Right answers in other clothes pass, and what only looks like one fails."""
 
 import json
+import random
+import re
 import warnings
 
 import pytest
 
-from jaxrl.data import extract, stream, tasks
+from jaxrl.data import extract, scoring, stream, tasks
 from jaxrl.data.rewards import math as math_rewards
 from jaxrl.data.tasks import gsm8k, multiple_choice, random_calculation
 from jaxrl.data.types import Problem
 from jaxrl.rollout import selection
+from tests.data.test_tasks import perturbed, truly_right
 
 
 @pytest.mark.parametrize(
@@ -191,3 +194,78 @@ def test_data_that_changed_since_a_state_was_saved_are_noticed(tmp_path):
     with pytest.warns(UserWarning, match="have changed since"):
         source().set_state(state)
     assert stream.fingerprint(tasks.get("arithmetic")) == ""
+
+
+def reformatted(name: str, problem: Problem, gold: str) -> list[str]:
+    """A solution as others would write it."""
+    match name:
+        case "arithmetic":
+            number = gold.removeprefix("-")
+            return [f" {gold}\n", gold.replace(number, f"0{number}"), f"\t{gold} "]
+        case "calibrated":
+            answer, _, stated = gold.partition("<confidence>")
+            q = stated.removesuffix("</confidence>")
+            return [
+                f"<confidence>{q}</confidence>{answer}",
+                f"{answer}\n<confidence> {q} </confidence>\n",
+                f"{answer} <confidence>{q.removeprefix('0')}</confidence>",
+            ]
+        case "countdown":
+            laid = problem.metadata["solution"]
+            forms = [laid.replace(" ", ""), f"({laid})", laid.replace("*", "\u00d7")]
+            forms += [f"{laid} = {problem.answer}"]
+        case "random_calculation":
+            forms = [f"{problem.answer:.2f}", f"{problem.answer:,.2f}", f"**{problem.answer:.3f}**"]
+    return [f"so\n<answer> {form} </answer> ." for form in forms]
+
+
+def answers_right(name: str, problem: Problem, answer: str) -> bool:
+    """Whether an answer is right, by Python's own reading of the prompt."""
+    if name == "countdown":
+        return truly_right(name, problem, answer)
+    value = eval(re.split(r"[=\n]", problem.prompt)[0])
+    if name == "random_calculation":
+        shape = re.fullmatch(r"-?\d+(\.\d+)?", answer)
+        return bool(shape) and float(answer) == round(value, 2)
+    return bool(re.fullmatch(r"\s*[+-]?[0-9]+\s*", answer)) and int(answer) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("arithmetic", {"operators": "+-*"}),
+        ("calibrated", {"args": '{"operators": "+-"}', "asks": " <confidence>0.8</confidence>?"}),
+        ("mixture", {"parts": '{"a": [1, "countdown", {}], "b": [1, "random_calculation", {}]}'}),
+    ],
+)  # fmt: skip
+def test_changed_solutions_fail_and_reformatted_ones_pass(name, params):
+    task, rng, rejected = tasks.get(name, **params), random.Random(0), 0
+    kinds = {"a": "countdown", "b": "random_calculation"}
+    for split in task.splits:
+        for problem in [task.problem(split, 3, i) for i in range(12)]:
+            kind, gold = kinds.get(problem.domain, name), task.gold(problem)
+            answer, mark, stated = gold.partition("<confidence>")
+            q = float(stated.removesuffix("</confidence>")) if mark else None
+            full = 1.0 if q is None else 1 - (q - 1) ** 2
+            none = 0.0 if q is None else -(q**2)
+            for said in (gold, *reformatted(kind, problem, gold)):
+                assert scoring.judge(task, problem, said).value == pytest.approx(full), said
+            before, _, inner = answer.rpartition("<answer>")
+            inner, end, _ = inner.partition("</answer>")
+            for other in (p for _ in range(4) for p in perturbed(inner, rng)):
+                said = f"{before}{'<answer>' * bool(end)}{other}{end}{mark}{stated}"
+                score, right = (
+                    scoring.judge(task, problem, said),
+                    answers_right(kind, problem, other),
+                )
+                assert score.error is None
+                if right and kind == "countdown":  # `2 + +3` has a sign that is not allowed
+                    assert score.value in (full, none), said
+                elif right:
+                    assert score.value == pytest.approx(full), said
+                elif kind == "random_calculation":  # graded by nearness
+                    assert score.value < full, said
+                else:
+                    assert score.value == pytest.approx(none), said
+                rejected += not right
+    assert rejected > 400

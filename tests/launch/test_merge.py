@@ -17,15 +17,21 @@ SHAPE = DecoderConfig(len(words.WORDS), 16, 32, 2, 2, 2, 8, max_positions=64)
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """A base, two models that each changed one layer of it, and one of another width."""
-    base = decoder.init(SHAPE, jax.random.key(0))
+    rng = np.random.default_rng(0)
+
+    def drawn(shape):
+        leaves = decoder.abstract(shape)[0]
+        return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), leaves)
+
+    base = drawn(SHAPE)
     made = {"base": (SHAPE, base)}
     for layer in range(2):
         weight = base["layers"]["mlp"]["up"]
-        moved = weight.at[layer].multiply(1.5)
+        moved = np.where(np.arange(2)[:, None, None] == layer, 1.5 * weight, weight)
         mlp = base["layers"]["mlp"] | {"up": moved}
         made[f"model{layer}"] = SHAPE, base | {"layers": base["layers"] | {"mlp": mlp}}
     other = DecoderConfig(len(words.WORDS), 8, 16, 1, 1, 1, 8, max_positions=64)
-    made["other"] = other, decoder.init(other, jax.random.key(1))
+    made["other"] = other, drawn(other)
     folder = tmp_path_factory.mktemp("models")
     for name, (shape, params) in made.items():
         (folder / name).mkdir()
@@ -55,7 +61,7 @@ def test_merged_models_and_what_changed(models, tmp_path, capsys):
     assert 0.5 < told["whole"]["unchanged"] < 1 and len(told["layers"]) == 2
     assert plot.stat().st_size > 1000
     assert cli.main(["weights", base, str(out)]) == 0
-    assert "unchanged in bf16" in capsys.readouterr().out.replace("\n", " ")
+    assert "unchanged" in capsys.readouterr().out
 
 
 def test_refusals(models, tmp_path, capsys):

@@ -16,6 +16,7 @@ from rich.console import Console
 
 import jaxrl
 from jaxrl import config as configs
+from jaxrl.extensions.teacher import TeacherConfig
 from jaxrl.launch import (
     alerts,
     algorithms,
@@ -260,7 +261,8 @@ def test_algorithms_are_spelled_as_in_papers(spelled, name):
 def test_every_short_flag_is_of_a_field_and_none_hides_one():
     config = configs.Config()
     known = set(flags.names(config))
-    assert set(short.ALIASES.values()) <= known
+    taught = flags.names(TeacherConfig(), "teacher.")
+    assert set(short.ALIASES.values()) <= known | set(taught)
     shadowed = {n for n in short.NAMES if n in known}
     assert not shadowed
     words = {w.strip(",;()").removeprefix("--") for w in help_train.TEXT.split() if "--" in w[:3]}

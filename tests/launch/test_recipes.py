@@ -38,6 +38,8 @@ ROWS = {
     "completion": {"prompt": "{0}+1=", "completion": "{1}"},
     "preference": {"prompt": "{0}+1=", "chosen": "{1}", "rejected": "{0}"},
     "label": {"prompt": "{0}+1=", "completion": "{1}", "label": "{2}"},
+    "stepwise": {"prompt": "{0}+1=", "completions": "{1}", "labels": "{2}"},
+    "text": {"text": "{0}+1={1}"},
 }
 """Rows of the kinds that recipes learn from."""
 
@@ -48,6 +50,8 @@ def with_rows(config, folder):
     rows = [
         {name: text.format(i, i + 1, i % 2) for name, text in ROWS[kind].items()} for i in range(8)
     ]
+    if kind == "stepwise":
+        rows = [{n: each if n == "prompt" else [each] for n, each in row.items()} for row in rows]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rows.json").write_text(json.dumps(rows))
     data = {"path": str(folder / "rows.json"), "batch_size": 4, "max_tokens": 32}
@@ -103,9 +107,13 @@ MECHANISMS = (
 """Recipes that have every extension, kind of rollout, curriculum and data source between them."""
 
 
+TAUGHT = {"distill", "distill_on_policy"}
+"""Recipes with a teacher, which tests/jaxrl/extensions/test_teacher.py runs."""
+
+
 @pytest.mark.parametrize(
     "name",
-    broad_except(MECHANISMS, recipes.names()),
+    broad_except(MECHANISMS, [name for name in recipes.names() if name not in TAUGHT]),
 )
 def test_a_recipe_trains_in_the_real_loop(name, tmp_path):
     loop.train(tiny(recipes.load(name), tmp_path / "run"))

@@ -22,4 +22,6 @@ def test_rows_are_complete_and_true():
     assert "default" not in by_name["gsm8k"]["parameters"]["path"]
     assert "chain_sum" in by_name["reasoning_gym"]["generators"]
     assert by_name["maze"]["splits"] == ["train", "test", "ood"]
-    assert {row["name"] for row in rows if row["turns"]} == {"calculator", "keydoor"}
+    assert {row["name"] for row in rows if row["turns"]} == {
+        "calculator", "keydoor", "with_tools",
+    }  # fmt: skip

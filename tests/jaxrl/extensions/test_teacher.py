@@ -31,6 +31,7 @@ DISTILL = {
     "optimizer.learning_rate": 1e-2,
     "eval.every": 0,
     "steps": 3,
+    "data.max_tokens": 32,
 }
 
 

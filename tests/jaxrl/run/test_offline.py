@@ -98,6 +98,27 @@ def test_eight_devices_learn_the_same(straight, files, tmp_path):
     assert one == pytest.approx(eight, abs=1e-4)
 
 
+def test_a_cached_reference_gives_the_same_run(straight, files, tmp_path):
+    """All rows are scored once, and no copy of the policy is kept; packing rounds otherwise."""
+    tiny.run(tmp_path, **changes(files, DPO, **{"data.cache_reference": True}))
+    for field in ("loss", "grad_norm", "margin"):
+        both = ([row[field] for row in metrics.read(run)] for run in (straight, tmp_path))
+        np.testing.assert_allclose(*both, rtol=1e-3, atol=1e-5)
+    one, two = (json.loads((run / "summary.json").read_text()) for run in (straight, tmp_path))
+    assert two["eval"]["after"]["loss"] == pytest.approx(one["eval"]["after"]["loss"], abs=1e-4)
+    assert not (tmp_path / "references").exists() and (straight / "references").exists()
+
+
+@pytest.mark.exact("a run that learns from a file, killed and continued, equals one left alone")
+@pytest.mark.slow
+def test_a_cached_reference_is_read_back(files, tmp_path):
+    every = changes(files, DPO, **{"checkpoint.every": 1, "data.cache_reference": True})
+    tiny.finish(tiny.start(tmp_path / "straight", **every))
+    assert tiny.kill_at(tiny.start(tmp_path / "killed", **every), "train 2")
+    tiny.finish(tiny.start(tmp_path / "killed", **every))
+    assert tiny.artefacts(tmp_path / "killed") == tiny.artefacts(tmp_path / "straight")
+
+
 def test_rows_come_in_a_new_order_each_epoch_and_each_once(files, tmp_path):
     from jaxrl.run import offline
 
@@ -128,6 +149,8 @@ def test_rows_come_in_a_new_order_each_epoch_and_each_once(files, tmp_path):
         ({"warm_start.steps": 2}, "set it to 0"),
         ({"updates_per_batch": 3}, "does not divide data.batch_size=4"),
         ({"data.eval_share": 1.0}, "data.eval_share=1.0"),
+        ({"data.cache_reference": True}, "compares with no reference policy"),
+        ({"data.noise": -1.0}, "data.noise=-1.0"),
     ],
 )
 def test_refusals_name_the_field(given, says, files, tmp_path):

@@ -15,6 +15,7 @@ from jaxrl.extensions.reward_model import RewardModelConfig
 from jaxrl.launch import cli, recipes, short
 from jaxrl.mesh import mesh
 from jaxrl.models import decoder, huggingface, reward
+from jaxrl.rollout import experience, files, written
 from jaxrl.rollout.experience import Experience
 from jaxrl.run import begin
 from tests.jaxrl import tiny
@@ -32,6 +33,7 @@ REWARD = {
     "warm_start.steps": 0,
     "optimizer.learning_rate": 1e-2,
     "eval.every": 0,
+    "data.noise": 0.5,
 }
 
 
@@ -55,7 +57,7 @@ def trained(file, tmp_path_factory):
 def test_held_out_accuracy_and_calibration(trained):
     found = json.loads((trained / "summary.json").read_text())["eval"]
     assert found["after"]["loss"] < found["before"]["loss"]
-    assert found["after"]["accuracy"] == 1 and 0 <= found["after"]["calibration_error"] < 1
+    assert found["after"]["accuracy"] >= 0.8 and 0 <= found["after"]["calibration_error"] < 1
     assert found["before"]["rows"] == 5 and "margin" in found["after"]
 
 
@@ -71,12 +73,12 @@ def test_a_trained_one_is_the_reward_of_a_run(trained, tmp_path, capsys):
 
     problems = [Problem("a", "1+2=", 3), Problem("b", "4+0=", 4)]
     scores = [Score(1.0), Score(0.0), Score(None, error="timeout: "), Score(0.5)]
-    experience = Experience(problems, [], ["3", "9", "4", "12"], scores, [])
+    asked = Experience(problems, [], ["3", "9", "4", "12"], scores, [])
     config = tiny.config("unused", model=str(trained), labels=1)
     with jax.set_mesh(mesh.make(config.mesh)):
         judge = reward_model.open_judge(config, str(trained))
-        found = reward_model.judged(config, judge, experience)
-    for n, text in enumerate(experience.texts):
+        found = reward_model.judged(config, judge, asked)
+    for n, text in enumerate(asked.texts):
         encode, end = judge.tokenizer.encode, judge.tokenizer.eos_ids[0]
         tokens = jnp.array([[*judge.tokenizer.prompt(problems[n // 2].prompt), *encode(text), end]])
         places = jnp.arange(tokens.shape[1])[None]
@@ -84,7 +86,7 @@ def test_a_trained_one_is_the_reward_of_a_run(trained, tmp_path, capsys):
         assert found[n] == pytest.approx(float(reward.score(params, states[0, -1])[0]), abs=1e-4)
 
     settings = RewardModelConfig(models=("a", "b"), uncertainty=0.5, task_weight=2.0)
-    made = reward_model.rewarded(settings, experience, np.stack([found, found + 2])).scores
+    made = reward_model.rewarded(settings, asked, np.stack([found, found + 2])).scores
     assert made[0].value == pytest.approx(found[0] + 1 - 0.5 + 2)
     assert made[0].parts["task"] == 1 and made[0].parts["reward_spread"] == pytest.approx(1)
     assert made[2].error
@@ -129,3 +131,21 @@ def test_a_run_with_its_reward(trained, tmp_path):
     assert all(row["reward/task"] in np.arange(17) / 16 for row in rows)
     found = json.loads((tmp_path / "summary.json").read_text())["eval"]
     assert {"reward", "reward_model"} <= found["after"].keys()
+
+
+def test_steps_become_actions_with_labels(tmp_path):
+    """One action behind each step, whose reward is the step's label."""
+    rows = [{"prompt": f"{a}+", "completions": ["1", "2="], "labels": [1, 0]} for a in range(4)]
+    path = tmp_path / "steps.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    steps = REWARD | {"data.kinds": ["stepwise"], "objective.policy": "stepwise_reward"}
+    steps |= {"objective.aggregation": "token-mean", "data.path": str(path)}
+    config = tiny.config("unused", **steps)
+    _, actor, _ = begin.check(config)
+    found = files.read(config.data, str(path))
+    made = written.gathered([written.group(actor, config, found, i) for i in range(2)])
+    batch = experience.as_trajectory(made, config)
+    acts = np.argwhere(batch.action_mask)
+    np.testing.assert_array_equal(acts, [[0, 4], [0, 7], [1, 4], [1, 7]])
+    np.testing.assert_array_equal(batch.extra["turn_rewards"][batch.action_mask], [1, 0, 1, 0])
+    assert actor.tokenizer.decode(batch.tokens[0, :7].tolist()).endswith("+1\n2=\n")

@@ -68,7 +68,9 @@ def classifiers(models):
     """The same models with a score in place of their output head."""
     made = []
     for seed, folder in enumerate(models):
-        path = words.tokenizer(folder.with_name(f"classifier{seed}"), words.MARKED)
+        path = folder / "classifier"
+        path.mkdir()
+        words.tokenizer(path, words.MARKED)
         torch.manual_seed(seed)
         shape = transformers.AutoConfig.from_pretrained(folder, num_labels=1, pad_token_id=0)
         transformers.LlamaForSequenceClassification(shape).save_pretrained(path)

@@ -93,7 +93,10 @@ def drawn() -> tuple[Trajectory, Params, np.ndarray]:
         expert=np.arange(len(data.tokens)) % 4 == 3,
         policy_version=rng.integers(0, STEP + 1, shape).astype(np.int32),
         proximal_logp=near(0.2),
-        extra={"kl": np.full(len(data.tokens), 0.2, np.float32)},
+        extra={
+            "kl": np.full(len(data.tokens), 0.2, np.float32),
+            "turn_rewards": rng.integers(0, 2, shape).astype(np.float32),
+        },
     )
     params = {"logp": jnp.asarray(near(0.3)), "entropy": jnp.asarray(rng.random(shape, np.float32))}
     return data, params, near(0.3)
