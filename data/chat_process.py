@@ -64,7 +64,7 @@ def compiled(source: str) -> Callable[[dict[str, Any]], str]:
 
 
 def answer(given: dict[str, Any], render: Callable[[dict[str, Any]], str]) -> dict[str, str]:
-    """What the parent is told: the text, or the kind of error and what it says."""
+    """What the parent is reply: the text, or the kind of error and what it says."""
     try:
         text = render(given)
         if len(text) > LONGEST:
@@ -90,10 +90,10 @@ def main() -> None:
         try:
             render = render or compiled(first["template"])
         except Exception as error:
-            told = {"error": type(error).__name__, "message": str(error)[:1000]}
+            reply = {"error": type(error).__name__, "message": str(error)[:1000]}
         else:
-            told = answer(given, render)
-        print(json.dumps(told), flush=True)
+            reply = answer(given, render)
+        print(json.dumps(reply), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gguf
 import sentencepiece
 import tokenizers
 from sentencepiece import sentencepiece_model_pb2 as proto
@@ -69,14 +68,10 @@ def read(meta: dict[str, Any]) -> Backend:
     )
 
 
-def metadata(reader: gguf.GGUFReader) -> dict[str, Any]:
-    """The `tokenizer.ggml` fields of a file, by what follows that prefix."""
+def metadata(fields: dict[str, Any]) -> dict[str, Any]:
+    """The `tokenizer.ggml` fields of `gguf_file.header`, by what follows that prefix."""
     prefix = "tokenizer.ggml."
-    return {
-        key.removeprefix(prefix): field.contents()
-        for key, field in reader.fields.items()
-        if key.startswith(prefix)
-    }
+    return {k.removeprefix(prefix): v for k, v in fields.items() if k.startswith(prefix)}
 
 
 def byte_level(meta: dict[str, Any]) -> tokenizers.Tokenizer:

@@ -75,7 +75,7 @@ class Pool:
         time_limit_s: float,
         memory_limit_mb: int | None,
         isolation: sandbox.Isolation | None,
-        told: Callable[[Score], None] | None = None,
+        on_score: Callable[[Score], None] | None = None,
     ) -> None:
         self.isolation = isolation
         """What programs run in, if the task runs any."""
@@ -85,7 +85,7 @@ class Pool:
         self._limit = time_limit_s
         self._environment = _environment(task, isolation)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._told = told
+        self._on_score = on_score
         self._closed = False
         self._lock = threading.Lock()
         self._workers: set[Worker] = set()
@@ -99,8 +99,8 @@ class Pool:
     def submit(self, problem: Problem, completion: str) -> Future[Score]:
         """Queue one item. The future always gets a Score; it never raises what a scorer raised."""
         future: Future[Score] = Future()
-        if self._told is not None:
-            future.add_done_callback(lambda done: done.cancelled() or self._told(done.result()))
+        if self._on_score is not None:
+            future.add_done_callback(lambda done: done.cancelled() or self._on_score(done.result()))
         if not self._threads:
             future.set_result(judge(self._task, problem, completion))
             return future
@@ -198,7 +198,7 @@ def open_pool(
     time_limit_s: float = 10.0,
     memory_limit_mb: int | None = None,
     allow_weak: bool = False,
-    told: Callable[[Score], None] | None = None,
+    on_score: Callable[[Score], None] | None = None,
 ) -> Pool:
     """A pool that scores completions of one task.
 
@@ -215,7 +215,7 @@ def open_pool(
       memory_limit_mb: limit of a worker's address space; None for no limit.
       allow_weak: for a task that runs programs, take resource limits where bubblewrap does not
         work; see `jaxrl.data.sandbox`.
-      told: called with each score as soon as it is there, in a thread of the pool.
+      on_score: called with each score as soon as it is there, in a thread of the pool.
 
     Raises:
       ValueError: an unknown task or parameter, or a limit that cannot be.
@@ -238,7 +238,7 @@ def open_pool(
         time_limit_s,
         memory_limit_mb,
         isolation,
-        told,
+        on_score,
     )
 
 
@@ -254,7 +254,7 @@ def _limits(task: Task, problem: Problem, limit_s: float) -> tuple[float, float 
 
 
 def _environment(task: Task, isolation: sandbox.Isolation | None) -> dict[str, str]:
-    """What a worker is told of this process's environment: nothing that could be secret."""
+    """What a worker gets of this process's environment: nothing that could be secret."""
     kept = {*_ENVIRONMENT, *task.environment}
     kept |= {name for each in task.parts.values() for name in each.environment}
     return {
@@ -292,15 +292,15 @@ def _late(limit_s: float, on_timeout: float | None) -> Score:
 
 
 def serve(fd: int) -> None:
-    """The worker's life: build the task it is told, then answer what it is sent until the end."""
+    """The worker's life: build the task it is given, then score what it is sent until the end."""
     processes.die_with_parent()
     processes.hide()  # what a sandboxed program of this user must not read
-    with socket.socket(fileno=fd) as connection, connection.makefile("rb") as told:
+    with socket.socket(fileno=fd) as connection, connection.makefile("rb") as stream:
 
         def answer(value: Any) -> None:
             connection.sendall(json.dumps(value).encode() + b"\n")
 
-        name, params, memory_limit_mb = pickle.loads(_next(told)[1])
+        name, params, memory_limit_mb = pickle.loads(_next(stream)[1])
         try:
             with sources.already_checked():
                 task = tasks.get(name, **params)
@@ -314,7 +314,7 @@ def serve(fd: int) -> None:
             return
         answer(None)
         player = play.Player(task)
-        while (message := _next(told))[1]:
+        while (message := _next(stream))[1]:
             number, item = message
             try:
                 given = pickle.loads(item)
@@ -328,13 +328,13 @@ def serve(fd: int) -> None:
                 answer(_written(judge(task, *given), number))
 
 
-def _next(told: Any) -> tuple[int, bytes]:
+def _next(stream: Any) -> tuple[int, bytes]:
     """The number of the next message, and the message; empty when there is none."""
-    head = told.read(16)
+    head = stream.read(16)
     if len(head) < 16:
         return 0, b""
     number, length = struct.unpack("!QQ", head)
-    return number, told.read(length)
+    return number, stream.read(length)
 
 
 def _written(score: Score, number: int) -> dict[str, Any]:
@@ -354,13 +354,13 @@ def _read_score(line: bytes, number: int) -> Score:
       number: of the message that it must answer.
     """
     try:
-        told = json.loads(line)
-        error = told["error"]
-        if not (error is None or isinstance(error, str)) or not isinstance(told["parts"], dict):
+        reply = json.loads(line)
+        error = reply["error"]
+        if not (error is None or isinstance(error, str)) or not isinstance(reply["parts"], dict):
             raise ValueError("not a score")
-        if told["answers"] != number:
-            raise ValueError(f"it answers message {told['answers']!r}, not {number}")
-        return Score(told["value"], told["parts"], error, told["timed_out"] is True)
+        if reply["answers"] != number:
+            raise ValueError(f"it answers message {reply['answers']!r}, not {number}")
+        return Score(reply["value"], reply["parts"], error, reply["timed_out"] is True)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         return Score(None, error=f"reply: the worker's answer is no score: {error}")
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import sentencepiece
 import tokenizers
+from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from jaxrl import gguf_file
 from jaxrl.data import gguf_vocab
+from jaxrl.data import tokenizers as read
 
 FILES = (
     "tokenizer.json",
@@ -39,10 +43,62 @@ PROBES = (
 
 
 def copy(source: Path, directory: Path) -> None:
-    """Copy the tokenizer's files of a Hugging Face directory, byte for byte."""
+    """Copy the tokenizer's files of a Hugging Face directory, byte for byte.
+
+    Beside a sentencepiece model that comes alone, an equal tokenizer.json is written: what
+    transformers makes of the model depends on fields of tokenizer_config.json that may be missing.
+    """
     for name in FILES:
         if (source / name).exists():
             shutil.copyfile(source / name, directory / name)
+    model = source / "tokenizer.model"
+    if model.exists() and not (source / "tokenizer.json").exists():
+        config = directory / "tokenizer_config.json"
+        fields = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
+        try:
+            fast = from_sentencepiece(sentencepiece.SentencePieceProcessor(model_file=str(model)))
+        except ValueError:
+            warnings.warn(
+                f"{model} could not be rebuilt as tokenizer.json; transformers may split some "
+                "texts otherwise, such as runs of spaces",
+                stacklevel=2,
+            )
+            _write_config(directory, {"tokenizer_class": "LlamaTokenizer", **fields})
+            return
+        added = fields.get("added_tokens_decoder", {})
+        for i in sorted(added, key=int):
+            token = {"normalized": False, **added[i]}
+            fast.add_tokens([tokenizers.AddedToken(token.pop("content"), **token)])
+        own = read.from_directory(source)
+        names = {"bos_token": own.bos_id, "eos_token": own.eos_ids[0]}
+        spelled = {k: fast.id_to_token(i) for k, i in names.items() if i is not None}
+        if own.bos_id is not None:
+            _lead(fast, spelled["bos_token"], own.bos_id)
+        fast.save(str(directory / "tokenizer.json"))
+        kept = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        _write_config(directory, {**spelled, **fields, **kept})
+
+
+def from_sentencepiece(
+    processor: sentencepiece.SentencePieceProcessor,
+) -> tokenizers.Tokenizer:
+    """The same tokenizer, as the `tokenizers` library has it.
+
+    Raises:
+      ValueError: it splits a text otherwise, see `check`.
+    """
+    proto = sentencepiece_model_pb2.ModelProto.FromString(processor.serialized_model_proto())
+    meta = {
+        "tokens": [piece.piece for piece in proto.pieces],
+        "scores": [piece.score for piece in proto.pieces],
+        "token_type": [piece.type for piece in proto.pieces],
+        "unknown_token_id": processor.unk_id(),
+        "add_space_prefix": proto.normalizer_spec.add_dummy_prefix,
+    }
+    unigram = proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM
+    fast = _spaced(meta, unigram=unigram)
+    check(lambda text: fast.encode(text, add_special_tokens=False).ids, processor.encode)
+    return fast
 
 
 def from_gguf(source: Path, directory: Path) -> None:
@@ -51,8 +107,8 @@ def from_gguf(source: Path, directory: Path) -> None:
     Raises:
       ValueError: a vocabulary that is not rebuilt, see `gguf_vocab.read`.
     """
-    reader = gguf_file.open_file(source)
-    meta = gguf_vocab.metadata(reader)
+    fields = gguf_file.header(source).fields
+    meta = gguf_vocab.metadata(fields)
     backend, pieces = gguf_vocab.read(meta), meta["tokens"]
     fast = gguf_vocab.byte_level(meta) if meta["model"] == "gpt2" else _spaced(meta)
     check(
@@ -62,11 +118,7 @@ def from_gguf(source: Path, directory: Path) -> None:
     bos = meta.get("bos_token_id")
     leads = bos is not None and meta.get("add_bos_token", meta["model"] == "llama")
     if leads:
-        fast.post_processor = processors.TemplateProcessing(
-            single=f"{pieces[bos]} $A",
-            pair=f"{pieces[bos]} $A {pieces[bos]} $B",
-            special_tokens=[(pieces[bos], bos)],
-        )
+        _lead(fast, pieces[bos], bos)
     fast.save(str(directory / "tokenizer.json"))
     names = {"eos": "eos", "bos": "bos", "unknown": "unk", "padding": "pad"}
     special = {
@@ -75,8 +127,15 @@ def from_gguf(source: Path, directory: Path) -> None:
         if (i := meta.get(f"{theirs}_token_id")) is not None
     }
     _write_config(directory, {**special, "add_bos_token": bool(leads)})
-    if template := reader.fields.get("tokenizer.chat_template"):
-        (directory / "chat_template.jinja").write_text(template.contents(), encoding="utf-8")
+    if template := fields.get("tokenizer.chat_template"):
+        (directory / "chat_template.jinja").write_text(template, encoding="utf-8")
+
+
+def _lead(fast: tokenizers.Tokenizer, token: str, i: int) -> None:
+    """Have every text led by a token."""
+    fast.post_processor = processors.TemplateProcessing(
+        single=f"{token} $A", pair=f"{token} $A {token} $B", special_tokens=[(token, i)]
+    )
 
 
 def from_alphabet(alphabet: str, directory: Path) -> None:
@@ -113,26 +172,29 @@ def _write_config(directory: Path, fields: dict[str, Any]) -> None:
     (directory / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
 
-def _spaced(meta: dict[str, Any]) -> tokenizers.Tokenizer:
-    """Sentencepiece BPE, whose scores order the merges, as the `tokenizers` library has it."""
+def _spaced(meta: dict[str, Any], *, unigram: bool = False) -> tokenizers.Tokenizer:
+    """Sentencepiece as the `tokenizers` library has it; of BPE, the scores order the merges."""
     pieces, scores, kinds = meta["tokens"], meta["scores"], meta["token_type"]
     ids = {piece: i for i, piece in enumerate(pieces)}
-    normal = {p for p, kind in zip(pieces, kinds, strict=True) if kind == gguf_vocab.NORMAL}
-    merges = []
-    for piece in normal:
-        cuts = ((piece[:i], piece[i:]) for i in range(1, len(piece)))
-        merges += [(scores[ids[piece]], a, b) for a, b in cuts if a in normal and b in normal]
-    merges.sort(key=lambda merge: (-merge[0], ids[merge[1]], ids[merge[2]]))
-    unknown = pieces[meta.get("unknown_token_id", 0)]
-    fast = tokenizers.Tokenizer(
-        models.BPE(
+    unknown = meta.get("unknown_token_id", 0)
+    if unigram:
+        rows = list(zip(pieces, scores, strict=True))
+        model = models.Unigram(rows, unk_id=unknown, byte_fallback=True)
+    else:
+        normal = {p for p, kind in zip(pieces, kinds, strict=True) if kind == gguf_vocab.NORMAL}
+        merges = []
+        for piece in normal:
+            cuts = ((piece[:i], piece[i:]) for i in range(1, len(piece)))
+            merges += [(scores[ids[piece]], a, b) for a, b in cuts if a in normal and b in normal]
+        merges.sort(key=lambda merge: (-merge[0], ids[merge[1]], ids[merge[2]]))
+        model = models.BPE(
             ids,
             [(a, b) for _, a, b in merges],
-            unk_token=unknown,
+            unk_token=pieces[unknown],
             fuse_unk=True,
             byte_fallback=True,
         )
-    )
+    fast = tokenizers.Tokenizer(model)
     leads = meta.get("add_space_prefix", True)
     spaces = normalizers.Replace(" ", "\u2581")
     fast.normalizer = (

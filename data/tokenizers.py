@@ -111,16 +111,15 @@ def load(path: str | Path) -> Tokenizer:
 
 def from_gguf(path: Path) -> Tokenizer:
     """The tokenizer embedded in a GGUF file."""
-    reader = gguf_file.open_file(path)
-    meta = gguf_vocab.metadata(reader)
-    template = reader.fields.get("tokenizer.chat_template")
+    fields = gguf_file.header(path).fields
+    meta = gguf_vocab.metadata(fields)
     pieces, eos, bos = meta["tokens"], meta["eos_token_id"], meta.get("bos_token_id")
     leads = meta.get("add_bos_token", meta["model"] == "llama")
     return _assemble(
         gguf_vocab.read(meta),
         eos_ids=[eos],
         bos_id=bos if leads else None,
-        template=None if template is None else template.contents(),
+        template=fields.get("tokenizer.chat_template"),
         special={"eos_token": pieces[eos], "bos_token": "" if bos is None else pieces[bos]},
     )
 

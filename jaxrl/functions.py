@@ -105,7 +105,7 @@ def resolve(reference: str, args: Mapping[str, Any], given: set[str]) -> Callabl
       given: names of the arrays that the caller can supply.
 
     Raises:
-      ValueError: no such function, an argument it does not take, or one it needs and nobody gives.
+      ValueError: no such function, an argument it does not take, or one it needs that is not given.
     """
     function = lookup(reference)
     parameters = inspect.signature(function).parameters

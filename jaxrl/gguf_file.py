@@ -1,4 +1,4 @@
-"""Opening a GGUF file that may come from anybody.
+"""Opening a GGUF file of unknown origin, and a cache of what takes long to read.
 
 The weights (`jaxrl.models.gguf`) and the vocabulary (`jaxrl.data.gguf_vocab`) are in one file. This
 module imports nothing of jaxrl, so that both packages can use it.
@@ -6,6 +6,12 @@ module imports nothing of jaxrl, so that both packages can use it.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +20,25 @@ import numpy as np
 
 LONGEST = 1 << 22
 """Array entries in a file's metadata, in all: several times those of any vocabulary."""
+
+
+SMALLEST = 8 << 20
+"""Bytes of a file from which on what is read from it is kept in the cache."""
+
+CACHED_BYTES = 4 << 30
+"""Of the cache in all; what has not been used for longest is removed first."""
+
+_FORM = 1
+"""Of the files in the cache; a change of what they hold changes it."""
+
+
+class Header(NamedTuple):
+    """What a file says beside its weights."""
+
+    fields: dict[str, Any]
+    """Its metadata, as plain values."""
+    tensors: dict[str, list[int]]
+    """Shapes by name, in the order of the file: the fastest axis first."""
 
 
 class Field(NamedTuple):
@@ -45,13 +70,98 @@ class _Reader(gguf.GGUFReader):
         return super()._get_field_parts(orig_offs, raw_type)
 
 
+@contextlib.contextmanager
+def _sound(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a sound GGUF file: {error}") from error
+
+
 def open_file(path: str | Path) -> gguf.GGUFReader:
     """A reader of a GGUF file.
 
     Raises:
       ValueError: the file is not sound.
     """
-    try:
+    with _sound(path):
         return _Reader(str(path))
-    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a sound GGUF file: {error}") from error
+
+
+def header(path: str | Path) -> Header:
+    """Metadata and shapes of a GGUF file, from the cache where it holds them.
+
+    Raises:
+      ValueError: the file is not sound.
+    """
+
+    kept = cached(
+        path,
+        "header.json",
+        lambda partial: partial.write_text(json.dumps(_header(path)), encoding="utf-8"),
+    )
+    return _header(path) if kept is None else Header(*json.loads(kept.read_text(encoding="utf-8")))
+
+
+def _header(path: str | Path) -> Header:
+    reader = open_file(path)
+    with _sound(path):
+        fields = {key: field.contents() for key, field in reader.fields.items()}
+    return Header(fields, {tensor.name: tensor.shape.tolist() for tensor in reader.tensors})
+
+
+def cached(path: str | Path, name: str, write: Callable[[Path], object]) -> Path | None:
+    """A file of the cache that belongs to a GGUF file, made if it is not there.
+
+    It lies in `$XDG_CACHE_HOME/jaxrl/gguf` (by default `~/.cache/jaxrl/gguf`), named by the digest
+    of the GGUF file's bytes, so a changed file never gets what belongs to another.
+
+    Args:
+      path: of the GGUF file.
+      name: of the cached file.
+      write: writes it to the path that it is given.
+
+    Returns:
+      The file, or None where the GGUF file is small or the cache cannot be written.
+
+    Raises:
+      ValueError: from `write`.
+    """
+    found = Path(path).stat()
+    if found.st_size < SMALLEST:
+        return None
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxrl" / "gguf"
+    digest = _digest(str(Path(path).resolve()), found.st_size, found.st_mtime_ns)
+    kept = root / f"{digest[:32]}-{_FORM}-{name}"
+    partial = kept.with_name(f".{kept.name}.{os.getpid()}")
+    try:
+        if kept.exists():
+            kept.touch()
+            return kept
+        root.mkdir(parents=True, exist_ok=True)
+        write(partial)
+        partial.rename(kept)
+        _trim(root, kept)
+    except OSError:  # a full disk, a directory of somebody else: the file itself is still there
+        return None
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+    return kept
+
+
+@functools.lru_cache(maxsize=8)
+def _digest(path: str, size: int, changed: int) -> str:
+    """SHA-256 of a file; its size and time of change tell one state of it from another."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _trim(root: Path, newest: Path) -> None:
+    """Remove what has not been used for longest until the rest fits."""
+    left = CACHED_BYTES
+    files = sorted(root.glob("[!.]*"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files:
+        left -= file.stat().st_size
+        if left < 0 and file != newest:
+            file.unlink(missing_ok=True)

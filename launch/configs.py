@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import json
 import sys
@@ -36,8 +37,9 @@ def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Opti
       ValueError: no such recipe, file, field or flag; or a run of others that names functions.
     """
     name, rest = flags.recipe(argv)
-    if stages := course.read(Path(name)):
-        return course.resolve(Path(name), stages, rest, command)
+    path = Path(name)
+    if path.suffix in SUFFIXES and (stages := course.stages(values_of(path), path)):
+        return course.resolve(path, stages, rest, functools.partial(_of_stage, path, command))
     if name == "quickstart" and argv == rest and any(t.startswith("--data") for t in rest):
         name = "grpo"
     if name in ("-", ""):
@@ -163,6 +165,16 @@ def values_of(path: Path) -> dict[str, Any]:
     if path.suffix == ".json" and isinstance(values.get("config"), dict):
         return values["config"]  # the config.json of a run
     return values
+
+
+def _of_stage(
+    path: Path, command: str, values: Mapping[str, Any], argv: list[str]
+) -> tuple[Config, short.Options]:
+    """The config of one stage of a course, from its values in the file and the flags."""
+    config, given = of_values(values, path)
+    config, rest, options = short.expand(config, [*given, *argv])
+    config = flags.parse(config, rest, prog=f"jaxrl {command} {values['recipe']}")
+    return short.with_epochs(config, options.epochs), options
 
 
 def of_values(values: Mapping[str, Any], path: Path) -> tuple[Config, list[str]]:

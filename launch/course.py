@@ -14,52 +14,54 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxrl import config as configs
 from jaxrl.config import Config
-from jaxrl.launch import flags, short
+from jaxrl.launch import short
 
 _OF_ALL = ("run-dir", "out", "output-dir", "from", "fork")
 """Flags that the course has as a whole."""
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def stages(values: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
     """The stages of a file, each with what holds for all; empty where it has no course.
 
-    Raises:
-      ValueError: a course that is no list of stages.
-    """
-    from jaxrl.launch import configs as files
+    Args:
+      values: of the file.
+      path: of the file, for the message.
 
-    if path.suffix not in files.SUFFIXES or not path.exists():
-        return []
-    values = files.values_of(path)
-    stages = values.get("course")
-    if not isinstance(stages, list):
-        return []  # of the config.json of a run, whose stages are resolved already
+    Raises:
+      ValueError: a stage without a recipe.
+    """
+    given = values.get("course")
+    if not isinstance(given, list):
+        return []  # also of the config.json of a run, whose stages are resolved already
     common = {name: value for name, value in values.items() if name not in ("course", "run_dir")}
-    for number, stage in enumerate(stages):
+    for number, stage in enumerate(given):
         if not isinstance(stage, Mapping) or "recipe" not in stage:
             raise ValueError(f"{path}: stage {number} of the course must name a recipe: {stage!r}")
-    directory = {"run_dir": values["run_dir"]} if values.get("run_dir") else {}
-    return [{**common, **stage} for stage in stages[:-1]] + [
-        {**common, **stage, **directory} for stage in stages[-1:]
-    ]
+    made = [{**common, **stage} for stage in given]
+    if values.get("run_dir"):
+        made[-1]["run_dir"] = values["run_dir"]
+    return made
 
 
 def resolve(
-    path: Path, stages: Sequence[Mapping[str, Any]], argv: Sequence[str], command: str
+    path: Path,
+    stages: Sequence[Mapping[str, Any]],
+    argv: Sequence[str],
+    parse: Callable[[Mapping[str, Any], list[str]], tuple[Config, short.Options]],
 ) -> tuple[Config, short.Options]:
     """The config of a course: that of its last stage, with the others in `course`.
 
     Args:
       path: of the file; its name is the default run directory's.
-      stages: from `read`.
+      stages: from `stages`.
       argv: flags, which hold for every stage but for the run directory.
-      command: for messages.
+      parse: values of a stage and flags to its config.
 
     Raises:
       ValueError: naming the stage.
@@ -70,7 +72,7 @@ def resolve(
     for number, stage in enumerate(stages):
         last = number == len(stages) - 1
         try:
-            config, options = _stage(path, stage, [*rest, *(own if last else [])], command)
+            config, options = parse(stage, [*rest, *(own if last else [])])
         except ValueError as error:
             raise ValueError(f"stage {number} of the course: {error}") from error
         made.append(dataclasses.replace(config, model=made[0].model if made else config.model))
@@ -80,18 +82,6 @@ def resolve(
     # as they are read back from JSON, so that a continued run finds them equal
     before = {n: json.loads(json.dumps(configs.to_dict(c))) for n, c in enumerate(made[:-1])}
     return dataclasses.replace(final, course=before), options
-
-
-def _stage(
-    path: Path, values: Mapping[str, Any], argv: Sequence[str], command: str
-) -> tuple[Config, short.Options]:
-    from jaxrl.launch import configs as files
-
-    name = str(values["recipe"])
-    config, given = files.of_values(values, path)
-    config, rest, options = short.expand(config, [*given, *argv])
-    config = flags.parse(config, rest, prog=f"jaxrl {command} {name}")
-    return short.with_epochs(config, options.epochs), options
 
 
 def _divided(argv: Sequence[str]) -> tuple[list[str], list[str]]:

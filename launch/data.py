@@ -45,13 +45,13 @@ def main(argv: list[str]) -> int:
         path, view = flags.named(DataView(), argv, usage=usage, what="a file of rows")
         found = rows.read(path, view.columns, bad="skip")
         tokenizer = policy.describe(policy.named(view.model))[1] if view.model else None
-        told = summary(found, view, tokenizer)
+        report = summary(found, view, tokenizer)
     except REFUSALS as error:
         return refused(error)
     if view.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(report, indent=2))
     else:
-        show(told, tokenizer, Console())
+        show(report, tokenizer, Console())
     return 0
 
 
@@ -79,11 +79,11 @@ def summary(found: Rows, view: DataView, tokenizer: Tokenizer | None) -> dict[st
 
 
 def _row(row: Row, view: DataView, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    told: dict[str, Any] = {"id": row.id}
+    report: dict[str, Any] = {"id": row.id}
     if tokenizer is None:
         pairs = zip(row.answers, row.rewards, strict=True)
         answers = [{"reward": reward, "answer": answer} for answer, reward in pairs]
-        return told | {"prompt": row.prompt, "answers": answers}
+        return report | {"prompt": row.prompt, "answers": answers}
     made = examples.encode(tokenizer, row, chat=view.chat, system=view.system)
     fitted = examples.fitting(made, view.max_tokens, "truncate", row.id)
     # steps are one answer, whose reward is the share of good ones
@@ -96,20 +96,20 @@ def _row(row: Row, view: DataView, tokenizer: Tokenizer | None) -> dict[str, Any
         }
         for each, reward in zip(fitted or [], rewards, strict=False)
     ]
-    return told | {"answers": answers}
+    return report | {"answers": answers}
 
 
-def show(told: dict[str, Any], tokenizer: Tokenizer | None, console: Console) -> None:
+def show(report: dict[str, Any], tokenizer: Tokenizer | None, console: Console) -> None:
     """Print a summary: of each row what is learned in brackets, and green in a terminal."""
     columns = ", ".join(
-        name if name == own else f"{name} (column {own})" for name, own in told["columns"].items()
+        name if name == own else f"{name} (column {own})" for name, own in report["columns"].items()
     )
-    console.print(f"{told['path']}: kind {told['kind']}, rows: {told['rows']}", markup=False)
-    console.print(f"columns: {columns}; different prompts: {told['prompts']}", markup=False)
-    console.print(f"bad rows: {len(told['bad_rows'])}")
-    for bad in told["bad_rows"][:5]:
+    console.print(f"{report['path']}: kind {report['kind']}, rows: {report['rows']}", markup=False)
+    console.print(f"columns: {columns}; different prompts: {report['prompts']}", markup=False)
+    console.print(f"bad rows: {len(report['bad_rows'])}")
+    for bad in report["bad_rows"][:5]:
         console.print(f"  {bad['id']}: {bad['why']}", markup=False)
-    for row in told["first"]:
+    for row in report["first"]:
         console.print(f"\n{row['id']}", markup=False)
         if tokenizer is not None and not row["answers"]:
             console.print("left out: nothing to learn is within --max-tokens")

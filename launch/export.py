@@ -1,10 +1,13 @@
-"""`jaxrl export RUN_OR_MODEL --to hf|peft|gguf --out DIR [--step N]`."""
+"""`jaxrl export RUN_OR_MODEL --to hf|peft|gguf --out DIR [--step N] [--push NAME]`."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
+import re
 import shutil
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -37,6 +40,11 @@ class ExportConfig:
     """Of the matrices in the files of `hf` and `gguf`."""
     shard_gb: float = 5.0
     """Largest safetensors file, in GB."""
+    push: str = ""
+    """Repository of the Hugging Face Hub to upload the directory to, ORGANISATION/NAME; empty:
+    none. It is made if it is not there."""
+    private: bool = False
+    """Whether a repository that is made is private."""
     trust: bool = False
     """Accept functions of other packages that the run's config names; they are executed."""
 
@@ -65,11 +73,57 @@ def main(argv: list[str]) -> int:
     usage, what = "jaxrl export RUN_OR_MODEL", "a run, a model or its directory"
     try:
         name, settings = flags.named(ExportConfig(), argv, usage=usage, what=what)
+        check_push(settings.push)
         written = export(name, settings)
     except REFUSALS as error:
         return refused(error)
     print(f"wrote {written}: {', '.join(sorted(p.name for p in written.iterdir()))}")
+    if settings.push:
+        try:
+            print(f"uploaded to {push(written, settings.push, private=settings.private)}")
+        except ConnectionError as error:
+            print(f"jaxrl: {error}", file=sys.stderr)
+            return 1
     return 0
+
+
+def check_push(repository: str) -> None:
+    """Refuse what cannot be uploaded to, before anything is written.
+
+    Raises:
+      ValueError: no name of a repository.
+      ModuleNotFoundError: huggingface_hub is missing.
+    """
+    if repository and not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repository):
+        raise ValueError(f"push={repository!r}: name a repository as ORGANISATION/NAME")
+    if repository and importlib.util.find_spec("huggingface_hub") is None:
+        raise ModuleNotFoundError(
+            f"push={repository!r} needs huggingface_hub: pip install huggingface_hub"
+        )
+
+
+def push(directory: Path, repository: str, *, private: bool = False) -> str:
+    """Upload a directory to the Hugging Face Hub; the address of the commit.
+
+    Raises:
+      ConnectionError: the Hub cannot be reached, or refuses; with the command that tries again.
+    """
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    api = huggingface_hub.HfApi()
+    try:
+        api.create_repo(repository, private=private, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repository, folder_path=directory, commit_message="Upload by jaxrl export"
+        )
+    except (OSError, ValueError, errors.HfHubHTTPError) as error:
+        lines = str(error).strip().splitlines()
+        raise ConnectionError(
+            f"{directory} is written, but was not uploaded ({lines[0] if lines else error!r}); "
+            f"after `hf auth login`, run: hf upload {repository} {directory}"
+        ) from error
+    return commit.commit_url
 
 
 def export(name: str, settings: ExportConfig) -> Path:

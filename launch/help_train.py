@@ -28,12 +28,14 @@ sampling
   --chat, --no-chat       put prompts in the model's chat template or not;  --system TEXT
 run
   --run-dir D             run directory (default runs/RECIPE-seedSEED)
-  --seed N                random seed; 0,1,2 trains three runs and compares them (any number can)
+  --seed N                random seed; 0,1,2 trains three runs and compares them (any number can);
+                          --parallel N trains N of them at once
   --eval-every N          steps between evaluations;  --save-every N: between checkpoints
   --show-every N          steps between completions shown
   --compute-dtype D       float32 or bfloat16
   --fsdp N, --tensor N    devices to shard over
-  --wandb PROJECT         also log to Weights & Biases
+  --wandb PROJECT         also log to Weights & Biases (or --trackio PROJECT, --mlflow EXPERIMENT);
+                          --run-name NAME, --tags TAG ..., --wandb-entity NAME
 
 jaxrl train --help-all lists every flag; jaxrl help GROUP those of objective, rollout, ...
 jaxrl recipes lists the algorithms and recipes; docs/own-data.md explains data and rewards.

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 
 from jaxrl.config import Config
-from jaxrl.launch import configs, flags, roofline, topology
+from jaxrl.launch import configs, flags, plan_asynchronous, roofline, topology
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.roofline import CHIPS, Chip
 from jaxrl.launch.shapes import SHAPES
@@ -61,8 +61,11 @@ class PlanConfig:
 def main(argv: list[str]) -> int:
     """`jaxrl plan [RECIPE] [--topology v5p-512] [--no-compile] [flags of train]`.
 
-    `--model` also takes the names of `jaxrl.launch.shapes`, which have no weights.
+    `--model` also takes the names of `jaxrl.launch.shapes`, which have no weights. With
+    `--asynchronous`, `jaxrl plan RUN`: see `jaxrl.launch.plan_asynchronous`.
     """
+    if "--asynchronous" in argv:
+        return plan_asynchronous.main(argv)
     name, rest = flags.recipe(argv)
     parser = argparse.ArgumentParser(prog=f"jaxrl plan {name}", add_help=False, allow_abbrev=False)
     parser.add_argument(

@@ -18,7 +18,7 @@ from jaxrl.data.scoring import open_pool
 from jaxrl.data.types import Task
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect, driver, episodes, policy, rollout_log
-from jaxrl.rollout.driver import Flight
+from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Row
 from jaxrl.rollout.selection import Drawn
@@ -70,18 +70,18 @@ def play(actor: Policy, config: SampleConfig) -> list[Row]:
     )
     ctx = collect.context(rollout, config.seed, actor, task)
     problems = evaluate.problems(task, "test", config.episodes)
-    flight = Flight(waiting=[Drawn(problem) for problem in problems])
-    driver.admit(flight, len(problems), 1)
+    open_groups = OpenGroups(waiting=[Drawn(problem) for problem in problems])
+    driver.admit(open_groups, len(problems), 1)
     setup = collect.sampler_setup(
         actor, rollout, Config().sampler, jax.random.key(config.seed), turns=True
     )
     params = policy.sampling_params(actor.params, "float32")
     with open_pool(config.env, config.env_args, workers=0) as pool:
         driver.advance(
-            flight, episodes.group, ctx, setup, params, pool,
+            open_groups, episodes.group, ctx, setup, params, pool,
             enough=len(problems), version=0, timer=Timer(),
         )  # fmt: skip
-    return [row for group in driver.take(flight, len(problems)) for row in group.rows]
+    return [row for group in driver.take(open_groups, len(problems)) for row in group.rows]
 
 
 def by_hand(

@@ -136,10 +136,16 @@ def _continuation(
 ) -> Config:
     """The run's config, forked from `start`, that writes next to nothing; or ends at a spike."""
     rollbacks = 0 if to_spike else config.guard.max_rollbacks
+    asynchronous = config.asynchronous
+    if asynchronous.staleness is not None and asynchronous.schedule == "live":
+        asynchronous = dataclasses.replace(asynchronous, schedule=f"recorded:{run}")
     return dataclasses.replace(
         config,
         run_dir=str(scratch),
         wandb="",
+        asynchronous=asynchronous,
+        trackio="",
+        mlflow="",
         fork=f"{run}@{start}",
         checkpoint=dataclasses.replace(config.checkpoint, every=config.steps + 1),
         eval=dataclasses.replace(config.eval, every=0),
@@ -153,5 +159,5 @@ def _comparable(row: Mapping[str, float]) -> dict[str, float | None]:
     return {
         name: None if value is None or not math.isfinite(value) else value
         for name, value in row.items()
-        if not name.startswith(("time/", "eval/", "memory/", "compilations"))
+        if not name.startswith(("time/", "eval/", "memory/", "compilations", "idle/"))
     }

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 from rich.console import Console
 from rich.text import Text
 
 from jaxrl.config import Config
-from jaxrl.launch import flags, play
+from jaxrl.data.tokenizers import Tokenizer
+from jaxrl.launch import flags
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.mesh import mesh
 from jaxrl.rollout import policy
 from jaxrl.sampling import sampler
+from jaxrl.sampling.requests import features_of
 from jaxrl.types import Completion, Request
 
 
@@ -66,13 +70,18 @@ def main(argv: list[str]) -> int:
     usage, what = "jaxrl sample MODEL_OR_RUN", "a model, its directory or a run"
     try:
         name, config = flags.named(SampleConfig(), argv, usage=usage, what=what)
+        if config.human or config.env:
+            from jaxrl.launch import play  # tasks and their data take a second to import
         if config.human:
             play.by_hand(config)
             return 0
-        actor = policy.create(policy.named(name), mesh.make(Config().mesh), trust=config.trust)
         if config.env:
-            return play.main(actor, config)
-        completions = complete(actor, config, config.prompt or sys.stdin.read())
+            return play.main(
+                policy.create(policy.named(name), mesh.make(Config().mesh), trust=config.trust),
+                config,
+            )
+        prompt = config.prompt or sys.stdin.read()
+        actor, completions = complete(name, config, prompt)
     except REFUSALS as error:
         return refused(error)
     texts = [actor.tokenizer.decode(c.tokens.tolist()) for c in completions]
@@ -91,14 +100,53 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def complete(actor: policy.Policy, config: SampleConfig, prompt: str) -> list[Completion]:
-    """The completions, in order of their number."""
+def complete(
+    name: str, config: SampleConfig, prompt: str
+) -> tuple[policy.Policy, list[Completion]]:
+    """The policy of a name, and its completions in order of their number.
+
+    While the weights are read, the same requests are begun with zeros in their place, so that what
+    has to be compiled is compiled side by side.
+    """
+    opened, the_mesh = policy.named(name), mesh.make(Config().mesh)
+    model, tokenizer = policy.describe(opened, trust=config.trust)
+    policy.require_text(model, name)
+    asked = requests(tokenizer, config, prompt)
+    sampler.check_requests(model, asked)
+    setup = sampler.Setup(
+        model,
+        jax.random.key(config.seed),
+        tuple(tokenizer.eos_ids),
+        max(len(r.prompt) for r in asked),
+        max(len(r.prompt) + r.max_new_tokens for r in asked),
+        features=features_of(asked),
+    )
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(policy.first_params, opened, model, the_mesh)
+        blank = policy.blank_params(opened, model, the_mesh)
+        if blank is not None:
+            work = sampler.Work()
+            sampler.submit(setup, work, asked)
+            with contextlib.suppress(FloatingPointError):  # what zeros predict is of no interest
+                sampler.advance(setup, policy.sampling_params(blank, "float32"), work, budget=1)
+        del blank
+        params = loading.result()
+    actor = policy.Policy(model, params, tokenizer)
+    work, done = sampler.Work(), list[Completion]()
+    sampler.submit(setup, work, asked)
+    ready = policy.sampling_params(params, "float32")
+    while work:
+        done += sampler.advance(setup, ready, work)
+    return actor, sorted(done, key=lambda completion: completion.request.id)
+
+
+def requests(tokenizer: Tokenizer, config: SampleConfig, prompt: str) -> list[Request]:
+    """As many requests for completions of a prompt as the config asks for."""
     if config.chat:
-        turns = [{"role": "user", "content": prompt}]
-        ids = policy.chat(actor.tokenizer, config.system, turns)
+        ids = policy.chat(tokenizer, config.system, [{"role": "user", "content": prompt}])
     else:
-        ids = actor.tokenizer.prompt(prompt)
-    requests = [
+        ids = tokenizer.prompt(prompt)
+    return [
         Request(
             id=i,
             prompt=tuple(ids),
@@ -110,12 +158,3 @@ def complete(actor: policy.Policy, config: SampleConfig, prompt: str) -> list[Co
         )
         for i in range(config.n)
     ]
-    sampler.check_requests(actor.model, requests)
-    done = sampler.generate(
-        actor.model,
-        policy.sampling_params(actor.params, "float32"),
-        requests,
-        stop_ids=actor.tokenizer.eos_ids,
-        key=jax.random.key(config.seed),
-    )
-    return sorted(done, key=lambda completion: completion.request.id)

@@ -60,6 +60,9 @@ ALIASES = {
     "micro-batch-tokens": "packing.micro-batch-tokens",
     "fsdp": "mesh.fsdp",
     "tensor": "mesh.tensor",
+    "wandb-entity": "track.entity",
+    "run-name": "track.name",
+    "tags": "track.tags",
 }
 """Names to the flags that they stand for."""
 

@@ -1,11 +1,20 @@
-"""Sweeps: numbers with commas train one run after another, and one report compares them."""
+"""Sweeps: numbers with commas train several runs, and one report compares them.
+
+They are trained one after another, or with `--parallel N` so many at once, each in a process of its
+own with a share of this machine's accelerators.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Sequence
+import os
+import queue
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +33,8 @@ class Arm(NamedTuple):
     """What is particular to it, such as `seed=0,learning_rate=1e-5`."""
     config: Config
     options: short.Options
+    argv: tuple[str, ...] = ()
+    """The command `jaxrl train` of this run alone."""
 
 
 def arms(argv: Sequence[str]) -> list[Arm]:
@@ -39,6 +50,13 @@ def arms(argv: Sequence[str]) -> list[Arm]:
     if not axes:
         return []
     plain = [token for token, values in map(_axis, _tokens(argv)) if not values for token in token]
+    elsewhere = [
+        each
+        for token in _tokens(plain)
+        if short.ALIASES.get(name := token[0].partition("=")[0].removeprefix("--"), name)
+        not in ("run-dir", "run_dir")
+        for each in token
+    ]
     found: list[Arm] = []
     for values in itertools.product(*(values for _, values in axes)):
         names = [flag[0].removeprefix("--") for flag, _ in axes]
@@ -47,24 +65,115 @@ def arms(argv: Sequence[str]) -> list[Arm]:
         short_names = [name.rpartition(".")[2].replace("-", "_") for name in names]
         name = ",".join(f"{n}={v}" for n, v in zip(short_names, values, strict=True))
         base = config.run_dir or f"runs/{config.recipe}-sweep"
-        found.append(Arm(name, dataclasses.replace(config, run_dir=f"{base}/{name}"), options))
+        run_dir = f"{base}/{name}"
+        own = (*elsewhere, *given, f"--run-dir={run_dir}")
+        found.append(Arm(name, dataclasses.replace(config, run_dir=run_dir), options, own))
     return found
 
 
-def run(found: Sequence[Arm], one: Callable[[Config, short.Options], int]) -> int:
-    """Train the runs in turn, print what they reached, and write one report.
+def parallel(argv: Sequence[str]) -> tuple[int, list[str]]:
+    """The number of runs at once that a command asks for, and its other arguments.
+
+    Raises:
+      ValueError: not a whole number of 1 or more.
+    """
+    given = [token for token in _tokens(argv) if token[0].partition("=")[0] == "--parallel"]
+    rest = [each for token in _tokens(argv) if token not in given for each in token]
+    count = 1
+    for token in given:
+        text = token[0].partition("=")[2] or " ".join(token[1:])
+        if not text.isdecimal() or int(text) < 1:
+            raise ValueError(f"--parallel {text}: must be a whole number, 1 or more")
+        count = int(text)
+    return count, rest
+
+
+def shares(
+    count: int, devices: Path = Path("/dev"), environment: Mapping[str, str] = os.environ
+) -> list[dict[str, str]]:
+    """Variables that give each of so many processes its own of this machine's accelerators.
+
+    GPUs are dealt out evenly; of TPU chips each gets one. Without accelerators there are none.
+
+    Raises:
+      ValueError: there are fewer accelerators than processes.
+    """
+    gpus = sorted(int(f.name[6:]) for f in devices.glob("nvidia[0-9]*"))
+    seen = environment.get("CUDA_VISIBLE_DEVICES")
+    mine = [str(i) for i in gpus] if seen is None else [i for i in seen.split(",") if i]
+    chips = [
+        str(i) for i in range(len([*devices.glob("accel[0-9]*"), *devices.glob("vfio/[0-9]*")]))
+    ]
+    found = mine or chips
+    if found and len(found) < count:
+        raise ValueError(
+            f"--parallel {count}: this machine has {len(found)} accelerators; ask for that many"
+        )
+    if mine:
+        return [{"CUDA_VISIBLE_DEVICES": ",".join(mine[i::count])} for i in range(count)]
+    bounds = {"TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1"}
+    return [{"TPU_VISIBLE_CHIPS": chips[i], **bounds} if chips else {} for i in range(count)]
+
+
+def side_by_side(count: int) -> Callable[[Sequence[Arm]], list[int]]:
+    """What trains runs in processes of their own, so many at once; it gives their exit statuses.
+
+    What each prints is in `RUN.log` beside its directory.
+    """
+    free = queue.SimpleQueue[dict[str, str]]()
+    for share in shares(count):
+        free.put(share)
+
+    def one(arm: Arm) -> int:
+        share = free.get()
+        log = Path(f"{arm.config.run_dir}.log")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "jaxrl.launch.cli", "train", *arm.argv]
+        try:
+            with log.open("w") as out:
+                return subprocess.run(
+                    command, env=os.environ | share, stdout=out, stderr=subprocess.STDOUT
+                ).returncode
+        finally:
+            free.put(share)
+
+    def train(found: Sequence[Arm]) -> list[int]:
+        with ThreadPoolExecutor(count) as pool:
+            statuses = []
+            for arm, status in zip(found, pool.map(one, found), strict=True):
+                said = "done" if not status else f"exit status {status}"
+                print(f"{arm.name}: {said}, output in {arm.config.run_dir}.log", flush=True)
+                statuses.append(status)
+        return statuses
+
+    return train
+
+
+def in_turn(one: Callable[[Config, short.Options], int]) -> Callable[[Sequence[Arm]], list[int]]:
+    """What trains runs one after another in this process; it gives their exit statuses."""
+
+    def train(found: Sequence[Arm]) -> list[int]:
+        statuses = []
+        for place, arm in enumerate(found, 1):
+            Console().rule(f"run {place} of {len(found)}: {arm.name}")
+            statuses.append(one(arm.config, arm.options))
+        return statuses
+
+    return train
+
+
+def run(found: Sequence[Arm], train: Callable[[Sequence[Arm]], list[int]]) -> int:
+    """Train the runs, print what they reached, and write one report.
 
     Args:
       found: see `arms`.
-      one: trains a run and returns its exit status.
+      train: `in_turn` or `side_by_side`.
 
     Returns:
       0, or the status of the first run that failed; the others are trained all the same.
     """
-    console, worst = Console(), 0
-    for place, arm in enumerate(found, 1):
-        console.rule(f"run {place} of {len(found)}: {arm.name}")
-        worst = worst or one(arm.config, arm.options)
+    worst = next(filter(None, train(found)), 0)
+    console = Console()
     directories = [rundir.run_directory(arm.config) for arm in found]
     done = [d for d in directories if (d / "summary.json").exists()]
     console.print(table([arm.name for arm in found], directories))

@@ -30,12 +30,15 @@ def main(argv: list[str]) -> int:
     The same command again continues the run. `--with NAME` adds an extension, such as `critic` or
     `my_file:function`; its fields become flags `--NAME.FIELD`. `--profile` traces steps 3 to 5 into
     RUN/profile and prints the operations with the highest cost. Numbers with commas, as in
-    `--seed 0,1,2`, train one run after another and compare them.
+    `--seed 0,1,2`, train one run after another and compare them; `--parallel N` trains N at once.
     """
     try:
+        count, argv = sweep.parallel(argv)
         arms = sweep.arms(argv)
         if arms:
-            return sweep.run(arms, one)
+            return sweep.run(arms, sweep.side_by_side(count) if count > 1 else sweep.in_turn(one))
+        if count > 1:
+            raise ValueError(f"--parallel {count} is for several runs, as in --seed 0,1,2")
         config, options = configs.resolve(argv)
         return one(config, options)
     except REFUSALS as error:

@@ -94,18 +94,18 @@ def _mean(found: Sequence[Change]) -> dict[str, float | None]:
 
 
 def _show(found: Sequence[Change], console: Console) -> None:
-    told = summary(found)
+    report = summary(found)
     table = Table("layer", "unchanged in bf16", "change / norm", "spectral shift", "angle, degrees")
 
     def row(name: str, figures: dict[str, Any]) -> None:
         values = (figures[each] for each in _SHOWN)
         table.add_row(name, *("" if v is None else f"{v:.4g}" for v in values))
 
-    for each in told["layers"]:
+    for each in report["layers"]:
         row(str(each["layer"]), each)
-    for name, figures in told["outside"].items():
+    for name, figures in report["outside"].items():
         row(name, figures)
-    row("all", told["whole"])
+    row("all", report["whole"])
     console.print(table)
 
 

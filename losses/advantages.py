@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.losses.masking import as_float, clean_rewards, constant, group_moments, where_valid
+from jaxrl.losses.shapes import checked
 
 KIND = "advantage"
 
@@ -18,6 +19,7 @@ BASELINES = ("group", "batch", "none", "leave_one_out")
 SCALES = ("group", "batch", "none")
 
 
+@checked
 def group_advantages(
     rewards: jax.Array,
     group_ids: jax.Array,
@@ -72,6 +74,7 @@ def group_advantages(
     return where_valid(valid, advantages)
 
 
+@checked
 def sampled_advantages(
     rewards: jax.Array,
     group_ids: jax.Array,
@@ -103,6 +106,7 @@ def sampled_advantages(
     return group_advantages(rewards, group_ids, num_groups=num_groups, scale=scale, valid=own)
 
 
+@checked
 def informative(
     rewards: jax.Array,
     group_ids: jax.Array,
@@ -130,6 +134,7 @@ def informative(
     return (high > low)[group_ids] & valid
 
 
+@checked
 def rloo(
     rewards: jax.Array,
     group_ids: jax.Array,
@@ -162,6 +167,7 @@ def rloo(
     )
 
 
+@checked
 def reinforce_pp(
     rewards: jax.Array, *, valid: jax.Array | None = None, eps: float = 1e-8
 ) -> jax.Array:
@@ -184,6 +190,7 @@ def reinforce_pp(
     return _whiten(*clean_rewards(rewards, valid), eps)
 
 
+@checked
 def reinforce_pp_baseline(
     rewards: jax.Array,
     group_ids: jax.Array,
@@ -223,6 +230,7 @@ def reinforce_pp_baseline(
     return where_valid(valid, centred * jax.lax.rsqrt(variance + eps))
 
 
+@checked
 def remax(
     rewards: jax.Array, greedy_rewards: jax.Array, *, valid: jax.Array | None = None
 ) -> jax.Array:
@@ -243,6 +251,7 @@ def remax(
     return where_valid(valid, rewards - where_valid(valid, as_float(greedy_rewards)))
 
 
+@checked
 def opo(
     rewards: jax.Array,
     group_ids: jax.Array,
@@ -273,6 +282,7 @@ def opo(
     return where_valid(valid, rewards - (total / jnp.maximum(weights, 1.0))[group_ids])
 
 
+@checked
 def gpg_advantages(
     rewards: jax.Array,
     group_ids: jax.Array,
@@ -301,6 +311,7 @@ def gpg_advantages(
     return where_valid(valid, alpha.astype(rewards.dtype) * (rewards - mean))
 
 
+@checked
 def gdpo(
     reward_parts: jax.Array,
     group_ids: jax.Array,
@@ -338,6 +349,7 @@ def gdpo(
     return _whiten(parts @ weights.astype(parts.dtype), valid, eps)
 
 
+@checked
 def soft_advantages(
     rewards: jax.Array,
     group_ids: jax.Array,
@@ -370,6 +382,7 @@ def soft_advantages(
     return where_valid(valid, rewards - top - beta * jnp.log(jnp.where(valid, mean, 1.0)))
 
 
+@checked
 def whiten(advantages: jax.Array, *, mask: jax.Array, eps: float = 1e-8) -> jax.Array:
     """Mean 0 and deviation 1 over the action tokens of the whole batch, and over nothing else.
 

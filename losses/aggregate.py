@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.losses.masking import as_float, row_count, where_valid
+from jaxrl.losses.shapes import checked
 
 KIND = "aggregation"
 
@@ -32,6 +33,7 @@ MODES = (
 )
 
 
+@checked
 def denominator(
     mask: jax.Array,
     mode: str,
@@ -69,6 +71,7 @@ def denominator(
     return jnp.maximum(count, 1).astype(float) * scale
 
 
+@checked
 def prompt_tokens(mask: jax.Array, group_ids: jax.Array, num_groups: int) -> jax.Array:
     """Action tokens of every prompt over the whole batch: the inner denominator of `prompt-mean`.
 
@@ -87,6 +90,7 @@ def prompt_tokens(mask: jax.Array, group_ids: jax.Array, num_groups: int) -> jax
     return jax.ops.segment_sum(tokens, group_ids, num_groups)
 
 
+@checked
 def aggregate(
     per_token: jax.Array,
     mask: jax.Array,
@@ -115,6 +119,7 @@ def aggregate(
     return weighted_sum(per_token, mask, _inner(mask, mode, group_ids, prompt_tokens) / denominator)
 
 
+@checked
 def weights(
     mask: jax.Array,
     mode: str,
@@ -133,7 +138,8 @@ def weights(
 
     Args:
       mask: `[B, T]`, nonzero on action tokens, of the global batch.
-      mode, max_length, group_ids, num_groups: as in `denominator`.
+      mode, max_length, num_groups: as in `denominator`.
+      group_ids: `[B]` int32; needed by `prompt-mean`.
 
     Returns:
       `[B]` float32.
@@ -146,6 +152,7 @@ def weights(
     return _inner(mask, mode, group_ids, inner) / whole
 
 
+@checked
 def weighted_sum(per_token: jax.Array, mask: jax.Array, weights: jax.Array) -> jax.Array:
     """Sum of the token losses, each times its sequence's weight; masked entries cannot leak.
 
@@ -160,11 +167,6 @@ def weighted_sum(per_token: jax.Array, mask: jax.Array, weights: jax.Array) -> j
     Returns:
       A scalar.
     """
-    if jnp.shape(per_token) != jnp.shape(mask):
-        raise ValueError(
-            f"per_token has shape {jnp.shape(per_token)}, mask {jnp.shape(mask)}; both are [B, T]: "
-            "broadcast a loss per sequence to its tokens"
-        )
     return jnp.sum(jnp.sum(where_valid(mask, as_float(per_token)), axis=-1) * weights)
 
 

@@ -1,16 +1,19 @@
 """Losses of control: targets, actors and conservative terms for continuous and discrete actions.
 
-Unreduced, any leading axes; what a formula marks as a target carries no gradient.
+Unreduced. `[...]` are any leading axes; where a docstring says so, targets may lack them and stand
+for all members of an ensemble. What a formula marks as a target carries no gradient.
 """
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl.losses.masking import as_float, bounded_exp, constant
+from jaxrl.losses.shapes import checked
 
 KIND = "control"
 
 
+@checked
 def td_target(
     rewards: jax.Array, terminals: jax.Array, next_values: jax.Array, *, discount: float
 ) -> jax.Array:
@@ -32,6 +35,7 @@ def td_target(
     return constant(rewards + discount * ahead)
 
 
+@checked
 def soft_actor(logp: jax.Array, q_values: jax.Array, *, temperature: jax.Array) -> jax.Array:
     """SAC's actor: value of its own action, and entropy. The gradient flows through the action.
 
@@ -49,6 +53,7 @@ def soft_actor(logp: jax.Array, q_values: jax.Array, *, temperature: jax.Array) 
     return constant(temperature) * logp - q_values
 
 
+@checked
 def temperature_loss(
     log_temperature: jax.Array, logp: jax.Array, *, target_entropy: float
 ) -> jax.Array:
@@ -69,6 +74,7 @@ def temperature_loss(
     return -log_temperature * constant(logp + target_entropy)
 
 
+@checked
 def advantage_weight(
     advantages: jax.Array, *, temperature: float, high: float = 100.0
 ) -> jax.Array:
@@ -89,6 +95,7 @@ def advantage_weight(
     return jnp.minimum(bounded_exp(constant(advantages) / temperature), high)
 
 
+@checked
 def gumbel_loss(
     values: jax.Array, targets: jax.Array, *, temperature: float, high: float = 7.0
 ) -> jax.Array:
@@ -110,6 +117,7 @@ def gumbel_loss(
     return jnp.exp(z) - z - 1.0
 
 
+@checked
 def huber(values: jax.Array, targets: jax.Array, *, width: float = 1.0) -> jax.Array:
     """A regression that a corrupted target moves no more than an error of `width` does.
 
@@ -118,17 +126,19 @@ def huber(values: jax.Array, targets: jax.Array, *, width: float = 1.0) -> jax.A
       Diverse Data Corruption" (RIQL)
 
     Args:
-      values, targets: `[...]`.
+      values: `[..., N]`.
+      targets: `[..., N]` or `[N]`.
       width: `w`.
 
     Returns:
-      `[...]`.
+      `[..., N]`.
     """
     error = jnp.abs(constant(targets) - as_float(values))
     near = jnp.minimum(error, width)
     return near * (error - 0.5 * near)
 
 
+@checked
 def sampled_cql(
     q_values: jax.Array,
     log_density: jax.Array,
@@ -146,8 +156,8 @@ def sampled_cql(
       q_values: `[N, ...]` of N sampled actions.
       log_density: `[N, ...]` under the density that each was drawn from.
       q_data: `[...]` of the action in the data.
-      floor: `[...]`, or `[N, ...]` for each action its own, -inf where there is none (Cal-QL's
-        authors lift the policy's actions and not the uniform ones); none when omitted.
+      floor: scalar, `[...]`, or `[N, ...]` for each action its own, -inf where there is none
+        (Cal-QL's authors lift the policy's actions and not the uniform ones); none when omitted.
 
     Returns:
       `[...]`, to be weighted and added to the Bellman error.
@@ -156,6 +166,7 @@ def sampled_cql(
     return jax.nn.logsumexp(lifted, axis=0) - jnp.log(len(lifted)) - q_data
 
 
+@checked
 def gradient_diversity(gradients: jax.Array) -> jax.Array:
     """EDAC's term: how alike the members' gradients of the action are.
 
@@ -175,6 +186,7 @@ def gradient_diversity(gradients: jax.Array) -> jax.Array:
     return alike / (len(gradients) - 1)
 
 
+@checked
 def flow_matching(velocity: jax.Array, noise: jax.Array, actions: jax.Array) -> jax.Array:
     """Behaviour cloning of a flow: the field along straight lines from noise to the data.
 
@@ -193,6 +205,7 @@ def flow_matching(velocity: jax.Array, noise: jax.Array, actions: jax.Array) -> 
     return jnp.mean(jnp.square(velocity - constant(actions - noise)), axis=-1)
 
 
+@checked
 def forward_backward(measure: jax.Array, target: jax.Array, *, discount: jax.Array) -> jax.Array:
     """FB: the successor measure as an inner product, by temporal differences between all pairs.
 
@@ -214,6 +227,7 @@ def forward_backward(measure: jax.Array, target: jax.Array, *, discount: jax.Arr
     return 0.5 * jnp.sum(off * error, axis=1) / (size - 1) - jnp.diagonal(measure)
 
 
+@checked
 def orthonormality(features: jax.Array) -> jax.Array:
     """FB's constraint on B: its covariance stays near the identity.
 
@@ -232,6 +246,7 @@ def orthonormality(features: jax.Array) -> jax.Array:
     return alike - 2.0 * jnp.diagonal(products)
 
 
+@checked
 def dual_imitation(
     q_values: jax.Array,
     next_values: jax.Array,
@@ -248,7 +263,8 @@ def dual_imitation(
       Learning" (the expectation over the initial states replaced by the data's, as there)
 
     Args:
-      q_values, next_values, terminals: `[..., N]`, over a batch that is half expert.
+      q_values: `[..., N]`, over a batch that is half expert.
+      next_values, terminals: `[..., N]` or `[N]`.
       expert: `[N]`, 1 where the step is the expert's.
       discount: gamma.
       weight: `w`.
@@ -261,6 +277,7 @@ def dual_imitation(
     return weight * (1.0 - 2.0 * expert) * q_values + 0.5 * jnp.square(consistent)
 
 
+@checked
 def worst_change(values: jax.Array, perturbed: jax.Array) -> jax.Array:
     """RO2O's smoothness: the largest change of a value that a small change of the state makes.
 
@@ -278,6 +295,7 @@ def worst_change(values: jax.Array, perturbed: jax.Array) -> jax.Array:
     return jnp.max(jnp.square(perturbed - values), axis=0)
 
 
+@checked
 def dynamics_gap(q_simulated: jax.Array, gap: jax.Array, q_real: jax.Array) -> jax.Array:
     """H2O's term: values are lowered where the simulator is wrong, raised on the real data.
 
@@ -298,6 +316,7 @@ def dynamics_gap(q_simulated: jax.Array, gap: jax.Array, q_real: jax.Array) -> j
     return lifted - jnp.mean(q_real, axis=-1)
 
 
+@checked
 def distributional_critic(
     mean: jax.Array,
     std: jax.Array,
@@ -314,14 +333,14 @@ def distributional_critic(
     Paper: Duan et al. 2023, "Distributional Soft Actor-Critic with Three Refinements"
 
     Args:
-      mean, std: `[...]`, Q and s.
-      expected: `[...]`, y_q: the target's mean, which alone moves Q.
-      sampled: `[...]`, y_z: a draw of the target, which moves s.
+      mean, std: `[..., N]`, Q and s.
+      expected: `[..., N]` or `[N]`, y_q: the target's mean, which alone moves Q.
+      sampled: `[..., N]` or `[N]`, y_z: a draw of the target, which moves s.
       scale: w, a running mean of s^2: undoes the division on average.
       width: bound of a draw's distance from Q; three running means of s.
 
     Returns:
-      `[...]`, whose gradient is meant and whose value is not.
+      `[..., N]`, whose gradient is meant and whose value is not.
     """
     small = 0.1
     q, s = constant(mean), constant(std)
@@ -331,6 +350,7 @@ def distributional_critic(
     return -constant(scale + small) * (by_mean * mean + by_std * std)
 
 
+@checked
 def denoising(predicted: jax.Array, noise: jax.Array) -> jax.Array:
     """Behaviour cloning of a diffusion policy: the noise that was added to the action.
 

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 
 from jaxrl.losses.advantages import group_advantages
 from jaxrl.losses.masking import constant, where_valid
+from jaxrl.losses.shapes import checked
 
 KIND = "advantage"
 
 
+@checked
 def discounted_returns(
     step_rewards: jax.Array, *, step_mask: jax.Array, discount: float = 1.0
 ) -> jax.Array:
@@ -40,6 +42,7 @@ def discounted_returns(
     return where_valid(step_mask, returns.T)
 
 
+@checked
 def gigpo(
     rewards: jax.Array,
     group_ids: jax.Array,
@@ -86,12 +89,13 @@ def gigpo(
         state_ids.reshape(-1),
         num_groups=num_states,
         scale=scale,
-        valid=step_mask.reshape(-1),
+        valid=jnp.asarray(step_mask, bool).reshape(-1),
         eps=eps,
     ).reshape(returns.shape)
     return where_valid(step_mask, episode[:, None] + weight * step)
 
 
+@checked
 def turn_advantages(
     step_rewards: jax.Array,
     group_ids: jax.Array,
@@ -129,10 +133,13 @@ def turn_advantages(
             rewards, group_ids, num_groups=num_groups, scale=scale, valid=valid, eps=eps
         )
 
-    per_turn = jax.vmap(normalise, in_axes=1, out_axes=1)(step_rewards, step_mask)
+    per_turn = jax.vmap(normalise, in_axes=1, out_axes=1)(
+        step_rewards, jnp.asarray(step_mask, bool)
+    )
     return discounted_returns(per_turn, step_mask=step_mask, discount=discount)
 
 
+@checked
 def to_tokens(step_advantages: jax.Array, step_ids: jax.Array, *, mask: jax.Array) -> jax.Array:
     """Gives every action token the advantage of its step.
 

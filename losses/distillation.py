@@ -9,10 +9,12 @@ import jax.numpy as jnp
 from jaxrl.losses import divergence
 from jaxrl.losses.masking import as_float, constant, expectation
 from jaxrl.losses.masking import ratio as importance_ratio
+from jaxrl.losses.shapes import checked
 
 KIND = "distillation"
 
 
+@checked
 def forward(
     student_logits: jax.Array, teacher_logits: jax.Array, *, temperature: float = 1.0
 ) -> jax.Array:
@@ -33,6 +35,7 @@ def forward(
     )
 
 
+@checked
 def reverse(
     student_logits: jax.Array, teacher_logits: jax.Array, *, temperature: float = 1.0
 ) -> jax.Array:
@@ -53,6 +56,7 @@ def reverse(
     )
 
 
+@checked
 def generalized_js(
     student_logits: jax.Array,
     teacher_logits: jax.Array,
@@ -87,6 +91,7 @@ def generalized_js(
     return beta * expectation(q, q - mixture) + (1.0 - beta) * expectation(p, p - mixture)
 
 
+@checked
 def on_policy(
     logp: jax.Array, behavior_logp: jax.Array, ref_logp: jax.Array
 ) -> tuple[jax.Array, dict[str, jax.Array]]:

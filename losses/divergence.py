@@ -13,7 +13,7 @@ The estimators see one sampled token each. With `d = log pi - log pi_ref` at a t
 | `k3_importance` | `r (e^-d - 1 + d)` | none, off-policy too | of KL(pi, pi_ref), off-policy too |
 
 In the *reward* (under stop-gradient) k1 and k3 are both unbiased and either is right; as a *loss
-term* use k2, a straight-through form, or the full-vocabulary KL. All map `[B, T]` to `[B, T]`.
+term* use k2, a straight-through form, or the full-vocabulary KL. All map `[...]` to `[...]`.
 """
 
 import jax
@@ -21,10 +21,12 @@ import jax.numpy as jnp
 
 from jaxrl.losses.masking import as_float, bounded_exp, constant, expectation
 from jaxrl.losses.masking import ratio as importance_ratio
+from jaxrl.losses.shapes import checked
 
 KIND = "divergence"
 
 
+@checked
 def k1(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
     """The plain log-ratio: unbiased value, high variance, zero expected gradient.
 
@@ -32,15 +34,16 @@ def k1(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
     Paper: Schulman 2020, "Approximating KL Divergence"
 
     Args:
-      logp: `[B, T]` log-probabilities of the sampled tokens under the policy (nats).
-      ref_logp: `[B, T]` the same under the reference; no gradient flows into it.
+      logp: `[...]` log-probabilities of the sampled tokens under the policy (nats).
+      ref_logp: `[...]` the same under the reference; no gradient flows into it.
 
     Returns:
-      `[B, T]`.
+      `[...]`.
     """
     return as_float(logp) - constant(ref_logp)
 
 
+@checked
 def k2(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
     """Half the squared log-ratio: biased value, exact on-policy gradient of the reverse KL.
 
@@ -48,15 +51,16 @@ def k2(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
     Paper: Schulman 2020, "Approximating KL Divergence"
 
     Args:
-      logp: `[B, T]`.
-      ref_logp: `[B, T]`.
+      logp: `[...]`.
+      ref_logp: `[...]`.
 
     Returns:
-      `[B, T]`, nonnegative.
+      `[...]`, nonnegative.
     """
     return 0.5 * jnp.square(k1(logp, ref_logp))
 
 
+@checked
 def k3(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
     """Nonnegative and unbiased value; as a loss term its gradient is that of the forward KL.
 
@@ -64,16 +68,17 @@ def k3(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
     Paper: Schulman 2020, "Approximating KL Divergence"; the KL term of GRPO (Shao et al. 2024)
 
     Args:
-      logp: `[B, T]`.
-      ref_logp: `[B, T]`.
+      logp: `[...]`.
+      ref_logp: `[...]`.
 
     Returns:
-      `[B, T]`, nonnegative.
+      `[...]`, nonnegative.
     """
     difference = k1(logp, ref_logp)
     return bounded_exp(-difference) - 1.0 + difference
 
 
+@checked
 def abs_(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
     """Absolute log-ratio: a bounded-gradient penalty on drift, not an estimate of a KL.
 
@@ -81,15 +86,16 @@ def abs_(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
     Paper: Sheng et al. 2024, "HybridFlow" (the `abs` penalty)
 
     Args:
-      logp: `[B, T]`.
-      ref_logp: `[B, T]`.
+      logp: `[...]`.
+      ref_logp: `[...]`.
 
     Returns:
-      `[B, T]`, nonnegative.
+      `[...]`, nonnegative.
     """
     return jnp.abs(k1(logp, ref_logp))
 
 
+@checked
 def k1_st(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
     """Straight-through: the value of `k1`, the gradient of `k2`.
 
@@ -97,15 +103,16 @@ def k1_st(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
     Paper: Sheng et al. 2024, "HybridFlow" (the `k1+` penalty)
 
     Args:
-      logp: `[B, T]`.
-      ref_logp: `[B, T]`.
+      logp: `[...]`.
+      ref_logp: `[...]`.
 
     Returns:
-      `[B, T]`.
+      `[...]`.
     """
     return _straight_through(k1(logp, ref_logp), k2(logp, ref_logp))
 
 
+@checked
 def k3_st(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
     """Straight-through: the value of `k3`, the gradient of `k2`.
 
@@ -113,15 +120,16 @@ def k3_st(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
     Paper: Sheng et al. 2024, "HybridFlow" (the `k3+` penalty)
 
     Args:
-      logp: `[B, T]`.
-      ref_logp: `[B, T]`.
+      logp: `[...]`.
+      ref_logp: `[...]`.
 
     Returns:
-      `[B, T]`, nonnegative.
+      `[...]`, nonnegative.
     """
     return _straight_through(k3(logp, ref_logp), k2(logp, ref_logp))
 
 
+@checked
 def k3_importance(logp: jax.Array, ref_logp: jax.Array, behavior_logp: jax.Array) -> jax.Array:
     """Importance-corrected k3: unbiased for tokens drawn from the behaviour policy, gradient too.
 
@@ -129,16 +137,17 @@ def k3_importance(logp: jax.Array, ref_logp: jax.Array, behavior_logp: jax.Array
     Paper: DeepSeek-AI 2025, "DeepSeek-V3.2" (unbiased KL estimate)
 
     Args:
-      logp: `[B, T]`.
-      ref_logp: `[B, T]`.
-      behavior_logp: `[B, T]` log-probabilities recorded by the sampler.
+      logp: `[...]`.
+      ref_logp: `[...]`.
+      behavior_logp: `[...]` log-probabilities recorded by the sampler.
 
     Returns:
-      `[B, T]`, nonnegative.
+      `[...]`, nonnegative.
     """
     return importance_ratio(logp, behavior_logp) * k3(logp, ref_logp)
 
 
+@checked
 def reverse_kl(logits: jax.Array, ref_logits: jax.Array) -> jax.Array:
     """Full-vocabulary reverse KL, exact in value and gradient.
 
@@ -156,6 +165,7 @@ def reverse_kl(logits: jax.Array, ref_logits: jax.Array) -> jax.Array:
     return expectation(logp, logp - ref_logp)
 
 
+@checked
 def forward_kl(logits: jax.Array, ref_logits: jax.Array) -> jax.Array:
     """Full-vocabulary forward KL: covers the modes of the reference.
 

@@ -23,12 +23,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.losses.masking import as_float, bounded_exp, constant
+from jaxrl.losses.shapes import checked
 
 KIND = "divergence"
 
 KINDS = ("kl", "forward_kl", "js", "chi2", "hellinger", "tv", "alpha")
 
 
+@checked
 def f_divergence(
     logits: jax.Array, ref_logits: jax.Array, *, kind: str, alpha: float = 0.5
 ) -> jax.Array:
@@ -52,6 +54,7 @@ def f_divergence(
     return jnp.sum(jnp.exp(ref_logp) * f, axis=-1)
 
 
+@checked
 def sampled(
     logp: jax.Array, ref_logp: jax.Array, *, kind: str = "kl", alpha: float = 0.5
 ) -> jax.Array:
@@ -65,12 +68,12 @@ def sampled(
       Minimization"
 
     Args:
-      logp, ref_logp: `[B, T]` of tokens drawn from the policy.
+      logp, ref_logp: `[...]` of tokens drawn from the policy.
       kind: one of `KINDS`.
       alpha: order of `alpha`.
 
     Returns:
-      `[B, T]`.
+      `[...]`.
     """
     logp = as_float(logp)
     log_t = constant(logp) - constant(ref_logp)

@@ -213,7 +213,7 @@ def grao(
     imitation: float = 0.5,
     alignment: float = 0.5,
 ) -> Objective:
-    """GRAO: explore by the samples, imitate the reference, and tell the better from the worse.
+    """GRAO: explore by the samples, imitate the reference, and contrast the two.
 
     All three terms are linear in the log-probabilities, so a reference row gathers what its samples
     put on it. Written as G times the paper's objective; reduce with `seq-mean-token-sum`.
@@ -297,7 +297,7 @@ def dph(
     behavior_logp: jax.Array,
     advantages: jax.Array,
     *,
-    version_gap: jax.Array,
+    lag: jax.Array,
     step: jax.Array,
     presample_steps: int,
     coefficient: float = 0.01,
@@ -318,7 +318,7 @@ def dph(
     Args:
       logp, behavior_logp: `[B, T]`.
       advantages: `[B, T]` or `[B, 1]`.
-      version_gap: `[B, T]` int32, updates since each token was sampled.
+      lag: `[B, T]` int32, updates since each token was sampled.
       step: scalar int, the optimizer step.
       presample_steps: updates of the first phase.
       coefficient: weight of the divergence, 0.01 to 0.05 in the released scripts.
@@ -333,7 +333,7 @@ def dph(
     )
     d = as_float(logp) - constant(behavior_logp)
     divergence = bounded_exp(d) - 1.0 - d
-    stored = step - version_gap < presample_steps
+    stored = step - lag < presample_steps
     learning = step >= presample_steps
     return jnp.where(stored, coefficient * divergence, policy), metrics | {
         "rehearsal": jnp.where(stored, constant(divergence), 0.0),

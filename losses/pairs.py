@@ -14,10 +14,12 @@ import jax.numpy as jnp
 from jaxrl.losses import preference
 from jaxrl.losses.masking import as_float, constant, indicator, row_count, row_mean, row_sum
 from jaxrl.losses.policy import Objective
+from jaxrl.losses.shapes import checked
 
 KIND = "preference"
 
 
+@checked
 def pair_dpo(
     logp: jax.Array,
     ref_logp: jax.Array,
@@ -53,6 +55,7 @@ def pair_dpo(
     return _pairs(loss, row_sum(mask, gap), rewards, mask, group_ids)
 
 
+@checked
 def pair_ipo(
     logp: jax.Array,
     ref_logp: jax.Array,
@@ -69,7 +72,10 @@ def pair_ipo(
       Preferences"
 
     Args:
-      logp, ref_logp, rewards, mask, group_ids: as in `pair_dpo`.
+      logp, ref_logp: `[B, T]`.
+      rewards: `[B]`; the greater of a group is the chosen.
+      mask: `[B, T]`; a row without action tokens is in no pair.
+      group_ids: `[B]` int32.
       tau: as in `preference.ipo`.
 
     Returns:
@@ -84,6 +90,7 @@ def pair_ipo(
     return _pairs(loss, row_mean(mask, gap), rewards, mask, group_ids)
 
 
+@checked
 def pair_orpo(
     logp: jax.Array,
     rewards: jax.Array,
@@ -102,7 +109,10 @@ def pair_orpo(
     Paper: Hong et al. 2024, "ORPO: Monolithic Preference Optimization without Reference Model"
 
     Args:
-      logp, rewards, mask, group_ids: as in `pair_dpo`.
+      logp: `[B, T]`.
+      rewards: `[B]`; the greater of a group is the chosen.
+      mask: `[B, T]`; a row without action tokens is in no pair.
+      group_ids: `[B]` int32.
       beta: as in `preference.orpo`.
 
     Returns:
@@ -118,6 +128,7 @@ def pair_orpo(
     return _with_likelihood(made, 1.0, logp, rewards, mask, group_ids)
 
 
+@checked
 def pair_simpo(
     logp: jax.Array,
     rewards: jax.Array,
@@ -133,7 +144,10 @@ def pair_simpo(
     Paper: Meng et al. 2024, "SimPO: Simple Preference Optimization with a Reference-Free Reward"
 
     Args:
-      logp, rewards, mask, group_ids: as in `pair_dpo`.
+      logp: `[B, T]`.
+      rewards: `[B]`; the greater of a group is the chosen.
+      mask: `[B, T]`; a row without action tokens is in no pair.
+      group_ids: `[B]` int32.
       beta, gamma: as in `preference.simpo`.
 
     Returns:
@@ -146,6 +160,7 @@ def pair_simpo(
     return _pairs(loss, row_mean(mask, as_float(logp)), rewards, mask, group_ids)
 
 
+@checked
 def pair_cpo(
     logp: jax.Array,
     rewards: jax.Array,
@@ -163,7 +178,10 @@ def pair_cpo(
     Paper: Xu et al. 2024, "Contrastive Preference Optimization"
 
     Args:
-      logp, rewards, mask, group_ids: as in `pair_dpo`.
+      logp: `[B, T]`.
+      rewards: `[B]`; the greater of a group is the chosen.
+      mask: `[B, T]`; a row without action tokens is in no pair.
+      group_ids: `[B]` int32.
       beta, alpha: as in `preference.cpo`.
 
     Returns:
@@ -177,6 +195,7 @@ def pair_cpo(
     return _with_likelihood(made, alpha, logp, rewards, mask, group_ids)
 
 
+@checked
 def ranked_reward(
     logp: jax.Array,
     rewards: jax.Array,
@@ -220,13 +239,13 @@ def ranked_reward(
     total += center * jnp.square(jnp.sum(jnp.where(together, scores[None, :], 0.0), axis=1))
     pairs = jnp.maximum(jnp.sum(ahead), 1)
     gaps = constant(gaps)
-    told = {
+    metrics = {
         "accuracy": jnp.sum(ahead & (gaps > 0)) / pairs,
         "margin": jnp.sum(jnp.where(ahead, gaps, 0.0)) / pairs,
         "calibration_error": _calibration_error(jax.nn.sigmoid(gaps), ahead),
     }
     return _along(jnp.where(compared, total, 0.0), mask), {
-        name: jnp.broadcast_to(value, jnp.shape(mask)) for name, value in told.items()
+        name: jnp.broadcast_to(value, jnp.shape(mask)) for name, value in metrics.items()
     }
 
 
@@ -245,6 +264,7 @@ def _calibration_error(chances: jax.Array, ahead: jax.Array, bins: int = 10) -> 
     return jnp.sum(jnp.abs(by_bin)) / jnp.maximum(jnp.sum(ahead), 1)
 
 
+@checked
 def labelled_kto(
     logp: jax.Array,
     ref_logp: jax.Array,
@@ -280,6 +300,7 @@ def labelled_kto(
     return _along(loss, mask), {"implicit_reward": _along(metrics["reward"], mask)}
 
 
+@checked
 def stepwise_reward(logp: jax.Array, turn_rewards: jax.Array) -> Objective:
     """A process reward model's verdict on each step: the cross-entropy of its label.
 
@@ -325,9 +346,9 @@ def _pairs(
     """A loss of the chosen and the rejected rows' values `rows [B]`, on both rows of each pair."""
     best, worst, paired = _chosen(rewards, mask, group_ids)
     per_row, metrics = loss(rows[best], rows[worst])
-    told = {"margin": metrics["margin"], "accuracy": metrics["correct"]}
-    told = {name: _by_row(jnp.where(paired, x, 0.0), mask) for name, x in told.items()}
-    return _along(jnp.where(paired, per_row, 0.0), mask), told
+    means = {"margin": metrics["margin"], "accuracy": metrics["correct"]}
+    means = {name: _by_row(jnp.where(paired, x, 0.0), mask) for name, x in means.items()}
+    return _along(jnp.where(paired, per_row, 0.0), mask), means
 
 
 def _with_likelihood(

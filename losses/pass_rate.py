@@ -9,10 +9,12 @@ import jax.numpy as jnp
 
 from jaxrl.losses.advantages import group_advantages
 from jaxrl.losses.masking import clean_rewards, group_moments, where_valid
+from jaxrl.losses.shapes import checked
 
 KIND = "advantage"
 
 
+@checked
 def pass_at_k(
     rewards: jax.Array,
     group_ids: jax.Array,
@@ -52,6 +54,7 @@ def pass_at_k(
     return jnp.where(trains, advantage / jnp.where(trains, deviation, 1.0), 0.0)
 
 
+@checked
 def maxrl(
     rewards: jax.Array,
     group_ids: jax.Array,
@@ -82,6 +85,7 @@ def maxrl(
     return jnp.where(trains, (rewards - mean) / jnp.where(trains, mean, 1.0), 0.0)
 
 
+@checked
 def mgpo_weight(
     rewards: jax.Array,
     group_ids: jax.Array,
@@ -111,6 +115,7 @@ def mgpo_weight(
     return jnp.exp(-strength * distance)
 
 
+@checked
 def mgpo(
     rewards: jax.Array,
     group_ids: jax.Array,

@@ -8,7 +8,7 @@ Every policy objective of this package has one shape:
 are `[B, T]`, or `[B, 1]` for one a sequence. Losses are minimised and never reduced; metrics are
 unreduced `[B, T]` or `[B]` arrays without gradient, but for the scalar `lr_scale`, by which the
 update's learning rate is multiplied. Further arguments go by the same names everywhere:
-`proximal_logp`, `ref_logp`, `mask`, `entropy`, `rewards`, `group_ids`, `version_gap`, and where a
+`proximal_logp`, `ref_logp`, `mask`, `entropy`, `rewards`, `group_ids`, `lag`, and where a
 statistic is of the whole batch, `batch_mask` in place of `mask`.
 Masked entries must hold finite numbers (see `jaxrl.losses.masking`).
 """
@@ -332,7 +332,7 @@ def clipped_surrogate(
 
     Args:
       r: `[B, T]` or `[B, 1]`, with gradient.
-      advantages: of the shape of `r`, or `[B, 1]`.
+      advantages: `[B, T]` or `[B, 1]`, with the T of `r`.
       clip_low, clip_high: widths around 1.
 
     Returns:

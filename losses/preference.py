@@ -9,12 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.losses.masking import as_float, constant, indicator, row_constant, row_sum
+from jaxrl.losses.shapes import checked
 
 KIND = "preference"
 
 Loss = tuple[jax.Array, dict[str, jax.Array]]
 
 
+@checked
 def dpo(
     chosen_logp: jax.Array,
     rejected_logp: jax.Array,
@@ -45,6 +47,7 @@ def dpo(
     return loss - label_smoothing * jax.nn.log_sigmoid(-margin), _verdict(margin)
 
 
+@checked
 def robust_dpo(
     chosen_logp: jax.Array,
     rejected_logp: jax.Array,
@@ -77,6 +80,7 @@ def robust_dpo(
     return loss, _verdict(margin)
 
 
+@checked
 def ipo(
     chosen_logp: jax.Array,
     rejected_logp: jax.Array,
@@ -106,6 +110,7 @@ def ipo(
     return jnp.square(margin - 0.5 / tau), _verdict(margin)
 
 
+@checked
 def kto(
     logp: jax.Array,
     ref_logp: jax.Array,
@@ -139,6 +144,7 @@ def kto(
     return weight * jax.nn.sigmoid(-gain), {"reward": constant(beta * d)}
 
 
+@checked
 def kto_reference_point(mismatched_logp: jax.Array, mismatched_ref_logp: jax.Array) -> jax.Array:
     """KTO's reference point: the mean log-ratio of responses paired with other prompts.
 
@@ -154,6 +160,7 @@ def kto_reference_point(mismatched_logp: jax.Array, mismatched_ref_logp: jax.Arr
     return jnp.maximum(jnp.mean(constant(mismatched_logp) - constant(mismatched_ref_logp)), 0.0)
 
 
+@checked
 def orpo(chosen_logp: jax.Array, rejected_logp: jax.Array, *, beta: float = 0.1) -> Loss:
     """ORPO: supervised fine-tuning with an odds-ratio penalty, no reference policy.
 
@@ -172,6 +179,7 @@ def orpo(chosen_logp: jax.Array, rejected_logp: jax.Array, *, beta: float = 0.1)
     return -chosen - beta * jax.nn.log_sigmoid(margin), _verdict(margin)
 
 
+@checked
 def simpo(
     chosen_logp: jax.Array, rejected_logp: jax.Array, *, beta: float = 2.0, gamma: float = 0.5
 ) -> Loss:
@@ -192,6 +200,7 @@ def simpo(
     return -jax.nn.log_sigmoid(margin - gamma), _verdict(margin)
 
 
+@checked
 def cpo(
     chosen_logp: jax.Array, rejected_logp: jax.Array, *, beta: float = 0.1, alpha: float = 1.0
 ) -> Loss:
@@ -213,6 +222,7 @@ def cpo(
     return -jax.nn.log_sigmoid(margin) - alpha * chosen, _verdict(margin)
 
 
+@checked
 def bco(
     logp: jax.Array,
     ref_logp: jax.Array,
@@ -241,6 +251,7 @@ def bco(
     return loss, {"reward": constant(reward)}
 
 
+@checked
 def bco_shift(reward: jax.Array, desirable: jax.Array) -> jax.Array:
     """BCO's reward shift: midway between the mean rewards of the two classes.
 
@@ -265,6 +276,7 @@ def bco_shift(reward: jax.Array, desirable: jax.Array) -> jax.Array:
     return 0.5 * (mean(good) + mean(~good))
 
 
+@checked
 def slic(
     chosen_logp: jax.Array,
     rejected_logp: jax.Array,
@@ -292,6 +304,7 @@ def slic(
     return jnp.maximum(margin - gap, 0.0) - weight * target, _verdict(gap)
 
 
+@checked
 def online_dpo(
     logp: jax.Array,
     ref_logp: jax.Array,

@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.losses.masking import as_float, constant, expectation, where_valid
+from jaxrl.losses.shapes import checked
 
 KIND = "regulariser"
 
 
+@checked
 def entropy(logits: jax.Array) -> jax.Array:
     """Exact entropy of the next-token distribution.
 
@@ -28,6 +30,7 @@ def entropy(logits: jax.Array) -> jax.Array:
     return -expectation(logp, logp)
 
 
+@checked
 def entropy_chunked(hidden: jax.Array, kernel: jax.Array, *, chunk_size: int = 256) -> jax.Array:
     """`entropy(hidden @ kernel)` with the logits of only `chunk_size` tokens alive at a time.
 
@@ -53,6 +56,7 @@ def entropy_chunked(hidden: jax.Array, kernel: jax.Array, *, chunk_size: int = 2
     return jax.lax.map(one, flat, batch_size=chunk_size).reshape(hidden.shape[:-1])
 
 
+@checked
 def high_entropy_mask(entropy: jax.Array, *, mask: jax.Array, fraction: float = 0.2) -> jax.Array:
     """Marks the tokens at which the policy hesitates most: the forks worth training on.
 
@@ -71,6 +75,7 @@ def high_entropy_mask(entropy: jax.Array, *, mask: jax.Array, fraction: float = 
     return entropy >= jnp.nanquantile(entropy, 1.0 - fraction)
 
 
+@checked
 def z_loss(logits: jax.Array) -> jax.Array:
     """Keeps the softmax normaliser near 1, so that logits do not drift.
 
@@ -86,6 +91,7 @@ def z_loss(logits: jax.Array) -> jax.Array:
     return jnp.square(jax.nn.logsumexp(as_float(logits), axis=-1))
 
 
+@checked
 def overlong_penalty(lengths: jax.Array, *, max_length: int, buffer: int) -> jax.Array:
     """DAPO's soft overlong punishment, to be added to the reward.
 
@@ -103,6 +109,7 @@ def overlong_penalty(lengths: jax.Array, *, max_length: int, buffer: int) -> jax
     return jnp.clip((max_length - buffer - as_float(lengths)) / buffer, -1.0, 0.0)
 
 
+@checked
 def relative_length_reward(
     rewards: jax.Array,
     lengths: jax.Array,
@@ -136,6 +143,7 @@ def relative_length_reward(
     return jnp.where(spread > 0, u, 0.0)
 
 
+@checked
 def target_length_penalty(
     lengths: jax.Array, target: jax.Array, *, weight: float = 3e-4
 ) -> jax.Array:
@@ -146,7 +154,7 @@ def target_length_penalty(
 
     Args:
       lengths: `[N]` tokens.
-      target: `[N]` or scalar tokens.
+      target: scalar or `[N]`, in tokens.
       weight: reward per token.
 
     Returns:
@@ -155,6 +163,7 @@ def target_length_penalty(
     return -weight * jnp.abs(as_float(lengths) - target)
 
 
+@checked
 def loop_onset(
     tokens: jax.Array, mask: jax.Array, *, period: int = 4, repeats: int = 3
 ) -> jax.Array:
@@ -190,6 +199,7 @@ def loop_onset(
     return jnp.where(onset < tokens.shape[1], 1.0 - (onset - first) / length, 0.0)
 
 
+@checked
 def brier(confidence: jax.Array, correct: jax.Array) -> jax.Array:
     """Brier score of a stated confidence: proper and bounded. Smaller is better.
 
@@ -206,6 +216,7 @@ def brier(confidence: jax.Array, correct: jax.Array) -> jax.Array:
     return jnp.square(as_float(confidence) - constant(correct))
 
 
+@checked
 def calibrated_reward(correct: jax.Array, confidence: jax.Array) -> jax.Array:
     """RLCR's reward: right answers, stated with the right confidence.
 

@@ -15,10 +15,12 @@ import rlax
 
 from jaxrl.losses.masking import constant, row_constant, where_valid
 from jaxrl.losses.masking import ratio as importance_ratio
+from jaxrl.losses.shapes import checked
 
 KIND = "return"
 
 
+@checked
 def token_rewards(
     rewards: jax.Array,
     *,
@@ -46,6 +48,7 @@ def token_rewards(
     return out if kl is None else out - beta * where_valid(mask, constant(kl))
 
 
+@checked
 def gae(
     rewards: jax.Array,
     values: jax.Array,
@@ -81,6 +84,7 @@ def gae(
     return where_valid(mask, advantages), where_valid(mask, advantages + states[:, :-1])
 
 
+@checked
 def turn_gae(
     rewards: jax.Array,
     values: jax.Array,
@@ -129,6 +133,7 @@ def turn_gae(
     return where_valid(mask, advantages), where_valid(mask, returns)
 
 
+@checked
 def bilevel_gae(
     rewards: jax.Array,
     values: jax.Array,
@@ -180,6 +185,7 @@ def bilevel_gae(
     return gae(restart, values, mask=mask, discount=gamma, mixing=mixing)
 
 
+@checked
 def td_lambda(
     rewards: jax.Array,
     values: jax.Array,
@@ -213,6 +219,7 @@ def td_lambda(
     return where_valid(mask, returns)
 
 
+@checked
 def vtrace(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -264,6 +271,7 @@ def vtrace(
     return constant(where_valid(mask, advantages)), constant(where_valid(mask, targets))
 
 
+@checked
 def retrace(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -306,6 +314,7 @@ def retrace(
     return where_valid(mask, targets)
 
 
+@checked
 def potential_shaping(
     rewards: jax.Array, potentials: jax.Array, *, mask: jax.Array, discount: float = 1.0
 ) -> jax.Array:

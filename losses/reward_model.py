@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.losses.masking import as_float, constant, indicator
+from jaxrl.losses.shapes import checked
 
 KIND = "reward model"
 
 
+@checked
 def bradley_terry(
     chosen: jax.Array,
     rejected: jax.Array,
@@ -39,6 +41,7 @@ def bradley_terry(
     return loss, {"margin": constant(gap), "correct": indicator(gap > 0)}
 
 
+@checked
 def plackett_luce(rewards: jax.Array, valid: jax.Array) -> jax.Array:
     """Plackett-Luce: the log-likelihood of a whole ranking, of which a pair is Bradley-Terry.
 

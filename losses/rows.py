@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.losses.masking import clean_rewards, group_moments
+from jaxrl.losses.shapes import checked
 
 KIND = "rows"
 
 
+@checked
 def sampled(expert: jax.Array) -> jax.Array:
     """Rows that the policy sampled: experts serve as what they are compared with.
 
@@ -26,6 +28,7 @@ def sampled(expert: jax.Array) -> jax.Array:
     return ~jnp.asarray(expert, bool)
 
 
+@checked
 def fresh(age: jax.Array) -> jax.Array:
     """Rows of this step: replayed ones serve as what they are compared with.
 
@@ -41,6 +44,7 @@ def fresh(age: jax.Array) -> jax.Array:
     return jnp.asarray(age) == 0
 
 
+@checked
 def best_worst(
     rewards: jax.Array,
     group_ids: jax.Array,
@@ -73,6 +77,7 @@ def best_worst(
     return valid & ((rank < best) | (rank >= jnp.sum(mates, axis=1) - worst))
 
 
+@checked
 def recomposed(
     rewards: jax.Array,
     lengths: jax.Array,
@@ -112,6 +117,7 @@ def recomposed(
     return valid & (clear == (age == 0))
 
 
+@checked
 def spread(
     rewards: jax.Array,
     group_ids: jax.Array,

@@ -1,4 +1,10 @@
-"""Checks of the arrays that a policy objective is given, by what its docstring says of them."""
+"""Checks of the arrays that a loss is given, by what its docstring says of them.
+
+`[N, K]` is a shape of named axes: an axis has the same size in all arguments. `...` stands for any
+number of axes, the same in all arguments. `[B, T] or [B, 1]` allows either shape. `int32` or `bool`
+behind a shape is the dtype, where any width of integer will do. An entry that does not begin with a
+shape is not checked.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import chex
 import jax.numpy as jnp
+import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,7 +29,7 @@ class Expected(NamedTuple):
     """What a docstring says of an argument."""
 
     shapes: tuple[tuple[str, ...], ...]
-    """Names of the axes, or `1`, in each form that the argument may have."""
+    """Names of the axes, `1` or `...`, in each form that the argument may have."""
     kind: Any
     """Abstract dtype; None for any number."""
 
@@ -39,7 +46,7 @@ def expected(function: Callable[..., Any]) -> dict[str, Expected]:
         head = re.match(r"`[^`]+`(?: or `[^`]+`)*", text)
         assert head is not None
         shapes = tuple(tuple(s.split(", ")) for s in _SHAPE.findall(head.group()))
-        word = text[head.end() :].strip(" ,.;").split(" ")[0].strip(",.;")
+        word = text[head.end() :].strip(" ,.;:").split(" ")[0].strip(",.;:")
         for name in names.split(", "):
             found[name] = Expected(shapes, _KINDS.get(word))
     return found
@@ -48,7 +55,7 @@ def expected(function: Callable[..., Any]) -> dict[str, Expected]:
 def checked(function: F) -> F:
     """`function`, with its array arguments checked at each call, or each trace under `jax.jit`.
 
-    An axis has the same size in all arguments. `None` is not checked.
+    `None` is not checked.
 
     Raises:
       ValueError: naming the argument, what it is and what it must be.
@@ -57,31 +64,31 @@ def checked(function: F) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        sizes: dict[str, int] = {}
+        sizes: dict[str, int | tuple[int, ...]] = {}
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             if name in wanted and value is not None:
-                _check(function.__name__, name, value, wanted[name], sizes)
+                array = value if hasattr(value, "shape") else np.asarray(value)
+                _check(function.__name__, name, array, wanted[name], sizes)
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]
 
 
-def _check(function: str, name: str, value: Any, want: Expected, sizes: dict[str, int]) -> None:
+def _check(
+    function: str,
+    name: str,
+    value: Any,
+    want: Expected,
+    sizes: dict[str, int | tuple[int, ...]],
+) -> None:
     """Compare one argument, and note the sizes of the axes that it is the first to have."""
-    forms = " or ".join(f"[{', '.join(axes)}]" for axes in want.shapes)
     for axes in want.shapes:
-        if axes[0] == "...":  # any leading axes
-            axes = ("_",) * (jnp.ndim(value) - len(axes) + 1) + axes[1:]
-        known = [1 if axis == "1" else sizes.get(axis) for axis in axes]
-        try:
-            chex.assert_shape(value, known)
-        except AssertionError:
-            continue
-        sizes |= {
-            axis: n for axis, n in zip(axes, jnp.shape(value), strict=True) if axis not in "1_"
-        }
-        break
+        found = _matched(axes, value, sizes)
+        if found is not None:
+            sizes.update(found)
+            break
     else:
+        forms = " or ".join(f"[{', '.join(axes)}]" for axes in want.shapes)
         at = ", ".join(f"{axis}={n}" for axis, n in sizes.items())
         raise ValueError(
             f"{name} of {function} has shape {jnp.shape(value)}; pass {forms}"
@@ -94,3 +101,23 @@ def _check(function: str, name: str, value: Any, want: Expected, sizes: dict[str
         except AssertionError as error:
             found = jnp.result_type(value)
             raise ValueError(f"{name} of {function} has dtype {found}; {error}") from error
+
+
+def _matched(
+    axes: tuple[str, ...], value: Any, sizes: dict[str, int | tuple[int, ...]]
+) -> dict[str, int | tuple[int, ...]] | None:
+    """The sizes of a value's axes; None where its shape is another."""
+    known = [{"...": ..., "1": 1}.get(axis, sizes.get(axis)) for axis in axes]
+    try:
+        chex.assert_shape(value, known)
+    except AssertionError:
+        return None
+    shape, found = jnp.shape(value), dict(sizes)
+    if "..." in axes:
+        first = axes.index("...")
+        last = len(shape) - (len(axes) - first - 1)
+        shape = (*shape[:first], shape[first:last], *shape[last:])
+    for axis, n in zip(axes, shape, strict=True):
+        if axis != "1" and found.setdefault(axis, n) != n:
+            return None
+    return found

@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.losses.masking import clean_rewards, where_valid
+from jaxrl.losses.shapes import checked
 
 KIND = "shaping"
 
 
+@checked
 def par(
     rewards: jax.Array,
     group_ids: jax.Array,
@@ -46,6 +48,7 @@ def par(
     return where_valid(valid, jax.nn.sigmoid(rewards - reference[group_ids]))
 
 
+@checked
 def settled_label(
     rewards: jax.Array,
     group_ids: jax.Array,
@@ -82,6 +85,7 @@ def settled_label(
     return jnp.where(settled, mean[group_ids], rewards)
 
 
+@checked
 def episodic(
     rewards: jax.Array,
     tokens: jax.Array,

@@ -11,10 +11,12 @@ import rlax
 
 from jaxrl.losses.f_divergence import conjugate
 from jaxrl.losses.masking import as_float, constant
+from jaxrl.losses.shapes import checked
 
 KIND = "value"
 
 
+@checked
 def squared_error(values: jax.Array, returns: jax.Array) -> jax.Array:
     """Half the squared error to the return.
 
@@ -22,14 +24,16 @@ def squared_error(values: jax.Array, returns: jax.Array) -> jax.Array:
     Paper: Sutton & Barto 2018, "Reinforcement Learning: An Introduction"
 
     Args:
-      values, returns: `[B, T]`.
+      values: `[..., N]`.
+      returns: `[..., N]` or `[N]`, the same for all members of an ensemble.
 
     Returns:
-      `[B, T]`.
+      `[..., N]`.
     """
     return 0.5 * jnp.square(as_float(values) - constant(returns))
 
 
+@checked
 def clipped_value(
     values: jax.Array, old_values: jax.Array, returns: jax.Array, *, clip: float = 0.2
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -40,11 +44,11 @@ def clipped_value(
       baselines' PPO)
 
     Args:
-      values, old_values, returns: `[B, T]`.
+      values, old_values, returns: `[...]`.
       clip: in units of the value.
 
     Returns:
-      Loss `[B, T]`; metric `clipped` `[B, T]`.
+      Loss `[...]`; metric `clipped` `[...]`.
     """
     values, old, returns = as_float(values), constant(old_values), constant(returns)
     near = old + jnp.clip(values - old, -clip, clip)
@@ -53,6 +57,7 @@ def clipped_value(
     return 0.5 * jnp.maximum(plain, limited), {"clipped": clipped}
 
 
+@checked
 def hl_gauss(targets: jax.Array, centers: jax.Array, *, sigma_ratio: float = 0.75) -> jax.Array:
     """HL-Gauss: a scalar as the histogram of a Gaussian around it.
 
@@ -76,6 +81,7 @@ def hl_gauss(targets: jax.Array, centers: jax.Array, *, sigma_ratio: float = 0.7
     return jnp.diff(cdf, axis=-1) / (cdf[..., -1:] - cdf[..., :1])
 
 
+@checked
 def two_hot(targets: jax.Array, centers: jax.Array) -> jax.Array:
     """Two-hot: a scalar as the mixture of its two neighbouring atoms, whose mean it is.
 
@@ -95,6 +101,7 @@ def two_hot(targets: jax.Array, centers: jax.Array) -> jax.Array:
     return jnp.maximum(1.0 - jnp.abs(y - centers) / width, 0.0)
 
 
+@checked
 def categorical_loss(logits: jax.Array, target_probs: jax.Array) -> jax.Array:
     """Cross-entropy of a predicted distribution to an encoded target.
 
@@ -112,6 +119,7 @@ def categorical_loss(logits: jax.Array, target_probs: jax.Array) -> jax.Array:
     return -jnp.sum(constant(target_probs) * logp, axis=-1)
 
 
+@checked
 def categorical_value(logits: jax.Array, centers: jax.Array) -> jax.Array:
     """The scalar value of a categorical critic.
 
@@ -128,6 +136,7 @@ def categorical_value(logits: jax.Array, centers: jax.Array) -> jax.Array:
     return jnp.sum(jax.nn.softmax(as_float(logits), axis=-1) * constant(centers), axis=-1)
 
 
+@checked
 def quantile_loss(quantiles: jax.Array, targets: jax.Array, *, huber: float = 1.0) -> jax.Array:
     """Quantile regression at the midpoints of K equal shares of probability.
 
@@ -151,6 +160,7 @@ def quantile_loss(quantiles: jax.Array, targets: jax.Array, *, huber: float = 1.
     return loss(quantiles.reshape(-1, count), targets.reshape(-1, targets.shape[-1])).reshape(lead)
 
 
+@checked
 def expectile_loss(values: jax.Array, targets: jax.Array, *, tau: float = 0.7) -> jax.Array:
     """IQL's expectile regression: a value near the best action the data supports.
 
@@ -169,6 +179,7 @@ def expectile_loss(values: jax.Array, targets: jax.Array, *, tau: float = 0.7) -
     return jnp.where(u < 0, 1.0 - tau, tau) * jnp.square(u)
 
 
+@checked
 def cql_term(q_values: jax.Array, actions: jax.Array, *, temperature: float = 1.0) -> jax.Array:
     """CQL's conservative term: pushes down every action but the one in the data.
 
@@ -188,6 +199,7 @@ def cql_term(q_values: jax.Array, actions: jax.Array, *, temperature: float = 1.
     return temperature * jax.nn.logsumexp(q / temperature, axis=-1) - taken
 
 
+@checked
 def double_q_target(online: jax.Array, target: jax.Array) -> jax.Array:
     """Double Q-learning: one network chooses the action, the other values it.
 
@@ -204,6 +216,7 @@ def double_q_target(online: jax.Array, target: jax.Array) -> jax.Array:
     return jnp.take_along_axis(constant(target), best, axis=-1)[..., 0]
 
 
+@checked
 def ensemble_target(values: jax.Array, *, pessimism: float | None = None) -> jax.Array:
     """One target of an ensemble: the minimum, or the mean less some standard deviations.
 
@@ -224,6 +237,7 @@ def ensemble_target(values: jax.Array, *, pessimism: float | None = None) -> jax
     return jnp.mean(values, axis=0) - pessimism * jnp.std(values, axis=0)
 
 
+@checked
 def dual_value_loss(
     values: jax.Array, targets: jax.Array, *, kind: str = "chi2", weight: float = 0.5
 ) -> jax.Array:

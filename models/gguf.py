@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+import safetensors
+import safetensors.numpy
 from flax import nnx
 
-from jaxrl.gguf_file import open_file
+from jaxrl.gguf_file import cached, header, open_file
 from jaxrl.models.config import DecoderConfig, Experts, RopeScaling
 from jaxrl.models.decoder import Leaf, Params, layout
 from jaxrl.models.linear import Kind
-from jaxrl.models.stream import Shardings, assemble, places
+from jaxrl.models.stream import Shardings, assemble, places, put
 
 Meta = Mapping[str, Any]
 """Metadata of an architecture, its prefix removed."""
+
+KEPT_BYTES = 2 << 30
+"""Of the parameters of a model, as float32, up to which they are kept dequantised."""
 
 OUTSIDE = {
     "embed": "token_embd.weight",
@@ -145,26 +151,28 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 """By `general.architecture`."""
 
 
-def read_config(reader: gguf.GGUFReader) -> DecoderConfig:
-    """The decoder that the file's metadata describes.
+def read_config(path: str | Path) -> DecoderConfig:
+    """The decoder that a file's metadata describes.
 
     Raises:
-      ValueError: an architecture or a scaling of RoPE that we do not read.
+      ValueError: an unsound file, an architecture or a scaling of RoPE that we do not read.
     """
-    arch = reader.fields["general.architecture"].contents()
+    head = header(path)
+    arch = head.fields["general.architecture"]
     if arch not in ARCHITECTURES:
         raise ValueError(
             f"general.architecture={arch!r} is not read; supported: {', '.join(ARCHITECTURES)}"
         )
     meta = {
-        key.removeprefix(f"{arch}."): field.contents()
-        for key, field in reader.fields.items()
+        key.removeprefix(f"{arch}."): value
+        for key, value in head.fields.items()
         if key.startswith(f"{arch}.")
     }
-    shapes = {t.name: tuple(int(n) for n in t.shape) for t in reader.tensors}
-    factors = next((t.data for t in reader.tensors if t.name == FREQUENCIES), None)
-    vocab_size = len(reader.fields["tokenizer.ggml.tokens"].data)
-    return describe(arch, meta, vocab_size, shapes, factors)
+    factors = None
+    if FREQUENCIES in head.tensors:
+        factors = next(t.data for t in open_file(path).tensors if t.name == FREQUENCIES)
+    vocab_size = len(head.fields["tokenizer.ggml.tokens"])
+    return describe(arch, meta, vocab_size, head.tensors, factors)
 
 
 def describe(
@@ -311,7 +319,9 @@ def load(
 ) -> tuple[DecoderConfig, Params]:
     """Config and parameters of a GGUF file of any quantisation `gguf` can undo.
 
-    Beside the parameters, the host holds one tensor of one layer at a time.
+    Beside the parameters, the host holds one tensor of one layer at a time. A model that takes at
+    most `KEPT_BYTES` in float32 is dequantised once, into the cache of `gguf_file.cached`, and held
+    whole while that is written.
 
     Args:
       path: of the file.
@@ -322,30 +332,60 @@ def load(
     Raises:
       ValueError: tensors are missing or have no place; the message lists them.
     """
-    reader = open_file(path)
-    config = read_config(reader)
-    leaves = {"/".join(path): leaf for path, leaf in layout(config).items()}
-    names = tensors(config)
-    present = {t.name: t for t in reader.tensors if t.name != FREQUENCIES}
-    expected = {name for group in names.values() for name in group}
-    missing, unmapped = sorted(expected - present.keys()), sorted(present.keys() - expected)
+    config = read_config(path)
+    leaves = layout(config)
+    _check_names(path, config)
+    where = places(config, shardings)
+    kept = None
+    if 4 * sum(math.prod(leaf.shape) for leaf in leaves.values()) <= KEPT_BYTES:
+        kept = cached(path, "float32.safetensors", lambda partial: _keep(path, config, partial))
+    if kept is None:
+        layers = _layers(path, config)
+        flat = {
+            ours: assemble(leaf, layers("/".join(ours)), where[ours], dtype, quantized)
+            for ours, leaf in leaves.items()
+        }
+    else:
+        with safetensors.safe_open(kept, framework="numpy") as file:
+            flat = {
+                ours: put(leaf, file.get_tensor("/".join(ours)), where[ours], dtype, quantized)
+                for ours, leaf in leaves.items()
+            }
+    return config, nnx.traversals.unflatten_mapping(flat)
+
+
+def _check_names(path: str | Path, config: DecoderConfig) -> None:
+    """Refuse a file whose tensors are not those of the decoder."""
+    expected = {name for group in tensors(config).values() for name in group}
+    present = header(path).tensors.keys() - {FREQUENCIES}
+    missing, unmapped = sorted(expected - present), sorted(present - expected)
     if missing or unmapped:
         raise ValueError(f"{path}: missing tensors {missing}; tensors with no place {unmapped}")
 
-    def read(ours: str, name: str) -> np.ndarray:
-        tensor = present[name]
-        value = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-        return to_ours(config, ours, leaves[ours], value)
 
-    where = places(config, shardings)
-    flat = {
-        path: assemble(
-            leaf,
-            (read("/".join(path), name) for name in names["/".join(path)]),
-            where[path],
-            dtype,
-            quantized,
-        )
-        for path, leaf in layout(config).items()
-    }
-    return config, nnx.traversals.unflatten_mapping(flat)
+def _layers(path: str | Path, config: DecoderConfig) -> Callable[[str], Iterator[np.ndarray]]:
+    """What yields the layers of one of our parameters, dequantised, as float32."""
+    present = {tensor.name: tensor for tensor in open_file(path).tensors}
+    leaves = {"/".join(ours): leaf for ours, leaf in layout(config).items()}
+    names = tensors(config)
+
+    def read(ours: str) -> Iterator[np.ndarray]:
+        for name in names[ours]:
+            value = gguf.quants.dequantize(present[name].data, present[name].tensor_type)
+            yield to_ours(config, ours, leaves[ours], value)
+
+    return read
+
+
+def _keep(path: str | Path, config: DecoderConfig, partial: Path) -> None:
+    """Write all parameters as float32, by our names."""
+    layers, whole = _layers(path, config), dict[str, np.ndarray]()
+    for ours, leaf in layout(config).items():
+        value = np.empty(leaf.shape, np.float32)
+        for row, layer in enumerate(layers("/".join(ours))):
+            value[row if leaf.batch else ...] = layer
+        whole["/".join(ours)] = value
+    try:
+        safetensors.numpy.save_file(whole, partial)
+    except safetensors.SafetensorError as error:  # of a full disk, say
+        raise OSError(str(error)) from error

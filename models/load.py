@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from jaxrl import gguf_file
 from jaxrl.models import catalog, gguf, huggingface, lora, peft
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import Params
@@ -20,7 +19,7 @@ def read_config(name_or_path: str) -> DecoderConfig:
         return read_config(_base(path))
     if path.is_dir():
         return huggingface.read_config(path)
-    return gguf.read_config(gguf_file.open_file(path))
+    return gguf.read_config(path)
 
 
 def load(

@@ -43,15 +43,10 @@ def assemble(
       dtype: of matrices that are not quantised; vectors and routers are float32.
       kind: quantise the matrices of the layers to this; None: nothing.
     """
-    narrow = "vocab" in leaf.axes or (quantize.applies(leaf) and not kind)
-    dtype = dtype if narrow else "float32"
+    dtype = _dtype(leaf, dtype, kind)
     layers = (np.asarray(layer, jnp.dtype(dtype)) for layer in layers)
     if not leaf.batch:
-        value = next(layers)
-        if where is None:
-            return jax.device_put(value)
-        # Not device_put: with several processes, that would compare the whole array in all of them.
-        return jax.make_array_from_callback(value.shape, where, lambda index: value[index])
+        return _placed(next(layers), where)
     depth, one = leaf.shape[0], leaf._replace(shape=leaf.shape[1:], batch=leaf.batch - 1)
 
     def finish(layer: jax.Array) -> Weight:
@@ -70,3 +65,23 @@ def assemble(
         # a layer in flight is host memory: without the wait, all of them would be
         whole = jax.block_until_ready(put(whole, layer, row))
     return whole
+
+
+def put(leaf: Leaf, value: np.ndarray, where: Any, dtype: str, kind: Kind | None) -> Weight:
+    """One parameter that the host holds whole, of shape `leaf.shape`; else as `assemble`."""
+    if kind and quantize.applies(leaf):
+        return assemble(leaf, value if leaf.batch else [value], where, dtype, kind)
+    return _placed(np.asarray(value, jnp.dtype(_dtype(leaf, dtype, kind))), where)
+
+
+def _dtype(leaf: Leaf, dtype: str, kind: Kind | None) -> str:
+    """Of a parameter: matrices that are not quantised have the dtype that is asked for."""
+    narrow = "vocab" in leaf.axes or (quantize.applies(leaf) and not kind)
+    return dtype if narrow else "float32"
+
+
+def _placed(value: np.ndarray, where: Any) -> jax.Array:
+    if where is None:
+        return jax.device_put(value)
+    # Not device_put: with several processes, that would compare the whole array in all of them.
+    return jax.make_array_from_callback(value.shape, where, lambda index: value[index])

@@ -3,9 +3,10 @@
     python -m tests.digests write FILE [RECIPE ...]
     python -m tests.digests check FILE [RECIPE ...]
 
-`write` adds the recipes, or all of them, to a JSON file: their metrics and a SHA-256 of their final
-parameters. `check` runs those of the file again. Where platform, processor and version of JAX are
-those of the file, every figure must be equal; elsewhere, metrics to 1e-3.
+`write` adds the recipes, or all of them, to a JSON file: their metrics, a SHA-256 of their final
+parameters, and the platform, processor and version of JAX. `check` runs those of the file again.
+Where these are the same, every figure must be equal; elsewhere, metrics to 1e-3. Programs are
+compiled with JAX's default options, whatever the environment says.
 
 A model this small hardly ever solves a problem, and without a reward nothing is learned. So half of
 the wrong completions, chosen by their text, count as right.
@@ -54,6 +55,7 @@ def environment() -> dict[str, str]:
         "device": jax.devices()[0].device_kind,
         "processor": _processor(),
         "jax": jax.__version__,
+        "options": "default",
     }
 
 
@@ -80,7 +82,8 @@ def config(name: str, run_dir: Path) -> Config:
 
 
 def digest(name: str) -> dict[str, Any]:
-    """Metrics of two steps of a recipe, a list of rows, and a SHA-256 of its final parameters."""
+    """Metrics of two steps of a recipe, a list of rows, a SHA-256 of its final parameters, and
+    where they were computed."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         loop.train(config(name, run_dir))
@@ -93,12 +96,15 @@ def digest(name: str) -> dict[str, Any]:
     for key, value in sorted(saved.items()):
         if key.startswith("['params']"):
             sha.update(key.encode() + value)
-    return {"metrics": rows, "params": sha.hexdigest()}
+    return {"environment": environment(), "metrics": rows, "params": sha.hexdigest()}
 
 
-def differences(before: dict[str, Any], now: dict[str, Any], *, exact: bool) -> list[str]:
-    """How two digests of a recipe differ, in words; empty where they agree."""
-    out = []
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """How two digests of a recipe differ, in words; empty where they agree.
+
+    To the last bit where both were computed in the same environment, else metrics to `TOLERANCE`.
+    """
+    exact, out = before["environment"] == now["environment"], []
     if exact and before["params"] != now["params"]:
         out.append("the final parameters differ")
     if len(before["metrics"]) != len(now["metrics"]):
@@ -120,20 +126,13 @@ def _equal(a: Any, b: Any, exact: bool) -> bool:
 
 
 def write(path: Path, names: list[str]) -> None:
-    """Record the recipes; the file is written after each, and the others in it are kept.
-
-    Raises:
-      ValueError: the file was written elsewhere.
-    """
-    here = environment()
-    known = json.loads(path.read_text()) if path.exists() else here | {"recipes": {}}
-    if {k: known[k] for k in here} != here:
-        raise ValueError(f"{path} was written elsewhere; remove it to write it here")
+    """Record the recipes; the file is written after each, and the others in it are kept."""
+    known = json.loads(path.read_text()) if path.exists() else {}
     for i, name in enumerate(names):
-        known["recipes"][name] = digest(name)
+        known[name] = digest(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(_text(known))
-        print(f"{name} {known['recipes'][name]['params'][:12]}", flush=True)
+        print(f"{name} {known[name]['params'][:12]}", flush=True)
         _forget(i)
 
 
@@ -143,15 +142,14 @@ def check(path: Path, names: list[str]) -> list[str]:
     Raises:
       ValueError: a recipe that is not recorded.
     """
-    known, here = json.loads(path.read_text()), environment()
-    exact = {k: known[k] for k in here} == here
-    print("to the last bit" if exact else f"metrics to {TOLERANCE}", flush=True)
-    out = []
-    for i, name in enumerate(names or sorted(known["recipes"])):
-        if name not in known["recipes"]:
+    known, out = json.loads(path.read_text()), []
+    for i, name in enumerate(names or sorted(known)):
+        if name not in known:
             raise ValueError(f"{path} has no recipe {name!r}; record it with `write`")
-        found = differences(known["recipes"][name], digest(name), exact=exact)
-        print(f"{name} {'differs' if found else 'is equal'}", flush=True)
+        found = differences(known[name], digest(name))
+        exact = known[name]["environment"] == environment()
+        how = "to the last bit" if exact else f"to {TOLERANCE}"
+        print(f"{name} {'differs' if found else f'is equal {how}'}", flush=True)
         out += [f"{name}: {line}" for line in found]
         _forget(i)
     return out
@@ -163,7 +161,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     action, file, *names = arguments
-    with _compile_little():
+    with _compiled_once():
         if action == "write":
             write(Path(file), names or recipes.names())
             return 0
@@ -173,10 +171,10 @@ def main(arguments: list[str]) -> int:
 
 
 @contextlib.contextmanager
-def _compile_little():
-    """Each program is compiled once, and not optimised: it runs for a few steps."""
+def _compiled_once():
+    """Each program is compiled once, and as in a run of a user."""
     with tempfile.TemporaryDirectory() as cache:
-        jax.config.update("jax_disable_most_optimizations", True)
+        jax.config.update("jax_disable_most_optimizations", False)
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
@@ -198,13 +196,8 @@ def _processor() -> str:
 
 def _text(known: dict[str, Any]) -> str:
     """JSON with a line for each recipe, in the order of their names."""
-    rows = ",\n".join(
-        f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(known["recipes"].items())
-    )
-    head = "".join(
-        f"{json.dumps(k)}: {json.dumps(v)},\n" for k, v in known.items() if k != "recipes"
-    )
-    return f'{{\n{head}"recipes": {{\n{rows}\n}}\n}}\n'
+    rows = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(known.items()))
+    return f"{{\n{rows}\n}}\n"
 
 
 if __name__ == "__main__":

@@ -10,19 +10,24 @@ import pytest
 from jaxrl.launch import recipes
 from tests import digests
 
-BEFORE = {"metrics": [{"step": 1, "loss": 0.5, "kl": math.nan}], "params": "ab"}
+HERE, THERE = {"processor": "x"}, {"processor": "y"}
+BEFORE = {
+    "environment": HERE,
+    "metrics": [{"step": 1, "loss": 0.5, "kl": math.nan}],
+    "params": "ab",
+}
 
 
-def test_a_difference_is_told():
-    assert digests.differences(BEFORE, BEFORE, exact=True) == []
-    near = {"metrics": [{"step": 1, "loss": 0.5 + 1e-4, "kl": math.nan}], "params": "cd"}
-    assert digests.differences(BEFORE, near, exact=False) == []
-    assert digests.differences(BEFORE, near, exact=True) == [
+def test_a_difference_is_reported():
+    assert digests.differences(BEFORE, BEFORE) == []
+    near = BEFORE | {"metrics": [{"step": 1, "loss": 0.5 + 1e-4, "kl": math.nan}], "params": "cd"}
+    assert digests.differences(BEFORE, near | {"environment": THERE}) == []
+    assert digests.differences(BEFORE, near) == [
         "the final parameters differ",
         "step 1: loss was 0.5, is 0.5001",
     ]
-    far = {"metrics": [{"step": 1, "loss": 0.6}, {"step": 2}], "params": "ab"}
-    assert digests.differences(BEFORE, far, exact=False) == [
+    far = {"environment": THERE, "metrics": [{"step": 1, "loss": 0.6}, {"step": 2}], "params": "ab"}
+    assert digests.differences(BEFORE, far) == [
         "1 steps before, 2 now",
         "step 1: kl was nan, is None",
         "step 1: loss was 0.5, is 0.6",

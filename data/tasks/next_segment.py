@@ -69,7 +69,7 @@ def task(
         else:
             window = generate.draw(
                 lambda stream: _story(stream, count + 2),
-                key=lambda told: str(told[: count + 1]),
+                key=lambda lines: str(lines[: count + 1]),
                 stream=generate.rng("next_segment", split, seed, index),
                 split=split,
             )
@@ -101,5 +101,5 @@ def _story(stream: random.Random, length: int) -> list[str]:
     """Sentences that count on in steps."""
     name, thing = stream.choice(("Ann", "Bo", "Cy", "Di")), stream.choice(("figs", "nuts", "eggs"))
     start, step = stream.randrange(50), stream.randint(1, 9)
-    told = [f"{name} has {start} {thing} and takes {step} more each day."]
-    return told + [f"On day {d} there are {start + d * step} {thing}." for d in range(1, length)]
+    lines = [f"{name} has {start} {thing} and takes {step} more each day."]
+    return lines + [f"On day {d} there are {start + d * step} {thing}." for d in range(1, length)]

@@ -6,6 +6,7 @@ refuses a config that could only fail later. `jaxrl.config` gives the public nam
 
 from jaxrl.config.schema import (
     Action,
+    AsynchronousConfig,
     BanditConfig,
     CheckpointConfig,
     Config,
@@ -19,6 +20,7 @@ from jaxrl.config.schema import (
     RolloutLogConfig,
     SamplingConfig,
     SandboxConfig,
+    TrackConfig,
     WarmStartConfig,
 )
 from jaxrl.config.validate import check
@@ -35,6 +37,7 @@ from jaxrl.config.values import (
 
 __all__ = [
     "Action",
+    "AsynchronousConfig",
     "BanditConfig",
     "CheckpointConfig",
     "Config",
@@ -48,6 +51,7 @@ __all__ = [
     "RolloutLogConfig",
     "SamplingConfig",
     "SandboxConfig",
+    "TrackConfig",
     "WarmStartConfig",
     "changed",
     "check",

@@ -201,6 +201,23 @@ class SamplingConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class AsynchronousConfig:
+    """Sampling that goes on while the policy is trained; see docs/asynchronous.md."""
+
+    staleness: int | None = None
+    """Greatest lag of a token, in steps between the weights that sampled it and those that learn
+    from it: 0 or more. Absent: sampling and training take turns."""
+    schedule: str = "live"
+    """What the order of events follows: `live`, the clock; `lockstep:K`, counting, as if an update
+    took K chunks of sampling; `recorded:RUN`, the record of another run."""
+    order: Literal["admitted", "finished"] = "admitted"
+    """Groups that a step trains on: those begun first, or those that finish first."""
+    in_flight: int = 0
+    """Most groups under way at once, `rollout.prompts` or more; 0: as many as `staleness`
+    allows."""
+
+
+@dataclasses.dataclass(frozen=True)
 class EvalConfig:
     """Evaluation on held-out problems, before the first step, after the last, and in between."""
 
@@ -220,6 +237,22 @@ class RolloutLogConfig:
     """Steps between saved rollouts; the first and the last step are always saved. 0 saves none."""
     groups: int = 8
     """Groups saved per step."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrackConfig:
+    """How a run appears in the trackers that it reports to."""
+
+    entity: str = ""
+    """Weights & Biases team or user; empty: the default of the account."""
+    name: str = ""
+    """Name of the run; empty: that of its directory."""
+    tags: tuple[str, ...] = ()
+    """Tags of the run."""
+    completions: int = 16
+    """Rows of a table of completions; 0: no table."""
+    every: int = 10
+    """Steps between two tables; the first step has one too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,10 +387,16 @@ class Config:
     packing: PackingConfig = PackingConfig()
     mesh: MeshConfig = MeshConfig()
     sampling: SamplingConfig = SamplingConfig()
+    asynchronous: AsynchronousConfig = AsynchronousConfig()
     eval: EvalConfig = EvalConfig()
     rollout_log: RolloutLogConfig = RolloutLogConfig()
     wandb: str = ""
     """Weights & Biases project that metrics are also sent to (extra `wandb`); empty: none."""
+    trackio: str = ""
+    """Trackio project that metrics are also sent to (extra `trackio`); empty: none."""
+    mlflow: str = ""
+    """MLflow experiment that metrics are also sent to (extra `mlflow`); empty: none."""
+    track: TrackConfig = TrackConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     guard: GuardConfig = GuardConfig()
     score_workers: int = 2

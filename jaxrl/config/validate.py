@@ -36,10 +36,17 @@ def check(config: Config) -> None:
         )
     if not 0 <= config.seed < 1 << 32:
         raise ValueError(f"seed={config.seed}: must be from 0 to {(1 << 32) - 1}")
-    if config.wandb and importlib.util.find_spec("wandb") is None:
+    for tracker in ("wandb", "trackio", "mlflow"):
+        project = getattr(config, tracker)
+        if project and importlib.util.find_spec(tracker) is None:
+            raise ValueError(
+                f"{tracker}={project!r}: {tracker} is not installed; pip install "
+                f"'jaxrl[{tracker}]', or leave the field empty"
+            )
+    if config.track.every < 1 or config.track.completions < 0:
         raise ValueError(
-            f"wandb={config.wandb!r}: wandb is not installed; pip install 'jaxrl[wandb]', or leave "
-            "the field empty"
+            f"track.every={config.track.every}, track.completions={config.track.completions}: a "
+            "table is sent every so many steps, 1 or more, and has so many rows, 0 or more"
         )
     if config.rollout.oversampling < 1:
         raise ValueError(

@@ -43,8 +43,8 @@ def from_dict(kind: type[T], values: dict[str, Any]) -> T:
 def _settings(reference: str, fields: Any) -> Any:
     """Settings of the extension `reference`, from plain values or as they are.
 
-    A config that is read may come from anybody: those of a `module:function` outside this package
-    stay plain values, and the module is not imported, see `settings_of`.
+    A config that is read may be of unknown origin: settings of a `module:function` outside this
+    package stay plain values, and the module is not imported, see `settings_of`.
     """
     if not isinstance(fields, dict) or (":" in reference and not functions.bundled(reference)):
         return fields
@@ -63,7 +63,7 @@ def settings_of(reference: str, fields: Any) -> Any:
 
 
 def check_name(reference: str) -> None:
-    """Refuse an extension that bears the name of a field of the config: flags would mean both.
+    """Refuse an extension with the name of a field of the config: flags would be ambiguous.
 
     Raises:
       ValueError: it does.
@@ -71,7 +71,7 @@ def check_name(reference: str) -> None:
     name = functions.extension_name(reference)
     if name in {field.name for field in dataclasses.fields(Config)}:
         raise ValueError(
-            f"extension {reference!r} bears the name of the config's field {name!r}; rename it"
+            f"extension {reference!r} has the name of the config's field {name!r}; rename it"
         )
 
 

@@ -29,7 +29,7 @@ def _online(key: jax.Array, ring: replay.Replay, size: int) -> Batch:
 
 
 class Algorithm(NamedTuple):
-    """A learner of control. `launch/control` holds one a file."""
+    """A learner of control. Each module of `launch/control` has one."""
 
     init: Callable[[jax.Array], TrainState]
     """key -> the whole state; `params` and `opt_state` are dicts by the name of each network."""
@@ -37,13 +37,13 @@ class Algorithm(NamedTuple):
     """key, state, batch -> state, scalars. The batch has the parts that `sample` and `recall` name;
     what `update` does may not depend on the order of the rows of a part."""
     act: Act
-    """Explores."""
+    """The policy that explores."""
     best: Act
-    """Is judged."""
+    """The policy that is evaluated."""
     batch_size: int = 256
     """Rows of a batch, or of a minibatch, all parts together."""
     minibatches: int = 0
-    """When above 0, a batch is so many minibatches, drawn apart: its leaves are
+    """When above 0, a batch is this many minibatches, drawn independently: its leaves are
     [minibatches, rows, ...], and each minibatch has the same share of every part."""
     prepare: Callable[[Any], Any] = lambda data: data
     """What an offline data set becomes before training, on the host: filtered, weighted, cut."""

@@ -46,7 +46,7 @@ class Environment(NamedTuple):
 
 
 class World(NamedTuple):
-    """An episode under way."""
+    """An unfinished episode."""
 
     state: Any
     observation: Any

@@ -128,7 +128,7 @@ def online(
       every: steps of each world before updates.
       updates: after them.
       warmup: steps in the buffer before the first update.
-      warm: who takes them; uniform actions when omitted.
+      warm: the policy that takes them; uniform actions when omitted.
       capacity: of the buffer; all steps when 0.
       prior: share of each minibatch that is drawn from the offline data (RLPD: 1/2).
       adopt: see `Program`.

@@ -1,4 +1,4 @@
-"""Training over seeds at once: phases in chunks of scanned steps, judged after each."""
+"""Training over seeds at once: phases in chunks of scanned steps, evaluated after each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxrl.control.rollout import evaluate
 
 
 class Point(NamedTuple):
-    """Where a run stands. Arrays lead with the seeds, [S]."""
+    """The state of a run at an evaluation. Arrays begin with the axis of the seeds, [S]."""
 
     phase: int
     step: int
@@ -25,7 +25,7 @@ class Point(NamedTuple):
     env_steps: int
     """Of all phases so far, warm-ups left out."""
     returns: np.ndarray
-    """Mean undiscounted return of the judged policy."""
+    """Mean undiscounted return of the evaluated policy."""
     costs: np.ndarray
     """Mean cost of its episodes."""
     metrics: dict[str, np.ndarray]
@@ -43,19 +43,19 @@ def train(
     episodes: int = 16,
     after: Point | None = None,
 ) -> Iterator[Point]:
-    """Run the phases one after the other, and judge the policy at evenly spaced points.
+    """Run the phases one after the other, and evaluate the policy at evenly spaced points.
 
     Where the local devices divide the seeds, each device has its share of them. A processor can be
     several devices too, by `JAX_NUM_CPU_DEVICES`.
 
     Args:
       programs: the phases; each takes the learner over from the one before.
-      env: where the policy is judged.
+      env: where the policy is evaluated.
       seeds: trained side by side, each as if it were alone.
       data: offline transitions, for the phases that learn from them.
       points: of each phase, beside one before its first step.
       episodes: that each seed plays at a point.
-      after: go on after this point of the same run.
+      after: continue after this point of the same run.
 
     Yields:
       The points in order.
@@ -69,18 +69,18 @@ def train(
         if after is None or phase >= after.phase:
             own = jax.vmap(lambda key, phase=phase: jax.random.fold_in(key, phase))(keys)
             prepared = program.algorithm.prepare(data)
-            advance, judge = _advance(program, mesh), _judge(program, env, episodes, mesh)
+            advance, measure = _advance(program, mesh), _evaluation(program, env, episodes, mesh)
             at = after.step if after is not None and phase == after.phase else 0
             if not at:
                 carry = _start(program, mesh, own, carry, prepared)
-                yield Point(phase, 0, done, *judge(carry.learner.params, own, 0), {}, carry)
+                yield Point(phase, 0, done, *measure(carry.learner.params, own, 0), {}, carry)
             while at < program.steps:
                 length = min(-(-program.steps // points), program.steps - at)
                 at += length
                 carry, metrics = advance(carry, prepared, length)
-                judged = jax.device_get(judge(carry.learner.params, own, at))
+                measured = jax.device_get(measure(carry.learner.params, own, at))
                 env_steps = done + at * program.env_steps
-                yield Point(phase, at, env_steps, *judged, jax.device_get(metrics), carry)
+                yield Point(phase, at, env_steps, *measured, jax.device_get(metrics), carry)
         done += program.steps * program.env_steps
 
 
@@ -138,7 +138,7 @@ def _advance(program: Program, mesh: Mesh | None) -> Callable[..., tuple[Carry, 
     return _each(one, mesh, (0, None, None))
 
 
-def _judge(
+def _evaluation(
     program: Program, env: Environment, episodes: int, mesh: Mesh | None
 ) -> Callable[..., tuple]:
     """Compiled: parameters, keys, step -> mean returns and costs, [S] each."""

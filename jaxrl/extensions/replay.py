@@ -97,7 +97,7 @@ def replay(settings: ReplayConfig) -> Extension:
 
 
 def open_buffer(config: ReplayConfig, seed: int) -> Buffer:
-    """An empty buffer of up to `config.size` groups; the oldest make way."""
+    """An empty buffer of up to `config.size` groups; the oldest are replaced first."""
     groups: list[dict[str, Any]] = []
 
     def mix(batch: Trajectory, size: int, version: int) -> Trajectory:

@@ -6,7 +6,7 @@ A completion is read by each model as it was trained: in its own tokens, by the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -92,7 +92,7 @@ def reward_model(settings: RewardModelConfig) -> Extension:
         return rewarded(settings, experience, scores(ctx, experience))
 
     def measure(ctx: Context, state: TrainState, experience: Experience) -> dict[str, float]:
-        return {"reward_model": float(np.mean(scores(ctx, experience)))}
+        return {"reward_model": float(np.nanmean(scores(ctx, experience)))}
 
     return Extension(check=check, reward=reward, measure=measure)
 
@@ -117,13 +117,15 @@ def rewarded(settings: RewardModelConfig, experience: Experience, scores: np.nda
     Args:
       settings: how scores are combined.
       experience: N completions.
-      scores: [M, N] of M models.
+      scores: [M, N] of M models; nan where one cannot read a completion.
     """
     mean, spread = scores.mean(axis=0), scores.std(axis=0)
 
     def of(n: int, task: Score) -> Score:
         if task.error:
             return task
+        if np.isnan(mean[n]):
+            return Score(None, error="reward model: it cannot read the completion")
         parts = {**task.parts, "task": task.value, "reward_model": float(mean[n])}
         if len(scores) > 1:
             parts["reward_spread"] = float(spread[n])
@@ -134,7 +136,7 @@ def rewarded(settings: RewardModelConfig, experience: Experience, scores: np.nda
 
 
 def judged(config: Config, judge: Judge, experience: Experience) -> np.ndarray:
-    """[N] scores of the completions of an experience.
+    """[N] scores of the completions of an experience; nan of those that the model cannot read.
 
     Args:
       config: of the run; prompts are written as messages where it writes them so.
@@ -144,7 +146,11 @@ def judged(config: Config, judge: Judge, experience: Experience) -> np.ndarray:
     size = len(experience.texts) // len(experience.problems)
     asked = [problem for problem in experience.problems for _ in range(size)]
     made = [_read(config, judge, *each) for each in zip(asked, experience.texts, strict=True)]
-    completions = [written(examples.judged(each, judge.tokenizer.eos_ids[0])) for each in made]
+    end = judge.tokenizer.eos_ids[0]
+    completions = [written(examples.judged(each, end)) for each in made if each is not None]
+    found = np.full(len(made), np.nan, np.float32)
+    if not completions:
+        return found
     longest = max(len(c.request.prompt) + len(c.tokens) for c in completions)
     batch = packing.trajectory(
         completions,
@@ -153,17 +159,25 @@ def judged(config: Config, judge: Judge, experience: Experience) -> np.ndarray:
         length=round_up(longest, config.packing.bucket),
     )
     scores = mesh.fetch(judge.score(judge.params, placement.pack(batch, config)[0]))
-    return np.sum(np.where(batch.action_mask, scores, 0.0), axis=1)
+    readable = [n for n, each in enumerate(made) if each is not None]
+    found[readable] = np.sum(np.where(batch.action_mask, scores, 0.0), axis=1)
+    return found
 
 
-def _read(config: Config, judge: Judge, problem: Problem, text: str) -> examples.Example:
-    """A completion as the model has it, what is too long for the model cut off at its end."""
+def _read(config: Config, judge: Judge, problem: Problem, text: str) -> examples.Example | None:
+    """A completion as the model has it; None if it has characters that the model does not know.
+
+    What is too long for the model is cut off at its end, and None if that is all of the completion.
+    """
     prompt: Any = problem.prompt
     if config.rollout.chat and problem.messages is not None:
         prompt = tuple(problem.messages)
     row = Row(problem.id, prompt, (text,), (1.0,))
     chat = config.rollout.chat and judge.tokenizer.chat is not None
-    found: Sequence[examples.Example] = examples.encode(
-        judge.tokenizer, row, chat=chat, system=config.rollout.system if chat else ""
-    )
-    return examples.fitting(found, judge.longest, "error", problem.id)[0]
+    system = config.rollout.system if chat else ""
+    try:
+        made = examples.encode(judge.tokenizer, row, chat=chat, system=system)
+    except ValueError:
+        return None
+    fitted = examples.fitting(made, judge.longest, "truncate", problem.id)
+    return None if fitted is None else fitted[0]

@@ -2,8 +2,8 @@
 
 Each process calls `start` before anything touches a device. From then on `jax.devices()` are all
 devices of all processes, and every process runs the same program on the same host-side data: what
-one of them alone has seen or done (a file, a signal, a score) is told to all by the functions here
-before anything depends on it. With one process they cost nothing.
+one of them alone has seen or done (a file, a signal, a score) is shared with all by the functions
+here before anything depends on it. With one process they cost nothing.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def sent_to_first(key: str, value: Any, seconds: float) -> list[Any]:
         client.key_value_set(f"{key}/{jax.process_index()}", json.dumps(value))
         return []
     names = (f"{key}/{other}" for other in range(1, jax.process_count()))
-    told = [client.blocking_key_value_get(name, round(1000 * seconds)) for name in names]
-    return [value, *map(json.loads, told)]
+    values = [client.blocking_key_value_get(name, round(1000 * seconds)) for name in names]
+    return [value, *map(json.loads, values)]
 
 
 def by_first(function: Callable[P, T]) -> Callable[P, T]:
@@ -189,11 +189,11 @@ def together() -> Iterator[None]:
 def lost(error: Exception) -> str:
     """The message of a process that ends because of its own error or because another has ended."""
     own = f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}"
-    said = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
     why = (
-        f"{own} has lost another process, whose own log says why ({said})"
+        f"{own} has lost another process, whose own log has the cause ({reason})"
         if _broken(error)
-        else f"{own} has failed ({said})"
+        else f"{own} has failed ({reason})"
     )
     return (
         f"jaxrl: {why}; the run ends in all processes, and the same command in all of them "

@@ -78,10 +78,12 @@ def make(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
             f"mesh {shape} needs {math.prod(sizes.values())} devices, {len(devices)} are there; "
             "choose axes whose product is the number of devices"
         )
-    return Mesh(_laid(sizes, devices), AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
+    return Mesh(
+        _array_of(sizes, devices), AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES)
+    )
 
 
-def _laid(sizes: Mapping[str, int], devices: list[jax.Device]) -> np.ndarray:
+def _array_of(sizes: Mapping[str, int], devices: list[jax.Device]) -> np.ndarray:
     """The devices in mesh shape, with neighbours on an axis close to each other where possible."""
     shape = [sizes[axis] for axis in AXES]
     tpus = devices[0].platform == "tpu"

@@ -1,8 +1,8 @@
 """Checkpoints: the whole state of a run, checked when it is read; `writer` saves them.
 
 A checkpoint is a directory `checkpoints/STEP`: `params` and `rest`, the arrays, written by Orbax;
-`host.json`, the state beside them; and `manifest.json`, see `jaxrl.record.manifest`. A directory
-without a manifest is a torn save and is never read; from one whose files disagree with it a run
+`host.json`, the host's state; and `manifest.json`, see `jaxrl.record.manifest`. A directory without
+a manifest is an incomplete save and is never read. If files disagree with their manifest, a run
 goes back to the checkpoint before.
 
 With several processes, which must share the run directory, all write, hash and read the arrays, and
@@ -136,7 +136,7 @@ def restore_params(
     Args:
       directory: of the run.
       like: sharded shapes.
-      note: told of damaged checkpoints.
+      note: called with a warning for each damaged checkpoint.
       step: of the checkpoint; None: the newest sound one.
 
     Raises:

@@ -13,7 +13,7 @@ from jaxrl.record.rundir import best_effort
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file, if it exists; a last line still being written, or torn, is left."""
+    """The objects of a file, if it exists; an incomplete last line is left out."""
     if path.exists():
         with path.open(encoding="utf-8") as file:
             yield from (json.loads(line) for line in file if line.endswith("\n"))

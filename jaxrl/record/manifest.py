@@ -1,8 +1,8 @@
 """The manifest of saved files: the size and SHA-256 of each, written last and checked before use.
 
-The manifest is the commit. A directory without one is a torn save, and one whose files disagree
-with it is damaged. Neither Orbax nor TensorStore would notice: the values of arrays bear no
-checksum there, and a flipped bit is read as another number.
+The manifest is the commit. A directory without one is an incomplete save, and one whose files
+disagree with it is damaged. Neither Orbax nor TensorStore would notice: the values of arrays have
+no checksum there, and a flipped bit is read as another number.
 
 Files are hashed in pieces of 64 MiB, several at a time. With several processes, each syncs and
 hashes the files that it wrote, and checks a share of them before they are read.
@@ -68,14 +68,14 @@ def measure(saved: Path) -> Measured:
             raise
 
 
-def joined(told: Iterable[Measured | str]) -> Measured:
+def joined(parts: Iterable[Measured | str]) -> Measured:
     """The measurements of all processes, ordered by name.
 
     Raises:
       OSError: a process has failed, and says why.
     """
     every: Measured = {}
-    for process, found in enumerate(told):
+    for process, found in enumerate(parts):
         if isinstance(found, str):
             raise OSError(f"process {process}: {found}")
         every |= found

@@ -1,16 +1,15 @@
-"""Metrics to disk: one JSON object a line, TensorBoard beside it; and to wandb where asked for."""
+"""Metrics to disk: one JSON object a line, TensorBoard beside it; and to trackers if asked for."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter, time
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import TypeVar
 
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -19,6 +18,7 @@ from tensorboardX.proto.summary_pb2 import Summary
 from jaxrl.mesh import distributed
 from jaxrl.record import jsonl, storage
 from jaxrl.record.rundir import best_effort
+from jaxrl.record.trackers import Row, Tracker
 
 T = TypeVar("T")
 
@@ -26,8 +26,8 @@ T = TypeVar("T")
 class MetricsLog:
     """`metrics.jsonl` and TensorBoard events of a run, appended step by step.
 
-    The former is a `jsonl.Log`, which waits for storage that fails; TensorBoard and wandb then go
-    without. A bucket has neither. With several processes, the first alone writes.
+    The former is a `jsonl.Log`, which waits for storage that fails; TensorBoard and trackers then
+    go without. A bucket has neither. With several processes, the first alone writes.
     """
 
     def __init__(
@@ -35,12 +35,19 @@ class MetricsLog:
         directory: Path,
         resume_step: int,
         note: Callable[[str], None],
-        wandb_project: str = "",
+        wanted: Mapping[str, Callable[[Path], Tracker]] = MappingProxyType({}),
     ) -> None:
-        """Open for appending; lines of steps after `resume_step` are dropped, as they run again."""
+        """Open for appending; lines of steps after `resume_step` are dropped, as they run again.
+
+        Args:
+          directory: of the run.
+          resume_step: the last step whose lines stay.
+          note: told what fails.
+          wanted: from `trackers.wanted`.
+        """
         self._note = note
         self._board: EventsWriter | None = None
-        self._wandb: Any = None
+        self._trackers: dict[str, Tracker] = {}
         if not distributed.first():
             return
         path = directory / "metrics.jsonl"
@@ -53,8 +60,10 @@ class MetricsLog:
         self._board = EventsWriter(str(board / "events"), f".{os.getpid()}")
         again = SessionLog(status=SessionLog.START)  # steps from here on replace earlier ones
         self._board.write_event(Event(step=resume_step + 1, session_log=again, wall_time=time()))
-        if wandb_project:
-            self._wandb = self._attempt(lambda: _wandb_run(directory, wandb_project))
+        for name, opened in wanted.items():
+            tracker = self._attempt(name, lambda opened=opened: opened(directory))
+            if tracker is not None:
+                self._trackers[name] = tracker
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Append one step; not-a-number is written as null, which JSON can hold."""
@@ -62,9 +71,8 @@ class MetricsLog:
             return
         row = {k: v if math.isfinite(v) else None for k, v in values.items()}
         self._log.add({"step": step} | row)
-        if self._wandb is not None:
-            shown = {k: v for k, v in row.items() if v is not None}
-            self._attempt(lambda: self._wandb.log({"step": step} | shown))
+        shown = {k: v for k, v in row.items() if v is not None}
+        self._tell(lambda tracker: tracker.log(step, shown))
         if self._board is None:
             return
         try:
@@ -77,43 +85,29 @@ class MetricsLog:
             self._note(f"WARNING: TensorBoard goes without further steps: {error}")
             self._board = None
 
-    def _attempt(self, act: Callable[[], T]) -> T | None:
-        """The result of `act`; if it fails, the error is reported and wandb is no longer used."""
+    def table(self, step: int, rows: Sequence[Row]) -> None:
+        """Send completions of a step to the trackers."""
+        self._tell(lambda tracker: tracker.table(step, rows))
+
+    def _tell(self, act: Callable[[Tracker], object]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            self._attempt(name, lambda tracker=tracker: act(tracker))
+
+    def _attempt(self, name: str, act: Callable[[], T]) -> T | None:
+        """The result of `act`; if it fails, that is reported and the tracker no longer used."""
         try:
             return act()
         except Exception as error:  # whatever it is, it is no reason to end a run
-            self._note(f"WARNING: wandb goes without further steps: {error}")
-            self._wandb = None
+            self._note(f"WARNING: {name} goes without further steps: {error}")
+            self._trackers.pop(name, None)
             return None
 
     def close(self) -> None:
-        """Close the TensorBoard file, and the run of wandb."""
-        if self._wandb is not None:
-            self._attempt(self._wandb.finish)
+        """Close the TensorBoard file, and the runs of trackers."""
+        self._tell(lambda tracker: tracker.close())
         if self._board is not None:
             with best_effort("the TensorBoard file", self._note):
                 self._board.close()
-
-
-def _wandb_run(directory: Path, project: str) -> Any:
-    """The wandb run of a run directory, started or resumed."""
-    import wandb
-
-    mark = directory / "wandb" / "id"
-    mark.parent.mkdir(exist_ok=True)
-    if not mark.exists():
-        mark.write_text(uuid.uuid4().hex)
-    saved = json.loads((directory / "config.json").read_text())
-    run = wandb.init(
-        project=project,
-        id=mark.read_text(),
-        name=directory.name,
-        dir=directory,
-        config=saved["config"],
-        resume="allow",
-    )
-    run.define_metric("*", step_metric="step")  # its own count cannot go back, as ours can
-    return run
 
 
 def read(directory: Path) -> list[dict[str, float]]:

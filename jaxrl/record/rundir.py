@@ -27,8 +27,8 @@ from jaxrl.record import storage
 
 MAY_CHANGE = (
     "steps", "run_dir", "score_workers", "score_seconds", "sandbox.", "eval.every", "wandb",
-    "compute_dtype", "attention", "remat", "rollout_log.", "checkpoint.", "guard.", "mesh.",
-    "sampler.",
+    "trackio", "mlflow", "track.", "compute_dtype", "attention", "remat", "rollout_log.",
+    "checkpoint.", "guard.", "mesh.", "sampler.",
 )  # fmt: skip
 """Fields, or groups of fields, that a continued run may be given new values of."""
 
@@ -47,7 +47,7 @@ def prepare(config: Config, note: Callable[[str], None]) -> Path:
 
     Args:
       config: the run's.
-      note: told which fields have changed since the run began.
+      note: called with the fields that have changed since the run began.
 
     Raises:
       ValueError: the directory cannot be written, or holds another run; or the config holds a
@@ -148,7 +148,7 @@ def _lock(path: Path) -> Iterator[bool]:
 
 @contextmanager
 def _lease(path: Path) -> Iterator[bool]:
-    """Whether this process holds the lease; whoever holds it writes a new value again and again."""
+    """Whether this process holds the lease; the holder renews it with a new value."""
     ended = threading.Event()
 
     def read() -> str:

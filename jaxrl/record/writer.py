@@ -66,12 +66,12 @@ class Writer:
     """Saves a run's checkpoints in the background; a context manager.
 
     The arrays of one are written while the one before is still hashed and committed. Storage that
-    fails costs the checkpoint being written and nothing else: the failure is told, `failures`
+    fails costs the checkpoint being written and nothing else: the failure is noted, `failures`
     counts it, and the next `save` starts afresh.
     """
 
     def __init__(self, directory: Path, config: CheckpointConfig, note: Note) -> None:
-        """Clear what torn saves have left behind; the run's lock must be held."""
+        """Remove incomplete saves; the run's lock must be held."""
         self._directory, self._config, self._note = directory, config, note
         self._orbax = ocp.AsyncCheckpointer(handler())
         self._saves: list[_Save] = []
@@ -227,9 +227,9 @@ class Writer:
             self._failed(step, error)
             return
         try:
-            told = distributed.sent_to_first(key, measured, _MEASURING_S)
+            gathered = distributed.sent_to_first(key, measured, _MEASURING_S)
             if distributed.first():
-                manifest.commit(where, manifest.joined(told), facts)
+                manifest.commit(where, manifest.joined(gathered), facts)
         except save_errors() as error:
             self._failed(step, error)
             return
@@ -252,15 +252,15 @@ class Writer:
         if not distributed.first():
             return
         with suppress(*storage.errors()):  # what stays is cleared by the next start
-            for torn in root(self._directory).glob(f"{step_name(step)}*"):
+            for left in root(self._directory).glob(f"{step_name(step)}*"):
                 # With a manifest, but whose last sync failed: it may not outlive the machine.
-                if torn == path(self._directory, step) or not (torn / manifest.NAME).exists():
-                    storage.remove(torn)
+                if left == path(self._directory, step) or not (left / manifest.NAME).exists():
+                    storage.remove(left)
 
 
 @distributed.by_first
 def _tidied(directory: Path) -> int | None:
-    """The newest committed step, once what torn saves have left behind is cleared away."""
+    """Remove incomplete saves, and give the newest committed step."""
     root(directory).mkdir(parents=True, exist_ok=True)
     for left in storage.entries(root(directory)):
         if left.is_dir() and not (left / manifest.NAME).exists():
@@ -269,7 +269,7 @@ def _tidied(directory: Path) -> int | None:
 
 
 def retain(directory: Path, config: CheckpointConfig) -> None:
-    """Remove the checkpoints that `kept` does not name and nobody has pinned."""
+    """Remove the checkpoints that `kept` does not name and that are not pinned."""
     scores = {}
     for step in steps(directory):
         try:

@@ -21,7 +21,7 @@ from jaxrl.data.scoring import Pool
 from jaxrl.data.types import Problem, Task
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import driver, episodes, programs, tasks
-from jaxrl.rollout.driver import Flight, Group
+from jaxrl.rollout.driver import Group, OpenGroups
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Context, Program
@@ -71,30 +71,30 @@ def open_rollouts(
     settings = config.rollout
     prompts, size = settings.prompts, settings.group_size
     ctx = context(settings, config.seed, policy, task)
-    key = jax.random.fold_in(jax.random.key(config.seed), _SAMPLING)
-    flight = Flight()
+    own_key = key(config.seed)
+    open_groups = OpenGroups()
 
     def admit(count: int, params: Params) -> None:
-        while len(flight.waiting) < count:
-            flight.waiting += source.draw(prompts, params)
-        driver.admit(flight, count, size)
+        while len(open_groups.waiting) < count:
+            open_groups.waiting += source.draw(prompts, params)
+        driver.admit(open_groups, count, size)
 
     def step(params: Params, guide: Guide, version: int, timer: Timer) -> tuple[Experience, int]:
         actor = policy._replace(guide=guide)
         setup = sampler_setup(
-            actor, settings, config.sampler, key, room, turns=ctx.dialogue is not None
+            actor, settings, config.sampler, own_key, room, turns=ctx.dialogue is not None
         )
         kept: list[Group] = []
         rest: list[Group] = []
         state = curriculum.quota(prompts, oversampling=settings.oversampling)
-        wanted = max(round(prompts * settings.in_flight) - len(flight.groups), 0)
+        wanted = max(round(prompts * settings.in_flight) - len(open_groups.groups), 0)
         while True:
             admit(wanted, params)
             driver.advance(
-                flight, program, ctx, setup, params, pool,
+                open_groups, program, ctx, setup, params, pool,
                 enough=prompts, version=version, timer=timer,
             )  # fmt: skip
-            groups = driver.take(flight, prompts)
+            groups = driver.take(open_groups, prompts)
             rewards = np.array([[programs.reward(r) for r in g.rows[:size]] for g in groups])
             source.learn([g.drawn for g in groups], rewards)
             state, keep, more = curriculum.dynamic(state, rewards)
@@ -105,14 +105,14 @@ def open_rollouts(
             wanted = prompts
 
     def get_state() -> dict[str, Any]:
-        return {"source": source.get_state(), "flight": driver.to_state(flight)}
+        return {"source": source.get_state(), "open_groups": driver.to_state(open_groups)}
 
     def set_state(state: dict[str, Any]) -> None:
-        nonlocal flight
+        nonlocal open_groups
         source.set_state(state["source"])
-        flight = driver.from_state(state["flight"])
+        open_groups = driver.from_state(state["open_groups"])
 
-    return Rollouts(step, get_state, set_state, lambda: driver.abandon(flight))
+    return Rollouts(step, get_state, set_state, lambda: driver.abandon(open_groups))
 
 
 def collect(
@@ -146,14 +146,19 @@ def collect(
     """
     rollout = dataclasses.replace(rollout, in_flight=1.0)
     ctx = context(rollout, 0, policy, task)
-    flight = Flight(waiting=[Drawn(problem) for problem in problems], next_id=first_id)
-    driver.admit(flight, len(problems), rollout.group_size)
+    open_groups = OpenGroups(waiting=[Drawn(problem) for problem in problems], next_id=first_id)
+    driver.admit(open_groups, len(problems), rollout.group_size)
     driver.advance(
-        flight, episodes.group, ctx,
+        open_groups, episodes.group, ctx,
         sampler_setup(policy, rollout, sampling, key, turns=ctx.dialogue is not None), params, pool,
         enough=len(problems), version=version, timer=timer,
     )  # fmt: skip
-    return experience(driver.take(flight, len(problems)), rollout.group_size)
+    return experience(driver.take(open_groups, len(problems)), rollout.group_size)
+
+
+def key(seed: int) -> jax.Array:
+    """The sampling key of a run with this seed."""
+    return jax.random.fold_in(jax.random.key(seed), _SAMPLING)
 
 
 def context(rollout: RolloutConfig, seed: int, policy: Policy, task: Task) -> Context:
@@ -174,13 +179,17 @@ def sampler_setup(
     room: int = 0,
     *,
     turns: bool = False,
+    resumes: bool = False,
 ) -> Setup:
     """The sampler's setup for programs whose prompts have `room` more tokens than the task's.
 
-    `turns`: the programs sample episodes, whose environments may ask for stop strings, and whose
-    slots are held between turns.
+    Args:
+      policy, rollout, sampling, key, room: see `collect`.
+      turns: the programs sample episodes, whose environments may ask for stop strings, and whose
+        slots are held between turns.
+      resumes: sequences in progress are put out and read again.
     """
-    prompt, length = programs.limits(rollout, room, turns=turns)
+    prompt, length = programs.limits(rollout, room, again=turns or resumes)
     return Setup(
         policy.model, key, tuple(policy.tokenizer.eos_ids), prompt, length, sampling,
         guide=policy.guide, text=policy.tokenizer.decode if turns else None,

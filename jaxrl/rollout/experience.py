@@ -50,6 +50,28 @@ def as_trajectory(experience: Experience, config: Config) -> Trajectory:
     return made
 
 
+def table(experience: Experience, count: int) -> list[dict[str, str | float | None]]:
+    """At most `count` completions, evenly spread, as lines of a table for people."""
+    total = len(experience.texts)
+    group = max(1, total // max(1, len(experience.problems)))
+    names = sorted({name for score in experience.scores for name in score.parts})
+    rows = []
+    shown = min(count, total)
+    for n in (i * total // shown for i in range(shown)):
+        problem, score = experience.problems[n // group], experience.scores[n]
+        rows.append(
+            {
+                "prompt": problem.prompt,
+                "completion": experience.texts[n],
+                "answer": "" if problem.answer is None else str(problem.answer),
+                "reward": score.value,
+                **{f"reward/{name}": score.parts.get(name) for name in names},
+                "error": score.error or "",
+            }
+        )
+    return rows
+
+
 def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str, np.ndarray]:
     """The turns of N episodes as arrays of `shape`, [N, T].
 

@@ -60,7 +60,7 @@ class Recorder:
             self._log.add(row)
 
     def back_to(self, batches: int) -> None:
-        """Forget all but the first so many batches."""
+        """Forget all but the first `batches` batches."""
         self.batches = batches
         if distributed.first():
             self._log = jsonl.Log(self._path, self._note, lambda row: row["batch"] < batches)
@@ -80,8 +80,8 @@ def read(run: str | Path) -> History:
         )
     curves: dict[tuple[str, str], list[float]] = {}
     for row in jsonl.read(path):
-        told = zip(row["domains"], row["problems"], row["rewards"], strict=True)
-        for domain, problem, reward in told:
+        rows = zip(row["domains"], row["problems"], row["rewards"], strict=True)
+        for domain, problem, reward in rows:
             curve = curves.setdefault((domain, problem), [])
             if reward is not None:
                 curve.append(reward)
@@ -92,7 +92,7 @@ def store(curves: Sequence[Sequence[float]]) -> curriculum.Prompts:
     """The mean rewards of N prompts, visit by visit, as a store of them.
 
     Its window is the median number of visits of those that had any, so that the end of an epoch
-    that only some saw does not count; of each prompt it holds the first so many visits.
+    that only some saw does not count; of each prompt it holds at most the first `window` visits.
     """
     visits = [len(curve) for curve in curves if curve] or [1]
     window = int(np.median(visits))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxrl import config as configs
@@ -28,6 +29,7 @@ from jaxrl.sampling.logits import Guide, keep
 from jaxrl.training import trainable
 from jaxrl.types import Params
 
+_BLANK_BYTES = 2 << 30
 _SCORE = 4  # folded into the run's key, for the first values of a score
 
 
@@ -74,7 +76,7 @@ def named_functions(config: Any) -> set[str]:
 
 
 def of_run(run: str | Path, trusted: Collection[str] | None = ()) -> Config:
-    """The config of a run directory, which may come from anybody.
+    """The config of a run directory, which may be of unknown origin.
 
     Args:
       run: the directory.
@@ -198,16 +200,40 @@ def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
             functools.partial(decoder.init, model), out_shardings=param_shardings(model, mesh)
         )
         return make(jax.random.fold_in(jax.random.key(config.seed), 0))
-    # a warm start trains the parameters whole, before they are quantised
-    base = LoraConfig(rank=0) if config.warm_start.steps else config.lora
-    with jax.set_mesh(mesh):
-        shapes = trainable.abstract(model, base, on=False)
+    base, shapes = _base(config, model, mesh)
     where = jax.tree.map(lambda s: s.sharding, shapes)
     # what adapters are trained on stays frozen, see `trainable.held`
     dtype = model.dtype if base.rank else "float32"
     return weights.load(config.model, shardings=lambda _: where, dtype=dtype, quantized=base.kind)[
         1
     ]
+
+
+def _base(config: Config, model: DecoderConfig, mesh: Mesh) -> tuple[LoraConfig, Params]:
+    """How the parameters of a model that is read are held, and their shapes with shardings."""
+    # a warm start trains the parameters whole, before they are quantised
+    base = LoraConfig(rank=0) if config.warm_start.steps else config.lora
+    with jax.set_mesh(mesh):
+        return base, trainable.abstract(model, base, on=False)
+
+
+def blank_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params | None:
+    """Zeros that are laid out as `first_params` lays out a model, to compile with.
+
+    Returns:
+      None where zeros would take more than `_BLANK_BYTES`, or the weights come from a run, whose
+      layout is that of its checkpoint.
+    """
+    if is_run(config.model) or config.model == "fresh":
+        return None
+    shapes = _base(config, model, mesh)[1]
+    if sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(shapes)) > _BLANK_BYTES:
+        return None
+    where = jax.tree.map(lambda s: s.sharding, shapes)
+    make = jax.jit(
+        lambda: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes), out_shardings=where
+    )
+    return make()
 
 
 def restored(

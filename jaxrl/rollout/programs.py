@@ -212,17 +212,17 @@ def join(pieces: Sequence[Prefix]) -> Prefix:
     return Prefix(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
 
 
-def limits(rollout: RolloutConfig, room: int = 0, *, turns: bool = False) -> tuple[int, int]:
+def limits(rollout: RolloutConfig, room: int = 0, *, again: bool = False) -> tuple[int, int]:
     """Longest prompt with its prefix, and longest context, of any request of a program.
 
     Args:
       rollout: budgets.
       room: tokens that the program adds to prompts, at most.
-      turns: whether it samples episodes, whose turns read those before.
+      again: whether what has been sampled may be read again, as by a turn or after a break.
     """
     start = rollout.max_prompt_tokens + rollout.chunks.carry + room
     longest = start + min(rollout.chunks.size or rollout.max_new_tokens, rollout.max_new_tokens)
-    return (longest if rollout.in_flight > 1 or turns else start), longest
+    return (longest if rollout.in_flight > 1 or again else start), longest
 
 
 def reward(row: Row) -> float:

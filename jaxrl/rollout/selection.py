@@ -1,7 +1,7 @@
 """Which prompts a step trains on: the stream as it comes, a curriculum, a mixture of domains.
 
 A `Source` is where prompts come from, and a mixture is a source made of sources. Its state is small
-and JSON-able, and names what it is the state of: a source that is told the state of another, as
+and JSON-able, and names what it is the state of: a source that is given the state of another, as
 where a stage or a fork changes the task, stays at its own start.
 """
 
@@ -171,7 +171,7 @@ class Course(NamedTuple):
     accuracy: np.ndarray
     """scalar float64: mean reward of the last batch; nan before."""
     signal: np.ndarray
-    """[N] float64: angle signal of each prompt before training; nan where nobody asks for it."""
+    """[N] float64: angle signal of each prompt before training; nan where it is not needed."""
 
 
 def chosen(

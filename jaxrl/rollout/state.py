@@ -47,7 +47,7 @@ def to_state(value: Any) -> Any:
         return {type(value).__name__: [to_state(entry) for entry in value]}
     raise ValueError(
         f"a problem holds {value!r:.100}, a {type(value).__name__}, which a checkpoint cannot keep "
-        "while the problem is under way; use plain values or arrays in Problem.answer and "
+        "while the problem is unfinished; use plain values or arrays in Problem.answer and "
         "Problem.metadata, or rollout.in_flight=1"
     )
 

@@ -1,4 +1,4 @@
-"""Answers that nobody sampled, as experience: the rows of a file."""
+"""Written answers as experience: the rows of a file, which no policy sampled."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def group(actor: Policy, config: Config, found: Rows, index: int) -> Group | Non
     if row.stepwise:
         (example,) = fitted
         answer = with_labels(written(example), row.rewards)
-        told = Score(float(np.mean(answer.turn_rewards)))
+        score = Score(float(np.mean(answer.turn_rewards)))
         text = decode(list(example.tokens))
-        return Problem(row.id, decode(list(example.prompt)), None), [Row(answer, text, told)]
+        return Problem(row.id, decode(list(example.prompt)), None), [Row(answer, text, score)]
     if config.labels:
         fitted = [examples.judged(each, actor.tokenizer.eos_ids[0]) for each in fitted]
     answers = [
@@ -53,7 +53,7 @@ def group(actor: Policy, config: Config, found: Rows, index: int) -> Group | Non
 
 
 def written(example: examples.Example) -> Completion:
-    """An answer that nobody sampled: learned tokens are an expert's, the others are given."""
+    """A written answer: the tokens to learn are an expert's, the others are given."""
     zeros = np.zeros(len(example.tokens), np.float32)
     marks = np.where(example.learned, Source.EXPERT, Source.OBSERVATION).astype(np.int8)
     request = Request(0, example.prompt, len(example.tokens))

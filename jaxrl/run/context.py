@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,3 +92,5 @@ class RunContext(NamedTuple):
     writer: Writer
     gate: Gate
     heart: Heartbeat
+    closing: contextlib.ExitStack
+    """Closed when the run ends, in whatever way."""

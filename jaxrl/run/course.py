@@ -67,7 +67,7 @@ def resolved(config: Config, directory: Path) -> Config:
     return _linked(config, directory)[-1] if config.course else config
 
 
-def told(directory: Path) -> dict[str, Any]:
+def summary(directory: Path) -> dict[str, Any]:
     """What a summary says of the stages before: recipe, steps and figures of each.
 
     Args:

@@ -135,20 +135,20 @@ def report(
     metrics: Mapping[str, float],
     note: Callable[[str], None],
 ) -> None:
-    """Tell of a step that tripped, keep its batch, and pin the checkpoint that it can be told from.
+    """Report a step that tripped, keep its batch, and pin the checkpoint to compute it again from.
 
     Args:
       directory: of the run.
       step: which.
       found: from `trips`.
-      before: those of the step before, which have been told of.
+      before: those of the step before, which have been reported.
       batch: all its sequences.
       metrics: of the step.
-      note: where to tell.
+      note: called with the warning.
     """
     if set(found) - set(before):
-        told = ", ".join(f"{trip.guard} ({trip.action})" for trip in found)
-        note(f"WARNING: guards tripped at step {step}: {told}")
+        names = ", ".join(f"{trip.guard} ({trip.action})" for trip in found)
+        note(f"WARNING: guards tripped at step {step}: {names}")
     batch = mesh.fetch(batch)
     if not distributed.first():
         return

@@ -24,7 +24,7 @@ import numpy as np
 
 from jaxrl.config import Config
 from jaxrl.mesh import distributed
-from jaxrl.record import checkpoint, rundir, usage
+from jaxrl.record import checkpoint, rundir, trackers, usage
 from jaxrl.record.heartbeat import Heartbeat
 from jaxrl.record.metrics import MetricsLog, Timer
 from jaxrl.record.rundir import best_effort, run_directory
@@ -83,10 +83,11 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
             Writer(directory, config.checkpoint, callbacks.note) as writer,
             distributed.together(),
             usage.counted() as used,
+            contextlib.ExitStack() as closing,
         ):
             run = RunContext(
                 config, callbacks, directory, origin, policy, extensions, pools, sampling_mesh,
-                writer, gate, heart,
+                writer, gate, heart, closing,
             )  # fmt: skip
             with jax.transfer_guard("disallow"):
                 return _run(run, start, used)
@@ -138,7 +139,8 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
     stage_start = -1
     already = host["seconds"]
 
-    log = MetricsLog(run.directory, host["step"], note, config.wandb)
+    wanted = trackers.wanted(config)
+    log = MetricsLog(run.directory, host["step"], note, wanted)
     timer, tripped, began = Timer(), list[Trip](), perf_counter()
     try:
         while host["step"] < config.steps:
@@ -203,7 +205,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                     host = saved.host | {"rollouts": position, "rollbacks": rollbacks}
                     set_host_state(run, host)
                     log.close()
-                    log = MetricsLog(run.directory, saved.step, note, config.wandb)
+                    log = MetricsLog(run.directory, saved.step, note, wanted)
                     note(f"rolled back from step {step} to {saved.step}, on with other prompts")
                     continue
 
@@ -227,6 +229,8 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                 metrics |= timer.take() | {"time/step": now - began}
                 began = now
                 log.write(step, metrics)  # before the save: a checkpoint's rows are on disk
+                if wanted and (step == 1 or step % config.track.every == 0):
+                    log.table(step, experience.table(gathered, config.track.completions))
                 if writer.due(step) or step in config.stages:
                     with timer("save"), transfers():
                         writer.save(step, state, host, metrics.get(config.checkpoint.best))
@@ -252,7 +256,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
         "failed_saves": writer.failures,
         "extensions": list(run.extensions),
         "eval": {"before": host["before"], "after": after},
-        **course.told(run.directory),
+        **course.summary(run.directory),
         **rundir.environment(),
     }
     rundir.save_summary(run.directory, summary)
@@ -304,7 +308,7 @@ def set_host_state(run: RunContext, host: dict[str, Any]) -> None:
 def save_stopped(
     run: RunContext, stop: signals.Stop, state: TrainState, host: dict[str, Any]
 ) -> None:
-    """Save the last whole step of a run that was told to stop, and choose its exit code."""
+    """Save the last whole step of a run that was asked to stop, and choose its exit code."""
     try:
         with transfers():
             run.writer.save_now(host["step"], state, host)
@@ -315,10 +319,10 @@ def save_stopped(
 
 
 def combine(measured: list[dict[str, np.ndarray]]) -> dict[str, float]:
-    """Means over a step's updates, and the greatest staleness.
+    """Means over a step's updates, and the greatest lag.
 
     The sampler's gap is taken at the first update, before any.
     """
     out = {k: float(np.mean([m[k] for m in measured])) for k in measured[0]}
-    out["staleness_max"] = float(max(m["staleness_max"] for m in measured))
+    out["lag/max"] = float(max(m["lag/max"] for m in measured))
     return out | {k: float(measured[0][k]) for k in ("logp_gap", "logp_gap_max")}

@@ -31,7 +31,7 @@ from jaxrl.types import TrainState, Trajectory
 
 _ENDLESS = sys.maxsize // 2  # grain computes with it in floats, which round up
 _TOLD = ("logp_gap", "logp_gap_max", "policy_loss")
-"""What is measured of sampled tokens alone, or told twice."""
+"""Metrics that only sampled tokens have, or that repeat another."""
 
 
 def origin(config: Config, actor: Policy) -> Origin:

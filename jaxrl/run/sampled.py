@@ -16,7 +16,7 @@ from jaxrl.rollout.collect import open_rollouts
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import evaluate, guards, stages, warm_start
+from jaxrl.run import asynchronous, evaluate, guards, stages, warm_start
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training import objective
@@ -83,12 +83,15 @@ def open_batches(
     if objective.needs_greedy(config.objective):
         rollout = programs.with_greedy(rollout)
     with jax.set_mesh(run.sampling_mesh):
-        source = selection.open_source(config, task, run.policy)
+        source = selection.recorded(selection.open_source(config, task, run.policy), recorder)
+        room = sum(extension.room(config) for extension in extensions)
+        if config.asynchronous.staleness is not None:
+            return asynchronous.open_batches(
+                run, ctx, to_sampler, task, source, rollout, start, room
+            )
         rollouts = open_rollouts(
-            config, run.policy, task, run.pools[start],
-            selection.recorded(source, recorder), rollout,
-            room=sum(extension.room(config) for extension in extensions),
-        )  # fmt: skip
+            config, run.policy, task, run.pools[start], source, rollout, room=room
+        )
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
         with timer("sync"):

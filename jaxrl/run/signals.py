@@ -1,11 +1,11 @@
-"""Being told to stop: SIGTERM and Ctrl-C save and exit; a second Ctrl-C exits at once.
+"""Stopping on request: SIGTERM and Ctrl-C save and exit; a second Ctrl-C exits at once.
 
 A preemption notice is a SIGTERM almost everywhere; SIGUSR1, which schedulers can be asked to send
 some time before they end a job (`--signal=USR1@300` of SLURM), is taken alike.
 
 With several processes, a signal to any of them stops all at the end of the same step.
 
-Exit codes: 75 (`EX_TEMPFAIL`) saved, the same command continues; 76 told to stop, but the state
+Exit codes: 75 (`EX_TEMPFAIL`) saved, the same command continues; 76 asked to stop, but the state
 could not be saved within the grace period; 130 a second Ctrl-C.
 """
 
@@ -27,7 +27,7 @@ STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class Stop(SystemExit):
-    """The run was told to stop. Left uncaught, it ends the process with code 75.
+    """The run was asked to stop. Left uncaught, it ends the process with code 75.
 
     Not an `Exception`: what shields the run from a faulty reward must not swallow it.
     """
@@ -44,7 +44,7 @@ class Gate:
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
-        """`note` is told of the signal."""
+        """`note` is called when the signal arrives."""
         self._note = note
         self._asked = self._told = ""
         self._closed = 0
@@ -82,7 +82,7 @@ def stoppable(grace_s: float, note: Callable[[str], None]) -> Iterator[Gate]:
 
     Args:
       grace_s: seconds from the signal to a forced exit with code 76.
-      note: told of the signal.
+      note: called when the signal arrives.
     """
     gate = Gate(note)
     if threading.current_thread() is not threading.main_thread():

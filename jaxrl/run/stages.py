@@ -107,6 +107,7 @@ def program(
         reading=ctx.reading,
         noise=config.data.noise,
         seed=config.seed,
+        weights=config.asynchronous.staleness is not None,
     )
     for extension in extensions.values():
         update = extension.update(ctx, update)
@@ -117,11 +118,11 @@ def program(
 def open_pools(config: Config, note: Callable[[str], None]) -> Iterator[dict[int, Pool]]:
     """What scores the completions of each stage, by its start; stages of one task share a pool.
 
-    Rows of a file are not scored: there are no pools then. `note` is told which sandbox programs
-    get, where completions are programs.
+    Rows of a file are not scored: there are no pools then. `note` is called with the sandbox of
+    programs, where completions are programs.
     """
     pools: dict[int, Pool] = {}
-    told = _first_failure(note)
+    on_score = _first_failure(note)
     by_task: dict[str, Pool] = {}
     with contextlib.ExitStack() as stack:
         for first in () if config.data.kinds else sorted({0, *config.stages}):
@@ -134,7 +135,7 @@ def open_pools(config: Config, note: Callable[[str], None]) -> Iterator[dict[int
                     workers=config.score_workers,
                     time_limit_s=config.score_seconds,
                     allow_weak=config.sandbox.allow_weak,
-                    told=told,
+                    on_score=on_score,
                 )
                 if pool.isolation:
                     note(str(pool.isolation))
@@ -147,17 +148,17 @@ def _first_failure(note: Callable[[str], None]) -> Callable[[Score], None]:
     """Tells at once why the first score failed that did; later ones are counted only."""
     failed = threading.Event()
 
-    def told(score: Score) -> None:
+    def on_score(score: Score) -> None:
         if score.error is None or score.error.startswith("closed:") or failed.is_set():
             return
         failed.set()
         note(f"WARNING: a completion could not be scored: {score.error}")
 
-    return told
+    return on_score
 
 
 def at(config: Config, done: int) -> Config:
-    """The config in force after so many steps are done.
+    """The config in force after `done` steps.
 
     Raises:
       ValueError: a field that no stage may set, or that does not exist.
@@ -189,7 +190,7 @@ def check(config: Config) -> None:
             )
     if config.stages and config.rollout.in_flight > 1:
         raise ValueError(
-            f"stages with rollout.in_flight={config.rollout.in_flight}: groups under way would "
+            f"stages with rollout.in_flight={config.rollout.in_flight}: unfinished groups would "
             "belong to two stages; set one of them aside"
         )
     for staged in all_of(config):
@@ -197,7 +198,7 @@ def check(config: Config) -> None:
 
 
 def start(config: Config, done: int) -> int:
-    """Where the stage that holds after so many steps began."""
+    """The first step of the stage in force after `done` steps."""
     return max(first for first in (0, *config.stages) if first <= done)
 
 

@@ -17,7 +17,7 @@ from jaxrl.sampling.slots import (
     Features,
     Models,
     SlotState,
-    lay,
+    constrain,
     parts,
     pick_rows,
     put_rows,
@@ -102,7 +102,7 @@ def append(
         limit=put(slots.limit, limit),
         live=put(slots.live, jnp.ones_like(target, bool)),
     )
-    return lay(models, state)
+    return constrain(models, state)
 
 
 @functools.partial(
@@ -198,7 +198,7 @@ def decode(
             live=s.live & ~ended,
             failed=s.failed | (s.live & void),
         )
-        return taken + 1, lay(models, s)
+        return taken + 1, constrain(models, s)
 
     return jax.lax.while_loop(running, advance, (jnp.int32(0), slots))[1]
 

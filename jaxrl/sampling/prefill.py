@@ -11,14 +11,14 @@ import numpy as np
 from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder
 from jaxrl.sampling.decode import extend
-from jaxrl.sampling.slots import Caches, Models, cut, lay_caches, parts
+from jaxrl.sampling.slots import Caches, Models, constrain_caches, cut, parts
 from jaxrl.types import Params
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def empty_caches(models: Models, rows: int, length: int) -> Caches:
     """Caches of `rows` sequences of up to `length` tokens."""
-    return lay_caches(models, tuple(decoder.empty_cache(m, rows, length) for m in models))
+    return constrain_caches(models, tuple(decoder.empty_cache(m, rows, length) for m in models))
 
 
 @functools.partial(
@@ -92,4 +92,4 @@ def _fill_up(models: Models, caches: Caches, total: int) -> Caches:
         whole = jnp.pad(cut(a, count), ((0, 0), (0, room), *[(0, 0)] * (a.ndim - 1)))
         return whole.reshape(total, *a.shape[1:])
 
-    return lay_caches(models, jax.tree.map(fill, caches))
+    return constrain_caches(models, jax.tree.map(fill, caches))

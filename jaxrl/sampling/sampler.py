@@ -125,7 +125,7 @@ def submit(setup: Setup, work: Work, requests: Sequence[Request]) -> None:
             raise ValueError(f"request {r.id}: stop={r.stop} needs text, to decode tokens with")
     ids = [s.request.id for s in work.seats if s] + [r.id for r in (*work.queue, *requests)]
     if setup.hold and len(set(ids)) < len(ids):
-        raise ValueError("two requests have the same id; held sequences are told apart by it")
+        raise ValueError("two requests have the same id; held sequences are identified by it")
     work.queue.extend(requests)
 
 
@@ -236,7 +236,7 @@ def unfinished(setup: Setup, work: Work) -> list[Completion]:
 
 
 def release(work: Work, ids: Sequence[int]) -> None:
-    """Free the slots of held sequences, and call off those under way or waiting."""
+    """Free the slots of held sequences, and cancel those in progress or waiting."""
     gone = set(ids)
     out = [i for i, s in enumerate(work.seats) if s is not None and s.request.id in gone]
     if any(work.seats[i].held is None for i in out):
@@ -278,7 +278,7 @@ def extend(
         admission.append(setup, (params, *setup.guide.params), work, observations)
 
 
-def go_on(setup: Setup, params: Params, work: Work, requests: Sequence[Request]) -> None:
+def continue_held(setup: Setup, params: Params, work: Work, requests: Sequence[Request]) -> None:
     """Continue held sequences as requests of the same ids, whose prefixes begin with what is held.
 
     What comes of it is what `submit` would give, but only the rest of each prefix is read.
@@ -311,7 +311,7 @@ def go_on(setup: Setup, params: Params, work: Work, requests: Sequence[Request])
         admission.append(setup, everything, work, rest, {r.id: r for r in requests})
 
 
-def make_way(setup: Setup, work: Work) -> None:
+def release_for_queue(setup: Setup, work: Work) -> None:
     """Release held sequences whose slots queued requests need, the shortest first.
 
     To continue one of them, `submit` it with what it held as its prefix; that is read again.

@@ -118,13 +118,13 @@ def _local(index: jax.Array, count: int, rows: int) -> jax.Array:
     return cut(index, count) - jnp.arange(count)[:, None] * (rows // count)
 
 
-def lay(models: Models, slots: SlotState) -> SlotState:
+def constrain(models: Models, slots: SlotState) -> SlotState:
     """The same, inside jit, split over the mesh in use: slots as its batch, caches by its rules."""
-    caches = lay_caches(models, slots.caches)
-    return _lay_rows(models, slots.replace(caches=())).replace(caches=caches)
+    caches = constrain_caches(models, slots.caches)
+    return _constrain_rows(models, slots.replace(caches=())).replace(caches=caches)
 
 
-def lay_caches(models: Models, caches: Caches) -> Caches:
+def constrain_caches(models: Models, caches: Caches) -> Caches:
     """The same, inside jit, split over the mesh in use."""
     return tuple(
         tuple(layouts.sampling_layout(model).cache(layer) for layer in cache)
@@ -132,11 +132,11 @@ def lay_caches(models: Models, caches: Caches) -> Caches:
     )
 
 
-def _lay_rows(models: Models, slots: SlotState) -> SlotState:
-    def lay(x: jax.Array) -> jax.Array:
+def _constrain_rows(models: Models, slots: SlotState) -> SlotState:
+    def by_slot(x: jax.Array) -> jax.Array:
         return mesh.constrain(x, "batch", *[None] * (x.ndim - 1), rules=models[0].rules)
 
-    return jax.tree.map(lay, slots)
+    return jax.tree.map(by_slot, slots)
 
 
 def empty_settings(slots: int, biases: int) -> sampling.Sampling:
@@ -177,7 +177,7 @@ def empty_slots(
         failed=row.astype(bool),
         settings=empty_settings(slots, features.biases),
     )
-    return lay(models, state)
+    return constrain(models, state)
 
 
 @functools.partial(jax.jit, static_argnames="models", donate_argnames="slots")
@@ -223,7 +223,7 @@ def insert(
         failed=slots.failed & ~fresh,
         settings=jax.tree.map(put, slots.settings, rows["settings"]),
     )
-    return lay(models, state)
+    return constrain(models, state)
 
 
 def resize(models: Models, slots: SlotState, chosen: np.ndarray | None, *, width: int) -> SlotState:
@@ -266,11 +266,11 @@ def _fit(
 def _choose(models: Models, slots: SlotState, chosen: jax.Array) -> SlotState:
     count = parts(models, slots.length.shape[0], chosen.shape[0])
     kept = jax.tree.map(lambda a: pick_rows(a, chosen, count), slots)
-    return _lay_rows(models, kept.replace(live=kept.live & (chosen >= 0)))
+    return _constrain_rows(models, kept.replace(live=kept.live & (chosen >= 0)))
 
 
 def settle(slots: SlotState, length: np.ndarray, live: np.ndarray) -> SlotState:
-    """Set lengths and liveness [S]: tokens taken back, sequences called off."""
+    """Set lengths and liveness [S]: tokens removed, sequences cancelled."""
 
     def put(new: np.ndarray, old: jax.Array) -> jax.Array:
         # where the old ones lie, for anywhere else would have `decode` compiled anew

@@ -1,4 +1,4 @@
-"""The host's view of sampling: what stays the same, what is under way, and what has come of it."""
+"""The host side of sampling: its setup, the sequences in progress, and their results."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class Seat:
 
 @dataclasses.dataclass
 class Work:
-    """Sequences under way, and requests that wait for a slot. `advance` and its like change it."""
+    """Sequences in progress, and requests that wait for a slot; changed in place."""
 
     slots: slot.SlotState | None = None
     seats: list[Seat | None] = dataclasses.field(default_factory=list)
@@ -247,7 +247,7 @@ def read_out(
 
 
 def warm_up_reading(setup: Setup, slots: slot.SlotState) -> None:
-    """Compile what `read_out` and `find_stops` may need of so many slots."""
+    """Compile what `read_out` and `find_stops` may need of this many slots."""
     none = np.zeros(_ROWS, np.int32)
     for width in setup.widths:
         slot.peek(setup.models, _recorded(slots), none, none, width=width)

@@ -24,7 +24,7 @@ from jaxrl.types import Trajectory
 
 _ARRAYS = {
     "logp", "behavior_logp", "ref_logp", "advantages", "mask", "batch_mask", "entropy", "rewards",
-    "group_ids", "version_gap", "proximal_logp", "expert", "step", "key",
+    "group_ids", "lag", "proximal_logp", "expert", "step", "key",
 }  # fmt: skip
 _REWARD_ARRAYS = {
     "rewards", "reward_parts", "greedy_rewards", "group_ids", "num_groups", "valid", "mask",
@@ -309,6 +309,8 @@ def objective(
     version: jax.Array,
     coefficients: Mapping[str, jax.Array] = MappingProxyType({}),
     seed: int = 0,
+    *,
+    weights: bool = False,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """This micro-batch's share of the loss, and its share of each mean metric.
 
@@ -323,6 +325,8 @@ def objective(
       version: scalar int32, the version of the parameters being trained.
       coefficients: scalars that take the place of the config's `kl_coef` and `entropy_coef`.
       seed: of what a function draws in this update.
+      weights: also give `weight_mean` and `weight_square`, of the ratio to the sampler, for
+        `effective_share`.
 
     Returns:
       A scalar whose sum over micro-batches is the loss, and scalars whose sums are token means;
@@ -344,7 +348,7 @@ def objective(
         "batch_mask": whole.mask,
         "rewards": batch.rewards,
         "group_ids": batch.group_ids,
-        "version_gap": version - batch.policy_version,
+        "lag": jnp.where(mask, version - batch.policy_version, 0),
         "expert": _expert(batch),
         "step": version,
         "key": jax.random.fold_in(jax.random.key(seed), version),
@@ -366,8 +370,12 @@ def objective(
     if config.entropy_coef or "entropy_coef" in coefficients:
         loss -= coefficients.get("entropy_coef", config.entropy_coef) * reduce(given["entropy"])
     gap = jnp.abs(given["logp"] - given["behavior_logp"])
-    gap = jnp.where(given["expert"][:, None], 0.0, gap)  # which nobody sampled
+    gap = jnp.where(given["expert"][:, None], 0.0, gap)  # which no policy sampled
     means["logp_gap"] = gap
+    if weights:
+        ratio = masking.bounded_exp(given["logp"] - given["behavior_logp"])
+        ratio = jax.lax.stop_gradient(jnp.where(given["expert"][:, None], 1.0, ratio))
+        means |= {"weight_mean": ratio, "weight_square": ratio**2}
     metrics = {
         name: aggregate.masked_mean(jnp.broadcast_to(x, mask.shape), mask, tokens)
         for name, x in means.items()

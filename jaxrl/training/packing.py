@@ -222,7 +222,7 @@ def pack(
 
 def _row_length(branches: Sequence[_Branch], config: PackingConfig, row_multiple: int) -> int:
     longest = max((len(b.prompt) + b.stop - b.start for b in branches), default=0)
-    # The last action is counted although it is no input, so that a budget is what is said of it.
+    # The last action is counted although it is no input, so that the budget holds as documented.
     longest += 1
     if config.row_length:
         if longest - 1 > config.row_length:

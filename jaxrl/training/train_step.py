@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -85,8 +85,8 @@ def make_measure(
             restriction=restriction(state),
             reading=reading,
         )
-        told = (ref_logp, state.step, state.coefficients, seed)
-        return objective(config, batch, whole, whole.mask, logp, entropy, *told)[1]
+        rest = (ref_logp, state.step, state.coefficients, seed)
+        return objective(config, batch, whole, whole.mask, logp, entropy, *rest)[1]
 
     return measure
 
@@ -104,6 +104,7 @@ def make_update(
     reading: Reading | None = None,
     noise: float = 0.0,
     seed: int = 0,
+    weights: bool = False,
 ) -> Update:
     """The jitted update `(state, batch, packed, ref_logp) -> (state, metrics)`; `state` is donated.
 
@@ -119,6 +120,7 @@ def make_update(
       reading: what takes the place of log-probabilities in the objective; None: nothing does.
       noise: length of the noise on embeddings, see `Noise`; 0: none.
       seed: of that noise, and of what the objective draws, if it does.
+      weights: measure `ess`, the effective sample size of the importance weights.
 
     A gradient that is not finite leaves the state as it was, but for the step, and sets the metric
     `skipped`. Where the objective returns `lr_scale`, the optimizer's update is multiplied by it,
@@ -173,10 +175,10 @@ def make_update(
             whole: Whole,
             ref_logp: jax.Array | None,
         ) -> tuple[jax.Array, dict[str, jax.Array]]:
-            told = (ref_logp, state.step, state.coefficients, seed)
+            rest = (ref_logp, state.step, state.coefficients, seed)
             if reading is not None:  # is no log-probability to compare with the sampler's
                 batch = batch.replace(behavior_logp=jax.lax.stop_gradient(logp))
-            return objective(config, batch, whole, mask, logp, entropy, *told)
+            return objective(config, batch, whole, mask, logp, entropy, *rest, weights=weights)
 
         if coupled:
             slopes, measured = jax.grad(share, argnums=(0, 1), has_aux=True)(
@@ -213,7 +215,7 @@ def make_update(
             shapes = jax.eval_shape(gradient, trained, jnp.int32(0))
             zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
             grads, metrics = jax.lax.fori_loop(0, packed.micro_batches, accumulate, zeros)
-        metrics = measured if coupled else metrics
+        metrics = effective_share(measured if coupled else metrics)
 
         norm = optax.global_norm(grads)
         finite = jnp.isfinite(norm)
@@ -228,7 +230,7 @@ def make_update(
             "grad_norm": norm,
             "skipped": 1.0 - finite,
             "advantage_abs": jnp.mean(jnp.abs(whole.advantages)),
-            **staleness(batch, state.step),
+            **lag(batch, state.step),
         }
         return state.replace(
             params=part.join(trained, frozen), opt_state=opt_state, step=state.step + 1
@@ -237,7 +239,7 @@ def make_update(
     return update
 
 
-def staleness(batch: Trajectory, step: jax.Array) -> dict[str, jax.Array]:
+def lag(batch: Trajectory, step: jax.Array) -> dict[str, jax.Array]:
     """Updates between the policy that sampled a token and the one that learns from it.
 
     Mean and maximum over the tokens that the policy chose; 0 on-policy. What an expert wrote has no
@@ -248,6 +250,19 @@ def staleness(batch: Trajectory, step: jax.Array) -> dict[str, jax.Array]:
         own &= ~batch.expert[:, None]
     age = jnp.where(own, step - batch.policy_version, 0).astype(jnp.float32)
     return {
-        "staleness": jnp.sum(age) / jnp.maximum(jnp.sum(own), 1),
-        "staleness_max": jnp.max(age),
+        "lag/mean": jnp.sum(age) / jnp.maximum(jnp.sum(own), 1),
+        "lag/max": jnp.max(age),
     }
+
+
+def effective_share(metrics: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """The metrics with `ess` in place of what `objective` gave of `weights`, if it did.
+
+    `ess` is the effective sample size of the importance weights as a share of the tokens,
+    `E[w]^2 / E[w^2]`: 1 on-policy, and less the more the weights differ (Kong 1992).
+    """
+    rest = {k: v for k, v in metrics.items() if k not in ("weight_mean", "weight_square")}
+    if len(rest) == len(metrics):
+        return rest
+    mean, square = metrics["weight_mean"], metrics["weight_square"]
+    return rest | {"ess": jnp.where(square > 0, mean**2 / jnp.where(square > 0, square, 1.0), 1.0)}

@@ -66,8 +66,8 @@ def imitation(settings: ImitationConfig) -> Extension:
             norm = metrics["grad_norm"]
             last = jnp.where(drawn & jnp.isfinite(norm), norm, last)
             norms = {"last": last, "warm": jnp.where(warming, last, warm)}
-            told = {"imitation_probability": share, "imitation_norm": last}
-            return state.with_extra(imitation=norms), metrics | told
+            own = {"imitation_probability": share, "imitation_norm": last}
+            return state.with_extra(imitation=norms), metrics | own
 
         return both
 

@@ -1,4 +1,4 @@
-"""`jaxrl report RUN [RUN ...] [--out FILE] [--png]`: runs as one self-contained HTML file."""
+"""`jaxrl report RUN [RUN ...] [--out FILE] [--png] [--serve]`: runs as one HTML page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-from jaxrl.launch.report import collect
+from jaxrl.launch.report import collect, live
 from jaxrl.record import storage
 
 _SCRIPTS = ("dom.js", "charts.js", "rollouts.js", "page.js")
@@ -28,7 +28,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--png", action="store_true", help="pictures of the curves as well, in a folder beside it"
     )
+    parser.add_argument(
+        "--serve", action="store_true", help="show the report in a browser as the runs go on"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
+    parser.add_argument("--port", type=int, default=8780, help="port, 0 for any (%(default)s)")
     flags = parser.parse_args(argv)
+    if flags.serve:
+        return _serve(flags.runs, flags.host, flags.port)
     out = flags.out or flags.runs[0] / "report.html"
     try:
         written = write(flags.runs, out, png=flags.png)
@@ -38,6 +45,23 @@ def main(argv: list[str]) -> int:
     for path in written:
         print(path)
     return 0
+
+
+def _serve(runs: Sequence[Path], host: str, port: int) -> int:
+    try:
+        collect.gather(runs)  # a directory that holds no run is refused now
+        server = live.server(
+            runs, lambda version: page(collect.gather(runs), version=version), host, port
+        )
+    except (OSError, ValueError) as error:
+        print(f"jaxrl: {error}", file=sys.stderr)
+        return 2
+    print(f"http://{host}:{server.server_address[1]}/ shows the report; Ctrl-C ends it", flush=True)
+    with server:
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return 0
 
 
 def write(runs: Sequence[Path], out: Path, png: bool = False) -> list[Path]:
@@ -70,18 +94,21 @@ def write(runs: Sequence[Path], out: Path, png: bool = False) -> list[Path]:
     return [out, *figures.write(data, out.with_name(f"{out.stem}-png"))]
 
 
-def page(data: collect.Json) -> str:
-    """The report as HTML."""
+def page(data: collect.Json, *, version: str = "") -> str:
+    """The report as HTML; with a version, one that asks its server for a newer one."""
     style = _part("page.css")
-    script = "\n".join(_part(name).replace('"use strict";\n', "", 1) for name in _SCRIPTS)
+    names = (*_SCRIPTS, "live.js") if version else _SCRIPTS
+    script = "\n".join(_part(name).replace('"use strict";\n', "", 1) for name in names)
     script = f'"use strict";\n(() => {{\n{script}\n}})();'
+    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'"
     parts = {
-        "policy": f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'",
+        "policy": policy + ("; connect-src 'self'" if version else ""),
         "title": html.escape("Run report: " + ", ".join(data["groups"])),
         "style": style,
-        "data": embed(data),
+        "data": embed(data | {"version": version}),
         "script": script,
         "version": metadata.version("jaxrl"),
+        "whole": "" if version else "This file is whole in itself: it loads nothing.",
         "date": f"{datetime.now():%Y-%m-%d %H:%M}",
     }
     before, *rest = _part("page.html").split("{{")

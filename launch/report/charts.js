@@ -34,7 +34,7 @@ function points(unit, column) {
     curve.step.forEach((step, i) => {
       if (!at.has(step)) at.set(step, []);
       at.get(step).push({
-        x: view.x === "step" ? step : clockAt(run, step, view.x),
+        step, x: view.x === "step" ? step : clockAt(run, step, view.x),
         y: smooth[i], raw: curve.value[i], low: curve.low?.[step], high: curve.high?.[step],
       });
     });
@@ -43,7 +43,7 @@ function points(unit, column) {
     if (all.length === 1) return all[0];
     const mean = (name) => all.reduce((sum, p) => sum + p[name], 0) / all.length;
     const ys = all.map((p) => p.y);
-    return { x: mean("x"), y: mean("y"), raw: mean("raw"), bottom: Math.min(...ys), top: Math.max(...ys) };
+    return { step: all[0].step, x: mean("x"), y: mean("y"), raw: mean("raw"), bottom: Math.min(...ys), top: Math.max(...ys) };
   });
 }
 
@@ -72,7 +72,7 @@ function chart(panel) {
   const card = el("div", { class: "card", "data-panel": panel.name });
   const W = 440, H = 216, LEFT = 54, RIGHT = 10, TOP = 8, BOTTOM = 26;
   const tip = el("div", { class: "tip", role: "status", hidden: "" });
-  let lines = [], position = null, cursor = null, toX = null;
+  let lines = [], position = null, cursor = null, toX = null, at = null;
 
   function draw() {
     lines = units().filter((unit) => !view.hidden.has(unit.key)).flatMap((unit) =>
@@ -85,12 +85,13 @@ function chart(panel) {
     const all = lines.flatMap((line) => line.points);
     const drawing = svg("svg", {
       viewBox: `0 0 ${W} ${H}`, tabindex: 0, role: "img", "aria-label": summary(),
-      onpointermove: (event) => {
-        const box = drawing.getBoundingClientRect();
-        point(((event.clientX - box.left) / box.width) * W);
-      },
-      onpointerleave: clear, onblur: clear, onkeydown: key,
+      onpointermove: aim, onpointerleave: clear, onblur: clear, onkeydown: key,
+      onclick: (event) => { aim(event); open(); },
     });
+    function aim(event) {
+      const box = drawing.getBoundingClientRect();
+      point(((event.clientX - box.left) / box.width) * W);
+    }
     if (!all.length) {
       drawing.append(svg("text", { class: "tick", x: W / 2, y: H / 2, "text-anchor": "middle" }, "nothing to draw"));
     } else {
@@ -150,13 +151,16 @@ function chart(panel) {
     if (!lines.length) return;
     const nearest = (ps) => ps.reduce((best, p) => (Math.abs(toX(p.x) - px) < Math.abs(toX(best.x) - px) ? p : best));
     const found = lines.map((line) => ({ line, p: nearest(line.points) }));
-    const x = nearest(found.map(({ p }) => p)).x;
+    const closest = nearest(found.map(({ p }) => p));
+    const x = closest.x;
+    at = closest.step;
     position = toX(x);
     cursor.setAttribute("x1", position);
     cursor.setAttribute("x2", position);
     cursor.setAttribute("visibility", "visible");
     tip.replaceChildren(el("strong", {}, `${view.x} ${short(x)}`), el("table", {}, found.map(({ line, p }) =>
-      el("tr", {}, el("td", {}, sample(line)), el("td", {}, line.label), el("td", { class: "number" }, range(p))))));
+      el("tr", {}, el("td", {}, sample(line)), el("td", {}, line.label), el("td", { class: "number" }, range(p))))),
+      openRollouts ? el("span", { class: "soft" }, "Click, or Enter: rollouts") : "");
     tip.hidden = false;
     tip.style[position < W / 2 ? "right" : "left"] = ".6rem";
     tip.style[position < W / 2 ? "left" : "right"] = "auto";
@@ -165,6 +169,11 @@ function chart(panel) {
   function range(p) {
     const [low, high] = [p.low ?? p.bottom, p.high ?? p.top];
     return short(p.y) + (low == null ? "" : ` [${short(low)}, ${short(high)}]`);
+  }
+
+  /** Show the completions of the step that is pointed at. */
+  function open() {
+    if (position != null) openRollouts?.(at);
   }
 
   function clear() {
@@ -177,6 +186,7 @@ function chart(panel) {
   function key(event) {
     const ends = { Home: 0, End: W };
     if (event.key === "Escape") return clear();
+    if (event.key === "Enter") return open();
     if (event.key in ends) point(ends[event.key]);
     else if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
       const xs = [...new Set(lines.flatMap((line) => line.points.map((p) => toX(p.x))))].sort((a, b) => a - b);
@@ -190,7 +200,7 @@ function chart(panel) {
 
   function summary() {
     const ends = lines.map(({ label, points: ps }) => `${label || panel.title} from ${short(ps[0].y)} to ${short(ps.at(-1).y)}`);
-    return `${panel.title}: ${ends.join("; ") || "no data"}. Arrow keys read the values.`;
+    return `${panel.title}: ${ends.join("; ") || "no data"}. Arrow keys read the values, Enter shows the rollouts.`;
   }
 
   function keys() {
@@ -200,6 +210,14 @@ function chart(panel) {
   }
 
   return { card, draw };
+}
+
+/** Whether every curve of a panel has had one and the same value; rewards are never put aside. */
+function isConstant(panel) {
+  if (["reward", "pass"].includes(panel.name)) return false;
+  return panel.columns.every((column) =>
+    new Set(data.runs.flatMap((run) => run.series[column]?.value ?? [])).size <= 1)
+    && data.runs.some((run) => panel.columns.some((column) => (run.series[column]?.value.length ?? 0) > 1));
 }
 
 /** A short piece of a line, for keys. */

@@ -150,6 +150,9 @@ def curves(run: Run) -> dict[str, Json]:
         if "tokens" in metrics:
             metrics["throughput"] = metrics.pop("tokens") / seconds
     steps = metrics.pop("step", np.zeros(0))
+    for name in metrics:
+        if name.startswith("memory"):  # in bytes
+            metrics[name] = metrics[name] / 2**30
     made = {
         name: _curve(steps, values)
         for name, values in metrics.items()

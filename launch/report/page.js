@@ -1,11 +1,13 @@
 // The page around curves and rollouts: controls, tables, themes.
 "use strict";
 
-const charts = data.panels.map((panel) => ({ panel, ...chart(panel) }));
+const charts = data.panels.map((panel) => {
+  const place = !panel.main ? "more" : isConstant(panel) ? "constant" : "main";
+  return { place, ...chart(panel) };
+});
 
 function redraw() {
-  const hiddenToo = byId("more").open;
-  for (const { panel, draw } of charts) if (panel.main || hiddenToo) draw();
+  for (const { place, draw } of charts) if (place === "main" || byId(place).open) draw();
 }
 
 function controls() {
@@ -138,12 +140,16 @@ theme();
 summary();
 controls();
 legend();
-byId("main-charts").append(...charts.filter(({ panel }) => panel.main).map(({ card }) => card));
-byId("more-charts").append(...charts.filter(({ panel }) => !panel.main).map(({ card }) => card));
-byId("more").hidden = charts.every(({ panel }) => panel.main);
-byId("more").addEventListener("toggle", redraw);
+for (const place of ["main", "constant", "more"]) {
+  const mine = charts.filter((one) => one.place === place);
+  byId(`${place}-charts`).append(...mine.map(({ card }) => card));
+  if (place === "main") continue;
+  byId(place).hidden = !mine.length;
+  byId(place).addEventListener("toggle", redraw);
+}
+byId("constant").firstElementChild.append(`: ${charts.filter(({ place }) => place === "constant").length}`);
 redraw();
 phases();
 settings();
 origins();
-viewer(byId("viewer"));
+const openRollouts = viewer(byId("viewer"));

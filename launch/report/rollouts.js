@@ -19,7 +19,7 @@ function viewer(root) {
   const rows = data.rollouts;
   if (!rows.length) {
     root.append(el("p", { class: "note soft" }, "These runs have kept no completions."));
-    return;
+    return null;
   }
   rows.forEach((row, i) => {
     row.index = i;
@@ -35,10 +35,10 @@ function viewer(root) {
   // ---- controls
 
   const set = (name) => (value) => { filter[name] = value; apply(); };
-  const run = choice([["", "all runs"], ...data.runs.map((r, i) => [String(i), r.name])], set("run"), { "aria-label": "Run" });
+  const run = choice([["", "all runs"], ...data.runs.map((r, i) => [String(i), r.name])], set("run"), { "aria-label": "Run", id: "of-run" });
   const kind = choice([["", "all"], ...Object.entries(KINDS)], set("kind"), { "aria-label": "Kind", id: "kind" });
   const verdict = choice([["", "any verdict"], ["full", "reward 1 or more"], ["part", "reward below 1"], ["error", "scoring failed"],
-    ["cut", "cut off"]], set("verdict"), { "aria-label": "Verdict", id: "verdict" });
+    ["cut", "truncated"]], set("verdict"), { "aria-label": "Verdict", id: "verdict" });
   const orders = choice([["step", "step"], ["-step", "latest step"], ["-reward", "highest reward"], ["reward", "lowest reward"],
     ["-length", "longest"], ["length", "shortest"]], set("order"), { id: "order" });
   const search = el("input", { type: "search", id: "search", placeholder: "prompt, completion, problem", oninput: debounced((event) => set("search")(event.target.value.toLowerCase())) });
@@ -57,6 +57,9 @@ function viewer(root) {
   const key = el("span", { class: "soft" });
   const shades = choice(Object.entries(SHADES).map(([name, { text }]) => [name, text]), (value) => { shade = value; showKey(); detail(); }, { id: "shade" });
   shades.value = shade;
+  let beside = "";
+  const others = choice([["", "nothing"], ["step", "another step"], ...(data.runs.length > 1 ? data.runs.map((r, i) => [String(i), r.name]) : [])],
+    (value) => { beside = value; detail(); }, { id: "beside" });
 
   // ---- the list
 
@@ -64,7 +67,7 @@ function viewer(root) {
   const list = el("div", { class: "list", tabindex: 0, role: "listbox", "aria-label": "Completions", id: "list", onscroll: draw, onkeydown: walk });
   list.append(spacer);
   const pane = el("div", { class: "detail", id: "detail", tabindex: 0, "aria-label": "Chosen group", role: "region" });
-  root.append(bar, el("div", { class: "bar" }, field("Shade tokens by", shades), key));
+  root.append(bar, el("div", { class: "bar" }, field("Shade tokens by", shades), key, field("Side by side with", others)));
   if (data.left_out) root.append(el("p", { class: "note soft" }, `${data.left_out} completions were left out to keep this file small; the run directory has them all.`));
   root.append(list, pane);
   new ResizeObserver(draw).observe(list);
@@ -137,23 +140,48 @@ function viewer(root) {
       pane.replaceChildren(el("p", { class: "soft" }, "No completion passes the filter."));
       return;
     }
-    const group = groups.get(JSON.stringify([chosen.run, chosen.kind, chosen.step, chosen.problem, chosen.group ?? 0]));
+    const group = groupOf(chosen);
     const elsewhere = problems.get(chosen.problem);
+    const other = beside === "" ? null : partner();
     const status = el("div", { class: "status soft" }, chosen.tokens ? "Point at a token, or use the arrow keys in a completion." : "This completion was kept as text alone.");
     put(pane,
       el("h3", {}, `${data.runs[chosen.run].name} · ${KINDS[chosen.kind]} · step ${chosen.step} · `, el("span", { class: "text" }, visible(chosen.problem.slice(0, 200)))),
       elsewhere.length > 1 ? el("div", { class: "bar" }, el("span", { class: "soft" }, "Through training:"), elsewhere.slice(0, 40).map((row) =>
         el("button", { onclick: () => choose(row), disabled: row === group[0] ? "" : null },
-          `${data.runs.length > 1 ? data.runs[row.run].name + " " : ""}step ${row.step}: ${short(mean(groups.get(JSON.stringify([row.run, row.kind, row.step, row.problem, row.group ?? 0]))))}`))) : null,
+          `${data.runs.length > 1 ? data.runs[row.run].name + " " : ""}step ${row.step}: ${short(mean(groupOf(row)))}`))) : null,
       el("div", { class: "soft" }, "Prompt"), cut(chosen.prompt, null), el("div", { class: "soft" }, "Answer"), cut(chosen.answer ?? "", null),
-      el("div", { class: "soft" }, `${group.length} completion${group.length > 1 ? "s" : ""}, mean reward ${short(mean(group))}`),
-      ...group.map((row) => answer(row, status)), status);
+      beside === "" ? column(group, status) : el("div", { class: "pair" }, el("div", {}, heading(group), column(group, status)),
+        el("div", {}, other ? [heading(other), column(other, status)] : el("p", { class: "soft" }, "No completions of this problem are kept there."))),
+      status);
+  }
+
+  function groupOf(row) {
+    return groups.get(JSON.stringify([row.run, row.kind, row.step, row.problem, row.group ?? 0]));
+  }
+
+  /** The group of the same problem to show beside the chosen one: of a run, the nearest step. */
+  function partner() {
+    const mine = groupOf(chosen)[0];
+    const found = problems.get(chosen.problem).filter((row) => row !== mine && row.kind === chosen.kind
+      && row.run === (beside === "step" ? chosen.run : Number(beside)));
+    if (!found.length) return null;
+    const away = (row) => Math.abs(row.step - chosen.step);
+    return groupOf(found.reduce((best, row) => (away(row) < away(best) ? row : best)));
+  }
+
+  function heading(group) {
+    return el("h4", {}, `${data.runs[group[0].run].name} · step ${group[0].step}`);
+  }
+
+  function column(group, status) {
+    return el("div", {}, el("div", { class: "soft" }, `${group.length} completion${group.length > 1 ? "s" : ""}, mean reward ${short(mean(group))}`),
+      group.map((row) => answer(row, status)));
   }
 
   function answer(row, status) {
     const parts = Object.entries(row.parts ?? {}).map(([name, value]) => el("span", { class: "badge" }, `${name} ${short(value)}`));
     return el("div", { class: row === chosen ? "answer chosen" : "answer" },
-      el("div", {}, reward(row), parts, row.stopped === false ? el("span", { class: "badge bad" }, "cut off") : null,
+      el("div", {}, reward(row), parts, row.stopped === false ? el("span", { class: "badge bad" }, "truncated") : null,
         row.error ? el("span", { class: "bad text" }, visible(row.error.slice(0, 2000))) : null),
       row.tokens ? tokens(row, status) : cut(row.completion, row));
   }
@@ -263,9 +291,21 @@ function viewer(root) {
     }
   }
 
+  /** Show the completions of the kept step that is nearest to one. */
+  function open(step) {
+    const near = rows.reduce((best, row) => (Math.abs(row.step - step) < Math.abs(best.step - step) ? row : best)).step;
+    clear.click();
+    limits.step = [near, near];
+    for (const end of ["from", "to"]) byId(`step-${end}`).value = near;
+    apply();
+    byId("rollouts").scrollIntoView();
+    list.focus({ preventScroll: true });
+  }
+
   const extents = {};
   showKey();
   apply();
+  return open;
 }
 
 const value = (row, name, i) => (Array.isArray(row[name]) ? row[name][i] : row[name]);

@@ -77,4 +77,13 @@ for run, name in (("sft", "loss"), ("dpo", "accuracy")):
     figures = json.load(open(f"{run}/summary.json"))["eval"]
     assert name in figures["before"] and name in figures["after"], figures
 '
+for run in sft dpo; do
+    jaxrl export "$run" --to hf --out "$run-hf"
+    "$python" -c "
+from transformers import AutoModelForCausalLM, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained('$run-hf')
+ids = tokenizer('3+3=', return_tensors='pt')
+assert AutoModelForCausalLM.from_pretrained('$run-hf')(**ids).logits.isfinite().all()
+"
+done
 echo "day one: passed"

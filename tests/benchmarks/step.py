@@ -28,10 +28,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import gguf
 import jax
 import numpy as np
 
+from jaxrl import gguf_file
 from jaxrl.data import gguf_vocab
 from jaxrl.models import catalog, decoder, huggingface, load
 from jaxrl.models.config import DecoderConfig
@@ -89,8 +89,7 @@ def export(name: str, directory: Path) -> None:
     """The model as a Hugging Face directory that all systems read."""
     if (directory / "tokenizer_config.json").exists():
         return
-    reader = gguf.GGUFReader(str(catalog.locate("smollm2-135m")))
-    meta = gguf_vocab.metadata(reader)
+    meta = gguf_vocab.metadata(gguf_file.header(catalog.locate("smollm2-135m")).fields)
     if name == "small":
         config, params = SMALL, decoder.init(SMALL, jax.random.key(0))
         for field in ("tokens", "token_type"):

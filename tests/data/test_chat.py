@@ -209,7 +209,7 @@ def test_a_template_is_bounded_in_time_and_memory(template, monkeypatch):
     assert time.monotonic() - start < 60  # of which most is the start of a process
 
 
-def test_a_template_that_was_ended_is_begun_again(monkeypatch):
+def test_a_template_process_that_ended_is_started_again(monkeypatch):
     monkeypatch.setattr(chat, "RENDER_S", 1.0)
     source = (
         "{% for n in range(messages[0].n) %}{% for m in range(messages[0].n) %}{% endfor %}"

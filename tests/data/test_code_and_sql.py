@@ -129,7 +129,7 @@ def test_odd_characters_in_a_program_are_its_own_fault(text):
     assert score.error is None and score.value == 0.0
 
 
-def test_each_call_is_judged_by_itself():
+def test_each_call_is_scored_by_itself():
     calls = [("f(1)", 1), ("f(0)", 0), ("f(2)", 2), ("f(-1)", -1)]
     problem = Problem("p", "", None, metadata={"calls": calls})
     reward = code.answers_calls(partial=True)

@@ -194,7 +194,7 @@ def test_a_dripping_judge_times_out(server, header):
     assert "TimeoutError: no whole reply within 0.3 s" in got.error
 
 
-def test_a_judge_that_asks_for_patience_gets_little(server):
+def test_a_judges_retry_after_is_bounded(server):
     server.retry_after = "86400"
     server.replies = [(429, "x"), (200, '{"correct": 10}')]
     patient = endpoint(server, max_wait_s=0.1)
@@ -219,7 +219,7 @@ def test_a_long_reply_is_not_read(server):
     assert "more than max_bytes=1000" in got.error and len(sent) < 50
 
 
-def test_a_key_goes_to_nobody_else(server, monkeypatch):
+def test_a_key_is_sent_to_its_own_address_only(server, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-official")
     monkeypatch.setenv("JUDGE_KEY", "sk-own")
     server.replies = [(200, '{"correct": 10}')]
@@ -241,7 +241,7 @@ def test_a_key_goes_to_nobody_else(server, monkeypatch):
 @pytest.mark.parametrize(
     "url", ["http://me:hunter2@127.0.0.1:9/v1", "https://hunter2@x/v1", "ftp://me:hunter2@x", "x"]
 )
-def test_a_password_in_the_url_is_not_told(url):
+def test_a_password_in_the_url_is_not_shown(url):
     got = score(judge.correctness(judge.Endpoint(url, "m", attempts=1)))
     assert "hunter2" not in got.error and "key_variable" in got.error
 

@@ -88,6 +88,7 @@ def test_d4rl_columns(stored):
         readers.from_columns({k: v for k, v in columns.items() if k != "rewards"})
 
 
+@pytest.mark.extra
 def test_d4rl_file(tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "set.hdf5", "w") as file:

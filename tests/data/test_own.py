@@ -100,7 +100,7 @@ def test_several_are_added_with_their_weights_and_are_parts(folder):
 
 
 @pytest.mark.parametrize("function", ["best", "best_async"])
-def test_a_group_is_judged_at_once(folder, function):
+def test_a_group_is_scored_in_one_call(folder, function):
     task = made(folder, f"my_reward.py:{function}", "number*0.1")
     assert task.grouped
     problem = task.problem("train", 0, 0)
@@ -164,6 +164,8 @@ def test_a_file_that_does_not_import_says_why_and_where(folder):
         own.load(f"{folder}/bad.py:score")
 
 
+@pytest.mark.extra
+@pytest.mark.exact("files of JSONL, CSV and Parquet give the same problems")
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_kinds_of_files_give_equal_problems(folder, kind):
     path = folder / f"rows.{kind}"
@@ -211,7 +213,7 @@ def test_no_prompt_is_in_both_splits_and_order_does_not_matter(folder):
         ([], {}, "no rows"),
     ],
 )
-def test_bad_rows_are_told_with_their_lines(folder, lines, params, says):
+def test_bad_rows_are_reported_with_their_lines(folder, lines, params, says):
     (folder / "train.jsonl").write_text("\n".join(lines))
     with pytest.raises(ValueError, match=says):
         made(folder, "exact", **params)

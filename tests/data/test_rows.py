@@ -58,7 +58,7 @@ def test_a_margin_is_added_to_the_reward_of_the_chosen(tmp_path):
     assert found[0].rewards == (1.5, 0.0)
 
 
-def test_a_step_is_judged_at_the_end_of_its_line(tmp_path):
+def test_a_step_is_scored_at_the_end_of_its_line(tmp_path):
     """What follows the line is learned, as the state before it is; so a score is of whole steps."""
     characters = tokenizers.characters("abc \n")
     row = {"prompt": "a ", "completions": ["b", "cc"], "labels": [1, 0]}
@@ -98,6 +98,8 @@ def test_bad_rows_are_named_by_their_lines_or_counted(tmp_path):
     assert found.bad[1].why == "'completion' is missing; the row has prompt"
 
 
+@pytest.mark.extra
+@pytest.mark.exact("files of JSONL, JSON, CSV and Parquet give the same rows")
 def test_files_of_other_formats_hold_the_same_rows(tmp_path):
     records = [{"prompt": f"p{i}", "completion": f"c{i}"} for i in range(3)]
     paths = [saved(tmp_path, *records)]

@@ -65,6 +65,7 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
         sources.read(str(path))
 
 
+@pytest.mark.extra
 def test_a_dataset_saved_by_the_datasets_library(tmp_path):
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_list(RECORDS).save_to_disk(str(tmp_path / "saved"), num_shards=2)
@@ -158,7 +159,7 @@ def test_a_mixture_as_one_task():
     assert len({task.problem("test", 0, i).id for i in range(20)}) > 15
 
 
-def test_a_mixture_is_judged_by_each_problems_own_task():
+def test_a_mixture_is_scored_by_each_problems_own_task():
     spec = json.dumps({"a": [1, "arithmetic", {}], "b": [1, "tests.data.hostile:finite", {}]})
     task = tasks.get("mixture", parts=spec)
     assert task.splits == ("train",) and set(task.parts) == {"a", "b"}

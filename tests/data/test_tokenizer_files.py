@@ -31,20 +31,27 @@ def _gguf(fields, path):
     return path
 
 
-def _spaced(directory):
-    """A sentencepiece BPE, as Llama 2's."""
+def _sentencepiece(kind, symbols=()):
+    """A sentencepiece model of 600 pieces, as Llama 2's."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(CORPUS),
         model_writer=model,
-        model_type="bpe",
+        model_type=kind,
         vocab_size=600,
         byte_fallback=True,
+        hard_vocab_limit=False,
         normalization_rule_name="identity",
         remove_extra_whitespaces=False,
+        user_defined_symbols=list(symbols),
         minloglevel=2,
     )
-    (directory / "tokenizer.model").write_bytes(model.getvalue())
+    return model.getvalue()
+
+
+def _spaced(directory):
+    """A directory with a sentencepiece BPE."""
+    (directory / "tokenizer.model").write_bytes(_sentencepiece("bpe"))
     special = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}
     (directory / "tokenizer_config.json").write_text(json.dumps(special))
     return 600
@@ -96,3 +103,39 @@ def test_tokenizers_that_gguf_does_not_know(tmp_path):
     fast.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match="splits words in none of the ways"):
         gguf_fields.read(tmp_path, byte_tokenizer.SIZE)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("named", [True, False], ids=["named", "bare"])
+def test_a_sentencepiece_model_in_transformers(kind, named, tmp_path):
+    """Whatever its tokenizer_config.json says, AutoTokenizer gives the ids of sentencepiece."""
+    transformers = pytest.importorskip("transformers")
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    out.mkdir()
+    (source / "tokenizer.model").write_bytes(_sentencepiece(kind))
+    if named:
+        fields = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}
+        (source / "tokenizer_config.json").write_text(json.dumps(fields))
+    tokenizer_files.copy(source, out)
+    ours, theirs = tokenizers.load(source), transformers.AutoTokenizer.from_pretrained(out)
+    again = tokenizers.load(out)
+    for text in ("hello world", " two  spaces", "naïve 12", "fox</s>", "日本🙂", ""):
+        ids = theirs(text, add_special_tokens=False).input_ids
+        assert ids == ours.encode(text) == again.encode(text)
+    assert theirs("fox").input_ids == [1, *ours.encode("fox")] == again.prompt("fox")
+    assert (theirs.bos_token_id, theirs.eos_token_id) == (1, 2)
+    assert again.eos_ids == ours.eos_ids and again.bos_id == ours.bos_id
+
+
+def test_a_sentencepiece_model_that_is_not_rebuilt_keeps_its_class(tmp_path):
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    out.mkdir()
+    (source / "tokenizer.model").write_bytes(_sentencepiece("bpe", ["\u2581\u2581"]))
+    with pytest.warns(UserWarning, match="could not be rebuilt"):
+        tokenizer_files.copy(source, out)
+    assert not (out / "tokenizer.json").exists()
+    written = json.loads((out / "tokenizer_config.json").read_text())
+    assert written["tokenizer_class"] == "LlamaTokenizer"

@@ -118,6 +118,7 @@ def test_bos_comes_once(directory):
     assert ours.chat([{"role": "user", "content": "hi"}]).count(0) == 1
 
 
+@pytest.mark.exact("token ids of chats equal those of transformers")
 @pytest.mark.parity
 def test_chat_equals_transformers(directory):
     """Ids of every conversation, without a second BOS."""
@@ -157,6 +158,7 @@ def test_assistant_tokens_without_marks(directory):
     assert ids[: len(prompt)] == prompt and mask[len(prompt)] and not mask[len(prompt) - 1]
 
 
+@pytest.mark.exact("marks of the assistant's tokens equal those of transformers")
 @pytest.mark.parity
 def test_assistant_tokens_with_marks_equal_transformers(directory, tmp_path):
     transformers = pytest.importorskip("transformers")

@@ -156,8 +156,9 @@ def artefacts(run_dir: Path) -> dict[str, object]:
     else that a run goes on from."""
     from jaxrl.record import checkpoint, jsonl, metrics
 
+    unsteady = ("time/", "memory/", "compilations", "idle/")
     rows = [
-        {k: v for k, v in row.items() if not k.startswith(("time/", "memory/", "compilations"))}
+        {k: v for k, v in row.items() if not k.startswith(unsteady)}
         for row in metrics.read(run_dir)
     ]
     texts = {

@@ -30,8 +30,8 @@ class Page:
         self.errors: list[str] = []
         self.requests: list[str] = []
 
-    def open(self, path: Path, width: int = 1280, height: int = 900) -> None:
-        """Load a file and wait until its scripts have run."""
+    def open(self, path: Path | str, width: int = 1280, height: int = 900) -> None:
+        """Load a file, or an address, and wait until its scripts have run."""
         if self._session is None:
             target = self.send("Target.createTarget", url="about:blank")["targetId"]
             attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
@@ -41,7 +41,8 @@ class Page:
         self.resize(width, height)
         self.errors.clear()
         self.requests.clear()
-        self.send("Page.navigate", url=path.absolute().as_uri())
+        url = path if isinstance(path, str) else path.absolute().as_uri()
+        self.send("Page.navigate", url=url)
         self.until("document.readyState === 'complete'")
 
     def resize(self, width: int, height: int, dark: bool = False) -> None:

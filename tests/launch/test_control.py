@@ -227,7 +227,7 @@ def test_best_trajectories_are_the_ones_prepared(data):
     assert transitions.returns(kept).min() >= np.quantile(transitions.returns(data), 0.7)
 
 
-def test_a_claim_is_shown_only_where_the_interval_says_so():
+def test_a_claim_is_shown_only_where_the_interval_supports_it():
     rng = np.random.default_rng(0)
     scores = {"a": 80 + rng.normal(size=5), "b": 60 + rng.normal(size=5)}
     scores |= {"c": 79 + rng.normal(size=5), "wide": 85 + 40 * rng.normal(size=5)}
@@ -274,7 +274,7 @@ def test_a_bench_leaves_a_record_a_figure_and_a_table(tmp_path, monkeypatch, cap
     assert "| one |" in page and "one equals two" in page
 
 
-def test_a_bench_cut_short_goes_on_with_the_next_arm(tmp_path, monkeypatch, capsys):
+def test_an_interrupted_benchmark_continues_with_the_next_arm(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench, "OUT", tmp_path)
     arms = tuple(experiments.Arm(label, "sac", {"hidden": (4,)}) for label in "abc")
     made = experiments.Experiment("A question", lambda: None, arms)

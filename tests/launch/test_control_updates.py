@@ -230,6 +230,9 @@ def update(algorithm, batch, key=KEY):
     return before.params, after.params, metrics
 
 
+@pytest.mark.exact(
+    "losses of control algorithms equal their authors' formulas: TD3+BC and ReBRAC, to 1e-4"
+)
 @pytest.mark.parametrize("module", [td3_bc, rebrac])
 def test_the_actor_of_td3_bc_and_of_rebrac(module):
     """TD3_BC.py: `-lmbda * Q1.mean() + F.mse_loss`; rebrac.py: `beta * sum(-1) - lmbda * min`."""
@@ -261,6 +264,7 @@ def test_td3_bc_gives_the_loss_of_its_authors_on_their_numbers():
     assert ours / config.actor_penalty == pytest.approx(authors)
 
 
+@pytest.mark.exact("losses of control algorithms equal their authors' formulas: FQL, to 1e-4")
 def test_the_actor_of_fql_takes_the_mean_over_dimensions():
     """agents/fql.py with `normalize_q_loss`: `alpha * mean((a - flow)^2) - mean(q) / mean|q|`."""
     batch, config = rows(12), fql.Config(hidden=(8,), distillation=3.0)
@@ -274,6 +278,7 @@ def test_the_actor_of_fql_takes_the_mean_over_dimensions():
     assert float(metrics["actor_loss"]) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.exact("losses of control algorithms equal their authors' formulas: DroQ, to 1e-4")
 def test_the_actor_of_droq_seeks_the_mean_under_dropout(monkeypatch):
     batch, drawn = rows(12), []
     config = sac.Config(hidden=(8,), norm=True, dropout=1e-9)
@@ -319,6 +324,7 @@ def test_resfit_learns_from_the_action_that_was_executed():
     np.testing.assert_allclose(acted, np.clip(base + 0.5 * residual, -1, 1), rtol=1e-5)
 
 
+@pytest.mark.exact("losses of control algorithms equal their authors' formulas: EXPO, to 1e-4")
 def test_the_editor_of_expo_learns_at_the_batchs_actions_with_the_density_of_the_edit():
     """expo_learner.py: `log_probs -= A log scale`; actions are `batch + scale * sample`."""
     batch, config = rows(12), expo.Config(hidden=(8,), edit=0.3, critic_updates=2)
@@ -372,6 +378,7 @@ def test_pa_rl_takes_steps_of_the_gradient_and_keeps_the_best(monkeypatch):
     np.testing.assert_allclose(found, start[0, 0], rtol=1e-5)
 
 
+@pytest.mark.exact("losses of control algorithms equal their authors' formulas: HILP, to 1e-3")
 def test_the_target_of_hilp_is_0_where_a_goal_is_reached_and_a_step_more_before():
     """sf.py: success is `obs == goals`; `-1 + discount V(next, goal)` elsewhere, an expectile."""
     batch = rows(8)._replace(terminals=np.zeros(8, np.float32))
@@ -447,6 +454,7 @@ def test_cal_ql_has_returns_to_go_online_once_an_episode_has_ended():
     assert np.isfinite(reached).any()
 
 
+@pytest.mark.exact("returns to go of the replay buffer equal those of a loop to 1e-4")
 @pytest.mark.parametrize("worlds,capacity,horizon", [(1, 40, 5), (3, 12, 7), (2, 60, 50)])
 def test_returns_of_the_replay_buffer_are_those_of_a_loop(worlds, capacity, horizon):
     rng = np.random.default_rng(worlds)

@@ -214,7 +214,7 @@ def test_nothing_is_measured_without_a_committed_plan(repository, monkeypatch, c
     assert {row["plan"] for row in recorded} == {head.stdout.strip()}
 
 
-def test_the_queue_goes_on_where_it_stopped(repository, monkeypatch):
+def test_the_queue_continues_where_it_stopped(repository, monkeypatch):
     """Stopped during the measurement: nothing is run twice, and the plan's commit comes first."""
     fake = Fake(0.1)
     stopped = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import types
 
 import jax
 import jax.numpy as jnp
@@ -104,6 +105,54 @@ def test_a_fresh_run_in_transformers(run, tmp_path):
 def test_refusals(run, tmp_path, capsys, given, message):
     assert cli.main(["export", str(run), *given, "--out", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+class _Hub:
+    """The two calls of huggingface_hub that an upload makes."""
+
+    def __init__(self, told, error=None):
+        self.told, self.error = told, error
+
+    def create_repo(self, repo_id, *, private, exist_ok):
+        self.told.append(("create", repo_id, private, exist_ok))
+
+    def upload_folder(self, *, repo_id, folder_path, commit_message):
+        if self.error:
+            raise self.error
+        names = sorted(path.name for path in folder_path.iterdir())
+        self.told.append(("upload", repo_id, names, commit_message))
+        return types.SimpleNamespace(commit_url="https://hub.example/commit/1")
+
+
+def test_an_export_is_uploaded(run, tmp_path, capsys, monkeypatch):
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    told = []
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: _Hub(told))
+    out = tmp_path / "out"
+    pushed = ["--push", "me/mine", "--private"]
+    assert cli.main(["export", str(run), "--out", str(out), *pushed]) == 0
+    names = sorted(path.name for path in out.iterdir())
+    assert told[0] == ("create", "me/mine", True, True) and told[1][:3] == (
+        "upload",
+        "me/mine",
+        names,
+    )
+    assert "https://hub.example/commit/1" in capsys.readouterr().out
+
+    error = huggingface_hub.errors.LocalTokenNotFoundError("no token was found\nlog in")
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: _Hub(told, error))
+    again = tmp_path / "again"
+    assert cli.main(["export", str(run), "--out", str(again), *pushed]) == 1
+    said = capsys.readouterr().err
+    assert "no token was found" in said and f"hf upload me/mine {again}" in said
+    assert (again / "model.safetensors").exists()
+
+
+def test_a_repository_without_a_name_is_refused_before_anything_is_written(run, tmp_path, capsys):
+    out = str(tmp_path / "out")
+    assert cli.main(["export", str(run), "--out", out, "--push", "mine"]) == 2
+    assert "push='mine': name a repository as ORGANISATION/NAME" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -213,3 +262,42 @@ def test_files_of_the_model_are_kept(hugging_face, tmp_path):
     assert raw["torch_dtype"] == "bfloat16" and raw["eos_token_id"] == 2
     generation = json.loads((out / "generation_config.json").read_text())
     assert generation["top_p"] == 0.9 and set(generation["eos_token_id"]) == {0, 2}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    "how",
+    [
+        LoraConfig(rank=2),
+        LoraConfig(rank=2, dora=True),
+        LoraConfig(rank=2, base="nf4"),
+    ],
+    ids=["lora", "dora", "qlora"],
+)
+def test_a_run_with_adapters(hugging_face, how, tmp_path):
+    """Its checkpoint, merged and as adapters, gives transformers and PEFT the run's own logits."""
+    transformers, theirs = pytest.importorskip("transformers"), pytest.importorskip("peft")
+    run = tmp_path / "run"
+    changes = CHANGES | {
+        "model": str(hugging_face), "steps": 1, "eval.problems": 4,
+        # random weights earn nothing, so the entropy alone moves them
+        "objective.entropy_coef": 0.5, "optimizer.learning_rate": 1e-2,
+    }  # fmt: skip
+    config = dataclasses.replace(tiny_run.config(run, **changes), lora=how)
+    loop.train(config)
+    actor = policy.create(policy.named(str(run)), mesh.make(Config().mesh))
+    expected = _logits(actor.model, actor.params)
+    whole, parts = tmp_path / "hf", tmp_path / "peft"
+    export.export(str(run), export.ExportConfig(out=str(whole)))
+    export.export(str(run), export.ExportConfig(to="peft", out=str(parts)))
+    auto = transformers.AutoModelForCausalLM
+    np.testing.assert_allclose(_theirs(auto.from_pretrained(whole)), expected, atol=1e-4)
+    assert json.loads((parts / "adapter_config.json").read_text())["use_dora"] == how.dora
+    base = auto.from_pretrained(hugging_face)
+    before = _theirs(base)
+    adapted = _theirs(theirs.PeftModel.from_pretrained(base, parts))
+    assert np.abs(adapted - before).max() > 1e-4  # the run has learned something
+    if how.base == "plain":  # PEFT has the base in full
+        np.testing.assert_allclose(adapted, expected, atol=1e-4)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(parts)
+    assert tokenizer("1+2=").input_ids == actor.tokenizer.encode("1+2=")

@@ -115,7 +115,7 @@ def test_a_planted_effect_is_found(looks):
     assert simulated(0.05, looks=looks).count("effect") >= 80
 
 
-def test_a_difference_below_the_minimum_is_told_from_not_knowing():
+def test_a_difference_below_the_minimum_is_equivalent_not_undecided():
     small = statistics.paired(np.random.default_rng(0).normal(0.005, 0.01, 20), minimum=0.03)
     wide = statistics.paired(np.random.default_rng(0).normal(0.0, 0.3, 8), minimum=0.03)
     assert statistics.status(small, small.p, better="higher") == "equivalent"

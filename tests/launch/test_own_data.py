@@ -9,6 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
+import types
 from pathlib import Path
 
 import pytest
@@ -133,7 +136,7 @@ def test_a_group_is_scored_at_once_with_other_rewards(capsys):
     assert "first scored completions" in said and "ranked" in said
 
 
-def test_a_reward_that_fails_stops_the_run_at_once_and_the_cure_goes_on(capsys):
+def test_a_failing_reward_stops_the_run_and_a_corrected_one_continues_it(capsys):
     given = command(reward="my_reward.py:broken", run_dir="broken")
     assert cli.main(given) == 1
     said = capsys.readouterr()
@@ -323,6 +326,58 @@ def test_a_sweep_is_every_combination_in_a_directory_of_its_own():
     values = {(a.config.seed, a.config.optimizer.learning_rate, a.config.steps) for a in found}
     assert values == {(s, lr, 3) for s in (0, 1, 2) for lr in (1e-5, 3e-5)}
     assert sweep.arms(["quickstart", "--mesh", "fsdp=2,tensor=4", "--seed", "3"]) == []
+
+
+def test_the_command_of_each_run_of_a_sweep_gives_its_config():
+    for given in (["--run-dir", "d"], ["--out=d"], []):
+        for arm in sweep.arms(["quickstart", "--seed", "0,1", *given, "--steps", "3"]):
+            assert files.resolve(list(arm.argv)) == (arm.config, arm.options)
+
+
+def test_runs_at_once_share_out_the_accelerators(tmp_path):
+    assert sweep.shares(2, tmp_path, {}) == [{}, {}]
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidiactl"):
+        (tmp_path / name).touch()
+    given = [share["CUDA_VISIBLE_DEVICES"] for share in sweep.shares(2, tmp_path, {})]
+    assert given == ["0,2", "1"]
+    seen = {"CUDA_VISIBLE_DEVICES": "5,7"}
+    assert [s["CUDA_VISIBLE_DEVICES"] for s in sweep.shares(2, tmp_path, seen)] == ["5", "7"]
+    with pytest.raises(ValueError, match="--parallel 4: this machine has 3 accelerators"):
+        sweep.shares(4, tmp_path, {})
+    (tmp_path / "tpu").mkdir()
+    for name in ("accel0", "accel1"):
+        (tmp_path / "tpu" / name).touch()
+    chips = [share["TPU_VISIBLE_CHIPS"] for share in sweep.shares(2, tmp_path / "tpu", {})]
+    assert chips == ["0", "1"]
+
+
+def test_so_many_runs_are_trained_at_once(monkeypatch, capsys, folder):
+    going, most, commands, lock = 0, 0, [], threading.Lock()
+
+    def train(command, *, env, stdout, stderr):
+        nonlocal going, most
+        with lock:
+            going, most = going + 1, max(most, going + 1)
+            commands.append((command[3:], env["CUDA_VISIBLE_DEVICES"]))
+        time.sleep(0.2)
+        with lock:
+            going -= 1
+        return types.SimpleNamespace(returncode=3 if "--seed=1" in command else 0)
+
+    monkeypatch.setattr(
+        sweep, "shares", lambda n: [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(n)]
+    )
+    monkeypatch.setattr(sweep.subprocess, "run", train)
+    given = ["train", "quickstart", "--seed", "0,1,2,3", "--run-dir", "many", "--parallel", "2"]
+    assert cli.main(given) == 3
+    assert most == 2 and {where for _, where in commands} == {"0", "1"}
+    assert sorted(command[-1] for command, _ in commands) == [
+        f"--run-dir=many/seed={i}" for i in range(4)
+    ]
+    assert "seed=1: exit status 3" in capsys.readouterr().out
+    assert cli.main(["train", "quickstart", "--parallel", "2"]) == 2
+    assert "is for several runs" in capsys.readouterr().err
+    assert cli.main(["train", "quickstart", "--seed", "0,1", "--parallel", "0"]) == 2
 
 
 def test_a_sweep_trains_in_turn_and_compares(capsys):

@@ -60,7 +60,7 @@ def test_a_ray_job_is_given_the_number_of_nodes_and_the_command(called):
     assert arguments[arguments.index("--") + 1 :] == job
 
 
-def test_ray_tells_each_process_what_a_run_reads():
+def test_ray_sets_each_process_variables_that_a_run_reads():
     text = (PODS / "ray_job.py").read_text()
     assert all(f'"{name}"' in text for name in distributed.VARIABLES)
 

@@ -63,12 +63,12 @@ def test_dph_rehearses_by_the_forward_kl():
     given = {"presample_steps": 5, "coefficient": 1.0, "advantages": jnp.zeros((1, 1))}
     logp, initial = jnp.log(p)[None], jnp.log(q)[None]
     gap = jnp.full((1, 3), 9)
-    loss, metrics = mixed.dph(logp, initial, version_gap=gap, step=jnp.asarray(9), **given)
+    loss, metrics = mixed.dph(logp, initial, lag=gap, step=jnp.asarray(9), **given)
     np.testing.assert_allclose((q * loss[0]).sum(), (q * np.log(q / p)).sum(), rtol=1e-5)
     assert metrics["lr_scale"] == 1
-    fresh = mixed.dph(logp, initial, version_gap=gap - 5, step=jnp.asarray(9), **given)[0]
+    fresh = mixed.dph(logp, initial, lag=gap - 5, step=jnp.asarray(9), **given)[0]
     np.testing.assert_array_equal(fresh, 0.0)
-    presampling = mixed.dph(logp, initial, version_gap=gap, step=jnp.asarray(4), **given)[1]
+    presampling = mixed.dph(logp, initial, lag=gap, step=jnp.asarray(4), **given)[1]
     assert presampling["lr_scale"] == 0
 
 
@@ -130,7 +130,7 @@ def test_rlpr_puts_the_reference_behind_the_reasoning():
     assert (jax.vmap(task.reward)(task.test.answer, task.test.gold) == 1).all()
 
 
-def test_bleuberi_judges_tokens_as_words():
+def test_bleuberi_compares_tokens_as_words():
     """By hand: unigrams 1/2, no bigram of 1, smoothed to 1/2; nothing said is 0."""
     gold = np.array([[5, 6, EOS, PAD]] * 3)
     problems = lab.Problems(gold, gold, gold, gold[:, 0], gold)
@@ -191,7 +191,7 @@ def test_rast_adds_what_training_changed():
     np.testing.assert_allclose(got, [[1.0, -1.0]])
 
 
-def test_delethink_walks_by_steps_that_a_chunk_tells():
+def test_delethink_steps_fit_into_a_chunk():
     size = 6
     task = chains.walk(Chunks(size, 2))
     judge = jax.vmap(task.reward)

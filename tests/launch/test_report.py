@@ -3,14 +3,17 @@
 import json
 import random
 import struct
+import threading
 import tracemalloc
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jaxrl.launch import report
-from jaxrl.launch.report import collect
+from jaxrl.launch.report import collect, live
 from tests.launch import browser
 
 ESC = chr(27)
@@ -222,7 +225,7 @@ def test_what_cannot_be_reported_is_refused(tmp_path, capsys):
     assert "holds no run" in capsys.readouterr().err
 
 
-def test_a_run_that_has_only_begun(tmp_path):
+def test_a_run_that_has_just_started(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps({"config": {"steps": 3}}))
     assert report.main([str(tmp_path / "run")]) == 0
@@ -286,8 +289,15 @@ _TRAINING = ("group", "version", "advantage", "log_ratio")
 def test_the_page_draws_and_its_controls_work(page, written, tmp_path):
     page.open(written)
     charts = page.js("document.querySelectorAll('#main-charts svg path.line').length")
-    assert charts >= 20
-    assert page.js("document.querySelectorAll('#main-charts path.band').length") > 5
+    assert charts >= 8
+    assert page.js("document.querySelectorAll('#main-charts path.band').length") > 3
+    folded = page.js(
+        "[...document.querySelectorAll('#constant-charts .card')].map((c) => c.dataset.panel)"
+    )
+    assert {"length", "gap", "throughput"} <= set(folded) and "reward" not in folded
+    assert page.js("document.querySelectorAll('#constant-charts path').length") == 0
+    page.js("document.querySelector('#constant > summary').click()")
+    page.until("document.querySelectorAll('#constant-charts path.line').length > 0")
     label = page.js("document.querySelector('[data-panel=reward] svg').getAttribute('aria-label')")
     # Seeds 0 and 1 end at 1 and 2.
     assert "learning_rate 0.001 (2 seeds) from 0.525 to 1.5" in label
@@ -355,6 +365,89 @@ def test_filter_and_shading(page, written):
     page.press("ArrowRight")
     told = page.js("document.querySelector('.status').textContent")
     assert "log-prob -0.1" in told and "undefined" not in told and "version" not in told
+    assert page.errors == []
+
+
+@pytest.mark.browser
+def test_from_a_curve_to_its_rollouts_and_two_runs_side_by_side(page, tmp_path):
+    rows = [rollout(step, "3+4", str(step), 1.0) for step in (10, 20, 40)]
+    other = [rollout(step, "3+4", f"{step}!", 0.0) for step in (12, 38)]
+    runs = [
+        write_run(tmp_path / "a", rollouts=rows),
+        write_run(tmp_path / "b", lr=1e-4, rollouts=other),
+    ]
+    page.open(report.write(runs, tmp_path / "r.html")[0])
+    page.js("document.querySelector('[data-panel=entropy] svg').focus()")
+    page.press("Home")
+    assert "step 1" in page.js("document.querySelector('[data-panel=entropy] .tip').textContent")
+    page.click("[data-panel=entropy] svg")  # in the middle, near step 20
+    assert page.js("document.querySelector('#step-from').value") == "20"
+    assert page.js("document.querySelector('#count').textContent") == "1 of 5"
+    page.until(
+        "document.querySelector('#detail h3').textContent.includes('a · training · step 20')"
+    )
+    heads = "[...document.querySelectorAll('#detail h4')].map((h) => h.textContent)"
+    assert page.js(heads) == []
+    page.select("#beside", "1")
+    assert page.js(heads) == ["a · step 20", "b · step 12"]
+    answers = "[...document.querySelectorAll('#detail .answer .block')].map((b) => b.textContent)"
+    assert [text.split("⟨")[0] for text in page.js(answers)] == ["20", "12!"]
+    page.select("#beside", "step")
+    assert page.js(heads) == ["a · step 20", "a · step 10"]
+    page.click("#clear")
+    assert page.js("document.querySelector('#count').textContent") == "5 of 5"
+    assert (page.errors, page.requests) == ([], [])
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A run whose report is served, and its address."""
+    run = write_run(tmp_path / "a", steps=10, rollouts=[rollout(10, "3+4", "7", 1.0)])
+    make = lambda version: report.page(collect.gather([run]), version=version)  # noqa: E731
+    server = live.server([run], make, "127.0.0.1", 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield run, f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def grow(run):
+    """Another step of a run."""
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 11, "reward/mean": 5.0, "time/step": 1.0}) + "\n")
+
+
+def test_a_report_is_served_as_the_run_is_now(served):
+    run, address = served
+    get = lambda path: urllib.request.urlopen(address + path, timeout=20).read().decode()  # noqa: E731
+    before = get("/version")
+    first = get("/")
+    assert f'"version":"{before}"' in first and "connect-src 'self'" in first
+    grow(run)
+    after = get("/version")
+    assert after != before and f'"version":"{after}"' in get("/") and ",11.0]" in get("/")
+    for path, headers, status in (("/etc", {}, 404), ("/", {"Host": "evil.example:80"}, 403)):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(address + path, headers=headers))
+        assert refused.value.code == status
+
+
+def test_serving_what_is_no_run_is_refused(tmp_path, capsys):
+    assert report.main([str(tmp_path), "--serve", "--port", "0"]) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+@pytest.mark.browser
+def test_a_served_report_follows_its_run(page, served):
+    run, address = served
+    page.open(f"{address}/")
+    page.select("#axis", "tokens")
+    label = "document.querySelector('[data-panel=reward] svg').getAttribute('aria-label')"
+    page.js("window.before = true")
+    grow(run)
+    page.until("window.before === undefined && document.readyState === 'complete'")
+    page.until("document.querySelector('#axis')?.value === 'tokens'")
+    assert "to 5" in page.js(label)
     assert page.errors == []
 
 

@@ -54,7 +54,7 @@ def test_the_course_of_a_figure():
     assert len(watch.course([float(i) for i in range(1000)])) == 24
 
 
-def test_torn_lines_wait_and_a_replaced_file_is_read_anew(tmp_path):
+def test_incomplete_lines_wait_and_a_replaced_file_is_read_again(tmp_path):
     path = tmp_path / "metrics.jsonl"
     look = watch.follow(path)
     assert look([]) == []
@@ -93,7 +93,7 @@ def test_one_look_at_a_directory_without_a_run_is_refused(tmp_path, capsys):
     assert "holds no run" in capsys.readouterr().err
 
 
-def test_a_run_that_has_not_begun_is_waited_for(run, tmp_path, capsys, monkeypatch):
+def test_a_run_that_has_not_started_is_waited_for(run, tmp_path, capsys, monkeypatch):
     late = tmp_path / "late"
 
     def begin(seconds):

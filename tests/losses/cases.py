@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from jaxrl.losses import (
+    lagged,
     mirror,
     mixed,
     off_policy,
@@ -63,7 +64,7 @@ def draw(seed: int, spread: float = 0.4, rows: int = 6, length: int = 5) -> Arra
         centred=(rewards - mean)[:, None],
         mask=mask,
         batch_mask=mask,
-        version_gap=np.where(rng.random((rows, length)) < 0.5, 25, 1),
+        lag=np.where(rng.random((rows, length)) < 0.5, 25, 1),
         rewards=rewards,
         labels=(rewards > 0).astype(float),
         group_ids=groups,
@@ -201,6 +202,12 @@ def proximal_weight(s):
     return np.exp(s.proximal_logp - s.behavior_logp)
 
 
+def a3po(x, s):
+    proximal = s.behavior_logp + s.lag / (s.lag + 1) * (s.logp - s.behavior_logp)
+    weight = np.minimum(np.exp(proximal - s.behavior_logp), 1.5)
+    return weight * clip_loss(np.exp(x.logp - proximal), s.advantages)
+
+
 def icepop(x, s):
     k = proximal_weight(s)
     return decoupled(x, s, np.where((k >= 0.7) & (k <= 1.4), k, 0.0))
@@ -327,7 +334,7 @@ def sasr(x, s, key, warming):
 
 def dph(x, s):
     u = np.exp(x.logp - s.behavior_logp)
-    stored = 30 - s.version_gap < 10
+    stored = 30 - s.lag < 10
     return np.where(stored, 0.3 * (u - 1 - np.log(u)), ppo(x, s))
 
 
@@ -413,6 +420,9 @@ CASES = {
                  * x.logp, {"clip_high": 1.2}, on_policy=TOKEN),
     "decoupled_ppo": Case(off_policy.decoupled_ppo, lambda x, s: decoupled(
         x, s, np.minimum(proximal_weight(s), 1.5)), {"weight_high": 1.5}, on_policy=TOKEN),
+    "a3po": Case(lagged.a3po, a3po, {"weight_high": 1.5}),
+    "lag_weighted_ppo": Case(lagged.lag_weighted_ppo, lambda x, s: np.exp(-s.lag / 4.0)
+                             * ppo(x, s), {"tau": 4.0}),
     "icepop": Case(off_policy.icepop, icepop, {"low": 0.7, "high": 1.4}, on_policy=TOKEN),
     "m2po": Case(off_policy.m2po, m2po, on_policy=TOKEN),
     "opsm": Case(off_policy.opsm, opsm, on_policy=TOKEN),

@@ -48,6 +48,7 @@ def close(got, want):
     np.testing.assert_allclose(got, want, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.exact("group advantages of every baseline and scale equal a formula in NumPy")
 @pytest.mark.parametrize("baseline", advantages.BASELINES)
 @pytest.mark.parametrize("scale", advantages.SCALES)
 @FEW
@@ -77,6 +78,7 @@ def test_every_combination_of_baseline_and_scale(baseline, scale, seed):
     close(got, centred / deviation)
 
 
+@pytest.mark.exact("advantages by name equal formulas in NumPy")
 @FEW
 @given(seed=seeds)
 def test_named_baselines(seed):
@@ -146,6 +148,7 @@ def test_whitening_sees_action_tokens_only(x64):
     close(got, want)
 
 
+@pytest.mark.exact("the advantage of pass@k equals the average over all subsets")
 @pytest.mark.parametrize("k", [1, 2, 3])
 @FEW
 @given(seed=seeds)
@@ -242,6 +245,7 @@ def test_discounted_returns_by_hand():
     np.testing.assert_allclose(got, [[3.0, 4.0, 4.0], [1.0, 0.0, 0.0]])
 
 
+@pytest.mark.exact("advantages of steps and turns equal formulas in NumPy")
 @FEW
 @given(seed=seeds)
 def test_step_and_turn_credit(seed):
@@ -299,7 +303,7 @@ def test_unknown_options_are_named():
 
 
 def test_rewards_must_be_one_a_sample():
-    with pytest.raises(ValueError, match="rewards have shape"):
+    with pytest.raises(ValueError, match="rewards of group_advantages has shape"):
         advantages.group_advantages(jnp.ones((2, 1)), jnp.zeros(2, int), num_groups=1)
     with pytest.raises(ValueError, match="valid"):
         advantages.reinforce_pp(jnp.ones(3), valid=jnp.ones(2))

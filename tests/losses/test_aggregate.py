@@ -164,5 +164,5 @@ def test_eight_devices_give_the_loss_of_one():
 
 
 def test_a_loss_per_sequence_is_refused():
-    with pytest.raises(ValueError, match="broadcast"):
+    with pytest.raises(ValueError, match="mask of aggregate has shape"):
         aggregate.aggregate(jnp.ones((4, 1)), jnp.asarray(MASK), "token-mean", jnp.float32(1.0))

@@ -96,6 +96,7 @@ SLOPES = {
 }
 
 
+@pytest.mark.exact("KL estimators and their gradients equal float64 formulas")
 @pytest.mark.parametrize("name", FORMULAS)
 def test_value_and_gradient(name, x64):
     logp, ref = -RNG.exponential(size=(2, 3, 4))
@@ -117,6 +118,7 @@ def test_extreme_gaps_are_finite(name, dtype):
     assert f(logp, ref, *extra).dtype == jnp.float32
 
 
+@pytest.mark.exact("divergences over the vocabulary equal float64 formulas")
 def test_full_vocabulary_forms(x64):
     for f, truth, slope in (
         (divergence.reverse_kl, REVERSE, REVERSE_GRAD),

@@ -28,6 +28,7 @@ def softmax(z):
     return e / e.sum(-1, keepdims=True)
 
 
+@pytest.mark.exact("f-divergences and their gradients equal float64 formulas")
 @each_kind
 def test_value_and_gradient(kind, x64):
     def oracle(logits, ref_logits):

@@ -58,6 +58,7 @@ ARGS = {
 }
 
 
+@pytest.mark.exact("a batch of pairs has the mean loss of its pairs")
 @pytest.mark.parametrize("function", EXPECTED)
 def test_a_batch_of_pairs_has_the_mean_loss_of_its_pairs(function):
     """Value, gradient, and metrics as means over pairs; rows 4 and 5 are taken out of the mean."""

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,6 +47,7 @@ def gae_row(r, v, last, gamma, lam):
     return out
 
 
+@pytest.mark.exact("GAE and TD(lambda) returns equal loops over tokens")
 @FEW
 @given(seed=seeds)
 def test_gae_and_td_lambda(seed):
@@ -76,6 +78,7 @@ def test_gae_and_td_lambda(seed):
         close(g, target)
 
 
+@pytest.mark.exact("turn-level and bi-level GAE equal loops over tokens")
 @FEW
 @given(seed=seeds)
 def test_turn_and_bilevel_gae(seed):
@@ -115,6 +118,7 @@ def test_turn_and_bilevel_gae(seed):
         close(fine[0], returns.gae(rewards, values, mask=mask, last_value=last)[0])
 
 
+@pytest.mark.exact("V-trace and Retrace targets equal loops over tokens")
 @FEW
 @given(seed=seeds)
 def test_vtrace_and_retrace(seed):

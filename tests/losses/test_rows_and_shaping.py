@@ -104,7 +104,7 @@ def test_experts_can_be_left_out():
 
 @pytest.mark.parametrize("shape", [(3, 1), ()])
 def test_rewards_are_one_a_sample(shape):
-    with pytest.raises(ValueError, match="one entry a sample"):
+    with pytest.raises(ValueError, match="rewards of best_worst has shape"):
         rows.best_worst(jnp.zeros(shape), jnp.zeros(3, int))
 
 

@@ -64,8 +64,8 @@ def test_dpo_trainer(name, x64):
 @pytest.mark.exact("value and gradient of BCO equal TRL's to 1e-5")
 def test_bco_pair(x64):
     def pair(chosen, rejected, ref_chosen, ref_rejected):
-        good, _ = preference.bco(chosen, ref_chosen, jnp.ones(3), beta=0.3)
-        bad, _ = preference.bco(rejected, ref_rejected, jnp.zeros(3), beta=0.3)
+        good, _ = preference.bco(chosen, ref_chosen, jnp.ones(3, bool), beta=0.3)
+        bad, _ = preference.bco(rejected, ref_rejected, jnp.zeros(3, bool), beta=0.3)
         return good + bad, {}
 
     d = batch(1)

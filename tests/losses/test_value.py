@@ -22,6 +22,7 @@ def softmax(z):
     return e / e.sum(-1, keepdims=True)
 
 
+@pytest.mark.exact("losses of values equal float64 formulas")
 @FEW
 @given(seed=st.integers(0, 9999))
 def test_elementwise_losses(seed):
@@ -110,6 +111,7 @@ def test_action_values(seed):
         np.testing.assert_allclose(value.ensemble_target(q, pessimism=0.5), want)
 
 
+@pytest.mark.exact("losses of categorical critics equal float64 formulas")
 @FEW
 @given(seed=st.integers(0, 9999))
 def test_categorical_critics(seed):

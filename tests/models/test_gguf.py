@@ -140,6 +140,46 @@ def test_quantised_tensors(tmp_path):
         assert np.abs(a - b).max() < np.abs(b).max() / 127
 
 
+@pytest.mark.exact("weights from the cache equal those that were dequantised")
+def test_a_file_is_read_and_dequantised_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(gguf_file, "SMALLEST", 0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    kept, kind = tmp_path / "cache/jaxrl/gguf", gguf.GGMLQuantizationType.Q8_0
+    path = _write(tmp_path / "a.gguf", LLAMA, _tensors(LLAMA, _random(LLAMA)), kind)
+    first = {dtype: ours.load(path, dtype=dtype) for dtype in ("float32", "bfloat16")}
+    with monkeypatch.context() as broken:
+        broken.setattr(gguf_file, "_Reader", None)  # nothing may open the file again
+        for dtype, (config, params) in first.items():
+            again, got = ours.load(path, dtype=dtype)
+            assert again == config
+            jax.tree.map(np.testing.assert_array_equal, got, params)
+            assert all(jax.tree.leaves(jax.tree.map(lambda a, b: a.dtype == b.dtype, got, params)))
+    assert len(list(kept.iterdir())) == 2  # the header and the weights
+
+    quantized = ours.load(path, quantized="int8")[1]
+    monkeypatch.setattr(gguf_file, "SMALLEST", 1 << 40)  # without the cache
+    for dtype, (_, params) in first.items():
+        jax.tree.map(np.testing.assert_array_equal, ours.load(path, dtype=dtype)[1], params)
+    jax.tree.map(np.testing.assert_array_equal, ours.load(path, quantized="int8")[1], quantized)
+
+    monkeypatch.setattr(gguf_file, "SMALLEST", 0)
+    other = jax.tree.map(lambda x: x + 1, _random(LLAMA))
+    _write(path, LLAMA, _tensors(LLAMA, other), kind)  # another file of the same name
+    assert np.abs(ours.load(path)[1]["embed"] - other["embed"]).max() < 0.1
+    monkeypatch.setattr(gguf_file, "CACHED_BYTES", 1)
+    gguf_file.cached(path, "more", lambda partial: partial.write_text("x"))
+    assert [file.name.rpartition("-")[2] for file in kept.iterdir()] == ["more"]
+
+
+def test_a_cache_that_cannot_be_written_is_gone_without(tmp_path, monkeypatch):
+    monkeypatch.setattr(gguf_file, "SMALLEST", 0)
+    (tmp_path / "cache").write_text("a file where the directory should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    params = _random(LLAMA)
+    got = ours.load(_write(tmp_path / "a.gguf", LLAMA, _tensors(LLAMA, params)))[1]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-7), got, params)
+
+
 def test_lengths_that_the_file_cannot_hold(tmp_path):
     """Of arrays, texts, keys, and numbers of entries: refused at once, whatever they claim."""
     sound = _write(tmp_path / "a.gguf", LLAMA, _tensors(LLAMA, _random(LLAMA))).read_bytes()

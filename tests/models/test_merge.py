@@ -64,7 +64,7 @@ def test_refusals_name_the_argument(call, says):
         call()
 
 
-def test_a_rotation_and_a_scaling_are_told_apart():
+def test_a_rotation_and_a_scaling_are_distinguished():
     """A turn of the leading direction by 30 degrees keeps the spectrum; doubling keeps the span."""
     before = np.diag([4.0, 2.0, 1.0, 0.5]).astype(np.float32)
     turn = np.eye(4, dtype=np.float32)

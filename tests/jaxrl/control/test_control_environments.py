@@ -15,6 +15,7 @@ from jaxrl.data.offline import transitions
 KEY = jax.random.PRNGKey(0)
 
 
+@pytest.mark.extra
 @pytest.mark.exact("dynamics of the classic environments equal Gymnasium's to 1e-3")
 @pytest.mark.parametrize("name", ["Pendulum-v1", "CartPole-v1"])
 def test_dynamics_are_gymnasiums(name):
@@ -144,6 +145,7 @@ def test_the_ring_keeps_the_newest():
         replay.add(ring, jax.tree.map(lambda x: jnp.zeros((4, *x.shape), x.dtype), example))
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gymnax/CartPole-v1", "gymnax/Pendulum-v1", "brax/fast"])
 def test_environments_of_others(name):
@@ -156,6 +158,7 @@ def test_environments_of_others(name):
         assert env.horizon == 500 and data.terminals.sum() > 0
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_gymnasium_on_the_host():
     pytest.importorskip("gymnasium")

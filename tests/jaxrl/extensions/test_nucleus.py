@@ -117,7 +117,7 @@ def imitation(logp):
     return -logp, {}
 
 
-def test_the_copy_is_of_the_trained_part_and_renewed_when_told():
+def test_the_copy_is_of_the_trained_part_and_renewed_on_schedule():
     half = Part(lambda p: ({"a": p["a"]}, {"b": p["b"]}), lambda trained, rest: trained | rest)
     made, ctx = nucleus(NucleusConfig(mass=0.5, every=2)), context(part=half)
     state = TrainState({"a": jnp.float32(1), "b": jnp.float32(5)}, (), jnp.int32(0))

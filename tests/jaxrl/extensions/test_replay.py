@@ -65,7 +65,7 @@ def test_only_kept_rows_are_trained_on_again():
 
 
 @pytest.mark.exact("a restored replay buffer continues with the same groups")
-def test_the_state_goes_on_as_if_it_had_not_stopped():
+def test_a_restored_buffer_equals_an_uninterrupted_one():
     straight, stopped = buffer(), buffer()
     for version in range(3):
         straight.mix(batch(version, groups=2), 4, version)

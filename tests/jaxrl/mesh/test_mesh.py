@@ -18,7 +18,8 @@ from jax.sharding import PartitionSpec as P
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder
-from tests.jaxrl.batches import MODEL
+from jaxrl.run import placement
+from tests.jaxrl.batches import MODEL, batch
 
 ROOT = Path(__file__).parents[3]
 # optimising code that runs for milliseconds would take most of the time
@@ -148,6 +149,15 @@ def test_rows_lie_by_the_rule_of_the_batch():
     assert mesh.spec(("batch", "sequence"), (12, 6), table, rules=rules) == P(
         ("fsdp", "context"), None
     )
+
+
+def test_a_batch_lies_by_its_sequences(monkeypatch):
+    """No device holds an array of all of them, where their number divides."""
+    table = jax.sharding.AbstractMesh((1, 4, 2, 1, 1), mesh.AXES)
+    monkeypatch.setattr(jax.sharding, "get_mesh", lambda: table)
+    found = [jax.tree.leaves(placement.of_batch(batch(0, size=n, groups=n))) for n in (4, 3)]
+    assert {where.spec[0] for where in found[0]} == {("data", "fsdp")}  # of 16 sequences
+    assert ("data", "fsdp") not in {where.spec[0] for where in found[1]}  # 4 do not divide 9
 
 
 def test_slots_and_caches_lie_by_the_rules(reports):

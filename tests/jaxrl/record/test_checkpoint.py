@@ -106,7 +106,7 @@ def fault_table(run: Path) -> str:
     return "\n".join(rows) + "\n"
 
 
-def test_any_damage_falls_back_and_is_told(two, tmp_path):
+def test_any_damage_falls_back_and_is_reported(two, tmp_path):
     """The documented table is what happens, file by file."""
     run = tmp_path / "run"
     shutil.copytree(two, run)
@@ -138,7 +138,7 @@ def test_all_damaged_is_an_error_not_a_fresh_start(two, tmp_path):
         checkpoint.newest(run, lambda text: None)
 
 
-def test_a_torn_save_is_never_seen(two, tmp_path, monkeypatch):
+def test_an_incomplete_save_is_never_read(two, tmp_path, monkeypatch):
     """Dying before the manifest leaves the checkpoint before it, and is cleared away."""
     run = tmp_path / "run"
     shutil.copytree(two, run)

@@ -1,14 +1,27 @@
-"""Metrics beside the run's own file: wandb, offline and when it fails."""
+"""Metrics beside the run's own file: trackers, offline and when they fail."""
 
 import json
+import os
+import sqlite3
 import struct
+import subprocess
 import sys
+import types
 
 import pytest
 
 from jaxrl import config as configs
-from jaxrl.config import Config
+from jaxrl.config import Config, TrackConfig
+from jaxrl.data.types import Score
+from jaxrl.record import trackers
 from jaxrl.record.metrics import MetricsLog, read
+from jaxrl.rollout import experience
+from jaxrl.rollout.experience import Experience
+
+ROWS = [
+    {"prompt": "1+1=", "completion": "2", "answer": "2", "reward": 1.0},
+    {"prompt": "1+1=", "completion": "3", "answer": "2", "reward": None},
+]
 
 
 def run_directory(path):
@@ -34,37 +47,50 @@ def entries(log):
             parts = b""
 
 
+@pytest.mark.extra
 def test_wandb_has_every_step_of_a_run_and_of_its_continuation(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     from wandb.proto import wandb_internal_pb2
 
+    config = Config(wandb="a-project", track=TrackConfig("a-team", "a-name", ("one", "two")))
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     directory, notes = run_directory(tmp_path), []
     for first in (0, 2):
-        log = MetricsLog(directory, first, notes.append, "a-project")
+        log = MetricsLog(directory, first, notes.append, trackers.wanted(config))
         for step in (1, 2):
             log.write(first + step, {"reward/mean": 0.25 * step, "kl": float("nan")})
+        log.table(first + 1, ROWS)
         log.close()
     assert not notes and len(read(directory)) == 4
-    records, ids = [], set()
+    records, tables, ids = [], [], set()
     for file in directory.glob("wandb/offline-run-*/*.wandb"):
         for data in entries(file.read_bytes()):
             record = wandb_internal_pb2.Record.FromString(data)
             if record.WhichOneof("record_type") == "run":
-                ids.add((record.run.run_id, record.run.project))
+                told = record.run
+                names = (told.entity, told.display_name, tuple(told.tags))
+                ids.add((told.run_id, told.project, names))
             if record.WhichOneof("record_type") == "history":
                 row = {(item.key or "/".join(item.nested_key)): json.loads(item.value_json)
                        for item in record.history.item}  # fmt: skip
-                records.append((row["step"], row["reward/mean"], "kl" in row))
+                if "reward/mean" in row:
+                    records.append((row["step"], row["reward/mean"], "kl" in row))
+                else:
+                    tables.append(row["step"])
     assert sorted(records) == [(s, r, False) for s, r in ((1, 0.25), (2, 0.5), (3, 0.25), (4, 0.5))]
-    assert ids == {((directory / "wandb" / "id").read_text(), "a-project")}
+    names = ("a-team", "a-name", ("one", "two"))
+    assert ids == {((directory / "wandb" / "id").read_text(), "a-project", names)}
+    assert sorted(tables) == [1, 3]
+    sent = [json.loads(path.read_text()) for path in directory.rglob("*.table.json")]
+    assert all(one["columns"] == list(ROWS[0]) and len(one["data"]) == 2 for one in sent) and sent
 
 
-def test_a_wandb_that_fails_is_told_and_the_metrics_go_on(tmp_path, monkeypatch):
+def test_a_wandb_failure_is_reported_and_metrics_continue(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)  # importing it fails
     notes = []
-    log = MetricsLog(run_directory(tmp_path), 0, notes.append, "a-project")
+    wanted = trackers.wanted(Config(wandb="a-project"))
+    log = MetricsLog(run_directory(tmp_path), 0, notes.append, wanted)
     log.write(1, {"loss": 1.0})
     log.write(2, {"loss": 2.0})
     log.close()
@@ -72,8 +98,77 @@ def test_a_wandb_that_fails_is_told_and_the_metrics_go_on(tmp_path, monkeypatch)
     assert len(notes) == 1 and "wandb goes without further steps" in notes[0]
 
 
-def test_asking_for_a_wandb_that_is_not_there_is_refused(monkeypatch):
+@pytest.mark.parity
+def test_trackio_has_every_step_of_a_run_and_of_its_continuation(tmp_path):
+    pytest.importorskip("trackio")
+    program = """
+import pathlib, sys
+from jaxrl.config import Config, TrackConfig
+from jaxrl.record import trackers
+from jaxrl.record.metrics import MetricsLog
+from tests.jaxrl.record.test_metrics import ROWS
+wanted = trackers.wanted(Config(trackio="a-project", track=TrackConfig(name="a-name")))
+notes, first = [], int(sys.argv[2])
+log = MetricsLog(pathlib.Path(sys.argv[1]), first, notes.append, wanted)
+for step in (1, 2):
+    log.write(first + step, {"loss": float(first + step)})
+log.table(first + 1, ROWS)
+log.close()
+assert not notes, notes
+"""
+    home = tmp_path / "trackio-home"
+    env = os.environ | {"TRACKIO_DIR": str(home), "HF_HUB_OFFLINE": "1"}
+    directory = run_directory(tmp_path)
+    for first in ("0", "2"):  # processes of their own: what trackio starts ends with them
+        command = [sys.executable, "-c", program, str(directory), first]
+        subprocess.run(command, env=env, check=True, timeout=300)
+    (database,) = home.rglob("a-project.db")
+    rows = sqlite3.connect(database).execute("select run_name, step, metrics from metrics")
+    found = [(name, step, json.loads(text)) for name, step, text in rows]
+    losses = {(name, step): told["loss"] for name, step, told in found if "loss" in told}
+    assert losses == {("a-name", step): step for step in (1, 2, 3, 4)}
+    assert sorted(step for _, step, told in found if "completions" in told) == [1, 3]
+
+
+@pytest.mark.parity
+def test_mlflow_has_every_step_of_a_run_and_of_its_continuation(tmp_path, monkeypatch):
+    client = pytest.importorskip("mlflow").MlflowClient
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    config = Config(mlflow="a-project", track=TrackConfig(name="a-name", tags=("one",)))
+    directory, notes = run_directory(tmp_path), []
+    for first in (0, 2):
+        log = MetricsLog(directory, first, notes.append, trackers.wanted(config))
+        for step in (1, 2):
+            log.write(first + step, {"reward/mean": 0.25 * step, "kl": float("nan")})
+        log.table(first + 1, ROWS)
+        log.close()
+    assert not notes
+    run = (directory / "mlflow" / "id").read_text()
+    history = client().get_metric_history(run, "reward/mean")
+    assert [(m.step, m.value) for m in history] == [(1, 0.25), (2, 0.5), (3, 0.25), (4, 0.5)]
+    told = client().get_run(run)
+    assert told.info.run_name == "a-name" and told.info.status == "FINISHED"
+    assert told.data.tags["one"] == "true" and not client().get_metric_history(run, "kl")
+    paths = [f.path for f in client().list_artifacts(run, "completions")]
+    assert paths == ["completions/000001.json", "completions/000003.json"]
+
+
+def test_completions_of_a_step_as_a_table():
+    problem = types.SimpleNamespace(prompt="1+1=", answer=2)
+    scores = [Score(1.0, parts={"right": 1.0}), Score(None, error="it raised"), *[Score(0.0)] * 2]
+    made = Experience([problem] * 2, [None] * 4, ["a", "b", "c", "d"], scores, [])
+    rows = experience.table(made, 3)
+    assert [row["completion"] for row in rows] == ["a", "b", "c"]
+    assert [row["reward"] for row in rows] == [1.0, None, 0.0]
+    assert [row["reward/right"] for row in rows] == [1.0, None, None]
+    assert rows[1]["error"] == "it raised" and rows[2]["answer"] == "2"
+    assert not experience.table(made, 0) and len(experience.table(made, 9)) == 4
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "trackio", "mlflow"])
+def test_asking_for_a_tracker_that_is_not_there_is_refused(tracker, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install 'jaxrl\[wandb\]'"):
-        configs.check(Config(wandb="a-project"))
+    with pytest.raises(ValueError, match=rf"pip install 'jaxrl\[{tracker}\]'"):
+        configs.check(Config(**{tracker: "a-project"}))
     configs.check(Config())

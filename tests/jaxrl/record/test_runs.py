@@ -39,6 +39,7 @@ def test_tables(directory):
     assert run.rollouts["tokens"].tolist() == [["a", "b"], ["a", "b"]]
 
 
+@pytest.mark.extra
 def test_pandas_takes_them(directory):
     pandas = pytest.importorskip("pandas")
     write(directory / "metrics.jsonl", {"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25})
@@ -46,7 +47,7 @@ def test_pandas_takes_them(directory):
     assert frame["loss"][2] == 0.25
 
 
-def test_a_run_that_has_only_begun(directory):
+def test_a_run_that_has_just_started(directory):
     run = jaxrl.load_run(directory)
     assert run.metrics == run.evals == run.rollouts == {}
 

@@ -37,8 +37,8 @@ def step(monkeypatch):
         def draw(wanted, params):
             return [Drawn(Problem(str(i), "", ""), i) for _ in range(wanted) for i in [next(count)]]
 
-        def advance(flight, *args, enough, **more):
-            for group in [g for g in flight.groups if g.rows is None][:enough]:
+        def advance(open_groups, *args, enough, **more):
+            for group in [g for g in open_groups.groups if g.rows is None][:enough]:
                 scores = [
                     Score(v) if v is not None else Score(None, error="timeout: x")
                     for v in values[group.drawn.ticket]
@@ -89,7 +89,7 @@ def test_groups_in_flight_go_on_and_keep_their_ids(step):
     first, _ = run()
     assert [p.id for p in first.problems] == ["0", "1", "2"]
     saved = made.get_state()
-    assert [group["first_id"] for group in saved["flight"]["groups"]] == [6]
+    assert [group["first_id"] for group in saved["open_groups"]["groups"]] == [6]
     second, _ = run()
     assert [p.id for p in second.problems] == ["3", "4", "5"]
     assert [tickets for tickets, _ in learned] == [[0, 1, 2], [3, 4, 5]]

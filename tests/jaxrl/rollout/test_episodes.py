@@ -13,8 +13,8 @@ from jaxrl.data import dialogue, scoring, tokenizers
 from jaxrl.data.environments import Reply, Turn
 from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import driver, episodes, experience, state
-from jaxrl.rollout.driver import Flight
+from jaxrl.rollout import drive, driver, episodes, experience, state
+from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.programs import Context
 from jaxrl.rollout.selection import Drawn
@@ -74,9 +74,9 @@ def play(monkeypatch):
                 out.append(dataclasses.replace(c, **arrays, stopped=False, finished=False))
         return out
 
-    monkeypatch.setattr(driver.sampler, "advance", advance)
-    monkeypatch.setattr(driver.sampler, "unfinished", unfinished)
-    monkeypatch.setattr(driver.sampler, "submit", lambda setup, work, new: work.queue.extend(new))
+    monkeypatch.setattr(drive.sampler, "advance", advance)
+    monkeypatch.setattr(drive.sampler, "unfinished", unfinished)
+    monkeypatch.setattr(drive.sampler, "submit", lambda setup, work, new: work.queue.extend(new))
     task = digits()
     talk = dialogue.of(TOKENIZER, ("user",), chat=False)
     rollout = RolloutConfig(8, SIZE, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
@@ -85,18 +85,18 @@ def play(monkeypatch):
         nonlocal order
         played = dataclasses.replace(rollout, replies=replies)
         order = random.Random(seed)
-        flight = Flight([], [Drawn(task.problem("train", 0, i)) for i in range(8)])
-        driver.admit(flight, 8, SIZE)
+        open_groups = OpenGroups([], [Drawn(task.problem("train", 0, i)) for i in range(8)])
+        driver.admit(open_groups, 8, SIZE)
         found = {}
-        while flight.groups:
+        while open_groups.groups:
             pool = wrap(scoring.Pool(task, 0, 1.0, None, None))  # it remembers no episode
             driver.advance(
-                flight, episodes.group, Context(played, 0, TOKENIZER, task, talk), None, None, pool,
-                enough=min(enough, len(flight.groups)), version=0, timer=Timer(),
+                open_groups, episodes.group, Context(played, 0, TOKENIZER, task, talk), None, None,
+                pool, enough=min(enough, len(open_groups.groups)), version=0, timer=Timer(),
             )  # fmt: skip
-            found |= {group.first_id: group.rows for group in driver.take(flight, enough)}
-            text = json.dumps(driver.to_state(flight), default=checkpoint.to_json)
-            flight = driver.from_state(json.loads(text, object_hook=checkpoint.from_json))
+            found |= {group.first_id: group.rows for group in driver.take(open_groups, enough)}
+            text = json.dumps(driver.to_state(open_groups), default=checkpoint.to_json)
+            open_groups = driver.from_state(json.loads(text, object_hook=checkpoint.from_json))
         return [found[n] for n in sorted(found)]
 
     return run

@@ -83,7 +83,7 @@ def rewards(problems, group=4):
 
 @pytest.mark.exact("a restored source of prompts continues with the same prompts")
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_restored_source_goes_on_as_the_original(name):
+def test_a_restored_source_continues_as_the_original(name):
     (source, draw), (other, draw_other) = opened(SOURCES[name]), opened(SOURCES[name])
     for _ in range(3):
         source.learn(rewards(draw()))
@@ -96,7 +96,7 @@ def test_a_restored_source_goes_on_as_the_original(name):
 
 
 @pytest.mark.parametrize("name", ["stream", "targeted", "mixture"])
-def test_a_source_stays_at_its_start_if_told_the_state_of_another(name):
+def test_a_source_ignores_the_state_of_another(name):
     source, draw = opened(SOURCES[name])
     for other in {"stream", "drop", "targeted"} - {name}:
         elsewhere, draw_there = opened(SOURCES[other])

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 from jaxrl.data.types import Problem, Score
 from jaxrl.record import checkpoint
 from jaxrl.rollout import driver, state
-from jaxrl.rollout.driver import Flight, Group
+from jaxrl.rollout.driver import Group, OpenGroups
 from jaxrl.rollout.programs import Row
 from jaxrl.rollout.selection import Drawn
 from jaxrl.sampling.requests import forced
@@ -74,10 +74,10 @@ def test_a_flight_is_read_back():
     problem = Problem("p", "1+1=", {"a": (1, 2.5), 3: [None]}, metadata={"set": {1, 2}})
     row = Row(done, "text", Score(None, {"part": 0.1}, error="timeout: late"))
     going = Group(Drawn(problem, [1, 2]), 4, {(0, 1): [done, row.score]}, {(0, 2): done})
-    flight = Flight([going, Group(Drawn(problem), 8, rows=[row])], [Drawn(problem, 3)], 12)
-    text = json.dumps(driver.to_state(flight), default=checkpoint.to_json)
+    open_groups = OpenGroups([going, Group(Drawn(problem), 8, rows=[row])], [Drawn(problem, 3)], 12)
+    text = json.dumps(driver.to_state(open_groups), default=checkpoint.to_json)
     again = driver.from_state(json.loads(text, object_hook=checkpoint.from_json))
-    assert equal(again, flight)
+    assert equal(again, open_groups)
 
 
 @pytest.mark.parametrize("value", [object(), {"a": [len]}, Score])

@@ -60,8 +60,8 @@ def played(tmp_path_factory):
     """A whole run whose steps leave episodes in flight, and the completions that it trained on."""
     directory, found, take = tmp_path_factory.mktemp("episodes") / "run", [], driver.take
 
-    def taken(flight, count):
-        groups = take(flight, count)
+    def taken(open_groups, count):
+        groups = take(open_groups, count)
         found.extend(row.completion for group in groups for row in group.rows)
         return groups
 
@@ -103,7 +103,7 @@ def test_every_turn_is_trained_under_what_it_was_sampled_under(run):
 @pytest.mark.exact("a run with episodes in flight continues from its checkpoint bit for bit")
 def test_a_run_with_episodes_in_flight_resumes_exactly(run, tmp_path):
     saved = json.loads((checkpoint.path(run, 2) / "host.json").read_text())
-    assert saved["rollouts"]["flight"]["groups"]
+    assert saved["rollouts"]["open_groups"]["groups"]
     begun = tmp_path / "run"
     loop.train(tiny.config(begun, **PLAYED | {"steps": 2}))
     loop.train(tiny.config(begun, **PLAYED))

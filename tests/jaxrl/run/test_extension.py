@@ -117,7 +117,7 @@ def test_the_moved_coefficient_is_in_the_loss(tmp_path):
 
 
 @pytest.mark.broad
-def test_the_run_tells_of_it(killed_and_continued):
+def test_the_run_reports_it(killed_and_continued):
     """In the summary, in the saved config and in the report, with the settings in force."""
     summary = json.loads((killed_and_continued / "summary.json").read_text())
     assert summary["extensions"] == ["entropy_target"]
@@ -156,19 +156,19 @@ def test_the_command_shows_it(at_home, capsys):
         (["--with", MINE, "--entropy-targt.target=0.3"], "did you mean '--entropy-target.target'"),
     ],
 )
-def test_what_is_unknown_is_told_with_the_nearest(given, told, at_home, capsys):
+def test_an_unknown_extension_is_refused_with_the_nearest(given, told, at_home, capsys):
     assert cli.main(["show", "quickstart", *given]) == 2
     assert told in capsys.readouterr().err
 
 
-def test_an_unknown_field_is_told_with_the_nearest(at_home, capsys):
+def test_an_unknown_field_is_refused_with_the_nearest(at_home, capsys):
     with pytest.raises(SystemExit):
         flags.parse(quickstart.config(), ["--with", MINE, "--entropy-target.targt=1"], prog="x")
     said = capsys.readouterr()
     assert "--target" in said.out + said.err
 
 
-def test_a_module_that_needs_what_is_not_there_is_told(tmp_path, monkeypatch):
+def test_a_missing_dependency_is_named(tmp_path, monkeypatch):
     (tmp_path / "needy_file.py").write_text("import no_such_package\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match="needs 'no_such_package'"):

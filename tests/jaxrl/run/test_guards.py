@@ -231,7 +231,7 @@ def test_the_rate_in_the_log_is_that_of_the_last_update_applied(tmp_path, trips_
 
 
 @pytest.mark.broad
-def test_rollback_gives_up_what_its_policy_has_begun(tmp_path, monkeypatch):
+def test_rollback_discards_unfinished_groups(tmp_path, monkeypatch):
     """Of partial rollouts no token is left that a later policy than the restored one sampled."""
     calls = itertools.count()
     monkeypatch.setattr(

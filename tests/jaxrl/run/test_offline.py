@@ -90,6 +90,7 @@ def test_fine_tuning_killed_and_continued_equals_straight(lora, files, tmp_path)
     assert tiny.artefacts(tmp_path / "killed") == tiny.artefacts(tmp_path / "straight")
 
 
+@pytest.mark.exact("a run that learns from a file has on eight devices the loss of one, to 1e-4")
 @pytest.mark.slow
 def test_eight_devices_learn_the_same(straight, files, tmp_path):
     mesh = {"mesh.fsdp": 4, "mesh.tensor": 2}

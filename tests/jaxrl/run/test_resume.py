@@ -96,7 +96,7 @@ def test_eight_devices_killed_and_continued(tmp_path):
     assert tiny.artefacts(tmp_path / "killed") == tiny.artefacts(tmp_path / "straight")
 
 
-def test_changed_fields_are_told_or_refused(straight):
+def test_changed_fields_are_reported_or_refused(straight):
     """A field that changes the run is refused by name; one that may change is told."""
     from jaxrl.record import rundir
 

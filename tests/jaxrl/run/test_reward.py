@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxrl import config as configs
+from jaxrl.data import tasks
 from jaxrl.data.types import Problem, Score
 from jaxrl.extensions import reward_model
 from jaxrl.extensions.reward_model import RewardModelConfig
@@ -42,6 +43,8 @@ def file(tmp_path_factory):
     """The right sum against nine."""
     path = tmp_path_factory.mktemp("rows") / "pairs.jsonl"
     rows = [{"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": "9"} for a, b in SUMS]
+    known = tasks.get("arithmetic", digits=1, operators="+").alphabet
+    rows.append({"prompt": "0+0=", "chosen": "0", "rejected": known})
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return path
 
@@ -73,12 +76,13 @@ def test_a_trained_one_is_the_reward_of_a_run(trained, tmp_path, capsys):
 
     problems = [Problem("a", "1+2=", 3), Problem("b", "4+0=", 4)]
     scores = [Score(1.0), Score(0.0), Score(None, error="timeout: "), Score(0.5)]
-    asked = Experience(problems, [], ["3", "9", "4", "12"], scores, [])
+    asked = Experience(problems, [], ["3", "9", "4", "\u00e9"], scores, [])
     config = tiny.config("unused", model=str(trained), labels=1)
     with jax.set_mesh(mesh.make(config.mesh)):
         judge = reward_model.open_judge(config, str(trained))
         found = reward_model.judged(config, judge, asked)
-    for n, text in enumerate(asked.texts):
+    assert np.isnan(found[3])  # a character that it does not know
+    for n, text in enumerate(asked.texts[:3]):
         encode, end = judge.tokenizer.encode, judge.tokenizer.eos_ids[0]
         tokens = jnp.array([[*judge.tokenizer.prompt(problems[n // 2].prompt), *encode(text), end]])
         places = jnp.arange(tokens.shape[1])[None]
@@ -89,7 +93,7 @@ def test_a_trained_one_is_the_reward_of_a_run(trained, tmp_path, capsys):
     made = reward_model.rewarded(settings, asked, np.stack([found, found + 2])).scores
     assert made[0].value == pytest.approx(found[0] + 1 - 0.5 + 2)
     assert made[0].parts["task"] == 1 and made[0].parts["reward_spread"] == pytest.approx(1)
-    assert made[2].error
+    assert made[2].error == "timeout: " and "cannot read" in made[3].error
 
 
 def test_it_is_named_by_its_directory(trained, file):

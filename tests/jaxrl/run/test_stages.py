@@ -122,7 +122,7 @@ DOMAINS = {
 }
 
 
-def test_domains_are_judged_by_their_own_tasks_and_logged_apart(tmp_path, monkeypatch):
+def test_domains_are_scored_by_their_own_tasks_and_logged_apart(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)  # a run that does not ask for it goes without
     changes = {
         "domains": DOMAINS,

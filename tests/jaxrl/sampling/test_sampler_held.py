@@ -81,7 +81,7 @@ def test_a_sequence_at_its_limit_is_not_held():
     assert sorted(c.request.id for c in done) == list(range(7))
 
 
-def test_slots_that_are_all_held_are_told():
+def test_a_sampler_with_all_slots_held_is_refused():
     made, work = start()
     sampler.submit(made, work, [Request(i, (2, i), 9, logit_bias=AT_ONCE) for i in range(1, 7)])
     assert len(sampler.advance(made, params(), work)) == 4
@@ -96,7 +96,7 @@ def test_slots_that_are_all_held_are_told():
 @pytest.mark.exact(
     "a turn after an observation is the same whether its history is read again or not"
 )
-def test_a_held_sequence_goes_on_as_another_request(monkeypatch):
+def test_a_held_sequence_continues_as_another_request(monkeypatch):
     """The second turn of a sequence that stays in its slot, or gives it up and is read again."""
     read, prefill = [], admission.prefill.prefill
 
@@ -126,14 +126,16 @@ def second_turns(again: bool) -> list[Completion]:
         for r in first
     ]
     with pytest.raises(ValueError, match="request 0 has other settings"):
-        sampler.go_on(made, params(), work, [dataclasses.replace(second[0], temperature=0.5)])
+        sampler.continue_held(
+            made, params(), work, [dataclasses.replace(second[0], temperature=0.5)]
+        )
     with pytest.raises(ValueError, match="must begin with the 6 tokens"):
-        sampler.go_on(made, params(), work, [dataclasses.replace(second[0], prefix=seen)])
+        sampler.continue_held(made, params(), work, [dataclasses.replace(second[0], prefix=seen)])
     if again:
         sampler.release(work, [0, 1, 2])
         sampler.submit(made, work, second)
     else:
-        sampler.go_on(made, params(), work, second)
+        sampler.continue_held(made, params(), work, second)
     assert not sampler.held(work)
     done = sorted(sampler.advance(made, params(), work, version=2), key=lambda c: c.request.id)
     assert [c.version.tolist() for c in done] == [[1] * 4 + [0] * 3 + [2] * 4] * 3
@@ -150,8 +152,8 @@ def test_held_sequences_make_way_for_requests():
     while work:
         sampler.advance(made, params(), work)
     assert len(sampler.held(work)) == 4
-    sampler.make_way(made, work)
+    sampler.release_for_queue(made, work)
     assert len(sampler.held(work)) == 4
     sampler.submit(made, work, [Request(i, (3, i), 9, logit_bias=AT_ONCE) for i in (7, 8)])
-    sampler.make_way(made, work)
+    sampler.release_for_queue(made, work)
     assert sorted(sampler.held(work)) == [0, 1]

@@ -50,7 +50,7 @@ def interrupted(budget: int) -> tuple[sampler.Setup, sampler.Work, list[Completi
 
 
 @pytest.mark.exact("sampling that is interrupted and continued gives the same tokens")
-def test_budget_is_kept_and_work_goes_on(whole):
+def test_the_budget_is_kept_and_work_continues(whole):
     made, work, done, taken = interrupted(30)
     assert 0 < taken <= 30
     standing = sampler.unfinished(made, work)

@@ -76,7 +76,7 @@ def test_beam_refuses():
             search.beam(oracle.CONFIG, {}, **given)
 
 
-def test_beam_tells_of_nan():
+def test_beam_search_reports_nan():
     broken = decoder.unstack(oracle.weights())
     broken["head"] = broken["head"].at[3].set(np.nan)
     given = {"width": 4, "max_new_tokens": 20, "stop_ids": oracle.STOPS}

@@ -249,7 +249,7 @@ def test_row_lengths_are_few():
         assert round_to_eighth(n, 64, down=True) in found | {0}
 
 
-def test_a_budget_that_a_row_exceeds_is_told():
+def test_a_budget_that_a_row_exceeds_is_reported():
     with pytest.warns(UserWarning, match=r"micro_batch_tokens=512 is exceeded.* set it to 4096"):
         pack(long([400]), PackingConfig(micro_batch_tokens=512), row_multiple=8)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +18,8 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl.losses import (
-    aggregate,
-    mirror,
-    mixed,
-    off_policy,
-    pairs,
-    policy,
-    sequence,
-    supervised,
-    surrogates,
-)
+from jaxrl.launch import losses_table
+from jaxrl.losses import aggregate, policy
 from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.training import logprobs, train_step
 from jaxrl.training.objective import ObjectiveConfig, objective, scope, whole_batch
@@ -36,15 +28,18 @@ from jaxrl.types import Packed, Params, Trajectory
 from tests import broad_except
 from tests.jaxrl.batches import MODEL, batch
 
-OBJECTIVES = {
-    f"{module.__name__}:{name}": function
-    for module in (policy, sequence, surrogates, off_policy, mirror, mixed, supervised, pairs)
-    for name, function in inspect.getmembers(module, inspect.isfunction)
-    if function.__module__ == module.__name__
-    and inspect.signature(function).return_annotation == policy.Objective
-    and name not in ("clipped_surrogate", "chord_phi", "sft")  # parts of others
-    and name[0] != "_"
-}
+
+def _objectives() -> Iterator[str]:
+    """The public objectives of all modules of losses that a run can give their arrays."""
+    for module in losses_table.modules():
+        for function in losses_table.functions(module):
+            signature = inspect.signature(function)
+            given = "logp" in signature.parameters and "desirable" not in signature.parameters
+            if given and signature.return_annotation == policy.Objective:
+                yield f"{module.__name__}:{function.__name__}"
+
+
+OBJECTIVES = sorted(_objectives())
 NEEDED = {
     "vocabulary_size": 32, "presample_steps": 1, "beta": 0.1, "tau": 0.5, "target": 0.1,
     "fraction": 0.2, "cov_low": -10.0, "cov_high": 10.0,
@@ -175,4 +170,4 @@ def test_an_aggregation_does_not_depend_on_the_split(name, aggregation):
 def test_one_micro_batch_needs_no_second_pass(name, monkeypatch):
     """And gives the same."""
     monkeypatch.setattr(train_step, "all_logprobs", None)
-    check(f"losses.{name}", "prompt-mean", "one micro-batch")
+    check(f"jaxrl.losses.{name}", "prompt-mean", "one micro-batch")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -14,7 +16,7 @@ from jaxrl.models import decoder
 from jaxrl.training.logprobs import make_score
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig, pack
-from jaxrl.training.train_step import init_state, make_update, staleness
+from jaxrl.training.train_step import init_state, lag, make_update
 from jaxrl.types import Params, Trajectory
 from tests import broad_except
 from tests.jaxrl.batches import MODEL, batch
@@ -166,6 +168,27 @@ def test_a_gradient_that_is_not_finite_changes_nothing_but_the_step(data):
     jax.tree.map(np.testing.assert_array_equal, after.params, kept.params)
 
 
+def test_the_loss_holds_no_array_of_all_sequences_for_each_micro_batch():
+    """Of an objective that looks at tokens alone, with every term."""
+    data = batch(0)
+    packed, _ = pack(data, SHAPES["some rows a micro-batch"])
+    state = jax.eval_shape(lambda p: init_state(p, optax.sgd(1.0)), params())
+    run = update(kl_coef=0.3, entropy_coef=0.1)
+    program = jax.make_jaxpr(run)(state, data, packed, data.behavior_logp)
+
+    def made(jaxpr: jax.extend.core.Jaxpr, looped: bool) -> Iterator[tuple[int, ...]]:
+        for equation in jaxpr.eqns:
+            if looped:
+                yield from (tuple(out.aval.shape) for out in equation.outvars)
+            for inner in jax.core.jaxprs_in_params(equation.params):
+                yield from made(inner, looped or equation.primitive.name in ("while", "scan"))
+
+    count, width = data.tokens.shape
+    inside = set(made(program.jaxpr, False))
+    assert packed.tokens.shape[1:] in inside
+    assert not inside & {(count, width), (count, width, 1), (count * width,)}
+
+
 @pytest.mark.exact("terms of the objective add up over micro-batches to 1e-5")
 def test_terms_of_the_objective_add_up_over_micro_batches(data):
     """KL and entropy have their weight and their gradient, also when micro-batches are many."""
@@ -241,7 +264,7 @@ def test_leaving_out_what_has_no_advantage_changes_nothing(data, expected):
     assert not set(np.unique(packed.sequence)) & set(np.flatnonzero(~keep))
 
 
-def test_staleness_by_hand():
+def test_lag_by_hand():
     data = batch()
     versions = np.full(data.tokens.shape, 5, np.int32)
     own = np.zeros(data.tokens.shape, bool)
@@ -249,9 +272,9 @@ def test_staleness_by_hand():
     versions[0, 2], versions[0, 3], versions[1] = 7, 4, 1
     expert = np.arange(len(own)) == 1
     data = data.replace(policy_version=versions, action_mask=own)
-    found = staleness(data, jnp.int32(7))
-    assert (found["staleness"], found["staleness_max"]) == ((0 + 3 + 6 + 6) / 4, 6)
-    found = staleness(data.replace(expert=expert), jnp.int32(7))
-    assert (found["staleness"], found["staleness_max"]) == (1.5, 3)
-    nothing = staleness(data.replace(action_mask=np.zeros_like(own)), jnp.int32(7))
-    assert (nothing["staleness"], nothing["staleness_max"]) == (0, 0)
+    found = lag(data, jnp.int32(7))
+    assert (found["lag/mean"], found["lag/max"]) == ((0 + 3 + 6 + 6) / 4, 6)
+    found = lag(data.replace(expert=expert), jnp.int32(7))
+    assert (found["lag/mean"], found["lag/max"]) == (1.5, 3)
+    nothing = lag(data.replace(action_mask=np.zeros_like(own)), jnp.int32(7))
+    assert (nothing["lag/mean"], nothing["lag/max"]) == (0, 0)

@@ -1,0 +1,125 @@
+"""Trackers beside a run's own metrics: Weights & Biases, trackio and MLflow, one function each.
+
+A tracker is imported only where it is asked for. A run that is continued goes on in the tracker's
+run, whose id is kept in `RUN/TRACKER/id`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxrl.config import Config, TrackConfig
+
+Row = Mapping[str, str | float | None]
+"""A line of a table, by column."""
+
+
+class Tracker(NamedTuple):
+    """What a run tells its tracker."""
+
+    log: Callable[[int, Mapping[str, float]], object]
+    """`(step, metrics)`: those of a step that are finite."""
+    table: Callable[[int, Sequence[Row]], object]
+    """`(step, rows)`: completions of a step, all with the same columns."""
+    close: Callable[[], object]
+
+
+def wanted(config: Config) -> dict[str, Callable[[Path], Tracker]]:
+    """What opens each tracker that a config asks for, given the run directory."""
+    makers = {"wandb": wandb, "trackio": trackio, "mlflow": mlflow}
+    return {
+        name: functools.partial(make, project=project, settings=config.track)
+        for name, make in makers.items()
+        if (project := getattr(config, name))
+    }
+
+
+def wandb(directory: Path, project: str, settings: TrackConfig) -> Tracker:
+    """A run of Weights & Biases; `WANDB_MODE=offline` keeps it in `RUN/wandb`."""
+    import wandb as client
+
+    run = client.init(
+        project=project,
+        entity=settings.entity or None,
+        name=settings.name or directory.name,
+        tags=list(settings.tags) or None,
+        id=_kept_id(directory / "wandb", lambda: uuid.uuid4().hex),
+        dir=directory,
+        config=_config(directory),
+        resume="allow",
+    )
+    run.define_metric("*", step_metric="step")  # its own count cannot go back, as ours can
+
+    def table(step: int, rows: Sequence[Row]) -> None:
+        made = client.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
+        run.log({"step": step, "completions": made})
+
+    return Tracker(lambda step, values: run.log({"step": step, **values}), table, run.finish)
+
+
+def trackio(directory: Path, project: str, settings: TrackConfig) -> Tracker:
+    """A run of trackio, which keeps its runs on this machine; `trackio show` draws them."""
+    import trackio as client
+
+    run = client.init(
+        project=project,
+        name=_kept_id(directory / "trackio", lambda: settings.name or directory.name),
+        config=_config(directory) | {"tags": list(settings.tags)},
+        resume="allow",
+        embed=False,
+    )
+
+    def table(step: int, rows: Sequence[Row]) -> None:
+        made = client.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
+        run.log({"completions": made}, step=step)
+
+    return Tracker(lambda step, values: run.log(dict(values), step=step), table, run.finish)
+
+
+def mlflow(directory: Path, project: str, settings: TrackConfig) -> Tracker:
+    """A run of an MLflow experiment, at `MLFLOW_TRACKING_URI`."""
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+
+    client = MlflowClient()
+
+    def create() -> str:
+        found = client.get_experiment_by_name(project)
+        experiment = found.experiment_id if found else client.create_experiment(project)
+        tags = dict.fromkeys(settings.tags, "true")
+        name = settings.name or directory.name
+        return client.create_run(experiment, run_name=name, tags=tags).info.run_id
+
+    run = _kept_id(directory / "mlflow", create)
+    client.update_run(run, status="RUNNING")
+    client.log_dict(run, _config(directory), "config.json")
+
+    def log(step: int, values: Mapping[str, float]) -> None:
+        now = int(time.time() * 1000)
+        client.log_batch(run, metrics=[Metric(k, v, now, step) for k, v in values.items()])
+
+    def table(step: int, rows: Sequence[Row]) -> None:
+        columns = list(rows[0])
+        made = {"columns": columns, "data": [[row[name] for name in columns] for row in rows]}
+        client.log_dict(run, made, f"completions/{step:06d}.json")
+
+    return Tracker(log, table, lambda: client.set_terminated(run))
+
+
+def _config(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / "config.json").read_text())["config"]
+
+
+def _kept_id(directory: Path, make: Callable[[], str]) -> str:
+    """The id of a run in a tracker, made once."""
+    mark = directory / "id"
+    if not mark.exists():
+        directory.mkdir(exist_ok=True)
+        mark.write_text(make())
+    return mark.read_text()

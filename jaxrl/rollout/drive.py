@@ -1,0 +1,260 @@
+"""Rollout programs over one sampler under one set of weights, from chunk to chunk.
+
+A program receives what its group's log has, in order, and asks for what comes next. A sequence that
+an environment answers to stays in its slot, and what was read of it is not read again, unless
+another needs the slot. It never keeps others waiting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Collection, Generator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl.data.environments import Opening, Reply
+from jaxrl.data.scoring import Pool
+from jaxrl.data.types import Score
+from jaxrl.mesh import distributed
+from jaxrl.rollout.programs import Act, Context, Fork, Grade, Program, Row, Sample
+from jaxrl.rollout.selection import Drawn
+from jaxrl.sampling import sampler
+from jaxrl.sampling.requests import resume
+from jaxrl.sampling.work import Setup, Work
+from jaxrl.types import Completion, Params, Request
+
+Place = tuple[int, ...]
+Answer = Score | Opening | Reply
+Result = Completion | Answer
+
+
+@dataclasses.dataclass
+class Group:
+    """A problem and everything sampled for it so far."""
+
+    drawn: Drawn
+    first_id: int
+    """Id of its first row; names its random streams."""
+    log: dict[Place, list[Result]] = dataclasses.field(default_factory=dict)
+    """What each part of its program received, in order."""
+    partial: dict[Place, Completion] = dataclasses.field(default_factory=dict)
+    """Sequences in progress."""
+    rows: list[Row] | None = None
+    """What the program returned; None until it has."""
+
+
+@dataclasses.dataclass
+class _Node:
+    """A running program, or a part of one that a fork began."""
+
+    program: Generator[Any, Any, Any]
+    group: Group
+    place: Place
+    parent: _Node | None = None
+    received: int = 0
+    forks: int = 0
+    returned: list[Any] = dataclasses.field(default_factory=list)
+    left: int = 0
+
+
+class _Wants(NamedTuple):
+    """A result that a node waits for."""
+
+    node: _Node
+    wanted: Sample | Grade | Act
+
+
+Asked = tuple[int, Place, int]
+"""Names what a program has asked for: its group, its part, and what that had received."""
+
+
+class Drive:
+    """Programs over one sampler, chunk by chunk. All that they received is in their groups."""
+
+    def __init__(
+        self,
+        program: Program,
+        ctx: Context,
+        setup: Setup,
+        params: Params,
+        pool: Pool,
+        known: Mapping[Asked, Future[Answer]] = MappingProxyType({}),
+    ) -> None:
+        """Args: see `advance`; `known` has what was asked for before and is not to be asked again.
+
+        A group has its answer from there, or is asked for again where it is not.
+        """
+        self._program, self._ctx, self._pool, self._known = program, ctx, pool, known
+        self._setup, self._params, self.work = setup, params, Work()
+        self.asked: dict[int, tuple[Asked, Future[Answer] | None]] = {}
+        """Answers that programs wait for, by number in the order of asking; None: another process
+        has it."""
+        self._groups: list[Group] = []
+        self._sampling: dict[int, _Wants] = {}
+        self._asking: dict[int, _Wants] = {}
+        self._count = 0
+
+    def begin(self, groups: Sequence[Group]) -> None:
+        """Run the programs of groups, from where their logs end."""
+        self._groups += groups
+        nodes = [
+            _Node(self._program(self._ctx, group.drawn.problem, group.first_id), group, ())
+            for group in groups
+            if group.rows is None
+        ]
+        self._want([(node, None) for node in nodes])
+
+    def chunk(self, version: int) -> None:
+        """Decode one chunk; programs go on with the completions that have ended."""
+        sampler.release_for_queue(self._setup, self.work)
+        ended = []
+        for completion in sampler.advance(self._setup, self._params, self.work, version=version):
+            each = self._sampling.pop(completion.request.id)
+            each.node.group.partial.pop(each.node.place, None)
+            original = dataclasses.replace(completion, request=each.wanted.request)
+            ended.append((each.node, _log(each.node, original)))
+        self._want(ended)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences under way, those that wait for a slot included."""
+        return len(self._sampling)
+
+    @property
+    def context(self) -> int:
+        """Tokens that the slots remember."""
+        return sum(seat.length for seat in self.work.seats if seat is not None)
+
+    def still(self) -> int:
+        """Groups of which nothing is being sampled."""
+        busy = {each.node.group.first_id for each in self._sampling.values()}
+        return sum(group.first_id not in busy for group in self._groups)
+
+    def answers(self, numbers: Collection[int] | None = None) -> dict[int, Answer]:
+        """Answers by number, waited for, on every process; None: to all that has been asked."""
+        if numbers is not None and not numbers:
+            return {}
+        return results(
+            {
+                n: future
+                for n, (_, future) in self.asked.items()
+                if future is not None and (numbers is None or n in numbers)
+            }
+        )
+
+    def ready(self) -> list[int]:
+        """Numbers of the answers that are there."""
+        return [n for n, (_, future) in self.asked.items() if future is None or future.done()]
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Until one more answer comes, at most so many seconds; None: without end."""
+        left = [future for _, future in self.asked.values() if future and not future.done()]
+        wait(left, seconds, FIRST_COMPLETED)
+
+    def receive(self, answers: Mapping[int, Answer]) -> None:
+        """Programs go on with their answers, together and in the order of asking."""
+        settled = [(self._asking.pop(n), answers[n]) for n in sorted(answers)]
+        for n in answers:
+            del self.asked[n]
+        self._want([(each.node, _log(each.node, answer)) for each, answer in settled])
+
+    def put_out(self) -> None:
+        """Note in the groups how far what is being sampled has come. Nothing goes on after it."""
+        for completion in sampler.unfinished(self._setup, self.work):
+            each = self._sampling[completion.request.id]
+            each.node.group.partial[each.node.place] = completion
+
+    def _want(self, nodes_and_values: Sequence[tuple[_Node, Any]]) -> None:
+        """Resume nodes with their values, and ask for what they want next."""
+        wanted = [each for node, value in nodes_and_values for each in _resume(node, value)]
+        submitted = []
+        for each in wanted:
+            if isinstance(each.wanted, Grade | Act):
+                name = (each.node.group.first_id, each.node.place, each.node.received)
+                future = self._known.get(name) or _submit(self._count, self._pool, each.wanted)
+                self.asked[self._count], self._asking[self._count] = (name, future), each
+                self._count += 1
+            else:
+                request = _request(each)
+                self._sampling[request.id] = each
+                submitted.append(request)
+        waiting, setup, work = sampler.held(self.work), self._setup, self.work
+        sampler.continue_held(setup, self._params, work, [r for r in submitted if r.id in waiting])
+        if new := [r for r in submitted if r.id not in waiting]:
+            sampler.submit(setup, work, new)
+        acts = (each.wanted for each in self._asking.values() if isinstance(each.wanted, Act))
+        asked = {act.turn.episode for act in acts}
+        sampler.release(work, [name for name in sampler.held(work) if name not in asked])
+
+
+def results(futures: Mapping[int, Future[Answer]]) -> dict[int, Answer]:
+    """What all processes' shares were answered, on every process."""
+    own = {n: future.result() for n, future in futures.items()}
+    return functools.reduce(operator.or_, distributed.gathered(own)) if own or several() else {}
+
+
+def several() -> bool:
+    """Whether the run has several processes."""
+    return jax.process_count() > 1
+
+
+def _submit(n: int, pool: Pool, wanted: Grade | Act) -> Future[Answer] | None:
+    """Have a text scored or an environment asked, if it falls to this process's share."""
+    if n % jax.process_count() != jax.process_index():
+        return None
+    if isinstance(wanted, Act):
+        return pool.act(wanted.turn)
+    return pool.submit(wanted.problem, wanted.text)
+
+
+def _request(each: _Wants) -> Request:
+    """What to sample, from where it stands."""
+    partial = each.node.group.partial.get(each.node.place)
+    return each.wanted.request if partial is None else resume(partial)
+
+
+def _log(node: _Node, result: Result) -> Result:
+    node.group.log.setdefault(node.place, []).append(result)
+    node.received += 1
+    return result
+
+
+def _resume(node: _Node, value: Any) -> list[_Wants]:
+    """Run a node on with a value, through what its log answers; what it and others then want."""
+    while True:
+        try:
+            wanted = node.program.send(value)
+        except StopIteration as stop:
+            parent = node.parent
+            if parent is None:
+                node.group.rows = list(stop.value)
+                node.group.log, node.group.partial = {}, {}
+                return []
+            parent.returned[node.place[-1]] = stop.value
+            parent.left -= 1
+            if parent.left:
+                return []
+            node, value = parent, parent.returned
+            continue
+        if isinstance(wanted, Fork):
+            if not wanted.programs:
+                value = []
+                continue
+            node.returned, node.left = [None] * len(wanted.programs), len(wanted.programs)
+            node.forks += 1
+            parts = [
+                _Node(program, node.group, (*node.place, node.forks - 1, i), node)
+                for i, program in enumerate(wanted.programs)
+            ]
+            return [each for part in parts for each in _resume(part, None)]
+        logged = node.group.log.get(node.place, [])
+        if node.received < len(logged):
+            value = logged[node.received]
+            node.received += 1
+            continue
+        return [_Wants(node, wanted)]

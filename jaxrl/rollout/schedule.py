@@ -1,0 +1,323 @@
+"""Who samples which groups with which weights, and when groups are trained on: one pure function.
+
+`decide` takes a state and an event and gives the next state and what is to be done. It knows no
+array, clock or thread. The live run, its replay, the simulator and the property tests all call it,
+so what holds for it holds for them.
+
+A *group* is a problem and its completions; `groups_per_step` of them are a step's batch. *Version*
+v are the weights after v steps, so the step with index t is taken by weights t, and the lag of a
+token in that step is t minus the version that sampled it. A group's lag is bounded when it is
+admitted, by reservation: the group at place r among those not yet trained on belongs to step
+t + r // groups_per_step, and a worker that holds version v may begin it if that exceeds v by at
+most `staleness`. Nothing is discarded, and slow groups are neither dropped nor passed over.
+
+How many groups may begin follows from the set of those under way. There are no counters that a
+restart, a failed group or a lost worker could leave wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+Order = Literal["admitted", "finished"]
+
+
+class Limits(NamedTuple):
+    """What a schedule has to keep to."""
+
+    groups_per_step: int
+    staleness: int | None = 0
+    """Greatest lag of a token in steps; None: unbounded, which needs `in_flight`."""
+    in_flight: int = 0
+    """Most groups under way, those that wait to be trained on included; 0: what `staleness`
+    allows."""
+    order: Order = "admitted"
+    """Which groups a step takes: the oldest, or those that finish first."""
+    steps: int | None = None
+    """Steps of the run; nothing is begun that none of them could take."""
+
+
+class Flying(NamedTuple):
+    """A group that has been admitted and not yet been taken for a step."""
+
+    number: int
+    """Its name: the place in the order of admission."""
+    version: int
+    """The oldest weights that sampled any of its tokens."""
+    worker: str | None
+    """Who samples it; None: nobody, as its worker was lost."""
+    finished: int | None = None
+    """Its place in the order in which groups were finished; None: it is not."""
+
+
+class State(NamedTuple):
+    """All that decisions depend on. Mappings are never changed in place."""
+
+    step: int = 0
+    """Steps taken, and so the version of the newest weights."""
+    training: tuple[int, ...] = ()
+    """Numbers of the groups that the step under way trains on."""
+    held: Mapping[str, int] = {}
+    """The version that each worker samples with."""
+    arrived: Mapping[str, int] = {}
+    """The newest version that lies ready at each worker."""
+    groups: tuple[Flying, ...] = ()
+    """In order of admission."""
+    begun: int = 0
+    """Number of the next group: a name, from which no decision follows."""
+
+
+class Joined(NamedTuple):
+    """A worker has come, and holds weights of a version."""
+
+    worker: str
+    version: int
+
+
+class Lost(NamedTuple):
+    """A worker is gone. What it sampled up to its last chunk is kept; others go on with it."""
+
+    worker: str
+
+
+class Ended(NamedTuple):
+    """A worker is between two chunks of decoding, or idle; it changes weights and begins groups
+    only then."""
+
+    worker: str
+
+
+class Finished(NamedTuple):
+    """A worker's group has been sampled and scored."""
+
+    worker: str
+    number: int
+
+
+class Dropped(NamedTuple):
+    """A worker's group will not be trained on, as its rewards are all equal or it failed."""
+
+    worker: str
+    number: int
+
+
+class Trained(NamedTuple):
+    """The step under way is done; its weights are there."""
+
+
+class Arrived(NamedTuple):
+    """Weights lie ready at a worker, whole and checked."""
+
+    worker: str
+    version: int
+
+
+Event = Joined | Lost | Ended | Finished | Dropped | Trained | Arrived
+
+
+class Swap(NamedTuple):
+    """The worker samples on with the weights of a version, which have arrived."""
+
+    worker: str
+    version: int
+
+
+class Admit(NamedTuple):
+    """The worker begins new groups."""
+
+    worker: str
+    numbers: tuple[int, ...]
+
+
+class Resume(NamedTuple):
+    """The worker goes on with groups of one that was lost."""
+
+    worker: str
+    numbers: tuple[int, ...]
+
+
+class Train(NamedTuple):
+    """The next step is taken, on these groups."""
+
+    numbers: tuple[int, ...]
+
+
+class Publish(NamedTuple):
+    """The newest weights are sent to a worker."""
+
+    worker: str
+    version: int
+
+
+Action = Swap | Admit | Resume | Train | Publish
+
+
+def check(limits: Limits) -> None:
+    """Refuse limits under which a run would stand still, or admit without end.
+
+    Raises:
+      ValueError: naming the field.
+    """
+    if limits.staleness is not None and limits.staleness < 0:
+        raise ValueError(f"staleness={limits.staleness}: use 0, which waits, or more")
+    if limits.staleness is None and not limits.in_flight:
+        raise ValueError("staleness=None with in_flight=0 admits without end; set one of them")
+    if limits.in_flight and limits.in_flight < limits.groups_per_step:
+        raise ValueError(
+            f"in_flight={limits.in_flight} groups never make a step of {limits.groups_per_step}; "
+            "use as many or more, or 0 for what staleness allows"
+        )
+
+
+def decide(state: State, event: Event, limits: Limits) -> tuple[State, list[Action]]:
+    """What follows from an event.
+
+    Events of workers that are not there, or of groups that another worker has by now, change
+    nothing.
+
+    Args:
+      state: so far.
+      event: what has happened.
+      limits: of the run.
+
+    Returns:
+      The state, and what is to be done, in order.
+    """
+    match event:
+        case Joined(worker, version):
+            state = state._replace(
+                held={**state.held, worker: version},
+                arrived={**state.arrived, worker: version},
+                groups=_orphaned(state.groups, worker),
+            )
+            publish = [Publish(worker, state.step)] if version < state.step else []
+            state, actions = _train(state, limits)  # after a restart the batch may be whole
+            return state, [*publish, *actions]
+        case Lost(worker):
+            held = {name: v for name, v in state.held.items() if name != worker}
+            arrived = {name: v for name, v in state.arrived.items() if name != worker}
+            groups = _orphaned(state.groups, worker)
+            return state._replace(held=held, arrived=arrived, groups=groups), []
+        case Arrived(worker, version):
+            if worker not in state.held:
+                return state, []
+            newest = max(version, state.arrived[worker])
+            return state._replace(arrived={**state.arrived, worker: newest}), []
+        case Ended(worker):
+            return _between_chunks(state, worker, limits) if worker in state.held else (state, [])
+        case Finished(worker, number):
+            place = 1 + max((g.finished for g in state.groups if g.finished is not None), default=0)
+            groups = tuple(
+                g._replace(finished=place) if _is(g, worker, number) else g for g in state.groups
+            )
+            return _train(state._replace(groups=groups), limits)
+        case Dropped(worker, number):
+            kept = tuple(g for g in state.groups if not _is(g, worker, number))
+            return _train(state._replace(groups=kept), limits)
+        case Trained():
+            state = state._replace(step=state.step + 1, training=())
+            state, actions = _train(state, limits)
+            return state, [*(Publish(worker, state.step) for worker in state.held), *actions]
+
+
+def room(state: State, version: int, limits: Limits) -> int:
+    """How many groups a worker that holds `version` may begin now; 0 or more."""
+    size, live, step = limits.groups_per_step, len(state.groups), _next_step(state)
+    bounds = []
+    if limits.in_flight:
+        bounds.append(limits.in_flight - live)
+    if limits.steps is not None:
+        bounds.append((limits.steps - step) * size - live)
+    if limits.staleness is not None:
+        last = version + limits.staleness
+        if limits.order == "admitted":
+            bounds.append((last - step + 1) * size - live)
+        else:
+            due = [g.version + limits.staleness for g in state.groups]
+            bounds += [
+                (d - step + 1) * size - sum(each <= d for each in due)
+                for d in {last, *due}
+                if d >= last
+            ]
+    return max(0, min(bounds))
+
+
+def batch(state: State, limits: Limits) -> tuple[int, ...] | None:
+    """Numbers of the groups that the next step takes, oldest first; None: they are not all there.
+
+    In order `finished` they are the first that finished among those that leave the rest in time: of
+    the groups that must be trained on by some step, no more remain than the steps up to it can
+    take. A step waits for a group that is due.
+    """
+    size, step = limits.groups_per_step, _next_step(state)
+    if limits.order == "admitted":
+        chosen = list(state.groups[:size])
+        if len(chosen) < size or any(g.finished is None for g in chosen):
+            return None
+        return tuple(g.number for g in chosen)
+    due: dict[int, int] = {}
+    if limits.staleness is not None:
+        last = [g.version + limits.staleness for g in state.groups]
+        due = {d: sum(each <= d for each in last) - (d - step) * size for d in set(last)}
+    chosen = []
+    done = [g for g in state.groups if g.finished is not None]
+    for group in sorted(done, key=lambda g: g.finished or 0):
+        with_it = [*chosen, group]
+        missing = [
+            needed - sum(g.version + (limits.staleness or 0) <= d for g in with_it)
+            for d, needed in due.items()
+        ]
+        if len(with_it) <= size and max(missing, default=0) <= size - len(with_it):
+            chosen = with_it
+    return tuple(sorted(g.number for g in chosen)) if len(chosen) == size else None
+
+
+def _between_chunks(state: State, worker: str, limits: Limits) -> tuple[State, list[Action]]:
+    actions: list[Action] = []
+    version = state.arrived[worker]
+    if version > state.held[worker]:
+        state = state._replace(held={**state.held, worker: version})
+        actions.append(Swap(worker, version))
+    left = tuple(
+        g.number
+        for g in state.groups
+        if g.worker is None and g.finished is None and g.version <= version
+    )
+    if left:
+        groups = tuple(g._replace(worker=worker) if g.number in left else g for g in state.groups)
+        state = state._replace(groups=groups)
+        actions.append(Resume(worker, left))
+    if count := room(state, version, limits):
+        numbers = tuple(range(state.begun, state.begun + count))
+        new = tuple(Flying(number, version, worker) for number in numbers)
+        state = state._replace(groups=state.groups + new, begun=state.begun + count)
+        actions.append(Admit(worker, numbers))
+    return state, actions
+
+
+def _train(state: State, limits: Limits) -> tuple[State, list[Action]]:
+    """Take the next step, if none is under way and its batch is there."""
+    if state.training or state.step == limits.steps:
+        return state, []
+    taken = batch(state, limits)
+    if taken is None:
+        return state, []
+    rest = tuple(g for g in state.groups if g.number not in taken)
+    return state._replace(training=taken, groups=rest), [Train(taken)]
+
+
+def _next_step(state: State) -> int:
+    """Index of the step that takes the next batch."""
+    return state.step + bool(state.training)
+
+
+def _is(group: Flying, worker: str, number: int) -> bool:
+    return group.number == number and group.worker == worker and group.finished is None
+
+
+def _orphaned(groups: Sequence[Flying], worker: str) -> tuple[Flying, ...]:
+    """Groups under way at a worker are nobody's; what it had finished stays."""
+    return tuple(
+        g._replace(worker=None) if g.worker == worker and g.finished is None else g for g in groups
+    )

@@ -1,0 +1,223 @@
+"""The rollouts of an asynchronous run, and the schedule that it keeps, `RUN/schedule.jsonl`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.config import AsynchronousConfig, Config
+from jaxrl.data.types import Task
+from jaxrl.mesh import distributed
+from jaxrl.record import jsonl, storage
+from jaxrl.record.metrics import Timer
+from jaxrl.rollout import asynchronous, collect, schedule
+from jaxrl.rollout.asynchronous import Batch, Row, Sampling, Weights
+from jaxrl.rollout.drive import Answer, Asked, Drive
+from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.live import Live
+from jaxrl.rollout.programs import Program
+from jaxrl.rollout.selection import Source
+from jaxrl.run.context import Batches, RunContext, ToSampler
+from jaxrl.run.extension import Context
+from jaxrl.training.logprobs import guide_of
+from jaxrl.types import TrainState
+
+FILE = "schedule.jsonl"
+_WAYS = "live, lockstep:K with K of 0 or more, or recorded:RUN"
+
+
+def limits(config: Config) -> schedule.Limits:
+    """What the schedule of a run keeps to."""
+    settings = config.asynchronous
+    return schedule.Limits(
+        config.rollout.prompts, settings.staleness, settings.in_flight, settings.order
+    )
+
+
+def check(config: Config) -> None:
+    """Refuse what does not go with sampling while training.
+
+    Raises:
+      ValueError: naming the field.
+    """
+    settings = config.asynchronous
+    if settings.staleness is None:
+        if settings != AsynchronousConfig():
+            raise ValueError(
+                f"asynchronous={settings} without asynchronous.staleness is a synchronous run; set "
+                "it to 0 or more"
+            )
+        return
+    refused = {
+        "data.kinds": config.data.kinds,
+        "stages": config.stages,
+        "rollout.in_flight": config.rollout.in_flight > 1 and config.rollout.in_flight,
+        "rollout.replies": config.rollout.replies != "together" and config.rollout.replies,
+        "rollout.oversampling": config.rollout.oversampling > 1 and config.rollout.oversampling,
+    }
+    if found := [name for name, value in refused.items() if value]:
+        raise ValueError(
+            f"asynchronous.staleness={settings.staleness} with {found[0]}={refused[found[0]]}: "
+            "they do not go together; leave one of them out"
+        )
+    try:
+        schedule.check(limits(config))
+    except ValueError as error:
+        raise ValueError(f"asynchronous.{error}") from error
+    way, value = _way(settings)
+    if way == "recorded" and not (storage.locate(value) / FILE).exists():
+        raise ValueError(
+            f"asynchronous.schedule={settings.schedule!r}: {value} has no {FILE}; name the "
+            "directory of an asynchronous run"
+        )
+    if way != "live":
+        return
+    if jax.process_count() > 1:
+        raise ValueError(
+            "asynchronous.schedule='live' runs in one process; use lockstep:K with several"
+        )
+    if not config.sampling.devices and jax.device_count() > 1:
+        raise ValueError(
+            f"asynchronous.schedule='live' with sampling.devices=0: two threads would share "
+            f"{jax.device_count()} devices; give sampling some of them, or use lockstep:K"
+        )
+
+
+def _way(settings: AsynchronousConfig) -> tuple[str, str]:
+    """The kind of a schedule, and what follows its colon.
+
+    Raises:
+      ValueError: neither is known.
+    """
+    way, _, value = settings.schedule.partition(":")
+    fits = {"live": not value, "lockstep": value.isdigit(), "recorded": bool(value)}
+    if not fits.get(way, False):
+        raise ValueError(f"asynchronous.schedule={settings.schedule!r} is unknown; use {_WAYS}")
+    return way, value
+
+
+def open_batches(
+    run: RunContext,
+    ctx: Context,
+    to_sampler: ToSampler,
+    task: Task,
+    source: Source,
+    program: Program,
+    start: int,
+    room: int,
+) -> Batches:
+    """The rollouts of an asynchronous run.
+
+    Args:
+      run, ctx, to_sampler, start: see `jaxrl.run.sampled.open_batches`.
+      task: of the run.
+      source: of its problems.
+      program: makes a group of one.
+      room: tokens that the program adds to prompts, at most.
+    """
+    config = ctx.config
+    given = collect.context(config.rollout, config.seed, run.policy, task)
+
+    def drive(weights: Weights, known: Mapping[Asked, Future[Answer]]) -> Drive:
+        setup = collect.sampler_setup(
+            run.policy._replace(guide=weights.guide), config.rollout, config.sampler,
+            collect.key(config.seed), room, turns=given.dialogue is not None,
+            resumes=config.asynchronous.staleness != 0,
+        )  # fmt: skip
+        return Drive(program, given, setup, weights.params, run.pools[start], known)
+
+    record = _Record(run.directory, run.callbacks.note)
+    sampling = Sampling(limits(config), config.rollout.group_size, source, drive, record.add)
+    sample, halt = _sampler(run, config, sampling)
+    run.closing.callback(halt)
+    shared = run.sampling_mesh == jax.sharding.get_mesh()
+    copied = shared and _way(config.asynchronous)[0] == "live"
+    ended = busy = 0.0
+
+    def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
+        nonlocal ended, busy
+        begun = perf_counter()
+        with timer("sync"):
+            params = to_sampler(state.params)
+            guide = guide_of(run.policy.model, ctx.restriction(state), to_sampler)
+            if copied:  # the update donates its parameters, and some of these may be the same
+                params, own, args = jax.tree.map(jnp.copy, (params, guide.params, guide.args))
+                guide = guide._replace(params=own, args=args)
+        steps = version // config.updates_per_batch
+        record.begin(steps)
+        with timer("sample"), jax.set_mesh(run.sampling_mesh):
+            batch = sample(Weights(params, guide, version, steps))
+        now = perf_counter()
+        whole = now - (ended or begun)
+        metrics = {
+            "prompts_sampled": float(batch.begun),
+            "idle/train": (now - begun) / whole,
+            "idle/sample": max(0.0, 1.0 - (sampling.busy_s - busy) / whole),
+        }
+        ended, busy = now, sampling.busy_s
+        return collect.experience(batch.groups, config.rollout.group_size), metrics
+
+    def get_state() -> dict[str, Any]:
+        halt()
+        return sampling.get_state()
+
+    def set_state(saved: dict[str, Any]) -> None:
+        if "source" in saved:  # else of a run that learned from a file, which this one forked
+            sampling.set_state(saved)
+
+    def abandon() -> None:
+        halt()
+        sampling.abandon()
+
+    return Batches(step, get_state, set_state, abandon)
+
+
+def _sampler(
+    run: RunContext, config: Config, sampling: Sampling
+) -> tuple[Callable[[Weights], Batch], Callable[[], None]]:
+    """What samples a step, and what makes it stand still after the step's update."""
+    way, value = _way(config.asynchronous)
+    if way == "lockstep":
+        chunks = int(value)
+        return lambda weights: asynchronous.lockstep(sampling, weights, chunks), lambda: None
+    if way == "recorded":
+        rows = _by_step(storage.locate(value) / FILE)
+        return (
+            lambda weights: asynchronous.recorded(sampling, weights, rows.get(weights.step, [])),
+            lambda: None,
+        )
+    live = Live(sampling, run.sampling_mesh, config.guard.stall_seconds)
+    return live.step, live.halt
+
+
+def _by_step(path: Path) -> dict[int, Sequence[Row]]:
+    """The rows of a schedule, in order."""
+    rows: dict[int, list[Row]] = {}
+    for row in jsonl.read(path):
+        rows.setdefault(row["step"], []).append(row)
+    return dict(rows)
+
+
+class _Record:
+    """The schedule of a run as it is written; a step that is done again replaces its rows."""
+
+    def __init__(self, directory: Path, note: Callable[[str], None]) -> None:
+        self._path, self._note, self._next = directory / FILE, note, -1
+        self._log: jsonl.Log | None = None
+
+    def begin(self, step: int) -> None:
+        """A step begins after so many are done; rows of it and of later ones are dropped."""
+        if distributed.first() and step != self._next:
+            self._log = jsonl.Log(self._path, self._note, lambda row: row["step"] < step)
+        self._next = step + 1
+
+    def add(self, row: Row) -> None:
+        """Append a row."""
+        if self._log is not None:
+            self._log.add(row)

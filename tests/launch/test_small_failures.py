@@ -1,0 +1,76 @@
+"""Whole commands that fail or are stopped: one line that says why, and what is kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jaxrl.run.signals import SAVED
+from tests.jaxrl.record.test_storage import small_disk  # noqa: F401
+from tests.jaxrl.tiny import ROOT
+from tests.launch.test_cli import TINY
+
+INTERRUPTED = 130
+
+
+def started(run_dir, *more):
+    command = [sys.executable, "-m", "jaxrl.launch.cli", "train", "quickstart", *TINY, *more]
+    return subprocess.Popen(
+        [*command, "--run-dir", str(run_dir), "--seed", "3"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.broad
+def test_a_full_disk_ends_a_run_in_one_line(small_disk):  # noqa: F811
+    """A disk of 2 MB holds the first checkpoints of a small run, and no more."""
+    run = started(
+        small_disk / "run", "--checkpoint.every", "1", "--checkpoint.keep", "9", "--steps", "40"
+    )
+    out, err = run.communicate(timeout=400)
+    assert run.returncode == 1, err[-2000:]
+    told = [line for line in err.splitlines() if line.strip()]
+    assert "the disk is full" in told[-1] and f"jaxrl train {small_disk / 'run'}" in told[-1]
+    assert "Traceback" not in err and len(told) <= 3, told
+    assert "Traceback" not in out
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize(
+    ("phase", "status", "says"),
+    [
+        ("warm start ", INTERRUPTED, "nothing is kept"),
+        ("train ", SAVED, "continue with: jaxrl train"),
+    ],
+)
+def test_an_interruption_says_what_is_kept(phase, status, says, tmp_path):
+    directory = tmp_path / "run"
+    run = started(
+        directory, "--steps", "4000", "--warm-start.steps", "400" if "warm" in phase else "2"
+    )
+    deadline = time.monotonic() + 300
+    if "warm" in phase:  # the console tells a phase at its end
+        while not (directory / "heartbeat.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(2)
+    else:
+        while (
+            not (directory / "metrics.jsonl").exists()
+            or not (directory / "metrics.jsonl").stat().st_size
+        ):
+            assert time.monotonic() < deadline and run.poll() is None
+            time.sleep(0.05)
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=200)
+    assert says in out, (out, err[-2000:])
+    assert run.returncode == status
+    assert directory.exists() == (status == SAVED)
