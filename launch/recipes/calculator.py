@@ -2,9 +2,9 @@
 
 The task is `calculator`: sums, differences and products of three numbers of four digits. The policy
 may call a tool, in the JSON format of Hermes and Qwen, and is told the result; the last number of
-a turn without a call is its answer. A supervised warm start imitates 24 episodes that the task plays
-itself; GRPO (Shao et al. 2024, "DeepSeekMath") then trains on whole episodes, of which the policy's
-own tokens count and what the tool said does not.
+a turn without a call is its answer. A supervised warm start imitates 24 episodes that the task
+plays itself; GRPO (Shao et al. 2024, "DeepSeekMath") then trains on whole episodes, of which the
+policy's own tokens count and what the tool said does not.
 
 Of 8 held-out problems the model answers none before the warm start and all after it, greedily. To
 leave GRPO something to do, imitate fewer: --warm-start.steps 2.
