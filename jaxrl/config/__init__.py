@@ -20,9 +20,9 @@ from jaxrl.config.schema import (
     RolloutLogConfig,
     SamplingConfig,
     SandboxConfig,
-    TrackConfig,
     WarmStartConfig,
 )
+from jaxrl.config.track import TrackConfig
 from jaxrl.config.validate import check
 from jaxrl.config.values import (
     changed,

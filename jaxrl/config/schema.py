@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
+from jaxrl.config.track import TrackConfig
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models.config import Kernel
 from jaxrl.models.lora import LoraConfig
@@ -237,22 +238,6 @@ class RolloutLogConfig:
     """Steps between saved rollouts; the first and the last step are always saved. 0 saves none."""
     groups: int = 8
     """Groups saved per step."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TrackConfig:
-    """How a run appears in the trackers that it reports to."""
-
-    entity: str = ""
-    """Weights & Biases team or user; empty: the default of the account."""
-    name: str = ""
-    """Name of the run; empty: that of its directory."""
-    tags: tuple[str, ...] = ()
-    """Tags of the run."""
-    completions: int = 16
-    """Rows of a table of completions; 0: no table."""
-    every: int = 10
-    """Steps between two tables; the first step has one too."""
 
 
 @dataclasses.dataclass(frozen=True)
