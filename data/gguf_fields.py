@@ -104,14 +104,14 @@ def _fast(source: Path, vocab_size: int) -> tuple[Meta, dict[str, int]]:
             kinds[i] = BYTE
     if unknown in ids:
         kinds[ids[unknown]] = UNKNOWN
-    begun = fast.encode("a", add_special_tokens=False).tokens[0]
+    first = fast.encode("a", add_special_tokens=False).tokens[0]
     return {
         "model": "llama",
         "tokens": tokens,
         "scores": [ranks.get(token, _NEVER) for token in tokens],
         "token_type": kinds,
         "unknown_token_id": ids.get(unknown, 0),
-        "add_space_prefix": begun.startswith("\u2581"),
+        "add_space_prefix": first.startswith("\u2581"),
     }, ids
 
 

@@ -198,6 +198,6 @@ def forks(
     for p, (written, unsure) in enumerate(zip(tokens, entropies, strict=True)):
         for g in range(half):
             at = int(rng.choice(np.argsort(-unsure[g])[:top]))
-            begun = tuple(int(t) for t in written[g][:at])
-            hints.append(Hint(p, half + g, begin=begun))
+            beginning = tuple(int(t) for t in written[g][:at])
+            hints.append(Hint(p, half + g, begin=beginning))
     return hints

@@ -334,8 +334,8 @@ def _message(turn: Any, where: str) -> Message:
 
 
 def _key(row: Row) -> bytes:
-    told = row.prompt or row.answers
-    plain = json.dumps(told, sort_keys=True, default=str).encode(errors="surrogatepass")
+    contents = row.prompt or row.answers
+    plain = json.dumps(contents, sort_keys=True, default=str).encode(errors="surrogatepass")
     return hashlib.blake2b(plain, digest_size=8).digest()
 
 

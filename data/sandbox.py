@@ -361,8 +361,8 @@ def _bubble(scratch: str, limits: Limits, user: int) -> list[str]:
 @functools.cache
 def _no_more_users() -> list[str]:
     """The option against nested user namespaces, where bubblewrap has it (0.8)."""
-    told = subprocess.run(["bwrap", "--help"], capture_output=True, text=True, check=False)
-    return ["--disable-userns"] if "--disable-userns" in told.stdout + told.stderr else []
+    options = subprocess.run(["bwrap", "--help"], capture_output=True, text=True, check=False)
+    return ["--disable-userns"] if "--disable-userns" in options.stdout + options.stderr else []
 
 
 def _write(scratch: Path, files: Mapping[str, str], user: int) -> None:

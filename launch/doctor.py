@@ -20,6 +20,12 @@ from jaxrl.models import catalog
 EXTRAS = {
     "test": ("pytest", "hypothesis", "ruff"),
     "parity": ("torch", "transformers", "trl", "peft", "openai", "lm_eval"),
+    "control": ("gymnasium", "gymnax", "brax", "h5py", "minari"),
+    "gcs": ("gcsfs",),
+    "wandb": ("wandb",),
+    "trackio": ("trackio",),
+    "mlflow": ("mlflow",),
+    "docs": ("material", "mkdocstrings", "nbclient", "ipykernel"),
     "tpu": ("libtpu",),
     "cuda": ("jax_cuda13_plugin",),
 }

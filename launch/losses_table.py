@@ -22,6 +22,10 @@ Generated from the docstrings by `python -m jaxrl.launch.losses_table > docs/los
 edit.
 
 Arrays in, unreduced arrays out: reduce with `jaxrl.losses.aggregate`. `[B, T]` is batch by tokens.
+
+Shapes and dtypes that a docstring gives are checked at each call, or at each trace under `jax.jit`.
+Five functions have none to check: `masked_mean` and `conjugate` take any shape; `chord_mu`,
+`adaptive_kl_coefficient` and `proportional_kl_coefficient` take scalars.
 """
 
 

@@ -33,8 +33,8 @@ def text_of(tokenizer: Tokenizer, completion: Completion) -> str:
 
 def _without_begun(text: str, words: Sequence[str]) -> str:
     """The text without an end that may become one of the words."""
-    begun = (n for word in words for n in range(1, len(word)) if text.endswith(word[:n]))
-    return text[: len(text) - max(begun, default=0)]
+    starts = (n for word in words for n in range(1, len(word)) if text.endswith(word[:n]))
+    return text[: len(text) - max(starts, default=0)]
 
 
 def shown(call: Call, tokenizer: Tokenizer, completion: Completion) -> tuple[str, list[Json]]:

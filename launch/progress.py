@@ -54,7 +54,7 @@ def shown(
     """
     rewards: list[float] = []
     rows: list[dict[str, float]] = []
-    told: set[str] = set()
+    noted: set[str] = set()
     due = every
     bars: dict[str, TaskID] = {}
     latest = ""
@@ -79,10 +79,10 @@ def shown(
         rows.append(metrics)
         latest = figures(metrics, rewards)
         found = alerts.alerts(rows, dtype)
-        for name in found.keys() - told:
+        for name in found.keys() - noted:
             console.print(f"ALERT at step {number}, {name}: {found[name]}", soft_wrap=True)
-        told.clear()
-        told.update(found)
+        noted.clear()
+        noted.update(found)
 
     def sampled(number: int, experience: Experience) -> None:
         begin()

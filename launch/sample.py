@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -17,6 +18,7 @@ from jaxrl.data.tokenizers import Tokenizer
 from jaxrl.launch import flags
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.mesh import mesh
+from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.sampling import sampler
 from jaxrl.sampling.requests import features_of
@@ -80,11 +82,14 @@ def main(argv: list[str]) -> int:
                 policy.create(policy.named(name), mesh.make(Config().mesh), trust=config.trust),
                 config,
             )
-        prompt = config.prompt or sys.stdin.read()
-        actor, completions = complete(name, config, prompt)
+        opened = policy.named(name)
+        model, tokenizer = policy.describe(opened, trust=config.trust)
+        policy.require_text(model, name)
+        asked = requests(tokenizer, config, config.prompt or sys.stdin.read())
+        completions = complete(opened, model, tokenizer, asked, config.seed)
     except REFUSALS as error:
         return refused(error)
-    texts = [actor.tokenizer.decode(c.tokens.tolist()) for c in completions]
+    texts = [tokenizer.decode(c.tokens.tolist()) for c in completions]
     if config.json:
         rows = [
             {"text": text, "token_ids": c.tokens.tolist(), "logps": c.logp.tolist()}
@@ -101,24 +106,32 @@ def main(argv: list[str]) -> int:
 
 
 def complete(
-    name: str, config: SampleConfig, prompt: str
-) -> tuple[policy.Policy, list[Completion]]:
-    """The policy of a name, and its completions in order of their number.
+    opened: Config,
+    model: DecoderConfig,
+    tokenizer: Tokenizer,
+    asked: Sequence[Request],
+    seed: int,
+) -> list[Completion]:
+    """The completions of a policy in order of their number.
 
     While the weights are read, the same requests are begun with zeros in their place, so that what
     has to be compiled is compiled side by side.
+
+    Args:
+      opened: the config that opens the policy.
+      model: its decoder, from `policy.describe`, as is
+      tokenizer: that of the policy.
+      asked: what to sample.
+      seed: of the random stream.
     """
-    opened, the_mesh = policy.named(name), mesh.make(Config().mesh)
-    model, tokenizer = policy.describe(opened, trust=config.trust)
-    policy.require_text(model, name)
-    asked = requests(tokenizer, config, prompt)
+    the_mesh = mesh.make(Config().mesh)
     sampler.check_requests(model, asked)
     setup = sampler.Setup(
         model,
-        jax.random.key(config.seed),
+        jax.random.key(seed),
         tuple(tokenizer.eos_ids),
-        max(len(r.prompt) for r in asked),
-        max(len(r.prompt) + r.max_new_tokens for r in asked),
+        max((len(r.prompt) for r in asked), default=0),
+        max((len(r.prompt) + r.max_new_tokens for r in asked), default=0),
         features=features_of(asked),
     )
     with ThreadPoolExecutor(1) as pool:
@@ -131,13 +144,12 @@ def complete(
                 sampler.advance(setup, policy.sampling_params(blank, "float32"), work, budget=1)
         del blank
         params = loading.result()
-    actor = policy.Policy(model, params, tokenizer)
     work, done = sampler.Work(), list[Completion]()
     sampler.submit(setup, work, asked)
     ready = policy.sampling_params(params, "float32")
     while work:
         done += sampler.advance(setup, ready, work)
-    return actor, sorted(done, key=lambda completion: completion.request.id)
+    return sorted(done, key=lambda completion: completion.request.id)
 
 
 def requests(tokenizer: Tokenizer, config: SampleConfig, prompt: str) -> list[Request]:

@@ -273,8 +273,8 @@ def _path(spec: str) -> str:
 
 def _with_chat(config: Config, argv: Sequence[str]) -> Config:
     model = _value_of("--model", argv) or config.model
-    told = any(t.startswith(("--rollout.chat", "--rollout.no-chat")) for t in argv)
-    if config.model or told or not has_template(Path(model)):
+    explicit = any(t.startswith(("--rollout.chat", "--rollout.no-chat")) for t in argv)
+    if config.model or explicit or not has_template(Path(model)):
         return config
     return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, chat=True))
 

@@ -192,10 +192,10 @@ def table(names: Sequence[str], directories: Sequence[Path]) -> Table:
         if not summary.exists():
             made.add_row(name, *["-"] * 4, "unfinished")
             continue
-        told = json.loads(summary.read_text())
-        before, after = told["eval"]["before"], told["eval"]["after"]
+        outcome = json.loads(summary.read_text())
+        before, after = outcome["eval"]["before"], outcome["eval"]["after"]
         cells = (before["pass@1"], after["pass@1"], before["reward"], after["reward"])
-        made.add_row(name, *(f"{cell:.3f}" for cell in cells), f"{told['seconds']:.0f}")
+        made.add_row(name, *(f"{cell:.3f}" for cell in cells), f"{outcome['seconds']:.0f}")
     return made
 
 

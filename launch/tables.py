@@ -127,8 +127,8 @@ def show(argv: list[str]) -> int:
         config, _ = recipe_files.resolve(argv, "show")
     except ValueError as error:
         return refused(error)
-    told = recipe_files.dump(config) if as_yaml else json.dumps(configs.to_dict(config), indent=2)
-    print(told.rstrip("\n"))
+    shown = recipe_files.dump(config) if as_yaml else json.dumps(configs.to_dict(config), indent=2)
+    print(shown.rstrip("\n"))
     return 0
 
 
@@ -142,8 +142,8 @@ def _one(name: str, rows: list[dict[str, Any]]) -> int:
     table = Table(show_header=False)
     for key, value in row.items():
         if isinstance(value, dict):
-            for inner, told in value.items():
-                table.add_row(escape(f"{key}.{inner}"), escape(_flat(told)))
+            for inner, shown in value.items():
+                table.add_row(escape(f"{key}.{inner}"), escape(_flat(shown)))
         else:
             table.add_row(escape(key), escape(_flat(value)))
     Console().print(table)

@@ -58,13 +58,13 @@ def one(config: Config, options: short.Options) -> int:
     console = Console()
     directory = loop.run_directory(config)
     fresh = not directory.exists()
-    begun = False
+    started = False
 
     def begin() -> None:
-        nonlocal begun
-        if not begun:
+        nonlocal started
+        if not started:
             trust.remember(directory, config)
-        begun = True
+        started = True
 
     shown = {"every": options.show_every, "dtype": config.compute_dtype}
     try:
@@ -74,7 +74,7 @@ def one(config: Config, options: short.Options) -> int:
                 watch = profile.profiled(watch, directory / "profile")
             summary = loop.train(config, watch)
     except REFUSALS as error:
-        if begun:  # a fault of ours, not of the request: show where
+        if started:  # a fault of ours, not of the request: show where
             raise
         _discard(directory, fresh)
         return refused(error)

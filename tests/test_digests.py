@@ -36,10 +36,12 @@ def test_a_difference_is_reported():
 
 def test_the_recorded_recipes_exist_and_learn():
     known = json.loads(digests.CPU.read_text())
-    assert known["platform"] == "cpu" and set(known["recipes"]) <= set(recipes.names())
-    for name, recorded in known["recipes"].items():
+    assert set(known) <= set(recipes.names())
+    for name, recorded in known.items():
+        assert recorded["environment"]["platform"] == "cpu", name
         assert [row["step"] for row in recorded["metrics"]] == [1, 2], name
-        assert any(row["reward/std"] > 0 for row in recorded["metrics"]), name
+        if not recipes.load(name).data.kinds:  # of which no rewards are sampled
+            assert any(row["reward/std"] > 0 for row in recorded["metrics"]), name
 
 
 @pytest.mark.slow

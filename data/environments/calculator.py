@@ -81,18 +81,18 @@ def task(
         return written(Call("calculator", {"expression": expression})), str(problem.answer)
 
     def step(desk: _Desk, action: str) -> Reply:
-        told = tools.results([CALCULATOR], action)
-        failed = sum(each.startswith("error") for each in told)
-        desk.calls += len(told)
+        outputs = tools.results([CALCULATOR], action)
+        failed = sum(each.startswith("error") for each in outputs)
+        desk.calls += len(outputs)
         parts = {"calls": float(desk.calls), "malformed": float(failed)}
-        if told and desk.left:
+        if outputs and desk.left:
             desk.left -= 1
-            said = ({"role": role, "content": "\n".join(told)},)
-            return Reply(said, parts=parts, calls=len(told))
-        numbers = [] if told else _NUMBER.findall(action)
+            said = ({"role": role, "content": "\n".join(outputs)},)
+            return Reply(said, parts=parts, calls=len(outputs))
+        numbers = [] if outputs else _NUMBER.findall(action)
         correct = bool(numbers) and numbers[-1].replace(",", "") == str(desk.answer)
         parts |= {"correct": float(correct)}
-        return Reply(reward=float(correct), parts=parts, done=True, calls=len(told))
+        return Reply(reward=float(correct), parts=parts, done=True, calls=len(outputs))
 
     made = Task(
         name="calculator",

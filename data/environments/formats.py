@@ -64,12 +64,12 @@ def written(call: Call | Malformed) -> str:
 def _json_call(text: str) -> Call | Malformed:
     """`{"name": ..., "arguments" or "parameters": {...}}`; arguments may be JSON in a text."""
     try:
-        told = json.loads(text)
-        given = told["arguments"] if "arguments" in told else told["parameters"]
+        parsed = json.loads(text)
+        given = parsed["arguments"] if "arguments" in parsed else parsed["parameters"]
         given = json.loads(given) if isinstance(given, str) else given
-        if not isinstance(told["name"], str) or not isinstance(given, dict):
+        if not isinstance(parsed["name"], str) or not isinstance(given, dict):
             return Malformed(text)
-        return Call(told["name"], given)
+        return Call(parsed["name"], given)
     except (ValueError, TypeError, KeyError, RecursionError):
         return Malformed(text)
 

@@ -56,10 +56,10 @@ class Player:
             episode = None
         if episode is None:
             environment = self._task.of(turn.problem).turns
-            begun = environment.begin(turn.problem, turn.seed)
-            if not isinstance(begun, tuple) or len(begun) != 2:
-                raise _Wrong(f"begin returned {begun!r:.100}; return (state, Opening)")
-            state, opening = begun
+            started = environment.begin(turn.problem, turn.seed)
+            if not isinstance(started, tuple) or len(started) != 2:
+                raise _Wrong(f"begin returned {started!r:.100}; return (state, Opening)")
+            state, opening = started
             opening = checked(opening, Opening, environment)
             first = dataclasses.replace(turn, actions=(), said=(opening,))
             episode = _Episode(environment, first, state)

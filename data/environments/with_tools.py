@@ -88,15 +88,15 @@ def environment(
         return bench, Opening(problem.messages or said, tools=schemas)
 
     def step(bench: _Bench, action: str) -> Reply:
-        told = tools.results(bench.tools, action)
-        malformed = sum(each.startswith("error") for each in told)
+        outputs = tools.results(bench.tools, action)
+        malformed = sum(each.startswith("error") for each in outputs)
         parts = {"malformed": float(malformed)}
-        if told and not bench.left:
-            return Reply(reward=0.0, parts=parts, done=True, calls=len(told))
-        if told:
+        if outputs and not bench.left:
+            return Reply(reward=0.0, parts=parts, done=True, calls=len(outputs))
+        if outputs:
             bench.left -= 1
-            said = ({"role": role, "content": "\n".join(told)},)
-            return Reply(said, parts=parts, calls=len(told))
+            said = ({"role": role, "content": "\n".join(outputs)},)
+            return Reply(said, parts=parts, calls=len(outputs))
         score = scoring.judge(inner, bench.problem, action)
         return Reply(
             reward=score.value, parts=parts | dict(score.parts), done=True, error=score.error

@@ -260,8 +260,8 @@ def _sum(specs: Sequence[Spec], scores: Sequence[Score]) -> Score:
     """The weighted sum; the values of several, and their parts, are parts of it."""
     for spec, score in zip(specs, scores, strict=True):
         if score.error is not None:
-            kind, _, told = score.error.partition(": ")
-            named = told if len(specs) == 1 else f"{spec.name}: {told}"
+            kind, _, reason = score.error.partition(": ")
+            named = reason if len(specs) == 1 else f"{spec.name}: {reason}"
             return Score(None, error=f"{kind}: {named}")
     if len(specs) == 1:
         (score,) = scores

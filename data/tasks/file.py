@@ -132,8 +132,8 @@ class _Rows:
                 f"{self.where(index)}: {self.prompt}={prompt!r:.80} must be a text, or a list of "
                 "messages with role and content"
             )
-        told = [prompt] if isinstance(prompt, str) else [str(t["content"]) for t in prompt]
-        self.characters.update(*told, str(record[self.answer]) if self.answer else "")
+        texts = [prompt] if isinstance(prompt, str) else [str(t["content"]) for t in prompt]
+        self.characters.update(*texts, str(record[self.answer]) if self.answer else "")
         return hashlib.blake2b(json.dumps(prompt, default=str).encode(), digest_size=8).digest()
 
 
@@ -181,9 +181,9 @@ def _problem(rows: _Rows, index: int, template: str) -> Problem:
         made = generate.asked("file", key, prompt, _plain(answer), row=kept)
     else:
         turns = tuple({"role": t["role"], "content": str(t["content"])} for t in prompt)
-        told = "\n\n".join(turn["content"] for turn in turns)
-        made = generate.asked("file", key, told, _plain(answer), row=kept)
-        made = Problem(made.id, told, made.answer, turns, made.metadata, made.domain)
+        question = "\n\n".join(turn["content"] for turn in turns)
+        made = generate.asked("file", key, question, _plain(answer), row=kept)
+        made = Problem(made.id, question, made.answer, turns, made.metadata, made.domain)
     return templates.apply(made, template) if template else made
 
 

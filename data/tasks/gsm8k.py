@@ -39,10 +39,10 @@ def task(
         made.check_split(split)
         record, where = read(files[split])[index], f"{files[split]}, record {index}"
         question = sources.field(record, "question", where)
-        told = sources.field(record, "answer", where)
-        if not isinstance(told, str):
-            raise ValueError(f"{where}: answer={told!r} is no text that ends in '#### NUMBER'")
-        solution, mark, answer = told.rpartition("####")
+        worked = sources.field(record, "answer", where)
+        if not isinstance(worked, str):
+            raise ValueError(f"{where}: answer={worked!r} is no text that ends in '#### NUMBER'")
+        solution, mark, answer = worked.rpartition("####")
         if not mark or number(answer) is None:
             raise ValueError(f"{where}: answer={answer!r} does not end in '#### NUMBER'")
         prompt = extract.fill(template, question)

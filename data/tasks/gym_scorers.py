@@ -250,8 +250,8 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
             return
     elif event not in _REFUSED_EVENTS:
         return
-    told = f"{event} {str(arguments)[:200]}"
-    refused.append(f"this generator's scorer runs what the answer says: {told}")
+    offence = f"{event} {str(arguments)[:200]}"
+    refused.append(f"this generator's scorer runs what the answer says: {offence}")
     raise Evaluated(refused[-1])
 
 

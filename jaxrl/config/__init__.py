@@ -1,18 +1,16 @@
 """The config of a run: frozen dataclasses, every field a flag, saved as JSON beside the run.
 
-`schema` has the dataclasses, `values` reads, writes, changes and compares configs, and `validate`
-refuses a config that could only fail later. `jaxrl.config` gives the public names of all three.
+`schema` has the dataclasses, and `prompts` those that say what is trained on. `values` reads,
+writes, changes and compares configs, and `validate` refuses a config that could only fail later.
+`jaxrl.config` gives the public names of all four.
 """
 
+from jaxrl.config.prompts import BanditConfig, CurriculumConfig, DataConfig, Domain
 from jaxrl.config.schema import (
     Action,
     AsynchronousConfig,
-    BanditConfig,
     CheckpointConfig,
     Config,
-    CurriculumConfig,
-    DataConfig,
-    Domain,
     EvalConfig,
     FreshModel,
     GuardConfig,
@@ -20,9 +18,9 @@ from jaxrl.config.schema import (
     RolloutLogConfig,
     SamplingConfig,
     SandboxConfig,
-    TrackConfig,
     WarmStartConfig,
 )
+from jaxrl.config.track import TrackConfig
 from jaxrl.config.validate import check
 from jaxrl.config.values import (
     changed,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
+from jaxrl.config.prompts import BanditConfig, CurriculumConfig, DataConfig, Domain
+from jaxrl.config.track import TrackConfig
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models.config import Kernel
 from jaxrl.models.lora import LoraConfig
@@ -86,110 +88,6 @@ class RolloutConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
-    """Rows of a file that a run learns from, in place of what it samples; see docs/fine-tuning.md.
-
-    Conversations are written by the model's chat template, and so are texts under `rollout.chat`.
-    """
-
-    path: str = ""
-    """File of the rows: JSONL, JSON, CSV, Parquet or a `datasets` directory; --data FILE is the
-    same."""
-    kinds: tuple[str, ...] = ()
-    """Kinds of rows that the objective learns from, see `jaxrl.data.rows`. The recipe sets them; a
-    run without any samples."""
-    columns: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Columns of the file, where they have names of their own, e.g. --data.columns.prompt
-    question."""
-    eval_path: str = ""
-    """File of the rows to evaluate on; --eval-data FILE is the same. Empty: a share of `path`."""
-    eval_share: float = 0.05
-    """Share of the prompts that is held out, by a hash of the prompt; at most `eval.problems`."""
-    batch_size: int = 16
-    """Rows per step; of preferences, pairs."""
-    max_tokens: int = 1024
-    """Longest sequence, prompt and answer together, in tokens."""
-    long_rows: Literal["truncate", "drop", "error"] = "truncate"
-    """How a row over `max_tokens` is treated: `truncate` leaves out tokens at its end, and the row
-    if nothing to learn is left of it; `drop` leaves out the row; `error` stops and names it."""
-    cache_reference: bool = False
-    """Compute the reference policy's log-probabilities of all rows once, before the first step, and
-    keep them in the run directory, in place of a copy of the policy and its forward pass in every
-    step."""
-    noise: float = 0.0
-    """NEFTune: length of uniform noise that is added to embeddings in training; 5 is usual. It is
-    divided by the square root of a sequence's tokens times the width."""
-    bad_rows: Literal["error", "skip"] = "error"
-    """How a row that cannot be used is treated: `error` stops and names its line; `skip` leaves it
-    out and counts it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class CurriculumConfig:
-    """Chooses prompts by the rewards they got before, in this run or in an earlier one."""
-
-    choose: str = ""
-    """Function that chooses the prompts of a step, such as `difficulty_targeted` or `gain`; empty
-    takes prompts in the order of the data."""
-    args: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Keyword arguments of `choose`, e.g. --curriculum.args.target 0.5."""
-    prompts: int = 1024
-    """Number of prompts to choose from: the first of the train split."""
-    window: int = 8
-    """Number of visits remembered per prompt."""
-    retain: float = 1.0
-    """Share of the prompts, the hardest, that is kept every `retain_every` batches, above 0 and up
-    to 1; the others are not chosen again (DRIVE). 1 keeps all."""
-    retain_every: int = 50
-    """Batches between two such selections."""
-    history: str = ""
-    """Directory of an earlier run of this task; its prompts are ranked once, by how that run
-    answered them. Empty: none."""
-    score: str = "historical_variance"
-    """Function that ranks the prompts of `history`, such as `learning_impact` (LIMR)."""
-    keep: int = 1
-    """Number of prompts of `history` to keep, highest score first."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Domain:
-    """One of several tasks that a run trains on."""
-
-    task: str = "arithmetic"
-    """Name of a task, as in `Config.task`."""
-    args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
-    """Parameters of the task."""
-    weight: float = 1.0
-    """Share of the prompts, relative to the other domains' weights."""
-    max_new_tokens: int = 0
-    """Longest completion for its problems, in tokens, at most the rollout's; 0 uses the
-    rollout's."""
-    curriculum: CurriculumConfig = CurriculumConfig()
-    """Chooses its prompts."""
-
-
-@dataclasses.dataclass(frozen=True)
-class BanditConfig:
-    """A bandit that adapts the shares of the domains to the training signal."""
-
-    weigh: str = ""
-    """Bandit that multiplies the domains' weights: `sec`, `dump` or `dads`; empty keeps the weights
-    fixed."""
-    args: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Keyword arguments of `weigh`, e.g. --bandit.args.temperature 0.5."""
-    signal: Literal["advantage", "reward"] = "advantage"
-    """Reward of the bandit for each completion: `advantage` is the absolute advantage in units of
-    its group's standard deviation (SEC, DUMP); `reward` is the completion's reward (dads)."""
-    rate: float = 0.5
-    """Smoothing factor of the moving average of a domain's signal, above 0 and up to 1."""
-    window: int = 64
-    """Number of completions remembered per domain."""
-    history: str = ""
-    """Directory of an earlier run of these domains; domains with more prompts that it always failed
-    get a greater share (SwS). Empty: none."""
-
-
-@dataclasses.dataclass(frozen=True)
 class SamplingConfig:
     """Which devices sample."""
 
@@ -237,22 +135,6 @@ class RolloutLogConfig:
     """Steps between saved rollouts; the first and the last step are always saved. 0 saves none."""
     groups: int = 8
     """Groups saved per step."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TrackConfig:
-    """How a run appears in the trackers that it reports to."""
-
-    entity: str = ""
-    """Weights & Biases team or user; empty: the default of the account."""
-    name: str = ""
-    """Name of the run; empty: that of its directory."""
-    tags: tuple[str, ...] = ()
-    """Tags of the run."""
-    completions: int = 16
-    """Rows of a table of completions; 0: no table."""
-    every: int = 10
-    """Steps between two tables; the first step has one too."""
 
 
 @dataclasses.dataclass(frozen=True)

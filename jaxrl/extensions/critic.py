@@ -14,7 +14,7 @@ import optax
 from flax import struct
 
 from jaxrl.config import Config
-from jaxrl.losses import advantages, returns
+from jaxrl.losses import batch_advantages, returns
 from jaxrl.losses import value as loss
 from jaxrl.losses.aggregate import masked_mean
 from jaxrl.mesh import mesh
@@ -255,7 +255,7 @@ def _estimate(
         rewards, turns = batch.extra["turn_rewards"], (batch.extra["turn"],)
         rewards = rewards if kl is None else rewards - kl_coef * kl
     made, target = function(rewards, values, *turns, mask=mask, last_value=last_value, **between)
-    return (advantages.whiten(made, mask=mask) if whiten else made), target
+    return (batch_advantages.whiten(made, mask=mask) if whiten else made), target
 
 
 def _make_update(

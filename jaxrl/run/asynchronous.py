@@ -136,8 +136,7 @@ def open_batches(
     sampling = Sampling(limits(config), config.rollout.group_size, source, drive, record.add)
     sample, halt = _sampler(run, config, sampling)
     run.closing.callback(halt)
-    shared = run.sampling_mesh == jax.sharding.get_mesh()
-    copied = shared and _way(config.asynchronous)[0] == "live"
+    copied = not config.sampling.devices and _way(config.asynchronous)[0] == "live"
     ended = busy = 0.0
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:

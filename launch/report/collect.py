@@ -123,8 +123,8 @@ def extensions(config: Json) -> list[str]:
     described = []
     for reference, settings in masks.values(config.get("extensions", {})).items():
         fields = runs.flatten(settings, ".").items()
-        told = ", ".join(f"{name} {_setting(value)}" for name, value in fields)
-        described.append(f"{reference}: {told}" if told else reference)
+        described_fields = ", ".join(f"{name} {_setting(value)}" for name, value in fields)
+        described.append(f"{reference}: {described_fields}" if described_fields else reference)
     return described
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 _SEEN = ("config.json", "metrics.jsonl", "summary.json")
 _FOLDERS = ("evals", "rollouts")
-_HERE = ("localhost", "127.0.0.1", "[::1]")
+_HERE = ("localhost", "127.0.0.1", "::1")
 
 
 def version(runs: Sequence[Path]) -> str:
@@ -42,7 +43,7 @@ def server(
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            name = self.headers.get("Host", "").rpartition(":")[0]
+            name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
             if host in _HERE and name not in _HERE:
                 self.send_error(HTTPStatus.FORBIDDEN, "open the address that jaxrl has printed")
             elif self.path == "/version":

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.losses import advantages, credit, pass_rate
+from jaxrl.losses import advantages, batch_advantages, credit, pass_rate
 
 FEW = settings(max_examples=10, deadline=None)
 seeds = st.integers(0, 9999)
@@ -90,11 +90,13 @@ def test_named_baselines(seed):
     with jax.enable_x64(True):
         want = np.where(valid, rewards, 0.0)
         want[valid] = normalised(rewards[valid])
-        close(advantages.reinforce_pp(rewards, valid=valid), want)
+        close(batch_advantages.reinforce_pp(rewards, valid=valid), want)
 
         want, tokens = np.zeros(10), np.repeat(centred[valid], lengths[valid])
         want[valid] = (centred[valid] - tokens.mean()) / np.sqrt(tokens.var(ddof=1) + 1e-8)
-        close(advantages.reinforce_pp_baseline(rewards, lengths=lengths, **given_groups), want)
+        close(
+            batch_advantages.reinforce_pp_baseline(rewards, lengths=lengths, **given_groups), want
+        )
 
         loo = by_group(
             rewards, groups, valid, lambda x: len(x) * (x - x.mean()) / max(len(x) - 1, 1)
@@ -135,14 +137,14 @@ def test_gdpo_normalises_each_reward_before_the_sum(seed):
     want = np.zeros(10)
     want[valid] = normalised(mixed[valid], 1e-4)
     with jax.enable_x64(True):
-        got = advantages.gdpo(parts, groups, num_groups=10, weights=weights, valid=valid)
+        got = batch_advantages.gdpo(parts, groups, num_groups=10, weights=weights, valid=valid)
     close(got, want)
 
 
 def test_whitening_sees_action_tokens_only(x64):
     rng = np.random.default_rng(0)
     x, mask = rng.normal(3.0, 2.0, (4, 5)), rng.random((4, 5)) < 0.6
-    got = advantages.whiten(np.where(mask, x, np.nan), mask=mask)
+    got = batch_advantages.whiten(np.where(mask, x, np.nan), mask=mask)
     want = np.zeros_like(x)
     want[mask] = normalised(x[mask])
     close(got, want)
@@ -228,7 +230,7 @@ def test_advantages_do_not_depend_on_the_order_of_samples(seed):
         np.testing.assert_allclose(np.asarray(a)[order], b, rtol=1e-5, atol=1e-6)
     lengths = np.random.default_rng(seed).integers(1, 9, 10)
     a, b = (
-        advantages.reinforce_pp_baseline(
+        batch_advantages.reinforce_pp_baseline(
             rewards[rows], groups[rows], lengths[rows], num_groups=10, valid=valid[rows]
         )
         for rows in (np.arange(10), order)
@@ -306,7 +308,7 @@ def test_rewards_must_be_one_a_sample():
     with pytest.raises(ValueError, match="rewards of group_advantages has shape"):
         advantages.group_advantages(jnp.ones((2, 1)), jnp.zeros(2, int), num_groups=1)
     with pytest.raises(ValueError, match="valid"):
-        advantages.reinforce_pp(jnp.ones(3), valid=jnp.ones(2))
+        batch_advantages.reinforce_pp(jnp.ones(3), valid=jnp.ones(2))
 
 
 @pytest.mark.exact("group advantages equal TRL's")
@@ -338,7 +340,7 @@ def test_trl(scale, decoupled, x64):
     want = np.nan_to_num(result["advantages"].numpy())
     valid, groups = ~np.isnan(parts[:, 0]), np.arange(12) // 4
     if decoupled:
-        got = advantages.gdpo(parts, groups, num_groups=3, weights=weights, valid=valid)
+        got = batch_advantages.gdpo(parts, groups, num_groups=3, weights=weights, valid=valid)
     else:
         got = advantages.group_advantages(
             parts @ weights, groups, num_groups=3, scale=scale, valid=valid

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from jaxrl.losses import (
-    advantages,
     aggregate,
+    batch_advantages,
     credit,
     mirror,
     mixed,
@@ -224,7 +224,7 @@ def test_red_weight_and_opmd(x64):
 @promised
 def test_advantages(x64):
     given, want = fixture("reinforce_pp_baseline")
-    got = compiled(advantages.reinforce_pp_baseline, **vars(given), num_groups=2)
+    got = compiled(batch_advantages.reinforce_pp_baseline, **vars(given), num_groups=2)
     np.testing.assert_allclose(got, want.advantages, **TOLERANCE)
     given, want = fixture("maxrl")
     got = compiled(pass_rate.maxrl, **vars(given), num_groups=2)
