@@ -37,7 +37,7 @@ def string_fields(kind=Config, prefix=""):
             yield from string_fields(hint, f"{name}.")
         elif hint is str:
             yield name
-        elif typing.get_origin(hint) is dict and name != "stages":
+        elif typing.get_origin(hint) is dict and name not in ("stages", "course"):
             inner = typing.get_args(hint)[1]
             if str in (inner, *typing.get_args(inner)):
                 yield f"{name}.entry"
@@ -108,13 +108,16 @@ def own_task():
     return tasks.get("arithmetic")
 
 
-@pytest.mark.parametrize("name", [*string_fields(), "domains", "stages", "task_args.nested"])
+@pytest.mark.parametrize(
+    "name", [*string_fields(), "course", "domains", "stages", "task_args.nested"]
+)
 @pytest.mark.parametrize(
     "function", ["os:system", "jaxrl.launch.cli:main", "jaxrl.record.rundir:write_json"]
 )
 def test_every_field_is_looked_at(name, function, tmp_path):
     values = {
         "domains": {"a": Domain(task=function)},
+        "course": {0: {"task": function}},
         "stages": {3: {"task": function}},
         "task_args.nested": json.dumps({"a": [1, "calibrated", {"args": json.dumps([function])}]}),
     }
