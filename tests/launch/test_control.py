@@ -32,14 +32,6 @@ TINY = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _compile_fast():
-    """What is compiled here runs for a few steps; optimising it would take longer."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def slow_but(name, *quick):
     """A parameter that only runs with the slow tests, unless it is one of `quick`."""
     return name if name in quick else pytest.param(name, marks=pytest.mark.slow)

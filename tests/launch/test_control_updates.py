@@ -47,13 +47,6 @@ TINY = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _compile_fast():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def tiny(module):
     """The module's config with everything that takes time made small."""
     config = module.config()

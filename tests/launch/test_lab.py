@@ -28,14 +28,6 @@ MODEL = policy.shape(TASK.vocabulary, TASK.train.prompt.shape[1] + TASK.budget)
 SEEDS = 2
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _compile_fast():
-    """What is compiled here runs for a few steps; optimising it would take longer."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.fixture(scope="module")
 def params():
     return jax.vmap(lambda k: decoder.init(MODEL, k))(jax.random.split(jax.random.key(0), SEEDS))

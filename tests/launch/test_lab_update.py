@@ -45,13 +45,11 @@ QUICK = ("remix", "rl4lms_grue_nlpo")
 
 @pytest.fixture(autouse=True, scope="module")
 def _plain_descent():
-    """Gradient descent in the lab, and little compiling."""
+    """Gradient descent in the lab."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "_OPTIMIZER", optax.clip_by_global_norm(1.0))
         train._update.cache_clear()
-        jax.config.update("jax_disable_most_optimizations", True)
         yield
-        jax.config.update("jax_disable_most_optimizations", False)
         train._update.cache_clear()
 
 
