@@ -129,9 +129,10 @@ def test_routers_and_heads_in_fp32_whatever_the_compute_dtype():
         return value.values(settings, value.outputs(params, hidden)).sum()
 
     def rewards(params):
-        return reward.score(params, hidden, jnp.zeros((1, 1), jnp.int32)).sum()
+        return reward.score(params, hidden).sum()
 
-    for function, params in ((values, value.init(settings, 16)), (rewards, reward.init(16))):
+    heads = (values, value.init(settings, 16)), (rewards, {"score": jnp.ones((16, 1))})
+    for function, params in heads:
         found = of(jax.value_and_grad(function), params)
         assert in_fp32(found) and all(types == {"float32"} for _, types in found)
 
