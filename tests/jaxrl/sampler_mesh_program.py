@@ -62,7 +62,9 @@ def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
             models, everything, prefix, ids, ids, window=32, from_start=False
         ),
         "insert": slots.insert.lower(models, state, prefix, none, none.astype(bool), new),
-        "append": decode.append.lower(models, everything, whole, ids[:, 0], ids, ids[:, 0]),
+        "append": decode.append.lower(
+            models, everything, whole, ids[:, 0], ids, ids[:, 0], ids[:, 0]
+        ),
         "narrow": slots._fit.lower(models, 0, state.caches[0][0], chosen, width=16),
         "choose": slots._choose.lower(models, state.replace(caches=()), chosen),
     }  # fmt: skip
