@@ -120,6 +120,7 @@ def _loss(policy, config=CONFIG):
 
 
 @pytest.mark.exact("recomputation in the backward pass does not change gradients")
+@pytest.mark.broad
 def test_remat_policies_change_memory_alone():
     params = decoder.init(CONFIG, jax.random.key(0))
     kept, gradients = {}, {}

@@ -44,7 +44,7 @@ def _trained(model, params, config):
     ("model", "dora", "kind"),
     [
         pytest.param(DENSE, False, None, marks=pytest.mark.broad),
-        (DENSE, True, "int8"),
+        pytest.param(DENSE, True, "int8", marks=pytest.mark.broad),
         (MIXED, False, "nf4"),
         pytest.param(MIXED, True, None, marks=pytest.mark.broad),
     ],

@@ -129,6 +129,7 @@ def test_the_copy_is_of_the_trained_part_and_renewed_on_schedule():
     assert made.restriction(ctx, made.after(ctx, state, 2)).params == {"a": 2, "b": 6}
 
 
+@pytest.mark.broad
 def test_the_loop_samples_and_learns_under_one_mask(tmp_path):
     """The copy is renewed after step 2; step 3 samples and learns under the new one."""
     given = {"eval.every": 0, "optimizer.learning_rate": 0.03}
