@@ -45,20 +45,15 @@ def test_a_full_disk_ends_a_run_in_one_line(small_disk):  # noqa: F811
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize(
-    ("phase", "status", "says"),
-    [
-        ("warm start ", INTERRUPTED, "nothing is kept"),
-        ("train ", SAVED, "continue with: jaxrl train"),
-    ],
-)
-def test_an_interruption_says_what_is_kept(phase, status, says, tmp_path):
+@pytest.mark.parametrize("phase", ["warm start", "train"])
+def test_an_interruption_says_what_is_kept(phase, tmp_path):
+    """In the warm start nothing before its first step is over, and that step from then on."""
     directory = tmp_path / "run"
     run = started(
-        directory, "--steps", "4000", "--warm-start.steps", "400" if "warm" in phase else "2"
+        directory, "--steps", "4000", "--warm-start.steps", "400" if phase == "warm start" else "2"
     )
     deadline = time.monotonic() + 300
-    if "warm" in phase:  # the console tells a phase at its end
+    if phase == "warm start":  # the console tells a phase at its end
         while not (directory / "heartbeat.json").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(2)
@@ -71,6 +66,7 @@ def test_an_interruption_says_what_is_kept(phase, status, says, tmp_path):
             time.sleep(0.05)
     run.send_signal(signal.SIGINT)
     out, err = run.communicate(timeout=200)
-    assert says in out, (out, err[-2000:])
-    assert run.returncode == status
-    assert directory.exists() == (status == SAVED)
+    kept = "continue with: jaxrl train" in out
+    assert kept or (phase == "warm start" and "nothing is kept" in out), (out, err[-2000:])
+    assert run.returncode == (SAVED if kept else INTERRUPTED)
+    assert directory.exists() == kept
