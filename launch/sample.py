@@ -119,8 +119,8 @@ def complete(
 
     Args:
       opened: the config that opens the policy.
-      model: its decoder, from `policy.describe`, as is
-      tokenizer: that of the policy.
+      model: the policy's decoder, from `policy.describe`.
+      tokenizer: the policy's.
       asked: what to sample.
       seed: of the random stream.
     """

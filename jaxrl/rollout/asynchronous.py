@@ -222,9 +222,9 @@ class Sampling:
         self._open_groups.groups = [g for g in self._open_groups.groups if g.first_id not in gone]
         rewards = np.array([[programs.reward(row) for row in g.rows[: self._size]] for g in groups])
         self._source.learn([group.drawn for group in groups], rewards)
-        dull = ~curriculum.informative(rewards)
-        last = np.argsort(dull, kind="stable")
-        self.batch = Batch([groups[i] for i in last], self._begun)
+        uninformative = ~curriculum.informative(rewards)
+        order = np.argsort(uninformative, kind="stable")
+        self.batch = Batch([groups[i] for i in order], self._begun)
         self._row["train"] = list(numbers)
 
 
