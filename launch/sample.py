@@ -144,11 +144,13 @@ def complete(
                 sampler.advance(setup, policy.sampling_params(blank, "float32"), work, budget=1)
         del blank
         params = loading.result()
-    work, done = sampler.Work(), list[Completion]()
-    sampler.submit(setup, work, asked)
-    ready = policy.sampling_params(params, "float32")
-    while work:
-        done += sampler.advance(setup, ready, work)
+    done = sampler.generate(
+        model,
+        policy.sampling_params(params, "float32"),
+        asked,
+        stop_ids=tokenizer.eos_ids,
+        key=jax.random.key(seed),
+    )  # of an equal setup, so its programs are those compiled above
     return sorted(done, key=lambda completion: completion.request.id)
 
 
