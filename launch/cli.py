@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -92,6 +93,7 @@ def main(argv: list[str] | None = None) -> int:
     module, _, function = where.partition(":")
     keep_compilations()
     few_arenas()
+    sys.unraisablehook = without_late_writes(sys.unraisablehook)
     return getattr(importlib.import_module(module), function or "main")(rest)
 
 
@@ -125,6 +127,25 @@ def few_arenas() -> None:
     """
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
         mallopt(-8, 2)  # M_ARENA_MAX
+
+
+def without_late_writes(
+    hook: Callable[[sys.UnraisableHookArgs], object],
+) -> Callable[[sys.UnraisableHookArgs], object]:
+    """Give `hook` all exceptions but those of writes that end after the save they belong to.
+
+    When one write of a checkpoint fails, Orbax raises the error and closes its event loop. The
+    writes in progress then end with `Event loop is closed`, a traceback each.
+    """
+
+    def handle(args: sys.UnraisableHookArgs) -> None:
+        if not (
+            isinstance(args.exc_value, RuntimeError)
+            and "Event loop is closed" in str(args.exc_value)
+        ):
+            hook(args)
+
+    return handle
 
 
 def refused(error: Exception) -> int:

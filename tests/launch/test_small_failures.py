@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from jaxrl.launch import cli
 from jaxrl.run.signals import SAVED
 from tests.jaxrl.record.test_storage import small_disk  # noqa: F401
 from tests.jaxrl.tiny import ROOT
@@ -42,6 +44,14 @@ def test_a_full_disk_ends_a_run_in_one_line(small_disk):  # noqa: F811
     assert "the disk is full" in told[-1] and f"jaxrl train {small_disk / 'run'}" in told[-1]
     assert "Traceback" not in err and len(told) <= 3, told
     assert "Traceback" not in out
+
+
+def test_only_late_writes_of_a_failed_save_are_not_printed():
+    seen = []
+    hook = cli.without_late_writes(lambda args: seen.append(args.exc_value))
+    for error in (RuntimeError("Event loop is closed"), RuntimeError("other"), ValueError("x")):
+        hook(SimpleNamespace(exc_value=error))
+    assert [str(error) for error in seen] == ["other", "x"]
 
 
 @pytest.mark.broad
