@@ -103,9 +103,9 @@ class Run:
         self.directory = directory
         directory.mkdir(exist_ok=True)
         context = multiprocessing.get_context("forkserver")
-        told = tiny.pair_variables() if layout.processes == 2 else [{}]
+        variables_of_each = tiny.pair_variables() if layout.processes == 2 else [{}]
         self.processes: list[BaseProcess] = []
-        for variables in told:
+        for variables in variables_of_each:
             given = (directory, layout.devices, variables, {**layout.changes, **changes})
             self.processes.append(context.Process(target=_train, args=given))
             self.processes[-1].start()
@@ -119,10 +119,14 @@ class Run:
     def beat(self) -> tuple[str, int] | None:
         """Stage and step of the last sign of life, if these processes have given one."""
         try:
-            told = json.loads((self.directory / "heartbeat.json").read_text())
+            heartbeat = json.loads((self.directory / "heartbeat.json").read_text())
         except FileNotFoundError:
             return None
-        return (told["stage"], told["step"]) if told["pid"] == self.processes[0].pid else None
+        return (
+            (heartbeat["stage"], heartbeat["step"])
+            if heartbeat["pid"] == self.processes[0].pid
+            else None
+        )
 
     def saving(self) -> bool:
         """Whether a checkpoint is half written, or half removed."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.launch.lab import Arm, Effect, Sampled, Task, arm
-from jaxrl.launch.lab.chains import LENGTH, begun, cut_text
+from jaxrl.launch.lab.chains import LENGTH, cut_text, is_prefix
 from jaxrl.launch.lab.policy import probabilities
 from jaxrl.launch.lab.tasks import FIRST
 from jaxrl.launch.recipes import quickstart
@@ -43,7 +43,7 @@ def config() -> Config:
 def prefix(batch: Sampled) -> jax.Array:
     """RLPT's relaxed reward: the segment, or the segment and more of what follows."""
     answer = batch.problems.answer
-    return begun(answer[:, :LENGTH], batch.tokens, answer[:, LENGTH])
+    return is_prefix(answer[:, :LENGTH], batch.tokens, answer[:, LENGTH])
 
 
 def derivation(

@@ -78,12 +78,12 @@ def asked(task: Task, index: int) -> list[dict[str, str]]:
                 {"role": "user", "content": shown.prompt},
                 {"role": "assistant", "content": _stated(task.of(shown).gold(shown))},
             ]
-    told = problem.prompt
+    text = problem.prompt
     if index % 3 == 2:
         answer = _stated(task.of(problem).gold(problem))
         answer = answer.removeprefix("<answer>").removesuffix("</answer>")
-        told += f"\n(Hint: the right answer is {answer})"
-    return [*turns, {"role": "user", "content": told}]
+        text += f"\n(Hint: the right answer is {answer})"
+    return [*turns, {"role": "user", "content": text}]
 
 
 def _stated(gold: str) -> str:

@@ -90,7 +90,7 @@ def test_right_output_with_a_failing_status_or_a_time_out_does_not_pass():
 
 
 def test_time_that_runs_out_is_the_programs_fault_and_the_first_of_it_ends_the_tests():
-    """Programs that do not end score 0 and not an error, and are told apart."""
+    """Programs that do not end score 0 and not an error, and are distinguished."""
     tests = {"tests": [("3\n", "6\n")] * 20}
     quick = code.passes_tests(limits=Limits(wall_s=0.5))
     start = time.monotonic()

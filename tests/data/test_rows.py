@@ -146,8 +146,8 @@ def test_the_prompt_of_conversations_is_their_common_beginning(tmp_path):
     chosen, rejected = [asked, said("two")], [asked, said("three")]
     row = rows.read(saved(tmp_path, {"chosen": chosen, "rejected": rejected}))[0]
     assert row.prompt == (asked,) and row.answers == ((said("two"),), (said("three"),))
-    told = {"prompt": "one", "chosen": chosen, "rejected": rejected}
-    assert rows.read(saved(tmp_path, told))[0] == row
+    pair = {"prompt": "one", "chosen": chosen, "rejected": rejected}
+    assert rows.read(saved(tmp_path, pair))[0] == row
     with pytest.raises(ValueError, match="are equal"):
         rows.read(saved(tmp_path, {"prompt": "one", "chosen": "two", "rejected": "two"}))
 
@@ -188,8 +188,8 @@ def test_of_a_conversation_the_turns_of_the_assistant_are_learned(tokenizer, tmp
         ["two", "<end>"],
         ["three", "four", "<end>"],
     ]
-    told = examples.encode(tokenizer, row, chat=True, system="four")
-    assert [words.WORDS[t] for t in told[0].prompt] == [
+    encoded = examples.encode(tokenizer, row, chat=True, system="four")
+    assert [words.WORDS[t] for t in encoded[0].prompt] == [
         *("<system>", "four", "<end>", "<user>", "one", "<end>", "<assistant>"),
     ]
 

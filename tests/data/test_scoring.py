@@ -27,7 +27,7 @@ def pool():
 
 
 def test_failures_become_errors_in_order_and_leave_the_rest_alone(pool):
-    told = [
+    hostile = [
         "",
         "hang",
         "exit",
@@ -40,13 +40,13 @@ def test_failures_become_errors_in_order_and_leave_the_rest_alone(pool):
         "async",
         "spin",
     ]
-    scores = pool.score([(PROBLEM, c) for c in told] + [(PROBLEM, "")] * 5)
+    scores = pool.score([(PROBLEM, c) for c in hostile] + [(PROBLEM, "")] * 5)
     kinds = [s.value if s.error is None else s.error.split(":")[0] for s in scores]
-    assert kinds[: len(told)] == [
+    assert kinds[: len(hostile)] == [
         1.0, "timeout", "crash", "exception", "crash", "exception", "exception", 0.0, 1.0, 2.0,
         "timeout",
     ]  # fmt: skip
-    assert kinds[len(told) :] == [1.0] * 5
+    assert kinds[len(hostile) :] == [1.0] * 5
     assert count_errors(scores) == {"timeout": 2, "crash": 2, "exception": 3}
     assert "signal 11" in scores[4].error and "exit status 0" in scores[2].error
 
@@ -218,8 +218,8 @@ def test_scores_arrive_as_they_were():
 
 def test_a_worker_that_lies_floods_or_leaves_costs_one_item():
     with scoring.open_pool(HOSTILE, workers=1, time_limit_s=5) as pool:
-        told = ["forge", "", "babble", "", "leave", "late exit", "huge int", ""]
-        scores = pool.score([(PROBLEM, c) for c in told])
+        hostile = ["forge", "", "babble", "", "leave", "late exit", "huge int", ""]
+        scores = pool.score([(PROBLEM, c) for c in hostile])
     kinds = [s.value if s.error is None else s.error.split(":")[0] for s in scores]
     assert kinds[0] == "reply" and kinds[2:] == [
         "crash", 1.0, "exception", "crash", "exception", 1.0

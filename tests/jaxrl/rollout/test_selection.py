@@ -261,8 +261,8 @@ def test_rewards_of_a_domain_reach_its_own_curriculum():
     part = source.get_state()["parts"]["short"]
     store = curriculum.from_json(curriculum.Prompts, part["state"])
     known = curriculum.pass_rate(store)
-    told = [r.mean() for p, r in zip(batch, rewards(batch), strict=True) if p.domain == "short"]
-    assert sorted(known[~np.isnan(known)]) == pytest.approx(sorted(told)) and told
+    means = [r.mean() for p, r in zip(batch, rewards(batch), strict=True) if p.domain == "short"]
+    assert sorted(known[~np.isnan(known)]) == pytest.approx(sorted(means)) and means
 
 
 # Chosen by an earlier run

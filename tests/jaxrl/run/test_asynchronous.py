@@ -200,7 +200,7 @@ MESH = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
 
 
 class Broken:
-    """A sampler whose chunks do what they are told."""
+    """A sampler whose chunks last as long as a test says."""
 
     def __init__(self, chunk):
         self.chunk, self.batch, self.limits = chunk, None, Limits(1, 1)

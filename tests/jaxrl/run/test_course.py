@@ -72,8 +72,8 @@ def test_a_file_says_its_stages(stage, tmp_path, capsys):
         f"  - {{recipe: grpo, task: arithmetic, steps: 5}}\n"
     )
     assert cli.main(["show", str(path), "--seed", "7", "--run-dir", "runs/mine"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [told["course"][n]["recipe"] for n in "01"] == ["sft", "dpo"]
+    shown = json.loads(capsys.readouterr().out)
+    assert [shown["course"][n]["recipe"] for n in "01"] == ["sft", "dpo"]
     made, _ = files.resolve([str(path), "--seed", "7"])
     first, second = (configs.from_dict(configs.Config, made.course[n]) for n in (0, 1))
     assert made.recipe == "grpo" and made.run_dir == "runs/learn-seed7" and not first.run_dir

@@ -97,7 +97,7 @@ def test_eight_devices_killed_and_continued(tmp_path):
 
 
 def test_changed_fields_are_reported_or_refused(straight):
-    """A field that changes the run is refused by name; one that may change is told."""
+    """A field that changes the run is refused by name; one that may change is reported."""
     from jaxrl.record import rundir
 
     notes = []

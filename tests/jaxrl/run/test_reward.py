@@ -98,12 +98,12 @@ def test_a_trained_one_is_the_reward_of_a_run(trained, tmp_path, capsys):
 
 def test_it_is_named_by_its_directory(trained, file):
     """Alone it is the reward; beside others, which are the task's, it is added."""
-    told = ["--model", "m", "--data", str(file), "--reward", str(trained)]
-    config, _, _ = short.expand(recipes.load("grpo"), told)
+    arguments = ["--model", "m", "--data", str(file), "--reward", str(trained)]
+    config, _, _ = short.expand(recipes.load("grpo"), arguments)
     settings = config.extensions["reward_model"]
     assert settings.models == (str(trained),) and settings.task_weight == 0
     assert json.loads(config.task_args["rewards"])[0][1] == "none"
-    config, _, _ = short.expand(recipes.load("grpo"), [*told, "number"])
+    config, _, _ = short.expand(recipes.load("grpo"), [*arguments, "number"])
     assert config.extensions["reward_model"].task_weight == 1
     run = configs.extended(tiny.config("unused"), "reward_model", models=("fresh",))
     with pytest.raises(ValueError, match="which is no reward model"):

@@ -77,11 +77,11 @@ class Cut(Exception):
 def cut_at(step):
     """A watch that ends a run once a step is done, as a fault would."""
 
-    def told(done, values):
+    def on_step(done, values):
         if done == step:
             raise Cut
 
-    return loop.Callbacks(step=told)
+    return loop.Callbacks(step=on_step)
 
 
 @pytest.mark.exact(
