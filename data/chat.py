@@ -114,7 +114,7 @@ def _take_marks(text: str) -> Rendered:
 
 
 class _Process:
-    """The process that renders one template: begun when first needed, and again if it ends."""
+    """The process that renders one template: started on first use, and again if it ends."""
 
     def __init__(self, template: str) -> None:
         self._template, self._lock = template, threading.Lock()

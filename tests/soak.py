@@ -274,8 +274,8 @@ def main() -> None:
 
     for seed in itertools.count(given.seed):
         with ThreadPoolExecutor(given.jobs) as pool:
-            begun = [pool.submit(one, seed, x, way) for x in given.layouts for way in given.ways]
-            for each in as_completed(begun):
+            futures = [pool.submit(one, seed, x, way) for x in given.layouts for way in given.ways]
+            for each in as_completed(futures):
                 if error := each.exception():
                     pool.shutdown(cancel_futures=True)
                     raise error

@@ -109,7 +109,7 @@ class AsynchronousConfig:
     """What the order of events follows: `live`, the clock; `lockstep:K`, counting, as if an update
     took K chunks of sampling; `recorded:RUN`, the record of another run."""
     order: Literal["admitted", "finished"] = "admitted"
-    """Groups that a step trains on: those begun first, or those that finish first."""
+    """Groups that a step trains on: those started first, or those that finish first."""
     in_flight: int = 0
     """Most groups under way at once, `rollout.prompts` or more; 0: as many as `staleness`
     allows."""

@@ -163,8 +163,8 @@ class Drive:
             del self.asked[n]
         self._want([(each.node, _log(each.node, answer)) for each, answer in settled])
 
-    def put_out(self) -> None:
-        """Note in the groups how far what is being sampled has come. Nothing goes on after it."""
+    def save_partial(self) -> None:
+        """Store the unfinished sequences in their groups. The drive is not used after it."""
         for completion in sampler.unfinished(self._setup, self.work):
             each = self._sampling[completion.request.id]
             each.node.group.partial[each.node.place] = completion

@@ -150,7 +150,7 @@ def advance(
             drive.receive(answers)
         if whole() >= enough or not (drive.work or drive.asked):
             break
-    drive.put_out()
+    drive.save_partial()
 
 
 def take(open_groups: OpenGroups, count: int) -> list[Group]:

@@ -84,7 +84,7 @@ def test_sampling_is_bounded_and_fills_up(step):
 
 
 def test_groups_in_flight_go_on_and_keep_their_ids(step):
-    """Four are begun for three; the one left over is the first of the next step."""
+    """Four are started for three; the one left over is the first of the next step."""
     run, learned, made = step([(0, 1)] * 9, in_flight=1.4)
     first, _ = run()
     assert [p.id for p in first.problems] == ["0", "1", "2"]

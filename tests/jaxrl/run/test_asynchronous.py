@@ -125,9 +125,9 @@ def test_a_replay_of_another_run_is_told_apart(run, tmp_path):
 @pytest.mark.exact("a lockstep run continues from its checkpoint with its flight, bit for bit")
 def test_a_lockstep_run_resumes_exactly(run, tmp_path):
     directory = tmp_path / "run"
-    begun = SHORT | KINDS["lockstep"]
-    loop.train(tiny.config(directory, **begun | {"steps": 2}))
-    loop.train(tiny.config(directory, **begun))
+    settings = SHORT | KINDS["lockstep"]
+    loop.train(tiny.config(directory, **settings | {"steps": 2}))
+    loop.train(tiny.config(directory, **settings))
     whole = run("lockstep")
     assert tiny.artefacts(directory)["arrays"] == tiny.artefacts(whole)["arrays"]
     last = "rollouts/000003.jsonl"
@@ -137,15 +137,15 @@ def test_a_lockstep_run_resumes_exactly(run, tmp_path):
 
 def test_a_live_run_resumes_with_its_flight_and_repeats_no_prompt(run, tmp_path):
     directory = tmp_path / "run"
-    begun = SHORT | KINDS["live"]
-    loop.train(tiny.config(directory, **begun | {"steps": 1}))
+    settings = SHORT | KINDS["live"]
+    loop.train(tiny.config(directory, **settings | {"steps": 1}))
     saved = json.loads((directory / "checkpoints/00000001/host.json").read_text())["rollouts"]
-    flying = [number for number, _, _ in saved["schedule"]["groups"]]
-    assert flying and len(flying) == len(saved["open_groups"]["groups"])
-    loop.train(tiny.config(directory, **begun))
+    in_progress = [number for number, _, _ in saved["schedule"]["groups"]]
+    assert in_progress and len(in_progress) == len(saved["open_groups"]["groups"])
+    loop.train(tiny.config(directory, **settings))
     assert problems(directory) == problems(run("sync"))
     taken = [row["train"] for row in schedule(directory) if "train" in row]
-    assert set(flying) & set(taken[1])
+    assert set(in_progress) & set(taken[1])
     assert max(row["lag/max"] for row in metrics.read(directory)) <= 2
 
 
