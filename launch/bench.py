@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
 def run(experiment: Experiment, console: Console, unfinished: Path) -> Record:
     """All arms of an experiment, as plain values; `unfinished` keeps them until all are there.
 
-    An experiment that was cut short goes on with the arm it had come to.
+    An experiment that was cut short continues with the arm it had come to.
     """
     arms = json.loads(unfinished.read_text()) if unfinished.exists() else []
     for kept, arm in zip(arms, experiment.arms, strict=False):

@@ -112,7 +112,7 @@ def simulate(limits: Limits, costs: Costs, work: Workload, *, overlap: bool) -> 
       limits: of the schedule.
       costs: in seconds, on the devices of each.
       work: what is sampled.
-      overlap: sampling goes on during updates; else they take turns.
+      overlap: sampling continues during updates; else they take turns.
 
     Raises:
       ValueError: `limits.steps` is missing, or the schedule stands still.

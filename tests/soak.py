@@ -2,10 +2,10 @@
 
 `python -m tests.soak --minutes 60` goes round every way to train and every layout of devices. A
 trial is a run of `tests.jaxrl.tiny` that is ended `--kills` times: SIGKILL (of two processes, to
-either) or now and then SIGTERM, each at a moment of its own: in a drawn step, in a drawn stage of
-it, after a drawn part of the time that the stage takes. Then it goes on to its end, and must equal
-the run left alone in every byte of parameters, optimizer state, metrics and sampled tokens. What
-was under way when a signal struck is read from what the run has left behind, and counted in a
+either) or now and then SIGTERM, each at a random moment: in a random step, in a random stage of it,
+after a random part of the stage's time. Then it continues to its end, and must equal the
+uninterrupted run in every byte of parameters, optimizer state, metrics and sampled tokens. The
+stage at the time of a signal is read from the files that the run has left, and counted in a
 table. The exit status is 1 at the first difference, whose two runs are kept.
 
 Processes are forked from one that has imported everything, as imports would else take most of the
@@ -151,7 +151,7 @@ class Run:
             time.sleep(0.002)
 
     def stage(self) -> str:
-        """What was under way when it ended, saving aside, which goes on in the background."""
+        """What was under way when it ended, saving aside, which continues in the background."""
         beat = self.beat()
         if beat is None or (beat[0] in ("sample", "train") and beat[1] == self.first_step):
             return "start"

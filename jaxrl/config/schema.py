@@ -100,7 +100,7 @@ class SamplingConfig:
 
 @dataclasses.dataclass(frozen=True)
 class AsynchronousConfig:
-    """Sampling that goes on while the policy is trained; see docs/asynchronous.md."""
+    """Sampling that continues while the policy is trained; see docs/asynchronous.md."""
 
     staleness: int | None = None
     """Greatest lag of a token, in steps between the weights that sampled it and those that learn

@@ -58,7 +58,7 @@ def reward_model(settings: RewardModelConfig) -> Extension:
 
     The part `reward_model` is the mean of the models' scores; of several, `reward_spread` is their
     standard deviation. Evaluations report the mean as `reward_model` beside the task's figures, so
-    that a run shows where the one goes on rising and the other falls.
+    that a run shows where the first keeps rising while the second falls (over-optimisation).
 
     Paper: Ouyang et al. 2022, "Training language models to follow instructions"; Coste et al. 2024,
     "Reward Model Ensembles Help Mitigate Overoptimization"

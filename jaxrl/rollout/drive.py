@@ -110,7 +110,7 @@ class Drive:
         self._want([(node, None) for node in nodes])
 
     def chunk(self, version: int) -> None:
-        """Decode one chunk; programs go on with the completions that have ended."""
+        """Decode one chunk; programs continue with the completions that have ended."""
         sampler.release_for_queue(self._setup, self.work)
         ended = []
         for completion in sampler.advance(self._setup, self._params, self.work, version=version):
@@ -157,7 +157,7 @@ class Drive:
         wait(left, seconds, FIRST_COMPLETED)
 
     def receive(self, answers: Mapping[int, Answer]) -> None:
-        """Programs go on with their answers, together and in the order of asking."""
+        """Programs continue with their answers, together and in the order of asking."""
         settled = [(self._asking.pop(n), answers[n]) for n in sorted(answers)]
         for n in answers:
             del self.asked[n]

@@ -24,7 +24,7 @@ from jaxrl.types import Params, TrainState
 
 
 class Callbacks(NamedTuple):
-    """Functions that a run calls as it goes on. The defaults do nothing."""
+    """Functions that a run calls during the run. The defaults do nothing."""
 
     stage: Callable[[str, int, int], None] = lambda name, done, total: None
     """Called when a phase (warm start, train) has done `done` of its `total` steps."""

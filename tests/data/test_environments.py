@@ -122,7 +122,7 @@ def test_an_environment_that_does_not_repeat_itself_is_an_error():
 
 
 def test_a_pool_bounds_what_hangs_or_dies():
-    """Other episodes go on, though the worker that remembered them is gone."""
+    """Other episodes continue, though the worker that held their state is gone."""
     name = "tests.data.test_environments:hostile"
     with scoring.open_pool(name, workers=1, time_limit_s=1.5) as pool:
 

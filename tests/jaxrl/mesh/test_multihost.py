@@ -57,8 +57,8 @@ def ended(process, seconds=60.0):
 )
 @pytest.mark.broad
 def test_killed_pair_is_continued_by_one_process(tmp_path):
-    """SIGKILL to one process; the other ends with one message; one process goes on, and equals one
-    that was never two."""
+    """After SIGKILL to one process, the other ends with one message, and a single process continues
+    with the same result as a run of one process."""
     every = {"checkpoint.every": 1}
     first, second = tiny.start_pair(tmp_path / "killed", devices=1, **SHORT, **every)
     tiny.await_line(first, "train 2")

@@ -62,7 +62,7 @@ def test_fork_continues_under_its_own_config(straight, tmp_path):
 @pytest.mark.exact("a checkpoint of one device is restored to the last bit on eight")
 @pytest.mark.slow
 def test_restore_on_another_mesh(straight, tmp_path):
-    """Saved by one device, read by eight: the same numbers, sharded; and the run goes on."""
+    """Saved by one device, read by eight: the same numbers, sharded; and the run continues."""
     mesh = {"mesh.fsdp": 4, "mesh.tensor": 2}
     said = tiny.finish(tiny.start(tmp_path, devices=8, fork=f"{straight}@4", steps=4, **mesh))
     assert "forked" in said
