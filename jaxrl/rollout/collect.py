@@ -135,7 +135,7 @@ def collect(
       policy: the tokenizer and the decoder's shape.
       params: the sampler's form of the parameters, see `policy.sampling_params`.
       problems: P of them.
-      task: makes and judges them.
+      task: makes and scores them.
       pool: scores completions.
       rollout: group size, temperature and budgets.
       sampling: memory layout of the sampler.

@@ -70,7 +70,7 @@ class Origin(NamedTuple):
     held_out: str
     """What they are measured on."""
     task: Task | None = None
-    """Makes and judges problems; None where nothing is scored."""
+    """Makes and scores problems; None where nothing is scored."""
 
 
 class RunContext(NamedTuple):

@@ -69,7 +69,9 @@ def test_a_step_is_scored_at_the_end_of_its_line(tmp_path):
     (cut,) = examples.fitting([made], 6, "truncate", "row")
     assert cut.tokens == made.tokens[:3]
     answer = examples.Example((1,), (2, 3), (False, True))
-    assert examples.judged(answer, 9) == examples.Example((1,), (2, 3, 9), (False, False, True))
+    assert examples.scored_at_end(answer, 9) == examples.Example(
+        (1,), (2, 3, 9), (False, False, True)
+    )
 
 
 def test_columns_of_other_names(tmp_path):
