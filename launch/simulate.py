@@ -196,7 +196,7 @@ class _Run:
         self.at(self.now + self.costs.push, lambda: self.arrived(version))
 
     def arrived(self, version: int) -> None:
-        """Weights lie ready, and what is in progress will be read again."""
+        """Weights have arrived, and sequences in progress will be read again."""
         self.tell(Arrived(_WORKER, version))
         self.wake()
 

@@ -104,7 +104,7 @@ def failed(turn: Turn, error: str) -> Opening | Reply:
 
 
 class _Wrong(TypeError):
-    """An environment has given what is no answer."""
+    """An environment's answer is invalid."""
 
 
 def checked(

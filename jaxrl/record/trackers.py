@@ -21,7 +21,7 @@ Row = Mapping[str, str | float | None]
 
 
 class Tracker(NamedTuple):
-    """What a run tells its tracker."""
+    """The functions by which a run reports to its tracker."""
 
     log: Callable[[int, Mapping[str, float]], object]
     """`(step, metrics)`: those of a step that are finite."""

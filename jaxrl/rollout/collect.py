@@ -44,7 +44,7 @@ class Rollouts(NamedTuple):
     """The position and what is in flight, for a checkpoint."""
     set_state: Callable[[dict[str, Any]], None]
     abandon: Callable[[], None]
-    """Give up what has been sampled for the steps to come."""
+    """Discard what has been sampled for later steps."""
 
 
 def open_rollouts(
@@ -187,7 +187,7 @@ def sampler_setup(
       policy, rollout, sampling, key, room: see `collect`.
       turns: the programs sample episodes, whose environments may ask for stop strings, and whose
         slots are held between turns.
-      resumes: sequences in progress are put out and read again.
+      resumes: sequences in progress leave their slots and are read again.
     """
     prompt, length = programs.limits(rollout, room, again=turns or resumes)
     return Setup(

@@ -197,7 +197,7 @@ def written(ctx: Context, request: Request) -> Generator[Wanted, Any, Completion
 
 _KINDS = (np.int32, np.float32, np.float32, np.int32, np.int8)
 EMPTY = Prefix(*(np.zeros(0, kind) for kind in _KINDS))
-"""A response of no tokens."""
+"""An empty response."""
 
 
 def parts(completion: Completion) -> Prefix:

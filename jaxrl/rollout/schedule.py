@@ -24,7 +24,7 @@ Order = Literal["admitted", "finished"]
 
 
 class Limits(NamedTuple):
-    """What a schedule has to keep to."""
+    """Limits of a schedule."""
 
     groups_per_step: int
     staleness: int | None = 0

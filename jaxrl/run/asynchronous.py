@@ -33,7 +33,7 @@ _WAYS = "live, lockstep:K with K of 0 or more, or recorded:RUN"
 
 
 def limits(config: Config) -> schedule.Limits:
-    """What the schedule of a run keeps to."""
+    """The limits of a run's schedule."""
     settings = config.asynchronous
     return schedule.Limits(
         config.rollout.prompts, settings.staleness, settings.in_flight, settings.order
@@ -41,7 +41,7 @@ def limits(config: Config) -> schedule.Limits:
 
 
 def check(config: Config) -> None:
-    """Refuse what does not go with sampling while training.
+    """Refuse what cannot be combined with sampling during updates.
 
     Raises:
       ValueError: naming the field.

@@ -114,7 +114,7 @@ def test_what_is_known_of_prompts_is_kept_under_another_choice():
     ranked.set_state(json.loads(json.dumps(source.get_state())))
     state = curriculum.from_json(curriculum.Prompts, ranked.get_state()["state"])
     assert (state.visits > 0).sum() == BATCH == len(draw())
-    course = curriculum.from_json(selection.Course, ranked.get_state()["course"])
+    course = curriculum.from_json(selection.CurriculumState, ranked.get_state()["course"])
     assert np.isfinite(course.signal).all()  # measured now, for want of a measure before
 
 
@@ -153,7 +153,9 @@ def test_the_hardest_prompts_are_retained():
     def known():
         saved = source.get_state()
         state = curriculum.from_json(curriculum.Prompts, saved["state"])
-        return curriculum.pass_rate(state), curriculum.from_json(selection.Course, saved["course"])
+        return curriculum.pass_rate(state), curriculum.from_json(
+            selection.CurriculumState, saved["course"]
+        )
 
     rates, before, left = None, None, []
     for batch in range(6):
