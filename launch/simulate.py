@@ -115,7 +115,7 @@ def simulate(limits: Limits, costs: Costs, work: Workload, *, overlap: bool) -> 
       overlap: sampling continues during updates; else they take turns.
 
     Raises:
-      ValueError: `limits.steps` is missing, or the schedule stands still.
+      ValueError: `limits.steps` is missing, or the schedule makes no progress.
     """
     if limits.steps is None:
         raise ValueError("limits.steps=None has no end; set the number of steps to simulate")
@@ -123,7 +123,7 @@ def simulate(limits: Limits, costs: Costs, work: Workload, *, overlap: bool) -> 
     run.tell(Joined(_WORKER, 0))
     while run.state.step < limits.steps:
         if not run.heap:
-            raise ValueError(f"the schedule stands still after {run.state.step} steps: {limits}")
+            raise ValueError(f"no progress after {run.state.step} steps: {limits}")
         run.now, _, act = heapq.heappop(run.heap)
         act()
     seconds = run.now

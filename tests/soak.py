@@ -1,4 +1,4 @@
-"""Kill runs at random moments, continue each to its end, and compare it with one left alone.
+"""Kill runs at random moments, continue each to its end, and compare it with an uninterrupted one.
 
 `python -m tests.soak --minutes 60` goes round every way to train and every layout of devices. A
 trial is a run of `tests.jaxrl.tiny` that is ended `--kills` times: SIGKILL (of two processes, to
@@ -188,7 +188,7 @@ def _train(directory: Path, devices: int, variables: Mapping[str, str], changes:
 
 
 def trial(directory: Path, way: str, layout: str, seed: int, kills: int) -> Counter[str]:
-    """One run left alone and one that is killed; by which signals, and where.
+    """One uninterrupted run and one that is killed; by which signals, and where.
 
     Raises:
       SystemExit: they differ, or one fails by itself.
@@ -228,7 +228,7 @@ def trial(directory: Path, way: str, layout: str, seed: int, kills: int) -> Coun
 
 
 def durations(run: Path) -> dict[str, float]:
-    """Seconds that a moment may lie within each stage, by the run left alone."""
+    """Seconds that a moment may lie within each stage, by the uninterrupted run."""
     rows = metrics.read(run)[1:]
 
     def typical(name: str) -> float:

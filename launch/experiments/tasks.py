@@ -38,7 +38,7 @@ def experiment() -> Experiment:
         Claim("a history tells more than a state", "DT", "BC"),
     )
     note = (
-        "100 is a policy that is shown the goal. Every arm stands still at first, where nothing of "
-        "the goal can be seen; the arms are no test of what a history tells."
+        "100 is a policy that is shown the goal. At first no arm moves, as nothing of the goal can "
+        "be seen; the arms are no test of what a history tells."
     )
     return Experiment("Offline, tasks not named", make, arms, claims, note, points=4)

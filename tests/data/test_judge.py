@@ -269,7 +269,7 @@ def test_a_retry_after_that_is_no_number(server, asked):
 
 
 @given(st.text())
-def test_no_completion_ends_the_part_to_judge(completion):
+def test_no_completion_ends_the_quoted_part(completion):
     prompts = []
 
     async def ask(endpoint, prompt, mark):

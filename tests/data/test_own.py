@@ -83,7 +83,7 @@ def score(task, problem, text):
         ("slowly", 3.0, {}),
     ],
 )
-def test_a_function_says_what_it_is_given_and_returns_what_it_likes(folder, function, value, parts):
+def test_parameters_and_return_types_of_reward_functions(folder, function, value, parts):
     task = made(folder, f"my_reward.py:{function}", test_path=str(folder / "train.jsonl"))
     problem = task.problem("train", 0, 3)
     found = score(task, problem, "4")

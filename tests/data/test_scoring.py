@@ -186,7 +186,7 @@ def test_what_a_killed_trainer_leaves_is_removed_at_the_next_start(tmp_path, mon
     assert [path.name for path in tmp_path.iterdir()] == ["jaxrl-scoring-link"]
 
 
-def test_a_worker_knows_no_secret_but_what_the_task_asks_for(monkeypatch):
+def test_workers_receive_only_the_variables_that_a_task_names(monkeypatch):
     monkeypatch.setenv("API_SECRET", "hunter2")
     monkeypatch.setenv("JUDGE_KEY", "needed")
     with scoring.open_pool(HOSTILE, workers=1) as pool:
@@ -216,7 +216,7 @@ def test_scores_arrive_as_they_were():
         assert scoring._read_score(json.dumps(scoring._written(score, 3)).encode(), 3) == score
 
 
-def test_a_worker_that_lies_floods_or_leaves_costs_one_item():
+def test_a_hostile_worker_affects_one_item_only():
     with scoring.open_pool(HOSTILE, workers=1, time_limit_s=5) as pool:
         hostile = ["forge", "", "babble", "", "leave", "late exit", "huge int", ""]
         scores = pool.score([(PROBLEM, c) for c in hostile])

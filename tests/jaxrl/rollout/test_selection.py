@@ -332,7 +332,7 @@ def test_domains_that_an_earlier_run_failed_get_more(tmp_path):
         opened(config(domains=TWO, bandit=BanditConfig(history=str(tmp_path / "nowhere"))))
 
 
-def test_a_history_forgets_what_a_restored_run_does_again(tmp_path):
+def test_a_restored_run_drops_the_history_that_it_repeats(tmp_path):
     recorder = history.Recorder(tmp_path, print)
     problems = [Problem(str(i), "", 0) for i in range(2)]
     for batch in range(4):

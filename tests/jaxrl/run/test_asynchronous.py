@@ -111,7 +111,7 @@ def test_a_step_of_a_live_run_is_recomputed(run):
     assert found.start == 2 and found.differs == {} and found.computed["lag/max"] > 0
 
 
-def test_a_replay_of_another_run_is_told_apart(run, tmp_path):
+def test_a_replay_of_another_run_is_refused(run, tmp_path):
     live, other = run("live"), tmp_path / "other"
     changes = {
         "asynchronous.staleness": 1,
@@ -122,7 +122,9 @@ def test_a_replay_of_another_run_is_told_apart(run, tmp_path):
         loop.train(tiny.config(other, **SHORT | changes))
 
 
-@pytest.mark.exact("a lockstep run continues from its checkpoint with its flight, bit for bit")
+@pytest.mark.exact(
+    "a lockstep run continues from its checkpoint with its groups in progress, bit for bit"
+)
 def test_a_lockstep_run_resumes_exactly(run, tmp_path):
     directory = tmp_path / "run"
     settings = SHORT | KINDS["lockstep"]
@@ -184,8 +186,10 @@ def test_a_replay_on_two_meshes_is_the_live_run(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.exact("a lockstep run killed amid its flight equals one left alone, bit for bit")
-def test_a_lockstep_run_that_is_killed_goes_on_exactly(tmp_path):
+@pytest.mark.exact(
+    "a lockstep run killed with groups in progress equals an uninterrupted one, bit for bit"
+)
+def test_a_killed_lockstep_run_continues_exactly(tmp_path):
     changes = SHORT | KINDS["lockstep"] | {"steps": 4}
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     tiny.finish(tiny.start(straight, **changes))
@@ -220,7 +224,7 @@ def test_an_error_of_the_sampling_thread_reaches_who_waits_for_it():
     assert not [thread for thread in threading.enumerate() if thread.name == "sampling"]
 
 
-def test_waiting_for_a_sampler_that_stands_still_has_an_end(monkeypatch):
+def test_waiting_for_a_stuck_sampler_ends(monkeypatch):
     monkeypatch.setattr(rollout, "_POLL_S", 0.02)
     gone = threading.Event()
     live = Live(Broken(gone.wait), MESH, 0.05)

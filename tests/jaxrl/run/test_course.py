@@ -50,7 +50,7 @@ def test_a_stage_starts_where_the_one_before_ended(stage, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.exact("a course killed inside its stages and between them equals one left alone")
+@pytest.mark.exact("a course killed inside its stages and between them equals an uninterrupted one")
 def test_killed_inside_stages_and_between_them(stage, tmp_path):
     given = whole(stage)
     tiny.finish(tiny.start(tmp_path / "straight", **given))

@@ -84,7 +84,7 @@ def test_the_guide_shows_the_example():
 
 @pytest.mark.broad
 def test_its_state_survives_a_kill(killed_and_continued, straight):
-    """Byte for byte, what a run that was left alone comes to."""
+    """Byte for byte, what an uninterrupted run gives."""
     one, two = tiny.artefacts(killed_and_continued), tiny.artefacts(straight)
     assert one == two
     assert any("entropy_coef" in name for name in one["arrays"])

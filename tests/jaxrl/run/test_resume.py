@@ -1,4 +1,4 @@
-"""A run killed again and again and started again equals one left alone, byte for byte."""
+"""A run killed again and again and started again equals an uninterrupted one, byte for byte."""
 
 import shutil
 import signal
@@ -36,7 +36,9 @@ def kill_in_save(process, run_dir):
     return torn()
 
 
-@pytest.mark.exact("a run that is killed and continued equals one left alone, to the last bit")
+@pytest.mark.exact(
+    "a run that is killed and continued equals an uninterrupted one, to the last bit"
+)
 def test_killed_and_continued_equals_straight(straight, tmp_path):
     """In the warm start, in an evaluation, in a rollout, in a save; then to the end."""
     every = {"checkpoint.every": 1}  # how often is saved changes nothing of the run

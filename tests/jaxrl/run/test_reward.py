@@ -116,7 +116,9 @@ def test_it_is_named_by_its_directory(trained, file):
 
 
 @pytest.mark.slow
-@pytest.mark.exact("a run that trains a reward model, killed and continued, equals one left alone")
+@pytest.mark.exact(
+    "a run that trains a reward model, killed and continued, equals an uninterrupted one"
+)
 def test_killed_and_continued_equals_straight(trained, file, tmp_path):
     every = REWARD | {"data.path": str(file), "lora.rank": 4, "checkpoint.every": 1}
     assert tiny.kill_at(tiny.start(tmp_path, **every), "train 3"), "over before it was killed"

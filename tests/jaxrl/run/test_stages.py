@@ -85,10 +85,10 @@ def cut_at(step):
 
 
 @pytest.mark.exact(
-    "a run in stages that is cut and continued equals one left alone, to the last bit"
+    "a run in stages that is cut and continued equals an uninterrupted one, to the last bit"
 )
 @pytest.mark.broad
-def test_a_run_in_stages_cut_at_a_boundary_and_within_equals_one_left_alone(tmp_path):
+def test_a_run_in_stages_cut_at_a_boundary_and_within_equals_an_uninterrupted_one(tmp_path):
     changes = {
         "stages": {2: SETS, 4: {"curriculum.choose": "jaxrl.data.curriculum:uniform"}},
         "steps": 6,
