@@ -79,12 +79,14 @@ def test_a_trained_one_is_the_reward_of_a_run(trained, tmp_path, capsys):
     asked = Experience(problems, [], ["3", "9", "4", "\u00e9"], scores, [])
     config = tiny.config("unused", model=str(trained), labels=1)
     with jax.set_mesh(mesh.make(config.mesh)):
-        model = reward_model.open_model(config, str(trained))
-        found = reward_model.score(config, model, asked)
+        opened = reward_model.open_model(config, str(trained))
+        found = reward_model.score(config, opened, asked)
     assert np.isnan(found[3])  # a character that it does not know
     for n, text in enumerate(asked.texts[:3]):
-        encode, end = model.tokenizer.encode, model.tokenizer.eos_ids[0]
-        tokens = jnp.array([[*model.tokenizer.prompt(problems[n // 2].prompt), *encode(text), end]])
+        encode, end = opened.tokenizer.encode, opened.tokenizer.eos_ids[0]
+        tokens = jnp.array(
+            [[*opened.tokenizer.prompt(problems[n // 2].prompt), *encode(text), end]]
+        )
         places = jnp.arange(tokens.shape[1])[None]
         states = decoder.hidden(model, params, tokens, places, jnp.full_like(tokens, places.size))
         assert found[n] == pytest.approx(float(reward.score(params, states[0, -1])[0]), abs=1e-4)
