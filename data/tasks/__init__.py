@@ -16,6 +16,7 @@ from typing import Any
 from jaxrl.data.types import Task
 
 BUNDLED: dict[str, str] = {
+    "agent_program": "jaxrl.data.environments.agent_program",
     "arithmetic": "jaxrl.data.tasks.arithmetic",
     "calculator": "jaxrl.data.environments.calculator",
     "calibrated": "jaxrl.data.tasks.calibrated",
@@ -41,7 +42,7 @@ BUNDLED: dict[str, str] = {
 }
 """Name to module; its function `task(**params) -> Task` makes the task."""
 
-NEED_PARAMETERS = ("file", "gsm8k", "math", "mixture", "reasoning_gym")
+NEED_PARAMETERS = ("agent_program", "file", "gsm8k", "math", "mixture", "reasoning_gym")
 """Those that have no problems before a file or a generator is named."""
 
 _FAMILY = {"reasoning_gym": "generator"}  # FAMILY/NAME is get(FAMILY, parameter=NAME)
