@@ -19,7 +19,7 @@ import threading
 from collections.abc import Sequence
 from typing import IO, Any
 
-from jaxrl.data import processes, tasks
+from jaxrl.data import generate, processes, tasks
 from jaxrl.data.environments import Environment, Opening, Reply, Token
 from jaxrl.data.environments.dialects import Answer, Said
 from jaxrl.data.environments.formats import HERMES, Call
@@ -67,6 +67,7 @@ def task(
         inner,
         name="agent_program",
         gold=None,
+        alphabet=inner.alphabet and "".join(dict.fromkeys(inner.alphabet + generate.ASCII)),
         description=__doc__,
         turns=environment(words, seconds, told),
     )
