@@ -23,7 +23,10 @@ NAMES = (
 )  # fmt: skip
 """Every task that `jaxrl tasks` lists, but for reasoning_gym, which has tests of its own."""
 
-EPISODES = ("calculator", "keydoor", "with_tools")
+EPISODES = (
+    "agent_program", "board_game", "calculator", "database", "game24", "html_form", "keydoor",
+    "repository", "twenty_questions", "with_tools",
+)  # fmt: skip
 
 CONSTANTS = {
     "empty": "", "blank": " ", "lines": "\n\n", "nul": "\x00", "surrogate": "\ud800",

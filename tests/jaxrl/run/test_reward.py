@@ -151,7 +151,7 @@ def test_steps_become_actions_with_labels(tmp_path):
     config = tiny.config("unused", **steps)
     _, actor, _ = begin.check(config)
     found = files.read(config.data, str(path))
-    made = written.gathered([written.group(actor, config, found, i) for i in range(2)])
+    made = written.gathered([g for i in range(2) for g in written.groups(actor, config, found, i)])
     batch = experience.as_trajectory(made, config)
     acts = np.argwhere(batch.action_mask)
     np.testing.assert_array_equal(acts, [[0, 4], [0, 7], [1, 4], [1, 7]])
