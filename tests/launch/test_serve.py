@@ -606,7 +606,7 @@ def test_calls_of_tools(text, shown, names):
     assert [c["function"]["name"] for c in streamed] == names
     assert all(json.loads(c["function"]["arguments"]) in ({"a": 1}, {}) for c in streamed)
     # Tokens of the calls, of which no text is streamed, arrive all the same.
-    assert sum([piece["token_ids"] for piece in made if piece], []) == ids.tolist()
+    assert [i for piece in made if piece for i in piece["token_ids"]] == ids.tolist()
     assert sum(len(piece["logprobs"]["content"]) for piece in made if piece) == len(ids)
 
 
