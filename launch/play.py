@@ -79,9 +79,9 @@ def play(actor: Policy, config: SampleConfig) -> list[Row]:
     with open_pool(config.env, config.env_args, workers=0) as pool:
         driver.advance(
             open_groups, episodes.group, ctx, setup, params, pool,
-            enough=len(problems), version=0, timer=Timer(),
+            enough=len(problems), version=0, timer=Timer(), log=lambda done: None,
         )  # fmt: skip
-    return [row for group in driver.take(open_groups, len(problems)) for row in group.rows]
+    return [row for group in open_groups.groups for row in group.rows]
 
 
 def by_hand(

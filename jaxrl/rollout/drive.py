@@ -12,6 +12,7 @@ import functools
 import operator
 from collections.abc import Collection, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from time import perf_counter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from jaxrl.mesh import distributed
 from jaxrl.rollout.programs import Act, Context, Fork, Grade, Program, Row, Sample
 from jaxrl.rollout.selection import Drawn
 from jaxrl.sampling import sampler
-from jaxrl.sampling.requests import resume
+from jaxrl.sampling.requests import resume, start_of
 from jaxrl.sampling.work import Setup, Work
 from jaxrl.types import Completion, Params, Request
 
@@ -46,6 +47,33 @@ class Group:
     """Sequences in progress."""
     rows: list[Row] | None = None
     """What the program returned; None until it has."""
+
+
+def tokens(group: Group) -> int:
+    """Tokens of a group's completions, as far as they had come when they were last put out."""
+    if group.rows is not None:
+        return sum(len(row.completion.tokens) for row in group.rows)
+    longest = {place: len(c.tokens) for place, c in group.partial.items()}
+    for place, results in group.log.items():  # a later turn has those before it
+        lengths = [len(each.tokens) for each in results if isinstance(each, Completion)]
+        longest[place] = max([longest.get(place, 0), *lengths])
+    return sum(longest.values())
+
+
+class Decoded(NamedTuple):
+    """What a chunk of decoding did."""
+
+    sequences: int
+    """Under way when it began, those that waited for a slot included."""
+    context: int
+    """Tokens that the slots remember at its end."""
+    steps: int
+    """Of decoding."""
+    tokens: int
+    """Sampled."""
+    read: int
+    """Tokens of prompts, and of sequences that were begun before, that were read for it."""
+    seconds: float
 
 
 @dataclasses.dataclass
@@ -109,16 +137,28 @@ class Drive:
         ]
         self._want([(node, None) for node in nodes])
 
-    def chunk(self, version: int) -> None:
+    def chunk(self, version: int) -> Decoded:
         """Decode one chunk; programs go on with the completions that have ended."""
-        sampler.release_for_queue(self._setup, self.work)
+        start, sequences, work = perf_counter(), self.sequences, self.work
+        sampler.release_for_queue(self._setup, work)
+        before, waiting = _lengths(work), {r.id: start_of(r) for r in work.queue}
+        completions = sampler.advance(self._setup, self._params, work, version=version)
+        after = {c.request.id: len(c.request.prompt) + len(c.tokens) for c in completions}
+        after |= _lengths(work)
+        new = {name: waiting[name] for name in after if name not in before}
+        sampled = [n - before.get(name, len(new.get(name, ()))) for name, n in after.items()]
         ended = []
-        for completion in sampler.advance(self._setup, self._params, self.work, version=version):
+        for completion in completions:
             each = self._sampling.pop(completion.request.id)
             each.node.group.partial.pop(each.node.place, None)
             original = dataclasses.replace(completion, request=each.wanted.request)
             ended.append((each.node, _log(each.node, original)))
         self._want(ended)
+        read = sum(map(len, set(new.values())))  # the prompt of a group is read once
+        seconds = perf_counter() - start
+        return Decoded(
+            sequences, self.context, max(sampled, default=0), sum(sampled), read, seconds
+        )
 
     @property
     def sequences(self) -> int:
@@ -190,6 +230,11 @@ class Drive:
         acts = (each.wanted for each in self._asking.values() if isinstance(each.wanted, Act))
         asked = {act.turn.episode for act in acts}
         sampler.release(work, [name for name in sampler.held(work) if name not in asked])
+
+
+def _lengths(work: Work) -> dict[int, int]:
+    """Of the sequences in slots that are not held, by request id."""
+    return {s.request.id: s.length for s in work.seats if s is not None and s.held is None}
 
 
 def results(futures: Mapping[int, Future[Answer]]) -> dict[int, Answer]:

@@ -15,12 +15,13 @@ come, which lets slow environments work while others' turns are sampled.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from jaxrl.data.scoring import Pool
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import state
-from jaxrl.rollout.drive import Drive, Group, several
+from jaxrl.rollout.drive import Decoded, Drive, Group, several
 from jaxrl.rollout.programs import Context, Program, Row
 from jaxrl.rollout.selection import Drawn
 from jaxrl.sampling.work import Setup
@@ -106,6 +107,7 @@ def advance(
     enough: int,
     version: int,
     timer: Timer,
+    log: Callable[[Decoded], None],
 ) -> None:
     """Sample and score until `enough` open groups are complete; the others are paused.
 
@@ -119,6 +121,7 @@ def advance(
       enough: groups to wait for, at most those that are open.
       version: policy version of `params`.
       timer: given `sample` and `score` seconds, the latter being what waiting for the pool adds.
+      log: given what each chunk of decoding did.
 
     Raises:
       ValueError: replies shall take effect as they come, in a run of several processes.
@@ -141,7 +144,7 @@ def advance(
             while drive.work and (whole() if early else drive.still()) < enough:
                 if early and (answers := drive.answers(drive.ready())):
                     drive.receive(answers)
-                drive.chunk(version)
+                log(drive.chunk(version))
         with timer("score"):
             if early and not drive.ready():
                 drive.wait()
@@ -151,11 +154,3 @@ def advance(
         if whole() >= enough or not (drive.work or drive.asked):
             break
     drive.put_out()
-
-
-def take(open_groups: OpenGroups, count: int) -> list[Group]:
-    """The first `count` complete groups, oldest first; they are no longer open."""
-    whole = [group for group in open_groups.groups if group.rows is not None][:count]
-    taken = {group.first_id for group in whole}
-    open_groups.groups = [group for group in open_groups.groups if group.first_id not in taken]
-    return whole

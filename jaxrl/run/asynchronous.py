@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from jaxrl.config import AsynchronousConfig, Config
 from jaxrl.data.types import Task
-from jaxrl.mesh import distributed
 from jaxrl.record import jsonl, storage
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import asynchronous, collect, schedule
@@ -23,6 +22,7 @@ from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.live import Live
 from jaxrl.rollout.programs import Program
 from jaxrl.rollout.selection import Source
+from jaxrl.run.chunk_log import StepLog
 from jaxrl.run.context import Batches, RunContext, ToSampler
 from jaxrl.run.extension import Context
 from jaxrl.training.logprobs import guide_of
@@ -132,7 +132,7 @@ def open_batches(
         )  # fmt: skip
         return Drive(program, given, setup, weights.params, run.pools[start], known)
 
-    record = _Record(run.directory, run.callbacks.note)
+    record = StepLog(run.directory / FILE, run.callbacks.note)
     sampling = Sampling(limits(config), config.rollout.group_size, source, drive, record.add)
     sample, halt = _sampler(run, config, sampling)
     run.closing.callback(halt)
@@ -156,6 +156,7 @@ def open_batches(
         whole = now - (ended or begun)
         metrics = {
             "prompts_sampled": float(batch.begun),
+            "length_bias": batch.length_bias,
             "idle/train": (now - begun) / whole,
             "idle/sample": max(0.0, 1.0 - (sampling.busy_s - busy) / whole),
         }
@@ -201,22 +202,3 @@ def _by_step(path: Path) -> dict[int, Sequence[Row]]:
     for row in jsonl.read(path):
         rows.setdefault(row["step"], []).append(row)
     return dict(rows)
-
-
-class _Record:
-    """The schedule of a run as it is written; a step that is done again replaces its rows."""
-
-    def __init__(self, directory: Path, note: Callable[[str], None]) -> None:
-        self._path, self._note, self._next = directory / FILE, note, -1
-        self._log: jsonl.Log | None = None
-
-    def begin(self, step: int) -> None:
-        """A step begins after so many are done; rows of it and of later ones are dropped."""
-        if distributed.first() and step != self._next:
-            self._log = jsonl.Log(self._path, self._note, lambda row: row["step"] < step)
-        self._next = step + 1
-
-    def add(self, row: Row) -> None:
-        """Append a row."""
-        if self._log is not None:
-            self._log.add(row)

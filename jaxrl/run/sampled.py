@@ -17,6 +17,7 @@ from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import asynchronous, evaluate, guards, stages, warm_start
+from jaxrl.run.chunk_log import ChunkLog
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training import objective
@@ -92,14 +93,15 @@ def open_batches(
         rollouts = open_rollouts(
             config, run.policy, task, run.pools[start], source, rollout, room=room
         )
+    chunks = ChunkLog(run.directory, run.callbacks.note)
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
         with timer("sync"):
             params = to_sampler(state.params)
             guide = guide_of(run.policy.model, ctx.restriction(state), to_sampler)
+        log = chunks.begin(version // config.updates_per_batch)
         with jax.set_mesh(run.sampling_mesh):
-            sampled, groups = rollouts.step(params, guide, version, timer)
-        return sampled, {"prompts_sampled": float(groups)}
+            return rollouts.step(params, guide, version, timer, log)
 
     def set_state(saved: dict[str, Any]) -> None:
         if "source" in saved:  # else of a run that learned from a file, which this one forked

@@ -1,0 +1,79 @@
+"""An asynchronous run against a synchronous one, where scorers or environments take their time.
+
+`python -m tests.benchmarks.overlap DIR` trains the same small policy both ways on two virtual
+devices, one of which samples, and prints seconds a step. Lengths have a long tail. Scorers and
+environments sleep, and so truly overlap with what is computed; they take as long as sampling does,
+which a first run without them measures. Both runs have the same programs and the same devices: the
+ratio is that of the order of work alone.
+"""
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from jaxrl.record import metrics
+from tests.jaxrl import tiny
+
+WORKERS = 8
+PROMPTS, SIZE, TURNS = 8, 4, 3
+BASE = {
+    "sampling.devices": 1, "warm_start.steps": 0, "eval.problems": 2, "steps": 14,
+    "fresh.hidden_size": 128, "fresh.intermediate_size": 256, "fresh.head_dim": 32,
+    "rollout.prompts": PROMPTS, "rollout.group_size": SIZE, "rollout.max_new_tokens": 256,
+    "sampler.slots": 64, "sampler.chunk": 16, "sampler.bucket": 288,
+    "packing.row_length": 320, "packing.micro_batch_tokens": 1280, "packing.bucket": 320,
+    "checkpoint.every": 99, "rollout_log.every": 0, "score_workers": WORKERS,
+}  # fmt: skip
+KINDS = {
+    "scorer": {"task": "tests.benchmarks.sleeping:scored"},
+    "environment": {"task": "tests.benchmarks.sleeping:played", "rollout.turn_tokens": 64},
+}
+FIRST = 4
+"""Steps that are not counted: they compile."""
+
+
+def measured(directory: Path, changes: dict[str, Any]) -> dict[str, float]:
+    """Medians over the steps of a run in a process of its own, and seconds a step over them all."""
+    tiny.finish(tiny.start(directory, devices=2, **BASE | changes))
+    rows = metrics.read(directory)[FIRST:]
+    shown = ("time/sample", "time/score", "time/train", "idle/sample", "idle/train", "lag/mean")
+    found = {name: statistics.median(row.get(name, 0.0) for row in rows) for name in shown}
+    return found | {"seconds": statistics.mean(row["time/step"] for row in rows)}
+
+
+def compare(directory: Path, kind: str, staleness: int) -> dict[str, Any]:
+    """Both runs of a kind, after one that says how long sampling takes."""
+    directory.mkdir(parents=True)
+    own = KINDS[kind]
+    alone = measured(directory / "alone", own | {"steps": 8, "score_workers": 0, "task_args": {}})
+    replies = TURNS if kind == "environment" else 1
+    # all replies of a step, with so many workers, take as long as sampling
+    seconds = alone["time/sample"] * WORKERS / (PROMPTS * SIZE * replies)
+    slow = own | {"task_args": {"seconds": round(seconds, 4)}}
+    turns = measured(directory / "turns", slow)
+    live = measured(directory / "live", slow | {"asynchronous.staleness": staleness})
+    return {
+        "kind": kind,
+        "seconds a reply": round(seconds, 4),
+        "staleness": staleness,
+        "in turns": turns,
+        "asynchronous": live,
+        "ratio": turns["seconds"] / live["seconds"],
+    }
+
+
+def main() -> None:
+    """Print a line of JSON for each kind."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--staleness", type=int, default=2)
+    given = parser.parse_args()
+    for kind in given.kinds:
+        print(json.dumps(compare(given.directory / kind, kind, given.staleness)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
