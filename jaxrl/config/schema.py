@@ -269,6 +269,9 @@ class Config:
     packing: PackingConfig = PackingConfig()
     mesh: MeshConfig = MeshConfig()
     sampling: SamplingConfig = SamplingConfig()
+    generators: int = 0
+    """Processes of their own that sample, each with its own devices, which may end and come at any
+    time (extra `ray`); see docs/asynchronous.md. 0: this process samples."""
     asynchronous: AsynchronousConfig = AsynchronousConfig()
     eval: EvalConfig = EvalConfig()
     rollout_log: RolloutLogConfig = RolloutLogConfig()

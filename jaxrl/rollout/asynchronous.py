@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxrl.data import curriculum
 from jaxrl.rollout import programs
-from jaxrl.rollout.drive import Answer, Asked, Decoded, Drive, Group
+from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group
 from jaxrl.rollout.flight import WORKER, Flight
 from jaxrl.rollout.schedule import Action, Admit, Arrived, Limits, Train, Trained
 from jaxrl.rollout.selection import Source
@@ -127,11 +127,11 @@ class Sampling:
           Whether anything was decoded.
         """
         assert self._weights is not None
-        decode = decode and bool(self.drive.work)
+        decode = decode and self.drive.work
         if decode:
             done = self.drive.chunk(self._weights.version)
         else:
-            done = Decoded(self.drive.sequences, self.drive.context, 0, 0, 0, 0.0)
+            done = Chunk(self.drive.sequences, self.drive.context, 0, 0, 0, 0.0)
         self.busy_s += done.seconds
         self._chunks += 1
         more = {"version": self._weights.version, "decoded": decode, **done._asdict()}

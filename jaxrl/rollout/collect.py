@@ -23,8 +23,9 @@ from jaxrl.data.scoring import Pool
 from jaxrl.data.types import Problem, Task
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import driver, episodes, programs, tasks
-from jaxrl.rollout.drive import Decoded
+from jaxrl.rollout.drive import Chunk
 from jaxrl.rollout.driver import Group, OpenGroups
+from jaxrl.rollout.engine import Local, Open
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.flight import Flight, trained
 from jaxrl.rollout.policy import Policy
@@ -43,7 +44,7 @@ class Rollouts(NamedTuple):
     """Where a run's experience comes from."""
 
     step: Callable[
-        [Params, Guide, int, Timer, Callable[[Decoded], None]], tuple[Experience, dict[str, float]]
+        [Params, Guide, int, Timer, Callable[[Chunk], None]], tuple[Experience, dict[str, float]]
     ]
     """`(sampling params, guide, version, timer, log)`: the experience of `rollout.prompts` groups,
     and metrics of how it was sampled; `log` is given what each chunk of decoding did."""
@@ -63,6 +64,7 @@ def open_rollouts(
     program: Program,
     *,
     room: int = 0,
+    open_engine: Open = Local,
 ) -> Rollouts:
     """The experience of a run or of a stage of it, from its start.
 
@@ -74,6 +76,7 @@ def open_rollouts(
       source: of problems.
       program: makes a group of one.
       room: tokens that the program adds to prompts, at most.
+      open_engine: what decodes.
     """
     settings = config.rollout
     prompts, size = settings.prompts, settings.group_size
@@ -97,7 +100,7 @@ def open_rollouts(
         return taken
 
     def step(
-        params: Params, guide: Guide, version: int, timer: Timer, log: Callable[[Decoded], None]
+        params: Params, guide: Guide, version: int, timer: Timer, log: Callable[[Chunk], None]
     ) -> tuple[Experience, dict[str, float]]:
         actor = policy._replace(guide=guide)
         setup = sampler_setup(
@@ -108,11 +111,13 @@ def open_rollouts(
         biases: list[float] = []
         state = curriculum.quota(prompts, oversampling=settings.oversampling)
         advance = functools.partial(
-            driver.advance, program=program, ctx=ctx, setup=setup, params=params, pool=pool,
+            driver.advance, program=program, ctx=ctx, pool=pool,
             enough=prompts, version=version, timer=timer, log=log,
         )  # fmt: skip
         while True:
-            numbers = batch(advance, params)
+            numbers = batch(
+                lambda groups: advance(groups, engine=open_engine(setup, params)), params
+            )
             biases.append(flight.length_bias(numbers) if in_flight > prompts else 0.0)
             groups = flight.take(numbers)
             rewards = np.array([[programs.reward(r) for r in g.rows[:size]] for g in groups])
@@ -171,8 +176,8 @@ def collect(
     driver.admit(open_groups, len(problems), rollout.group_size)
     driver.advance(
         open_groups, episodes.group, ctx,
-        sampler_setup(policy, rollout, sampling, key, turns=ctx.dialogue is not None), params, pool,
-        enough=len(problems), version=version, timer=timer, log=lambda done: None,
+        Local(sampler_setup(policy, rollout, sampling, key, turns=ctx.dialogue is not None), params),
+        pool, enough=len(problems), version=version, timer=timer, log=lambda done: None,
     )  # fmt: skip
     return experience(open_groups.groups, rollout.group_size)
 

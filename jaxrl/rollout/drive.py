@@ -22,12 +22,11 @@ from jaxrl.data.environments import Opening, Reply
 from jaxrl.data.scoring import Pool
 from jaxrl.data.types import Score
 from jaxrl.mesh import distributed
+from jaxrl.rollout.engine import Engine
 from jaxrl.rollout.programs import Act, Context, Fork, Grade, Program, Row, Sample
 from jaxrl.rollout.selection import Drawn
-from jaxrl.sampling import sampler
-from jaxrl.sampling.requests import resume, start_of
-from jaxrl.sampling.work import Setup, Work
-from jaxrl.types import Completion, Params, Request
+from jaxrl.sampling.requests import resume
+from jaxrl.types import Completion, Request
 
 Place = tuple[int, ...]
 Answer = Score | Opening | Reply
@@ -60,7 +59,7 @@ def tokens(group: Group) -> int:
     return sum(longest.values())
 
 
-class Decoded(NamedTuple):
+class Chunk(NamedTuple):
     """What a chunk of decoding did."""
 
     sequences: int
@@ -108,17 +107,17 @@ class Drive:
         self,
         program: Program,
         ctx: Context,
-        setup: Setup,
-        params: Params,
+        engine: Engine,
         pool: Pool,
         known: Mapping[Asked, Future[Answer]] = MappingProxyType({}),
     ) -> None:
-        """Args: see `advance`; `known` has what was asked for before and is not to be asked again.
+        """Args: see `advance`; `engine` decodes, and `known` has what was asked for before and is
+        not to be asked again.
 
         A group has its answer from there, or is asked for again where it is not.
         """
         self._program, self._ctx, self._pool, self._known = program, ctx, pool, known
-        self._setup, self._params, self.work = setup, params, Work()
+        self.engine = engine
         self.asked: dict[int, tuple[Asked, Future[Answer] | None]] = {}
         """Answers that programs wait for, by number in the order of asking; None: another process
         has it."""
@@ -137,28 +136,23 @@ class Drive:
         ]
         self._want([(node, None) for node in nodes])
 
-    def chunk(self, version: int) -> Decoded:
+    @property
+    def work(self) -> bool:
+        """Whether anything is left to decode."""
+        return bool(self.engine)
+
+    def chunk(self, version: int) -> Chunk:
         """Decode one chunk; programs go on with the completions that have ended."""
-        start, sequences, work = perf_counter(), self.sequences, self.work
-        sampler.release_for_queue(self._setup, work)
-        before, waiting = _lengths(work), {r.id: start_of(r) for r in work.queue}
-        completions = sampler.advance(self._setup, self._params, work, version=version)
-        after = {c.request.id: len(c.request.prompt) + len(c.tokens) for c in completions}
-        after |= _lengths(work)
-        new = {name: waiting[name] for name in after if name not in before}
-        sampled = [n - before.get(name, len(new.get(name, ()))) for name, n in after.items()]
-        ended = []
-        for completion in completions:
+        start, sequences = perf_counter(), self.sequences
+        done, ended = self.engine.chunk(version), []
+        for completion in done.ended:
             each = self._sampling.pop(completion.request.id)
             each.node.group.partial.pop(each.node.place, None)
             original = dataclasses.replace(completion, request=each.wanted.request)
             ended.append((each.node, _log(each.node, original)))
         self._want(ended)
-        read = sum(map(len, set(new.values())))  # the prompt of a group is read once
         seconds = perf_counter() - start
-        return Decoded(
-            sequences, self.context, max(sampled, default=0), sum(sampled), read, seconds
-        )
+        return Chunk(sequences, self.context, done.steps, done.tokens, done.read, seconds)
 
     @property
     def sequences(self) -> int:
@@ -168,7 +162,7 @@ class Drive:
     @property
     def context(self) -> int:
         """Tokens that the slots remember."""
-        return sum(seat.length for seat in self.work.seats if seat is not None)
+        return self.engine.context
 
     def still(self) -> int:
         """Groups of which nothing is being sampled."""
@@ -205,7 +199,7 @@ class Drive:
 
     def put_out(self) -> None:
         """Note in the groups how far what is being sampled has come. Nothing goes on after it."""
-        for completion in sampler.unfinished(self._setup, self.work):
+        for completion in self.engine.unfinished():
             each = self._sampling[completion.request.id]
             each.node.group.partial[each.node.place] = completion
 
@@ -223,18 +217,9 @@ class Drive:
                 request = _request(each)
                 self._sampling[request.id] = each
                 submitted.append(request)
-        waiting, setup, work = sampler.held(self.work), self._setup, self.work
-        sampler.continue_held(setup, self._params, work, [r for r in submitted if r.id in waiting])
-        if new := [r for r in submitted if r.id not in waiting]:
-            sampler.submit(setup, work, new)
+        self.engine.put(submitted)
         acts = (each.wanted for each in self._asking.values() if isinstance(each.wanted, Act))
-        asked = {act.turn.episode for act in acts}
-        sampler.release(work, [name for name in sampler.held(work) if name not in asked])
-
-
-def _lengths(work: Work) -> dict[int, int]:
-    """Of the sequences in slots that are not held, by request id."""
-    return {s.request.id: s.length for s in work.seats if s is not None and s.held is None}
+        self.engine.keep({act.turn.episode for act in acts})
 
 
 def results(futures: Mapping[int, Future[Answer]]) -> dict[int, Answer]:

@@ -21,11 +21,10 @@ from typing import Any
 from jaxrl.data.scoring import Pool
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import state
-from jaxrl.rollout.drive import Decoded, Drive, Group, several
+from jaxrl.rollout.drive import Chunk, Drive, Group, several
+from jaxrl.rollout.engine import Engine
 from jaxrl.rollout.programs import Context, Program, Row
 from jaxrl.rollout.selection import Drawn
-from jaxrl.sampling.work import Setup
-from jaxrl.types import Params
 
 
 @dataclasses.dataclass
@@ -100,14 +99,13 @@ def advance(
     open_groups: OpenGroups,
     program: Program,
     ctx: Context,
-    setup: Setup,
-    params: Params,
+    engine: Engine,
     pool: Pool,
     *,
     enough: int,
     version: int,
     timer: Timer,
-    log: Callable[[Decoded], None],
+    log: Callable[[Chunk], None],
 ) -> None:
     """Sample and score until `enough` open groups are complete; the others are paused.
 
@@ -115,8 +113,7 @@ def advance(
       open_groups: changed in place.
       program: of all its groups.
       ctx: given to the program.
-      setup: of the sampler; its widths hold `programs.limits`.
-      params: the sampler's form of the parameters.
+      engine: decodes, under the weights of `version`.
       pool: scores completions and asks environments; each process does its share for all.
       enough: groups to wait for, at most those that are open.
       version: policy version of `params`.
@@ -132,7 +129,7 @@ def advance(
             "rollout.replies='arrival' needs one process, as processes must agree on an order; "
             "use together"
         )
-    drive = Drive(program, ctx, setup, params, pool)
+    drive = Drive(program, ctx, engine, pool)
 
     def whole() -> int:
         return sum(group.rows is not None for group in open_groups.groups)

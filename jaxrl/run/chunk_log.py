@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxrl.mesh import distributed
 from jaxrl.record import jsonl
-from jaxrl.rollout.drive import Decoded
+from jaxrl.rollout.drive import Chunk
 
 FILE = "chunks.jsonl"
 
@@ -44,12 +44,12 @@ class ChunkLog:
         """Args: the run's directory, and what is told of failures to write."""
         self._log = StepLog(directory / FILE, note)
 
-    def begin(self, step: int) -> Callable[[Decoded], None]:
+    def begin(self, step: int) -> Callable[[Chunk], None]:
         """What takes the chunks of the step after so many."""
         self._log.begin(step)
         count = 0
 
-        def add(done: Decoded) -> None:
+        def add(done: Chunk) -> None:
             nonlocal count
             self._log.add({"step": step, "chunk": count, **done._asdict()})
             count += 1

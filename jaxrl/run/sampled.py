@@ -16,7 +16,7 @@ from jaxrl.rollout.collect import open_rollouts
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import asynchronous, evaluate, guards, stages, warm_start
+from jaxrl.run import asynchronous, evaluate, generators, guards, stages, warm_start
 from jaxrl.run.chunk_log import ChunkLog
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
 from jaxrl.run.extension import Context, Extension
@@ -83,16 +83,18 @@ def open_batches(
         rollout = extension.program(rollout)
     if objective.needs_greedy(config.objective):
         rollout = programs.with_greedy(rollout)
+    open_engine = generators.open_engine(run, config)
     with jax.set_mesh(run.sampling_mesh):
         source = selection.recorded(selection.open_source(config, task, run.policy), recorder)
         room = sum(extension.room(config) for extension in extensions)
         if config.asynchronous.staleness is not None:
             return asynchronous.open_batches(
-                run, ctx, to_sampler, task, source, rollout, start, room
+                run, ctx, to_sampler, task, source, rollout, start, room, open_engine
             )
         rollouts = open_rollouts(
-            config, run.policy, task, run.pools[start], source, rollout, room=room
-        )
+            config, run.policy, task, run.pools[start], source, rollout, room=room,
+            open_engine=open_engine,
+        )  # fmt: skip
     chunks = ChunkLog(run.directory, run.callbacks.note)
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:

@@ -12,12 +12,25 @@ import pytest
 from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import asynchronous
 from jaxrl.rollout.asynchronous import Sampling, Weights
+from jaxrl.rollout.drive import Chunk
 from jaxrl.rollout.live import Live
 from jaxrl.rollout.programs import Row
 from jaxrl.rollout.schedule import Limits
 from jaxrl.rollout.selection import Drawn, Source
 
 MESH = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
+
+
+class Token(int):
+    """A version that a token was sampled with, in place of a completion of that token."""
+
+    tokens = (0,)
+
+
+class Versions(tuple):
+    """Of the tokens of a completion."""
+
+    tokens = property(tuple)
 
 
 class Counting:
@@ -45,10 +58,12 @@ class Counting:
         return len(self.work)
 
     def chunk(self, version):
+        sequences = self.sequences
         for group in self.work:
-            group.partial[(len(group.partial),)] = version
+            group.partial[(len(group.partial),)] = Token(version)
             if len(group.partial) == 1 + group.first_id % 5:
                 self.ask(group)
+        return Chunk(sequences, 0, 1, sequences, 0, 0.001)
 
     def ask(self, group):
         name = (group.first_id, (), 0)
@@ -68,7 +83,7 @@ class Counting:
         for n, score in answers.items():
             first_id = self.asked.pop(n)[0][0]
             (group,) = [g for g in self.groups if g.first_id == first_id]
-            group.rows = [Row(tuple(group.partial.values()), "", score)]
+            group.rows = [Row(Versions(group.partial.values()), "", score)]
 
     def put_out(self):
         self.groups = []

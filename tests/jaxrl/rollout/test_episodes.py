@@ -13,7 +13,7 @@ from jaxrl.data import dialogue, scoring, tokenizers
 from jaxrl.data.environments import Reply, Turn
 from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import drive, driver, episodes, experience, state
+from jaxrl.rollout import driver, engine, episodes, experience, state
 from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.programs import Context
@@ -74,9 +74,9 @@ def play(monkeypatch):
                 out.append(dataclasses.replace(c, **arrays, stopped=False, finished=False))
         return out
 
-    monkeypatch.setattr(drive.sampler, "advance", advance)
-    monkeypatch.setattr(drive.sampler, "unfinished", unfinished)
-    monkeypatch.setattr(drive.sampler, "submit", lambda setup, work, new: work.queue.extend(new))
+    monkeypatch.setattr(engine.sampler, "advance", advance)
+    monkeypatch.setattr(engine.sampler, "unfinished", unfinished)
+    monkeypatch.setattr(engine.sampler, "submit", lambda setup, work, new: work.queue.extend(new))
     task = digits()
     talk = dialogue.of(TOKENIZER, ("user",), chat=False)
     rollout = RolloutConfig(8, SIZE, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
@@ -91,8 +91,8 @@ def play(monkeypatch):
         while open_groups.groups:
             pool = wrap(scoring.Pool(task, 0, 1.0, None, None))  # it remembers no episode
             driver.advance(
-                open_groups, episodes.group, Context(played, 0, TOKENIZER, task, talk), None, None,
-                pool, enough=min(enough, len(open_groups.groups)), version=0, timer=Timer(),
+                open_groups, episodes.group, Context(played, 0, TOKENIZER, task, talk),
+                engine.Local(None, None), pool, enough=min(enough, len(open_groups.groups)), version=0, timer=Timer(),
                 log=lambda done: None,
             )  # fmt: skip
             whole = [group for group in open_groups.groups if group.rows is not None][:enough]
