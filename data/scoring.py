@@ -52,7 +52,7 @@ class _Job(NamedTuple):
     future: Future[Any]
 
 
-def judge(task: Task, problem: Problem, completion: str) -> Score:
+def score_completion(task: Task, problem: Problem, completion: str) -> Score:
     """The task's score of one completion; what the reward raises becomes the score's error."""
     try:
         score = task.reward(problem, completion)
@@ -102,7 +102,7 @@ class Pool:
         if self._on_score is not None:
             future.add_done_callback(lambda done: done.cancelled() or self._on_score(done.result()))
         if not self._threads:
-            future.set_result(judge(self._task, problem, completion))
+            future.set_result(score_completion(self._task, problem, completion))
             return future
         try:
             item = pickle.dumps((problem, completion))
@@ -245,7 +245,7 @@ def open_pool(
 def _limits(task: Task, problem: Problem, limit_s: float) -> tuple[float, float | None]:
     """The time limit of a problem's completions, and what one that overruns it scores.
 
-    A reward that keeps its own time judges a slow completion itself: that such a reward overruns
+    A reward that keeps its own time handles a slow completion itself: that such a reward overruns
     is a failure of its own.
     """
     if task.seconds is None:
@@ -325,7 +325,7 @@ def serve(fd: int) -> None:
             if isinstance(given, Turn):
                 answer(play.written(player.answer(given), number))
             else:
-                answer(_written(judge(task, *given), number))
+                answer(_written(score_completion(task, *given), number))
 
 
 def _next(stream: Any) -> tuple[int, bytes]:

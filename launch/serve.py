@@ -1,7 +1,7 @@
 """`jaxrl serve MODEL_OR_RUN [flags]`: an OpenAI-compatible endpoint on the sampler.
 
 For looking at a policy and for environments in other processes. Plain HTTP: it listens on loopback
-alone unless told otherwise, asks for a key where one is set, and takes requests of bounded size.
+alone by default, asks for a key where one is set, and takes requests of bounded size.
 """
 
 from __future__ import annotations

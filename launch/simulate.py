@@ -86,7 +86,7 @@ def simulate(
       lockstep: and so many chunks are sampled after a batch is whole and before its update.
 
     Raises:
-      ValueError: `limits.steps` is missing, or the schedule stands still.
+      ValueError: `limits.steps` is missing, or the schedule makes no progress.
     """
     if limits.steps is None:
         raise ValueError("limits.steps=None has no end; set the number of steps to simulate")
@@ -95,7 +95,7 @@ def simulate(
     run.wake()
     while run.state.step < limits.steps:
         if not run.heap:
-            raise ValueError(f"the schedule stands still after {run.state.step} steps: {limits}")
+            raise ValueError(f"no progress after {run.state.step} steps: {limits}")
         run.now, _, act = heapq.heappop(run.heap)
         act()
     seconds = run.now

@@ -1,4 +1,4 @@
-"""Environments: what answers a policy that acts in turns.
+"""Environments: they reply to a policy that acts in turns.
 
 An environment is two functions. `begin(problem, seed)` gives a state, which may be any object, and
 the messages that open the conversation. `step(state, action)` changes the state and gives the reply
@@ -36,7 +36,7 @@ class Opening(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What an environment answers to a turn."""
+    """The reply of an environment to a turn."""
 
     messages: tuple[Message, ...] = ()
     """What the policy reads before its next turn."""
@@ -55,7 +55,7 @@ class Reply(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """What answers the turns of a task's episodes."""
+    """The environment of a task's episodes."""
 
     begin: Callable[[Problem, int], tuple[Any, Opening]]
     """`(problem, seed) -> (state, opening)`."""

@@ -104,7 +104,7 @@ def failed(turn: Turn, error: str) -> Opening | Reply:
 
 
 class _Wrong(TypeError):
-    """An environment has given what is no answer."""
+    """An environment's answer is invalid."""
 
 
 def checked(
@@ -179,10 +179,10 @@ def written(answer: Opening | Reply, number: int) -> dict[str, Any]:
 def read(line: bytes, number: int, turn: Turn, environment: Environment) -> Opening | Reply:
     """The answer that a worker wrote, which is data from a process that may have been subverted."""
     try:
-        told = json.loads(line)
-        if told["answers"] != number:
-            raise ValueError(f"it answers message {told['answers']!r}, not {number}")
+        reply = json.loads(line)
+        if reply["answers"] != number:
+            raise ValueError(f"it answers message {reply['answers']!r}, not {number}")
         kind = Reply if turn.actions else Opening
-        return checked(kind(**told["answer"]), kind, environment)
+        return checked(kind(**reply["answer"]), kind, environment)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         return failed(turn, f"reply: the worker's answer is no reply: {error}")

@@ -1,15 +1,16 @@
-"""Sampling that goes on while the policy is trained, as `jaxrl.rollout.schedule` decides.
+"""Sampling that continues while the policy is trained, as `jaxrl.rollout.schedule` decides.
 
-A `Sampling` works in steps and, within a step, in chunks of decoding. A step begins with new
-weights: every sequence in progress goes on under them, and what the sampler remembers of it is
-computed anew, so that nothing of older weights is left but the tokens, each with the version and
-the log-probability that it was sampled with. Between two chunks answers of scorers and environments
-take effect, groups begin, and a batch may become whole. It is then handed over, and sampling goes
-on under the same weights until the update is done.
+A `Sampling` works in steps and, within a step, in chunks of decoding. A step starts with new
+weights: every sequence in progress continues under them, and its KV cache is recomputed. The only
+traces of older weights are the tokens, each with the version and the log-probability that it was
+sampled with. Between two chunks, answers of scorers and environments take effect, groups start, and
+a batch may become complete. Training then takes the batch, and sampling continues under the same
+weights until the update is done.
 
-What a step samples follows from its weights and from two things that are recorded: which answers
-took effect before which chunk, and how many chunks there were. Three ways supply them: `lockstep`
-counts, `jaxrl.rollout.live` takes what happens, and `recorded` repeats it, bit for bit.
+The samples of a step depend on its weights and on two things that are recorded: which answers took
+effect before which chunk, and the number of chunks. There are three sources of these: `lockstep`
+fixes them in advance, `jaxrl.rollout.live` takes them from the clock, and `recorded` repeats a
+record bit for bit.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ from jaxrl.types import Params
 
 
 class Weights(NamedTuple):
-    """What is sampled with during a step; nobody changes it."""
+    """What a step samples with; constant during the step."""
 
     params: Params
     guide: Guide
     version: int
     """Updates done, stamped on each token."""
     step: int
-    """Steps done, which the schedule counts in."""
+    """Steps done, the unit of the schedule."""
 
 
 class Batch(NamedTuple):
     """What a step trains on."""
 
     groups: list[Group]
-    """Those whose rewards differ first, as in a synchronous step."""
-    begun: int
-    """Groups that were begun in this step until the batch was whole."""
+    """Groups whose rewards differ come first, as in a synchronous step."""
+    admitted: int
+    """Groups that were started in this step until the batch was complete."""
     length_bias: float
     """See `Flight.length_bias`."""
 
@@ -58,7 +59,7 @@ Row = dict[str, Any]
 
 
 class Sampling:
-    """The groups under way, and what the schedule knows of them."""
+    """The groups in progress and the state of the schedule."""
 
     def __init__(
         self,
@@ -78,22 +79,22 @@ class Sampling:
         self._drive: Drive | None = None
         self._weights: Weights | None = None
         self._row: Row = {}
-        self._chunks = self._begun = 0
+        self._chunks = self._admitted = 0
         self.batch: Batch | None = None
-        """Of the step under way, once it is whole."""
+        """Of the current step, once it is complete."""
         self.busy_s = 0.0
         """Seconds of decoding, in all."""
 
     @property
     def drive(self) -> Drive:
-        """The sampler of the step under way."""
+        """The sampler of the current step."""
         assert self._drive is not None
         return self._drive
 
     def start(self, weights: Weights) -> None:
-        """Begin a step; all that is in progress goes on under its weights."""
+        """Start a step; everything in progress continues under its weights."""
         known = {} if self._drive is None else dict(self._drive.asked.values())
-        self._weights, self.batch, self._row, self._chunks, self._begun = weights, None, {}, 0, 0
+        self._weights, self.batch, self._row, self._chunks, self._admitted = weights, None, {}, 0, 0
         if not self._flight.state.held:
             self._do(self._flight.join(weights.step))
         else:
@@ -106,7 +107,7 @@ class Sampling:
         """What takes effect between two chunks.
 
         Args:
-          answered: numbers of the answers that do.
+          answered: numbers of the answers that take effect.
 
         Returns:
           What was done, for the record.
@@ -127,7 +128,7 @@ class Sampling:
           Whether anything was decoded.
         """
         assert self._weights is not None
-        decode = decode and self.drive.work
+        decode = decode and bool(self.drive.work)
         if decode:
             done = self.drive.chunk(self._weights.version)
         else:
@@ -140,7 +141,7 @@ class Sampling:
 
     def stop(self) -> None:
         """End the step: what is in progress is kept as far as it has come."""
-        self.drive.put_out()
+        self.drive.save_partial()
         self._do(self._flight.finish())
 
     def abandon(self) -> None:
@@ -171,7 +172,7 @@ class Sampling:
         waiting = self._flight.open.waiting
         while len(waiting) < len(numbers):
             waiting += self._source.draw(self.limits.groups_per_step, self._weights.params)
-        self._begun += len(numbers)
+        self._admitted += len(numbers)
         self._row["admit"] = list(numbers)
         self.drive.begin(self._flight.admit(numbers))
 
@@ -182,7 +183,7 @@ class Sampling:
         self._source.learn([group.drawn for group in groups], rewards)
         uninformative = ~curriculum.informative(rewards)
         order = np.argsort(uninformative, kind="stable")
-        self.batch = Batch([groups[i] for i in order], self._begun, bias)
+        self.batch = Batch([groups[i] for i in order], self._admitted, bias)
         self._row["train"] = list(numbers)
 
 
@@ -198,17 +199,17 @@ def due(sampling: Sampling, answered: Collection[int]) -> list[int]:
 
 
 def lockstep(sampling: Sampling, weights: Weights, chunks: int) -> Batch:
-    """A step whose update takes as long as so many chunks; what it samples is fixed beforehand.
+    """A step whose update takes a given number of chunks, so that its samples are deterministic.
 
-    Answers take effect one chunk after they were asked for, which waits for them.
+    Answers take effect one chunk after they were requested; the step waits for them.
 
     Args:
       sampling: changed in place.
       weights: of the step.
-      chunks: sampled after the batch is whole.
+      chunks: sampled after the batch is complete.
 
     Raises:
-      RuntimeError: there is nothing to wait for, and no batch.
+      RuntimeError: there is nothing left to wait for, and no batch.
     """
     sampling.start(weights)
     before: set[int] = set()
@@ -221,8 +222,8 @@ def lockstep(sampling: Sampling, weights: Weights, chunks: int) -> Batch:
         if sampling.batch is None:
             if not going:
                 raise RuntimeError(
-                    f"step {weights.step + 1}: nothing is being sampled and no batch is whole; the "
-                    f"schedule stands still at {row}"
+                    f"step {weights.step + 1}: nothing is being sampled and no batch is complete; "
+                    f"the schedule makes no progress at {row}"
                 )
             sampling.chunk()
             continue
@@ -248,7 +249,7 @@ def recorded(sampling: Sampling, weights: Weights, rows: Sequence[Row]) -> Batch
     if not rows:
         raise ValueError(
             f"asynchronous.schedule: the recorded run has no schedule of step {weights.step + 1}; "
-            "lower steps, or go on with live or lockstep:K"
+            "lower steps, or continue with live or lockstep:K"
         )
     sampling.start(weights)
     for row in rows:
@@ -262,5 +263,5 @@ def recorded(sampling: Sampling, weights: Weights, rows: Sequence[Row]) -> Batch
         sampling.chunk(decode=row["decoded"])
     sampling.stop()
     if sampling.batch is None:
-        raise RuntimeError(f"step {weights.step + 1}: its record ends before its batch is whole")
+        raise RuntimeError(f"step {weights.step + 1}: its record ends before its batch is complete")
     return sampling.batch

@@ -52,7 +52,7 @@ class Rollouts(NamedTuple):
     """The position and what is in flight, for a checkpoint."""
     set_state: Callable[[dict[str, Any]], None]
     abandon: Callable[[], None]
-    """Give up what has been sampled for the steps to come."""
+    """Discard what has been sampled for later steps."""
 
 
 def open_rollouts(
@@ -161,7 +161,7 @@ def collect(
       policy: the tokenizer and the decoder's shape.
       params: the sampler's form of the parameters, see `policy.sampling_params`.
       problems: P of them.
-      task: makes and judges them.
+      task: makes and scores them.
       pool: scores completions.
       rollout: group size, temperature and budgets.
       sampling: memory layout of the sampler.
@@ -174,10 +174,11 @@ def collect(
     ctx = context(rollout, 0, policy, task)
     open_groups = OpenGroups(waiting=[Drawn(problem) for problem in problems], next_id=first_id)
     driver.admit(open_groups, len(problems), rollout.group_size)
+    setup = sampler_setup(policy, rollout, sampling, key, turns=ctx.dialogue is not None)
     driver.advance(
         open_groups, episodes.group, ctx,
-        Local(sampler_setup(policy, rollout, sampling, key, turns=ctx.dialogue is not None), params),
-        pool, enough=len(problems), version=version, timer=timer, log=lambda done: None,
+        Local(setup, params), pool, enough=len(problems), version=version, timer=timer,
+        log=lambda done: None,
     )  # fmt: skip
     return experience(open_groups.groups, rollout.group_size)
 
@@ -213,7 +214,7 @@ def sampler_setup(
       policy, rollout, sampling, key, room: see `collect`.
       turns: the programs sample episodes, whose environments may ask for stop strings, and whose
         slots are held between turns.
-      resumes: sequences in progress are put out and read again.
+      resumes: sequences in progress leave their slots and are read again.
     """
     prompt, length = programs.limits(rollout, room, again=turns or resumes)
     return Setup(

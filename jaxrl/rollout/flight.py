@@ -19,7 +19,7 @@ from jaxrl.rollout.schedule import (
     Ended,
     Event,
     Finished,
-    Flying,
+    GroupState,
     Joined,
     Limits,
     State,
@@ -88,7 +88,7 @@ class Flight:
     def abandon(self) -> None:
         """Give up what has been sampled; its problems are the next to be begun."""
         driver.abandon(self.open)
-        self._groups, self.state = {}, State(begun=self.state.begun)
+        self._groups, self.state = {}, State(admitted=self.state.admitted)
 
     def get_state(self) -> dict[str, Any]:
         """The groups under way between two steps, for a checkpoint."""
@@ -97,7 +97,7 @@ class Flight:
             "open_groups": driver.to_state(self.open),
             "schedule": {
                 "groups": groups,
-                "begun": self.state.begun,
+                "admitted": self.state.admitted,
                 "bounded": self.limits.staleness is not None,
             },
         }
@@ -109,10 +109,14 @@ class Flight:
         """
         self.open = driver.from_state(saved["open_groups"])
         count = len(self.open.groups)
-        fresh = {"groups": [[n, 0, None] for n in range(count)], "begun": count, "bounded": False}
+        fresh = {
+            "groups": [[n, 0, None] for n in range(count)],
+            "admitted": count,
+            "bounded": False,
+        }
         plan = saved.get("schedule", fresh)  # version 0.1 had no schedule of synchronous runs
-        flying = tuple(Flying(number, v, None, done) for number, v, done in plan["groups"])
-        self.state = State(groups=flying, begun=plan["begun"])
+        flying = tuple(GroupState(number, v, None, done) for number, v, done in plan["groups"])
+        self.state = State(groups=flying, admitted=plan["admitted"])
         self._groups = {g.number: own for g, own in zip(flying, self.open.groups, strict=True)}
         if self.limits.staleness is not None and not plan.get("bounded", True):
             self.abandon()

@@ -226,7 +226,8 @@ class Remote:
         self._contexts: dict[str, int] = {}
         self._sums = mesh.fetch(checksums(jax.tree.leaves(params)))
         key = np.asarray(jax.random.key_data(setup.key))
-        given = Load(setup._replace(key=None, text=None), key, mesh.fetch(params))
+        again = setup._replace(key=None, text=None, max_prompt=setup.max_length)
+        given = Load(again, key, mesh.fetch(params))
         self._load = fleet.share(given)
         fleet.joined()
         self._bring(dict(fleet.ready))

@@ -44,7 +44,7 @@ def group(actor: Policy, config: Config, found: Rows, index: int) -> Group | Non
         text = decode(list(example.tokens))
         return Problem(row.id, decode(list(example.prompt)), None), [Row(answer, text, score)]
     if config.labels:
-        fitted = [examples.judged(each, actor.tokenizer.eos_ids[0]) for each in fitted]
+        fitted = [examples.scored_at_end(each, actor.tokenizer.eos_ids[0]) for each in fitted]
     answers = [
         Row(written(example), decode(list(example.tokens)), Score(reward))
         for example, reward in zip(fitted, row.rewards, strict=True)
@@ -65,7 +65,7 @@ def with_labels(answer: Completion, labels: Sequence[float]) -> Completion:
     """A written answer of which each step is a turn, whose reward is its label.
 
     Args:
-      answer: its actions are where steps are judged.
+      answer: its actions are where steps are scored.
       labels: of all steps; of an answer that was cut, more than are left.
     """
     turn = np.where(answer.actions, np.cumsum(answer.actions), 0).astype(np.int16)

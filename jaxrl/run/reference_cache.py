@@ -3,7 +3,7 @@
 Before the first step, all rows are scored in the order of the file and written to
 RUN/reference_logp.npz. Rows then carry them in place of the log-probabilities that a sampler
 records, and neither a copy of the policy nor its forward pass is needed in training. A run that
-continues reads the file, so that its bits are those of a run left alone.
+continues reads the file, so that its bits are those of an uninterrupted run.
 """
 
 from __future__ import annotations

@@ -69,7 +69,9 @@ def test_a_step_is_scored_at_the_end_of_its_line(tmp_path):
     (cut,) = examples.fitting([made], 6, "truncate", "row")
     assert cut.tokens == made.tokens[:3]
     answer = examples.Example((1,), (2, 3), (False, True))
-    assert examples.judged(answer, 9) == examples.Example((1,), (2, 3, 9), (False, False, True))
+    assert examples.scored_at_end(answer, 9) == examples.Example(
+        (1,), (2, 3, 9), (False, False, True)
+    )
 
 
 def test_columns_of_other_names(tmp_path):
@@ -146,8 +148,8 @@ def test_the_prompt_of_conversations_is_their_common_beginning(tmp_path):
     chosen, rejected = [asked, said("two")], [asked, said("three")]
     row = rows.read(saved(tmp_path, {"chosen": chosen, "rejected": rejected}))[0]
     assert row.prompt == (asked,) and row.answers == ((said("two"),), (said("three"),))
-    told = {"prompt": "one", "chosen": chosen, "rejected": rejected}
-    assert rows.read(saved(tmp_path, told))[0] == row
+    pair = {"prompt": "one", "chosen": chosen, "rejected": rejected}
+    assert rows.read(saved(tmp_path, pair))[0] == row
     with pytest.raises(ValueError, match="are equal"):
         rows.read(saved(tmp_path, {"prompt": "one", "chosen": "two", "rejected": "two"}))
 
@@ -188,8 +190,8 @@ def test_of_a_conversation_the_turns_of_the_assistant_are_learned(tokenizer, tmp
         ["two", "<end>"],
         ["three", "four", "<end>"],
     ]
-    told = examples.encode(tokenizer, row, chat=True, system="four")
-    assert [words.WORDS[t] for t in told[0].prompt] == [
+    encoded = examples.encode(tokenizer, row, chat=True, system="four")
+    assert [words.WORDS[t] for t in encoded[0].prompt] == [
         *("<system>", "four", "<end>", "<user>", "one", "<end>", "<assistant>"),
     ]
 

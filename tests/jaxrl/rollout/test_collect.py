@@ -92,8 +92,8 @@ def test_sampling_is_bounded_and_fills_up(step):
     assert [p.id for p in got.problems] == ["1", "0", "2"] and sampled["prompts_sampled"] == 3
 
 
-def test_groups_in_flight_go_on_and_keep_their_ids(step):
-    """Four are begun for three; the one left over is the first of the next step."""
+def test_groups_in_flight_continue_and_keep_their_ids(step):
+    """Four are started for three; the one left over is the first of the next step."""
     run, learned, made = step([(0, 1)] * 9, in_flight=1.4)
     first, _ = run()
     assert [p.id for p in first.problems] == ["0", "1", "2"]
@@ -119,7 +119,7 @@ def test_what_is_in_flight_goes_on_from_a_checkpoint_also_of_a_version_without_a
     run, _, made = step(values, in_flight=1.4)
     run()
     saved = made.get_state()
-    assert saved["schedule"] == {"groups": [[3, 0, None]], "begun": 4, "bounded": False}
+    assert saved["schedule"] == {"groups": [[3, 0, None]], "admitted": 4, "bounded": False}
     for state in (saved, {k: v for k, v in saved.items() if k != "schedule"}):
         again, _, other = step(values, in_flight=1.4)
         other.set_state(state)

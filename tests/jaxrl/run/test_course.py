@@ -50,7 +50,7 @@ def test_a_stage_starts_where_the_one_before_ended(stage, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.exact("a course killed inside its stages and between them equals one left alone")
+@pytest.mark.exact("a course killed inside its stages and between them equals an uninterrupted one")
 def test_killed_inside_stages_and_between_them(stage, tmp_path):
     given = whole(stage)
     tiny.finish(tiny.start(tmp_path / "straight", **given))
@@ -72,8 +72,8 @@ def test_a_file_says_its_stages(stage, tmp_path, capsys):
         f"  - {{recipe: grpo, task: arithmetic, steps: 5}}\n"
     )
     assert cli.main(["show", str(path), "--seed", "7", "--run-dir", "runs/mine"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [told["course"][n]["recipe"] for n in "01"] == ["sft", "dpo"]
+    shown = json.loads(capsys.readouterr().out)
+    assert [shown["course"][n]["recipe"] for n in "01"] == ["sft", "dpo"]
     made, _ = files.resolve([str(path), "--seed", "7"])
     first, second = (configs.from_dict(configs.Config, made.course[n]) for n in (0, 1))
     assert made.recipe == "grpo" and made.run_dir == "runs/learn-seed7" and not first.run_dir

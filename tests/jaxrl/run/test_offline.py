@@ -52,7 +52,7 @@ def changes(files, method, **more):
 
 @pytest.fixture(scope="module")
 def straight(files, tmp_path_factory):
-    """A run of DPO left alone."""
+    """An uninterrupted run of DPO."""
     directory = tmp_path_factory.mktemp("straight") / "run"
     tiny.run(directory, **changes(files, DPO))
     return directory
@@ -70,7 +70,9 @@ def test_figures_of_a_run(straight):
     assert all(row["logp_gap_max"] == 0 and row["skipped"] == 0 for row in rows)
 
 
-@pytest.mark.exact("a run that learns from a file, killed and continued, equals one left alone")
+@pytest.mark.exact(
+    "a run that learns from a file, killed and continued, equals an uninterrupted one"
+)
 def test_killed_and_continued_equals_straight(straight, files, tmp_path):
     every = changes(files, DPO, **{"checkpoint.every": 1})
     assert tiny.kill_at(tiny.start(tmp_path, **every), "train 3"), "over before it was killed"
@@ -78,7 +80,9 @@ def test_killed_and_continued_equals_straight(straight, files, tmp_path):
     assert tiny.artefacts(tmp_path) == tiny.artefacts(straight)
 
 
-@pytest.mark.exact("a run that learns from a file, killed and continued, equals one left alone")
+@pytest.mark.exact(
+    "a run that learns from a file, killed and continued, equals an uninterrupted one"
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("lora", [0, 4])
 def test_fine_tuning_killed_and_continued_equals_straight(lora, files, tmp_path):
@@ -110,7 +114,9 @@ def test_a_cached_reference_gives_the_same_run(straight, files, tmp_path):
     assert not (tmp_path / "references").exists() and (straight / "references").exists()
 
 
-@pytest.mark.exact("a run that learns from a file, killed and continued, equals one left alone")
+@pytest.mark.exact(
+    "a run that learns from a file, killed and continued, equals an uninterrupted one"
+)
 @pytest.mark.slow
 def test_a_cached_reference_is_read_back(files, tmp_path):
     every = changes(files, DPO, **{"checkpoint.every": 1, "data.cache_reference": True})
