@@ -96,6 +96,12 @@ class SamplingConfig:
     on the training devices."""
     mesh: MeshConfig = MeshConfig()
     """Mesh of the sampling devices; sharding rules are those of the training mesh."""
+    weights: Literal["trained", "int8"] = "trained"
+    """Weights that rollouts are sampled with: as they are trained, or the matrices of the layers
+    rounded to 8 bits. `logp_gap` then has what rounding changes; an objective must correct for it.
+    Evaluations use the trained weights."""
+    dtype: Literal["", "float32", "bfloat16"] = ""
+    """Dtype that rollouts are sampled in; empty: `compute_dtype`."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -53,7 +53,7 @@ def meshes(training: MeshConfig, sampling: SamplingConfig) -> tuple[Mesh, Mesh]:
 
 
 def sampler_weights(
-    model: DecoderConfig, training: Mesh, sampling: Mesh, dtype: str
+    model: DecoderConfig, training: Mesh, sampling: Mesh, dtype: str, *, int8: bool = False
 ) -> Callable[[Params], Params]:
     """Parameters of the train state to what the sampler takes, on the mesh that it samples on.
 
@@ -61,12 +61,12 @@ def sampler_weights(
       model: the decoder's shape.
       training, sampling: from `meshes`.
       dtype: to sample in.
+      int8: round the matrices of the layers to 8 bits.
     """
+    made = functools.partial(policy.sampling_params, dtype=dtype, rounded=model if int8 else None)
     if training == sampling:
-        return lambda params: policy.sampling_params(params, dtype)
-    return lambda params: transfer(
-        policy.sampling_params(params, dtype), functools.partial(_place, model, sampling)
-    )
+        return made
+    return lambda params: transfer(made(params), functools.partial(_place, model, sampling))
 
 
 def transfer(tree: Any, place: Callable[[tuple[Any, ...], jax.Array], NamedSharding]) -> Any:

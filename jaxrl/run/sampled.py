@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,6 +78,9 @@ def open_batches(
       start: the steps done where the stage begins.
     """
     config, extensions = ctx.config, run.extensions.values()
+    dtype = config.sampling.dtype or config.compute_dtype
+    model = dataclasses.replace(run.policy.model, dtype=dtype)
+    run = run._replace(policy=run.policy._replace(model=model))
     task = tasks.named(config)
     rollout = episodes.group
     for extension in extensions:
