@@ -74,7 +74,13 @@ class Outcome(NamedTuple):
 
 
 def simulate(
-    limits: Limits, costs: Costs, work: Workload, *, overlap: bool, lockstep: int = 0
+    limits: Limits,
+    costs: Costs,
+    work: Workload,
+    *,
+    overlap: bool,
+    lockstep: int = 0,
+    every: int = 1,
 ) -> Outcome:
     """A run of `limits.steps` steps in simulated time.
 
@@ -84,13 +90,14 @@ def simulate(
       work: what is sampled.
       overlap: sampling goes on during updates; else they take turns,
       lockstep: and so many chunks are sampled after a batch is whole and before its update.
+      every: steps after which new weights are sent.
 
     Raises:
       ValueError: `limits.steps` is missing, or the schedule makes no progress.
     """
     if limits.steps is None:
         raise ValueError("limits.steps=None has no end; set the number of steps to simulate")
-    run = _Run(limits, costs, work, overlap, lockstep)
+    run = _Run(limits, costs, work, overlap, lockstep, every)
     run.tell(Joined(_WORKER, 0))
     run.wake()
     while run.state.step < limits.steps:
@@ -124,10 +131,16 @@ class _Run:
     """The state of a simulation: one sampler, one trainer, and scorers without limit."""
 
     def __init__(
-        self, limits: Limits, costs: Costs, work: Workload, overlap: bool, lockstep: int
+        self,
+        limits: Limits,
+        costs: Costs,
+        work: Workload,
+        overlap: bool,
+        lockstep: int,
+        every: int,
     ) -> None:
         self.limits, self.costs, self.work = limits, costs, work
-        self.overlap, self.lockstep = overlap, lockstep
+        self.overlap, self.lockstep, self.every = overlap, lockstep, every
         self.state, self.now = State(), 0.0
         self.heap: list[tuple[float, int, Callable[[], None]]] = []
         self.spans: list[Span] = []
@@ -187,7 +200,8 @@ class _Run:
         """A step is done; its weights are under way."""
         self.tell(Trained())
         version = self.state.step
-        self.at(self.now + self.costs.push, lambda: self.arrived(version))
+        if version % self.every == 0:
+            self.at(self.now + self.costs.push, lambda: self.arrived(version))
 
     def arrived(self, version: int) -> None:
         """Weights lie ready, and what is in progress will be read again."""

@@ -116,7 +116,7 @@ class Fleet:
         """
         self._start, self.share, self._note = start, share, note
         self._patience = patience_s or None
-        self._count, self._deaths = count, 0
+        self._count, self.deaths = count, 0
         self.ready: dict[str, Handle] = {}
         """Those that can be called."""
         self._coming: dict[str, tuple[Handle, Future[Any]]] = {}
@@ -172,7 +172,6 @@ class Fleet:
         except (Gone, TimeoutError) as error:
             self._replace(name, self.ready.pop(name), str(error) or "no answer in time")
             return None
-        self._deaths = 0
         return got
 
     def close(self) -> None:
@@ -187,10 +186,10 @@ class Fleet:
         self._coming[name] = self._start(name)
 
     def _replace(self, name: str, handle: Handle, why: str) -> None:
-        self._deaths += 1
+        self.deaths += 1
         handle.kill()
-        if self._deaths > _DEATHS * self._count:
-            raise RuntimeError(f"{self._deaths} generators died one after the other; last: {why}")
+        if self.deaths > _DEATHS * self._count:
+            raise RuntimeError(f"{self.deaths} generators died one after the other; last: {why}")
         self._note(f"{name} is gone ({why}); another is started, and its sequences go on elsewhere")
         self._begin()
 
@@ -261,6 +260,7 @@ class Remote:
             if told is None:
                 self._lost(name)
                 continue
+            self._fleet.deaths = 0
             for completion in told.going:
                 self._going[completion.request.id].come = completion
             for completion in told.decoded.ended:
