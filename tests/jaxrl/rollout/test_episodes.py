@@ -13,7 +13,7 @@ from jaxrl.data import dialogue, scoring, tokenizers
 from jaxrl.data.environments import Reply, Turn
 from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import drive, driver, episodes, experience, state
+from jaxrl.rollout import driver, engine, episodes, experience, state
 from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.programs import Context
@@ -75,9 +75,9 @@ def play(monkeypatch):
                 out.append(dataclasses.replace(c, **arrays, stopped=False, finished=False))
         return out
 
-    monkeypatch.setattr(drive.sampler, "advance", advance)
-    monkeypatch.setattr(drive.sampler, "unfinished", unfinished)
-    monkeypatch.setattr(drive.sampler, "submit", lambda setup, work, new: work.queue.extend(new))
+    monkeypatch.setattr(engine.sampler, "advance", advance)
+    monkeypatch.setattr(engine.sampler, "unfinished", unfinished)
+    monkeypatch.setattr(engine.sampler, "submit", lambda setup, work, new: work.queue.extend(new))
     task = digits()
     talk = dialogue.of(TOKENIZER, ("user",), chat=False)
     rollout = RolloutConfig(8, SIZE, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
@@ -92,10 +92,13 @@ def play(monkeypatch):
         while open_groups.groups:
             pool = wrap(scoring.Pool(task, 0, 1.0, None, None))  # it remembers no episode
             driver.advance(
-                open_groups, episodes.group, Context(played, 0, TOKENIZER, task, talk), None, None,
-                pool, enough=min(enough, len(open_groups.groups)), version=0, timer=Timer(),
+                open_groups, episodes.group, Context(played, 0, TOKENIZER, task, talk),
+                engine.Local(None, None), pool, version=0, timer=Timer(),
+                enough=min(enough, len(open_groups.groups)), log=lambda done: None,
             )  # fmt: skip
-            found |= {group.first_id: group.rows for group in driver.take(open_groups, enough)}
+            whole = [group for group in open_groups.groups if group.rows is not None][:enough]
+            found |= {group.first_id: group.rows for group in whole}
+            open_groups.groups = [g for g in open_groups.groups if g.first_id not in found]
             text = json.dumps(driver.to_state(open_groups), default=checkpoint.to_json)
             open_groups = driver.from_state(json.loads(text, object_hook=checkpoint.from_json))
         return [found[n] for n in sorted(found)]
