@@ -35,7 +35,7 @@ def trained(tmp_path, source):
     run = tmp_path / "run"
     command = f"{sys.executable} {tmp_path / 'agent.py'}"
     given = ["--task-args.command", command, "--task-args.name", "arithmetic"]
-    given += ["--task-args.roles", "user", "--run-dir", str(run)]
+    given += ["--task-args.roles", "user", "--task-args.seconds", "300", "--run-dir", str(run)]
     assert cli.main(["serve", "--train", "quickstart", *TINY, *given]) == 0
     lines = (run / "rollouts" / "000001.jsonl").read_text().splitlines()
     return metrics.read(run), [json.loads(line) for line in lines]
