@@ -82,6 +82,24 @@ def fitting(
     return None if any(not each.tokens for each in cut) else cut
 
 
+def pieces(example: Example, longest: int) -> list[Example]:
+    """A text as pieces of no more than `longest` tokens each.
+
+    Each piece begins with the last token of the one before, so every token of the text but its
+    first is learned in exactly one piece.
+
+    Args:
+      example: of a text.
+      longest: in tokens, 2 or more.
+    """
+    ids = (*example.prompt, *example.tokens)
+    own = (*(False for _ in example.prompt), *example.learned)
+    step = longest - 1
+    starts = range(0, len(ids) - 1, step)
+    cut = ((ids[start : start + longest], own[start + 1 : start + longest]) for start in starts)
+    return [Example(tokens[:1], tokens[1:], learned) for tokens, learned in cut]
+
+
 def scored_at_end(example: Example, end: int) -> Example:
     """The example for a reward model, which learns a score of its last token alone.
 

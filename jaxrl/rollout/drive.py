@@ -206,6 +206,8 @@ class Drive:
     def _want(self, nodes_and_values: Sequence[tuple[_Node, Any]]) -> None:
         """Resume nodes with their values, and submit what they request next."""
         wanted = [each for node, value in nodes_and_values for each in _resume(node, value)]
+        for row in (row for node, _ in nodes_and_values for row in node.group.rows or ()):
+            self._pool.over(row.completion.request.id)
         submitted = []
         for each in wanted:
             if isinstance(each.wanted, Grade | Act):

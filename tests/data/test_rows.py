@@ -205,6 +205,17 @@ def test_texts_are_learned_whole_and_messages_need_a_template(tokenizer, tmp_pat
         examples.encode(plain, row)
 
 
+@pytest.mark.parametrize(("size", "longest"), [(2, 2), (7, 2), (7, 3), (7, 7), (9, 5), (8, 20)])
+def test_a_text_in_pieces_loses_no_token(size, longest):
+    """Each token but the first is learned once, after the one that comes before it in the text."""
+    whole = examples.Example((0,), tuple(range(1, size)), (True,) * (size - 1))
+    made = examples.pieces(whole, longest)
+    assert [token for each in made for token in each.tokens] == list(range(1, size))
+    assert all(each.prompt == (each.tokens[0] - 1,) for each in made)
+    assert all(all(each.learned) and 2 <= 1 + len(each.tokens) <= longest for each in made)
+    assert all(1 + len(each.tokens) == longest for each in made[:-1])
+
+
 def test_long_rows_are_cut_at_their_end_dropped_or_refused():
     row = [examples.Example((1, 2), (3, 4, 5, 6), (True, True, False, True))]
     assert examples.fitting(row, 6, "error", "f:1") == row

@@ -20,6 +20,7 @@ from jaxrl.rollout.programs import Context
 from jaxrl.rollout.selection import Drawn
 from jaxrl.sampling.requests import limit_of
 from jaxrl.types import Completion, Source
+from tests.jaxrl import tiny
 from tests.jaxrl.run.test_episodes import ALPHABET, digits
 
 SIZE = 3
@@ -122,7 +123,7 @@ class Late:
     """Answers the first action of one episode only once another is at its second."""
 
     def __init__(self, pool):
-        self.pool, self.waiting = pool, None
+        self.pool, self.over, self.waiting = pool, pool.over, None
 
     def act(self, turn):
         if turn.episode == 0 and len(turn.actions) == 1:
@@ -183,6 +184,22 @@ def test_turns_become_arrays(play):
     figures = experience._episodes(made)
     assert figures["episode/errors"] == sum(row.score.error is not None for row in rows)
     assert figures["episode/turns"] == np.mean([len(c.turn_rewards) for c in completions])
+
+
+def test_an_episode_counts_once_however_many_turns_it_has(play, tmp_path):
+    """In its group's statistics, and as one sequence of the update: no turn is a sample."""
+    groups = play(0, enough=8)
+    rows = [row for group in groups for row in group]
+    count = [len(row.completion.turn_rewards) for row in rows]
+    assert {1, 2} == set(count) and len({row.completion.request.id for row in rows}) == len(rows)
+    problems = [Drawn(None)] * 8
+    texts = [row.text for row in rows]
+    made = Experience(problems, [r.completion for r in rows], texts, [r.score for r in rows], [])
+    batch = experience.as_trajectory(made, tiny.config(tmp_path))
+    assert np.bincount(batch.group_ids).tolist() == [SIZE] * 8
+    valued = [0.0 if r.score.value is None else r.score.value for r in rows]
+    assert np.asarray(batch.rewards).tolist() == pytest.approx(valued)
+    assert np.asarray(batch.valid).tolist() == [r.score.error is None for r in rows]
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_file_says_its_stages(stage, tmp_path, capsys):
     path.write_text(
         f"model: fresh\nlora: {{rank: 4}}\ncourse:\n"
         f"  - {{recipe: sft, data: {stage['data.path']}, epochs: 2, lr: 1e-3}}\n"
-        f"  - {{recipe: dpo, data: pairs.jsonl, steps: 3}}\n"
+        f"  - {{recipe: dpo, data: pairs.jsonl, eval-data: held.jsonl, steps: 3}}\n"
         f"  - {{recipe: grpo, task: arithmetic, steps: 5}}\n"
     )
     assert cli.main(["show", str(path), "--seed", "7", "--run-dir", "runs/mine"]) == 0
@@ -81,6 +81,7 @@ def test_a_file_says_its_stages(stage, tmp_path, capsys):
     assert {each.seed for each in (first, second, made)} == {7}
     assert {each.model for each in (first, second, made)} == {"fresh"}
     assert (first.steps, second.steps, made.steps) == (3, 3, 5)  # two epochs of 24 rows by 16
+    assert (first.data.eval_path, second.data.eval_path) == ("", "held.jsonl")
     assert first.optimizer.learning_rate == 1e-3 != second.optimizer.learning_rate
     path.write_text("course:\n  - {data: x}\n")
     assert cli.main(["show", str(path)]) == 2

@@ -171,7 +171,11 @@ CREDIT = {
 
 
 @pytest.mark.parametrize(
-    "name", ["gigpo", *(pytest.param(n, marks=pytest.mark.slow) for n in list(CREDIT)[1:])]
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.broad if n == "gigpo" else pytest.mark.slow)
+        for n in CREDIT
+    ],
 )
 def test_credit_goes_to_turns(name, tmp_path):
     """Two steps with each: all tokens of a turn have one advantage, turns have different ones."""
