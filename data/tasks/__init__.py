@@ -33,6 +33,7 @@ BUNDLED: dict[str, str] = {
     "next_segment": "jaxrl.data.tasks.next_segment",
     "random_calculation": "jaxrl.data.tasks.random_calculation",
     "reasoning_gym": "jaxrl.data.tasks.reasoning_gym",
+    "retrieval": "jaxrl.data.environments.retrieval",
     "sat": "jaxrl.data.tasks.sat",
     "shortest_path": "jaxrl.data.tasks.shortest_path",
     "sql": "jaxrl.data.tasks.sql",

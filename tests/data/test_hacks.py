@@ -23,7 +23,7 @@ NAMES = (
 )  # fmt: skip
 """Every task that `jaxrl tasks` lists, but for reasoning_gym, which has tests of its own."""
 
-EPISODES = ("calculator", "keydoor", "with_tools")
+EPISODES = ("calculator", "keydoor", "retrieval", "with_tools")
 
 CONSTANTS = {
     "empty": "", "blank": " ", "lines": "\n\n", "nul": "\x00", "surrogate": "\ud800",

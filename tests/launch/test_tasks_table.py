@@ -23,5 +23,5 @@ def test_rows_are_complete_and_true():
     assert "chain_sum" in by_name["reasoning_gym"]["generators"]
     assert by_name["maze"]["splits"] == ["train", "test", "ood"]
     assert {row["name"] for row in rows if row["turns"]} == {
-        "calculator", "keydoor", "with_tools",
+        "calculator", "keydoor", "retrieval", "with_tools",
     }  # fmt: skip
