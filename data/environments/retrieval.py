@@ -33,7 +33,8 @@ QUESTIONS = (
     "Which language is spoken where {} lives?",
     "In which script is the language written that is spoken where {} lives?",
 )
-_NAMES = list(itertools.product([a + b for a in "bdfgklmnprstvz" for b in "aeiou"], repeat=3))
+_SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+_NAMES = ["".join(each).capitalize() for each in itertools.product(_SYLLABLES, repeat=3)]
 _PASSAGES = 2  # that a search gives, in words
 _NOTHING = "-"  # found, in symbols
 
@@ -116,12 +117,14 @@ def task(
     if latency < 0:
         raise ValueError(f"latency={latency} must be at least 0, in seconds")
 
+    letters = string.ascii_lowercase[: (ood_hops + 1) * names]
+
     def problem(split: str, seed: int, index: int) -> Problem:
         made.check_split(split)
         steps = ood_hops if split == "ood" else hops
 
         def draw(stream: random.Random) -> tuple[str, tuple[Fact, ...]]:
-            facts = _world(stream, steps, names, words=instructions)
+            facts = _world(stream, steps, names, _NAMES if instructions else letters)
             return stream.choice([fact.subject for fact in facts if not fact.relation]), facts
 
         stream = generate.rng("retrieval", split, seed, index)
@@ -218,7 +221,7 @@ def task(
         name="retrieval",
         problem=problem,
         reward=unscored,
-        alphabet=generate.ASCII if instructions else f"{string.ascii_lowercase}0123456789=-\n",
+        alphabet=generate.ASCII if instructions else f"{letters}{hops}{ood_hops}={_NOTHING}\n",
         description=__doc__,
         pure=not latency,
         turns=Environment(
@@ -240,13 +243,17 @@ def path(facts: Sequence[Fact], subject: str) -> Iterator[str]:
         yield subject
 
 
-def _world(stream: random.Random, hops: int, names: int, *, words: bool) -> tuple[Fact, ...]:
-    """A fact about each name but those of the last kind, in random order."""
+def _world(stream: random.Random, hops: int, names: int, pool: Sequence[str]) -> tuple[Fact, ...]:
+    """A fact about each name but those of the last kind, in random order.
+
+    Args:
+      stream: of random numbers.
+      hops: kinds of facts.
+      names: of each kind.
+      pool: where names come from.
+    """
     count = (hops + 1) * names
-    if words:
-        drawn = ["".join(each).capitalize() for each in stream.sample(_NAMES, count)]
-    else:
-        drawn = stream.sample(string.ascii_lowercase, count)
+    drawn = stream.sample(pool, count)
     kinds = [drawn[i : i + names] for i in range(0, count, names)]
     facts = [
         Fact(relation, subject, stream.choice(kinds[relation + 1]))

@@ -5,6 +5,12 @@ may call a tool, in the JSON format of Hermes and Qwen, and is told the result; 
 a turn without a call is its answer. A supervised warm start imitates 8 episodes that the task
 plays itself, so that some calls are right; GRPO (Shao et al. 2024, "DeepSeekMath") then trains on
 whole episodes, of which the policy's own tokens count and what the tool said does not.
+
+How much is left to GRPO depends on the warm start's learning rate. Greedily, the share of held-out
+problems that were right after it was 0.00 at 3e-5 (of 64), 0.34 at 4.5e-5 (of 64), 0.44 at 5e-5 (of
+32) and 0.63 at 1e-4 (of 32). At 4.5e-5 an eighth of the episodes sampled for the first step earned
+the reward. Where no call was right, the model wrote the sum down again, or called the tool once
+more after its result. Micro-batches of 1,024 tokens took 10 GB, so these have 512.
 """
 
 from jaxrl.config import CheckpointConfig, Config, EvalConfig, RolloutConfig, WarmStartConfig
@@ -17,7 +23,7 @@ def config() -> Config:
     """The recipe."""
     return Config(
         recipe="calculator",
-        steps=14,
+        steps=30,
         model="smollm2-135m",
         task="calculator",
         task_args={"digits": 4, "terms": 3, "calls": 2},
@@ -35,5 +41,5 @@ def config() -> Config:
         sampler=SamplerConfig(slots=32, prefill_rows=4, chunk=16, bucket=32),
         packing=PackingConfig(micro_batch_tokens=512, row_length=512),
         eval=EvalConfig(problems=64),
-        checkpoint=CheckpointConfig(every=2, keep=2),
+        checkpoint=CheckpointConfig(every=5),
     )

@@ -17,7 +17,7 @@ def config() -> Config:
     """The recipe."""
     return Config(
         recipe="retrieval",
-        steps=150,
+        steps=100,
         model="fresh",
         fresh=FreshModel(
             hidden_size=64,
@@ -32,12 +32,12 @@ def config() -> Config:
         rollout=RolloutConfig(
             prompts=32, group_size=8, max_prompt_tokens=8, max_new_tokens=24, turn_tokens=1
         ),
-        objective=ObjectiveConfig(advantage="turn_advantages", entropy_coef=0.05),
+        objective=ObjectiveConfig(advantage="turn_advantages", entropy_coef=0.03),
         updates_per_batch=2,
-        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=5),
+        optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=5),
         sampler=SamplerConfig(slots=256, prefill_rows=64, bucket=32),
         packing=PackingConfig(micro_batch_tokens=4096, row_length=64),
-        eval=EvalConfig(problems=256),
+        eval=EvalConfig(problems=128),
         checkpoint=CheckpointConfig(every=50),
         score_workers=0,
     )
