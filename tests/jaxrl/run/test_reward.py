@@ -141,6 +141,25 @@ def test_a_run_with_its_reward(trained, tmp_path):
     assert {"reward", "reward_model"} <= found["after"].keys()
 
 
+@pytest.mark.broad
+@pytest.mark.parametrize(
+    "name", ["ppo", "online-dpo", "iterated-dpo", "rejection-sampling", "best-of-n"]
+)
+def test_an_online_method_learns_from_it(name, trained, file, tmp_path):
+    """Two steps against a trained reward model, from one command."""
+    from jaxrl.record import metrics
+
+    given = ["--model", "fresh", "--fresh.hidden-size", "32", "--fresh.num-layers", "1"]
+    given += ["--data", str(file), "--reward", str(trained), "--steps", "2", "--batch-size", "4"]
+    given += ["--group-size", "1" if name == "ppo" else "4", "--max-new-tokens", "4"]
+    given += ["--max-prompt-tokens", "8", "--score-workers", "0", "--eval-problems", "4"]
+    given += ["--lr", "1e-3", "--sampler.slots", "16", "--packing.micro-batch-tokens", "256"]
+    assert cli.main(["train", name, *given, "--run-dir", str(tmp_path / "run")]) == 0
+    rows = metrics.read(tmp_path / "run")
+    assert len(rows) == 2 and all(row["grad_norm"] > 0 == row["skipped"] for row in rows)
+    assert all(row["reward/mean"] == row["reward/reward_model"] for row in rows)
+
+
 def test_steps_become_actions_with_labels(tmp_path):
     """One action behind each step, whose reward is the step's label."""
     rows = [{"prompt": f"{a}+", "completions": ["1", "2="], "labels": [1, 0]} for a in range(4)]
