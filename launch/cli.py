@@ -117,7 +117,7 @@ def keep_compilations() -> None:
     """Keep compiled programs on disk between runs, under JAX_COMPILATION_CACHE_DIR if it is set."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "jaxrl" / "xla"
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 
 def few_arenas() -> None:
