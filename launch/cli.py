@@ -19,6 +19,10 @@ COMMANDS = {
         "train with a recipe, an algorithm or a config file, or continue a run",
     ),
     "data": ("jaxrl.launch.data", "show what a file of rows holds and what is learned of it"),
+    "agreement": (
+        "jaxrl.launch.agreement",
+        "how far judges agree with each other or with people: kappa, alpha",
+    ),
     "eval": (
         "jaxrl.launch.evaluate",
         "evaluate a run or model on a task: pass@1, pass@k, majority vote",
