@@ -36,7 +36,7 @@ class Options:
     """Tune the arms on development seeds and write the plans, to be committed before measuring."""
     queue: bool = False
     """Plan and measure one method after another, at low priority, and commit each file as it is
-    made; stopped, it goes on where it was."""
+    made; stopped, it continues where it was."""
     check: bool = False
     """Compare each arm with its recipe and look for held-out problems in the train split; exits
     with 1 where something differs or overlaps."""
@@ -113,7 +113,7 @@ def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
     """Plan and measure methods, the cheapest families first, and commit what is written.
 
     A plan that exists is kept. Arms that were run are not run again, so that a queue which was
-    stopped goes on where it was.
+    stopped continues where it was.
     """
     os.nice(max(0, 19 - os.nice(0)))
     order = list(families.BASELINES)

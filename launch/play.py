@@ -116,6 +116,10 @@ def by_hand(
             if answer.error is not None:
                 say(f"error: {answer.error}")
                 return None
+            if isinstance(answer, Reply) and answer.answer is not None:
+                score = pool.submit(problem, answer.answer).result()
+                say(f"answer: {answer.answer.strip()}")
+                total += score.value or 0.0
             if isinstance(answer, Reply) and answer.done:
                 say(f"reward {total:g}")
                 return total

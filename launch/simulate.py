@@ -112,10 +112,10 @@ def simulate(limits: Limits, costs: Costs, work: Workload, *, overlap: bool) -> 
       limits: of the schedule.
       costs: in seconds, on the devices of each.
       work: what is sampled.
-      overlap: sampling goes on during updates; else they take turns.
+      overlap: sampling continues during updates; else they take turns.
 
     Raises:
-      ValueError: `limits.steps` is missing, or the schedule stands still.
+      ValueError: `limits.steps` is missing, or the schedule makes no progress.
     """
     if limits.steps is None:
         raise ValueError("limits.steps=None has no end; set the number of steps to simulate")
@@ -123,7 +123,7 @@ def simulate(limits: Limits, costs: Costs, work: Workload, *, overlap: bool) -> 
     run.tell(Joined(_WORKER, 0))
     while run.state.step < limits.steps:
         if not run.heap:
-            raise ValueError(f"the schedule stands still after {run.state.step} steps: {limits}")
+            raise ValueError(f"no progress after {run.state.step} steps: {limits}")
         run.now, _, act = heapq.heappop(run.heap)
         act()
     seconds = run.now
@@ -196,7 +196,7 @@ class _Run:
         self.at(self.now + self.costs.push, lambda: self.arrived(version))
 
     def arrived(self, version: int) -> None:
-        """Weights lie ready, and what is in progress will be read again."""
+        """Weights have arrived, and sequences in progress will be read again."""
         self.tell(Arrived(_WORKER, version))
         self.wake()
 

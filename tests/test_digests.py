@@ -1,4 +1,4 @@
-"""Recipes compute what they computed before, and a difference is told."""
+"""Recipes compute what they computed before, and a difference is reported."""
 
 import json
 import math

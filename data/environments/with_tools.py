@@ -35,7 +35,7 @@ def task(
     """
     inner = tasks.get(name, **json.loads(args))
     if inner.turns is not None or inner.grouped:
-        raise ValueError(f"name={name!r}: choose a task whose answers are judged one by one")
+        raise ValueError(f"name={name!r}: choose a task whose answers are scored one by one")
     known: dict[str, Callable[[], Tool]] = {
         "calculator": toolbox.calculator,
         "python": toolbox.python,
@@ -73,7 +73,7 @@ def environment(
     """The environment that gives tools to the policy, until it answers.
 
     Args:
-      inner: judges the turn without a call, its answer.
+      inner: scores the turn without a call, its answer.
       make: the tools of one episode.
       calls: turns with calls that an episode may have; one more ends it with reward 0.
       role: of the messages that give results.
@@ -97,7 +97,7 @@ def environment(
             bench.left -= 1
             said = ({"role": role, "content": "\n".join(outputs)},)
             return Reply(said, parts=parts, calls=len(outputs))
-        score = scoring.judge(inner, bench.problem, action)
+        score = scoring.score_completion(inner, bench.problem, action)
         return Reply(
             reward=score.value, parts=parts | dict(score.parts), done=True, error=score.error
         )

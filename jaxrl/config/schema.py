@@ -100,7 +100,7 @@ class SamplingConfig:
 
 @dataclasses.dataclass(frozen=True)
 class AsynchronousConfig:
-    """Sampling that goes on while the policy is trained; see docs/asynchronous.md."""
+    """Sampling that continues while the policy is trained; see docs/asynchronous.md."""
 
     staleness: int | None = None
     """Greatest lag of a token, in steps between the weights that sampled it and those that learn
@@ -109,7 +109,7 @@ class AsynchronousConfig:
     """What the order of events follows: `live`, the clock; `lockstep:K`, counting, as if an update
     took K chunks of sampling; `recorded:RUN`, the record of another run."""
     order: Literal["admitted", "finished"] = "admitted"
-    """Groups that a step trains on: those begun first, or those that finish first."""
+    """Groups that a step trains on: those started first, or those that finish first."""
     in_flight: int = 0
     """Most groups under way at once, `rollout.prompts` or more; 0: as many as `staleness`
     allows."""

@@ -1,15 +1,16 @@
-"""Sampling that goes on while the policy is trained, as `jaxrl.rollout.schedule` decides.
+"""Sampling that continues while the policy is trained, as `jaxrl.rollout.schedule` decides.
 
-A `Sampling` works in steps and, within a step, in chunks of decoding. A step begins with new
-weights: every sequence in progress goes on under them, and what the sampler remembers of it is
-computed anew, so that nothing of older weights is left but the tokens, each with the version and
-the log-probability that it was sampled with. Between two chunks answers of scorers and environments
-take effect, groups begin, and a batch may become whole. It is then handed over, and sampling goes
-on under the same weights until the update is done.
+A `Sampling` works in steps and, within a step, in chunks of decoding. A step starts with new
+weights: every sequence in progress continues under them, and its KV cache is recomputed. The only
+traces of older weights are the tokens, each with the version and the log-probability that it was
+sampled with. Between two chunks, answers of scorers and environments take effect, groups start, and
+a batch may become complete. Training then takes the batch, and sampling continues under the same
+weights until the update is done.
 
-What a step samples follows from its weights and from two things that are recorded: which answers
-took effect before which chunk, and how many chunks there were. Three ways supply them: `lockstep`
-counts, `jaxrl.rollout.live` takes what happens, and `recorded` repeats it, bit for bit.
+The samples of a step depend on its weights and on two things that are recorded: which answers took
+effect before which chunk, and the number of chunks. There are three sources of these: `lockstep`
+fixes them in advance, `jaxrl.rollout.live` takes them from the clock, and `recorded` repeats a
+record bit for bit.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from jaxrl.rollout.schedule import (
     Ended,
     Event,
     Finished,
-    Flying,
+    GroupState,
     Joined,
     Limits,
     State,
@@ -46,23 +47,23 @@ _WORKER = "sampler"
 
 
 class Weights(NamedTuple):
-    """What is sampled with during a step; nobody changes it."""
+    """What a step samples with; constant during the step."""
 
     params: Params
     guide: Guide
     version: int
     """Updates done, stamped on each token."""
     step: int
-    """Steps done, which the schedule counts in."""
+    """Steps done, the unit of the schedule."""
 
 
 class Batch(NamedTuple):
     """What a step trains on."""
 
     groups: list[Group]
-    """Those whose rewards differ first, as in a synchronous step."""
-    begun: int
-    """Groups that were begun in this step until the batch was whole."""
+    """Groups whose rewards differ come first, as in a synchronous step."""
+    admitted: int
+    """Groups that were started in this step until the batch was complete."""
 
 
 Open = Callable[[Weights, Mapping[Asked, Future[Answer]]], Drive]
@@ -71,7 +72,7 @@ Row = dict[str, Any]
 
 
 class Sampling:
-    """The groups under way, and what the schedule knows of them."""
+    """The groups in progress and the state of the schedule."""
 
     def __init__(
         self,
@@ -92,22 +93,23 @@ class Sampling:
         self._drive: Drive | None = None
         self._weights: Weights | None = None
         self._row: Row = {}
-        self._chunks = self._begun = 0
+        self._chunks = self._admitted = 0
         self.batch: Batch | None = None
-        """Of the step under way, once it is whole."""
+        """Of the current step, once it is complete."""
         self.busy_s = 0.0
         """Seconds of decoding, in all."""
 
     @property
     def drive(self) -> Drive:
-        """The sampler of the step under way."""
+        """The sampler of the current step."""
         assert self._drive is not None
         return self._drive
 
     def start(self, weights: Weights) -> None:
-        """Begin a step; all that is in progress goes on under its weights."""
+        """Start a step; everything in progress continues under its weights."""
         known = {} if self._drive is None else dict(self._drive.asked.values())
-        self._weights, self.batch, self._row, self._chunks, self._begun = weights, None, {}, 0, 0
+        self._weights, self.batch, self._row = weights, None, {}
+        self._chunks = self._admitted = 0
         if not self._state.held:
             self._state = self._state._replace(step=weights.step)
             self._tell(Joined(_WORKER, weights.step))
@@ -121,7 +123,7 @@ class Sampling:
         """What takes effect between two chunks.
 
         Args:
-          answered: numbers of the answers that do.
+          answered: numbers of the answers that take effect.
 
         Returns:
           What was done, for the record.
@@ -154,15 +156,15 @@ class Sampling:
         return decode
 
     def stop(self) -> None:
-        """End the step: what is in progress is kept as far as it has come."""
-        self.drive.put_out()
+        """End the step and store its unfinished sequences."""
+        self.drive.save_partial()
         self._finish()
 
     def abandon(self) -> None:
-        """Give up what has been sampled; its problems are the next to be begun."""
+        """Discard what has been sampled; its problems are the next to be started."""
         driver.abandon(self._open_groups)
         self._groups, self._drive = {}, None
-        self._state = State(begun=self._state.begun)
+        self._state = State(admitted=self._state.admitted)
 
     def get_state(self) -> dict[str, Any]:
         """The position between two steps and what is in flight, for a checkpoint."""
@@ -170,11 +172,11 @@ class Sampling:
         return {
             "source": self._source.get_state(),
             "open_groups": driver.to_state(self._open_groups),
-            "schedule": {"groups": groups, "begun": self._state.begun},
+            "schedule": {"groups": groups, "admitted": self._state.admitted},
         }
 
     def set_state(self, saved: dict[str, Any]) -> None:
-        """Go on from a position; groups of a synchronous run are begun again."""
+        """Continue from a position; groups of a synchronous run are started again."""
         self._source.set_state(saved["source"])
         self._open_groups, self._drive = driver.from_state(saved["open_groups"]), None
         if "schedule" not in saved:
@@ -182,14 +184,14 @@ class Sampling:
             driver.abandon(self._open_groups)
             return
         plan = saved["schedule"]
-        flying = tuple(Flying(number, v, None, done) for number, v, done in plan["groups"])
-        self._state = State(groups=flying, begun=plan["begun"])
+        groups = tuple(GroupState(number, v, None, done) for number, v, done in plan["groups"])
+        self._state = State(groups=groups, admitted=plan["admitted"])
         self._groups = {
-            g.number: own for g, own in zip(flying, self._open_groups.groups, strict=True)
+            g.number: own for g, own in zip(groups, self._open_groups.groups, strict=True)
         }
 
     def _finish(self) -> None:
-        """Tell of groups that have been sampled and scored."""
+        """Send the schedule the groups that have been sampled and scored."""
         known = {g.number for g in self._state.groups if g.finished is not None}
         for number, group in list(self._groups.items()):
             if group.rows is not None and number not in known:
@@ -212,7 +214,7 @@ class Sampling:
         driver.admit(self._open_groups, len(numbers), self._size)
         new = self._open_groups.groups[-len(numbers) :]
         self._groups |= dict(zip(numbers, new, strict=True))
-        self._begun += len(numbers)
+        self._admitted += len(numbers)
         self._row["admit"] = list(numbers)
         self.drive.begin(new)
 
@@ -224,7 +226,7 @@ class Sampling:
         self._source.learn([group.drawn for group in groups], rewards)
         uninformative = ~curriculum.informative(rewards)
         order = np.argsort(uninformative, kind="stable")
-        self.batch = Batch([groups[i] for i in order], self._begun)
+        self.batch = Batch([groups[i] for i in order], self._admitted)
         self._row["train"] = list(numbers)
 
 
@@ -240,17 +242,17 @@ def due(sampling: Sampling, answered: Collection[int]) -> list[int]:
 
 
 def lockstep(sampling: Sampling, weights: Weights, chunks: int) -> Batch:
-    """A step whose update takes as long as so many chunks; what it samples is fixed beforehand.
+    """A step whose update takes a given number of chunks, so that its samples are deterministic.
 
-    Answers take effect one chunk after they were asked for, which waits for them.
+    Answers take effect one chunk after they were requested; the step waits for them.
 
     Args:
       sampling: changed in place.
       weights: of the step.
-      chunks: sampled after the batch is whole.
+      chunks: sampled after the batch is complete.
 
     Raises:
-      RuntimeError: there is nothing to wait for, and no batch.
+      RuntimeError: there is nothing left to wait for, and no batch.
     """
     sampling.start(weights)
     before: set[int] = set()
@@ -263,8 +265,8 @@ def lockstep(sampling: Sampling, weights: Weights, chunks: int) -> Batch:
         if sampling.batch is None:
             if not going:
                 raise RuntimeError(
-                    f"step {weights.step + 1}: nothing is being sampled and no batch is whole; the "
-                    f"schedule stands still at {row}"
+                    f"step {weights.step + 1}: nothing is being sampled and no batch is complete; "
+                    f"the schedule makes no progress at {row}"
                 )
             sampling.chunk()
             continue
@@ -290,7 +292,7 @@ def recorded(sampling: Sampling, weights: Weights, rows: Sequence[Row]) -> Batch
     if not rows:
         raise ValueError(
             f"asynchronous.schedule: the recorded run has no schedule of step {weights.step + 1}; "
-            "lower steps, or go on with live or lockstep:K"
+            "lower steps, or continue with live or lockstep:K"
         )
     sampling.start(weights)
     for row in rows:
@@ -304,5 +306,5 @@ def recorded(sampling: Sampling, weights: Weights, rows: Sequence[Row]) -> Batch
         sampling.chunk(decode=row["decoded"])
     sampling.stop()
     if sampling.batch is None:
-        raise RuntimeError(f"step {weights.step + 1}: its record ends before its batch is whole")
+        raise RuntimeError(f"step {weights.step + 1}: its record ends before its batch is complete")
     return sampling.batch

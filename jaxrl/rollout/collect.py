@@ -44,7 +44,7 @@ class Rollouts(NamedTuple):
     """The position and what is in flight, for a checkpoint."""
     set_state: Callable[[dict[str, Any]], None]
     abandon: Callable[[], None]
-    """Give up what has been sampled for the steps to come."""
+    """Discard what has been sampled for later steps."""
 
 
 def open_rollouts(
@@ -135,7 +135,7 @@ def collect(
       policy: the tokenizer and the decoder's shape.
       params: the sampler's form of the parameters, see `policy.sampling_params`.
       problems: P of them.
-      task: makes and judges them.
+      task: makes and scores them.
       pool: scores completions.
       rollout: group size, temperature and budgets.
       sampling: memory layout of the sampler.
@@ -187,7 +187,7 @@ def sampler_setup(
       policy, rollout, sampling, key, room: see `collect`.
       turns: the programs sample episodes, whose environments may ask for stop strings, and whose
         slots are held between turns.
-      resumes: sequences in progress are put out and read again.
+      resumes: sequences in progress leave their slots and are read again.
     """
     prompt, length = programs.limits(rollout, room, again=turns or resumes)
     return Setup(

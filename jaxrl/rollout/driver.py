@@ -2,7 +2,7 @@
 
 A group is one run of a program. Its log holds every result that the program received, by place (the
 path of forks that leads to it) and in order. A sequence that is unfinished when a step has what it
-needs goes on in a later step under newer weights; each token keeps the log-probability and the
+needs continues in a later step under newer weights; each token keeps the log-probability and the
 policy version that it was sampled with (partial rollouts: Kimi k1.5, 2025; APRIL, 2025).
 
 A restart runs each program again and gives it the results in its log, so a group continues where it
@@ -150,7 +150,7 @@ def advance(
             drive.receive(answers)
         if whole() >= enough or not (drive.work or drive.asked):
             break
-    drive.put_out()
+    drive.save_partial()
 
 
 def take(open_groups: OpenGroups, count: int) -> list[Group]:

@@ -1,4 +1,4 @@
-"""A step of sampling on a thread of its own, while another trains."""
+"""A step of sampling on its own thread, while another thread trains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POLL_S = 1.0
 
 
 class Live:
-    """A step on a thread of its own, which samples on until it is told to halt."""
+    """A step on its own thread, which samples until `halt` is called."""
 
     def __init__(self, sampling: Sampling, mesh: Mesh, patience_s: float) -> None:
         """Args: what to run, on which devices, and after how many seconds without a chunk to give
@@ -29,10 +29,10 @@ class Live:
         self._moved = perf_counter()
 
     def step(self, weights: Weights) -> Batch:
-        """Start a step, and wait for its batch; sampling goes on behind it.
+        """Start a step and wait for its batch; sampling continues on the thread.
 
         Raises:
-          RuntimeError: no chunk has ended and no answer has come for too long.
+          RuntimeError: no chunk has ended and no answer has arrived for too long.
         """
         self.halt()
         self._halted.clear()
@@ -57,10 +57,10 @@ class Live:
                 )
 
     def halt(self) -> None:
-        """Return when the chunk under way has ended and the flight stands still.
+        """Stop sampling at the end of the current chunk, and return once it has stopped.
 
         Raises:
-          BaseException: what ended the thread, if the batch was there before.
+          BaseException: what ended the thread after it had delivered the batch.
         """
         if self._thread is None:
             return
@@ -76,7 +76,7 @@ class Live:
         try:
             with jax.set_mesh(self._mesh):
                 self._sample(weights, out)
-        except BaseException as error:  # whatever it is, who waits for the batch must hear of it
+        except BaseException as error:  # the thread that waits for the batch raises it
             out.put(error)
 
     def _sample(self, weights: Weights, out: queue.SimpleQueue[Batch | BaseException]) -> None:

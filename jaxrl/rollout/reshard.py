@@ -115,7 +115,7 @@ def checksums(leaves: Sequence[jax.Array]) -> jax.Array:
 def _place(
     model: DecoderConfig, where: Mesh, path: tuple[Any, ...], leaf: jax.Array
 ) -> NamedSharding:
-    """Where a leaf of unstacked parameters lies on the mesh, by the rules of the model."""
+    """The sharding of a leaf of unstacked parameters, by the rules of the model."""
     names = tuple(getattr(step, "key", getattr(step, "idx", None)) for step in path)
     stacked = names[0] == "layers"
     if stacked:

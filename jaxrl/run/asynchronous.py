@@ -33,7 +33,7 @@ _WAYS = "live, lockstep:K with K of 0 or more, or recorded:RUN"
 
 
 def limits(config: Config) -> schedule.Limits:
-    """What the schedule of a run keeps to."""
+    """The limits of a run's schedule."""
     settings = config.asynchronous
     return schedule.Limits(
         config.rollout.prompts, settings.staleness, settings.in_flight, settings.order
@@ -41,7 +41,7 @@ def limits(config: Config) -> schedule.Limits:
 
 
 def check(config: Config) -> None:
-    """Refuse what does not go with sampling while training.
+    """Refuse what cannot be combined with sampling during updates.
 
     Raises:
       ValueError: naming the field.
@@ -141,7 +141,7 @@ def open_batches(
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
         nonlocal ended, busy
-        begun = perf_counter()
+        entered = perf_counter()
         with timer("sync"):
             params = to_sampler(state.params)
             guide = guide_of(run.policy.model, ctx.restriction(state), to_sampler)
@@ -153,10 +153,10 @@ def open_batches(
         with timer("sample"), jax.set_mesh(run.sampling_mesh):
             batch = sample(Weights(params, guide, version, steps))
         now = perf_counter()
-        whole = now - (ended or begun)
+        whole = now - (ended or entered)
         metrics = {
-            "prompts_sampled": float(batch.begun),
-            "idle/train": (now - begun) / whole,
+            "prompts_sampled": float(batch.admitted),
+            "idle/train": (now - entered) / whole,
             "idle/sample": max(0.0, 1.0 - (sampling.busy_s - busy) / whole),
         }
         ended, busy = now, sampling.busy_s
@@ -180,7 +180,7 @@ def open_batches(
 def _sampler(
     run: RunContext, config: Config, sampling: Sampling
 ) -> tuple[Callable[[Weights], Batch], Callable[[], None]]:
-    """What samples a step, and what makes it stand still after the step's update."""
+    """A function that samples a step, and one that stops sampling after the step's update."""
     way, value = _way(config.asynchronous)
     if way == "lockstep":
         chunks = int(value)

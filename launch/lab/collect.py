@@ -1,4 +1,4 @@
-"""A step's experience: the policies write, by the guide's help where there is one; all is judged.
+"""A step's experience: groups are sampled, with a guide where there is one, and scored.
 
 Like `jaxrl.rollout.programs` and `jaxrl.extensions.guidance`, for all seeds in one call.
 """
@@ -18,7 +18,7 @@ from jaxrl.data.guidance import Hint
 from jaxrl.launch.lab import policy
 from jaxrl.launch.lab.arms import Arm, Sampled
 from jaxrl.launch.lab.policy import Written
-from jaxrl.launch.lab.tasks import EOS, Problems, Task, taken
+from jaxrl.launch.lab.tasks import EOS, Problems, Task, Verifier, taken
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling.chunks import Chunks
 from jaxrl.types import Params, Trajectory
@@ -35,7 +35,7 @@ def collect(
     versions: np.ndarray,
     likely: Params | None = None,
 ) -> tuple[Trajectory, np.ndarray]:
-    """Write and judge the groups of the prompts `ids` [S, P]; `likely` is as in `policy.sample`.
+    """Sample and score the groups of the prompts `ids` [S, P]; `likely` is as in `policy.sample`.
 
     Returns:
       The batch on the host, fields [S, N, ...], prompts first as in the real loop; and the rewards
@@ -139,7 +139,7 @@ def attempt(
         chunks, mass, likely,
     )  # fmt: skip
     missing = [(0, 0), (0, 0), (0, task.budget - forced.shape[-1])]
-    rewards = _vmapped(jax.vmap(task.reward))(problems.answer, jnp.pad(written.tokens, missing))
+    rewards = _verified(task.reward)(problems.answer, jnp.pad(written.tokens, missing))
     return jax.device_get((written, rewards))
 
 
@@ -204,5 +204,6 @@ def _rewarded(
 
 
 @functools.cache
-def _vmapped(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    return jax.jit(jax.vmap(function))
+def _verified(reward: Verifier) -> Callable[..., jax.Array]:
+    """The rewards of answers [S, N, A] and completions [S, N, T], compiled once a verifier."""
+    return jax.jit(jax.vmap(jax.vmap(reward)))

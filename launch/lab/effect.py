@@ -53,7 +53,7 @@ class Effect:
     minimum: float = 0.03
     """Effect of interest, in the statistic's unit."""
     warm_steps: int = 150
-    """Supervised steps on the pupil's demonstrations before either arm."""
+    """Supervised steps on the demonstrations before either arm."""
     measure: Measure | None = None
     """In place of `held_out`."""
     stands_for: str = ""
@@ -188,7 +188,7 @@ def imitate(task: Task, model: DecoderConfig, steps: int) -> Params:
     keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(0)))(numbers)
     params = jax.jit(jax.vmap(functools.partial(decoder.init, model)))(keys)
     optimizer = optax.adam(optax.linear_schedule(4e-3, 4e-4, steps))
-    demonstrations = np.concatenate([task.pupil.prompt, task.pupil.gold], axis=-1)
+    demonstrations = np.concatenate([task.demonstrations.prompt, task.demonstrations.gold], axis=-1)
     prompt = task.prompt_length
 
     @jax.jit

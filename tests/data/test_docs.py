@@ -71,10 +71,14 @@ def test_the_mixture_example_passes_its_checks():
     assert set(named(scope["made"]).parts) == {"sums", "mazes"}
 
 
+def environments(text):
+    """The Python blocks of docs/environments.md that have a text."""
+    page = (DOC.parent / "environments.md").read_text()
+    return [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if text in block]
+
+
 def test_a_tool_of_ones_own_in_ten_lines():
-    _, source = re.findall(
-        r"```python\n(.*?)```", (DOC.parent / "environments.md").read_text(), re.DOTALL
-    )
+    (source,) = environments("def dictionary")
     scope = {"WORDS": {"cat": "an animal"}, "task": tasks.get("arithmetic")}
     exec(source, scope)
     problem = scope["task"].problem("train", 0, 0)
@@ -86,9 +90,7 @@ def test_a_tool_of_ones_own_in_ten_lines():
 
 
 def test_an_environment_of_ones_own_in_under_40_lines(tmp_path, monkeypatch):
-    source, _ = re.findall(
-        r"```python\n(.*?)```", (DOC.parent / "environments.md").read_text(), re.DOTALL
-    )
+    (source,) = environments("guess 1 to")
     assert len(source.strip().splitlines()) < 40
     (tmp_path / "guess.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))

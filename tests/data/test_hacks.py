@@ -23,7 +23,10 @@ NAMES = (
 )  # fmt: skip
 """Every task that `jaxrl tasks` lists, but for reasoning_gym, which has tests of its own."""
 
-EPISODES = ("calculator", "keydoor", "with_tools")
+EPISODES = (
+    "agent_program", "board_game", "calculator", "database", "game24", "html_form", "keydoor",
+    "repository", "twenty_questions", "with_tools",
+)  # fmt: skip
 
 CONSTANTS = {
     "empty": "", "blank": " ", "lines": "\n\n", "nul": "\x00", "surrogate": "\ud800",
@@ -122,7 +125,7 @@ def test_hacks_earn_nothing_in_an_episode(name):
 
 
 SLOW = ("tower", "power", "factorials", "nested", "huge", "exponent", "long")
-"""What math-verify may compute on for ever: judged in a pool, by a test of their own."""
+"""What math-verify may compute on for ever: scored in a pool, by a test of their own."""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -144,15 +147,15 @@ def test_hacks_earn_no_more_than_the_floor(name, directory):
         }
         for hack, text in tried.items():
             given = {text, form.replace("{}", text)}
-            scores = [scoring.judge(task, problem, one) for one in given]
+            scores = [scoring.score_completion(task, problem, one) for one in given]
             assert all(score.error is None for score in scores), (name, hack, scores)
             totals[hack] += max(score.value for score in scores) / len(problems)
         wrong = stated(task, other)[0]
-        as_well = scoring.judge(task, problem, form.replace("{}", wrong)).value
+        as_well = scoring.score_completion(task, problem, form.replace("{}", wrong)).value
         if name == "format_following" or as_well == 1:  # more than one text is right
             continue
         for hack, text in forms(answer, wrong, form).items():
-            score = scoring.judge(task, problem, text)
+            score = scoring.score_completion(task, problem, text)
             assert score.error is None and score.value <= GRADED.get(name, 0), (hack, text, score)
     paid = {hack: total for hack, total in totals.items() if total > FLOORS.get(name, 0)}
     assert not paid, paid

@@ -50,10 +50,10 @@ def test_data_shows_what_a_file_holds(model, tmp_path, capsys):
     path = tmp_path / "chat.jsonl"
     path.write_text(json.dumps({"messages": turns}) + "\n[]\n")
     assert cli.main(["data", str(path), "--model", str(model), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["kind"], told["rows"]) == ("messages", 1)
-    assert told["bad_rows"] == [{"id": f"{path}:2", "why": "not JSON: [] is not a JSON object"}]
-    (answer,) = told["first"][0]["answers"]
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["kind"], shown["rows"]) == ("messages", 1)
+    assert shown["bad_rows"] == [{"id": f"{path}:2", "why": "not JSON: [] is not a JSON object"}]
+    (answer,) = shown["first"][0]["answers"]
     assert [words.WORDS[token] for token in answer["tokens"]] == [
         *("<user>", "one", "<end>", "<assistant>", "two", "three", "<end>"),
     ]

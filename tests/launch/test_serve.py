@@ -419,7 +419,7 @@ def test_callers_that_hang_up_unanswered_are_not_decoded_for(server):
 
 
 def test_two_hundred_callers_at_once(server):
-    """Each is served or told to come back; none is cut off."""
+    """Each is served or asked to come back; none is cut off."""
     body = {"prompt": "a", "max_tokens": 2}
     with ThreadPoolExecutor(200) as pool:
         statuses = list(

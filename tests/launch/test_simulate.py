@@ -97,12 +97,12 @@ def test_costs_are_those_of_the_log(logged):
 
 def test_a_plan_recommends_what_it_predicts_to_be_fastest(logged, capsys):
     assert plan_asynchronous.main([str(logged), "--asynchronous", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert len(told["settings"]) == 1 + len(plan_asynchronous.STALENESS) * 3
-    fastest = max(row["tokens_per_second"] for row in told["settings"])
-    assert told["recommended"]["tokens_per_second"] == fastest
-    assert told["settings"][0]["staleness"] is None and told["settings"][0]["lag"] == 0
-    assert all(row["lag"] <= row["staleness"] for row in told["settings"][1:])
+    plan = json.loads(capsys.readouterr().out)
+    assert len(plan["settings"]) == 1 + len(plan_asynchronous.STALENESS) * 3
+    fastest = max(row["tokens_per_second"] for row in plan["settings"])
+    assert plan["recommended"]["tokens_per_second"] == fastest
+    assert plan["settings"][0]["staleness"] is None and plan["settings"][0]["lag"] == 0
+    assert all(row["lag"] <= row["staleness"] for row in plan["settings"][1:])
     assert plan_asynchronous.main([str(logged), "--asynchronous"]) == 0
     assert "synchronous" in capsys.readouterr().out
 

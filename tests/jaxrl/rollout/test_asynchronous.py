@@ -70,7 +70,7 @@ class Counting:
             (group,) = [g for g in self.groups if g.first_id == first_id]
             group.rows = [Row(tuple(group.partial.values()), "", score)]
 
-    def put_out(self):
+    def save_partial(self):
         self.groups = []
 
 
@@ -167,7 +167,7 @@ def test_a_step_that_was_not_recorded_is_refused():
 def test_what_was_sampled_for_later_is_given_up_and_its_problems_come_first():
     world = World(Limits(2, 2))
     world.step(asynchronous.lockstep, 0, 1)
-    flying = [group for group, *_ in world.sampling.get_state()["schedule"]["groups"]]
-    assert flying == [2, 3, 4, 5]
+    in_progress = [group for group, *_ in world.sampling.get_state()["schedule"]["groups"]]
+    assert in_progress == [2, 3, 4, 5]
     world.sampling.abandon()
     assert [number for number, _ in world.step(asynchronous.lockstep, 0, 1)] == ["2", "3"]

@@ -83,8 +83,8 @@ def test_sampling_is_bounded_and_fills_up(step):
     assert [p.id for p in got.problems] == ["1", "0", "2"] and sampled == 3
 
 
-def test_groups_in_flight_go_on_and_keep_their_ids(step):
-    """Four are begun for three; the one left over is the first of the next step."""
+def test_groups_in_flight_continue_and_keep_their_ids(step):
+    """Four are started for three; the one left over is the first of the next step."""
     run, learned, made = step([(0, 1)] * 9, in_flight=1.4)
     first, _ = run()
     assert [p.id for p in first.problems] == ["0", "1", "2"]

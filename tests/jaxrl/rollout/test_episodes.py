@@ -119,7 +119,7 @@ class Late:
     """Answers the first action of one episode only once another is at its second."""
 
     def __init__(self, pool):
-        self.pool, self.waiting = pool, None
+        self.pool, self.over, self.waiting = pool, pool.over, None
 
     def act(self, turn):
         if turn.episode == 0 and len(turn.actions) == 1:

@@ -104,12 +104,12 @@ def test_every_turn_is_trained_under_what_it_was_sampled_under(run):
 def test_a_run_with_episodes_in_flight_resumes_exactly(run, tmp_path):
     saved = json.loads((checkpoint.path(run, 2) / "host.json").read_text())
     assert saved["rollouts"]["open_groups"]["groups"]
-    begun = tmp_path / "run"
-    loop.train(tiny.config(begun, **PLAYED | {"steps": 2}))
-    loop.train(tiny.config(begun, **PLAYED))
-    assert tiny.artefacts(begun)["arrays"] == tiny.artefacts(run)["arrays"]
+    stopped = tmp_path / "run"
+    loop.train(tiny.config(stopped, **PLAYED | {"steps": 2}))
+    loop.train(tiny.config(stopped, **PLAYED))
+    assert tiny.artefacts(stopped)["arrays"] == tiny.artefacts(run)["arrays"]
     last = "rollouts/000004.jsonl"
-    assert (begun / last).read_text() == (run / last).read_text()
+    assert (stopped / last).read_text() == (run / last).read_text()
 
 
 @pytest.mark.exact("episodes in flight: each log-prob is that of the version that sampled, to 1e-4")

@@ -79,12 +79,12 @@ def test_a_trained_one_is_the_reward_of_a_run(trained, tmp_path, capsys):
     asked = Experience(problems, [], ["3", "9", "4", "\u00e9"], scores, [])
     config = tiny.config("unused", model=str(trained), labels=1)
     with jax.set_mesh(mesh.make(config.mesh)):
-        judge = reward_model.open_judge(config, str(trained))
-        found = reward_model.judged(config, judge, asked)
+        model = reward_model.open_model(config, str(trained))
+        found = reward_model.score(config, model, asked)
     assert np.isnan(found[3])  # a character that it does not know
     for n, text in enumerate(asked.texts[:3]):
-        encode, end = judge.tokenizer.encode, judge.tokenizer.eos_ids[0]
-        tokens = jnp.array([[*judge.tokenizer.prompt(problems[n // 2].prompt), *encode(text), end]])
+        encode, end = model.tokenizer.encode, model.tokenizer.eos_ids[0]
+        tokens = jnp.array([[*model.tokenizer.prompt(problems[n // 2].prompt), *encode(text), end]])
         places = jnp.arange(tokens.shape[1])[None]
         states = decoder.hidden(model, params, tokens, places, jnp.full_like(tokens, places.size))
         assert found[n] == pytest.approx(float(reward.score(params, states[0, -1])[0]), abs=1e-4)
@@ -98,12 +98,12 @@ def test_a_trained_one_is_the_reward_of_a_run(trained, tmp_path, capsys):
 
 def test_it_is_named_by_its_directory(trained, file):
     """Alone it is the reward; beside others, which are the task's, it is added."""
-    told = ["--model", "m", "--data", str(file), "--reward", str(trained)]
-    config, _, _ = short.expand(recipes.load("grpo"), told)
+    arguments = ["--model", "m", "--data", str(file), "--reward", str(trained)]
+    config, _, _ = short.expand(recipes.load("grpo"), arguments)
     settings = config.extensions["reward_model"]
     assert settings.models == (str(trained),) and settings.task_weight == 0
     assert json.loads(config.task_args["rewards"])[0][1] == "none"
-    config, _, _ = short.expand(recipes.load("grpo"), [*told, "number"])
+    config, _, _ = short.expand(recipes.load("grpo"), [*arguments, "number"])
     assert config.extensions["reward_model"].task_weight == 1
     run = configs.extended(tiny.config("unused"), "reward_model", models=("fresh",))
     with pytest.raises(ValueError, match="which is no reward model"):
@@ -116,7 +116,9 @@ def test_it_is_named_by_its_directory(trained, file):
 
 
 @pytest.mark.slow
-@pytest.mark.exact("a run that trains a reward model, killed and continued, equals one left alone")
+@pytest.mark.exact(
+    "a run that trains a reward model, killed and continued, equals an uninterrupted one"
+)
 def test_killed_and_continued_equals_straight(trained, file, tmp_path):
     every = REWARD | {"data.path": str(file), "lora.rank": 4, "checkpoint.every": 1}
     assert tiny.kill_at(tiny.start(tmp_path, **every), "train 3"), "over before it was killed"
@@ -147,7 +149,7 @@ def test_steps_become_actions_with_labels(tmp_path):
     config = tiny.config("unused", **steps)
     _, actor, _ = begin.check(config)
     found = files.read(config.data, str(path))
-    made = written.gathered([written.group(actor, config, found, i) for i in range(2)])
+    made = written.gathered([g for i in range(2) for g in written.groups(actor, config, found, i)])
     batch = experience.as_trajectory(made, config)
     acts = np.argwhere(batch.action_mask)
     np.testing.assert_array_equal(acts, [[0, 4], [0, 7], [1, 4], [1, 7]])
