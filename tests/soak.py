@@ -4,7 +4,8 @@
 trial is a run of `tests.jaxrl.tiny` that is ended `--kills` times: SIGKILL (of two processes, to
 either) or now and then SIGTERM, each at a random moment: in a random step, in a random stage of it,
 after a random part of the stage's time. Then it continues to its end, and must equal the
-uninterrupted run in every byte of parameters, optimizer state, metrics and sampled tokens. The
+uninterrupted run in every byte of parameters, optimizer state, metrics and sampled tokens; a live
+asynchronous run must have trained on the same prompts in the same order, with bounded lags. The
 stage at the time of a signal is read from the files that the run has left, and counted in a
 table. The exit status is 1 at the first difference, whose two runs are kept.
 
@@ -41,6 +42,12 @@ WAYS = {
     "PPO with a critic": {"critic": {}, "objective.kl_coef": 0.01},
     "replay": {"replay.groups": 2, "replay.size": 3, "updates_per_batch": 2},
     "partial rollouts": {"rollout.in_flight": 1.5},
+    "lockstep": {
+        "asynchronous.staleness": 2,
+        "asynchronous.schedule": "lockstep:2",
+        "sampler.chunk": 1,
+    },
+    "live": {"asynchronous.staleness": 2, "sampler.chunk": 1},
     "curriculum, average, controlled KL": {
         "curriculum.choose": "difficulty_targeted",
         "curriculum.prompts": 16,
@@ -222,9 +229,21 @@ def trial(directory: Path, way: str, layout: str, seed: int, kills: int) -> Coun
                 count["save"] += run.saving()
     finish(begin("killed"))
     left, right = (tiny.artefacts(directory / name) for name in ("straight", "killed"))
+    if (
+        way == "live"
+    ):  # which depends on timing: no prompt is lost or repeated, and lags are bounded
+        left, right = ({"problems": problems(found["history"])} for found in (left, right))
+        lag = max(row["lag/max"] for row in metrics.read(directory / "killed"))
+        if lag > WAYS[way]["asynchronous.staleness"]:
+            raise SystemExit(f"{named}: a token is {lag:g} steps old; see {directory}")
     if differs := [name for name in left if left[name] != right[name]]:
         raise SystemExit(f"{named}: {differs} differ; see {directory}")
     return count
+
+
+def problems(history: list[dict[str, Any]]) -> list[list[str]]:
+    """Problems in the order in which they were trained on, step by step."""
+    return [row["problems"] for row in history]
 
 
 def durations(run: Path) -> dict[str, float]:

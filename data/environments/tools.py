@@ -31,6 +31,8 @@ class Tool(NamedTuple):
     """JSON schema of the arguments, which are an object."""
     run: Callable[..., str]
     """Called with the arguments by name. A ValueError that it raises is shown to the policy."""
+    close: Callable[[], None] = lambda: None
+    """Called when the episode is over; more than once does no harm."""
 
     @property
     def schema(self) -> dict[str, Any]:

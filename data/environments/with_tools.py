@@ -8,7 +8,16 @@ import json
 from collections.abc import Callable, Sequence
 
 from jaxrl.data import scoring, tasks
-from jaxrl.data.environments import Environment, Message, Opening, Reply, toolbox, tools, unscored
+from jaxrl.data.environments import (
+    Environment,
+    Message,
+    Opening,
+    Reply,
+    mcp_tools,
+    toolbox,
+    tools,
+    unscored,
+)
 from jaxrl.data.environments.tools import Tool
 from jaxrl.data.types import Problem, Task
 
@@ -19,6 +28,7 @@ def task(
     tools: str = "calculator",
     corpus: str = "",
     database: str = "",
+    mcp: str = "",
     calls: int = 3,
     role: str = "tool",
 ) -> Task:
@@ -27,9 +37,11 @@ def task(
     Args:
       name: of the task.
       args: its parameters, as JSON.
-      tools: their names, apart by commas: calculator, python, search or sql.
+      tools: their names, apart by commas: calculator, python, search or sql; empty: none of these.
       corpus: file of records with a `text` each, for search.
       database: file of SQL statements that make the database, for sql.
+      mcp: an MCP server, whose tools are given too: the command of a program, which each episode
+        runs, or an address on loopback.
       calls: turns with calls that an episode may have; one more ends it with reward 0.
       role: of the messages that give results; `user` where the chat template knows no `tool`.
     """
@@ -42,7 +54,11 @@ def task(
         "search": functools.partial(toolbox.search, corpus),
         "sql": functools.partial(toolbox.sql, database),
     }
-    names = [each.strip() for each in tools.split(",")]
+    names = [each.strip() for each in tools.split(",") if each.strip()]
+    if mcp:
+        mcp_tools.check(mcp)
+    if not (names or mcp):
+        raise ValueError(f"tools={tools!r}, mcp={mcp!r}: name one or more")
     if unknown := [each for each in names if each not in known]:
         raise ValueError(f"tools={tools!r}: {unknown[0]!r} is none of {', '.join(known)}")
     for each, file in {"search": corpus, "sql": database}.items():
@@ -51,12 +67,18 @@ def task(
     return dataclasses.replace(
         inner,
         name="with_tools",
-        reward=unscored,
+        reward=inner.reward if mcp else unscored,
         gold=None,
         description=__doc__,
-        pure=inner.pure and names == ["calculator"],
+        pure=inner.pure and set(names) <= {"calculator"},
         sandboxed=inner.sandboxed or "python" in names,
-        turns=environment(inner, lambda: [known[each]() for each in names], calls, role),
+        turns=environment(
+            inner,
+            lambda: [*(known[n]() for n in names), *(mcp_tools.connect(mcp) if mcp else ())],
+            calls,
+            role,
+            waits=bool(mcp),
+        ),
     )
 
 
@@ -68,7 +90,12 @@ class _Bench:
 
 
 def environment(
-    inner: Task, make: Callable[[], Sequence[Tool]], calls: int = 3, role: str = "tool"
+    inner: Task,
+    make: Callable[[], Sequence[Tool]],
+    calls: int = 3,
+    role: str = "tool",
+    *,
+    waits: bool = False,
 ) -> Environment:
     """The environment that gives tools to the policy, until it answers.
 
@@ -77,6 +104,8 @@ def environment(
       make: the tools of one episode.
       calls: turns with calls that an episode may have; one more ends it with reward 0.
       role: of the messages that give results.
+      waits: see `Environment.waits`; the answer is then left to the task's reward, which has to be
+        that of `inner`. No call is made twice, as happens where several workers play an episode.
     """
     if calls < 1:
         raise ValueError(f"calls={calls}: allow one or more")
@@ -97,9 +126,15 @@ def environment(
             bench.left -= 1
             said = ({"role": role, "content": "\n".join(outputs)},)
             return Reply(said, parts=parts, calls=len(outputs))
+        if waits:
+            return Reply(parts=parts, done=True, answer=action)
         score = scoring.score_completion(inner, bench.problem, action)
         return Reply(
             reward=score.value, parts=parts | dict(score.parts), done=True, error=score.error
         )
 
-    return Environment(begin, step, roles=(role,))
+    def close(bench: _Bench) -> None:
+        for each in bench.tools:
+            each.close()
+
+    return Environment(begin, step, roles=(role,), close=close, waits=waits)

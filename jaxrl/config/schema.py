@@ -96,6 +96,12 @@ class SamplingConfig:
     on the training devices."""
     mesh: MeshConfig = MeshConfig()
     """Mesh of the sampling devices; sharding rules are those of the training mesh."""
+    weights: Literal["trained", "int8"] = "trained"
+    """Weights that rollouts are sampled with: as they are trained, or the matrices of the layers
+    rounded to 8 bits. `logp_gap` then has what rounding changes; an objective must correct for it.
+    Evaluations use the trained weights."""
+    dtype: Literal["", "float32", "bfloat16"] = ""
+    """Dtype that rollouts are sampled in; empty: `compute_dtype`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,6 +275,9 @@ class Config:
     packing: PackingConfig = PackingConfig()
     mesh: MeshConfig = MeshConfig()
     sampling: SamplingConfig = SamplingConfig()
+    generators: int = 0
+    """Processes of their own that sample, each with its own devices, which may end and come at any
+    time (extra `ray`); see docs/asynchronous.md. 0: this process samples."""
     asynchronous: AsynchronousConfig = AsynchronousConfig()
     eval: EvalConfig = EvalConfig()
     rollout_log: RolloutLogConfig = RolloutLogConfig()

@@ -17,33 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxrl.data import curriculum
-from jaxrl.rollout import driver, programs, schedule
-from jaxrl.rollout.drive import Answer, Asked, Drive, Group
-from jaxrl.rollout.driver import OpenGroups
-from jaxrl.rollout.schedule import (
-    Admit,
-    Arrived,
-    Ended,
-    Event,
-    Finished,
-    GroupState,
-    Joined,
-    Limits,
-    State,
-    Train,
-    Trained,
-)
+from jaxrl.rollout import programs
+from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group
+from jaxrl.rollout.flight import WORKER, Flight
+from jaxrl.rollout.schedule import Action, Admit, Arrived, Limits, Train, Trained
 from jaxrl.rollout.selection import Source
 from jaxrl.sampling.logits import Guide
 from jaxrl.types import Params
-
-_WORKER = "sampler"
 
 
 class Weights(NamedTuple):
@@ -64,6 +49,8 @@ class Batch(NamedTuple):
     """Groups whose rewards differ come first, as in a synchronous step."""
     admitted: int
     """Groups that were started in this step until the batch was complete."""
+    length_bias: float
+    """See `Flight.length_bias`."""
 
 
 Open = Callable[[Weights, Mapping[Asked, Future[Answer]]], Drive]
@@ -88,8 +75,7 @@ class Sampling:
         """
         self.limits, self._size, self._source = limits, size, source
         self._open_drive, self._log = open_drive, log
-        self._open_groups, self._state = OpenGroups(), State()
-        self._groups: dict[int, Group] = {}
+        self._flight = Flight(limits, size)
         self._drive: Drive | None = None
         self._weights: Weights | None = None
         self._row: Row = {}
@@ -108,16 +94,14 @@ class Sampling:
     def start(self, weights: Weights) -> None:
         """Start a step; everything in progress continues under its weights."""
         known = {} if self._drive is None else dict(self._drive.asked.values())
-        self._weights, self.batch, self._row = weights, None, {}
-        self._chunks = self._admitted = 0
-        if not self._state.held:
-            self._state = self._state._replace(step=weights.step)
-            self._tell(Joined(_WORKER, weights.step))
+        self._weights, self.batch, self._row, self._chunks, self._admitted = weights, None, {}, 0, 0
+        if not self._flight.state.held:
+            self._do(self._flight.join(weights.step))
         else:
-            self._tell(Trained())
-            self._tell(Arrived(_WORKER, weights.step))
+            self._do(self._flight.tell(Trained()))
+            self._do(self._flight.tell(Arrived(WORKER, weights.step)))
         self._drive = self._open_drive(weights, {k: f for k, f in known.items() if f is not None})
-        self._drive.begin(self._open_groups.groups)
+        self._drive.begin(self._flight.open.groups)
 
     def between(self, answered: Collection[int]) -> Row:
         """What takes effect between two chunks.
@@ -132,9 +116,9 @@ class Sampling:
         numbers, early = sorted(answered), self._row if not self._chunks else {}
         self._row = {"step": self._weights.step, "chunk": self._chunks, "answers": numbers, **early}
         self.drive.receive(self.drive.answers(numbers))
-        self._finish()
-        self._tell(Ended(_WORKER))
-        self._finish()
+        self._do(self._flight.finish())
+        self._do(self._flight.between_chunks())
+        self._do(self._flight.finish())
         return self._row
 
     def chunk(self, *, decode: bool = True) -> bool:
@@ -145,60 +129,37 @@ class Sampling:
         """
         assert self._weights is not None
         decode = decode and bool(self.drive.work)
-        sequences, start = self.drive.sequences, perf_counter()
         if decode:
-            self.drive.chunk(self._weights.version)
-        seconds = perf_counter() - start
-        self.busy_s += seconds
+            done = self.drive.chunk(self._weights.version)
+        else:
+            done = Chunk(self.drive.sequences, self.drive.context, 0, 0, 0, 0.0)
+        self.busy_s += done.seconds
         self._chunks += 1
-        more = {"sequences": sequences, "context": self.drive.context, "seconds": seconds}
-        self._log({**self._row, "version": self._weights.version, "decoded": decode, **more})
+        more = {"version": self._weights.version, "decoded": decode, **done._asdict()}
+        self._log({**self._row, **more})
         return decode
 
     def stop(self) -> None:
-        """End the step and store its unfinished sequences."""
+        """End the step: what is in progress is kept as far as it has come."""
         self.drive.save_partial()
-        self._finish()
+        self._do(self._flight.finish())
 
     def abandon(self) -> None:
-        """Discard what has been sampled; its problems are the next to be started."""
-        driver.abandon(self._open_groups)
-        self._groups, self._drive = {}, None
-        self._state = State(admitted=self._state.admitted)
+        """Give up what has been sampled; its problems are the next to be begun."""
+        self._flight.abandon()
+        self._drive = None
 
     def get_state(self) -> dict[str, Any]:
         """The position between two steps and what is in flight, for a checkpoint."""
-        groups = [[g.number, g.version, g.finished] for g in self._state.groups]
-        return {
-            "source": self._source.get_state(),
-            "open_groups": driver.to_state(self._open_groups),
-            "schedule": {"groups": groups, "admitted": self._state.admitted},
-        }
+        return {"source": self._source.get_state(), **self._flight.get_state()}
 
     def set_state(self, saved: dict[str, Any]) -> None:
-        """Continue from a position; groups of a synchronous run are started again."""
+        """Go on from a position."""
         self._source.set_state(saved["source"])
-        self._open_groups, self._drive = driver.from_state(saved["open_groups"]), None
-        if "schedule" not in saved:
-            self._groups, self._state = {}, State()
-            driver.abandon(self._open_groups)
-            return
-        plan = saved["schedule"]
-        groups = tuple(GroupState(number, v, None, done) for number, v, done in plan["groups"])
-        self._state = State(groups=groups, admitted=plan["admitted"])
-        self._groups = {
-            g.number: own for g, own in zip(groups, self._open_groups.groups, strict=True)
-        }
+        self._flight.set_state(saved)
+        self._drive = None
 
-    def _finish(self) -> None:
-        """Send the schedule the groups that have been sampled and scored."""
-        known = {g.number for g in self._state.groups if g.finished is not None}
-        for number, group in list(self._groups.items()):
-            if group.rows is not None and number not in known:
-                self._tell(Finished(_WORKER, number))
-
-    def _tell(self, event: Event) -> None:
-        self._state, actions = schedule.decide(self._state, event, self.limits)
+    def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
                 case Admit(_, numbers):
@@ -208,25 +169,21 @@ class Sampling:
 
     def _admit(self, numbers: tuple[int, ...]) -> None:
         assert self._weights is not None
-        while len(self._open_groups.waiting) < len(numbers):
-            params = self._weights.params
-            self._open_groups.waiting += self._source.draw(self.limits.groups_per_step, params)
-        driver.admit(self._open_groups, len(numbers), self._size)
-        new = self._open_groups.groups[-len(numbers) :]
-        self._groups |= dict(zip(numbers, new, strict=True))
+        waiting = self._flight.open.waiting
+        while len(waiting) < len(numbers):
+            waiting += self._source.draw(self.limits.groups_per_step, self._weights.params)
         self._admitted += len(numbers)
         self._row["admit"] = list(numbers)
-        self.drive.begin(new)
+        self.drive.begin(self._flight.admit(numbers))
 
     def _take(self, numbers: tuple[int, ...]) -> None:
-        groups = [self._groups.pop(number) for number in numbers]
-        gone = {group.first_id for group in groups}
-        self._open_groups.groups = [g for g in self._open_groups.groups if g.first_id not in gone]
+        bias = self._flight.length_bias(numbers)
+        groups = self._flight.take(numbers)
         rewards = np.array([[programs.reward(row) for row in g.rows[: self._size]] for g in groups])
         self._source.learn([group.drawn for group in groups], rewards)
         uninformative = ~curriculum.informative(rewards)
         order = np.argsort(uninformative, kind="stable")
-        self.batch = Batch([groups[i] for i in order], self._admitted)
+        self.batch = Batch([groups[i] for i in order], self._admitted, bias)
         self._row["train"] = list(numbers)
 
 

@@ -12,6 +12,7 @@ import functools
 import operator
 from collections.abc import Collection, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from time import perf_counter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -21,12 +22,11 @@ from jaxrl.data.environments import Opening, Reply
 from jaxrl.data.scoring import Pool
 from jaxrl.data.types import Score
 from jaxrl.mesh import distributed
+from jaxrl.rollout.engine import Engine
 from jaxrl.rollout.programs import Act, Context, Fork, Grade, Program, Row, Sample
 from jaxrl.rollout.selection import Drawn
-from jaxrl.sampling import sampler
 from jaxrl.sampling.requests import resume
-from jaxrl.sampling.work import Setup, Work
-from jaxrl.types import Completion, Params, Request
+from jaxrl.types import Completion, Request
 
 Place = tuple[int, ...]
 Answer = Score | Opening | Reply
@@ -46,6 +46,33 @@ class Group:
     """Sequences in progress."""
     rows: list[Row] | None = None
     """What the program returned; None until it has."""
+
+
+def tokens(group: Group) -> int:
+    """Tokens of a group's completions, as far as they had come when they were last put out."""
+    if group.rows is not None:
+        return sum(len(row.completion.tokens) for row in group.rows)
+    longest = {place: len(c.tokens) for place, c in group.partial.items()}
+    for place, results in group.log.items():  # a later turn has those before it
+        lengths = [len(each.tokens) for each in results if isinstance(each, Completion)]
+        longest[place] = max([longest.get(place, 0), *lengths])
+    return sum(longest.values())
+
+
+class Chunk(NamedTuple):
+    """What a chunk of decoding did."""
+
+    sequences: int
+    """Under way when it began, those that waited for a slot included."""
+    context: int
+    """Tokens that the slots remember at its end."""
+    steps: int
+    """Of decoding."""
+    tokens: int
+    """Sampled."""
+    read: int
+    """Tokens of prompts, and of sequences that were begun before, that were read for it."""
+    seconds: float
 
 
 @dataclasses.dataclass
@@ -80,17 +107,17 @@ class Drive:
         self,
         program: Program,
         ctx: Context,
-        setup: Setup,
-        params: Params,
+        engine: Engine,
         pool: Pool,
         known: Mapping[Asked, Future[Answer]] = MappingProxyType({}),
     ) -> None:
-        """Args: see `advance`; `known` has what was asked for before and is not to be asked again.
+        """Args: see `advance`; `engine` decodes, and `known` has what was asked for before and is
+        not to be asked again.
 
         A group has its answer from there, or is asked for again where it is not.
         """
         self._program, self._ctx, self._pool, self._known = program, ctx, pool, known
-        self._setup, self._params, self.work = setup, params, Work()
+        self.engine = engine
         self.asked: dict[int, tuple[Asked, Future[Answer] | None]] = {}
         """Pending answers, by number in the order of their requests; None: another process
         has it."""
@@ -109,16 +136,23 @@ class Drive:
         ]
         self._want([(node, None) for node in nodes])
 
-    def chunk(self, version: int) -> None:
-        """Decode one chunk; programs continue with the completions that have ended."""
-        sampler.release_for_queue(self._setup, self.work)
-        ended = []
-        for completion in sampler.advance(self._setup, self._params, self.work, version=version):
+    @property
+    def work(self) -> bool:
+        """Whether anything is left to decode."""
+        return bool(self.engine)
+
+    def chunk(self, version: int) -> Chunk:
+        """Decode one chunk; programs go on with the completions that have ended."""
+        start, sequences = perf_counter(), self.sequences
+        done, ended = self.engine.chunk(version), []
+        for completion in done.ended:
             each = self._sampling.pop(completion.request.id)
             each.node.group.partial.pop(each.node.place, None)
             original = dataclasses.replace(completion, request=each.wanted.request)
             ended.append((each.node, _log(each.node, original)))
         self._want(ended)
+        seconds = perf_counter() - start
+        return Chunk(sequences, self.context, done.steps, done.tokens, done.read, seconds)
 
     @property
     def sequences(self) -> int:
@@ -127,8 +161,8 @@ class Drive:
 
     @property
     def context(self) -> int:
-        """Tokens in the slots' KV caches."""
-        return sum(seat.length for seat in self.work.seats if seat is not None)
+        """Tokens that the slots remember."""
+        return self.engine.context
 
     def still(self) -> int:
         """Number of groups of which nothing is being sampled."""
@@ -164,8 +198,8 @@ class Drive:
         self._want([(each.node, _log(each.node, answer)) for each, answer in settled])
 
     def save_partial(self) -> None:
-        """Store the unfinished sequences in their groups. The drive is not used after it."""
-        for completion in sampler.unfinished(self._setup, self.work):
+        """Note in the groups how far what is being sampled has come. Nothing goes on after it."""
+        for completion in self.engine.unfinished():
             each = self._sampling[completion.request.id]
             each.node.group.partial[each.node.place] = completion
 
@@ -185,13 +219,9 @@ class Drive:
                 request = _request(each)
                 self._sampling[request.id] = each
                 submitted.append(request)
-        waiting, setup, work = sampler.held(self.work), self._setup, self.work
-        sampler.continue_held(setup, self._params, work, [r for r in submitted if r.id in waiting])
-        if new := [r for r in submitted if r.id not in waiting]:
-            sampler.submit(setup, work, new)
+        self.engine.put(submitted)
         acts = (each.wanted for each in self._asking.values() if isinstance(each.wanted, Act))
-        asked = {act.turn.episode for act in acts}
-        sampler.release(work, [name for name in sampler.held(work) if name not in asked])
+        self.engine.keep({act.turn.episode for act in acts})
 
 
 def results(futures: Mapping[int, Future[Answer]]) -> dict[int, Answer]:

@@ -47,30 +47,37 @@ class Live:
                 if isinstance(got, BaseException):
                     raise got
                 return got
-            quiet = perf_counter() - self._moved
-            if self._patience and quiet > self._patience:
-                waits = sorted(name for name, _ in self._sampling.drive.asked.values())
-                raise RuntimeError(
-                    f"step {weights.step + 1}: the sampling thread has ended no chunk for "
-                    f"{quiet:.0f} s, and answers are missing to {waits[:5]}; see stacks.txt, or "
-                    f"raise guard.stall_seconds={self._patience:g}"
-                )
+            self._check_moving(f"step {weights.step + 1}")
 
     def halt(self) -> None:
         """Stop sampling at the end of the current chunk, and return once it has stopped.
 
         Raises:
-          BaseException: what ended the thread after it had delivered the batch.
+          BaseException: what ended the thread, if the batch was there before.
+          RuntimeError: the chunk does not end; it is not waited for again.
         """
         if self._thread is None:
             return
         self._halted.set()
-        self._thread.join()
-        self._thread = None
+        thread, self._thread, self._moved = self._thread, None, perf_counter()
+        while thread.is_alive():
+            self._check_moving("waiting for the chunk under way")
+            thread.join(_POLL_S)
         with contextlib.suppress(queue.Empty):
             got = self._out.get_nowait()
             if isinstance(got, BaseException):
                 raise got
+
+    def _check_moving(self, what: str) -> None:
+        """Raise if the sampling thread has stood still for too long."""
+        quiet = perf_counter() - self._moved
+        if self._patience and quiet > self._patience:
+            waits = sorted(name for name, _ in self._sampling.drive.asked.values())
+            raise RuntimeError(
+                f"{what}: the sampling thread has ended no chunk for {quiet:.0f} s, and answers "
+                f"are missing to {waits[:5]}; see stacks.txt, or raise "
+                f"guard.stall_seconds={self._patience:g}"
+            )
 
     def _run(self, weights: Weights, out: queue.SimpleQueue[Batch | BaseException]) -> None:
         try:

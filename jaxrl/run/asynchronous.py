@@ -13,16 +13,17 @@ import jax.numpy as jnp
 
 from jaxrl.config import AsynchronousConfig, Config
 from jaxrl.data.types import Task
-from jaxrl.mesh import distributed
 from jaxrl.record import jsonl, storage
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import asynchronous, collect, schedule
 from jaxrl.rollout.asynchronous import Batch, Row, Sampling, Weights
 from jaxrl.rollout.drive import Answer, Asked, Drive
+from jaxrl.rollout.engine import Open
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.live import Live
 from jaxrl.rollout.programs import Program
 from jaxrl.rollout.selection import Source
+from jaxrl.run.chunk_log import StepLog
 from jaxrl.run.context import Batches, RunContext, ToSampler
 from jaxrl.run.extension import Context
 from jaxrl.training.logprobs import guide_of
@@ -82,7 +83,7 @@ def check(config: Config) -> None:
         raise ValueError(
             "asynchronous.schedule='live' runs in one process; use lockstep:K with several"
         )
-    if not config.sampling.devices and jax.device_count() > 1:
+    if not (config.sampling.devices or config.generators) and jax.device_count() > 1:
         raise ValueError(
             f"asynchronous.schedule='live' with sampling.devices=0: two threads would share "
             f"{jax.device_count()} devices; give sampling some of them, or use lockstep:K"
@@ -111,6 +112,7 @@ def open_batches(
     program: Program,
     start: int,
     room: int,
+    open_engine: Open,
 ) -> Batches:
     """The rollouts of an asynchronous run.
 
@@ -120,6 +122,7 @@ def open_batches(
       source: of its problems.
       program: makes a group of one.
       room: tokens that the program adds to prompts, at most.
+      open_engine: what decodes.
     """
     config = ctx.config
     given = collect.context(config.rollout, config.seed, run.policy, task)
@@ -130,13 +133,15 @@ def open_batches(
             collect.key(config.seed), room, turns=given.dialogue is not None,
             resumes=config.asynchronous.staleness != 0,
         )  # fmt: skip
-        return Drive(program, given, setup, weights.params, run.pools[start], known)
+        engine = open_engine(setup, weights.params)
+        return Drive(program, given, engine, run.pools[start], known)
 
-    record = _Record(run.directory, run.callbacks.note)
+    record = StepLog(run.directory / FILE, run.callbacks.note)
     sampling = Sampling(limits(config), config.rollout.group_size, source, drive, record.add)
     sample, halt = _sampler(run, config, sampling)
     run.closing.callback(halt)
-    copied = not config.sampling.devices and _way(config.asynchronous)[0] == "live"
+    shared = not config.sampling.devices and not config.generators
+    copied = shared and _way(config.asynchronous)[0] == "live"
     ended = busy = 0.0
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
@@ -159,6 +164,8 @@ def open_batches(
             "idle/train": (now - entered) / whole,
             "idle/sample": max(0.0, 1.0 - (sampling.busy_s - busy) / whole),
         }
+        if config.asynchronous.order == "finished":
+            metrics["length_bias"] = batch.length_bias
         ended, busy = now, sampling.busy_s
         return collect.experience(batch.groups, config.rollout.group_size), metrics
 
@@ -201,22 +208,3 @@ def _by_step(path: Path) -> dict[int, Sequence[Row]]:
     for row in jsonl.read(path):
         rows.setdefault(row["step"], []).append(row)
     return dict(rows)
-
-
-class _Record:
-    """The schedule of a run as it is written; a step that is done again replaces its rows."""
-
-    def __init__(self, directory: Path, note: Callable[[str], None]) -> None:
-        self._path, self._note, self._next = directory / FILE, note, -1
-        self._log: jsonl.Log | None = None
-
-    def begin(self, step: int) -> None:
-        """A step begins after so many are done; rows of it and of later ones are dropped."""
-        if distributed.first() and step != self._next:
-            self._log = jsonl.Log(self._path, self._note, lambda row: row["step"] < step)
-        self._next = step + 1
-
-    def add(self, row: Row) -> None:
-        """Append a row."""
-        if self._log is not None:
-            self._log.add(row)

@@ -36,6 +36,9 @@ def test_they_repeat_themselves_and_survive_anything(name):
         problem = made[split][0]
         one, two = (played(play.Player(task).answer, problem, *GARBAGE) for _ in range(2))
         assert one == two and not any(each.error for each in one)
+        last = len(one) - 1  # by a process that has not played it so far
+        turn = Turn(0, problem, 3, GARBAGE[:last], tuple(one[:last]))
+        assert play.Player(task).answer(turn) == one[-1]
         assert sum(reply.reward or 0.0 for reply in one[1:]) <= 0.5
         assert {c for m in one[0].messages for c in m["content"]} <= set(task.alphabet)
 

@@ -105,3 +105,15 @@ def test_an_environment_of_ones_own_in_under_40_lines(tmp_path, monkeypatch):
     opening, higher, end = said
     assert opening.messages[0]["content"].startswith("guess 1 to")
     assert higher.messages[0]["content"] == "higher" and (end.reward, end.done) == (1.0, True)
+
+
+def test_every_pitfall_has_a_test_that_is_there():
+    page = (DOC.parent / "environments.md").read_text()
+    table = page.partition("## Known pitfalls")[2].partition("\n## ")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(lines) == 17
+    for line in lines:
+        found = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", line)
+        assert found, line
+        for file, name in found:
+            assert f"def {name}(" in (DOC.parents[1] / file).read_text(), name

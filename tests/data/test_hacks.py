@@ -24,8 +24,8 @@ NAMES = (
 """Every task that `jaxrl tasks` lists, but for reasoning_gym, which has tests of its own."""
 
 EPISODES = (
-    "agent_program", "board_game", "calculator", "database", "game24", "html_form", "keydoor",
-    "repository", "twenty_questions", "with_tools",
+    "board_game", "calculator", "database", "game24", "html_form", "keydoor",
+    "repository", "retrieval", "twenty_questions", "with_tools",
 )  # fmt: skip
 
 CONSTANTS = {
@@ -43,6 +43,9 @@ CONSTANTS = {
     "tag": "<answer>", "box": r"\boxed{", "fence": "```",
 }  # fmt: skip
 """Texts that are no answer to anything, whatever the problem."""
+
+FEW = {k: CONSTANTS[k] for k in ("empty", "nul", "surrogate", "zero", "exit", "code")}
+"""For tasks that need a sandbox for each."""
 
 FLOORS = {
     "arithmetic": 0.1, "calibrated": 0.2, "format_following": 0.1, "mixture": 0.35,
@@ -106,15 +109,16 @@ def test_there_are_forty_hacks_and_no_task_without_them(directory):
     task = bundled("countdown", directory)
     problem = task.problem("train", 0, 0)
     assert len(CONSTANTS) + len(forms("a", "b", stated(task, problem)[1])) + 2 >= 40
-    own = {"file"}  # whose reward is the user's
+    own = {"file", "agent_program"}  # whose reward is the user's
     assert {*NAMES, *EPISODES, "reasoning_gym", *own} == set(tasks.BUNDLED)
 
 
 @pytest.mark.parametrize("name", EPISODES)
 def test_hacks_earn_nothing_in_an_episode(name):
     """Each text as every action of an episode: it ends, without an error and without a reward."""
-    world, problem = tasks.get(name).turns, tasks.get(name).problem("train", 1, 0)
-    for hack, text in CONSTANTS.items():
+    task = tasks.get(name)
+    world, problem = task.turns, task.problem("train", 1, 0)
+    for hack, text in (FEW if task.sandboxed else CONSTANTS).items():
         state, _ = world.begin(problem, 0)
         for _ in range(100):
             reply = world.step(state, text)
@@ -136,8 +140,8 @@ def test_hacks_earn_no_more_than_the_floor(name, directory):
         for i in range({"code": 1, "gsm8k": 8, "math": 3, "sql": 8}.get(name, 24))
     ]
     constants = {k: v for k, v in CONSTANTS.items() if name != "math" or k not in SLOW}
-    if task.sandboxed:  # each takes a sandbox
-        constants = {k: CONSTANTS[k] for k in ("empty", "nul", "surrogate", "zero", "exit", "code")}
+    if task.sandboxed:
+        constants = FEW
     totals = dict.fromkeys([*constants, "echo", "echo twice"], 0.0)
     for problem, other in zip(problems, problems[1:] + problems[:1], strict=True):
         answer, form = stated(task, problem)

@@ -247,6 +247,7 @@ def test_a_critic_learns_what_its_states_are_worth(params, head):
     assert error[1] < 0.2 * error[0]
 
 
+@pytest.mark.broad
 def test_an_arm_with_a_critic_trains(params):
     critic = CriticConfig(kl_coef=0.1)
     arm = lab.Arm(critic=critic, prompts=4, group_size=4, updates_per_batch=2)
@@ -480,6 +481,7 @@ def test_dynamic_sampling_keeps_groups_that_differ():
     np.testing.assert_array_equal(sampled, [2])
 
 
+@pytest.mark.broad
 def test_an_arm_samples_dynamically(params):
     """It trains on as many groups as without, and pays for those that it leaves out."""
     seen, arm = [], lab.Arm(prompts=2, group_size=2, oversampling=2.0, rewards=first_two_alike)

@@ -160,6 +160,7 @@ def test_rlpt_takes_any_beginning_of_the_text_from_the_segment_on():
     np.testing.assert_array_equal(jax.vmap(task.reward)(task.train.answer, whole), ~longer)
 
 
+@pytest.mark.broad
 def test_rast_adds_what_training_changed():
     task = lab.cipher()
     small = model_of(task.vocabulary, 16)

@@ -111,7 +111,7 @@ def policy(work: Path, seed: int, arm: str, steps: int) -> list[dict[str, float]
     run = work / arm.replace(", ", "-")
     given = ["--task", "experiment:task", "--task-args.seed", str(seed), "--seed", str(seed)]
     given += ["--prompts", "8", "--group-size", "16", "--max-prompt-tokens", "8"]
-    given += ["--max-new-tokens", str(LENGTH), "--steps", str(steps), "--lr", "1e-3"]
+    given += ["--max-new-tokens", str(LENGTH + 1), "--steps", str(steps), "--lr", "5e-4"]
     given += ["--warm-start.steps", "100", "--eval-problems", "8", "--kl-coef", "1e-6"]
     given += ["--packing.micro-batch-tokens", "1024", "--sampler.slots", "128", *flags]
     given += ["--with", "reward_model", "--reward-model.models", *models]
@@ -146,9 +146,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("work", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--few", type=int, default=200)
+    parser.add_argument("--few", type=int, default=100)
     parser.add_argument("--many", type=int, default=4000)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.json")
     arguments = parser.parse_args()
     found = []

@@ -90,6 +90,7 @@ def test_lag_is_bounded_and_every_prompt_is_trained_on_once(run, kind):
     assert all(row["grad_norm"] > 0 for row in rows)
     assert rows[0]["ess"] == pytest.approx(1, abs=1e-6) and rows[-1]["ess"] < 1
     assert all(0 <= row[f"idle/{who}"] <= 1 for row in rows for who in ("sample", "train"))
+    assert ("length_bias" in rows[0]) == (kind == "finished")
     if kind != "finished":
         assert problems(run(kind)) == problems(run("sync"))
     taken = [number for row in schedule(run(kind)) for number in row.get("train", [])]
@@ -151,29 +152,28 @@ def test_a_live_run_resumes_with_its_flight_and_repeats_no_prompt(run, tmp_path)
     assert max(row["lag/max"] for row in metrics.read(directory)) <= 2
 
 
-@pytest.mark.slow
+@pytest.mark.broad
 @pytest.mark.exact(
     "episodes: staleness 0 is the synchronous run, and a lockstep run resumes exactly"
 )
 def test_episodes_in_asynchronous_runs(tmp_path):
-    played = PLAYED | {"rollout.in_flight": 1.0, "steps": 3, "eval.problems": 2}
+    played = PLAYED | {"rollout.in_flight": 1.0, "steps": 2, "eval.problems": 2}
+    lockstep = KINDS["lockstep"] | {"sampler.chunk": 1}
     for name, more in {
         "sync": {},
         "zero": KINDS["zero"],
-        "lockstep": KINDS["lockstep"] | {"sampler.chunk": 1},
-        "resumed": KINDS["lockstep"] | {"sampler.chunk": 1, "steps": 2},
+        "lockstep": lockstep,
+        "resumed": lockstep | {"steps": 1},
     }.items():
         loop.train(tiny.config(tmp_path / name, **played | more))
-    loop.train(
-        tiny.config(tmp_path / "resumed", **played | KINDS["lockstep"] | {"sampler.chunk": 1})
-    )
+    loop.train(tiny.config(tmp_path / "resumed", **played | lockstep))
     assert trained(tmp_path / "zero") == trained(tmp_path / "sync")
     assert trained(tmp_path / "resumed") == trained(tmp_path / "lockstep")
     rows = list(metrics.read(tmp_path / "lockstep"))
     assert rows[0]["logp_gap_max"] < 1e-4 and 0 < max(row["lag/max"] for row in rows) <= 2
 
 
-@pytest.mark.slow
+@pytest.mark.broad
 @pytest.mark.exact("an asynchronous run on two meshes is repeated by its replay, bit for bit")
 def test_a_replay_on_two_meshes_is_the_live_run(tmp_path):
     changes = SHORT | {"sampling.devices": 1, "asynchronous.staleness": 2}
@@ -185,17 +185,16 @@ def test_a_replay_on_two_meshes_is_the_live_run(tmp_path):
     assert max(row["lag/max"] for row in metrics.read(live)) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.broad
 @pytest.mark.exact(
     "a lockstep run killed with groups in progress equals an uninterrupted one, bit for bit"
 )
-def test_a_killed_lockstep_run_continues_exactly(tmp_path):
-    changes = SHORT | KINDS["lockstep"] | {"steps": 4}
-    straight, killed = tmp_path / "straight", tmp_path / "killed"
-    tiny.finish(tiny.start(straight, **changes))
-    for line in ("train 1", "train 2", "train 3"):
+def test_a_killed_lockstep_run_continues_exactly(run, tmp_path):
+    killed, changes = tmp_path / "killed", SHORT | KINDS["lockstep"]
+    for line in ("train 1", "train 2"):
         assert tiny.kill_at(tiny.start(killed, **changes), line), f"over before {line!r}"
     tiny.finish(tiny.start(killed, **changes))
+    straight = run("lockstep")
     assert trained(killed) == trained(straight) and schedule(killed) == schedule(straight)
 
 
@@ -232,6 +231,19 @@ def test_waiting_for_a_stuck_sampler_ends(monkeypatch):
         live.step(WEIGHTS)
     gone.set()
     live.halt()
+
+
+def test_halting_a_sampler_that_stands_still_has_an_end(monkeypatch):
+    monkeypatch.setattr(rollout, "_POLL_S", 0.02)
+    gone = threading.Event()
+    broken = Broken(gone.wait)
+    broken.batch, broken.between = "batch", lambda due: {"train": []}
+    live = Live(broken, MESH, 0.05)
+    assert live.step(WEIGHTS) == "batch"
+    with pytest.raises(RuntimeError, match=r"the chunk under way: .* guard.stall_seconds=0.05"):
+        live.halt()
+    live.halt()  # which does not wait for it again
+    gone.set()
 
 
 REFUSED = {

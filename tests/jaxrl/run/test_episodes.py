@@ -13,7 +13,8 @@ from jaxrl.launch import cli, play
 from jaxrl.launch.sample import SampleConfig
 from jaxrl.mesh import mesh
 from jaxrl.record import checkpoint, metrics
-from jaxrl.rollout import driver, policy
+from jaxrl.rollout import policy
+from jaxrl.rollout.flight import Flight
 from jaxrl.run import begin, loop
 from jaxrl.sampling.chunks import Chunks
 from tests.jaxrl import sampler_oracle as oracle
@@ -58,15 +59,15 @@ PLAYED = {
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
     """A whole run whose steps leave episodes in flight, and the completions that it trained on."""
-    directory, found, take = tmp_path_factory.mktemp("episodes") / "run", [], driver.take
+    directory, found, take = tmp_path_factory.mktemp("episodes") / "run", [], Flight.take
 
-    def taken(open_groups, count):
-        groups = take(open_groups, count)
+    def taken(flight, numbers):
+        groups = take(flight, numbers)
         found.extend(row.completion for group in groups for row in group.rows)
         return groups
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "take", taken)
+        patch.setattr(Flight, "take", taken)
         loop.train(tiny.config(directory, **PLAYED))
     return directory, [c for c in found if c.request.temperature]
 
@@ -170,7 +171,11 @@ CREDIT = {
 
 
 @pytest.mark.parametrize(
-    "name", ["gigpo", *(pytest.param(n, marks=pytest.mark.slow) for n in list(CREDIT)[1:])]
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.broad if n == "gigpo" else pytest.mark.slow)
+        for n in CREDIT
+    ],
 )
 def test_credit_goes_to_turns(name, tmp_path):
     """Two steps with each: all tokens of a turn have one advantage, turns have different ones."""

@@ -2,10 +2,13 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from jaxrl.extensions import mismatched
+from jaxrl.extensions import label_smoothing, mismatched
 from jaxrl.record import checkpoint, metrics
 from jaxrl.rollout import written
 from jaxrl.run import begin, loop
@@ -195,6 +198,32 @@ def test_long_texts_become_several_rows(tmp_path):
 def test_refusals_name_the_field(given, says, files, tmp_path):
     with pytest.raises(ValueError, match=says.replace(".", r"\.")):
         begin.check(tiny.config(tmp_path, **changes(files, SFT, **given)))
+
+
+def test_label_smoothing_is_the_cross_entropy_of_smoothed_targets(files, tmp_path):
+    """Held-out loss at step 0 and its gradient, against smoothed labels of optax."""
+    logits = jax.random.normal(jax.random.key(0), (3, 7))
+    targets = jnp.array([1, 6, 2])
+
+    def ours(logits):
+        return -jnp.mean(label_smoothing.smoothed(0.2, logits, None, targets))
+
+    def theirs(logits):
+        labels = optax.smooth_labels(jax.nn.one_hot(targets, 7), 0.2)
+        return jnp.mean(optax.softmax_cross_entropy(logits, labels))
+
+    np.testing.assert_allclose(ours(logits), theirs(logits), rtol=1e-5)
+    np.testing.assert_allclose(jax.grad(ours)(logits), jax.grad(theirs)(logits), atol=1e-6)
+    with pytest.raises(ValueError, match="it is for the objective sft"):
+        begin.check(tiny.config("", **changes(files, DPO, label_smoothing={"share": 0.1})))
+
+
+@pytest.mark.broad
+def test_label_smoothing_trains(files, tmp_path):
+    """Less than all of the probability is worth having: the smoothed loss stays above its floor."""
+    tiny.run(tmp_path, **changes(files, SFT, label_smoothing={"share": 0.3}))
+    found = json.loads((tmp_path / "summary.json").read_text())["eval"]
+    assert 0.3 < found["after"]["loss"] < found["before"]["loss"]
 
 
 def test_mismatched_answers_stand_under_the_next_prompt():

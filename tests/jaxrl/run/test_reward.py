@@ -79,12 +79,14 @@ def test_a_trained_one_is_the_reward_of_a_run(trained, tmp_path, capsys):
     asked = Experience(problems, [], ["3", "9", "4", "\u00e9"], scores, [])
     config = tiny.config("unused", model=str(trained), labels=1)
     with jax.set_mesh(mesh.make(config.mesh)):
-        model = reward_model.open_model(config, str(trained))
-        found = reward_model.score(config, model, asked)
+        opened = reward_model.open_model(config, str(trained))
+        found = reward_model.score(config, opened, asked)
     assert np.isnan(found[3])  # a character that it does not know
     for n, text in enumerate(asked.texts[:3]):
-        encode, end = model.tokenizer.encode, model.tokenizer.eos_ids[0]
-        tokens = jnp.array([[*model.tokenizer.prompt(problems[n // 2].prompt), *encode(text), end]])
+        encode, end = opened.tokenizer.encode, opened.tokenizer.eos_ids[0]
+        tokens = jnp.array(
+            [[*opened.tokenizer.prompt(problems[n // 2].prompt), *encode(text), end]]
+        )
         places = jnp.arange(tokens.shape[1])[None]
         states = decoder.hidden(model, params, tokens, places, jnp.full_like(tokens, places.size))
         assert found[n] == pytest.approx(float(reward.score(params, states[0, -1])[0]), abs=1e-4)
@@ -137,6 +139,25 @@ def test_a_run_with_its_reward(trained, tmp_path):
     assert all(row["reward/task"] in np.arange(17) / 16 for row in rows)
     found = json.loads((tmp_path / "summary.json").read_text())["eval"]
     assert {"reward", "reward_model"} <= found["after"].keys()
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize(
+    "name", ["ppo", "online-dpo", "iterated-dpo", "rejection-sampling", "best-of-n"]
+)
+def test_an_online_method_learns_from_it(name, trained, file, tmp_path):
+    """Two steps against a trained reward model, from one command."""
+    from jaxrl.record import metrics
+
+    given = ["--model", "fresh", "--fresh.hidden-size", "32", "--fresh.num-layers", "1"]
+    given += ["--data", str(file), "--reward", str(trained), "--steps", "2", "--batch-size", "4"]
+    given += ["--group-size", "1" if name == "ppo" else "4", "--max-new-tokens", "4"]
+    given += ["--max-prompt-tokens", "8", "--score-workers", "0", "--eval-problems", "4"]
+    given += ["--lr", "1e-3", "--sampler.slots", "16", "--packing.micro-batch-tokens", "256"]
+    assert cli.main(["train", name, *given, "--run-dir", str(tmp_path / "run")]) == 0
+    rows = metrics.read(tmp_path / "run")
+    assert len(rows) == 2 and all(row["grad_norm"] > 0 == row["skipped"] for row in rows)
+    assert all(row["reward/mean"] == row["reward/reward_model"] for row in rows)
 
 
 def test_steps_become_actions_with_labels(tmp_path):

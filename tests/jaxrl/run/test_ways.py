@@ -59,7 +59,7 @@ WAYS = {
 }
 
 
-QUICK = {"critic": (pytest.mark.broad,), "in flight": (), "escalate": ()}
+QUICK = {"critic": (pytest.mark.broad,), "in flight": (), "escalate": (pytest.mark.broad,)}
 """Markers of a few; the others, which are slow, take the same paths."""
 
 
