@@ -25,7 +25,7 @@ MEDIAN, SIGMA = 4300.0, 0.95
 """Of the longest answer to a prompt, in tokens, as lognormal: fitted, see `TABLE`."""
 SLOWER = 1.15
 """Decoding on half of the devices takes so many times as long: fitted, see `TABLE`."""
-_PERIODS, _FIRST = 7, 3
+_PERIODS, _FIRST = 5, 2
 _CHUNK = 512
 
 
