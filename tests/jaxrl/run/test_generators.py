@@ -12,7 +12,7 @@ from tests.jaxrl import tiny
 
 SHORT = {
     "steps": 3, "warm_start.steps": 0, "eval.every": 0, "eval.problems": 2, "sampler.chunk": 1,
-    "task": "tests.digests:coin", "guard.stall_seconds": 120.0,
+    "task": "tests.digests:coin", "guard.stall_seconds": 600.0,
 }  # fmt: skip
 
 
