@@ -29,17 +29,20 @@ class Options:
     """Settings of the measurements."""
 
     methods: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Methods; empty: all that have an experiment, those of the cheapest family first."""
+    """Methods; empty: all that have an experiment."""
     steps: int = 0
     """Train method and ablation for this many steps on two seeds and record nothing; 0 measures."""
     plan: bool = False
     """Tune the arms on development seeds and write the plans, to be committed before measuring."""
     queue: bool = False
-    """Plan and measure one method after another, at low priority, and commit each file as it is
-    made; stopped, it goes on where it was."""
+    """Plan and measure one method after another, the cheapest first, at low priority, and commit
+    each file as it is made; stopped, it goes on where it was."""
     check: bool = False
     """Compare each arm with its recipe and look for held-out problems in the train split; exits
     with 1 where something differs or overlaps."""
+    rerun: bool = False
+    """Run the arms of the methods' plans again and compare the digests of their figures with those
+    recorded; exits with 1 where one differs on a machine of the same type."""
     json: bool = False
     """Print the rows as JSON."""
     html: str = ""
@@ -91,6 +94,8 @@ def main(argv: list[str]) -> int:
             said(effects_real.agreement(effects_table.RESULTS / "real", lab_effects))
         elif options.queue:
             queue(methods, said)
+        elif options.rerun:
+            return rerun(methods, said)
         else:
             for name in methods:
                 _one(name, options, said)
@@ -110,14 +115,13 @@ def _one(name: str, options: Options, said: Callable[[str], None]) -> None:
 
 
 def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
-    """Plan and measure methods, the cheapest families first, and commit what is written.
+    """Plan and measure methods, the cheapest first, and commit what is written.
 
     A plan that exists is kept. Arms that were run are not run again, so that a queue which was
     stopped goes on where it was.
     """
     os.nice(max(0, 19 - os.nice(0)))
-    order = list(families.BASELINES)
-    for name in sorted(methods, key=lambda name: order.index(families.RECIPES[name][0])):
+    for name in sorted(methods, key=lambda n: plans.cost(n, effects_table.module(n).effect())):
         path = effects_table.RESULTS / f"{name}.plan.json"
         try:
             if not path.exists():
@@ -172,6 +176,24 @@ def measure(name: str, said: Callable[[str], None]) -> None:
     effects_table.TABLE.write_text(effects_table.markdown())
     for row in effects_table.rows([name]):
         said(f"{name}: {effects_table.describe(row)}")
+
+
+def rerun(methods: Sequence[str], said: Callable[[str], None]) -> int:
+    """Run what was measured again and say which arms give the same figures; 1 if one differs.
+
+    Raises:
+      ValueError: a method has no plan.
+    """
+    differing = 0
+    for name in methods:
+        path = effects_table.RESULTS / f"{name}.plan.json"
+        if not path.exists():
+            raise ValueError(f"{path.name} is missing: there is nothing to run again")
+        plan, effect = json.loads(path.read_text()), effects_table.module(name).effect()
+        for key, found in plans.rerun(_store(said), plan, effect):
+            said(f"{name}: arm {key}: {found}")
+            differing += found == "differs"
+    return int(differing > 0)
 
 
 def check(methods: Sequence[str]) -> int:

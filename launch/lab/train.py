@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -22,7 +22,7 @@ import optax
 from jaxrl.data import curriculum
 from jaxrl.extensions import replay
 from jaxrl.extensions.nucleus import masked
-from jaxrl.launch.lab import critic, policy, prompts
+from jaxrl.launch.lab import arms, critic, policy, prompts
 from jaxrl.launch.lab.arms import Arm
 from jaxrl.launch.lab.collect import collect
 from jaxrl.launch.lab.tasks import Task
@@ -230,12 +230,17 @@ def shares(batch: Trajectory, count: int, own: int) -> list[Trajectory]:
 def update(model: DecoderConfig, task: Task, arm: Arm) -> Callable[..., Learner]:
     """The jitted `(learner, reference params, nucleus params, batch, learning rate) -> learner`.
 
-    Shared by all arms of the same objective.
+    Shared by all arms of the same objective: learning rate and widths of the clip are arguments of
+    the compiled program.
     """
-    config = json.dumps(dataclasses.asdict(arm.objective), sort_keys=True)
+    widths = arms.widths(arm.objective)
+    config = dataclasses.asdict(arm.objective)
+    config["policy_args"] = {k: v for k, v in config["policy_args"].items() if k not in widths}
+    text = json.dumps(config, sort_keys=True)
     budget = arm.max_new_tokens or task.budget
     prompt = task.prompt_length
-    return _update(model, config, arm.temperature, budget, arm.chunks, prompt, arm.mass)
+    made = _update(model, text, arm.temperature, budget, arm.chunks, prompt, arm.mass)
+    return functools.partial(made, widths)
 
 
 @functools.cache
@@ -248,11 +253,18 @@ def _update(
     prompt: int,
     mass: float,
 ) -> Callable[..., Learner]:
-    terms = ObjectiveConfig(**json.loads(config))
+    fixed = ObjectiveConfig(**json.loads(config))
 
     def one(
-        state: Learner, reference: Params, likely: Params | None, t: Trajectory, rate: jax.Array
+        widths: Mapping[str, jax.Array],
+        state: Learner,
+        reference: Params,
+        likely: Params | None,
+        t: Trajectory,
+        rate: jax.Array,
     ) -> Learner:
+        args = dict(fixed.policy_args) | widths
+        terms = dataclasses.replace(fixed, policy_args=args)
         allowed = Restriction(likely, masked, nucleus_of, mass) if mass else None
         plain = functools.partial(
             policy.logprobs,
@@ -276,7 +288,7 @@ def _update(
         params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
         return Learner(params, opt_state, state.steps + 1)
 
-    return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0, None)))
+    return jax.jit(jax.vmap(one, in_axes=(None, 0, 0, 0, 0, None)))
 
 
 def logprobs(

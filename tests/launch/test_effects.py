@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxrl.launch import cli, effects, effects_page, effects_real, effects_table, lab, recipes
-from jaxrl.launch.lab import arms, families, plans, split
+from jaxrl.launch.lab import arms, families, plans, split, views
 from jaxrl.training.objective import ObjectiveConfig
 
 EFFECTS = {name: effects_table.module(name).effect() for name in effects_table.names()}
@@ -146,9 +146,10 @@ class Fake:
         values = [0.5 + self.planted * better + a + b for a, b in zip(noise, own, strict=True)]
         spent = {"tokens": [100.0] * len(seeds), "updates": [9.0] * len(seeds)}
         figures = {"pass@1": values, "pass@1/1": values} | spent
-        curves = {k: [0.9 * np.mean(v), np.mean(v)] for k, v in figures.items()}
+        curves = {k: [(0.9 * np.array(v)).tolist(), v] for k, v in figures.items()}
+        before = {"pass@1": [0.1] * len(seeds)}
         return {
-            "final": figures, "area": figures, "before": {}, "curves": curves, "marks": [1, 2],
+            "final": figures, "area": figures, "before": before, "curves": curves, "marks": [1, 2],
             "minutes": 0.1,
         }  # fmt: skip
 
@@ -293,6 +294,40 @@ def test_a_second_measurement_stays_as_a_look(repository, monkeypatch):
     effects.queue(["aepo"], lambda line: None)
     effects.measure("aepo", lambda line: None)
     assert {row["looks"] for row in effects_table.rows(["aepo"])} == {2}
+
+
+def test_a_rerun_compares_digests(repository, monkeypatch, capsys):
+    play(monkeypatch, Fake(0.1))
+    monkeypatch.setattr(effects.os, "nice", lambda more: 0)
+    assert cli.main(["effects", "--rerun", "aepo"]) == 2
+    effects.queue(["aepo"], lambda line: None)
+    capsys.readouterr()
+    assert cli.main(["effects", "--rerun", "aepo"]) == 0
+    told = capsys.readouterr().out
+    assert ": equal" in told and "differs" not in told
+    play(monkeypatch, Fake(0.2))
+    assert cli.main(["effects", "--rerun", "aepo"]) == 1
+    assert ": differs" in capsys.readouterr().out
+    monkeypatch.setattr(views, "machine", lambda: "another")
+    assert cli.main(["effects", "--rerun", "aepo"]) == 0
+    assert ": other machine" in capsys.readouterr().out
+
+
+def test_arms_are_compared_at_equal_tokens():
+    """The method took twice the tokens: it is read where the other ended, halfway between marks."""
+
+    def part(tokens, values):
+        curves = {"tokens": [[t] * 2 for t in tokens], "pass@1": [[v, v + 0.1] for v in values]}
+        return {"before": {"pass@1": [0.0, 0.1]}, "curves": curves}
+
+    mine, other = [part([200, 400], [0.2, 0.6])], [part([150, 300], [0.3, 0.5])]
+    final = views.at_tokens(EFFECTS["raft"], mine, other, 0.05)
+    assert final["effect"] == pytest.approx(0.4 - 0.5) and final["seeds"] == 2
+    area = dataclasses.replace(EFFECTS["raft"], over="area")
+    own, its = (0.15 + 0.4) / 2, (0.3 + 0.5) / 2
+    assert views.at_tokens(area, mine, other, 0.05)["effect"] == pytest.approx(own - its)
+    del other[0]["curves"]["pass@1"]
+    assert views.at_tokens(area, mine, other, 0.05) is None
 
 
 def test_sides_of_the_forest_plot_are_those_of_the_claim():
