@@ -19,7 +19,7 @@ import tyro
 from rich.console import Console
 
 from jaxrl.functions import nearest
-from jaxrl.launch import effects_table, flags, lab
+from jaxrl.launch import effects_claims, effects_table, flags, lab
 from jaxrl.launch.cli import refused
 from jaxrl.launch.lab import arms, families, plans
 
@@ -48,7 +48,7 @@ class Options:
     html: str = ""
     """Write forest plots, learning curves and leaderboards to this file."""
     table: bool = False
-    """Write the table again from the recorded results."""
+    """Write the table and the page of claims again from the recorded results."""
     real: bool = False
     """Train SmolLM2-135M with the methods and compare them with a shared GRPO baseline."""
     seeds: int = 3
@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
         )
         return 0
     if options.table:
-        effects_table.TABLE.write_text(effects_table.markdown())
+        _write_pages()
         return 0
     said = functools.partial(Console().print, highlight=False)
     try:
@@ -134,6 +134,7 @@ def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
                     effects_table.RESULTS / "arms",
                     effects_table.TABLE,
                 ]
+                made += [effects_claims.PAGE] if effects_claims.PAGE.exists() else []
                 plans.commit(made, f"Effect of {name}, as planned")
         except ValueError as error:  # the other methods are measured all the same
             said(f"{name}: {error}")
@@ -173,7 +174,7 @@ def measure(name: str, said: Callable[[str], None]) -> None:
         effects_table.RESULTS / f"{name}.json",
         {"id": effects_table.identity(name), "looks": before + looks},
     )
-    effects_table.TABLE.write_text(effects_table.markdown())
+    _write_pages()
     for row in effects_table.rows([name]):
         said(f"{name}: {effects_table.describe(row)}")
 
@@ -239,6 +240,11 @@ def overlap(task: lab.Task, seed: int) -> int:
         return {row.tobytes() for row in np.concatenate(parts, axis=1)}
 
     return len(contents(made.train) & contents(made.test))
+
+
+def _write_pages() -> None:
+    effects_table.TABLE.write_text(effects_table.markdown())
+    effects_claims.write()
 
 
 def _measured(name: str) -> bool:

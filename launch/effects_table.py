@@ -159,7 +159,7 @@ def markdown() -> str:
             row["id"], row["family"], row["task"], f"{row['against']}: {row['other']}",
             row["statistic"], f"{row['effect']:+.3f} [{low:+.3f}, {high:+.3f}]", guard,
             f"{row['tokens']:.2f}, {row['updates']:.2f}", equal, str(row["seeds"]),
-            str(row["looks"]), row["status"], _before(row["id"]),
+            str(row["looks"]), row["status"], before(row["id"]),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     lines += [""] * bool(measured) + [
@@ -183,7 +183,7 @@ def _interval(figures: Sequence[float] | None) -> str:
     return "" if figures is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*figures)
 
 
-def _before(identity_: str) -> str:
+def before(identity_: str) -> str:
     """What the table said of a method before the protocol."""
     path = RESULTS / "before" / f"{module_name(identity_)}.json"
     if not path.exists():

@@ -8,7 +8,16 @@ import subprocess
 import numpy as np
 import pytest
 
-from jaxrl.launch import cli, effects, effects_page, effects_real, effects_table, lab, recipes
+from jaxrl.launch import (
+    cli,
+    effects,
+    effects_claims,
+    effects_page,
+    effects_real,
+    effects_table,
+    lab,
+    recipes,
+)
 from jaxrl.launch.lab import arms, families, plans, split, views
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -16,10 +25,6 @@ EFFECTS = {name: effects_table.module(name).effect() for name in effects_table.n
 TASKS = {id(e.task): (name, e.task) for name, e in EFFECTS.items()}
 TASKS |= {id(t): (n, t) for n, t in (("neutral", lab.neutral()), ("graded", lab.graded()))}
 GOLD = [name for name in EFFECTS if families.RECIPES[name][0] == "gold solutions"]
-UNLIKE = {
-    "sasr": ["extensions.jaxrl.launch.recipes.sasr:imitation: the lab has none"],
-}
-"""Recipes that cannot be measured in the lab yet, as `jaxrl effects --check` says."""
 SEEDS = (0, 1, families.DEVELOPMENT[0])
 
 
@@ -60,8 +65,7 @@ def test_a_task_with_too_few_prompts_is_refused():
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_an_arm_is_its_recipe(name):
-    lines = arms.unlike(effects_table.module(name).config(), EFFECTS[name].method)
-    assert lines == UNLIKE.get(name, [])
+    assert arms.unlike(effects_table.module(name).config(), EFFECTS[name].method) == []
 
 
 def test_an_arm_that_is_not_its_recipe_is_found():
@@ -165,6 +169,7 @@ def repository(tmp_path, monkeypatch):
         subprocess.run(["git", *command], cwd=folder, check=True)
     monkeypatch.setattr(effects_table, "RESULTS", folder)
     monkeypatch.setattr(effects_table, "TABLE", tmp_path / "effects" / "README.md")
+    monkeypatch.setattr(effects_claims, "PAGE", tmp_path / "effects" / "effects.md")
     return folder
 
 
@@ -279,6 +284,11 @@ def test_rows_say_what_was_planted(repository, monkeypatch, capsys, planted, sta
     text = (repository / "README.md").read_text()
     assert f"Measured: 1 of {len(EFFECTS)} methods" in text
 
+    claims = (repository / "effects.md").read_text()
+    word = effects_claims.VERDICTS[status]
+    assert f"{word}: 1, " in claims and f"## {word.capitalize()}\n\n| method" in claims
+    assert f"{effects_claims.UNMEASURED}: {len(EFFECTS) - 1}." in claims
+
     page = repository / "page.html"
     assert cli.main(["effects", "--html", str(page)]) == 0
     shown = page.read_text()
@@ -294,6 +304,31 @@ def test_a_second_measurement_stays_as_a_look(repository, monkeypatch):
     effects.queue(["aepo"], lambda line: None)
     effects.measure("aepo", lambda line: None)
     assert {row["looks"] for row in effects_table.rows(["aepo"])} == {2}
+
+
+def test_pages_are_those_of_the_recorded_results():
+    """What `jaxrl effects --table` writes."""
+    assert effects_table.TABLE.read_text() == effects_table.markdown()
+    assert effects_claims.PAGE.read_text() == effects_claims.markdown(effects_table.rows())
+
+
+@pytest.mark.parametrize(
+    ("statuses", "verdict"),
+    [
+        ({"all": "effect", "shaping": "contrary"}, "replicates"),
+        ({"policy loss": "contrary"}, "contrary"),
+        ({"shaping": "effect", "all": "equivalent"}, "does not replicate"),
+        ({"all": "undecided", "shaping": "effect"}, "cannot be told"),
+    ],
+)
+def test_a_claim_is_judged_by_the_whole_method_in_its_regime(statuses, verdict):
+    base = {"task": "regime", "against": "ablation", "measured": True}
+    rows = [base | {"other": part, "status": status} for part, status in statuses.items()]
+    others = [row | {"status": "effect", "task": "neutral"} for row in rows]
+    others += [row | {"status": "effect", "against": "baseline"} for row in rows]
+    assert effects_claims.verdict(others + rows) == verdict
+    assert effects_claims.verdict(others) == effects_claims.UNMEASURED
+    assert effects_claims.verdict([rows[0] | {"measured": False}]) == effects_claims.UNMEASURED
 
 
 def test_a_rerun_compares_digests(repository, monkeypatch, capsys):
