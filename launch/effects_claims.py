@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxrl.launch import effects_table, recipes
 
-PAGE = Path(recipes.__file__).parents[2] / "docs" / "effects.md"
+PAGE = Path(recipes.__file__).resolve().parents[2] / "docs" / "effects.md"
 VERDICTS = {
     "effect": "replicates",
     "contrary": "contrary",
