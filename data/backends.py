@@ -1,4 +1,4 @@
-"""What turns text to ids and back: the two libraries that do it, behind one record."""
+"""Tokenizer libraries behind one interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Span = tuple[int, int]
 
 
 class Backend(NamedTuple):
-    """A vocabulary at work."""
+    """A tokenizer library with a vocabulary."""
 
     encode: Callable[[str], tuple[list[int], list[Span]]]
     """Text to ids and the characters each stands for; special tokens are known where they are

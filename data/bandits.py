@@ -1,4 +1,4 @@
-"""How much of each domain to train on, learned as the run goes; and prompts by rank of a signal.
+"""Domain weights that are learned during the run, and prompts ranked by a signal.
 
 As in `jaxrl.data.curriculum`, states are tuples of arrays and functions are pure.
 """
@@ -15,7 +15,7 @@ _LEAST = 0.05  # mean reward that others are measured by, at least
 
 
 class Domains(NamedTuple):
-    """What is known of D domains."""
+    """State of a bandit over D domains."""
 
     seed: np.ndarray
     """scalar uint64."""

@@ -114,7 +114,7 @@ def _take_marks(text: str) -> Rendered:
 
 
 class _Process:
-    """The process that renders one template: begun when first needed, and again if it ends."""
+    """The process that renders one template: started on first use, and again if it ends."""
 
     def __init__(self, template: str) -> None:
         self._template, self._lock = template, threading.Lock()
@@ -128,7 +128,7 @@ class _Process:
             try:
                 if self._popen is None or self._owner != os.getpid():
                     self._start()
-                told = json.loads(self._exchange(line, RENDER_S))
+                reply = json.loads(self._exchange(line, RENDER_S))
             except TimeoutError:
                 self._end()
                 raise jinja2.TemplateError(f"it takes more than {RENDER_S:g} s") from None
@@ -138,11 +138,11 @@ class _Process:
             except BaseException:  # such as Ctrl-C: what is to be read next is unknown
                 self._end()
                 raise
-        if "text" in told:
-            return told["text"]
-        kind = getattr(jinja2.exceptions, told["error"], None)
+        if "text" in reply:
+            return reply["text"]
+        kind = getattr(jinja2.exceptions, reply["error"], None)
         kind = kind if kind is jinja2.exceptions.SecurityError else jinja2.TemplateError
-        raise kind(told["message"])
+        raise kind(reply["message"])
 
     def _start(self) -> None:
         libraries = (jinja2.__file__, markupsafe.__file__)

@@ -64,7 +64,7 @@ def compiled(source: str) -> Callable[[dict[str, Any]], str]:
 
 
 def answer(given: dict[str, Any], render: Callable[[dict[str, Any]], str]) -> dict[str, str]:
-    """What the parent is reply: the text, or the kind of error and what it says."""
+    """The reply to the parent: the text, or the kind and message of an error."""
     try:
         text = render(given)
         if len(text) > LONGEST:

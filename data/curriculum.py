@@ -18,7 +18,7 @@ S = TypeVar("S", bound=tuple)
 
 
 class Prompts(NamedTuple):
-    """What is known of N prompts."""
+    """Rewards of N prompts."""
 
     seed: np.ndarray
     """scalar uint64."""
@@ -94,7 +94,7 @@ def sample(state: Prompts, count: int, weights: np.ndarray) -> tuple[Prompts, np
 
 
 def uniform(state: Prompts, count: int, allowed: np.ndarray) -> tuple[Prompts, np.ndarray]:
-    """Every allowed prompt alike."""
+    """Uniform over the allowed prompts."""
     return sample(state, count, allowed.astype(np.float64))
 
 

@@ -6,7 +6,7 @@
   the end-of-sequence token after it are learned.
 - Messages are written by the model's chat template. Learned are the tokens of each turn of the
   assistant and the token that ends it; where there is a prompt, of the turns after it alone.
-- Steps with labels are texts, a line each. The state at the end of each line is judged.
+- Steps with labels are texts, a line each. The state at the end of each line is scored.
 """
 
 from __future__ import annotations
@@ -82,8 +82,26 @@ def fitting(
     return None if any(not each.tokens for each in cut) else cut
 
 
-def judged(example: Example, end: int) -> Example:
-    """The example for a reward model: nothing of it is learned but a score of its last token.
+def pieces(example: Example, longest: int) -> list[Example]:
+    """A text as pieces of no more than `longest` tokens each.
+
+    Each piece begins with the last token of the one before, so every token of the text but its
+    first is learned in exactly one piece.
+
+    Args:
+      example: of a text.
+      longest: in tokens, 2 or more.
+    """
+    ids = (*example.prompt, *example.tokens)
+    own = (*(False for _ in example.prompt), *example.learned)
+    step = longest - 1
+    starts = range(0, len(ids) - 1, step)
+    cut = ((ids[start : start + longest], own[start + 1 : start + longest]) for start in starts)
+    return [Example(tokens[:1], tokens[1:], learned) for tokens, learned in cut]
+
+
+def scored_at_end(example: Example, end: int) -> Example:
+    """The example for a reward model, which learns a score of its last token alone.
 
     Args:
       example: of a row.
@@ -137,7 +155,7 @@ def _example(tokenizer: Tokenizer, row: Row, answer: Text, chat: bool, system: s
 
 
 def _steps(tokenizer: Tokenizer, row: Row) -> Example:
-    """A line a step; learned is what follows the end of a line, as a state is judged before it."""
+    """A line a step; learned is what follows the end of a line, as a state is scored before it."""
     ids = list[int]()
     learned = list[bool]()
     for step in row.answers:

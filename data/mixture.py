@@ -1,4 +1,4 @@
-"""Several tasks as one: each problem has the domain it came from, whose task judges it."""
+"""Several tasks as one: each problem has the domain it came from, whose task scores it."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A rule for keeping is `(rewards, lengths, versions) -> bool [P, G]`, of the completions worth
 keeping, or of fewer of these arguments; a rule for choosing is `(ages, rewards, count, rng) -> int
 [<= count]`, of the groups to take. nan is a failed score; an age counts optimizer updates, and a
-version those before a completion was begun.
+version those before a completion was started.
 """
 
 from __future__ import annotations

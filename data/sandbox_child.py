@@ -38,7 +38,7 @@ def main() -> None:
         drop_capabilities()
         link_given()
     else:
-        signal.signal(signal.SIGTERM, orphaned)
+        signal.signal(signal.SIGTERM, on_parent_exit)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what detaches itself becomes our child, and is ended
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
@@ -116,7 +116,7 @@ def run(spec: dict, command: list[str], stdin: bytes) -> tuple[str, int, bytes, 
     for fd in (fed, out[1], err[1], failure[1]):
         os.close(fd)
     try:
-        refusal = os.read(failure[0], 4096)  # ends when the program has begun
+        refusal = os.read(failure[0], 4096)  # ends when the program has started
         if not refusal:
             end, texts = _watch(spec, child, (out[0], err[0]), start)
         os.kill(child, signal.SIGKILL)
@@ -224,8 +224,8 @@ def end_strays(alone: bool = False) -> None:
             os.waitpid(-1, 0)
 
 
-def orphaned(*_: object) -> None:
-    """The process that asked for the run is gone: leave nothing of it."""
+def on_parent_exit(*_: object) -> None:
+    """The process that asked for the run has ended: kill all that the run started, and exit."""
     end_strays()
     os._exit(1)
 

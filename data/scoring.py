@@ -24,7 +24,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from jaxrl.data import processes, sandbox, scratch, sources, tasks
@@ -33,6 +33,7 @@ from jaxrl.data.types import Problem, Score, Task
 from jaxrl.data.workers import Failed, Worker
 
 _GRACE_S = 5.0  # for a machine that is busy
+_WAITING = 64  # episodes whose environments are waited for at once
 _ENVIRONMENT = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME",
     "PYTHONHASHSEED", "VIRTUAL_ENV", "HF_HOME", "HF_DATASETS_CACHE", "TFDS_DATA_DIR",
@@ -52,7 +53,7 @@ class _Job(NamedTuple):
     future: Future[Any]
 
 
-def judge(task: Task, problem: Problem, completion: str) -> Score:
+def score_completion(task: Task, problem: Problem, completion: str) -> Score:
     """The task's score of one completion; what the reward raises becomes the score's error."""
     try:
         score = task.reward(problem, completion)
@@ -81,6 +82,7 @@ class Pool:
         """What programs run in, if the task runs any."""
         self._task = task
         self._player = play.Player(task)
+        self._waiting: ThreadPoolExecutor | None = None
         self._spec = pickle.dumps((task.name, dict(task.params), memory_limit_mb))
         self._limit = time_limit_s
         self._environment = _environment(task, isolation)
@@ -102,7 +104,7 @@ class Pool:
         if self._on_score is not None:
             future.add_done_callback(lambda done: done.cancelled() or self._on_score(done.result()))
         if not self._threads:
-            future.set_result(judge(self._task, problem, completion))
+            future.set_result(score_completion(self._task, problem, completion))
             return future
         try:
             item = pickle.dumps((problem, completion))
@@ -120,11 +122,13 @@ class Pool:
         It never raises: what fails, or takes longer than the pool's limit, is an answer's `error`.
         A worker that does not remember the episode plays its actions again within the same limit.
         """
+        environment = self._task.of(turn.problem).turns
+        if environment.waits:
+            return self._threads_for_waiting().submit(self._player.answer, turn)
         future: Future[Opening | Reply] = Future()
         if not self._threads:
             future.set_result(self._player.answer(turn))
             return future
-        environment = self._task.of(turn.problem).turns
         failed = functools.partial(play.failed, turn)
         try:
             item = pickle.dumps(turn)
@@ -134,6 +138,17 @@ class Pool:
         read = functools.partial(play.read, turn=turn, environment=environment)
         late = functools.partial(failed, f"timeout: no reply after {self._limit:g} s")
         return self._put(_Job(item, self._limit, read, failed, late, future))
+
+    def over(self, episode: int) -> None:
+        """Close an episode that has ended without its environment, as by its budget of tokens."""
+        self._player.forget(episode)
+
+    def _threads_for_waiting(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("this scoring pool is closed; open another")
+            self._waiting = self._waiting or ThreadPoolExecutor(_WAITING, "waiting")
+            return self._waiting
 
     def _put(self, job: _Job) -> Future[Any]:
         with self._lock:
@@ -157,6 +172,9 @@ class Pool:
             self._jobs.put(None)
         for thread in self._threads:
             thread.join()
+        if self._waiting is not None:
+            self._waiting.shutdown(wait=False, cancel_futures=True)
+        self._player.close()
 
     def __enter__(self) -> Pool:
         return self
@@ -245,7 +263,7 @@ def open_pool(
 def _limits(task: Task, problem: Problem, limit_s: float) -> tuple[float, float | None]:
     """The time limit of a problem's completions, and what one that overruns it scores.
 
-    A reward that keeps its own time judges a slow completion itself: that such a reward overruns
+    A reward that keeps its own time handles a slow completion itself: that such a reward overruns
     is a failure of its own.
     """
     if task.seconds is None:
@@ -325,7 +343,7 @@ def serve(fd: int) -> None:
             if isinstance(given, Turn):
                 answer(play.written(player.answer(given), number))
             else:
-                answer(_written(judge(task, *given), number))
+                answer(_written(score_completion(task, *given), number))
 
 
 def _next(stream: Any) -> tuple[int, bytes]:

@@ -68,7 +68,7 @@ def program(machine: str = platform.machine()) -> bytes:
         lines += _refuse(_AT_LEAST, 0x40000000, errno.ENOSYS)
     for pair in _DENIED.values():
         lines += _refuse(_EQUAL, number(*pair), errno.EPERM)
-    lines += _refuse(_EQUAL, 435, errno.ENOSYS)  # clone3: libc then takes clone, judged here
+    lines += _refuse(_EQUAL, 435, errno.ENOSYS)  # clone3: libc then takes clone, filtered here
     minus = 2**32 - SUPERVISOR
     for call, argument, test, values, wanted in [
         (number(56, 220), 0, _ANY_BIT, [_NEW_NAMESPACES], False),  # clone

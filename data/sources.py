@@ -78,8 +78,8 @@ class Jsonl(Sequence[Mapping[str, Any]]):
 
     Args:
       path: of the file.
-      skip: told the number, from 1, of a line that is no JSON object, and why; the line is then
-        left out. None: such a line raises.
+      skip: called with the number (from 1) of a line that is no JSON object and the reason; the
+        line is then left out. None: such a line raises.
 
     Attributes:
       lines: the number of each record's line, from 1.

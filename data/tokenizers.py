@@ -231,7 +231,7 @@ def _assemble(
             if not text.startswith(lead):
                 raise ValueError(
                     f"the chat template writes what precedes message {turn} otherwise once more "
-                    "follows it, so the assistant's tokens cannot be told apart; train on "
+                    "follows it, so the assistant's tokens cannot be distinguished; train on "
                     "conversations that end with the turn to learn"
                 )
             first = bisect.bisect_left(starts, len(lead))

@@ -1,4 +1,4 @@
-"""What the host side passes around: problems, scores, and tasks that make and judge them."""
+"""What the host side passes around: problems, scores, and tasks that make and score them."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class Score:
 
 
 Reward = Callable[[Problem, str], Score | Awaitable[Score]]
-"""Judges the completion of a problem; may be a coroutine function."""
+"""Scores the completion of a problem; may be a coroutine function."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A source of problems and the judge of their completions.
+    """A source of problems and the reward of their completions.
 
     `jaxrl.data.tasks.get(task.name, **task.params)` gives an equal task in any process, which is
     how scoring workers come by it.
@@ -113,11 +113,11 @@ class Task:
     answered in one turn. `pure` then says that of its replies."""
 
     grouped: bool = False
-    """Whether the reward judges all completions of a problem at once: its text is a JSON list of
+    """Whether the reward scores all completions of a problem at once: its text is a JSON list of
     them, and its score is from `jaxrl.data.rewards.group.together`."""
 
     def of(self, problem: Problem) -> Task:
-        """The task that judges a problem: the part of a mixture, else this task."""
+        """The task that scores a problem: the part of a mixture, else this task."""
         return self.parts.get(problem.domain, self)
 
     def check_split(self, split: str) -> None:

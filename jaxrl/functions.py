@@ -27,7 +27,9 @@ BUNDLED = (
 )  # fmt: skip
 """Modules, and packages with their dot, whose public functions any config may name."""
 
-_ADDRESS = re.compile(r"\s*https?://", re.IGNORECASE)
+_ADDRESS = re.compile(r"\s*(?:https?|wss?)://", re.IGNORECASE)
+_RUN = ("command", "mcp")
+"""Parameters of tasks that are programs to run."""
 
 
 def bundled(reference: str) -> bool:
@@ -49,13 +51,15 @@ def bundled(reference: str) -> bool:
 def foreign(value: Any) -> set[str]:
     """The functions named anywhere in plain values that are not `bundled`.
 
-    `FILE.py:function` counts too, and an address on the web: completions would be sent there.
+    `FILE.py:function` counts too, an address on the web, as completions would be sent there, and
+    the command of a program, as of the task `agent_program`.
 
     Args:
       value: nested dicts, lists and texts; a text that is JSON is looked into.
     """
     if isinstance(value, Mapping):
-        return set().union(*map(foreign, [*value.keys(), *value.values()]))
+        commands = {v for k, v in value.items() if k in _RUN and isinstance(v, str) and v}
+        return commands.union(*map(foreign, [*value.keys(), *value.values()]))
     if isinstance(value, list | tuple):
         return set().union(*map(foreign, value))
     if not isinstance(value, str):

@@ -33,7 +33,7 @@ _FORM = 1
 
 
 class Header(NamedTuple):
-    """What a file says beside its weights."""
+    """A file without its weights."""
 
     fields: dict[str, Any]
     """Its metadata, as plain values."""
@@ -113,7 +113,7 @@ def _header(path: str | Path) -> Header:
 def cached(path: str | Path, name: str, write: Callable[[Path], object]) -> Path | None:
     """A file of the cache that belongs to a GGUF file, made if it is not there.
 
-    It lies in `$XDG_CACHE_HOME/jaxrl/gguf` (by default `~/.cache/jaxrl/gguf`), named by the digest
+    It is in `$XDG_CACHE_HOME/jaxrl/gguf` (by default `~/.cache/jaxrl/gguf`), named by the digest
     of the GGUF file's bytes, so a changed file never gets what belongs to another.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 PATIENCE = 3
-"""Steps in a row that must show a sign before it is told."""
+"""Steps in a row that must show a sign before it is reported."""
 
 _GAPS = {"float32": 1e-3, "bfloat16": 5e-2}
 """Largest mean difference of log-probabilities, sampler to trainer, by compute dtype."""

@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from jaxrl.config import Config, RolloutConfig
+from jaxrl.extensions.average import AverageConfig
 from jaxrl.extensions.critic import CriticConfig
+from jaxrl.extensions.reference_refresh import RefreshConfig
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 
@@ -25,6 +27,15 @@ _BASE = Config(
     optimizer=OptimizerConfig(learning_rate=1e-6),
 )
 _SUM = "seq-mean-token-sum"
+_PAIRS = ObjectiveConfig(
+    policy="pair_dpo",
+    policy_args={"beta": 0.1},
+    advantage_args={"baseline": "none", "scale": "none"},
+    aggregation="seq-mean-token-mean",
+)
+_BEST = ObjectiveConfig(
+    policy="raft", advantage_args={"baseline": "none", "scale": "none"}, aggregation=_SUM
+)
 _BATCH = {"baseline": "batch", "scale": "batch"}
 
 
@@ -122,12 +133,28 @@ ALGORITHMS: dict[str, Algorithm] = {
     "online_dpo": Algorithm(
         "DPO on the best and the worst of each group of samples, by the reward",
         "Guo et al. 2024, Direct Language Model Alignment from Online AI Feedback",
-        ObjectiveConfig(
-            policy="pair_dpo",
-            policy_args={"beta": 0.1},
-            advantage_args={"baseline": "none", "scale": "none"},
-            aggregation="seq-mean-token-mean",
-        ),
+        _PAIRS,
+    ),
+    "iterated_dpo": Algorithm(
+        "DPO by rounds: pairs mined from a large batch, 4 updates on them, then a new reference",
+        "Xiong et al. 2023, Iterative Preference Learning from Human Feedback",
+        _PAIRS,
+        {
+            "extensions": {"reference_refresh": RefreshConfig(every=1)},
+            "updates_per_batch": 4,
+            "rollout": dataclasses.replace(_BASE.rollout, prompts=128),
+        },
+    ),
+    "rejection_sampling": Algorithm(
+        "fine-tuning on the best of each group of samples, by the reward",
+        "Dong et al. 2023, RAFT",
+        _BEST,
+    ),
+    "best_of_n": Algorithm(
+        "distils best-of-n sampling: the best of each group, and a KL to an average that follows",
+        "Sessa et al. 2024, BOND",
+        dataclasses.replace(_BEST, kl_coef=0.1),
+        {"extensions": {"average": AverageConfig(reference=True, evaluate=False)}},
     ),
     "reinforce": Algorithm(
         "REINFORCE with the batch's mean reward as baseline",

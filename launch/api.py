@@ -91,7 +91,7 @@ def train(
 
     Args:
       config: from `jaxrl.recipes`, or the name of a recipe.
-      callbacks: called as the run goes on; None: progress on the console or in the notebook.
+      callbacks: called during the run; None: progress on the console or in the notebook.
       quiet: no progress.
 
     Raises:

@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
 def run(experiment: Experiment, console: Console, unfinished: Path) -> Record:
     """All arms of an experiment, as plain values; `unfinished` keeps them until all are there.
 
-    An experiment that was cut short goes on with the arm it had come to.
+    An experiment that was cut short continues with the arm it had come to.
     """
     arms = json.loads(unfinished.read_text()) if unfinished.exists() else []
     for kept, arm in zip(arms, experiment.arms, strict=False):
@@ -73,7 +73,7 @@ def run(experiment: Experiment, console: Console, unfinished: Path) -> Record:
         "note": experiment.note,
         "episodes": experiment.episodes,
         "arms": arms,
-        "claims": [judge(claim, found) for claim in experiment.claims],
+        "claims": [verdict_of(claim, found) for claim in experiment.claims],
         "host": environment()["host"],
     }
 
@@ -101,7 +101,7 @@ def curve(arm: Arm, setting: Setting, experiment: Experiment) -> Record:
     }
 
 
-def judge(claim: Claim, scores: Mapping[str, np.ndarray]) -> Record:
+def verdict_of(claim: Claim, scores: Mapping[str, np.ndarray]) -> Record:
     """A claim against the final scores [seeds] of its two arms, by Welch's 95% interval."""
     first, second = scores[claim.first], scores[claim.second]
     low, high = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
@@ -151,8 +151,8 @@ stands with Welch's 95% interval: a claim is *shown* where all of it is above 0 
 
 def _section(name: str, record: Record) -> Sequence[str]:
     lines = [f"\n## {record['title']}\n", f"![{record['title']}]({name}.png)\n"]
-    judged = f"Each seed plays {record['episodes']} episodes at a point."
-    lines.append(f"{record['note']} {judged}\n".lstrip())
+    episodes = f"Each seed plays {record['episodes']} episodes at a point."
+    lines.append(f"{record['note']} {episodes}\n".lstrip())
     lines.append("| arm | steps | score | best point | seconds for 5 seeds |")
     lines.append("|---|---|---|---|---|")
     for arm in record["arms"]:

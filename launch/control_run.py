@@ -190,7 +190,7 @@ def _acts(name: str, module: Any, env: Environment) -> None:
 
 
 def _same(directory: Path, name: str, run: Any) -> None:
-    """Write the config, or check that the run may go on under this one."""
+    """Write the config, or check that the run may continue under this one."""
     config = {"recipe": f"control/{name}", **dataclasses.asdict(run)}
     config = json.loads(json.dumps(config | {"run_dir": ""}))
     saved = directory / "config.json"

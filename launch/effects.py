@@ -36,7 +36,7 @@ class Options:
     """Tune the arms on development seeds and write the plans, to be committed before measuring."""
     queue: bool = False
     """Plan and measure one method after another, the cheapest first, at low priority, and commit
-    each file as it is made; stopped, it goes on where it was."""
+    each file as it is made; stopped, it continues where it was."""
     check: bool = False
     """Compare each arm with its recipe and look for held-out problems in the train split; exits
     with 1 where something differs or overlaps."""
@@ -118,7 +118,7 @@ def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
     """Plan and measure methods, the cheapest first, and commit what is written.
 
     A plan that exists is kept. Arms that were run are not run again, so that a queue which was
-    stopped goes on where it was.
+    stopped continues where it was.
     """
     os.nice(max(0, 19 - os.nice(0)))
     for name in sorted(methods, key=lambda n: plans.cost(n, effects_table.module(n).effect())):

@@ -71,11 +71,11 @@ def forest(rows: Sequence[dict[str, Any]]) -> str:
         )
         colour = _COLOURS[row["status"]]
         sure = row["status"] in ("effect", "contrary")
-        told = f"{row['id']} ({row['task']}) against {row['other']}"
-        tip = f"{told}: {row['effect']:+.4f}, interval {row['interval']}, {row['status']}"
+        label = f"{row['id']} ({row['task']}) against {row['other']}"
+        tip = f"{label}: {row['effect']:+.4f}, interval {row['interval']}, {row['status']}"
         marks.append(
             f'<g><title>{html.escape(tip)}</title><text x="0" y="{y + 4}">'
-            f"{html.escape(told[:62])}</text>"
+            f"{html.escape(label[:62])}</text>"
             f'<line x1="{x(low):.1f}" x2="{x(high):.1f}" y1="{y}" y2="{y}" stroke="{colour}" '
             f'stroke-width="2"/><circle cx="{x(mean):.1f}" cy="{y}" r="5" stroke="{colour}" '
             f'stroke-width="2" fill="{colour if sure else "#fff"}"/></g>'
@@ -168,8 +168,8 @@ def _legend(rows: Sequence[dict[str, Any]]) -> str:
     measured = [row for row in rows if row["measured"]]
     count = len({row["id"] for row in measured})
     total = len({row["id"] for row in rows})
-    told = ", ".join(f"{sum(row['status'] == s for row in measured)} {s}" for s in _COLOURS)
+    counts = ", ".join(f"{sum(row['status'] == s for row in measured)} {s}" for s in _COLOURS)
     return (
-        f"<p>{count} of {total} methods are measured under the protocol; of their rows, {told}. "
+        f"<p>{count} of {total} methods are measured under the protocol; of their rows, {counts}. "
         "A row that is not measured is in no plot.</p>"
     )

@@ -2,7 +2,7 @@
 
 The runs are those of the recipe `smollm2` (60 steps), with the fields that make up the method taken
 from the method's own recipe. GRPO is run once for all methods. Results are files `METHOD.SEED.json`
-of a directory, so that a measurement which was stopped goes on where it was.
+of a directory, so that a measurement which was stopped continues where it was.
 """
 
 from __future__ import annotations

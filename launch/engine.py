@@ -115,7 +115,7 @@ def completions(job: Job, present: Callable[[], bool] = lambda: True) -> Iterato
 
     Raises:
       ValueError: the job's requests cannot be sampled.
-      RuntimeError: decoding failed; the engine goes on with other jobs.
+      RuntimeError: decoding failed; the engine continues with other jobs.
       Gone: the caller does not.
     """
     left, looked = len(job.requests), time.monotonic()

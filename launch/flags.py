@@ -22,9 +22,8 @@ def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T
     """`default` with the values that `argv` gives; an unknown flag is refused with the nearest.
 
     A dict field takes any key: `--task-args.terms 3` or `--task-args.terms=3`, its value read as
-    JSON where it is JSON and as text where it is not. `--from` is `--fork`, `--data FILE` is
-    `--data.path FILE`, and `--eval-data FILE` is `--data.eval-path FILE`. Fields of a group may be
-    given together: `--mesh fsdp=64,tensor=4`.
+    JSON where it is JSON and as text where it is not. `--from` is `--fork`, and `--data FILE`
+    is `--data.path FILE`. Fields of a group may be given together: `--mesh fsdp=64,tensor=4`.
     """
     argv = ["--help" if token == "--help-all" else token for token in argv]
     default, argv = _with_extensions(default, argv)
@@ -207,7 +206,7 @@ def recipe(argv: list[str]) -> tuple[str, list[str]]:
     return (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("quickstart", argv)
 
 
-_SHORT = {"--from": "--fork", "--data": "--data.path", "--eval-data": "--data.eval-path"}
+_SHORT = {"--from": "--fork", "--data": "--data.path"}
 
 
 def _spelled_out(default: Any, argv: list[str]) -> list[str]:

@@ -28,10 +28,10 @@ def text_of(tokenizer: Tokenizer, completion: Completion) -> str:
         return text[: min(ends)]
     if completion.finished:
         return text
-    return _without_begun(text.rstrip("\ufffd"), stops)  # half a character
+    return _without_partial(text.rstrip("\ufffd"), stops)  # half a character
 
 
-def _without_begun(text: str, words: Sequence[str]) -> str:
+def _without_partial(text: str, words: Sequence[str]) -> str:
     """The text without an end that may become one of the words."""
     starts = (n for word in words for n in range(1, len(word)) if text.endswith(word[:n]))
     return text[: len(text) - max(starts, default=0)]
@@ -48,7 +48,7 @@ def shown(call: Call, tokenizer: Tokenizer, completion: Completion) -> tuple[str
         return text, []
     if not completion.finished:
         before, opened, _ = text.partition(_OPEN)
-        return before if opened else _without_begun(text, [_OPEN]), []
+        return before if opened else _without_partial(text, [_OPEN]), []
     calls = tool_calls(text)
     if not calls:
         return text, []

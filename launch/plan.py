@@ -1,6 +1,6 @@
 """Estimates a run on a mesh without its hardware: bytes per device, and a lower bound of time.
 
-Where arrays lie is exact. Temporary memory and collectives are those of the train step compiled for
+Sharding is exact. Temporary memory and collectives are those of the train step compiled for
 the slice itself, where libtpu is installed, else for virtual CPU devices: an upper bound, as XLA
 fuses less there, scatters no gradients (it reduces them whole), sends bf16 as fp32, multiplies
 every token by every expert, and emulates the kernels of TPUs.
@@ -243,7 +243,7 @@ def totals(
 def warnings(
     config: Config, model: DecoderConfig, the_mesh: jax.sharding.Mesh, params: Any
 ) -> Iterator[str]:
-    """What of the mesh does less than one may think."""
+    """Settings of the mesh that have no effect."""
     used: set[str] = set()
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = jax.tree_util.keystr(path, simple=True, separator="/")

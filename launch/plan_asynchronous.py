@@ -15,6 +15,7 @@ from jaxrl import config as configs
 from jaxrl.config import Config
 from jaxrl.launch import simulate
 from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.costs import costs_of, lengths_of, prompt_of
 from jaxrl.launch.simulate import Outcome, Workload
 from jaxrl.record import storage
 from jaxrl.rollout.schedule import Limits
@@ -81,7 +82,7 @@ def settings(run: Path) -> list[Setting]:
     config = configs.load(run / "config.json")
     if config.asynchronous.staleness is not None or config.data.kinds:
         raise ValueError(f"{run} is no synchronous run that samples; costs are fitted to one")
-    costs, work = simulate.costs_of(run), workload(config, run)
+    costs, work = costs_of(run), workload(config, run)
     outcome = simulate.simulate(_limits(config, 0), costs, work, overlap=False)
     found = [Setting(None, None, outcome)]
     for staleness in STALENESS:
@@ -94,8 +95,9 @@ def settings(run: Path) -> list[Setting]:
 
 def workload(config: Config, run: Path) -> Workload:
     """What a run samples, by the lengths that it has logged."""
-    lengths = simulate.drawn(simulate.lengths_of(run), config.rollout.group_size)
-    return Workload(lengths, config.sampler.slots, config.sampler.chunk)
+    lengths = simulate.drawn(lengths_of(run), config.rollout.group_size)
+    prompt = prompt_of(run, config.rollout.prompts)
+    return Workload(lengths, config.sampler.slots, config.sampler.chunk, prompt)
 
 
 def best(found: list[Setting]) -> Setting:

@@ -19,6 +19,7 @@ from jaxrl.data.types import Task
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect, driver, episodes, policy, rollout_log
 from jaxrl.rollout.driver import OpenGroups
+from jaxrl.rollout.engine import Local
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Row
 from jaxrl.rollout.selection import Drawn
@@ -78,10 +79,10 @@ def play(actor: Policy, config: SampleConfig) -> list[Row]:
     params = policy.sampling_params(actor.params, "float32")
     with open_pool(config.env, config.env_args, workers=0) as pool:
         driver.advance(
-            open_groups, episodes.group, ctx, setup, params, pool,
-            enough=len(problems), version=0, timer=Timer(),
+            open_groups, episodes.group, ctx, Local(setup, params), pool,
+            enough=len(problems), version=0, timer=Timer(), log=lambda done: None,
         )  # fmt: skip
-    return [row for group in driver.take(open_groups, len(problems)) for row in group.rows]
+    return [row for group in open_groups.groups for row in group.rows]
 
 
 def by_hand(
@@ -116,6 +117,10 @@ def by_hand(
             if answer.error is not None:
                 say(f"error: {answer.error}")
                 return None
+            if isinstance(answer, Reply) and answer.answer is not None:
+                score = pool.submit(problem, answer.answer).result()
+                say(f"answer: {answer.answer.strip()}")
+                total += score.value or 0.0
             if isinstance(answer, Reply) and answer.done:
                 say(f"reward {total:g}")
                 return total

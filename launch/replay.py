@@ -80,7 +80,7 @@ def replay(
     Args:
       run: its directory, which is only read.
       step: in 1 to the run's last.
-      note: told what the continuation tells.
+      note: called with each message of the continuation.
       trust: the run's config may name functions that are not of this package.
 
     Raises:

@@ -114,8 +114,8 @@ def complete(
 ) -> list[Completion]:
     """The completions of a policy in order of their number.
 
-    While the weights are read, the same requests are begun with zeros in their place, so that what
-    has to be compiled is compiled side by side.
+    While the weights are read, the same requests are started with zeros in their place, so that
+    programs are compiled at the same time.
 
     Args:
       opened: the config that opens the policy.

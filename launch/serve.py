@@ -1,7 +1,10 @@
 """`jaxrl serve MODEL_OR_RUN [flags]`: an OpenAI-compatible endpoint on the sampler.
 
 For looking at a policy and for environments in other processes. Plain HTTP: it listens on loopback
-alone unless told otherwise, asks for a key where one is set, and takes requests of bounded size.
+alone by default, asks for a key where one is set, and takes requests of bounded size.
+
+With `--train` it is `jaxrl train` on the task `agent_program`: each episode is a program that finds
+the policy at an address of its own, and what it asks is trained on.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import jax
 
 from jaxrl.config import Config
 from jaxrl.launch import engine as engines
-from jaxrl.launch import flags, openai
+from jaxrl.launch import flags, openai, train
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.server import Handler, ServeConfig, Server, Service
 from jaxrl.mesh import mesh
@@ -28,7 +31,14 @@ from jaxrl.sampling.slots import Features
 
 
 def main(argv: list[str]) -> int:
-    """Serve a packaged model, a model directory or a run until interrupted."""
+    """Serve a packaged model, a model directory or a run until interrupted.
+
+    `jaxrl serve --train ALGORITHM --task-args.command "python agent.py" [flags of jaxrl train]`
+    trains the policy behind a program instead.
+    """
+    if "--train" in argv:
+        given = [each for each in argv if each != "--train"]
+        return train.main([*given, "--task", "agent_program"])
     usage, what = "jaxrl serve MODEL_OR_RUN", "a model, its directory or a run"
     try:
         name, config = flags.named(ServeConfig(), argv, usage=usage, what=what)

@@ -51,6 +51,7 @@ ALIASES = {
     "model-name-or-path": "model",
     "model-name": "model",
     "resume": "fork",
+    "eval-data": "data.eval-path",
     "eval-every": "eval.every",
     "eval-problems": "eval.problems",
     "save-every": "checkpoint.every",

@@ -1,20 +1,19 @@
 """A run in simulated time: the schedule of `jaxrl.rollout.schedule` on a heap of timed events.
 
 `simulate` drives the same `decide` that drives a live run, and takes seconds from `Costs` in place
-of devices. `costs_of` fits these to the log of a synchronous run.
+of devices. `jaxrl.launch.costs` fits these to the log of a synchronous run.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.record import jsonl, metrics
+from jaxrl.launch.costs import Costs
 from jaxrl.rollout import schedule
 from jaxrl.rollout.schedule import (
     Admit,
@@ -28,42 +27,9 @@ from jaxrl.rollout.schedule import (
     Train,
     Trained,
 )
+from jaxrl.sampling.work import SMALLEST
 
 _WORKER = "sampler"
-
-
-@dataclasses.dataclass(frozen=True)
-class Costs:
-    """Seconds of a run's parts, on all of its devices."""
-
-    decode_step: float
-    """Of a decoding step, whatever is decoded."""
-    decode_token: float
-    """Of each token that a step decodes."""
-    update: float
-    """Of a training step, whatever is trained on."""
-    update_token: float
-    """Of each token that is trained on."""
-    push: float = 0.0
-    """Of bringing new weights to the sampler."""
-    score: float = 0.0
-    """From the end of a completion to its score."""
-    read_token: float = 0.0
-    """Of each token that is read again after new weights came."""
-
-    def on(self, sampling: float) -> Costs:
-        """The costs where a share of the devices samples and the rest trains.
-
-        A decoding step's own seconds are of latency and stay; all else is divided by the share.
-        """
-        training = 1.0 - sampling
-        return dataclasses.replace(
-            self,
-            decode_token=self.decode_token / sampling,
-            read_token=self.read_token / sampling,
-            update=self.update / training,
-            update_token=self.update_token / training,
-        )
 
 
 class Workload(NamedTuple):
@@ -74,7 +40,9 @@ class Workload(NamedTuple):
     slots: int
     """Completions decoded at once."""
     chunk: int
-    """Decoding steps between two decisions."""
+    """Most decoding steps between two decisions."""
+    prompt: int = 0
+    """Tokens of a prompt, which a group reads once."""
 
 
 class Span(NamedTuple):
@@ -105,25 +73,36 @@ class Outcome(NamedTuple):
         return self.tokens / self.seconds
 
 
-def simulate(limits: Limits, costs: Costs, work: Workload, *, overlap: bool) -> Outcome:
+def simulate(
+    limits: Limits,
+    costs: Costs,
+    work: Workload,
+    *,
+    overlap: bool,
+    lockstep: int = 0,
+    every: int = 1,
+) -> Outcome:
     """A run of `limits.steps` steps in simulated time.
 
     Args:
       limits: of the schedule.
       costs: in seconds, on the devices of each.
       work: what is sampled.
-      overlap: sampling goes on during updates; else they take turns.
+      overlap: sampling goes on during updates; else they take turns,
+      lockstep: and so many chunks are sampled after a batch is whole and before its update.
+      every: steps after which new weights are sent.
 
     Raises:
-      ValueError: `limits.steps` is missing, or the schedule stands still.
+      ValueError: `limits.steps` is missing, or the schedule makes no progress.
     """
     if limits.steps is None:
         raise ValueError("limits.steps=None has no end; set the number of steps to simulate")
-    run = _Run(limits, costs, work, overlap)
+    run = _Run(limits, costs, work, overlap, lockstep, every)
     run.tell(Joined(_WORKER, 0))
+    run.wake()
     while run.state.step < limits.steps:
         if not run.heap:
-            raise ValueError(f"the schedule stands still after {run.state.step} steps: {limits}")
+            raise ValueError(f"no progress after {run.state.step} steps: {limits}")
         run.now, _, act = heapq.heappop(run.heap)
         act()
     seconds = run.now
@@ -137,23 +116,43 @@ def simulate(limits: Limits, costs: Costs, work: Workload, *, overlap: bool) -> 
     )
 
 
+@dataclasses.dataclass
+class _Row:
+    """A completion under way."""
+
+    left: int
+    """Tokens to decode."""
+    done: int = 0
+    reader: int = -1
+    """The step whose sampler has read it; -1: none."""
+
+
 class _Run:
     """The state of a simulation: one sampler, one trainer, and scorers without limit."""
 
-    def __init__(self, limits: Limits, costs: Costs, work: Workload, overlap: bool) -> None:
-        self.limits, self.costs, self.work, self.overlap = limits, costs, work, overlap
+    def __init__(
+        self,
+        limits: Limits,
+        costs: Costs,
+        work: Workload,
+        overlap: bool,
+        lockstep: int,
+        every: int,
+    ) -> None:
+        self.limits, self.costs, self.work = limits, costs, work
+        self.overlap, self.lockstep, self.every = overlap, lockstep, every
         self.state, self.now = State(), 0.0
         self.heap: list[tuple[float, int, Callable[[], None]]] = []
         self.spans: list[Span] = []
         self.lags: list[int] = []
         self.decoding = self.training = 0.0
-        self.tokens = self._pushed = 0
-        self._left: dict[tuple[int, int], int] = {}  # tokens to decode, by group and row
-        self._rows: dict[int, int] = {}  # rows without a score
+        self.tokens = self._pushed = self._arrived = 0
+        self._live: dict[tuple[int, int], _Row] = {}  # by group and row
+        self._unscored: dict[int, int] = {}  # rows without a score
         self._versions: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
         self._busy = False
-        self.at(0.0, self.between)
+        self._due: tuple[int, float] | None = None  # chunks before an update, and its seconds
 
     def at(self, time: float, act: Callable[[], None]) -> None:
         """Do something at a time; what falls on one time is done in the order of asking."""
@@ -174,17 +173,25 @@ class _Run:
     def admit(self, number: int) -> None:
         """Begin a group."""
         lengths = self.work.lengths(number)
-        self._left |= {(number, row): int(n) for row, n in enumerate(lengths)}
-        self._rows[number], self._sizes[number] = len(lengths), int(np.sum(lengths))
+        self._live |= {(number, row): _Row(int(n)) for row, n in enumerate(lengths)}
+        self._unscored[number], self._sizes[number] = len(lengths), int(np.sum(lengths))
         self._versions[number] = self.state.held[_WORKER]
 
     def train(self, numbers: Sequence[int]) -> None:
-        """Take a step."""
+        """Take a step, at once or after some chunks more."""
         tokens = sum(self._sizes.pop(number) for number in numbers)
-        seconds = self.costs.update + self.costs.update_token * tokens
-        step = self.state.step
-        self.lags += [step - self._versions.pop(number) for number in numbers]
+        self.lags += [self.state.step - self._versions.pop(number) for number in numbers]
         self.tokens += tokens
+        # the chunk under way, during which the last score came, is not one of them
+        wait = self.lockstep + 1 if self.lockstep and self._live else 0
+        self._due = (wait, self.costs.update + self.costs.update_token * tokens)
+        if not wait:
+            self.update()
+
+    def update(self) -> None:
+        """Begin the update that is due."""
+        assert self._due is not None
+        seconds, self._due, step = self._due[1], None, self.state.step
         self.training += seconds
         self.spans.append(Span("train", self.now, self.now + seconds, step))
         self.at(self.now + seconds, self.trained)
@@ -193,10 +200,12 @@ class _Run:
         """A step is done; its weights are under way."""
         self.tell(Trained())
         version = self.state.step
-        self.at(self.now + self.costs.push, lambda: self.arrived(version))
+        if version % self.every == 0:
+            self.at(self.now + self.costs.push, lambda: self.arrived(version))
 
     def arrived(self, version: int) -> None:
         """Weights lie ready, and what is in progress will be read again."""
+        self._arrived = version
         self.tell(Arrived(_WORKER, version))
         self.wake()
 
@@ -208,91 +217,81 @@ class _Run:
     def between(self) -> None:
         """The sampler is between two chunks."""
         self._busy = False
-        before = self.state.held[_WORKER]
-        self.tell(Ended(_WORKER))
-        if not self._left or (self.state.training and not self.overlap):
+        if not self.overlap and (self.state.step > self._arrived or self._paused()):
             return
-        live = list(self._left)[: self.work.slots]
-        seconds = 0.0
-        if self.state.held[_WORKER] > before:
-            seconds = self.costs.read_token * sum(self._sizes[number] for number, _ in live) / 2
-        # as the sampler does, stop early once an eighth of the slots could be filled anew
-        queue = len(self._left) > len(live)
-        left = np.sort([self._left[name] for name in live])
-        enough = left[min(len(left) - 1, len(live) // 8)] if queue else left[-1]
-        steps = int(min(self.work.chunk, enough))
-        decoded = int(np.minimum(left, steps).sum())
+        self.tell(Ended(_WORKER))
+        if not self._live or self._paused():
+            return
+        slots = self.work.slots
+        live = dict(list(self._live.items())[:slots])
+        seconds = self.costs.chunk + self.costs.read_token * self.read(live)
+        steps = self.steps([row.left for row in live.values()], len(self._live) > len(live))
+        decoded = sum(min(row.left, steps) for row in live.values())
         seconds += self.costs.decode_step * steps + self.costs.decode_token * decoded
         end = self.now + seconds
         self.decoding += seconds
         self.spans.append(Span("sample", self.now, end, self.state.held[_WORKER]))
-        for name in live:
-            self._left[name] -= steps
-            if self._left[name] <= 0:
-                del self._left[name]
-                self.at(end + self.costs.score, lambda number=name[0]: self.scored(number))
+        for name, row in live.items():
+            row.left, row.done = row.left - steps, row.done + steps
+            if row.left <= 0:
+                del self._live[name]
+                after = max(self.costs.score, 1e-9 if self.lockstep else 0.0)
+                self.at(end + after, lambda number=name[0]: self.scored(number))
         self._busy = True
-        self.at(end, self.between)
+        self.at(end, self.chunk_ended)
+
+    def chunk_ended(self) -> None:
+        """Of an update that waits for chunks, one less is missing."""
+        if self._due is not None:
+            self._due = (self._due[0] - 1, self._due[1])
+            if self._due[0] <= 0 or not self._live:
+                self._busy = False
+                self.update()
+                return
+        self.between()
+
+    def _paused(self) -> bool:
+        """Whether the sampler waits for an update, where they take turns."""
+        return not self.overlap and bool(self.state.training) and self._due is None
+
+    def read(self, live: Mapping[tuple[int, int], _Row]) -> int:
+        """Tokens that are read before a chunk: new prompts, and what a new sampler finds begun."""
+        step, tokens, prompts = self.state.held[_WORKER], 0, set[int]()
+        for (number, _), row in live.items():
+            if row.reader == step:
+                continue
+            row.reader = step
+            if row.done:
+                tokens += self.work.prompt + row.done
+            else:
+                prompts.add(number)
+        return tokens + self.work.prompt * len(prompts)
+
+    def steps(self, left: Sequence[int], queue: bool) -> int:
+        """Decoding steps of a chunk, which ends early as the sampler's does: once an eighth of the
+        slots could be filled anew, or where none wait, once the next smaller number would do."""
+        ends = np.sort(left)
+        sizes, live = _sizes(self.work.slots), len(left)
+        total = min(size for size in sizes if size >= live)
+        smaller = max((size for size in sizes if size < total), default=0)
+        stay = max(1, live - total // 8 + 1) if queue else smaller + 1
+        return int(min(self.work.chunk, ends[max(0, live - stay)]))
 
     def scored(self, number: int) -> None:
         """A completion has its score."""
-        self._rows[number] -= 1
-        if not self._rows[number]:
-            del self._rows[number]
+        self._unscored[number] -= 1
+        if not self._unscored[number]:
+            del self._unscored[number]
             self.tell(Finished(_WORKER, number))
             self.wake()
 
 
-def costs_of(run: Path) -> Costs:
-    """Costs fitted to the log of a synchronous run, by non-negative least squares over its steps.
-
-    Decoding takes as many steps as the longest completion has tokens, where all completions of a
-    step are decoded at once.
-
-    Raises:
-      ValueError: fewer than three steps are logged after the first, which compiles.
-    """
-    rows = list(metrics.read(run))[1:]
-    if len(rows) < 3:
-        raise ValueError(f"{run} has logged {len(rows) + 1} steps; costs are fitted to 4 or more")
-    tokens = np.array([row["tokens"] for row in rows])
-    longest = np.array([row["completion_length_max"] for row in rows])
-    sample = np.array([row["time/sample"] for row in rows])
-    train = np.array([row["time/train"] for row in rows])
-    step, token = _fit(sample, longest, tokens)
-    update, update_token = _fit(train, np.ones(len(rows)), tokens)
-    push = float(np.median([row["time/sync"] for row in rows]))
-    score = float(np.median([row["time/score"] for row in rows]))
-    return Costs(step, token, update, update_token, push, score)
-
-
-def _fit(seconds: np.ndarray, *columns: np.ndarray) -> tuple[float, float]:
-    """Non-negative coefficients of two columns: of both, or of the better one alone."""
-    both, *_ = np.linalg.lstsq(np.stack(columns, 1), seconds, rcond=None)
-    if min(both) >= 0:
-        return float(both[0]), float(both[1])
-    alone = [float(seconds @ column / (column @ column)) for column in columns]
-    errors = [
-        float(np.sum((seconds - value * column) ** 2))
-        for value, column in zip(alone, columns, strict=True)
-    ]
-    return (alone[0], 0.0) if errors[0] <= errors[1] else (0.0, alone[1])
-
-
-def lengths_of(run: Path) -> np.ndarray:
-    """Lengths of the completions that a run has logged, in tokens.
-
-    Raises:
-      ValueError: it has logged none.
-    """
-    found = [
-        sum(kind == "policy" for kind in row["source"])
-        for path in sorted((run / "rollouts").glob("*.jsonl"))
-        for row in jsonl.read(path)
-    ]
-    if not found:
-        raise ValueError(f"{run} has no rollouts; log some with rollout_log.every")
-    return np.array(found)
+def _sizes(slots: int) -> list[int]:
+    """Numbers of slots that the sampler may use, see `jaxrl.sampling.work.Setup.sizes`."""
+    each = [slots]
+    while (fewer := each[-1] // (2 if len(each) < 3 else 4)) >= SMALLEST:
+        each.append(fewer)
+    return each
 
 
 def drawn(lengths: np.ndarray, size: int, seed: int = 0) -> Callable[[int], np.ndarray]:

@@ -24,13 +24,14 @@ def rows() -> list[dict[str, Any]]:
 def _row(name: str) -> dict[str, Any]:
     module = importlib.import_module(tasks.BUNDLED[name])
     made = None if name in tasks.NEED_PARAMETERS else tasks.get(name)
+    turns = hasattr(module, "environment") if made is None else made.turns is not None
     return {
         "name": name,
         "description": _summary(made.description if made else module.__doc__),
         "parameters": _parameters(module.task),
         "splits": list(made.splits) if made else [],
         "sizes": dict(made.sizes) if made else {},
-        "turns": made is not None and made.turns is not None,
+        "turns": turns,
         "generators": sorted(getattr(module, "DATASETS", ())),
     }
 

@@ -1,7 +1,7 @@
 """Which functions of others a run directory may name, because its owner started it with them.
 
 A run directory is data, and may come from anybody. What a `jaxrl train` of yours has started is
-noted outside of it, in the state folder of your account, so that commands on that run go on without
+noted outside of it, in the state folder of your account, so that commands on that run work without
 --trust, while a directory that somebody sent you still needs it.
 """
 

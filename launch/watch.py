@@ -87,7 +87,7 @@ def watch(run: Path, console: Console, *, every: float = 1.0, once: bool = False
 def follow(path: Path) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
     """A function that returns the rows it is given and those that a JSON-lines file has gained.
 
-    A file that was replaced, as when a run is continued from a checkpoint, is read anew; a line
+    A file that was replaced, as when a run is continued from a checkpoint, is read again; a line
     that is still being written is left for the next look.
     """
     seen = (None, 0)  # which file, and how much of it

@@ -347,7 +347,7 @@ def _pairs(
     best, worst, paired = _chosen(rewards, mask, group_ids)
     per_row, metrics = loss(rows[best], rows[worst])
     means = {"margin": metrics["margin"], "accuracy": metrics["correct"]}
-    means = {name: _by_row(jnp.where(paired, x, 0.0), mask) for name, x in means.items()}
+    means = {name: _by_row(jnp.where(paired, x, 0.0), mask, paired) for name, x in means.items()}
     return _along(jnp.where(paired, per_row, 0.0), mask), means
 
 
@@ -374,8 +374,7 @@ def _along(rows: jax.Array, mask: jax.Array) -> jax.Array:
     return jnp.broadcast_to(rows[:, None], jnp.shape(mask))
 
 
-def _by_row(rows: jax.Array, mask: jax.Array) -> jax.Array:
-    """`[B, T]` whose mean over tokens is the mean of `rows [B]` over rows with tokens."""
-    acts = jnp.any(jnp.asarray(mask, bool), axis=-1)
-    share = jnp.sum(mask) / (jnp.maximum(jnp.sum(acts), 1) * row_count(mask))
+def _by_row(rows: jax.Array, mask: jax.Array, counted: jax.Array) -> jax.Array:
+    """`[B, T]` whose mean over tokens is the mean of `rows [B]` over the `counted [B]`."""
+    share = jnp.sum(mask) / (jnp.maximum(jnp.sum(counted), 1) * row_count(mask))
     return _along(constant(rows) * share, mask)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import pytest
 
+from jaxrl.launch import cli
 from tests import COMPILED
 
-_MEMORY_PAGES = 500_000
-"""Resident pages of 4 KiB of this process from which on it forgets compiled programs: 2 GB."""
+_MEMORY_PAGES = 300_000
+"""Resident pages of 4 KiB from which on a process drops its compiled programs: 1.2 GB."""
 
 
 def pytest_configure() -> None:
     """Share compiled programs between the tests, their processes and the next time."""
+    cli.few_arenas()  # as `jaxrl train` does
     cache = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", COMPILED)
     jax.config.update("jax_compilation_cache_dir", cache)
     # Programs of tests are small: without this, most compile too quickly to be kept.
@@ -31,10 +35,13 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def room_to_compile() -> Iterator[None]:
-    """Forget compiled programs between modules, once they hold much memory. Each also has memory
-    maps, of which Linux gives a process 65,530; LLVM fails without one."""
+    """Drop compiled programs between modules, once they hold much memory. Each also has memory
+    maps, of which Linux gives a process 65,530; LLVM fails without one. They stay in the cache on
+    disk."""
     yield
     statm = Path("/proc/self/statm")
     if statm.exists() and int(statm.read_text().split()[1]) > _MEMORY_PAGES:
         jax.clear_caches()
         gc.collect()
+        if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+            trim(0)  # else glibc keeps the freed pages

@@ -1,11 +1,12 @@
-"""Kill runs at random moments, continue each to its end, and compare it with one left alone.
+"""Kill runs at random moments, continue each to its end, and compare it with an uninterrupted one.
 
 `python -m tests.soak --minutes 60` goes round every way to train and every layout of devices. A
 trial is a run of `tests.jaxrl.tiny` that is ended `--kills` times: SIGKILL (of two processes, to
-either) or now and then SIGTERM, each at a moment of its own: in a drawn step, in a drawn stage of
-it, after a drawn part of the time that the stage takes. Then it goes on to its end, and must equal
-the run left alone in every byte of parameters, optimizer state, metrics and sampled tokens. What
-was under way when a signal struck is read from what the run has left behind, and counted in a
+either) or now and then SIGTERM, each at a random moment: in a random step, in a random stage of it,
+after a random part of the stage's time. Then it continues to its end, and must equal the
+uninterrupted run in every byte of parameters, optimizer state, metrics and sampled tokens; a live
+asynchronous run must have trained on the same prompts in the same order, with bounded lags. The
+stage at the time of a signal is read from the files that the run has left, and counted in a
 table. The exit status is 1 at the first difference, whose two runs are kept.
 
 Processes are forked from one that has imported everything, as imports would else take most of the
@@ -41,6 +42,12 @@ WAYS = {
     "PPO with a critic": {"critic": {}, "objective.kl_coef": 0.01},
     "replay": {"replay.groups": 2, "replay.size": 3, "updates_per_batch": 2},
     "partial rollouts": {"rollout.in_flight": 1.5},
+    "lockstep": {
+        "asynchronous.staleness": 2,
+        "asynchronous.schedule": "lockstep:2",
+        "sampler.chunk": 1,
+    },
+    "live": {"asynchronous.staleness": 2, "sampler.chunk": 1},
     "curriculum, average, controlled KL": {
         "curriculum.choose": "difficulty_targeted",
         "curriculum.prompts": 16,
@@ -103,9 +110,9 @@ class Run:
         self.directory = directory
         directory.mkdir(exist_ok=True)
         context = multiprocessing.get_context("forkserver")
-        told = tiny.pair_variables() if layout.processes == 2 else [{}]
+        variables_of_each = tiny.pair_variables() if layout.processes == 2 else [{}]
         self.processes: list[BaseProcess] = []
-        for variables in told:
+        for variables in variables_of_each:
             given = (directory, layout.devices, variables, {**layout.changes, **changes})
             self.processes.append(context.Process(target=_train, args=given))
             self.processes[-1].start()
@@ -119,10 +126,14 @@ class Run:
     def beat(self) -> tuple[str, int] | None:
         """Stage and step of the last sign of life, if these processes have given one."""
         try:
-            told = json.loads((self.directory / "heartbeat.json").read_text())
+            heartbeat = json.loads((self.directory / "heartbeat.json").read_text())
         except FileNotFoundError:
             return None
-        return (told["stage"], told["step"]) if told["pid"] == self.processes[0].pid else None
+        return (
+            (heartbeat["stage"], heartbeat["step"])
+            if heartbeat["pid"] == self.processes[0].pid
+            else None
+        )
 
     def saving(self) -> bool:
         """Whether a checkpoint is half written, or half removed."""
@@ -147,7 +158,7 @@ class Run:
             time.sleep(0.002)
 
     def stage(self) -> str:
-        """What was under way when it ended, saving aside, which goes on in the background."""
+        """What was under way when it ended, saving aside, which continues in the background."""
         beat = self.beat()
         if beat is None or (beat[0] in ("sample", "train") and beat[1] == self.first_step):
             return "start"
@@ -184,7 +195,7 @@ def _train(directory: Path, devices: int, variables: Mapping[str, str], changes:
 
 
 def trial(directory: Path, way: str, layout: str, seed: int, kills: int) -> Counter[str]:
-    """One run left alone and one that is killed; by which signals, and where.
+    """One uninterrupted run and one that is killed; by which signals, and where.
 
     Raises:
       SystemExit: they differ, or one fails by itself.
@@ -218,13 +229,25 @@ def trial(directory: Path, way: str, layout: str, seed: int, kills: int) -> Coun
                 count["save"] += run.saving()
     finish(begin("killed"))
     left, right = (tiny.artefacts(directory / name) for name in ("straight", "killed"))
+    if (
+        way == "live"
+    ):  # which depends on timing: no prompt is lost or repeated, and lags are bounded
+        left, right = ({"problems": problems(found["history"])} for found in (left, right))
+        lag = max(row["lag/max"] for row in metrics.read(directory / "killed"))
+        if lag > WAYS[way]["asynchronous.staleness"]:
+            raise SystemExit(f"{named}: a token is {lag:g} steps old; see {directory}")
     if differs := [name for name in left if left[name] != right[name]]:
         raise SystemExit(f"{named}: {differs} differ; see {directory}")
     return count
 
 
+def problems(history: list[dict[str, Any]]) -> list[list[str]]:
+    """Problems in the order in which they were trained on, step by step."""
+    return [row["problems"] for row in history]
+
+
 def durations(run: Path) -> dict[str, float]:
-    """Seconds that a moment may lie within each stage, by the run left alone."""
+    """Seconds that a moment may lie within each stage, by the uninterrupted run."""
     rows = metrics.read(run)[1:]
 
     def typical(name: str) -> float:
@@ -270,8 +293,8 @@ def main() -> None:
 
     for seed in itertools.count(given.seed):
         with ThreadPoolExecutor(given.jobs) as pool:
-            begun = [pool.submit(one, seed, x, way) for x in given.layouts for way in given.ways]
-            for each in as_completed(begun):
+            futures = [pool.submit(one, seed, x, way) for x in given.layouts for way in given.ways]
+            for each in as_completed(futures):
                 if error := each.exception():
                     pool.shutdown(cancel_futures=True)
                     raise error

@@ -9,8 +9,8 @@ import pytest
 from tests.jaxrl import tiny
 
 
-@pytest.mark.exact("a run killed at random moments equals one left alone, to the last bit")
-def test_a_run_killed_at_random_moments_equals_one_left_alone():
+@pytest.mark.exact("a run killed at random moments equals an uninterrupted one, to the last bit")
+def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one():
     """With groups of partial rollouts under way, which a checkpoint must hold."""
     asked = ["--minutes", "0.1", "--kills", "4", "--layouts", "1 device"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Environments: what answers a policy that acts in turns.
+"""Environments: they reply to a policy that acts in turns.
 
 An environment is two functions. `begin(problem, seed)` gives a state, which may be any object, and
 the messages that open the conversation. `step(state, action)` changes the state and gives the reply
@@ -36,7 +36,7 @@ class Opening(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What an environment answers to a turn."""
+    """The reply of an environment to a turn."""
 
     messages: tuple[Message, ...] = ()
     """What the policy reads before its next turn."""
@@ -52,10 +52,23 @@ class Reply(NamedTuple):
     """The next turn ends with the first of these strings that it completes."""
     calls: int = 0
     """Calls of tools in the turn, malformed ones included."""
+    answer: str | None = None
+    """With `done`: a text that the task's `reward` judges, under the limits of the scoring pool.
+    Its value is added to `reward`, and its parts to `parts`."""
+
+
+class Token(NamedTuple):
+    """A token of an action."""
+
+    id: int
+    text: str
+    """Empty for a special token."""
+    logp: float
+    """Nats, under the distribution that it was sampled from."""
 
 
 class Environment(NamedTuple):
-    """What answers the turns of a task's episodes."""
+    """The environment of a task's episodes."""
 
     begin: Callable[[Problem, int], tuple[Any, Opening]]
     """`(problem, seed) -> (state, opening)`."""
@@ -68,6 +81,12 @@ class Environment(NamedTuple):
     start."""
     close: Callable[[Any], None] = lambda state: None
     """Called with the state of an episode that is over, or no longer remembered."""
+    reads: Callable[[Any, tuple[Token, ...]], None] | None = None
+    """`(state, tokens)`: given the tokens of each action before `step` gets its text; None: the
+    environment needs the text alone."""
+    waits: bool = False
+    """Whether its replies wait for other processes and keep a time limit of their own. Each is
+    then asked on a thread of the process that trains, as many at once as there are episodes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +101,8 @@ class Turn:
     said: tuple[Opening | Reply, ...] = ()
     """The opening and the replies to all actions but the last; an environment that is asked to
     continue an episode that it does not remember must give these again."""
+    tokens: tuple[tuple[Token, ...], ...] = ()
+    """Of each action, where `Environment.reads` asks for them."""
 
 
 def unscored(problem: Problem, completion: str) -> Score:

@@ -23,7 +23,7 @@ class Call(NamedTuple):
 
 
 class Malformed(NamedTuple):
-    """What was meant as a call and is none."""
+    """A malformed call."""
 
     text: str
 
@@ -254,4 +254,4 @@ FORMATS = (
     Format("llama", ("<|python_tag|>", "<|eot_id|>"), _llama),
     Format("gemma", ("<start_of_turn>",), _gemma),
 )
-"""The most telling marks first."""
+"""The most specific marks first."""

@@ -44,7 +44,7 @@ class Player:
         try:
             return self._answer(turn)
         except (Exception, SystemExit) as error:
-            self._forget(turn.episode)
+            self.forget(turn.episode)
             if isinstance(error, _Wrong):
                 return failed(turn, f"type: {error}")
             return failed(turn, f"exception: {type(error).__name__}: {error}")
@@ -71,6 +71,8 @@ class Player:
                     f"played again, its answer {len(episode.turn.actions)} differs; an environment "
                     "may depend on the problem, the seed and the actions alone"
                 )
+            if episode.environment.reads is not None and turn.tokens:
+                episode.environment.reads(episode.state, turn.tokens[len(episode.turn.actions)])
             answer = checked(
                 episode.environment.step(episode.state, action), Reply, episode.environment
             )
@@ -80,12 +82,18 @@ class Player:
                 said=(*episode.turn.said, answer),
             )
         if answer.error or (isinstance(answer, Reply) and answer.done):
-            self._forget(turn.episode)
+            self.forget(turn.episode)
         while len(self._known) > self._most:
-            self._forget(next(iter(self._known)))
+            self.forget(next(iter(self._known)))
         return answer
 
-    def _forget(self, name: int) -> None:
+    def close(self) -> None:
+        """Forget all episodes."""
+        for name in list(self._known):
+            self.forget(name)
+
+    def forget(self, name: int) -> None:
+        """Close an episode that nobody will ask for again, if it is remembered."""
         episode = self._known.pop(name, None)
         if episode is not None:
             episode.environment.close(episode.state)
@@ -104,7 +112,7 @@ def failed(turn: Turn, error: str) -> Opening | Reply:
 
 
 class _Wrong(TypeError):
-    """An environment has given what is no answer."""
+    """An environment's answer is invalid."""
 
 
 def checked(
@@ -138,7 +146,10 @@ def checked(
     parts = {str(name): _number(value, f"part {name}") for name, value in answer.parts.items()}
     if not isinstance(answer.calls, int) or answer.calls < 0:
         raise _Wrong(f"calls={answer.calls!r:.100}; give a number of 0 or more")
-    return Reply(messages, reward, parts, answer.done, answer.error, stop, int(answer.calls))
+    if answer.answer is not None and not (isinstance(answer.answer, str) and answer.done):
+        raise _Wrong(f"answer={answer.answer!r:.100}; give a text, in the last reply")
+    calls = int(answer.calls)
+    return Reply(messages, reward, parts, answer.done, answer.error, stop, calls, answer.answer)
 
 
 def _schemas(value: Any) -> tuple[Any, ...]:
@@ -179,10 +190,10 @@ def written(answer: Opening | Reply, number: int) -> dict[str, Any]:
 def read(line: bytes, number: int, turn: Turn, environment: Environment) -> Opening | Reply:
     """The answer that a worker wrote, which is data from a process that may have been subverted."""
     try:
-        told = json.loads(line)
-        if told["answers"] != number:
-            raise ValueError(f"it answers message {told['answers']!r}, not {number}")
+        reply = json.loads(line)
+        if reply["answers"] != number:
+            raise ValueError(f"it answers message {reply['answers']!r}, not {number}")
         kind = Reply if turn.actions else Opening
-        return checked(kind(**told["answer"]), kind, environment)
+        return checked(kind(**reply["answer"]), kind, environment)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         return failed(turn, f"reply: the worker's answer is no reply: {error}")

@@ -128,7 +128,11 @@ def sql(script: str) -> Tool:
     Args:
       script: file of the SQL statements that make the database.
     """
-    made = Path(script).read_text(encoding="utf-8")
+    return database(Path(script).read_text(encoding="utf-8"))
+
+
+def database(script: str) -> Tool:
+    """Read-only queries on the database that SQL statements make."""
 
     def run(query: str) -> str:
         """Runs a read-only SQL query and gives its rows as JSON, a line each.
@@ -137,7 +141,7 @@ def sql(script: str) -> Tool:
           query: in the SQL of SQLite.
         """
         try:
-            rows = queries.execute(made, query)
+            rows = queries.execute(script, query)
         except queries.QueryError as error:
             raise ValueError(str(error)) from error
         return "\n".join(json.dumps(row, default=str) for row in rows) or "no rows"

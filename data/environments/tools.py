@@ -31,7 +31,9 @@ class Tool(NamedTuple):
     parameters: Mapping[str, Any]
     """JSON schema of the arguments, which are an object."""
     run: Callable[..., str]
-    """Called with the arguments by name. A ValueError that it raises is told to the policy."""
+    """Called with the arguments by name. A ValueError that it raises is shown to the policy."""
+    close: Callable[[], None] = lambda: None
+    """Called when the episode is over; more than once does no harm."""
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def instructions(schemas: Sequence[Mapping[str, Any]]) -> str:
     listed = "\n".join(json.dumps(schema.get("function", schema)) for schema in schemas)
     return (
         f"You may call these tools:\n<tools>\n{listed}\n</tools>\nTo call one, write\n<tool_call>\n"
-        '{"name": NAME, "arguments": ARGUMENTS}\n</tool_call>\nand you will be told the result.'
+        '{"name": NAME, "arguments": ARGUMENTS}\n</tool_call>\nand you will receive the result.'
     )
 
 
@@ -109,8 +111,8 @@ def results(tools: Sequence[Tool], text: str) -> list[str]:
 
 def _result(tools: Sequence[Tool], call: str) -> str:
     try:
-        told = json.loads(call)
-        name, arguments = told["name"], told["arguments"]
+        parsed = json.loads(call)
+        name, arguments = parsed["name"], parsed["arguments"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return "error: a call is a JSON object with a name and arguments"
     tool = next((tool for tool in tools if tool.name == name), None)

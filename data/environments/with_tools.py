@@ -8,7 +8,16 @@ import json
 from collections.abc import Callable, Sequence
 
 from jaxrl.data import scoring, tasks
-from jaxrl.data.environments import Environment, Message, Opening, Reply, toolbox, tools, unscored
+from jaxrl.data.environments import (
+    Environment,
+    Message,
+    Opening,
+    Reply,
+    mcp_tools,
+    toolbox,
+    tools,
+    unscored,
+)
 from jaxrl.data.environments.tools import Tool
 from jaxrl.data.types import Problem, Task
 
@@ -19,6 +28,7 @@ def task(
     tools: str = "calculator",
     corpus: str = "",
     database: str = "",
+    mcp: str = "",
     calls: int = 3,
     role: str = "tool",
 ) -> Task:
@@ -27,22 +37,28 @@ def task(
     Args:
       name: of the task.
       args: its parameters, as JSON.
-      tools: their names, apart by commas: calculator, python, search or sql.
+      tools: their names, apart by commas: calculator, python, search or sql; empty: none of these.
       corpus: file of records with a `text` each, for search.
       database: file of SQL statements that make the database, for sql.
+      mcp: an MCP server, whose tools are given too: the command of a program, which each episode
+        runs, or an address on loopback.
       calls: turns with calls that an episode may have; one more ends it with reward 0.
       role: of the messages that give results; `user` where the chat template knows no `tool`.
     """
     inner = tasks.get(name, **json.loads(args))
     if inner.turns is not None or inner.grouped:
-        raise ValueError(f"name={name!r}: choose a task whose answers are judged one by one")
+        raise ValueError(f"name={name!r}: choose a task whose answers are scored one by one")
     known: dict[str, Callable[[], Tool]] = {
         "calculator": toolbox.calculator,
         "python": toolbox.python,
         "search": functools.partial(toolbox.search, corpus),
         "sql": functools.partial(toolbox.sql, database),
     }
-    names = [each.strip() for each in tools.split(",")]
+    names = [each.strip() for each in tools.split(",") if each.strip()]
+    if mcp:
+        mcp_tools.check(mcp)
+    if not (names or mcp):
+        raise ValueError(f"tools={tools!r}, mcp={mcp!r}: name one or more")
     if unknown := [each for each in names if each not in known]:
         raise ValueError(f"tools={tools!r}: {unknown[0]!r} is none of {', '.join(known)}")
     for each, file in {"search": corpus, "sql": database}.items():
@@ -56,7 +72,12 @@ def task(
         description=__doc__,
         pure=inner.pure and names == ["calculator"],
         sandboxed=inner.sandboxed or "python" in names,
-        turns=environment(inner, lambda: [known[each]() for each in names], calls, role),
+        turns=environment(
+            inner,
+            lambda: [*(known[n]() for n in names), *(mcp_tools.connect(mcp) if mcp else ())],
+            calls,
+            role,
+        ),
     )
 
 
@@ -73,7 +94,7 @@ def environment(
     """The environment that gives tools to the policy, until it answers.
 
     Args:
-      inner: judges the turn without a call, its answer.
+      inner: scores the turn without a call, its answer.
       make: the tools of one episode.
       calls: turns with calls that an episode may have; one more ends it with reward 0.
       role: of the messages that give results.
@@ -97,9 +118,13 @@ def environment(
             bench.left -= 1
             said = ({"role": role, "content": "\n".join(outputs)},)
             return Reply(said, parts=parts, calls=len(outputs))
-        score = scoring.judge(inner, bench.problem, action)
+        score = scoring.score_completion(inner, bench.problem, action)
         return Reply(
             reward=score.value, parts=parts | dict(score.parts), done=True, error=score.error
         )
 
-    return Environment(begin, step, roles=(role,))
+    def close(bench: _Bench) -> None:
+        for each in bench.tools:
+            each.close()
+
+    return Environment(begin, step, roles=(role,), close=close)

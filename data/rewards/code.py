@@ -1,4 +1,4 @@
-"""Programs judged by what they do: run in the sandbox, compared outside of it.
+"""Programs scored by what they do: run in the sandbox, compared outside of it.
 
 Expected outputs never enter the sandbox, so nothing a program does in there (exiting early, lying
 with its status, patching whatever it finds) can tell it what to print.

@@ -1,4 +1,4 @@
-"""SQL judged by what it returns, on databases the model has not seen.
+"""SQL scored by what it returns, on databases the model has not seen.
 
 Queries run on SQLite in memory, read-only by an authorizer (no ATTACH, no PRAGMA, no extension),
 with limits of time, rows and value size. Score them in a pool, as all untrusted work.

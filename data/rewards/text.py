@@ -126,7 +126,7 @@ def closeness(name: str, answer_format: str = "text", longest: int = 10_000) -> 
     Args:
       name: of the metric.
       answer_format: see `jaxrl.data.extract`.
-      longest: characters judged; an answer over it scores 0, so that no metric is made to crawl.
+      longest: characters scored; an answer over it scores 0, so that no metric is made to crawl.
     """
     measure, find = metric(name), extract.extractor(answer_format)
 

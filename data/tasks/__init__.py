@@ -16,14 +16,19 @@ from typing import Any
 from jaxrl.data.types import Task
 
 BUNDLED: dict[str, str] = {
+    "agent_program": "jaxrl.data.environments.agent_program",
     "arithmetic": "jaxrl.data.tasks.arithmetic",
+    "board_game": "jaxrl.data.environments.board_game",
     "calculator": "jaxrl.data.environments.calculator",
     "calibrated": "jaxrl.data.tasks.calibrated",
     "code": "jaxrl.data.tasks.code",
     "countdown": "jaxrl.data.tasks.countdown",
+    "database": "jaxrl.data.environments.database",
     "file": "jaxrl.data.tasks.file",
     "format_following": "jaxrl.data.tasks.format_following",
+    "game24": "jaxrl.data.environments.game24",
     "gsm8k": "jaxrl.data.tasks.gsm8k",
+    "html_form": "jaxrl.data.environments.html_form",
     "json_output": "jaxrl.data.tasks.json_output",
     "keydoor": "jaxrl.data.environments.keydoor",
     "math": "jaxrl.data.tasks.math_problems",
@@ -33,15 +38,17 @@ BUNDLED: dict[str, str] = {
     "next_segment": "jaxrl.data.tasks.next_segment",
     "random_calculation": "jaxrl.data.tasks.random_calculation",
     "reasoning_gym": "jaxrl.data.tasks.reasoning_gym",
+    "repository": "jaxrl.data.environments.repository",
     "sat": "jaxrl.data.tasks.sat",
     "shortest_path": "jaxrl.data.tasks.shortest_path",
     "sql": "jaxrl.data.tasks.sql",
     "translation": "jaxrl.data.tasks.translation",
+    "twenty_questions": "jaxrl.data.environments.twenty_questions",
     "with_tools": "jaxrl.data.environments.with_tools",
 }
 """Name to module; its function `task(**params) -> Task` makes the task."""
 
-NEED_PARAMETERS = ("file", "gsm8k", "math", "mixture", "reasoning_gym")
+NEED_PARAMETERS = ("agent_program", "file", "gsm8k", "math", "mixture", "reasoning_gym")
 """Those that have no problems before a file or a generator is named."""
 
 _FAMILY = {"reasoning_gym": "generator"}  # FAMILY/NAME is get(FAMILY, parameter=NAME)

@@ -1,4 +1,4 @@
-"""Programs from a description, judged by unit tests in the sandbox; several languages."""
+"""Programs from a description, scored by unit tests in the sandbox; several languages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def task(
     if not 1 <= steps < ood_steps:
         raise ValueError(f"steps={steps}, ood_steps={ood_steps}: need 1 <= steps < ood_steps")
     if tests < 1:
-        raise ValueError(f"tests={tests}: at least 1 is needed to judge a program")
+        raise ValueError(f"tests={tests}: at least 1 is needed to score a program")
     spoken = code.language(language)
     files = {"train": path} | ({"test": test_path} if test_path else {}) if path else {}
     read = functools.cache(sources.read)

@@ -1,4 +1,4 @@
-"""Your own data: a problem a row of a JSONL, CSV or Parquet file, judged by rewards you name.
+"""Your own data: a problem a row of a JSONL, CSV or Parquet file, scored by rewards you name.
 
 `jaxrl train grpo --data train.jsonl --prompt-column question --answer-column answer --reward
 my_reward.py:score` is this task; see docs/own-data.md.
@@ -59,7 +59,7 @@ def task(
     else:
         places = _divided(rows, test_share)
     columns = {name for record in rows.first for name in record}
-    judged = named.combined(named.read(rewards), columns)
+    combined = named.combined(named.read(rewards), columns)
     template = templates.TEMPLATES.get(template, template)
     if template:
         extract.fill(template, "")
@@ -72,16 +72,16 @@ def task(
     made = Task(
         name="file",
         problem=problem,
-        reward=judged.reward,
+        reward=combined.reward,
         splits=tuple(places),
         sizes={split: len(found) for split, found in places.items()},
         alphabet=_alphabet(list(given.values()), template),
         description=__doc__,
-        pure=judged.pure,
-        grouped=judged.grouped,
-        seconds=(lambda _: judged.seconds) if judged.seconds else None,
-        on_timeout=None if judged.slow else 0.0,
-        environment=(*judged.environment, *filter(None, environment.split(","))),
+        pure=combined.pure,
+        grouped=combined.grouped,
+        seconds=(lambda _: combined.seconds) if combined.seconds else None,
+        on_timeout=None if combined.slow else 0.0,
+        environment=(*combined.environment, *filter(None, environment.split(","))),
     )
     return made
 

@@ -61,7 +61,7 @@ def _literal(answer: str) -> Any:
 def _listed(full: Callable[[str, Mapping[str, Any]], bool], write: Any, share: float) -> Scorer:
     """1 for the answer as it is asked for, `share` for the Python list that means the same."""
 
-    def score(judge: ProceduralDataset, answer: str, entry: Mapping[str, Any]) -> float:
+    def score(dataset: ProceduralDataset, answer: str, entry: Mapping[str, Any]) -> float:
         if full(answer, entry):
             return 1.0
         try:
@@ -131,7 +131,7 @@ def _bounded(number: int) -> int:
     return number
 
 
-def _integral(judge: ProceduralDataset, answer: str, entry: Mapping[str, Any]) -> float:
+def _integral(dataset: ProceduralDataset, answer: str, entry: Mapping[str, Any]) -> float:
     """1 if the answer's derivative is the integrand."""
     metadata = entry["metadata"]
     if answer.strip() == entry["answer"].strip():
@@ -146,7 +146,7 @@ def _integral(judge: ProceduralDataset, answer: str, entry: Mapping[str, Any]) -
     return float(sympy.simplify(difference) == 0)
 
 
-def _polynomial(judge: ProceduralDataset, answer: str, entry: Mapping[str, Any]) -> float:
+def _polynomial(dataset: ProceduralDataset, answer: str, entry: Mapping[str, Any]) -> float:
     """1 if the answer is the product, written as a sum."""
     names = set(re.findall(r"[A-Za-z]+", entry["answer"]))
     symbols = {name: sympy.Symbol(name) for name in names}
@@ -160,7 +160,7 @@ def _used(answer: str, numbers: list[int]) -> bool:
     return Counter(map(int, re.findall(r"[0-9]+", answer))) == Counter(numbers)
 
 
-def _countdown(judge: ProceduralDataset, answer: str, entry: Mapping[str, Any]) -> float:
+def _countdown(dataset: ProceduralDataset, answer: str, entry: Mapping[str, Any]) -> float:
     """1 if the expression uses each number once and makes the target; 0.05, 0.01 as upstream."""
     value = countdown.evaluate(answer.strip(), signs=True)
     if value is None:
@@ -169,18 +169,18 @@ def _countdown(judge: ProceduralDataset, answer: str, entry: Mapping[str, Any]) 
     return 1.0 if _used(answer, metadata["numbers"]) and value == metadata["target"] else 0.05
 
 
-def _puzzle24(judge: ProceduralDataset, answer: str, entry: Mapping[str, Any]) -> float:
+def _puzzle24(dataset: ProceduralDataset, answer: str, entry: Mapping[str, Any]) -> float:
     """1 if the expression uses each of the four numbers once and makes 24; else 0.01."""
-    operators = "".join(judge.config.operators)
+    operators = "".join(dataset.config.operators)
     value = countdown.evaluate(answer.strip(), operators, signs=True)
     return 1.0 if value == 24 and _used(answer, entry["metadata"]["numbers"]) else 0.01
 
 
-def _halting(judge: ProceduralDataset, answer: str, entry: Mapping[str, Any]) -> float:
+def _halting(dataset: ProceduralDataset, answer: str, entry: Mapping[str, Any]) -> float:
     return float(answer.strip().lower() == entry["answer"].lower())
 
 
-def _coin_flip(judge: ProceduralDataset, answer: str, entry: Mapping[str, Any]) -> float:
+def _coin_flip(dataset: ProceduralDataset, answer: str, entry: Mapping[str, Any]) -> float:
     """1 within 1e-4; else the share of leading digits that are right, of the longer of the two."""
     if not _PROBABILITY.fullmatch(answer.strip()):
         return 0.0

@@ -19,7 +19,7 @@ def task(
     answer_format: str = "boxed",
     template: str = "",
 ) -> Task:
-    """Problems from files of MATH's format, judged by math-verify; a split exists with its file.
+    """Problems from files of MATH's format, scored by math-verify; a split exists with its file.
 
     Args:
       path: records of the train split, see `jaxrl.data.sources`.

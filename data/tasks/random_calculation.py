@@ -1,4 +1,4 @@
-"""RandomCalculation: fresh arithmetic expressions, judged by how near the answer comes.
+"""RandomCalculation: fresh arithmetic expressions, scored by how near the answer comes.
 
 Wu et al. 2025, "Reasoning or Memorization? Unreliable Results of Reinforcement Learning Due to Data
 Contamination": problems that no training set can hold, for benchmarks may have leaked into one.
@@ -66,7 +66,7 @@ def task(
         answer = round(float(value), 2)
         return generate.asked("random_calculation", question, prompt, answer)
 
-    def judged(problem: Problem, completion: str) -> Score:
+    def reward(problem: Problem, completion: str) -> Score:
         found = find(completion)
         number = None if found is None else _NUMBER.fullmatch(extract.number(found) or "")
         value = nearness(float(number[0]), problem.answer) if number else 0.0
@@ -75,7 +75,7 @@ def task(
     made = Task(
         name="random_calculation",
         problem=problem,
-        reward=judged,
+        reward=reward,
         gold=lambda problem: extract.written(answer_format, decimal(problem.answer)),
         alphabet=generate.ASCII,
         description=__doc__.partition("\n")[0],

@@ -103,7 +103,7 @@ def task(
         answer = find(completion)
         if answer is None:
             return Score(0.0, {"correct": 0.0, "format": 0.0})
-        value = _judge(generator, dataset("train", 0), answer, dict(problem.metadata))
+        value = _score(generator, dataset("train", 0), answer, dict(problem.metadata))
         correct = float(value == 1.0)
         return Score(value if partial else correct, {"correct": correct, "format": 1.0})
 
@@ -118,7 +118,7 @@ def task(
     return made
 
 
-def _judge(name: str, judge: ProceduralDataset, answer: str, item: dict[str, Any]) -> float:
+def _score(name: str, dataset: ProceduralDataset, answer: str, item: dict[str, Any]) -> float:
     """The generator's score of an answer; only a right one gets 1.
 
     Raises:
@@ -126,31 +126,31 @@ def _judge(name: str, judge: ProceduralDataset, answer: str, item: dict[str, Any
     """
     if name == "composite":
         name = item["metadata"]["source_dataset"]
-        judge = judge.datasets[name]
+        dataset = dataset.datasets[name]
     if name in gym_scorers.SCORERS:
-        return min(gym_scorers.SCORERS[name](judge, answer, item), 1.0)
-    _settled(judge, item)
+        return min(gym_scorers.SCORERS[name](dataset, answer, item), 1.0)
+    _settled(dataset, item)
     try:
         with gym_scorers.watched(item):
-            value = float(judge.score_answer(answer, item))
+            value = float(dataset.score_answer(answer, item))
         # Partial credit summed in floating point can land beside 1 for a wrong answer.
         return value if value == 1.0 else min(value, 0.99)
     except gym_scorers.Evaluated:
         raise
     except Exception:
-        # The generator's own answer tells a malformed answer, worth 0, from a broken judge.
+        # The generator's own answer tells a malformed answer, worth 0, from a defective dataset.
         if item["answer"] is not None:
-            judge.score_answer(item["answer"], item)
+            dataset.score_answer(item["answer"], item)
         return 0.0
 
 
-def _settled(judge: ProceduralDataset, item: dict[str, Any]) -> None:
+def _settled(dataset: ProceduralDataset, item: dict[str, Any]) -> None:
     """Score the own answer once: what a scorer imports on first use compiles code."""
-    kind = type(judge)
+    kind = type(dataset)
     if kind not in _SETTLED and item["answer"] is not None:
         _SETTLED.add(kind)
         with contextlib.suppress(Exception):
-            judge.score_answer(item["answer"], item)
+            dataset.score_answer(item["answer"], item)
 
 
 _SETTLED: set[type] = set()

@@ -1,4 +1,4 @@
-"""Translation judged by BLEU: into a small made-up language, or between the columns of a file."""
+"""Translation scored by BLEU: into a small made-up language, or between the columns of a file."""
 
 from __future__ import annotations
 

@@ -30,9 +30,10 @@ class DataConfig:
     """Rows per step; of preferences, pairs."""
     max_tokens: int = 1024
     """Longest sequence, prompt and answer together, in tokens."""
-    long_rows: Literal["truncate", "drop", "error"] = "truncate"
+    long_rows: Literal["truncate", "drop", "error", "split"] = "truncate"
     """How a row over `max_tokens` is treated: `truncate` leaves out tokens at its end, and the row
-    if nothing to learn is left of it; `drop` leaves out the row; `error` stops and names it."""
+    if nothing to learn is left of it; `drop` leaves out the row; `error` stops and names it;
+    `split`, for texts, makes several rows of it, so that no token is lost."""
     cache_reference: bool = False
     """Compute the reference policy's log-probabilities of all rows once, before the first step, and
     keep them in the run directory, in place of a copy of the policy and its forward pass in every

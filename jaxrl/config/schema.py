@@ -96,11 +96,17 @@ class SamplingConfig:
     on the training devices."""
     mesh: MeshConfig = MeshConfig()
     """Mesh of the sampling devices; sharding rules are those of the training mesh."""
+    weights: Literal["trained", "int8"] = "trained"
+    """Weights that rollouts are sampled with: as they are trained, or the matrices of the layers
+    rounded to 8 bits. `logp_gap` then has what rounding changes; an objective must correct for it.
+    Evaluations use the trained weights."""
+    dtype: Literal["", "float32", "bfloat16"] = ""
+    """Dtype that rollouts are sampled in; empty: `compute_dtype`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AsynchronousConfig:
-    """Sampling that goes on while the policy is trained; see docs/asynchronous.md."""
+    """Sampling that continues while the policy is trained; see docs/asynchronous.md."""
 
     staleness: int | None = None
     """Greatest lag of a token, in steps between the weights that sampled it and those that learn
@@ -109,7 +115,7 @@ class AsynchronousConfig:
     """What the order of events follows: `live`, the clock; `lockstep:K`, counting, as if an update
     took K chunks of sampling; `recorded:RUN`, the record of another run."""
     order: Literal["admitted", "finished"] = "admitted"
-    """Groups that a step trains on: those begun first, or those that finish first."""
+    """Groups that a step trains on: those started first, or those that finish first."""
     in_flight: int = 0
     """Most groups under way at once, `rollout.prompts` or more; 0: as many as `staleness`
     allows."""
@@ -269,6 +275,9 @@ class Config:
     packing: PackingConfig = PackingConfig()
     mesh: MeshConfig = MeshConfig()
     sampling: SamplingConfig = SamplingConfig()
+    generators: int = 0
+    """Processes of their own that sample, each with its own devices, which may end and come at any
+    time (extra `ray`); see docs/asynchronous.md. 0: this process samples."""
     asynchronous: AsynchronousConfig = AsynchronousConfig()
     eval: EvalConfig = EvalConfig()
     rollout_log: RolloutLogConfig = RolloutLogConfig()

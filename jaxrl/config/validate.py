@@ -58,6 +58,11 @@ def check(config: Config) -> None:
             f"rollout.in_flight={config.rollout.in_flight}: 1 waits for every group of a step, "
             "more samples that many times the groups at once; use 1 or more"
         )
+    if config.sampling.weights == "int8" and config.lora.rank:
+        raise ValueError(
+            f"sampling.weights='int8' with lora.rank={config.lora.rank}: use lora's own "
+            "quantisation of the base weights, or sampling.weights=trained"
+        )
     chunks = config.rollout.chunks
     if chunks.size and not 0 <= chunks.carry < chunks.size:
         raise ValueError(

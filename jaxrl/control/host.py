@@ -63,7 +63,7 @@ class Vector:
 
 
 class Progress(NamedTuple):
-    """Where training on the host stands."""
+    """Progress of training on the host."""
 
     env_steps: int
     episode_returns: list[float]

@@ -28,7 +28,7 @@ def empty(example: Transitions, capacity: int) -> Replay:
 def add(replay: Replay, steps: Transitions) -> Replay:
     """The ring with W further `steps` (leaves [W, ...]), over the oldest where it is full.
 
-    W must divide the capacity, so that the steps lie in one piece.
+    W must divide the capacity, so that the steps are contiguous.
     """
     capacity, width = capacity_of(replay), len(steps.rewards)
     if capacity % width:

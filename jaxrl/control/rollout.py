@@ -1,4 +1,4 @@
-"""Whole episodes of a policy: to judge it, and to gather data from it."""
+"""Whole episodes of a policy: for evaluation and for data."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class RewardModelConfig:
     """Weight of the task's own reward, which is added."""
 
 
-class Judge(NamedTuple):
+class OpenModel(NamedTuple):
     """One reward model, opened."""
 
     params: Params
@@ -58,12 +58,12 @@ def reward_model(settings: RewardModelConfig) -> Extension:
 
     The part `reward_model` is the mean of the models' scores; of several, `reward_spread` is their
     standard deviation. Evaluations report the mean as `reward_model` beside the task's figures, so
-    that a run shows where the one goes on rising and the other falls.
+    that a run shows where the first keeps rising while the second falls (over-optimisation).
 
     Paper: Ouyang et al. 2022, "Training language models to follow instructions"; Coste et al. 2024,
     "Reward Model Ensembles Help Mitigate Overoptimization"
     """
-    judges: list[Judge] = []
+    models: list[OpenModel] = []
 
     def check(config: Config) -> None:
         if not settings.models:
@@ -80,13 +80,13 @@ def reward_model(settings: RewardModelConfig) -> Extension:
                     "`jaxrl train reward`"
                 )
 
-    def opened(config: Config) -> list[Judge]:
-        if not judges:
-            judges.extend(open_judge(config, model) for model in settings.models)
-        return judges
+    def opened(config: Config) -> list[OpenModel]:
+        if not models:
+            models.extend(open_model(config, model) for model in settings.models)
+        return models
 
     def scores(ctx: Context, experience: Experience) -> np.ndarray:
-        return np.stack([judged(ctx.config, each, experience) for each in opened(ctx.config)])
+        return np.stack([score(ctx.config, each, experience) for each in opened(ctx.config)])
 
     def reward(ctx: Context, state: TrainState, experience: Experience) -> Experience:
         return rewarded(settings, experience, scores(ctx, experience))
@@ -97,7 +97,7 @@ def reward_model(settings: RewardModelConfig) -> Extension:
     return Extension(check=check, reward=reward, measure=measure)
 
 
-def open_judge(config: Config, model: str) -> Judge:
+def open_model(config: Config, model: str) -> OpenModel:
     """A reward model on the mesh in use, in the compute dtype of a run.
 
     Raises:
@@ -108,7 +108,7 @@ def open_judge(config: Config, model: str) -> Judge:
     )
     decoder, tokenizer = policy.describe(named)
     params = policy.first_params(named, decoder, jax.sharding.get_mesh())
-    return Judge(params, tokenizer, make_score(decoder, temperature=1.0), decoder.max_positions)
+    return OpenModel(params, tokenizer, make_score(decoder, temperature=1.0), decoder.max_positions)
 
 
 def rewarded(settings: RewardModelConfig, experience: Experience, scores: np.ndarray) -> Experience:
@@ -135,19 +135,19 @@ def rewarded(settings: RewardModelConfig, experience: Experience, scores: np.nda
     return experience._replace(scores=[of(n, each) for n, each in enumerate(experience.scores)])
 
 
-def judged(config: Config, judge: Judge, experience: Experience) -> np.ndarray:
+def score(config: Config, model: OpenModel, experience: Experience) -> np.ndarray:
     """[N] scores of the completions of an experience; nan of those that the model cannot read.
 
     Args:
       config: of the run; prompts are written as messages where it writes them so.
-      judge: from `open_judge`.
+      model: from `open_model`.
       experience: N completions.
     """
     size = len(experience.texts) // len(experience.problems)
     asked = [problem for problem in experience.problems for _ in range(size)]
-    made = [_read(config, judge, *each) for each in zip(asked, experience.texts, strict=True)]
-    end = judge.tokenizer.eos_ids[0]
-    completions = [written(examples.judged(each, end)) for each in made if each is not None]
+    made = [_read(config, model, *each) for each in zip(asked, experience.texts, strict=True)]
+    end = model.tokenizer.eos_ids[0]
+    completions = [written(examples.scored_at_end(each, end)) for each in made if each is not None]
     found = np.full(len(made), np.nan, np.float32)
     if not completions:
         return found
@@ -158,13 +158,13 @@ def judged(config: Config, judge: Judge, experience: Experience) -> np.ndarray:
         range(len(completions)),
         length=round_up(longest, config.packing.bucket),
     )
-    scores = mesh.fetch(judge.score(judge.params, placement.pack(batch, config)[0]))
+    scores = mesh.fetch(model.score(model.params, placement.pack(batch, config)[0]))
     readable = [n for n, each in enumerate(made) if each is not None]
     found[readable] = np.sum(np.where(batch.action_mask, scores, 0.0), axis=1)
     return found
 
 
-def _read(config: Config, judge: Judge, problem: Problem, text: str) -> examples.Example | None:
+def _read(config: Config, model: OpenModel, problem: Problem, text: str) -> examples.Example | None:
     """A completion as the model has it; None if it has characters that the model does not know.
 
     What is too long for the model is cut off at its end, and None if that is all of the completion.
@@ -173,11 +173,11 @@ def _read(config: Config, judge: Judge, problem: Problem, text: str) -> examples
     if config.rollout.chat and problem.messages is not None:
         prompt = tuple(problem.messages)
     row = Row(problem.id, prompt, (text,), (1.0,))
-    chat = config.rollout.chat and judge.tokenizer.chat is not None
+    chat = config.rollout.chat and model.tokenizer.chat is not None
     system = config.rollout.system if chat else ""
     try:
-        made = examples.encode(judge.tokenizer, row, chat=chat, system=system)
+        made = examples.encode(model.tokenizer, row, chat=chat, system=system)
     except ValueError:
         return None
-    fitted = examples.fitting(made, judge.longest, "truncate", problem.id)
+    fitted = examples.fitting(made, model.longest, "truncate", problem.id)
     return None if fitted is None else fitted[0]

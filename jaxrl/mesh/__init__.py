@@ -1,4 +1,4 @@
-"""Devices: the mesh, where arrays lie on it, and several processes as one run.
+"""Devices: the mesh, the sharding of arrays, and runs of several processes.
 
 `mesh` maps logical axes of arrays to mesh axes; `layouts` says where a pass of the decoder keeps
 its arrays; `distributed` joins processes; `buckets` rounds lengths to few shapes, so that few

@@ -37,7 +37,7 @@ def layout(model: DecoderConfig) -> decoder.Layout:
 
         def gather(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
             path = (*prefix, *(getattr(step, "key", "") for step in path))
-            if path not in axes:  # codes of quantised weights and adapters lie as they lie
+            if path not in axes:  # codes of quantised weights and adapters keep their sharding
                 return x
             where = param_spec(model, path, axes[path][stacked:], x.shape, mesh, whole=batch)
             return jax.lax.with_sharding_constraint(x, where)
@@ -53,9 +53,9 @@ def layout(model: DecoderConfig) -> decoder.Layout:
 
 
 def sampling_layout(model: DecoderConfig) -> decoder.Layout:
-    """Decoding on the mesh in use, inside jit: slots lie over the batch's axes, with their caches.
+    """Decoding on the mesh in use, inside jit: slots and caches are split over the batch's axes.
 
-    Weights are read where they lie.
+    Weights keep their sharding.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:

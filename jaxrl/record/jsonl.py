@@ -34,7 +34,7 @@ class Log:
     def __init__(
         self, path: Path, note: Callable[[str], None], keep: Callable[[dict[str, Any]], bool]
     ) -> None:
-        """Go on with the rows of `path`, if it exists, for which `keep` holds; drop the others."""
+        """Start with the rows of `path`, if it exists, for which `keep` holds; drop the others."""
         self._path, self._note = path, note
         self._waiting = _lines(row for row in read(path) if keep(row)).encode()
         self._size: int | None = None  # of what is on disk; None: not what it has to be

@@ -42,7 +42,7 @@ class MetricsLog:
         Args:
           directory: of the run.
           resume_step: the last step whose lines stay.
-          note: told what fails.
+          note: called with each failure.
           wanted: from `trackers.wanted`.
         """
         self._note = note

@@ -76,7 +76,7 @@ def prepare(config: Config, note: Callable[[str], None]) -> Path:
         if refused:
             raise ValueError(
                 f"run_dir={str(directory)!r} holds a run of another config ({_list(refused)}); "
-                "choose another directory, or the same values; to go on from that run with other "
+                "choose another directory, or the same values; to fork that run with other "
                 f"values, --fork {str(directory)!r} into a new one"
             )
         if "steps" in allowed and config.optimizer.schedule != "constant":
@@ -90,7 +90,7 @@ def prepare(config: Config, note: Callable[[str], None]) -> Path:
 
 
 def has_progress(directory: Path) -> bool:
-    """Whether a run has saved anything that another config could not go on from."""
+    """Whether a run has saved anything that another config could not continue from."""
     saved = "checkpoints/[0-9]*/manifest.json"
     places = (saved, f"warm_start/{saved}", f"stages/[0-9]*/{saved}")
     return any(any(directory.glob(where)) for where in places)
@@ -206,7 +206,7 @@ def best_effort(what: str, note: Callable[[str], None]) -> Iterator[None]:
         yield
     except storage.errors() as error:
         why = str(error) or repr(error)  # timeouts say nothing
-        note(f"WARNING: {what} could not be written: {why}; the run goes on")
+        note(f"WARNING: {what} could not be written: {why}; the run continues")
 
 
 def environment() -> dict[str, Any]:

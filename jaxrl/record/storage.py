@@ -29,7 +29,7 @@ def locate(where: str | Path) -> Path:
 
 
 def remote(path: Path) -> bool:
-    """Whether a path lies in a bucket, where a write is whole or not at all and nothing is synced.
+    """Whether a path is in a bucket, where writes are atomic and nothing is synced.
 
     Empty directories do not exist there, and nothing can be appended to.
     """

@@ -1,6 +1,6 @@
 """Trackers beside a run's own metrics: Weights & Biases, trackio and MLflow, one function each.
 
-A tracker is imported only where it is asked for. A run that is continued goes on in the tracker's
+A tracker is imported only where it is asked for. A continued run is recorded in the tracker's
 run, whose id is kept in `RUN/TRACKER/id`.
 """
 
@@ -21,7 +21,7 @@ Row = Mapping[str, str | float | None]
 
 
 class Tracker(NamedTuple):
-    """What a run tells its tracker."""
+    """The functions by which a run reports to its tracker."""
 
     log: Callable[[int, Mapping[str, float]], object]
     """`(step, metrics)`: those of a step that are finite."""

@@ -246,7 +246,7 @@ class Writer:
         left = f"the newest is of step {self.step}" if self.step is not None else "none is newer"
         self._note(
             f"WARNING: the checkpoint of step {step} could not be saved: {error}; {left}; the run "
-            "goes on and tries again at the next step"
+            "continues and tries again at the next step"
         )
         self._orbax = ocp.AsyncCheckpointer(handler())
         if not distributed.first():

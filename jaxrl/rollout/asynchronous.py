@@ -1,68 +1,56 @@
-"""Sampling that goes on while the policy is trained, as `jaxrl.rollout.schedule` decides.
+"""Sampling that continues while the policy is trained, as `jaxrl.rollout.schedule` decides.
 
-A `Sampling` works in steps and, within a step, in chunks of decoding. A step begins with new
-weights: every sequence in progress goes on under them, and what the sampler remembers of it is
-computed anew, so that nothing of older weights is left but the tokens, each with the version and
-the log-probability that it was sampled with. Between two chunks answers of scorers and environments
-take effect, groups begin, and a batch may become whole. It is then handed over, and sampling goes
-on under the same weights until the update is done.
+A `Sampling` works in steps and, within a step, in chunks of decoding. A step starts with new
+weights: every sequence in progress continues under them, and its KV cache is recomputed. The only
+traces of older weights are the tokens, each with the version and the log-probability that it was
+sampled with. Between two chunks, answers of scorers and environments take effect, groups start, and
+a batch may become complete. Training then takes the batch, and sampling continues under the same
+weights until the update is done.
 
-What a step samples follows from its weights and from two things that are recorded: which answers
-took effect before which chunk, and how many chunks there were. Three ways supply them: `lockstep`
-counts, `jaxrl.rollout.live` takes what happens, and `recorded` repeats it, bit for bit.
+The samples of a step depend on its weights and on two things that are recorded: which answers took
+effect before which chunk, and the number of chunks. There are three sources of these: `lockstep`
+fixes them in advance, `jaxrl.rollout.live` takes them from the clock, and `recorded` repeats a
+record bit for bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxrl.data import curriculum
-from jaxrl.rollout import driver, programs, schedule
-from jaxrl.rollout.drive import Answer, Asked, Drive, Group
-from jaxrl.rollout.driver import OpenGroups
-from jaxrl.rollout.schedule import (
-    Admit,
-    Arrived,
-    Ended,
-    Event,
-    Finished,
-    Flying,
-    Joined,
-    Limits,
-    State,
-    Train,
-    Trained,
-)
+from jaxrl.rollout import programs
+from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group
+from jaxrl.rollout.flight import WORKER, Flight
+from jaxrl.rollout.schedule import Action, Admit, Arrived, Limits, Train, Trained
 from jaxrl.rollout.selection import Source
 from jaxrl.sampling.logits import Guide
 from jaxrl.types import Params
 
-_WORKER = "sampler"
-
 
 class Weights(NamedTuple):
-    """What is sampled with during a step; nobody changes it."""
+    """What a step samples with; constant during the step."""
 
     params: Params
     guide: Guide
     version: int
     """Updates done, stamped on each token."""
     step: int
-    """Steps done, which the schedule counts in."""
+    """Steps done, the unit of the schedule."""
 
 
 class Batch(NamedTuple):
     """What a step trains on."""
 
     groups: list[Group]
-    """Those whose rewards differ first, as in a synchronous step."""
-    begun: int
-    """Groups that were begun in this step until the batch was whole."""
+    """Groups whose rewards differ come first, as in a synchronous step."""
+    admitted: int
+    """Groups that were started in this step until the batch was complete."""
+    length_bias: float
+    """See `Flight.length_bias`."""
 
 
 Open = Callable[[Weights, Mapping[Asked, Future[Answer]]], Drive]
@@ -71,7 +59,7 @@ Row = dict[str, Any]
 
 
 class Sampling:
-    """The groups under way, and what the schedule knows of them."""
+    """The groups in progress and the state of the schedule."""
 
     def __init__(
         self,
@@ -87,41 +75,39 @@ class Sampling:
         """
         self.limits, self._size, self._source = limits, size, source
         self._open_drive, self._log = open_drive, log
-        self._open_groups, self._state = OpenGroups(), State()
-        self._groups: dict[int, Group] = {}
+        self._flight = Flight(limits, size)
         self._drive: Drive | None = None
         self._weights: Weights | None = None
         self._row: Row = {}
-        self._chunks = self._begun = 0
+        self._chunks = self._admitted = 0
         self.batch: Batch | None = None
-        """Of the step under way, once it is whole."""
+        """Of the current step, once it is complete."""
         self.busy_s = 0.0
         """Seconds of decoding, in all."""
 
     @property
     def drive(self) -> Drive:
-        """The sampler of the step under way."""
+        """The sampler of the current step."""
         assert self._drive is not None
         return self._drive
 
     def start(self, weights: Weights) -> None:
-        """Begin a step; all that is in progress goes on under its weights."""
+        """Start a step; everything in progress continues under its weights."""
         known = {} if self._drive is None else dict(self._drive.asked.values())
-        self._weights, self.batch, self._row, self._chunks, self._begun = weights, None, {}, 0, 0
-        if not self._state.held:
-            self._state = self._state._replace(step=weights.step)
-            self._tell(Joined(_WORKER, weights.step))
+        self._weights, self.batch, self._row, self._chunks, self._admitted = weights, None, {}, 0, 0
+        if not self._flight.state.held:
+            self._do(self._flight.join(weights.step))
         else:
-            self._tell(Trained())
-            self._tell(Arrived(_WORKER, weights.step))
+            self._do(self._flight.tell(Trained()))
+            self._do(self._flight.tell(Arrived(WORKER, weights.step)))
         self._drive = self._open_drive(weights, {k: f for k, f in known.items() if f is not None})
-        self._drive.begin(self._open_groups.groups)
+        self._drive.begin(self._flight.open.groups)
 
     def between(self, answered: Collection[int]) -> Row:
         """What takes effect between two chunks.
 
         Args:
-          answered: numbers of the answers that do.
+          answered: numbers of the answers that take effect.
 
         Returns:
           What was done, for the record.
@@ -130,9 +116,9 @@ class Sampling:
         numbers, early = sorted(answered), self._row if not self._chunks else {}
         self._row = {"step": self._weights.step, "chunk": self._chunks, "answers": numbers, **early}
         self.drive.receive(self.drive.answers(numbers))
-        self._finish()
-        self._tell(Ended(_WORKER))
-        self._finish()
+        self._do(self._flight.finish())
+        self._do(self._flight.between_chunks())
+        self._do(self._flight.finish())
         return self._row
 
     def chunk(self, *, decode: bool = True) -> bool:
@@ -143,60 +129,37 @@ class Sampling:
         """
         assert self._weights is not None
         decode = decode and bool(self.drive.work)
-        sequences, start = self.drive.sequences, perf_counter()
         if decode:
-            self.drive.chunk(self._weights.version)
-        seconds = perf_counter() - start
-        self.busy_s += seconds
+            done = self.drive.chunk(self._weights.version)
+        else:
+            done = Chunk(self.drive.sequences, self.drive.context, 0, 0, 0, 0.0)
+        self.busy_s += done.seconds
         self._chunks += 1
-        more = {"sequences": sequences, "context": self.drive.context, "seconds": seconds}
-        self._log({**self._row, "version": self._weights.version, "decoded": decode, **more})
+        more = {"version": self._weights.version, "decoded": decode, **done._asdict()}
+        self._log({**self._row, **more})
         return decode
 
     def stop(self) -> None:
         """End the step: what is in progress is kept as far as it has come."""
-        self.drive.put_out()
-        self._finish()
+        self.drive.save_partial()
+        self._do(self._flight.finish())
 
     def abandon(self) -> None:
         """Give up what has been sampled; its problems are the next to be begun."""
-        driver.abandon(self._open_groups)
-        self._groups, self._drive = {}, None
-        self._state = State(begun=self._state.begun)
+        self._flight.abandon()
+        self._drive = None
 
     def get_state(self) -> dict[str, Any]:
         """The position between two steps and what is in flight, for a checkpoint."""
-        groups = [[g.number, g.version, g.finished] for g in self._state.groups]
-        return {
-            "source": self._source.get_state(),
-            "open_groups": driver.to_state(self._open_groups),
-            "schedule": {"groups": groups, "begun": self._state.begun},
-        }
+        return {"source": self._source.get_state(), **self._flight.get_state()}
 
     def set_state(self, saved: dict[str, Any]) -> None:
-        """Go on from a position; groups of a synchronous run are begun again."""
+        """Go on from a position."""
         self._source.set_state(saved["source"])
-        self._open_groups, self._drive = driver.from_state(saved["open_groups"]), None
-        if "schedule" not in saved:
-            self._groups, self._state = {}, State()
-            driver.abandon(self._open_groups)
-            return
-        plan = saved["schedule"]
-        flying = tuple(Flying(number, v, None, done) for number, v, done in plan["groups"])
-        self._state = State(groups=flying, begun=plan["begun"])
-        self._groups = {
-            g.number: own for g, own in zip(flying, self._open_groups.groups, strict=True)
-        }
+        self._flight.set_state(saved)
+        self._drive = None
 
-    def _finish(self) -> None:
-        """Tell of groups that have been sampled and scored."""
-        known = {g.number for g in self._state.groups if g.finished is not None}
-        for number, group in list(self._groups.items()):
-            if group.rows is not None and number not in known:
-                self._tell(Finished(_WORKER, number))
-
-    def _tell(self, event: Event) -> None:
-        self._state, actions = schedule.decide(self._state, event, self.limits)
+    def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
                 case Admit(_, numbers):
@@ -206,25 +169,21 @@ class Sampling:
 
     def _admit(self, numbers: tuple[int, ...]) -> None:
         assert self._weights is not None
-        while len(self._open_groups.waiting) < len(numbers):
-            params = self._weights.params
-            self._open_groups.waiting += self._source.draw(self.limits.groups_per_step, params)
-        driver.admit(self._open_groups, len(numbers), self._size)
-        new = self._open_groups.groups[-len(numbers) :]
-        self._groups |= dict(zip(numbers, new, strict=True))
-        self._begun += len(numbers)
+        waiting = self._flight.open.waiting
+        while len(waiting) < len(numbers):
+            waiting += self._source.draw(self.limits.groups_per_step, self._weights.params)
+        self._admitted += len(numbers)
         self._row["admit"] = list(numbers)
-        self.drive.begin(new)
+        self.drive.begin(self._flight.admit(numbers))
 
     def _take(self, numbers: tuple[int, ...]) -> None:
-        groups = [self._groups.pop(number) for number in numbers]
-        gone = {group.first_id for group in groups}
-        self._open_groups.groups = [g for g in self._open_groups.groups if g.first_id not in gone]
+        bias = self._flight.length_bias(numbers)
+        groups = self._flight.take(numbers)
         rewards = np.array([[programs.reward(row) for row in g.rows[: self._size]] for g in groups])
         self._source.learn([group.drawn for group in groups], rewards)
         uninformative = ~curriculum.informative(rewards)
         order = np.argsort(uninformative, kind="stable")
-        self.batch = Batch([groups[i] for i in order], self._begun)
+        self.batch = Batch([groups[i] for i in order], self._admitted, bias)
         self._row["train"] = list(numbers)
 
 
@@ -240,17 +199,17 @@ def due(sampling: Sampling, answered: Collection[int]) -> list[int]:
 
 
 def lockstep(sampling: Sampling, weights: Weights, chunks: int) -> Batch:
-    """A step whose update takes as long as so many chunks; what it samples is fixed beforehand.
+    """A step whose update takes a given number of chunks, so that its samples are deterministic.
 
-    Answers take effect one chunk after they were asked for, which waits for them.
+    Answers take effect one chunk after they were requested; the step waits for them.
 
     Args:
       sampling: changed in place.
       weights: of the step.
-      chunks: sampled after the batch is whole.
+      chunks: sampled after the batch is complete.
 
     Raises:
-      RuntimeError: there is nothing to wait for, and no batch.
+      RuntimeError: there is nothing left to wait for, and no batch.
     """
     sampling.start(weights)
     before: set[int] = set()
@@ -263,8 +222,8 @@ def lockstep(sampling: Sampling, weights: Weights, chunks: int) -> Batch:
         if sampling.batch is None:
             if not going:
                 raise RuntimeError(
-                    f"step {weights.step + 1}: nothing is being sampled and no batch is whole; the "
-                    f"schedule stands still at {row}"
+                    f"step {weights.step + 1}: nothing is being sampled and no batch is complete; "
+                    f"the schedule makes no progress at {row}"
                 )
             sampling.chunk()
             continue
@@ -290,7 +249,7 @@ def recorded(sampling: Sampling, weights: Weights, rows: Sequence[Row]) -> Batch
     if not rows:
         raise ValueError(
             f"asynchronous.schedule: the recorded run has no schedule of step {weights.step + 1}; "
-            "lower steps, or go on with live or lockstep:K"
+            "lower steps, or continue with live or lockstep:K"
         )
     sampling.start(weights)
     for row in rows:
@@ -304,5 +263,5 @@ def recorded(sampling: Sampling, weights: Weights, rows: Sequence[Row]) -> Batch
         sampling.chunk(decode=row["decoded"])
     sampling.stop()
     if sampling.batch is None:
-        raise RuntimeError(f"step {weights.step + 1}: its record ends before its batch is whole")
+        raise RuntimeError(f"step {weights.step + 1}: its record ends before its batch is complete")
     return sampling.batch

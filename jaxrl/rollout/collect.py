@@ -1,14 +1,16 @@
 """A step's experience: draws problems, drives their rollouts, and chooses the groups to train on.
 
-Three settings of `RolloutConfig` combine freely: `in_flight` (a step takes the groups that are
-whole first, and the others continue in the next step), `oversampling` (groups whose rewards are all
-equal are replaced, DAPO's dynamic sampling) and `chunks`. Every finished group is reported to the
-source of its problem, so curricula learn from all of them.
+Which groups begin and which make a batch is decided by `jaxrl.rollout.schedule`. Three settings of
+`RolloutConfig` combine freely: `in_flight` (a step takes the groups that are whole first, and the
+others continue in the next step: the order `finished`, without a bound of the lag), `oversampling`
+(groups whose rewards are all equal are replaced, DAPO's dynamic sampling) and `chunks`. Every
+finished group is reported to the source of its problem, so curricula learn from all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,10 +23,14 @@ from jaxrl.data.scoring import Pool
 from jaxrl.data.types import Problem, Task
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import driver, episodes, programs, tasks
+from jaxrl.rollout.drive import Chunk
 from jaxrl.rollout.driver import Group, OpenGroups
+from jaxrl.rollout.engine import Local, Open
 from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.flight import Flight, trained
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Context, Program
+from jaxrl.rollout.schedule import Admit, Limits, Trained
 from jaxrl.rollout.selection import Drawn, Source
 from jaxrl.sampling.logits import Guide
 from jaxrl.sampling.sampler import SamplerConfig
@@ -37,14 +43,16 @@ _SAMPLING = 1  # folded into the run's key, for its streams of sampled tokens
 class Rollouts(NamedTuple):
     """Where a run's experience comes from."""
 
-    step: Callable[[Params, Guide, int, Timer], tuple[Experience, int]]
-    """`(sampling params, guide, version, timer)`: the experience of `rollout.prompts` groups, and
-    how many groups were sampled for it."""
+    step: Callable[
+        [Params, Guide, int, Timer, Callable[[Chunk], None]], tuple[Experience, dict[str, float]]
+    ]
+    """`(sampling params, guide, version, timer, log)`: the experience of `rollout.prompts` groups,
+    and metrics of how it was sampled; `log` is given what each chunk of decoding did."""
     get_state: Callable[[], dict[str, Any]]
     """The position and what is in flight, for a checkpoint."""
     set_state: Callable[[dict[str, Any]], None]
     abandon: Callable[[], None]
-    """Give up what has been sampled for the steps to come."""
+    """Discard what has been sampled for later steps."""
 
 
 def open_rollouts(
@@ -56,6 +64,7 @@ def open_rollouts(
     program: Program,
     *,
     room: int = 0,
+    open_engine: Open = Local,
 ) -> Rollouts:
     """The experience of a run or of a stage of it, from its start.
 
@@ -67,52 +76,69 @@ def open_rollouts(
       source: of problems.
       program: makes a group of one.
       room: tokens that the program adds to prompts, at most.
+      open_engine: what decodes.
     """
     settings = config.rollout
     prompts, size = settings.prompts, settings.group_size
     ctx = context(settings, config.seed, policy, task)
     own_key = key(config.seed)
-    open_groups = OpenGroups()
+    in_flight = round(prompts * settings.in_flight)
+    flight = Flight(Limits(prompts, None, in_flight, "finished"), size)
 
-    def admit(count: int, params: Params) -> None:
-        while len(open_groups.waiting) < count:
-            open_groups.waiting += source.draw(prompts, params)
-        driver.admit(open_groups, count, size)
+    def batch(advance: Callable[[OpenGroups], None], params: Params) -> tuple[int, ...]:
+        """Numbers of the groups of a batch: those that are whole first."""
+        taken = trained(flight.tell(Trained()) if flight.state.held else flight.join(0))
+        taken = taken or trained(flight.finish())
+        for action in flight.between_chunks():
+            if isinstance(action, Admit):
+                while len(flight.open.waiting) < len(action.numbers):
+                    flight.open.waiting += source.draw(prompts, params)
+                flight.admit(action.numbers)
+        while not taken:
+            advance(flight.open)
+            taken = trained(flight.finish())
+        return taken
 
-    def step(params: Params, guide: Guide, version: int, timer: Timer) -> tuple[Experience, int]:
+    def step(
+        params: Params, guide: Guide, version: int, timer: Timer, log: Callable[[Chunk], None]
+    ) -> tuple[Experience, dict[str, float]]:
         actor = policy._replace(guide=guide)
         setup = sampler_setup(
             actor, settings, config.sampler, own_key, room, turns=ctx.dialogue is not None
         )
         kept: list[Group] = []
         rest: list[Group] = []
+        biases: list[float] = []
         state = curriculum.quota(prompts, oversampling=settings.oversampling)
-        wanted = max(round(prompts * settings.in_flight) - len(open_groups.groups), 0)
+        advance = functools.partial(
+            driver.advance, program=program, ctx=ctx, pool=pool,
+            enough=prompts, version=version, timer=timer, log=log,
+        )  # fmt: skip
         while True:
-            admit(wanted, params)
-            driver.advance(
-                open_groups, program, ctx, setup, params, pool,
-                enough=prompts, version=version, timer=timer,
-            )  # fmt: skip
-            groups = driver.take(open_groups, prompts)
+            numbers = batch(
+                lambda groups: advance(groups, engine=open_engine(setup, params)), params
+            )
+            biases.append(flight.length_bias(numbers) if in_flight > prompts else 0.0)
+            groups = flight.take(numbers)
             rewards = np.array([[programs.reward(r) for r in g.rows[:size]] for g in groups])
             source.learn([g.drawn for g in groups], rewards)
             state, keep, more = curriculum.dynamic(state, rewards)
             kept += [g for g, k in zip(groups, keep, strict=True) if k]
             rest += [g for g, k in zip(groups, keep, strict=True) if not k]
             if not more or state.sampled + prompts > state.budget:
-                return experience([*kept, *rest][:prompts], size), int(state.sampled)
-            wanted = prompts
+                measured = {"prompts_sampled": float(state.sampled)}
+                if in_flight > prompts:
+                    measured["length_bias"] = float(np.mean(biases))
+                return experience([*kept, *rest][:prompts], size), measured
 
     def get_state() -> dict[str, Any]:
-        return {"source": source.get_state(), "open_groups": driver.to_state(open_groups)}
+        return {"source": source.get_state(), **flight.get_state()}
 
     def set_state(state: dict[str, Any]) -> None:
-        nonlocal open_groups
         source.set_state(state["source"])
-        open_groups = driver.from_state(state["open_groups"])
+        flight.set_state(state)
 
-    return Rollouts(step, get_state, set_state, lambda: driver.abandon(open_groups))
+    return Rollouts(step, get_state, set_state, flight.abandon)
 
 
 def collect(
@@ -135,7 +161,7 @@ def collect(
       policy: the tokenizer and the decoder's shape.
       params: the sampler's form of the parameters, see `policy.sampling_params`.
       problems: P of them.
-      task: makes and judges them.
+      task: makes and scores them.
       pool: scores completions.
       rollout: group size, temperature and budgets.
       sampling: memory layout of the sampler.
@@ -148,12 +174,13 @@ def collect(
     ctx = context(rollout, 0, policy, task)
     open_groups = OpenGroups(waiting=[Drawn(problem) for problem in problems], next_id=first_id)
     driver.admit(open_groups, len(problems), rollout.group_size)
+    setup = sampler_setup(policy, rollout, sampling, key, turns=ctx.dialogue is not None)
     driver.advance(
         open_groups, episodes.group, ctx,
-        sampler_setup(policy, rollout, sampling, key, turns=ctx.dialogue is not None), params, pool,
-        enough=len(problems), version=version, timer=timer,
+        Local(setup, params), pool, enough=len(problems), version=version, timer=timer,
+        log=lambda done: None,
     )  # fmt: skip
-    return experience(driver.take(open_groups, len(problems)), rollout.group_size)
+    return experience(open_groups.groups, rollout.group_size)
 
 
 def key(seed: int) -> jax.Array:
@@ -187,7 +214,7 @@ def sampler_setup(
       policy, rollout, sampling, key, room: see `collect`.
       turns: the programs sample episodes, whose environments may ask for stop strings, and whose
         slots are held between turns.
-      resumes: sequences in progress are put out and read again.
+      resumes: sequences in progress leave their slots and are read again.
     """
     prompt, length = programs.limits(rollout, room, again=turns or resumes)
     return Setup(

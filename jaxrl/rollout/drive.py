@@ -12,6 +12,7 @@ import functools
 import operator
 from collections.abc import Collection, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from time import perf_counter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -21,12 +22,11 @@ from jaxrl.data.environments import Opening, Reply
 from jaxrl.data.scoring import Pool
 from jaxrl.data.types import Score
 from jaxrl.mesh import distributed
+from jaxrl.rollout.engine import Engine
 from jaxrl.rollout.programs import Act, Context, Fork, Grade, Program, Row, Sample
 from jaxrl.rollout.selection import Drawn
-from jaxrl.sampling import sampler
 from jaxrl.sampling.requests import resume
-from jaxrl.sampling.work import Setup, Work
-from jaxrl.types import Completion, Params, Request
+from jaxrl.types import Completion, Request
 
 Place = tuple[int, ...]
 Answer = Score | Opening | Reply
@@ -48,9 +48,36 @@ class Group:
     """What the program returned; None until it has."""
 
 
+def tokens(group: Group) -> int:
+    """Tokens of a group's completions, as far as they had come when they were last put out."""
+    if group.rows is not None:
+        return sum(len(row.completion.tokens) for row in group.rows)
+    longest = {place: len(c.tokens) for place, c in group.partial.items()}
+    for place, results in group.log.items():  # a later turn has those before it
+        lengths = [len(each.tokens) for each in results if isinstance(each, Completion)]
+        longest[place] = max([longest.get(place, 0), *lengths])
+    return sum(longest.values())
+
+
+class Chunk(NamedTuple):
+    """What a chunk of decoding did."""
+
+    sequences: int
+    """Under way when it began, those that waited for a slot included."""
+    context: int
+    """Tokens that the slots remember at its end."""
+    steps: int
+    """Of decoding."""
+    tokens: int
+    """Sampled."""
+    read: int
+    """Tokens of prompts, and of sequences that were begun before, that were read for it."""
+    seconds: float
+
+
 @dataclasses.dataclass
 class _Node:
-    """A running program, or a part of one that a fork began."""
+    """A running program, or a branch of one that a fork started."""
 
     program: Generator[Any, Any, Any]
     group: Group
@@ -63,14 +90,14 @@ class _Node:
 
 
 class _Wants(NamedTuple):
-    """A result that a node waits for."""
+    """A request of a node whose result is pending."""
 
     node: _Node
     wanted: Sample | Grade | Act
 
 
 Asked = tuple[int, Place, int]
-"""Names what a program has asked for: its group, its part, and what that had received."""
+"""Id of a request: its group, its branch, and the number of results received before it."""
 
 
 class Drive:
@@ -80,19 +107,19 @@ class Drive:
         self,
         program: Program,
         ctx: Context,
-        setup: Setup,
-        params: Params,
+        engine: Engine,
         pool: Pool,
         known: Mapping[Asked, Future[Answer]] = MappingProxyType({}),
     ) -> None:
-        """Args: see `advance`; `known` has what was asked for before and is not to be asked again.
+        """Args: see `advance`; `engine` decodes, and `known` has what was asked for before and is
+        not to be asked again.
 
         A group has its answer from there, or is asked for again where it is not.
         """
         self._program, self._ctx, self._pool, self._known = program, ctx, pool, known
-        self._setup, self._params, self.work = setup, params, Work()
+        self.engine = engine
         self.asked: dict[int, tuple[Asked, Future[Answer] | None]] = {}
-        """Answers that programs wait for, by number in the order of asking; None: another process
+        """Pending answers, by number in the order of their requests; None: another process
         has it."""
         self._groups: list[Group] = []
         self._sampling: dict[int, _Wants] = {}
@@ -109,34 +136,41 @@ class Drive:
         ]
         self._want([(node, None) for node in nodes])
 
-    def chunk(self, version: int) -> None:
+    @property
+    def work(self) -> bool:
+        """Whether anything is left to decode."""
+        return bool(self.engine)
+
+    def chunk(self, version: int) -> Chunk:
         """Decode one chunk; programs go on with the completions that have ended."""
-        sampler.release_for_queue(self._setup, self.work)
-        ended = []
-        for completion in sampler.advance(self._setup, self._params, self.work, version=version):
+        start, sequences = perf_counter(), self.sequences
+        done, ended = self.engine.chunk(version), []
+        for completion in done.ended:
             each = self._sampling.pop(completion.request.id)
             each.node.group.partial.pop(each.node.place, None)
             original = dataclasses.replace(completion, request=each.wanted.request)
             ended.append((each.node, _log(each.node, original)))
         self._want(ended)
+        seconds = perf_counter() - start
+        return Chunk(sequences, self.context, done.steps, done.tokens, done.read, seconds)
 
     @property
     def sequences(self) -> int:
-        """Sequences under way, those that wait for a slot included."""
+        """Sequences in progress, including those that wait for a slot."""
         return len(self._sampling)
 
     @property
     def context(self) -> int:
         """Tokens that the slots remember."""
-        return sum(seat.length for seat in self.work.seats if seat is not None)
+        return self.engine.context
 
     def still(self) -> int:
-        """Groups of which nothing is being sampled."""
+        """Number of groups of which nothing is being sampled."""
         busy = {each.node.group.first_id for each in self._sampling.values()}
         return sum(group.first_id not in busy for group in self._groups)
 
     def answers(self, numbers: Collection[int] | None = None) -> dict[int, Answer]:
-        """Answers by number, waited for, on every process; None: to all that has been asked."""
+        """Waits for answers, on every process; by number. None: all pending ones."""
         if numbers is not None and not numbers:
             return {}
         return results(
@@ -148,30 +182,32 @@ class Drive:
         )
 
     def ready(self) -> list[int]:
-        """Numbers of the answers that are there."""
+        """Numbers of the answers that have arrived."""
         return [n for n, (_, future) in self.asked.items() if future is None or future.done()]
 
     def wait(self, seconds: float | None = None) -> None:
-        """Until one more answer comes, at most so many seconds; None: without end."""
+        """Wait until another answer arrives, at most so many seconds; None: without limit."""
         left = [future for _, future in self.asked.values() if future and not future.done()]
         wait(left, seconds, FIRST_COMPLETED)
 
     def receive(self, answers: Mapping[int, Answer]) -> None:
-        """Programs go on with their answers, together and in the order of asking."""
+        """Programs continue with their answers, together and in the order of asking."""
         settled = [(self._asking.pop(n), answers[n]) for n in sorted(answers)]
         for n in answers:
             del self.asked[n]
         self._want([(each.node, _log(each.node, answer)) for each, answer in settled])
 
-    def put_out(self) -> None:
+    def save_partial(self) -> None:
         """Note in the groups how far what is being sampled has come. Nothing goes on after it."""
-        for completion in sampler.unfinished(self._setup, self.work):
+        for completion in self.engine.unfinished():
             each = self._sampling[completion.request.id]
             each.node.group.partial[each.node.place] = completion
 
     def _want(self, nodes_and_values: Sequence[tuple[_Node, Any]]) -> None:
-        """Resume nodes with their values, and ask for what they want next."""
+        """Resume nodes with their values, and submit what they request next."""
         wanted = [each for node, value in nodes_and_values for each in _resume(node, value)]
+        for row in (row for node, _ in nodes_and_values for row in node.group.rows or ()):
+            self._pool.over(row.completion.request.id)
         submitted = []
         for each in wanted:
             if isinstance(each.wanted, Grade | Act):
@@ -183,17 +219,13 @@ class Drive:
                 request = _request(each)
                 self._sampling[request.id] = each
                 submitted.append(request)
-        waiting, setup, work = sampler.held(self.work), self._setup, self.work
-        sampler.continue_held(setup, self._params, work, [r for r in submitted if r.id in waiting])
-        if new := [r for r in submitted if r.id not in waiting]:
-            sampler.submit(setup, work, new)
+        self.engine.put(submitted)
         acts = (each.wanted for each in self._asking.values() if isinstance(each.wanted, Act))
-        asked = {act.turn.episode for act in acts}
-        sampler.release(work, [name for name in sampler.held(work) if name not in asked])
+        self.engine.keep({act.turn.episode for act in acts})
 
 
 def results(futures: Mapping[int, Future[Answer]]) -> dict[int, Answer]:
-    """What all processes' shares were answered, on every process."""
+    """The answers of all processes, on every process."""
     own = {n: future.result() for n, future in futures.items()}
     return functools.reduce(operator.or_, distributed.gathered(own)) if own or several() else {}
 
@@ -204,7 +236,7 @@ def several() -> bool:
 
 
 def _submit(n: int, pool: Pool, wanted: Grade | Act) -> Future[Answer] | None:
-    """Have a text scored or an environment asked, if it falls to this process's share."""
+    """Submit a text for scoring or an action to its environment, if it is this process's share."""
     if n % jax.process_count() != jax.process_index():
         return None
     if isinstance(wanted, Act):
@@ -213,7 +245,7 @@ def _submit(n: int, pool: Pool, wanted: Grade | Act) -> Future[Answer] | None:
 
 
 def _request(each: _Wants) -> Request:
-    """What to sample, from where it stands."""
+    """The request of a node, continued from its partial completion."""
     partial = each.node.group.partial.get(each.node.place)
     return each.wanted.request if partial is None else resume(partial)
 
@@ -225,7 +257,7 @@ def _log(node: _Node, result: Result) -> Result:
 
 
 def _resume(node: _Node, value: Any) -> list[_Wants]:
-    """Run a node on with a value, through what its log answers; what it and others then want."""
+    """Resume a node with a value and replay its log; what it and its forks request next."""
     while True:
         try:
             wanted = node.program.send(value)

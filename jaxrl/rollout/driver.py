@@ -2,7 +2,7 @@
 
 A group is one run of a program. Its log holds every result that the program received, by place (the
 path of forks that leads to it) and in order. A sequence that is unfinished when a step has what it
-needs goes on in a later step under newer weights; each token keeps the log-probability and the
+needs continues in a later step under newer weights; each token keeps the log-probability and the
 policy version that it was sampled with (partial rollouts: Kimi k1.5, 2025; APRIL, 2025).
 
 A restart runs each program again and gives it the results in its log, so a group continues where it
@@ -15,16 +15,16 @@ come, which lets slow environments work while others' turns are sampled.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from jaxrl.data.scoring import Pool
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import state
-from jaxrl.rollout.drive import Drive, Group, several
+from jaxrl.rollout.drive import Chunk, Drive, Group, several
+from jaxrl.rollout.engine import Engine
 from jaxrl.rollout.programs import Context, Program, Row
 from jaxrl.rollout.selection import Drawn
-from jaxrl.sampling.work import Setup
-from jaxrl.types import Params
 
 
 @dataclasses.dataclass
@@ -99,13 +99,13 @@ def advance(
     open_groups: OpenGroups,
     program: Program,
     ctx: Context,
-    setup: Setup,
-    params: Params,
+    engine: Engine,
     pool: Pool,
     *,
     enough: int,
     version: int,
     timer: Timer,
+    log: Callable[[Chunk], None],
 ) -> None:
     """Sample and score until `enough` open groups are complete; the others are paused.
 
@@ -113,12 +113,12 @@ def advance(
       open_groups: changed in place.
       program: of all its groups.
       ctx: given to the program.
-      setup: of the sampler; its widths hold `programs.limits`.
-      params: the sampler's form of the parameters.
+      engine: decodes, under the weights of `version`.
       pool: scores completions and asks environments; each process does its share for all.
       enough: groups to wait for, at most those that are open.
       version: policy version of `params`.
       timer: given `sample` and `score` seconds, the latter being what waiting for the pool adds.
+      log: given what each chunk of decoding did.
 
     Raises:
       ValueError: replies shall take effect as they come, in a run of several processes.
@@ -129,7 +129,7 @@ def advance(
             "rollout.replies='arrival' needs one process, as processes must agree on an order; "
             "use together"
         )
-    drive = Drive(program, ctx, setup, params, pool)
+    drive = Drive(program, ctx, engine, pool)
 
     def whole() -> int:
         return sum(group.rows is not None for group in open_groups.groups)
@@ -141,7 +141,7 @@ def advance(
             while drive.work and (whole() if early else drive.still()) < enough:
                 if early and (answers := drive.answers(drive.ready())):
                     drive.receive(answers)
-                drive.chunk(version)
+                log(drive.chunk(version))
         with timer("score"):
             if early and not drive.ready():
                 drive.wait()
@@ -150,12 +150,4 @@ def advance(
             drive.receive(answers)
         if whole() >= enough or not (drive.work or drive.asked):
             break
-    drive.put_out()
-
-
-def take(open_groups: OpenGroups, count: int) -> list[Group]:
-    """The first `count` complete groups, oldest first; they are no longer open."""
-    whole = [group for group in open_groups.groups if group.rows is not None][:count]
-    taken = {group.first_id for group in whole}
-    open_groups.groups = [group for group in open_groups.groups if group.first_id not in taken]
-    return whole
+    drive.save_partial()

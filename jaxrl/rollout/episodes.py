@@ -14,10 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.data.environments import Message, Opening, Reply, Turn
+from jaxrl.data.environments import Message, Opening, Reply, Token, Turn
 from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import programs
-from jaxrl.rollout.programs import EMPTY, Act, Context, Fork, Row, Sample, Wanted, join, parts
+from jaxrl.rollout.programs import (
+    EMPTY,
+    Act,
+    Context,
+    Fork,
+    Grade,
+    Row,
+    Sample,
+    Wanted,
+    join,
+    parts,
+)
 from jaxrl.sampling.requests import forced
 from jaxrl.types import Completion, Prefix, Request, Source
 
@@ -72,6 +83,10 @@ def episode(
         done, own = parts(made), made.tokens[count:].tolist()
         action = read(own)
         play = dataclasses.replace(play, actions=(*play.actions, action), said=(*play.said, last))
+        if ctx.task.of(problem).turns.reads is not None:
+            spelled = (ctx.tokenizer.decode([each]) for each in own)
+            heard = tuple(map(Token, own, spelled, made.logp[count:].tolist()))
+            play = dataclasses.replace(play, tokens=(*play.tokens, heard))
         last = yield Act(play)
         marks += [len(play.actions)] * (len(done.tokens) - len(marks))
         rewards.append(last.reward)
@@ -79,6 +94,10 @@ def episode(
         named |= last.parts
         messages += [{"role": "assistant", "content": action}, *last.messages]
         error = last.error
+        if error is None and last.answer is not None:
+            score = yield Grade(problem, last.answer)
+            error, named = score.error, named | dict(score.parts)
+            rewards[-1] = (last.reward or 0.0) + (score.value or 0.0)
         if error is not None or last.done:
             stopped = error is None
             break

@@ -146,7 +146,7 @@ def _episodes(experience: Experience) -> dict[str, float]:
 def _by_domain(
     problems: Sequence[Problem], rewards: np.ndarray, lengths: np.ndarray
 ) -> dict[str, float]:
-    """What a mixture's domains have of a batch, and how they fare; rewards, lengths are [P, G]."""
+    """Share and mean reward of each domain in a batch; rewards, lengths are [P, G]."""
     domains = np.array([problem.domain for problem in problems])
     out: dict[str, float] = {}
     for name in np.unique(domains) if len(set(domains)) > 1 else ():

@@ -23,6 +23,11 @@ def read(settings: DataConfig, path: str) -> Rows:
             f"{' or '.join(settings.kinds)}; choose another recipe, or name the columns, as in "
             "--data.columns.prompt NAME"
         )
+    if settings.long_rows == "split" and found.kind != "text":
+        raise ValueError(
+            f"data.long_rows='split' with {path}: its rows are of the kind {found.kind!r}, and "
+            "only a text may be cut anywhere; choose truncate, drop or error"
+        )
     return found
 
 

@@ -1,4 +1,4 @@
-"""A step of sampling on a thread of its own, while another trains."""
+"""A step of sampling on its own thread, while another thread trains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POLL_S = 1.0
 
 
 class Live:
-    """A step on a thread of its own, which samples on until it is told to halt."""
+    """A step on its own thread, which samples until `halt` is called."""
 
     def __init__(self, sampling: Sampling, mesh: Mesh, patience_s: float) -> None:
         """Args: what to run, on which devices, and after how many seconds without a chunk to give
@@ -29,10 +29,10 @@ class Live:
         self._moved = perf_counter()
 
     def step(self, weights: Weights) -> Batch:
-        """Start a step, and wait for its batch; sampling goes on behind it.
+        """Start a step and wait for its batch; sampling continues on the thread.
 
         Raises:
-          RuntimeError: no chunk has ended and no answer has come for too long.
+          RuntimeError: no chunk has ended and no answer has arrived for too long.
         """
         self.halt()
         self._halted.clear()
@@ -47,36 +47,43 @@ class Live:
                 if isinstance(got, BaseException):
                     raise got
                 return got
-            quiet = perf_counter() - self._moved
-            if self._patience and quiet > self._patience:
-                waits = sorted(name for name, _ in self._sampling.drive.asked.values())
-                raise RuntimeError(
-                    f"step {weights.step + 1}: the sampling thread has ended no chunk for "
-                    f"{quiet:.0f} s, and answers are missing to {waits[:5]}; see stacks.txt, or "
-                    f"raise guard.stall_seconds={self._patience:g}"
-                )
+            self._check_moving(f"step {weights.step + 1}")
 
     def halt(self) -> None:
-        """Return when the chunk under way has ended and the flight stands still.
+        """Stop sampling at the end of the current chunk, and return once it has stopped.
 
         Raises:
           BaseException: what ended the thread, if the batch was there before.
+          RuntimeError: the chunk does not end; it is not waited for again.
         """
         if self._thread is None:
             return
         self._halted.set()
-        self._thread.join()
-        self._thread = None
+        thread, self._thread, self._moved = self._thread, None, perf_counter()
+        while thread.is_alive():
+            self._check_moving("waiting for the chunk under way")
+            thread.join(_POLL_S)
         with contextlib.suppress(queue.Empty):
             got = self._out.get_nowait()
             if isinstance(got, BaseException):
                 raise got
 
+    def _check_moving(self, what: str) -> None:
+        """Raise if the sampling thread has stood still for too long."""
+        quiet = perf_counter() - self._moved
+        if self._patience and quiet > self._patience:
+            waits = sorted(name for name, _ in self._sampling.drive.asked.values())
+            raise RuntimeError(
+                f"{what}: the sampling thread has ended no chunk for {quiet:.0f} s, and answers "
+                f"are missing to {waits[:5]}; see stacks.txt, or raise "
+                f"guard.stall_seconds={self._patience:g}"
+            )
+
     def _run(self, weights: Weights, out: queue.SimpleQueue[Batch | BaseException]) -> None:
         try:
             with jax.set_mesh(self._mesh):
                 self._sample(weights, out)
-        except BaseException as error:  # whatever it is, who waits for the batch must hear of it
+        except BaseException as error:  # the thread that waits for the batch raises it
             out.put(error)
 
     def _sample(self, weights: Weights, out: queue.SimpleQueue[Batch | BaseException]) -> None:

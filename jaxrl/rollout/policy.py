@@ -19,7 +19,7 @@ from jaxrl.data import tokenizers
 from jaxrl.data.types import Problem
 from jaxrl.mesh.mesh import check as check_rules
 from jaxrl.mesh.mesh import param_shardings
-from jaxrl.models import catalog, decoder, lora
+from jaxrl.models import catalog, decoder, lora, quantize
 from jaxrl.models import load as weights
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
@@ -276,10 +276,19 @@ def is_run(path: str) -> bool:
     return (run / "config.json").exists() and (run / "checkpoints").exists()
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def sampling_params(params: Params, dtype: str) -> Params:
-    """Parameters as the sampler wants them: adapters added in, unstacked, in the compute dtype."""
-    params = decoder.cast(decoder.unstack(lora.fold(params)), dtype)
+@functools.partial(jax.jit, static_argnames=("dtype", "rounded"))
+def sampling_params(params: Params, dtype: str, rounded: DecoderConfig | None = None) -> Params:
+    """Parameters as the sampler wants them: adapters added in, unstacked, in the compute dtype.
+
+    Args:
+      params: of the train state.
+      dtype: of what is not quantised.
+      rounded: of which decoder the matrices of the layers are rounded to int8; None: they are not.
+    """
+    params = lora.fold(params)
+    if rounded is not None:
+        params = quantize.quantize(rounded, params, "int8")
+    params = decoder.cast(decoder.unstack(params), dtype)
     return decoder.outputs_first(params) if jax.default_backend() == "cpu" else params
 
 

@@ -141,23 +141,23 @@ def graded(ctx: Context, problem: Problem, completion: Completion) -> Part:
     """The row of a completion that is there already."""
     if ctx.task.of(problem).grouped:
         return (yield from graded_together(ctx, problem, [completion]))[0]
-    text, judged = _texts(ctx, completion)
-    score = yield Grade(problem, judged)
+    text, text_to_score = _texts(ctx, completion)
+    score = yield Grade(problem, text_to_score)
     return Row(completion, text, score)
 
 
 def graded_together(
     ctx: Context, problem: Problem, completions: Sequence[Completion]
 ) -> Generator[Wanted, Any, list[Row]]:
-    """The rows of completions that a task's reward judges at once, see `Task.grouped`."""
+    """The rows of completions that a task's reward scores together, see `Task.grouped`."""
     texts = [_texts(ctx, completion) for completion in completions]
-    score = yield Grade(problem, json.dumps([judged for _, judged in texts]))
+    score = yield Grade(problem, json.dumps([text_to_score for _, text_to_score in texts]))
     scores = group.apart(score, len(texts))
     return [Row(c, t, s) for c, (t, _), s in zip(completions, texts, scores, strict=True)]
 
 
 def _texts(ctx: Context, completion: Completion) -> tuple[str, str]:
-    """The text of a completion, and what of it is judged."""
+    """The text of a completion, and the part of it that is scored."""
     text = ctx.tokenizer.decode(completion.tokens.tolist())
     prompt = ctx.tokenizer.decode(list(completion.request.prompt[-8:]))
     return text, extract.thinking(prompt, text)
@@ -197,7 +197,7 @@ def written(ctx: Context, request: Request) -> Generator[Wanted, Any, Completion
 
 _KINDS = (np.int32, np.float32, np.float32, np.int32, np.int8)
 EMPTY = Prefix(*(np.zeros(0, kind) for kind in _KINDS))
-"""A response of no tokens."""
+"""An empty response."""
 
 
 def parts(completion: Completion) -> Prefix:

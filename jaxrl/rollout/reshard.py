@@ -7,7 +7,7 @@ With `sampling.devices`, so many devices, the last of each process, sample on a 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
+from jaxrl.models.decoder import Leaf
 from jaxrl.rollout import policy
 from jaxrl.types import Params
 
@@ -53,7 +54,7 @@ def meshes(training: MeshConfig, sampling: SamplingConfig) -> tuple[Mesh, Mesh]:
 
 
 def sampler_weights(
-    model: DecoderConfig, training: Mesh, sampling: Mesh, dtype: str
+    model: DecoderConfig, training: Mesh, sampling: Mesh, dtype: str, *, int8: bool = False
 ) -> Callable[[Params], Params]:
     """Parameters of the train state to what the sampler takes, on the mesh that it samples on.
 
@@ -61,12 +62,13 @@ def sampler_weights(
       model: the decoder's shape.
       training, sampling: from `meshes`.
       dtype: to sample in.
+      int8: round the matrices of the layers to 8 bits.
     """
+    made = functools.partial(policy.sampling_params, dtype=dtype, rounded=model if int8 else None)
     if training == sampling:
-        return lambda params: policy.sampling_params(params, dtype)
-    return lambda params: transfer(
-        policy.sampling_params(params, dtype), functools.partial(_place, model, sampling)
-    )
+        return made
+    place = functools.partial(_place, model, decoder.layout(model), sampling)
+    return lambda params: transfer(made(params), place)
 
 
 def transfer(tree: Any, place: Callable[[tuple[Any, ...], jax.Array], NamedSharding]) -> Any:
@@ -113,14 +115,18 @@ def checksums(leaves: Sequence[jax.Array]) -> jax.Array:
 
 
 def _place(
-    model: DecoderConfig, where: Mesh, path: tuple[Any, ...], leaf: jax.Array
+    model: DecoderConfig,
+    layout: Mapping[tuple[str, ...], Leaf],
+    where: Mesh,
+    path: tuple[Any, ...],
+    leaf: jax.Array,
 ) -> NamedSharding:
-    """Where a leaf of unstacked parameters lies on the mesh, by the rules of the model."""
+    """The sharding of a leaf of unstacked parameters, by the rules of the model."""
     names = tuple(getattr(step, "key", getattr(step, "idx", None)) for step in path)
     stacked = names[0] == "layers"
     if stacked:
         names = (decoder.STACKS[names[1] >= model.dense_layers], *names[2:])
-    known = decoder.layout(model).get(names)
+    known = layout.get(names)
     axes = known.axes[stacked:] if known and len(known.axes) - stacked == leaf.ndim else None
     if axes is None:
         return mesh.replicated(where)

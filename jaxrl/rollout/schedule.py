@@ -1,18 +1,18 @@
-"""Who samples which groups with which weights, and when groups are trained on: one pure function.
+"""Which worker samples which groups with which weights, and when groups are trained on.
 
-`decide` takes a state and an event and gives the next state and what is to be done. It knows no
-array, clock or thread. The live run, its replay, the simulator and the property tests all call it,
-so what holds for it holds for them.
+`decide` is a pure function from a state and an event to the next state and a list of actions. It
+uses no arrays, clocks or threads. The live run, its replay, the simulator and the property tests
+all call it.
 
-A *group* is a problem and its completions; `groups_per_step` of them are a step's batch. *Version*
-v are the weights after v steps, so the step with index t is taken by weights t, and the lag of a
-token in that step is t minus the version that sampled it. A group's lag is bounded when it is
-admitted, by reservation: the group at place r among those not yet trained on belongs to step
-t + r // groups_per_step, and a worker that holds version v may begin it if that exceeds v by at
-most `staleness`. Nothing is discarded, and slow groups are neither dropped nor passed over.
+A *group* is a problem and its completions; a step's batch is `groups_per_step` groups. *Version* v
+is the weights after v steps: step t trains weights t, and the lag of a token in that step is t
+minus the version that sampled it. A group's lag is bounded when it is admitted, by reservation: the
+group at place r among those not yet trained on belongs to step t + r // groups_per_step, and a
+worker with version v may start it if that step exceeds v by at most `staleness`. No group is
+discarded, and slow groups are neither dropped nor overtaken.
 
-How many groups may begin follows from the set of those under way. There are no counters that a
-restart, a failed group or a lost worker could leave wrong.
+The number of groups that may start follows from the groups in progress. No counter has to be
+corrected after a restart, a failed group or a lost worker.
 """
 
 from __future__ import annotations
@@ -24,66 +24,66 @@ Order = Literal["admitted", "finished"]
 
 
 class Limits(NamedTuple):
-    """What a schedule has to keep to."""
+    """Limits of a schedule."""
 
     groups_per_step: int
     staleness: int | None = 0
     """Greatest lag of a token in steps; None: unbounded, which needs `in_flight`."""
     in_flight: int = 0
-    """Most groups under way, those that wait to be trained on included; 0: what `staleness`
+    """Most groups in progress, including those that wait for training; 0: what `staleness`
     allows."""
     order: Order = "admitted"
     """Which groups a step takes: the oldest, or those that finish first."""
     steps: int | None = None
-    """Steps of the run; nothing is begun that none of them could take."""
+    """Steps of the run; no group is started that none of them could take."""
 
 
-class Flying(NamedTuple):
+class GroupState(NamedTuple):
     """A group that has been admitted and not yet been taken for a step."""
 
     number: int
-    """Its name: the place in the order of admission."""
+    """Its id: the place in the order of admission."""
     version: int
     """The oldest weights that sampled any of its tokens."""
     worker: str | None
-    """Who samples it; None: nobody, as its worker was lost."""
+    """The worker that samples it; None: unassigned, because its worker was lost."""
     finished: int | None = None
-    """Its place in the order in which groups were finished; None: it is not."""
+    """Its place in the order in which groups finished; None: unfinished."""
 
 
 class State(NamedTuple):
     """All that decisions depend on. Mappings are never changed in place."""
 
     step: int = 0
-    """Steps taken, and so the version of the newest weights."""
+    """Completed steps, which is the version of the newest weights."""
     training: tuple[int, ...] = ()
-    """Numbers of the groups that the step under way trains on."""
+    """Numbers of the groups that the current step trains on."""
     held: Mapping[str, int] = {}
     """The version that each worker samples with."""
     arrived: Mapping[str, int] = {}
-    """The newest version that lies ready at each worker."""
-    groups: tuple[Flying, ...] = ()
+    """The newest version that each worker has received."""
+    groups: tuple[GroupState, ...] = ()
     """In order of admission."""
-    begun: int = 0
-    """Number of the next group: a name, from which no decision follows."""
+    admitted: int = 0
+    """Groups admitted so far, which is the number of the next one; no decision depends on it."""
 
 
 class Joined(NamedTuple):
-    """A worker has come, and holds weights of a version."""
+    """A worker has joined, with weights of a version."""
 
     worker: str
     version: int
 
 
 class Lost(NamedTuple):
-    """A worker is gone. What it sampled up to its last chunk is kept; others go on with it."""
+    """A worker is gone. What it sampled up to its last chunk is kept, and others continue it."""
 
     worker: str
 
 
 class Ended(NamedTuple):
-    """A worker is between two chunks of decoding, or idle; it changes weights and begins groups
-    only then."""
+    """A worker is between two chunks of decoding, or idle. Only then does it change weights and
+    start groups."""
 
     worker: str
 
@@ -103,11 +103,11 @@ class Dropped(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """The step under way is done; its weights are there."""
+    """The current step is done; its weights exist."""
 
 
 class Arrived(NamedTuple):
-    """Weights lie ready at a worker, whole and checked."""
+    """A worker has received weights, complete and verified."""
 
     worker: str
     version: int
@@ -117,28 +117,28 @@ Event = Joined | Lost | Ended | Finished | Dropped | Trained | Arrived
 
 
 class Swap(NamedTuple):
-    """The worker samples on with the weights of a version, which have arrived."""
+    """The worker continues sampling with the weights of a version, which have arrived."""
 
     worker: str
     version: int
 
 
 class Admit(NamedTuple):
-    """The worker begins new groups."""
+    """The worker starts new groups."""
 
     worker: str
     numbers: tuple[int, ...]
 
 
 class Resume(NamedTuple):
-    """The worker goes on with groups of one that was lost."""
+    """The worker continues the groups of a lost worker."""
 
     worker: str
     numbers: tuple[int, ...]
 
 
 class Train(NamedTuple):
-    """The next step is taken, on these groups."""
+    """The next step trains on these groups."""
 
     numbers: tuple[int, ...]
 
@@ -154,50 +154,49 @@ Action = Swap | Admit | Resume | Train | Publish
 
 
 def check(limits: Limits) -> None:
-    """Refuse limits under which a run would stand still, or admit without end.
+    """Refuse limits under which a run would make no progress or admit groups without bound.
 
     Raises:
       ValueError: naming the field.
     """
     if limits.staleness is not None and limits.staleness < 0:
-        raise ValueError(f"staleness={limits.staleness}: use 0, which waits, or more")
+        raise ValueError(f"staleness={limits.staleness}: use 0, which is synchronous, or more")
     if limits.staleness is None and not limits.in_flight:
-        raise ValueError("staleness=None with in_flight=0 admits without end; set one of them")
+        raise ValueError("staleness=None with in_flight=0 has no bound; set one of them")
     if limits.in_flight and limits.in_flight < limits.groups_per_step:
         raise ValueError(
-            f"in_flight={limits.in_flight} groups never make a step of {limits.groups_per_step}; "
+            f"in_flight={limits.in_flight} is less than a step's {limits.groups_per_step} groups; "
             "use as many or more, or 0 for what staleness allows"
         )
 
 
 def decide(state: State, event: Event, limits: Limits) -> tuple[State, list[Action]]:
-    """What follows from an event.
+    """The next state and the actions after an event.
 
-    Events of workers that are not there, or of groups that another worker has by now, change
-    nothing.
+    Events of unknown workers, or of groups that another worker has taken over, change nothing.
 
     Args:
-      state: so far.
+      state: before the event.
       event: what has happened.
       limits: of the run.
 
     Returns:
-      The state, and what is to be done, in order.
+      The next state, and the actions in order.
     """
     match event:
         case Joined(worker, version):
             state = state._replace(
                 held={**state.held, worker: version},
                 arrived={**state.arrived, worker: version},
-                groups=_orphaned(state.groups, worker),
+                groups=_unassigned(state.groups, worker),
             )
             publish = [Publish(worker, state.step)] if version < state.step else []
-            state, actions = _train(state, limits)  # after a restart the batch may be whole
+            state, actions = _train(state, limits)  # after a restart the batch may be complete
             return state, [*publish, *actions]
         case Lost(worker):
             held = {name: v for name, v in state.held.items() if name != worker}
             arrived = {name: v for name, v in state.arrived.items() if name != worker}
-            groups = _orphaned(state.groups, worker)
+            groups = _unassigned(state.groups, worker)
             return state._replace(held=held, arrived=arrived, groups=groups), []
         case Arrived(worker, version):
             if worker not in state.held:
@@ -222,7 +221,7 @@ def decide(state: State, event: Event, limits: Limits) -> tuple[State, list[Acti
 
 
 def room(state: State, version: int, limits: Limits) -> int:
-    """How many groups a worker that holds `version` may begin now; 0 or more."""
+    """How many groups a worker that holds `version` may start now; 0 or more."""
     size, live, step = limits.groups_per_step, len(state.groups), _next_step(state)
     bounds = []
     if limits.in_flight:
@@ -244,11 +243,11 @@ def room(state: State, version: int, limits: Limits) -> int:
 
 
 def batch(state: State, limits: Limits) -> tuple[int, ...] | None:
-    """Numbers of the groups that the next step takes, oldest first; None: they are not all there.
+    """Numbers of the groups that the next step takes, oldest first; None: some are missing.
 
-    In order `finished` they are the first that finished among those that leave the rest in time: of
-    the groups that must be trained on by some step, no more remain than the steps up to it can
-    take. A step waits for a group that is due.
+    In order `finished` they are the first finished groups that leave all others enough time: of the
+    groups that must be trained on by a given step, no more remain than the steps up to it can take.
+    A step waits for a group that is due.
     """
     size, step = limits.groups_per_step, _next_step(state)
     if limits.order == "admitted":
@@ -289,15 +288,15 @@ def _between_chunks(state: State, worker: str, limits: Limits) -> tuple[State, l
         state = state._replace(groups=groups)
         actions.append(Resume(worker, left))
     if count := room(state, version, limits):
-        numbers = tuple(range(state.begun, state.begun + count))
-        new = tuple(Flying(number, version, worker) for number in numbers)
-        state = state._replace(groups=state.groups + new, begun=state.begun + count)
+        numbers = tuple(range(state.admitted, state.admitted + count))
+        new = tuple(GroupState(number, version, worker) for number in numbers)
+        state = state._replace(groups=state.groups + new, admitted=state.admitted + count)
         actions.append(Admit(worker, numbers))
     return state, actions
 
 
 def _train(state: State, limits: Limits) -> tuple[State, list[Action]]:
-    """Take the next step, if none is under way and its batch is there."""
+    """Take the next step, if none is in progress and its batch is complete."""
     if state.training or state.step == limits.steps:
         return state, []
     taken = batch(state, limits)
@@ -312,12 +311,12 @@ def _next_step(state: State) -> int:
     return state.step + bool(state.training)
 
 
-def _is(group: Flying, worker: str, number: int) -> bool:
+def _is(group: GroupState, worker: str, number: int) -> bool:
     return group.number == number and group.worker == worker and group.finished is None
 
 
-def _orphaned(groups: Sequence[Flying], worker: str) -> tuple[Flying, ...]:
-    """Groups under way at a worker are nobody's; what it had finished stays."""
+def _unassigned(groups: Sequence[GroupState], worker: str) -> tuple[GroupState, ...]:
+    """The groups, with the unfinished ones of a worker unassigned."""
     return tuple(
         g._replace(worker=None) if g.worker == worker and g.finished is None else g for g in groups
     )

@@ -159,8 +159,8 @@ def ordered(task: Task, of: dict[str, Any], *, seed: int, keep: Keep = None) -> 
     )
 
 
-class Course(NamedTuple):
-    """Where a curriculum over N prompts stands, beside what it knows of each."""
+class CurriculumState(NamedTuple):
+    """State of a curriculum over N prompts, apart from the rewards of each."""
 
     allowed: np.ndarray
     """[N] bool: which may still be chosen."""
@@ -204,7 +204,7 @@ def chosen(
     fit = [keep is None or keep(problem) for problem in problems(range(size))]
     state = curriculum.start(size, window=config.window, seed=seed)
     ranks = bandits.rank(np.zeros(size), seed=seed)
-    course = Course(
+    course = CurriculumState(
         np.array(fit), np.int64(0), np.zeros(0, np.int64), np.float64("nan"), np.full(size, np.nan)
     )
 
@@ -254,13 +254,13 @@ def chosen(
         if saved["of"] == of:
             state = curriculum.from_json(curriculum.Prompts, saved["state"])
             ranks = curriculum.from_json(bandits.Ranks, saved["ranks"])
-            course = curriculum.from_json(Course, saved["course"])
+            course = curriculum.from_json(CurriculumState, saved["course"])
 
     return Source(draw, learn, get_state, set_state)
 
 
 def _retained(
-    config: CurriculumConfig, state: curriculum.Prompts, course: Course, count: int
+    config: CurriculumConfig, state: curriculum.Prompts, course: CurriculumState, count: int
 ) -> np.ndarray:
     """[N] bool: the hardest share of what was allowed, as long as it fills a batch."""
     wanted = max(count, int(config.retain * course.allowed.sum()))

@@ -13,7 +13,7 @@ from jaxrl.data.types import Task
 
 
 def named(config: Config) -> Task:
-    """What makes a run's problems and judges them.
+    """What makes a run's problems and scores them.
 
     Raises:
       ValueError: an unknown task or parameter.

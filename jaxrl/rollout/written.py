@@ -20,8 +20,14 @@ Group = tuple[Problem, list[Row]]
 """A row of a file as a group: one answer, or the chosen and the rejected."""
 
 
-def group(actor: Policy, config: Config, found: Rows, index: int) -> Group | None:
-    """A row as a group of written answers; None if it is left out, see `DataConfig`.
+def groups(actor: Policy, config: Config, found: Rows, index: int) -> list[Group]:
+    """A row as a group of written answers; none if it is left out, several of a text that is split.
+
+    Args:
+      actor: its tokenizer writes the row.
+      config: of the run, see `DataConfig`.
+      found: the rows of a file.
+      index: of the row.
 
     Raises:
       ValueError: a row that cannot be used, where none is left out.
@@ -32,24 +38,34 @@ def group(actor: Policy, config: Config, found: Rows, index: int) -> Group | Non
     except ValueError:
         if settings.bad_rows == "error":
             raise
-        return None
+        return []
+    decode = actor.tokenizer.decode
+    if settings.long_rows == "split":
+        parts = examples.pieces(made[0], settings.max_tokens)
+        return [_group(actor, row.id, [part], row.rewards) for part in parts]
     fitted = examples.fitting(made, settings.max_tokens, settings.long_rows, row.id)
     if fitted is None:
-        return None
-    decode = actor.tokenizer.decode
+        return []
     if row.stepwise:
         (example,) = fitted
         answer = with_labels(written(example), row.rewards)
         score = Score(float(np.mean(answer.turn_rewards)))
         text = decode(list(example.tokens))
-        return Problem(row.id, decode(list(example.prompt)), None), [Row(answer, text, score)]
+        return [(Problem(row.id, decode(list(example.prompt)), None), [Row(answer, text, score)])]
     if config.labels:
-        fitted = [examples.judged(each, actor.tokenizer.eos_ids[0]) for each in fitted]
+        fitted = [examples.scored_at_end(each, actor.tokenizer.eos_ids[0]) for each in fitted]
+    return [_group(actor, row.id, fitted, row.rewards)]
+
+
+def _group(
+    actor: Policy, name: str, fitted: Sequence[examples.Example], rewards: Sequence[float]
+) -> Group:
+    decode = actor.tokenizer.decode
     answers = [
         Row(written(example), decode(list(example.tokens)), Score(reward))
-        for example, reward in zip(fitted, row.rewards, strict=True)
+        for example, reward in zip(fitted, rewards, strict=True)
     ]
-    return Problem(row.id, decode(list(fitted[0].prompt)), None), answers
+    return Problem(name, decode(list(fitted[0].prompt)), None), answers
 
 
 def written(example: examples.Example) -> Completion:
@@ -65,7 +81,7 @@ def with_labels(answer: Completion, labels: Sequence[float]) -> Completion:
     """A written answer of which each step is a turn, whose reward is its label.
 
     Args:
-      answer: its actions are where steps are judged.
+      answer: its actions are where steps are scored.
       labels: of all steps; of an answer that was cut, more than are left.
     """
     turn = np.where(answer.actions, np.cumsum(answer.actions), 0).astype(np.int16)

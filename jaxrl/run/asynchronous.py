@@ -13,16 +13,17 @@ import jax.numpy as jnp
 
 from jaxrl.config import AsynchronousConfig, Config
 from jaxrl.data.types import Task
-from jaxrl.mesh import distributed
 from jaxrl.record import jsonl, storage
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import asynchronous, collect, schedule
 from jaxrl.rollout.asynchronous import Batch, Row, Sampling, Weights
 from jaxrl.rollout.drive import Answer, Asked, Drive
+from jaxrl.rollout.engine import Open
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.live import Live
 from jaxrl.rollout.programs import Program
 from jaxrl.rollout.selection import Source
+from jaxrl.run.chunk_log import StepLog
 from jaxrl.run.context import Batches, RunContext, ToSampler
 from jaxrl.run.extension import Context
 from jaxrl.training.logprobs import guide_of
@@ -33,7 +34,7 @@ _WAYS = "live, lockstep:K with K of 0 or more, or recorded:RUN"
 
 
 def limits(config: Config) -> schedule.Limits:
-    """What the schedule of a run keeps to."""
+    """The limits of a run's schedule."""
     settings = config.asynchronous
     return schedule.Limits(
         config.rollout.prompts, settings.staleness, settings.in_flight, settings.order
@@ -41,7 +42,7 @@ def limits(config: Config) -> schedule.Limits:
 
 
 def check(config: Config) -> None:
-    """Refuse what does not go with sampling while training.
+    """Refuse what cannot be combined with sampling during updates.
 
     Raises:
       ValueError: naming the field.
@@ -82,7 +83,7 @@ def check(config: Config) -> None:
         raise ValueError(
             "asynchronous.schedule='live' runs in one process; use lockstep:K with several"
         )
-    if not config.sampling.devices and jax.device_count() > 1:
+    if not (config.sampling.devices or config.generators) and jax.device_count() > 1:
         raise ValueError(
             f"asynchronous.schedule='live' with sampling.devices=0: two threads would share "
             f"{jax.device_count()} devices; give sampling some of them, or use lockstep:K"
@@ -111,6 +112,7 @@ def open_batches(
     program: Program,
     start: int,
     room: int,
+    open_engine: Open,
 ) -> Batches:
     """The rollouts of an asynchronous run.
 
@@ -120,6 +122,7 @@ def open_batches(
       source: of its problems.
       program: makes a group of one.
       room: tokens that the program adds to prompts, at most.
+      open_engine: what decodes.
     """
     config = ctx.config
     given = collect.context(config.rollout, config.seed, run.policy, task)
@@ -130,18 +133,20 @@ def open_batches(
             collect.key(config.seed), room, turns=given.dialogue is not None,
             resumes=config.asynchronous.staleness != 0,
         )  # fmt: skip
-        return Drive(program, given, setup, weights.params, run.pools[start], known)
+        engine = open_engine(setup, weights.params)
+        return Drive(program, given, engine, run.pools[start], known)
 
-    record = _Record(run.directory, run.callbacks.note)
+    record = StepLog(run.directory / FILE, run.callbacks.note)
     sampling = Sampling(limits(config), config.rollout.group_size, source, drive, record.add)
     sample, halt = _sampler(run, config, sampling)
     run.closing.callback(halt)
-    copied = not config.sampling.devices and _way(config.asynchronous)[0] == "live"
+    shared = not config.sampling.devices and not config.generators
+    copied = shared and _way(config.asynchronous)[0] == "live"
     ended = busy = 0.0
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
         nonlocal ended, busy
-        begun = perf_counter()
+        entered = perf_counter()
         with timer("sync"):
             params = to_sampler(state.params)
             guide = guide_of(run.policy.model, ctx.restriction(state), to_sampler)
@@ -153,10 +158,11 @@ def open_batches(
         with timer("sample"), jax.set_mesh(run.sampling_mesh):
             batch = sample(Weights(params, guide, version, steps))
         now = perf_counter()
-        whole = now - (ended or begun)
+        whole = now - (ended or entered)
         metrics = {
-            "prompts_sampled": float(batch.begun),
-            "idle/train": (now - begun) / whole,
+            "prompts_sampled": float(batch.admitted),
+            "length_bias": batch.length_bias,
+            "idle/train": (now - entered) / whole,
             "idle/sample": max(0.0, 1.0 - (sampling.busy_s - busy) / whole),
         }
         ended, busy = now, sampling.busy_s
@@ -180,7 +186,7 @@ def open_batches(
 def _sampler(
     run: RunContext, config: Config, sampling: Sampling
 ) -> tuple[Callable[[Weights], Batch], Callable[[], None]]:
-    """What samples a step, and what makes it stand still after the step's update."""
+    """A function that samples a step, and one that stops sampling after the step's update."""
     way, value = _way(config.asynchronous)
     if way == "lockstep":
         chunks = int(value)
@@ -201,22 +207,3 @@ def _by_step(path: Path) -> dict[int, Sequence[Row]]:
     for row in jsonl.read(path):
         rows.setdefault(row["step"], []).append(row)
     return dict(rows)
-
-
-class _Record:
-    """The schedule of a run as it is written; a step that is done again replaces its rows."""
-
-    def __init__(self, directory: Path, note: Callable[[str], None]) -> None:
-        self._path, self._note, self._next = directory / FILE, note, -1
-        self._log: jsonl.Log | None = None
-
-    def begin(self, step: int) -> None:
-        """A step begins after so many are done; rows of it and of later ones are dropped."""
-        if distributed.first() and step != self._next:
-            self._log = jsonl.Log(self._path, self._note, lambda row: row["step"] < step)
-        self._next = step + 1
-
-    def add(self, row: Row) -> None:
-        """Append a row."""
-        if self._log is not None:
-            self._log.add(row)

@@ -14,7 +14,7 @@ from jaxrl.record import checkpoint, references, storage
 from jaxrl.record.checkpoint import Saved
 from jaxrl.rollout import policy
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import asynchronous, offline, placement, reference, sampled, stages
+from jaxrl.run import asynchronous, generators, offline, placement, reference, sampled, stages
 from jaxrl.run.context import Origin, RunContext
 from jaxrl.run.extension import Extension, open_extensions
 from jaxrl.run.placement import Complete
@@ -39,6 +39,7 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     configs.check(config)
     stages.check(config)
     asynchronous.check(config)
+    generators.check(config)
     extensions = open_extensions(config)
     arrays = [name for e in extensions.values() for name in e.arrays]
     if "stepwise" in config.data.kinds:

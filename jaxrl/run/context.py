@@ -24,7 +24,7 @@ from jaxrl.types import Params, TrainState
 
 
 class Callbacks(NamedTuple):
-    """Functions that a run calls as it goes on. The defaults do nothing."""
+    """Functions that a run calls. The defaults do nothing."""
 
     stage: Callable[[str, int, int], None] = lambda name, done, total: None
     """Called when a phase (warm start, train) has done `done` of its `total` steps."""
@@ -47,7 +47,7 @@ class Batches(NamedTuple):
     """The position and what is in flight, for a checkpoint."""
     set_state: Callable[[dict[str, Any]], None]
     abandon: Callable[[], None]
-    """Give up what has been sampled for the steps to come."""
+    """Discard what has been sampled for later steps."""
 
 
 ToSampler = Callable[[Params], Params]
@@ -70,7 +70,7 @@ class Origin(NamedTuple):
     held_out: str
     """What they are measured on."""
     task: Task | None = None
-    """Makes and judges problems; None where nothing is scored."""
+    """Makes and scores problems; None where nothing is scored."""
 
 
 class RunContext(NamedTuple):

@@ -2,9 +2,9 @@
 
 Every stage is a run of its own in RUN/stages/N, and the last stage is the run itself, in RUN. So
 each is checkpointed, continues bit for bit and is shown as any other run, and what reads a run
-reads a course: its result is that of the last stage. A stage that is over has a summary, and is
-left alone; one that was interrupted continues. No state spans two stages but the parameters of the
-one before, which are on disk, so an end between stages is no special case.
+reads a course: its result is that of the last stage. A finished stage has a summary and is not run
+again; an interrupted one continues. Stages share no state but the parameters of the one before,
+which are on disk, so an interruption between stages is no special case.
 
 A stage starts from the last language model before it, its adapters merged. A reward model that a
 stage has trained is the reward of the stages after it that sample, unless they name their own.

@@ -58,7 +58,7 @@ def evaluate(
       policy: the tokenizer and the decoder's shape.
       params: the sampler's form of the parameters.
       held_out: the problems.
-      task: makes and judges them.
+      task: makes and scores them.
       pool: scores completions.
       rollout: prompt form and budgets.
       sampling: memory layout of the sampler.

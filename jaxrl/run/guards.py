@@ -1,4 +1,4 @@
-"""Guards: what counts as an update gone wrong, and the record that is kept of it."""
+"""Guards: conditions under which an update is refused, and the record of such updates."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def trips(config: GuardConfig, metrics: Mapping[str, float]) -> list[Trip]:
 
 
 def decide(config: GuardConfig, found: list[Trip], rollbacks: int) -> str:
-    """What is done about a step: the most severe action, or a stop in place of one rollback more.
+    """The action for a step: the most severe one, or a stop in place of one rollback more.
 
     Args:
       config: `max_rollbacks`.

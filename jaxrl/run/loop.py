@@ -120,6 +120,11 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
     to_sampler = reshard.sampler_weights(
         model, jax.sharding.get_mesh(), run.sampling_mesh, config.compute_dtype
     )
+    sampling = config.sampling
+    to_rollouts = reshard.sampler_weights(
+        model, jax.sharding.get_mesh(), run.sampling_mesh, sampling.dtype or config.compute_dtype,
+        int8=sampling.weights == "int8",
+    )  # fmt: skip
     evaluated = only(run.extensions, "evaluated")
 
     def assess(state: TrainState, step: int) -> dict[str, float]:
@@ -151,7 +156,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                 with transfers():
                     stage = stages.open_stage(
                         run, ctx, stage_start, host["rollouts"], recorder, optimize, like,
-                        to_sampler,
+                        to_rollouts,
                     )  # fmt: skip
             run.heart.beat("sample", step)
             with transfers():

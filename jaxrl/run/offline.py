@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from jaxrl.rollout import experience, files
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
-from jaxrl.rollout.written import Group, gathered, group
+from jaxrl.rollout.written import Group, gathered, groups
 from jaxrl.run import placement, reference_cache
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
 from jaxrl.run.extension import Context, taught
@@ -53,14 +54,14 @@ def origin(config: Config, actor: Policy) -> Origin:
         train, held = list(range(len(found))), list(range(len(evaluated)))[: config.eval.problems]
     else:
         train, held = rows.divide(found, settings.eval_share, config.eval.problems)
-    read = ((i, group(actor, config, evaluated, i)) for i in held)
-    held_out = [(i, made) for i, made in read if made is not None]
+    read = ((i, groups(actor, config, evaluated, i)) for i in held)
+    held_out = [(i, made) for i, made in read if made]
     if not held_out:
         raise ValueError(
             f"data.max_tokens={settings.max_tokens} leaves no held-out row of "
             f"{evaluated.path!r} with an answer to learn; raise it"
         )
-    group(actor, config, found, train[0])
+    groups(actor, config, found, train[0])
 
     def open_batches(
         run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: Recorder, start: int
@@ -81,7 +82,7 @@ def origin(config: Config, actor: Policy) -> Origin:
     def batch(directory: Path) -> Trajectory:
         known = scored(directory).get("eval" if settings.eval_path else "train")
         made = (each if known is None else known.fill(each, i) for i, each in held_out)
-        return experience.as_trajectory(gathered(made), config)
+        return experience.as_trajectory(gathered(itertools.chain.from_iterable(made)), config)
 
     measure: Callable[..., dict[str, jax.Array]] | None = None
 
@@ -124,36 +125,39 @@ def batches(
       scored: what the reference policy makes of the rows, where that is cached.
     """
     order = grain.MapDataset.range(len(places)).shuffle(config.seed).repeat(_ENDLESS // len(places))
-    position = 0
+    position, piece = 0, 0  # rows that are done, and pieces of the one after them
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
-        nonlocal position
+        nonlocal position, piece
         taken: list[Group] = []
-        first, last = position, position
+        left_out, in_a_row = 0, 0
         with timer("read"):
             while len(taken) < config.data.batch_size:
                 place = places[int(order[position])]
-                made = group(actor, config, found, place)
-                position += 1
-                if made is not None:
-                    taken.append(made if scored is None else scored.fill(made, place))
-                    last = position
-                elif position - last >= len(places):
+                made = groups(actor, config, found, place)
+                in_a_row = 0 if made else in_a_row + 1
+                left_out += not made
+                if in_a_row >= len(places):
                     raise ValueError(
                         f"data.max_tokens={config.data.max_tokens} leaves no row of {found.path!r} "
                         "with an answer to learn; raise it"
                     )
-        left_out = position - first - len(taken)
+                whole = made if scored is None else scored.fill(made, place)
+                part = whole[piece : piece + config.data.batch_size - len(taken)]
+                taken += part
+                piece += len(part)
+                if piece == len(made):
+                    position, piece = position + 1, 0
         return gathered(taken), {
             "epoch": position / len(places),
             "rows_left_out": float(left_out),
         }
 
     def set_state(saved: dict[str, Any]) -> None:
-        nonlocal position
+        nonlocal position, piece
         if "rows" not in saved:  # of a run that sampled, from which this one was forked
             return
-        position = saved["position"]
+        position, piece = saved["position"], saved.get("piece", 0)
         if saved["rows"] != found.fingerprint:
             warnings.warn(
                 f"the rows of {found.path!r} have changed since this state was saved: its position "
@@ -163,7 +167,7 @@ def batches(
 
     return Batches(
         step,
-        lambda: {"position": position, "rows": found.fingerprint},
+        lambda: {"position": position, "piece": piece, "rows": found.fingerprint},
         set_state,
         lambda: None,
     )

@@ -75,9 +75,9 @@ def abstract_state(
     *,
     offload: bool = False,
 ) -> TrainState:
-    """Shapes and shardings of the train state: moments lie where their parameters do.
+    """Shapes and shardings of the train state: moments are sharded as their parameters.
 
-    With `offload` they lie there in the memory of the host.
+    With `offload` they are in host memory.
 
     Raises:
       ValueError: there is no such memory.
@@ -86,11 +86,12 @@ def abstract_state(
     shapes = jax.eval_shape(lambda p: complete(init_state(p, optimize, part)), params)
     everywhere = mesh.replicated(jax.sharding.get_mesh())
     flat = jax.tree_util.tree_leaves_with_path((params, part.split(params)[0]))
-    lies = {_names(path[1:]): leaf for path, leaf in flat}
+    by_name = {_names(path[1:]): leaf for path, leaf in flat}
 
     def place(path: tuple[Any, ...], shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         names = _names(path)
-        like = next((lies[names[i:]] for i in range(len(names)) if names[i:] in lies), None)
+        suffixes = (names[i:] for i in range(len(names)))
+        like = next((by_name[suffix] for suffix in suffixes if suffix in by_name), None)
         # a factored moment has fewer axes than its parameter, and is small
         where = like.sharding if like and like.shape == shape.shape else everywhere
         return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where)

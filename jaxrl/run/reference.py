@@ -56,9 +56,9 @@ def _check_cached(config: Config, extensions: Mapping[str, Extension]) -> None:
         f"extension {own} reads the reference policy on other rows": bool(own),
         f"fork={config.fork!r} has taken over another run's reference": bool(config.fork),
     }
-    for told, wrong in why.items():
+    for reason, wrong in why.items():
         if wrong:
-            raise ValueError(f"data.cache_reference=True, but {told}; set it to False")
+            raise ValueError(f"data.cache_reference=True, but {reason}; set it to False")
 
 
 class Reference:

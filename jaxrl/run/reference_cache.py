@@ -3,7 +3,7 @@
 Before the first step, all rows are scored in the order of the file and written to
 RUN/reference_logp.npz. Rows then carry them in place of the log-probabilities that a sampler
 records, and neither a copy of the policy nor its forward pass is needed in training. A run that
-continues reads the file, so that its bits are those of a run left alone.
+continues reads the file, so that its bits are those of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from jaxrl.data.rows import Rows
 from jaxrl.mesh import distributed, mesh
 from jaxrl.record import storage
 from jaxrl.rollout import experience
-from jaxrl.rollout.written import Group, gathered, group
+from jaxrl.rollout.programs import Row
+from jaxrl.rollout.written import Group, gathered, groups
 from jaxrl.run import placement
 from jaxrl.run.extension import Context
 from jaxrl.types import Packed, TrainState, Trajectory
@@ -38,17 +39,16 @@ class Scored:
     starts: np.ndarray
     """[rows + 1] int64, where each row's begin."""
 
-    def fill(self, made: Group, index: int) -> Group:
-        """A row's answers with their log-probabilities."""
-        problem, answers = made
+    def fill(self, made: list[Group], index: int) -> list[Group]:
+        """A row's groups with the log-probabilities of their answers."""
         own = self.logp[self.starts[index] : self.starts[index + 1]]
-        ends = np.cumsum([len(each.completion.tokens) for each in answers])
-        parts = np.split(own, ends[:-1])
-        filled = [
-            each._replace(completion=dataclasses.replace(each.completion, logp=logp))
-            for each, logp in zip(answers, parts, strict=True)
-        ]
-        return problem, filled
+        sizes = [len(each.completion.tokens) for _, answers in made for each in answers]
+        parts = iter(np.split(own, np.cumsum(sizes)[:-1]))
+
+        def filled(each: Row) -> Row:
+            return each._replace(completion=dataclasses.replace(each.completion, logp=next(parts)))
+
+        return [(problem, [filled(each) for each in answers]) for problem, answers in made]
 
 
 def reference_logp(
@@ -115,10 +115,10 @@ def _scored(ctx: Context, state: TrainState, found: Rows) -> Iterator[tuple[np.n
     config, size = ctx.config, ctx.config.data.batch_size
     for first in range(0, len(found), size):
         rows = range(first, min(first + size, len(found)))
-        made = [group(ctx.policy, config, found, index) for index in rows]
-        logp = iter(_logp(ctx, config, state, [each for each in made if each is not None]))
+        made = [groups(ctx.policy, config, found, index) for index in rows]
+        logp = iter(_logp(ctx, config, state, [each for own in made for each in own]))
         for each in made:
-            own = [next(logp) for _ in each[1]] if each is not None else []
+            own = [next(logp) for _, answers in each for _ in answers]
             flat = np.concatenate([np.zeros(0, np.float32), *own])
             yield flat, len(flat)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,8 @@ from jaxrl.rollout.collect import open_rollouts
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import asynchronous, evaluate, guards, stages, warm_start
+from jaxrl.run import asynchronous, evaluate, generators, guards, stages, warm_start
+from jaxrl.run.chunk_log import ChunkLog
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training import objective
@@ -76,30 +78,36 @@ def open_batches(
       start: the steps done where the stage begins.
     """
     config, extensions = ctx.config, run.extensions.values()
+    dtype = config.sampling.dtype or config.compute_dtype
+    model = dataclasses.replace(run.policy.model, dtype=dtype)
+    run = run._replace(policy=run.policy._replace(model=model))
     task = tasks.named(config)
     rollout = episodes.group
     for extension in extensions:
         rollout = extension.program(rollout)
     if objective.needs_greedy(config.objective):
         rollout = programs.with_greedy(rollout)
+    open_engine = generators.open_engine(run, config)
     with jax.set_mesh(run.sampling_mesh):
         source = selection.recorded(selection.open_source(config, task, run.policy), recorder)
         room = sum(extension.room(config) for extension in extensions)
         if config.asynchronous.staleness is not None:
             return asynchronous.open_batches(
-                run, ctx, to_sampler, task, source, rollout, start, room
+                run, ctx, to_sampler, task, source, rollout, start, room, open_engine
             )
         rollouts = open_rollouts(
-            config, run.policy, task, run.pools[start], source, rollout, room=room
-        )
+            config, run.policy, task, run.pools[start], source, rollout, room=room,
+            open_engine=open_engine,
+        )  # fmt: skip
+    chunks = ChunkLog(run.directory, run.callbacks.note)
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
         with timer("sync"):
             params = to_sampler(state.params)
             guide = guide_of(run.policy.model, ctx.restriction(state), to_sampler)
+        log = chunks.begin(version // config.updates_per_batch)
         with jax.set_mesh(run.sampling_mesh):
-            sampled, groups = rollouts.step(params, guide, version, timer)
-        return sampled, {"prompts_sampled": float(groups)}
+            return rollouts.step(params, guide, version, timer, log)
 
     def set_state(saved: dict[str, Any]) -> None:
         if "source" in saved:  # else of a run that learned from a file, which this one forked

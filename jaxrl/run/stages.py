@@ -3,8 +3,8 @@
 A change holds from a number of steps done until a later stage changes the field again: under
 `{100: {"rollout.max_new_tokens": 128}, 200: {"task_args.digits": 3}}` step 101 is the first with
 128 tokens, and step 201 the first of another difficulty. What an evaluation measures does not
-change: held-out problems and their budget are those of the config itself. Prompts go on where they
-stood, unless the stage changes what they are drawn from; then they begin there.
+change: held-out problems and their budget are those of the config itself. The sequence of prompts
+continues, unless the stage changes its source; then it starts anew.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _set(config: Config, name: str, value: Any) -> Config:
         raise ValueError(
             f"stages sets {name!r}, which is the same for a whole run; a stage may set "
             f"{', '.join(m.rstrip('.') for m in MAY_CHANGE)}; to change another field, end the "
-            "run and go on from it with --fork"
+            "run and continue from it with --fork"
         )
     old: Any = config
     for key in name.split("."):

@@ -129,7 +129,7 @@ def append(
 ) -> None:
     """Append observations to held sequences, by request id, with rows in the parts of the slots.
 
-    Those in `requests` go on under these, which have the observations in their prefixes.
+    Those in `requests` continue with these requests, whose prefixes contain the observations.
     """
     after = [s.length + len(observations.get(s.request.id, ())) for s in work.seats if s]
     reshape(setup, work, len(work.seats), max(after) + 1)

@@ -56,7 +56,7 @@ def start_of(request: Request) -> tuple[int, ...]:
 
 
 def turn_start(request: Request) -> int:
-    """The position at which the turn begins that a request samples, or goes on with."""
+    """The start position of the turn that a request samples or continues."""
     marks = np.zeros(0, np.int8) if request.prefix is None else request.prefix.source
     others = np.flatnonzero(marks != Source.POLICY)
     return len(request.prompt) + (int(others[-1]) + 1 if len(others) else 0)

@@ -3,8 +3,8 @@
 `generate` samples a list of requests. Whoever needs more control (budgets, other weights halfway,
 turns of an environment, a server) drives the same machine by hand: `submit` requests to a `Work`,
 `advance` it as often as wanted, `extend` or `release` what is held, `unfinished` and
-`requests.resume` what shall go on elsewhere. Nothing is compiled anew once each bucket has been
-seen.
+`requests.resume` sequences to continue elsewhere. No program is compiled after each bucket has been
+seen once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from jaxrl.types import Completion, Params, Prefix, Request
 
 
 class SlotsHeld(RuntimeError):
-    """Requests wait, but every slot is held: nothing can go on before a release or an extension."""
+    """Requests wait, but every slot is held; a sequence must be released or extended first."""
 
 
 def generate(
@@ -155,7 +155,7 @@ def advance(
     Raises:
       SlotsHeld: requests wait, but all slots are held; see `blocked`.
       FloatingPointError: the logits of a sequence gave no distribution. Once it has been released
-        the others can go on.
+        the others can continue.
     """
     everything = (params, *setup.guide.params)
     admission.make_room(setup, work)
@@ -253,7 +253,7 @@ def release(work: Work, ids: Sequence[int]) -> None:
 def extend(
     setup: Setup, params: Params, work: Work, observations: Mapping[int, Sequence[int]]
 ) -> None:
-    """Append observations to held sequences, by request id; the policy goes on after them.
+    """Append observations to held sequences, by request id; the policy continues after them.
 
     Their history is not read again. Observation tokens carry `Source.OBSERVATION`.
 
@@ -297,7 +297,7 @@ def continue_held(setup: Setup, params: Params, work: Work, requests: Sequence[R
         if start[: len(known)] != known or len(start) == len(known):
             raise ValueError(
                 f"request {r.id}: its prompt and prefix must begin with the {len(known)} tokens "
-                "that are held, and go on after them; release it and submit the request"
+                "that are held, and continue after them; release it and submit the request"
             )
         if dataclasses.replace(r, prefix=was.prefix, stop=was.stop) != was:
             raise ValueError(
@@ -362,7 +362,7 @@ def _ends(work: Work) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _explain(seat: Seat, version: int, count: int) -> str:
-    """Why a sequence cannot go on."""
+    """Why a sequence cannot continue."""
     return (
         f"request {seat.request.id}: the logits of token {seat.length - 1} are nan or infinite, or "
         f"all of them -inf, under policy version {version} ({count} sequences are alike); look for "

@@ -37,11 +37,11 @@ class Teaching:
     """Of its logits."""
 
 
-Reading = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+Reading = Callable[[jax.Array, jax.Array | None, jax.Array], jax.Array]
 
 
-"""`(logits [..., V], the teacher's, targets [...]) -> [...]`: what is read of the policy's logits
-beside a teacher's, in place of log-probabilities; the greater the better."""
+"""`(logits [..., V], the teacher's or None, targets [...]) -> [...]`: what is read of the policy's
+logits in place of log-probabilities, beside a teacher's if there is one; the greater the better."""
 
 
 @struct.dataclass
@@ -183,12 +183,12 @@ def micro_logprobs(
         scores = reward.score(params, states)[..., 0].reshape(-1)
         return scores, jnp.zeros_like(scores)
     target = jax.lax.dynamic_index_in_dim(packed.target, index, keepdims=False)
+    taught = packed.teacher if reading is not None else None
     beside: tuple[jax.Array, ...] = ()
     if restriction is not None:
         beside = (target, micro_states(model, restriction.params, packed, index, "none"))
-    elif reading is not None:
-        taught = packed.teacher.states
-        beside = (jax.lax.dynamic_index_in_dim(taught, index, keepdims=False),)
+    elif taught is not None:
+        beside = (jax.lax.dynamic_index_in_dim(taught.states, index, keepdims=False),)
 
     def unembedding(params: Params) -> jax.Array:
         tables = {name: params[name] for name in ("embed", "head") if name in params}
@@ -205,9 +205,12 @@ def micro_logprobs(
             # a teacher is compared with at one temperature, which is the reading's own
             return logits if reading is not None else logits / temperature
 
-        def read(logits: jax.Array, target: jax.Array, others: jax.Array) -> jax.Array:
+        def read(logits: jax.Array, target: jax.Array, *beside: jax.Array) -> jax.Array:
+            if not beside:
+                return reading(logits, None, target)
+            (others,) = beside
             known = min(logits.shape[-1], weights[1].shape[0])  # rows beyond are no tokens
-            likely = head.logits(others, weights[1][:known], softcap=packed.teacher.softcap)
+            likely = head.logits(others, weights[1][:known], softcap=taught.softcap)
             return reading(logits[..., :known], likely, target)
 
         return head.token_logprobs(
@@ -223,8 +226,8 @@ def micro_logprobs(
 
     readers = [params] if restriction is None else [params, restriction.params]
     weights = [unembedding(p) for p in readers]
-    if reading is not None:
-        weights.append(packed.teacher.unembedding)
+    if taught is not None:
+        weights.append(taught.unembedding)
     logp, entropy = layouts.by_rows(logprobs, rules=model.rules)(weights, states, target, *beside)
     return logp.reshape(-1), entropy.reshape(-1)
 

@@ -119,7 +119,7 @@ def held(model: DecoderConfig, params: Any, part: Part = FROZEN) -> Any:
 
 
 def abstract(model: DecoderConfig, adapters: LoraConfig, *, on: bool = True) -> Any:
-    """Float32 shapes of the parameters, adapters `on`, each with where it lies on the mesh."""
+    """Float32 shapes of the parameters, adapters `on`, each with its sharding."""
     the_mesh, kind = jax.sharding.get_mesh(), adapters.kind
     shapes, axes = quantize.abstract(model, kind) if kind else decoder.abstract(model)
     if adapters.rank and on:

@@ -4,7 +4,7 @@ Paper: Nair et al. 2020, "AWAC: Accelerating Online Reinforcement Learning with 
 Idea: an implicit constraint: the actor only regresses on actions of the data (or the buffer),
 weighted by the critic's advantage, so no behaviour model is needed and online data just add to it.
 Formula: `y = r + gamma min_i Q_i(s', a')`, `a' ~ pi`; `pi: -exp((Q(s, a) - Q(s, pi)) / T) log pi`.
-Claim: learns offline and goes on improving online, where earlier methods stall.
+Claim: learns offline and continues to improve online, where earlier methods stall.
 """
 
 from __future__ import annotations

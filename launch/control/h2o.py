@@ -75,18 +75,18 @@ def make(space: Space, config: Config) -> Algorithm:
         base_key, *keys = jax.random.split(key, 3)
         sizes = {"sa": space.observation + space.action}
         sizes["sas"] = sizes["sa"] + space.observation
-        judges = {
+        nets = {
             name: mlp.init(k, (size, *config.hidden, 1))
             for k, (name, size) in zip(keys, sizes.items(), strict=True)
         }
-        return extend(base.init(base_key), "judges", judges, adam)
+        return extend(base.init(base_key), "discriminators", nets, adam)
 
-    def logits(judges: Any, part: Transitions, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def logits(nets: Any, part: Transitions, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Of being real: of (s, a), and of (s, a, s' - s), [rows] each."""
         pair = jnp.concatenate([part.observations, part.actions], axis=-1)
         moved = (part.next_observations - part.observations) / scale
         triple = jnp.concatenate([pair, moved], axis=-1)
-        return mlp.apply(judges["sa"], pair)[:, 0], mlp.apply(judges["sas"], triple)[:, 0]
+        return mlp.apply(nets["sa"], pair)[:, 0], mlp.apply(nets["sas"], triple)[:, 0]
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         if not config.aware:
@@ -101,18 +101,18 @@ def make(space: Space, config: Config) -> Algorithm:
         moved = both.next_observations - both.observations
         scale = jnp.std(moved, axis=0, where=goes_on[:, None] > 0) + 1e-6
 
-        def loss(judges: Any) -> tuple[jax.Array, Metrics]:
+        def loss(nets: Any) -> tuple[jax.Array, Metrics]:
             total = 0.0
             for part, label, k in zip((real, simulated), (1.0, 0.0), noise_keys, strict=True):
                 noise = config.noise * jax.random.normal(k, part.actions.shape)
-                out = logits(judges, part._replace(actions=part.actions + noise), scale)
+                out = logits(nets, part._replace(actions=part.actions + noise), scale)
                 errors = [optax.sigmoid_binary_cross_entropy(x, label) for x in out]
                 last = jnp.where(part.terminals > 0, 0.0, errors[1])
                 total += jnp.sum(errors[0]) / len(goes_on) + jnp.sum(last) / jnp.sum(goes_on)
             return total, {}
 
-        state, metrics = descend(state, "judges", adam, loss)
-        without, with_next = logits(state.params["judges"], simulated, scale)
+        state, metrics = descend(state, "discriminators", adam, loss)
+        without, with_next = logits(state.params["discriminators"], simulated, scale)
         log_ratio = jnp.where(simulated.terminals > 0, 0.0, with_next - without)
         weight = jnp.exp(jnp.clip(log_ratio, -7.0, 0.0))
         gap = {"weight": weight, "gap": jnp.clip(-log_ratio, 1e-3, 10.0)}

@@ -87,8 +87,8 @@ def make(space: Space, config: Config, score: Callable[[jax.Array], jax.Array]) 
 
     def init(key: jax.Array) -> TrainState:
         base_key, reward_key = jax.random.split(key)
-        judge = mlp.init(reward_key, (space.observation, *config.hidden, 1))
-        state = extend(base.init(base_key), "judge", judge, adam)
+        reward_net = mlp.init(reward_key, (space.observation, *config.hidden, 1))
+        state = extend(base.init(base_key), "reward_model", reward_net, adam)
         asked = jnp.zeros((config.kept, 2, space.observation))
         return state.replace(params=state.params | {"asked": asked})
 
@@ -106,14 +106,14 @@ def make(space: Space, config: Config, score: Callable[[jax.Array], jax.Array]) 
         better = score(pair[:, 0]) - score(pair[:, 1])
         ordered = jnp.where((better < 0)[:, None, None], pair[:, ::-1], pair)
 
-        def loss(judge: Any) -> tuple[jax.Array, Metrics]:
-            said = reward(judge, ordered)
+        def loss(reward_net: Any) -> tuple[jax.Array, Metrics]:
+            said = reward(reward_net, ordered)
             each, _ = reward_model.bradley_terry(said[:, 0], said[:, 1])
             return answered * jnp.mean(jnp.where(better == 0.0, 0.0, each)), {}
 
-        state, metrics = descend(state, "judge", adam, loss)
+        state, metrics = descend(state, "reward_model", adam, loss)
         before, said = (
-            reward(state.params["judge"], seen)
+            reward(state.params["reward_model"], seen)
             for seen in (rows.observations, rows.next_observations)
         )
         bonus = answered * config.weight * (said - before) / (jnp.std(said) + 1e-3)

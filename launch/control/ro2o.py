@@ -4,7 +4,7 @@ Paper: Wen et al. 2023, "Towards Robust Offline-to-Online Reinforcement Learning
 Smoothness".
 Idea: what hurts at the switch to online data is a policy and values that jump between states; both
 are kept smooth around the data, values are lowered where the ensemble disagrees, and online
-training then goes on with nothing changed.
+training then continues with nothing changed.
 Formula: SAC's with `min` over N, and `b_1 max_s^ (Q(s, a) - Q(s^, a))^2`,
 `b_2 max_s^ KL(pi(s) | pi(s^))`, `b_3 (Q(s^, a^) - sg[Q(s^, a^) - u std_i Q_i(s^, a^)])^2 / 2`,
 where `s^` is in a box around s and `a^ ~ pi(s^)`; the last recalled after RORL (Yang et al. 2022).

@@ -3,7 +3,7 @@
 Paper: Zhou et al. 2024, "Efficient Online Reinforcement Learning Fine-Tuning Need Not Retain
 Offline Data".
 Idea: what retained data prevents is a fall of the values at the switch; a few thousand steps of the
-frozen pre-trained policy in the buffer prevent it as well, and plain SAC goes on from there.
+frozen pre-trained policy in the buffer prevent it as well, and plain SAC continues from there.
 Formula: Cal-QL offline; then SAC, with LayerNorm, an ensemble and several updates a step.
 Claim: faster and higher than methods that retain the data.
 """

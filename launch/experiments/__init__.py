@@ -27,7 +27,7 @@ class Arm(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A published ordering, judged on the scores at the end of training."""
+    """A published ordering, tested on the scores at the end of training."""
 
     text: str
     first: str

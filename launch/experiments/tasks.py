@@ -1,9 +1,9 @@
 """Can a sequence model find out, within an episode, which task it is in?
 
-Not as posed. At the start all goals pay alike, and policies that saw the goal made the data. The
-squared error's best first action is then the mean over all goals: to stand still, which tells
-nothing. It takes an earlier episode as a prompt (Meta-DT has one, the reading here leaves it out),
-histories of learning, or a policy that explores.
+Not in this setting. At the start no goal is more likely than another, and the data is from policies
+that saw the goal. The first action of least squared error is then the mean over all goals: not to
+move, which reveals nothing. A solution needs an earlier episode as a prompt (Meta-DT has one, which
+is left out here), histories of learning, or a policy that explores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def experiment() -> Experiment:
         Claim("a history tells more than a state", "DT", "BC"),
     )
     note = (
-        "100 is a policy that is shown the goal. Every arm stands still at first, where nothing of "
-        "the goal can be seen; the arms are no test of what a history tells."
+        "100 is a policy that is shown the goal. At first no arm moves, as nothing of the goal can "
+        "be seen; the arms are no test of what a history tells."
     )
     return Experiment("Offline, tasks not named", make, arms, claims, note, points=4)

@@ -1,7 +1,7 @@
-"""Tasks that take more than an answer: work before it, a text without an end, a walk of many steps.
+"""Tasks with longer outputs: intermediate work, text continuation, a walk of many steps.
 
-All are about symbols and the code of each, which the pupil knows well of the first half and less of
-the other. Which token is which symbol, and its code, are the instance's own.
+All map symbols to codes. The demonstrations have most codes of the first half of the symbols right
+and fewer of the other half. Each instance has its own tokens and codes for the symbols.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxrl.launch.lab import split
 from jaxrl.launch.lab.split import HELD_OUT
-from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD, Problems, Splits, Task, posed
+from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD, Problems, Splits, Task, as_problems
 from jaxrl.sampling.chunks import Chunks
 
 SYMBOLS = 12
@@ -26,26 +26,26 @@ LENGTH = 3
 
 @functools.cache
 def phrased() -> Task:
-    """Work out the code of each symbol, then say the codes, each in one of two ways.
+    """Write the code of each symbol, then a phrase for each code; two phrases are right.
 
-    The reference, `gold`, takes the common way 7 times in 10; the verifier takes either. `ASK`
-    closes the work, and the answer begins behind it.
+    The reference, `gold`, has the common phrase with probability 0.7; the verifier accepts either.
+    `ASK` ends the intermediate work; the answer follows.
     """
 
     def make(seed: int) -> Splits:
         rng = np.random.default_rng([seed, 3])
         coded = _codes(rng)
 
-        def pose(symbols: np.ndarray, *, pupil: bool = False) -> Problems:
-            codes, right = coded(symbols, pupil=pupil), coded(symbols, pupil=False)
+        def build(symbols: np.ndarray, *, imperfect: bool = False) -> Problems:
+            codes, right = coded(symbols, imperfect=imperfect), coded(symbols, imperfect=False)
             said = FIRST + SYMBOLS + 2 * codes + (rng.random(symbols.shape) < 0.3)
             ask, end = np.full((len(symbols), 1), ASK), np.full((len(symbols), 1), EOS)
             prompt = np.concatenate([FIRST + symbols, ask], axis=1)
             gold = np.concatenate([FIRST + codes, ask, said, end], axis=1)
-            return posed(prompt, right, gold)
+            return as_problems(prompt, right, gold)
 
-        train, test, pupil = _three_symbols(rng)
-        return Splits(pose(train), pose(test), pose(pupil, pupil=True))
+        train, test, demonstrated = _three_symbols(rng)
+        return Splits(build(train), build(test), build(demonstrated, imperfect=True))
 
     def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:
         said = (completion[LENGTH + 1 : 2 * LENGTH + 1] - FIRST - SYMBOLS) // 2
@@ -56,36 +56,39 @@ def phrased() -> Task:
 
 @functools.cache
 def cut_text() -> Task:
-    """Texts that go on by the code of each symbol; a segment is the first 1, 2 or 3 of them.
+    """Texts that continue with the code of each symbol; a segment is the first 1, 2 or 3 codes.
 
-    The verifier wants the segment as it was cut, which nothing in the prompt tells. `answer` is the
-    whole text, then the length of the segment.
+    The verifier requires the segment's exact length, which the prompt does not contain. `answer` is
+    the whole text, then the length of the segment.
     """
 
     def make(seed: int) -> Splits:
         rng = np.random.default_rng([seed, 4])
         coded = _codes(rng)
 
-        def pose(symbols: np.ndarray, *, pupil: bool = False) -> Problems:
-            size, codes = len(symbols), coded(symbols, pupil=pupil)
+        def build(symbols: np.ndarray, *, imperfect: bool = False) -> Problems:
+            size, codes = len(symbols), coded(symbols, imperfect=imperfect)
             cut, place = rng.integers(1, LENGTH + 1, size=(size, 1)), np.arange(LENGTH + 1)
             text = np.concatenate([FIRST + codes, np.full((size, 1), EOS)], axis=1)
             gold = np.where(place < cut, text, np.where(place == cut, EOS, PAD))
             prompt = np.concatenate([FIRST + symbols, np.full((size, 1), ASK)], axis=1)
-            return posed(prompt, np.concatenate([text[:, :LENGTH], cut], axis=1), gold)
+            return as_problems(prompt, np.concatenate([text[:, :LENGTH], cut], axis=1), gold)
 
-        train, test, pupil = _three_symbols(rng)
-        return Splits(pose(train), pose(test), pose(pupil, pupil=True))
+        train, test, demonstrated = _three_symbols(rng)
+        return Splits(build(train), build(test), build(demonstrated, imperfect=True))
 
     def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:
-        same = begun(answer[None, :LENGTH], completion[None], answer[LENGTH:])[0]
+        same = is_prefix(answer[None, :LENGTH], completion[None], answer[LENGTH:])[0]
         return jnp.where(jnp.sum(completion > EOS) == answer[LENGTH], same, 0.0)
 
     return Task(FIRST + SYMBOLS, make, reward)
 
 
-def begun(text: jax.Array, completion: jax.Array, least: jax.Array) -> jax.Array:
-    """[N] whether completions [N, T] are the first symbols of texts [N, L], `least` [N] or more."""
+def is_prefix(text: jax.Array, completion: jax.Array, least: jax.Array) -> jax.Array:
+    """[N] whether completions [N, T] are a prefix of texts [N, L], of `least` [N] symbols or more.
+
+    1.0 or 0.0, as float32.
+    """
     said = completion[:, : text.shape[1]]
     ended = jnp.any(completion == EOS, axis=1)
     right = jnp.all((said == text) | (said <= EOS), axis=1)
@@ -95,17 +98,17 @@ def begun(text: jax.Array, completion: jax.Array, least: jax.Array) -> jax.Array
 
 @functools.cache
 def walk(chunks: Chunks, *, symbols: int = 128, trained: int = 4, longest: int = 8) -> Task:
-    """From a symbol, go on by its code so many times, saying each and how many are left.
+    """From a symbol, follow its code a given number of times; write each and the steps left.
 
-    The pupil knows the way from anywhere, but never saw more of it at once than a chunk holds. A
-    problem is a symbol and a number of steps; the held-out ones take longer than any that is
-    trained on, so the splits differ by their lengths.
+    Demonstrations start anywhere on a walk but are no longer than a chunk. A problem is a symbol
+    and a number of steps. Held-out problems have more steps than any training problem, so the
+    splits differ in length.
 
     Args:
-      chunks: what the pupil saw at once.
-      symbols: that there are; from each, one problem of each number of steps.
-      trained: steps of a training problem, at most; a test problem has more,
-      longest: up to this.
+      chunks: the length of a demonstration.
+      symbols: their number; each starts one problem for each number of steps.
+      trained: the most steps of a training problem; a test problem has more.
+      longest: the most steps of a test problem.
     """
     skill = np.where(np.arange(symbols) < symbols // 2, 0.9, 0.5)
     count = FIRST + symbols
@@ -118,10 +121,10 @@ def walk(chunks: Chunks, *, symbols: int = 128, trained: int = 4, longest: int =
         def after(symbol: int, more: int) -> int:
             return int(ring[(place[symbol] + more) % symbols])
 
-        def pose(size: int, low: int, high: int, *, pupil: bool) -> Problems:
+        def build(size: int, low: int, high: int, *, imperfect: bool) -> Problems:
             gold = np.full((size, 2 * longest + 2), PAD)
             prompt, way = np.full((size, 5), FILLER), np.full((size, longest + 1), -1)
-            if pupil:
+            if imperfect:
                 symbol = rng.integers(symbols, size=size)
                 steps = rng.integers(low, high + 1, size=size)
             else:
@@ -130,13 +133,13 @@ def walk(chunks: Chunks, *, symbols: int = 128, trained: int = 4, longest: int =
             for n in range(size):
                 now, written = int(symbol[n]), []
                 for left in range(steps[n])[::-1]:
-                    known = not pupil or rng.random() < hard[now]
+                    known = not imperfect or rng.random() < hard[now]
                     now = after(now, 1 if known else 2)
                     written += [FIRST + now, count + left]
                 asked = [FIRST + symbol[n], count + steps[n], ASK]
                 way[n, : steps[n]] = [after(symbol[n], k + 1) for k in range(steps[n])]
                 way[n, longest] = steps[n]
-                if pupil:  # from somewhere on, as much as a chunk holds
+                if imperfect:  # a random start, and no longer than a chunk
                     start = 2 * rng.integers(steps[n]) * rng.integers(2)
                     asked += written[max(start - chunks.carry, 0) : start]
                     written = [*written[start:], EOS][: chunks.size - min(start, chunks.carry)]
@@ -144,12 +147,12 @@ def walk(chunks: Chunks, *, symbols: int = 128, trained: int = 4, longest: int =
                     written.append(EOS)
                 prompt[n, 5 - len(asked) :] = asked
                 gold[n, : len(written)] = written
-            return posed(prompt, way, gold)
+            return as_problems(prompt, way, gold)
 
         return Splits(
-            pose(256, 1, trained, pupil=False),
-            pose(HELD_OUT, trained + 1, longest, pupil=False),
-            pose(4096, 1, longest, pupil=True),
+            build(256, 1, trained, imperfect=False),
+            build(HELD_OUT, trained + 1, longest, imperfect=False),
+            build(4096, 1, longest, imperfect=True),
         )
 
     def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:
@@ -165,12 +168,12 @@ def walk(chunks: Chunks, *, symbols: int = 128, trained: int = 4, longest: int =
 
 
 def _codes(rng: np.random.Generator) -> Callable[..., np.ndarray]:
-    """(symbols, pupil=) -> codes of one instance, as they are or as the pupil knows them."""
+    """(symbols, imperfect=) -> codes of one instance: right, or with a demonstration's errors."""
     ring, skill = rng.permutation(SYMBOLS), rng.permutation(np.repeat([0.8, 0.3], SYMBOLS // 2))
     place = np.argsort(ring)
 
-    def coded(symbols: np.ndarray, *, pupil: bool) -> np.ndarray:
-        known = rng.random(symbols.shape) < (skill[symbols] if pupil else 1.0)
+    def coded(symbols: np.ndarray, *, imperfect: bool) -> np.ndarray:
+        known = rng.random(symbols.shape) < (skill[symbols] if imperfect else 1.0)
         return ring[(place[symbols] + np.where(known, 1, 2)) % SYMBOLS]
 
     return coded

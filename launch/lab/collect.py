@@ -1,4 +1,4 @@
-"""A step's experience: the policies write, by the guide's help where there is one; all is judged.
+"""A step's experience: groups are sampled, with a guide where there is one, and scored.
 
 Like `jaxrl.rollout.programs` and `jaxrl.extensions.guidance`, for all seeds in one call.
 """
@@ -35,7 +35,7 @@ def collect(
     versions: np.ndarray,
     likely: Params | None = None,
 ) -> tuple[Trajectory, np.ndarray]:
-    """Write and judge the groups of the prompts `ids` [S, P]; `likely` is as in `policy.sample`.
+    """Sample and score the groups of the prompts `ids` [S, P]; `likely` is as in `policy.sample`.
 
     Returns:
       The batch on the host, fields [S, N, ...], prompts first as in the real loop; and the rewards

@@ -1,4 +1,4 @@
-"""Answers with a stated confidence: the task, how a statement is read, and what it is worth."""
+"""Answers with a stated confidence: the task, the parsed confidence, and its calibration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxrl.launch.lab import split
 from jaxrl.launch.lab.arms import Arm
 from jaxrl.launch.lab.effect import attempts
 from jaxrl.launch.lab.split import HELD_OUT
-from jaxrl.launch.lab.tasks import ASK, EOS, FIRST, Problems, Splits, Task, posed
+from jaxrl.launch.lab.tasks import ASK, EOS, FIRST, Problems, Splits, Task, as_problems
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
@@ -22,11 +22,11 @@ KNOWN = np.linspace(0.15, 0.95, SOURCES)
 
 
 @functools.cache
-def hazy() -> Task:
-    """A source and two symbols, and an answer that only chance decides: say it, and how sure.
+def uncertain() -> Task:
+    """Answers that are random given the prompt; the policy writes one and its confidence in it.
 
-    The usual answer is the code of each symbol. The source tells how often that is right; where it
-    is not, the first code is another one.
+    A prompt is a source and two symbols. The most likely answer is the code of each symbol, and the
+    source determines how often it is right. Otherwise the first code is another one.
     """
 
     def make(seed: int) -> Splits:
@@ -37,20 +37,21 @@ def hazy() -> Task:
             source, pair = rng.integers(SOURCES, size=size), rng.integers(SYMBOLS, size=(size, 2))
             return np.concatenate([source[:, None], pair], axis=1)
 
-        def pose(content: np.ndarray, *, pupil: bool = False) -> Problems:
+        def build(content: np.ndarray, *, imperfect: bool = False) -> Problems:
             size, source, pair = len(content), content[:, 0], content[:, 1:]
-            usual = rng.random(size) < (0.7 if pupil else known[source])
+            usual = rng.random(size) < (0.7 if imperfect else known[source])
             other = rng.integers(1, SYMBOLS, size=size)
             said = codes[pair]
             said[:, 0] = np.where(usual, said[:, 0], (said[:, 0] + other) % SYMBOLS)
             sure = FIRST + SYMBOLS + SOURCES + rng.integers(BINS, size=size)
-            told = [FIRST + said, sure[:, None], np.full((size, 1), EOS)]
+            stated = [FIRST + said, sure[:, None], np.full((size, 1), EOS)]
             asked = [FIRST + SYMBOLS + source[:, None], FIRST + pair, np.full((size, 1), ASK)]
-            return posed(np.concatenate(asked, axis=1), FIRST + said, np.concatenate(told, axis=1))
+            prompt, gold = np.concatenate(asked, axis=1), np.concatenate(stated, axis=1)
+            return as_problems(prompt, FIRST + said, gold)
 
-        train = pose(split.distinct(draw, 256, held_out=False))
-        test = pose(split.distinct(draw, HELD_OUT, held_out=True))
-        return Splits(train, test, pose(split.repeated(draw, 4096), pupil=True))
+        train = build(split.distinct(draw, 256, held_out=False))
+        test = build(split.distinct(draw, HELD_OUT, held_out=True))
+        return Splits(train, test, build(split.repeated(draw, 4096), imperfect=True))
 
     def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:
         return jnp.all(completion[:2] == answer).astype(jnp.float32)

@@ -33,7 +33,7 @@ class Critic(NamedTuple):
 class Steps(NamedTuple):
     """What a critic does; S seeds, N sequences of L tokens."""
 
-    begun: Callable[[Params], Critic]
+    init: Callable[[Params], Critic]
     """policies -> their critics."""
     advised: Callable[[Critic, Trajectory, jax.Array | None], Trajectory]
     """(critics, batch, reference's log-probabilities) -> with advantages, returns and values."""
@@ -56,7 +56,7 @@ def _steps(text: str, model: DecoderConfig, optimize: optax.GradientTransformati
         hidden = policy.states(model, params["decoder"], tokens)[:, : tokens.shape[1] - 1 + after]
         return jnp.pad(value.outputs(params["value"], hidden), ((0, 0), (1, 0), (0, 0)))
 
-    def begun(copied: Params) -> Critic:
+    def init(copied: Params) -> Critic:
         body = {name: leaf for name, leaf in copied.items() if name != "head"}
         params = {"decoder": body, "value": value.init(config.head, model.hidden_size)}
         return Critic(params, optimize.init(params))
@@ -81,4 +81,4 @@ def _steps(text: str, model: DecoderConfig, optimize: optax.GradientTransformati
         rate = config.optimizer.learning_rate
         return Critic(jax.tree.map(lambda p, u: p - rate * u, own.params, updates), opt_state)
 
-    return Steps(*(jax.jit(jax.vmap(step)) for step in (begun, advised, update)))
+    return Steps(*(jax.jit(jax.vmap(step)) for step in (init, advised, update)))

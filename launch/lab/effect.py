@@ -55,7 +55,7 @@ class Effect:
     minimum: float = 0.03
     """Effect of interest, in the statistic's unit."""
     warm_steps: int = 150
-    """Supervised steps on the pupil's demonstrations before either arm."""
+    """Supervised steps on the demonstrations before either arm."""
     measure: Measure | None = None
     """In place of `held_out`."""
     stands_for: str = ""
@@ -209,7 +209,7 @@ def imitate(task: Task, model: DecoderConfig, steps: int) -> Params:
     numbers = jnp.asarray(task.seeds)
     keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(0)))(numbers)
     params = _fresh(model, keys)
-    demonstrations = np.concatenate([task.pupil.prompt, task.pupil.gold], axis=-1)
+    demonstrations = np.concatenate([task.demonstrations.prompt, task.demonstrations.gold], axis=-1)
     opt_state = jax.vmap(_imitation(steps).init)(params)
     streams = [np.random.default_rng([seed, 7]) for seed in task.seeds]
     for _ in range(steps):

@@ -1,9 +1,9 @@
 """Plans of measurements, what was measured by them, and that nothing else is written.
 
 A directory holds `NAME.plan.json`, `NAME.json` with a row for each look, and `arms/KEY.json` with
-the figures of every arm that was run, named by what was run. Arms are looked up before they are
-run: a measurement that was stopped goes on where it was, and a baseline that several methods share
-is run once.
+the figures of every arm that was run, named by a hash of its settings. Arms are looked up before
+they are run: a stopped measurement continues where it was, and a baseline that several methods
+share is run once.
 """
 
 from __future__ import annotations

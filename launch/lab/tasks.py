@@ -38,14 +38,14 @@ class Problems(NamedTuple):
     """[M, P] int32: the prompt of a policy that is shown the solution."""
 
 
-def posed(
+def as_problems(
     prompt: np.ndarray,
     answer: np.ndarray,
     gold: np.ndarray,
     domain: np.ndarray | None = None,
     shown: np.ndarray | None = None,
 ) -> Problems:
-    """Problems of integers of any kind; of one domain, and shown as they are, where not told."""
+    """Problems of integers of any kind; by default of one domain, and shown without changes."""
     domain = np.zeros(len(prompt)) if domain is None else domain
     shown = prompt if shown is None else shown
     return Problems(*(a.astype(np.int32) for a in (prompt, answer, gold, domain, shown)))
@@ -61,15 +61,15 @@ class Splits(NamedTuple):
     train: Problems
     test: Problems
     """Held out: no prompt of theirs is in `train`."""
-    pupil: Problems
-    """Demonstrations: `gold` is what the pupil wrote, right or wrong."""
+    demonstrations: Problems
+    """Of the warm start: `gold` is a demonstrated completion, which may be wrong."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-    """Problems, their judge, and what the policy imitated before the RL.
+    """Problems, their verifier, and demonstrations for the warm start before RL.
 
-    `train`, `test` and `pupil` are those of seed 0; `over` gives those of several seeds.
+    `train`, `test` and `demonstrations` are those of seed 0; `over` gives those of several seeds.
     """
 
     vocabulary: int
@@ -80,7 +80,7 @@ class Task:
     """(answer [A], completion so far [T], t) -> the token that the environment writes at t, or -1
     where the policy writes. None: the policy always does."""
     seeds: tuple[int, ...] = ()
-    """Empty: one instance. Else fields of `train`, `test` and `pupil` are [S, M, ...]."""
+    """Empty: one instance. Else fields of `train`, `test`, `demonstrations` are [S, M, ...]."""
 
     @functools.cached_property
     def _splits(self) -> Splits:
@@ -100,9 +100,9 @@ class Task:
         return self._splits.test
 
     @property
-    def pupil(self) -> Problems:
+    def demonstrations(self) -> Problems:
         """Demonstrations of the warm start."""
-        return self._splits.pupil
+        return self._splits.demonstrations
 
     def over(self, seeds: Sequence[int]) -> Task:
         """The instances of these seeds, stacked; the same object for the same seeds."""
@@ -157,32 +157,32 @@ def cipher(
     *,
     modes: int = 1,
     accepted: tuple[float, ...] = (1.0,),
-    dawdle: float = 0.0,
+    filler_rate: float = 0.0,
     slack: int = 0,
     partial: bool = False,
     copying: float = 0.0,
     problems: int = 256,
 ) -> Task:
-    """Rewrite each symbol by its code. The pupil knows some codes well and others hardly.
+    """Replace each symbol by its code. Demonstrations have errors at a rate set for each class.
 
-    Symbols come in classes, and a prompt has so many of each, in any order: with `k` symbols of
-    skill `s` the policy begins at a pass rate of `s ** k`, and what it learns of a symbol in an
-    easy prompt serves it in a hard one. A pupil who does not know writes the symbol's usual wrong
-    code, so that the wrong answer is a habit and not noise. Which token is which symbol, and the
-    code of each, are the instance's own.
+    Symbols belong to classes, and a prompt has a given number of each class, in any order. With `k`
+    symbols of skill `s` the policy starts at a pass rate of `s ** k`, and what it learns of a
+    symbol in an easy prompt transfers to a hard one. An error in a demonstration is always the same
+    wrong code of the symbol: the warm start learns it as a systematic error, not as noise. Each
+    instance has its own tokens and codes for the symbols.
 
     Args:
-      skills: (number of symbols, chance that the pupil writes a right code) of each class.
+      skills: (number of symbols, probability of a right code in a demonstration) of each class.
       mix: domains: (symbols of each class in its prompts, share of the problems). Shorter prompts
         are filled up with a blank, for which nothing is written.
-      modes: codes of a symbol. The pupil chooses among them evenly.
+      modes: codes of a symbol. Demonstrations choose among them uniformly.
       accepted: shares of problems that accept mode 0, 1, ... alone (its number is not in the
         prompt); a single 1.0 accepts every mode of every symbol.
-      dawdle: chance that the pupil writes a filler before each symbol, and before the end: lengths
-        are then geometric. The verifier ignores fillers.
+      filler_rate: probability of a filler before each symbol of a demonstration, and before its
+        end. Lengths are then geometric. The verifier ignores fillers.
       slack: tokens of the completion budget beyond the longest gold one.
       partial: the reward is the share of right symbols, not 1 for all right and else 0.
-      copying: share of the pupil's demonstrations that copy a shown solution.
+      copying: share of the demonstrations that copy a shown solution.
       problems: in the train split.
     """
     count = sum(n for n, _ in skills)
@@ -207,17 +207,17 @@ def cipher(
             rows[:, : symbols.shape[1]] = rng.permuted(symbols, axis=1)
             return rows
 
-        def rows_of(size: int, *, held_out: bool, pupil: bool = False) -> tuple:
+        def rows_of(size: int, *, held_out: bool, imperfect: bool = False) -> tuple:
             sizes = np.floor(shares * size).astype(int)
             sizes[: size - sizes.sum()] += 1
             parts = []
             for d, n in enumerate(sizes):
                 some = functools.partial(draw, d)
-                told = f"a cipher's domain {d}"
+                label = f"a cipher's domain {d}"
                 parts.append(
                     split.repeated(some, n)
-                    if pupil
-                    else split.distinct(some, n, held_out=held_out, name=told)
+                    if imperfect
+                    else split.distinct(some, n, held_out=held_out, name=label)
                 )
             order = rng.permutation(size)
             return np.concatenate(parts)[order], np.repeat(np.arange(len(mix)), sizes)[order]
@@ -237,8 +237,8 @@ def cipher(
             out[row, at[row, column]] = tokens[row, column]
             return out.astype(np.int32)
 
-        def pose(size: int, *, held_out: bool = False, pupil: bool = False) -> Problems:
-            symbols, domains = rows_of(size, held_out=held_out, pupil=pupil)
+        def build(size: int, *, held_out: bool = False, imperfect: bool = False) -> Problems:
+            symbols, domains = rows_of(size, held_out=held_out, imperfect=imperfect)
             ask, said = np.full((size, 1), ASK), FIRST + name[symbols]
             prompt = np.concatenate([np.where(symbols >= 0, said, blank), ask], axis=1)
             only = -np.ones(size, int)
@@ -246,25 +246,25 @@ def cipher(
                 only = rng.choice(len(accepted), size, p=accepted)
             mode = np.where(only < 0, 0, only)[:, None]
             gold = write(symbols, code(symbols, mode), 0.0)
-            if pupil:
+            if imperfect:
                 mode = rng.integers(modes, size=symbols.shape)
                 if len(accepted) > 1:
                     mode = rng.choice(len(accepted), size, p=accepted)[:, None]
                 right = rng.random(symbols.shape) < skill[symbols]
-                gold = write(symbols, code(symbols, np.where(right, mode, modes)), dawdle)
-            codes = code(symbols, 0 if pupil else mode)
+                gold = write(symbols, code(symbols, np.where(right, mode, modes)), filler_rate)
+            codes = code(symbols, 0 if imperfect else mode)
             shown = np.concatenate(
                 [np.where(symbols >= 0, codes, blank), ask - ASK + FILLER], axis=1
             )
-            if pupil:
+            if imperfect:
                 copies = rng.random(size) < copying
                 prompt[copies], gold[copies] = shown[copies], write(symbols, codes, 0.0)[copies]
             right = [np.where(symbols >= 0, code(symbols, m), -1) for m in range(modes)]
             answer = np.concatenate([*right, only[:, None]], axis=1)
-            return posed(prompt, answer, gold, domains, shown)
+            return as_problems(prompt, answer, gold, domains, shown)
 
-        train, test = pose(problems), pose(HELD_OUT, held_out=True)
-        return Splits(train, test, pose(4096, pupil=True))
+        train, test = build(problems), build(HELD_OUT, held_out=True)
+        return Splits(train, test, build(4096, imperfect=True))
 
     def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:
         codes, only = answer[:-1].reshape(modes, width), answer[-1]
@@ -289,19 +289,19 @@ def neutral() -> Task:
 
 
 def graded() -> Task:
-    """Four domains from solved to hopeless (pass rates 0.86, 0.24, 0.05, 0.02 at the start).
+    """Four domains from easy to hard (pass rates 0.86, 0.24, 0.05, 0.02 at the start).
 
-    They have symbols in common: what is learned in one serves in the next.
+    They share symbols: what is learned in one transfers to the next.
     """
     mix = (((3, 0, 0), 0.25), ((1, 2, 0), 0.25), ((0, 2, 1), 0.25), ((0, 1, 2), 0.25))
     return cipher(((10, 0.95), (10, 0.5), (10, 0.2)), mix)
 
 
 def hard_prompts(*, copying: float = 0.0) -> Task:
-    """Prompts that the pupil gets right every other time, and as many that it hardly ever does.
+    """Half of the prompts have a pass rate near 0.5, the others near 1 in 15 thousand.
 
-    At a pass rate of 1 in 15 thousand hardly a group has anything to teach, and what the easy
-    prompts teach is no use here: they have no symbol in common. Domain 1 is the hard one.
+    Almost no group of a hard prompt has a correct completion, and nothing transfers from the easy
+    prompts, which share no symbol with them. Domain 1 is the hard one.
     """
     return cipher(((12, 0.8), (12, 0.04)), (((3, 0), 0.5), ((0, 3), 0.5)), copying=copying)
 
@@ -312,22 +312,22 @@ def lookup(
     *,
     keys: int = 8,
     skill: float = 0.7,
-    hasty: float = 0.3,
+    early: float = 0.3,
     slack: int = 0,
     problems: int = 256,
 ) -> Task:
-    """Follow a chain of keys through a table that the environment alone knows; say where it ends.
+    """Follow a chain of keys through a hidden table; answer with its last key.
 
-    The policy writes a key and the environment answers with the key that follows it in this
-    problem's own table; `ASK`, then a key, then the end is an answer. The prompt gives the first
-    key. The pupil asks on from the wrong key now and then, and answers too soon. A problem's
-    content is its first key and its table.
+    The policy writes a key and the environment replies with the key that follows it in this
+    problem's table. An answer is `ASK`, a key and the end. The prompt gives the first key.
+    Demonstrations sometimes ask for a wrong key or answer too early. A problem's content is its
+    first key and its table.
 
     Args:
       hops: links of the chain.
       keys: in a table.
-      skill: chance that the pupil asks for the right key.
-      hasty: chance at each turn that it answers instead, with the key it holds.
+      skill: probability that a demonstration asks for the right key.
+      early: probability at each turn that it answers instead, with the latest key.
       slack: tokens beyond the shortest solution.
       problems: in the train split.
     """
@@ -340,7 +340,7 @@ def lookup(
             tables = rng.permuted(np.tile(np.arange(keys), (size, 1)), axis=1)
             return np.concatenate([rng.integers(keys, size=(size, 1)), tables], axis=1)
 
-        def pose(content: np.ndarray, *, pupil: bool = False) -> Problems:
+        def build(content: np.ndarray, *, imperfect: bool = False) -> Problems:
             size, (start, tables) = len(content), (content[:, 0], content[:, 1:])
             gold = np.full((size, budget), PAD)
             ends = []
@@ -348,19 +348,19 @@ def lookup(
                 held, turn = int(key), 0
                 end = functools.reduce(lambda k, _, table=table: table[k], range(hops), held)
                 ends.append(end)
-                while turn < 2 * hops and not (pupil and rng.random() < hasty):
-                    asked = held if not pupil or rng.random() < skill else rng.integers(keys)
+                while turn < 2 * hops and not (imperfect and rng.random() < early):
+                    asked = held if not imperfect or rng.random() < skill else rng.integers(keys)
                     held = int(table[asked])
                     row[turn : turn + 2] = FIRST + asked, FIRST + held
                     turn += 2
                 row[turn : turn + 3] = ASK, FIRST + held, EOS
             prompt = np.stack([FIRST + start, np.full(size, ASK)], axis=1)
             answer = np.concatenate([np.array(ends)[:, None], tables], axis=1)
-            return posed(prompt, answer, gold)
+            return as_problems(prompt, answer, gold)
 
-        train = pose(split.distinct(draw, problems, held_out=False))
-        test = pose(split.distinct(draw, HELD_OUT, held_out=True))
-        return Splits(train, test, pose(split.repeated(draw, 4096), pupil=True))
+        train = build(split.distinct(draw, problems, held_out=False))
+        test = build(split.distinct(draw, HELD_OUT, held_out=True))
+        return Splits(train, test, build(split.repeated(draw, 4096), imperfect=True))
 
     def respond(answer: jax.Array, completion: jax.Array, t: jax.Array) -> jax.Array:
         asked = completion[t - 1] - FIRST

@@ -92,7 +92,7 @@ def train(
       measurements: how many, evenly over the steps, the last after the last step.
       steps: in place of the arm's.
       earlier: what `histories` says of the arm's earlier run, if that is known already.
-      note: told the prompts [S, P] and rewards [S, P, group size] of each step.
+      note: called with the prompts [S, P] and rewards [S, P, group size] of each step.
 
     Returns:
       Each figure, [measurements, S]; one that is measured at the last time alone, [1, S]. `tokens`
@@ -108,8 +108,8 @@ def train(
     buffers = arm.replay and [replay.open_buffer(arm.replay, seed) for seed in numbers]
     state, reference = learner(params, task.seeds), params
     likely = params if arm.nucleus else None
-    judge = arm.critic and critic.steps(arm.critic, model, _OPTIMIZER)
-    judges = judge and judge.begun(params)
+    critic_steps = arm.critic and critic.steps(arm.critic, model, _OPTIMIZER)
+    critics = critic_steps and critic_steps.init(params)
     samplers = collections.deque[Learner](maxlen=arm.delay + 1)
     marks = {round(steps * (i + 1) / measurements) for i in range(measurements)}
     figures = collections.defaultdict(list)
@@ -156,16 +156,16 @@ def train(
             logp = logprobs(model, task, now, state.params, likely, batch)
             mixed = np.where(batch.expert[..., None], logp, batch.behavior_logp)
             batch = batch.replace(behavior_logp=mixed)
-        if judges:
+        if critics:
             anchored = now.critic.kl_coef or None
             anchor = anchored and _score(model, reference, None, batch.tokens, now.temperature)
-            batch = judge.advised(judges, batch, anchor)
+            batch = critic_steps.advised(critics, batch, anchor)
         if needs_proximal(now.objective):
             logp = logprobs(model, task, now, state.params, likely, batch)
             batch = batch.replace(proximal_logp=logp)
         for part in shares(batch, now.updates_per_batch, own):
             state = update(model, task, now)(state, reference, likely, part, now.learning_rate)
-            judges = judges and judge.update(judges, part)
+            critics = critics and critic_steps.update(critics, part)
             updates += 1
         if step + 1 in marks:
             measured = {"tokens": spent, "updates": np.full(seeds, updates)}
@@ -290,8 +290,8 @@ def _update(
         imitate = jnp.array(False)
         if imitation:
             imitate, _ = rule.drawn(imitation, state.norms, state.steps, state.seeds)
-            told = {"imitate": jnp.broadcast_to(imitate, t.valid.shape)}
-            t = t.replace(extra=dict(t.extra) | told)
+            flag = {"imitate": jnp.broadcast_to(imitate, t.valid.shape)}
+            t = t.replace(extra=dict(t.extra) | flag)
         whole = whole_batch(terms, t, max_new_tokens, step=state.steps)
 
         def loss(params: Params) -> tuple[jax.Array, dict[str, jax.Array]]:

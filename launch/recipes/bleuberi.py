@@ -45,14 +45,14 @@ def overlap(batch: Sampled) -> jax.Array:
     def words(row: np.ndarray) -> str:
         return " ".join(str(token) for token in row if token > EOS)
 
-    def judge(tokens: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    def score(tokens: np.ndarray, gold: np.ndarray) -> np.ndarray:
         rows = zip(*(np.reshape(a, (-1, a.shape[-1])) for a in (tokens, gold)), strict=True)
         scores = [text.bleu(words(said), words(wanted)) for said, wanted in rows]
         return np.array(scores, np.float32).reshape(tokens.shape[:-1])
 
     shape = jax.ShapeDtypeStruct(batch.rewards.shape, jnp.float32)
     return jax.pure_callback(
-        judge, shape, batch.tokens, batch.problems.gold, vmap_method="expand_dims"
+        score, shape, batch.tokens, batch.problems.gold, vmap_method="expand_dims"
     )
 
 

@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct learns to call a calculator on sums that it cannot do in its head.
 
 The task is `calculator`: sums, differences and products of three numbers of four digits. The policy
-may call a tool, in the JSON format of Hermes and Qwen, and is told the result; the last number of
+may call a tool, in the JSON format of Hermes and Qwen, and receives the result; the last number of
 a turn without a call is its answer. A supervised warm start imitates 24 episodes that the task
 plays itself; GRPO (Shao et al. 2024, "DeepSeekMath") then trains on whole episodes, of which the
 policy's own tokens count and what the tool said does not.

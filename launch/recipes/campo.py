@@ -44,13 +44,13 @@ def config() -> Config:
 
 
 def effect() -> Effect:
-    """A pupil who dawdles, in circles: with stages and penalty, and without either."""
+    """Demonstrations with many fillers: with stages and penalty, and without either."""
     method = arm(config(), steps=60)
     plain = dataclasses.replace(method, objective=ObjectiveConfig())
     stages = ((0, {"max_new_tokens": 6}), (30, {"max_new_tokens": 12}))
     return Effect(
         claim="stages and penalty shorten answers",
-        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), dawdle=0.6, slack=8),
+        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), filler_rate=0.6, slack=8),
         method=arm(config(), steps=60, stages=stages),
         ablation=plain,
         statistic="length",

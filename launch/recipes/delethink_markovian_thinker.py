@@ -1,14 +1,14 @@
 """Delethink: think in chunks, and carry over only the end of the last into the next.
 
 Paper: Aghajohari et al. 2025, "The Markovian Thinker"
-Idea: a chain of thought is its own context, so its cost grows with its square. Begin the context
-anew every so many tokens with the question and the last few of them. RL teaches the policy to write
-down what it must not forget, cost is linear, memory constant, and thinking may go on for longer at
-test time than it did in training.
+Idea: the cost of attention grows with the square of a chain of thought. Reset the context after a
+fixed number of tokens to the question and the last few of them. RL teaches the policy to write down
+what it will need later. Cost is linear, memory is constant, and a chain of thought may be longer at
+test time than in training.
 Formula: chunk k sees `q` and the last m tokens of chunk k - 1 and adds `C - m`; one advantage for
 all tokens of all chunks, each under its own chunk's context
 Claim: with chunks of 8K, a 1.5B model thinks up to 24K and is as good as or better than RL on whole
-contexts; it goes on improving beyond that at test time, where the other stays where it was.
+contexts; it continues to improve beyond that at test time, where the other stays where it was.
 Reading: `m = C / 2` (recalled), tokens weigh alike. `jaxrl eval` thinks in chunks too, in more of
 them with a larger `--max-new-tokens`. The ablation has one context.
 """

@@ -1,4 +1,4 @@
-"""IGPO with prefixes in place of inpainting: failed groups go on from parts of the solution.
+"""IGPO with prefixes in place of inpainting: failed groups continue from parts of the solution.
 
 Paper: Zhao et al. 2025, "Inpainting-Guided Policy Optimization for Diffusion Large Language Models"
 Idea: a group without a success has no gradient. Some of its members are written again around given

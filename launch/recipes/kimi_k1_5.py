@@ -48,12 +48,12 @@ def config() -> Config:
 
 
 def effect() -> Effect:
-    """A pupil who dawdles, with the length reward and without."""
+    """Demonstrations with fillers: with the length reward and without."""
     method = arm(config(), steps=40)
     plain = dataclasses.replace(method.objective, shaping="")
     return Effect(
         claim="the length reward shortens answers sooner",
-        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), dawdle=0.4, slack=6),
+        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), filler_rate=0.4, slack=6),
         method=method,
         ablation=dataclasses.replace(method, objective=plain),
         statistic="length",

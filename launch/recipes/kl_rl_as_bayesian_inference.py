@@ -20,7 +20,7 @@ import numpy as np
 from jaxrl.config import Config
 from jaxrl.launch.lab import Arm, Effect, Problems, Splits, Task, arm, split
 from jaxrl.launch.lab.policy import logprobs
-from jaxrl.launch.lab.tasks import posed
+from jaxrl.launch.lab.tasks import as_problems
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.config import DecoderConfig
 from jaxrl.training.objective import ObjectiveConfig
@@ -51,24 +51,24 @@ def score(answer: jax.Array, completion: jax.Array) -> jax.Array:
 
 @functools.cache
 def enumerable() -> Task:
-    """Any 3 of 6 symbols after two words, the first of which decides the pupil's habits."""
+    """Any 3 of 6 symbols after two words, the first of which sets the demonstrated distribution."""
 
     def make(seed: int) -> Splits:
         rng = np.random.default_rng([seed, 8])
         habits = rng.dirichlet(np.ones(SYMBOLS), (WORDS, LENGTH))
 
-        def pose(words: np.ndarray) -> Problems:
+        def build(words: np.ndarray) -> Problems:
             edges = habits[words[:, 0]].cumsum(axis=2)
             gold = (rng.random((len(words), LENGTH, 1)) > edges).sum(axis=2)
             prompt = SYMBOLS + words
-            return posed(prompt, np.zeros((len(words), 1)), np.minimum(gold, SYMBOLS - 1))
+            return as_problems(prompt, np.zeros((len(words), 1)), np.minimum(gold, SYMBOLS - 1))
 
         def draw(size: int) -> np.ndarray:
             return rng.integers(WORDS, size=(size, 2))
 
-        train = pose(split.distinct(draw, 256, held_out=False))
-        test = pose(split.distinct(draw, split.HELD_OUT, held_out=True))
-        return Splits(train, test, pose(split.repeated(draw, 4096)))
+        train = build(split.distinct(draw, 256, held_out=False))
+        test = build(split.distinct(draw, split.HELD_OUT, held_out=True))
+        return Splits(train, test, build(split.repeated(draw, 4096)))
 
     return Task(SYMBOLS + WORDS, make, score)
 
@@ -84,8 +84,8 @@ def distance(
 
     def one(params: Params, start: Params, prompts: jax.Array) -> tuple[jax.Array, jax.Array]:
         def after(prompt: jax.Array) -> tuple[jax.Array, jax.Array]:
-            begun = jnp.broadcast_to(prompt, (len(answers), len(prompt)))
-            tokens = jnp.concatenate([begun, answers], axis=1)
+            prompts = jnp.broadcast_to(prompt, (len(answers), len(prompt)))
+            tokens = jnp.concatenate([prompts, answers], axis=1)
             logp, prior = (
                 jax.nn.log_softmax(logprobs(model, p, tokens)[0][:, len(prompt) :].sum(axis=1))
                 for p in (params, start)

@@ -8,9 +8,9 @@ and keep samples of it apart by an entropy bonus.
 Formula: GRPO `- alpha H`, on `argmax_i var_k(r_i^k)`
 Claim: MATH500 from 36.0 to 73.6 by one example, as by the 1.2k it was chosen from.
 Reading: `alpha` = 0.001 recalled. What is measured is the choice: the ablation takes an example by
-chance, with the same loss. The pupil knows its symbols, but dawdles; some prompts it cannot solve.
-A first look, with room for one filler and three times the rate, stayed near the floor: +0.037
-[-0.086, +0.161].
+chance, with the same loss. Demonstrations of half of the prompts are right but have fillers; the
+other prompts are hardly ever solved. A first measurement, with room for one filler and three times
+the rate, stayed near the floor: +0.037 [-0.086, +0.161].
 
     jaxrl train quickstart --run-dir runs/before --curriculum.choose jaxrl.data.curriculum:passes
     jaxrl train one_shot_rlvr --curriculum.history runs/before
@@ -42,7 +42,11 @@ def effect() -> Effect:
     return Effect(
         claim="the example whose accuracy varied most teaches more than one by chance",
         task=cipher(
-            ((8, 0.97), (6, 0.02)), (((4, 0), 0.5), ((0, 4), 0.5)), dawdle=0.4, slack=3, problems=64
+            ((8, 0.97), (6, 0.02)),
+            (((4, 0), 0.5), ((0, 4), 0.5)),
+            filler_rate=0.4,
+            slack=3,
+            problems=64,
         ),
         method=method,
         ablation=dataclasses.replace(method, curriculum=chance),

@@ -46,7 +46,9 @@ def effect() -> Effect:
     raw = dataclasses.replace(method.objective, shaping="")
     return Effect(
         claim="preference over a reference resists a hackable reward model",
-        task=cipher(((12, 0.8), (6, 0.3)), (((2, 1), 1.0),), dawdle=0.1, slack=2, partial=True),
+        task=cipher(
+            ((12, 0.8), (6, 0.3)), (((2, 1), 1.0),), filler_rate=0.1, slack=2, partial=True
+        ),
         method=method,
         ablation=dataclasses.replace(method, objective=raw),
         statistic="score",

@@ -1,4 +1,4 @@
-"""POPE: some samples of a hard prompt go on from the shortest oracle prefix that helps.
+"""POPE: some samples of a hard prompt continue from the shortest oracle prefix that helps.
 
 Paper: Qu et al. 2026, "POPE: Learning to Reason on Hard Problems via Privileged On-Policy
 Exploration"

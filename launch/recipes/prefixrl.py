@@ -21,7 +21,7 @@ from jaxrl.launch.recipes import quickstart
 
 
 def config() -> Config:
-    """The quickstart with half its groups begun for it."""
+    """The quickstart, with a given prefix for half of its groups."""
     return dataclasses.replace(
         quickstart.config(),
         recipe="prefixrl",

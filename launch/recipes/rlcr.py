@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.launch.lab import Effect, Sampled, arm
-from jaxrl.launch.lab.confidence import calibration, confidence, hazy
+from jaxrl.launch.lab.confidence import calibration, confidence, uncertain
 from jaxrl.launch.recipes import quickstart
 from jaxrl.losses.regularizers import calibrated_reward
 
@@ -45,7 +45,7 @@ def effect() -> Effect:
     method = arm(config(), steps=100, rewards=right_and_honest)
     return Effect(
         claim="the Brier term makes stated confidences true",
-        task=hazy(),
+        task=uncertain(),
         method=method,
         ablation=dataclasses.replace(method, rewards=None),
         statistic="ece",

@@ -39,8 +39,8 @@ def config() -> Config:
 
 def reference_logp(batch: Sampled, work: int) -> jax.Array:
     """[N, LENGTH] of the reference answer behind the first `work` tokens of what was written."""
-    told = batch.problems.prompt, batch.tokens[:, :work], batch.problems.gold[:, LENGTH:-1]
-    return batch.score(jnp.concatenate(told, axis=1))[:, -LENGTH:]
+    parts = batch.problems.prompt, batch.tokens[:, :work], batch.problems.gold[:, LENGTH:-1]
+    return batch.score(jnp.concatenate(parts, axis=1))[:, -LENGTH:]
 
 
 def probability(batch: Sampled) -> jax.Array:

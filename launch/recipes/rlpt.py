@@ -1,4 +1,4 @@
-"""RLPT without a judge model: say how a raw text goes on; the words that follow are the reward.
+"""RLPT without a judge model: say how a raw text continues; the words that follow are the reward.
 
 Paper: Li et al. 2025, "Reinforcement Learning on Pre-Training Data"
 Idea: pre-training text has its own labels. The policy reasons and then predicts the next segment of
@@ -7,7 +7,7 @@ may span several segments, so any beginning of what follows counts as right, fro
 Formula: `r = 1[prediction is a prefix of s_(>= i)]`, GRPO without KL
 Claim: Qwen3-4B gains 3.0 on MMLU, 8.1 on GPQA-Diamond and 6.6 on AIME24, and RLVR begins better.
 Reading: words are compared after normalisation where the paper asks a judge model; half of the
-problems are middle ones. The effect asks for the segment at least. The run's texts go on for one
+problems are middle ones. The effect asks for the segment at least. The run's texts continue for one
 segment, of which any first words are enough, which is more relaxed than the paper. The ablation
 asks for the segment as it was cut.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.launch.lab import Arm, Effect, Sampled, Task, arm
-from jaxrl.launch.lab.chains import LENGTH, begun, cut_text
+from jaxrl.launch.lab.chains import LENGTH, cut_text, is_prefix
 from jaxrl.launch.lab.policy import probabilities
 from jaxrl.launch.lab.tasks import FIRST
 from jaxrl.launch.recipes import quickstart
@@ -43,7 +43,7 @@ def config() -> Config:
 def prefix(batch: Sampled) -> jax.Array:
     """RLPT's relaxed reward: the segment, or the segment and more of what follows."""
     answer = batch.problems.answer
-    return begun(answer[:, :LENGTH], batch.tokens, answer[:, LENGTH])
+    return is_prefix(answer[:, :LENGTH], batch.tokens, answer[:, LENGTH])
 
 
 def derivation(

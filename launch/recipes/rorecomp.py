@@ -35,7 +35,7 @@ def effect() -> Effect:
     method = arm(config(), steps=60)
     return Effect(
         claim="recomposed batches shorten responses",
-        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), dawdle=0.4, slack=8),
+        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), filler_rate=0.4, slack=8),
         method=method,
         ablation=dataclasses.replace(method, objective=ObjectiveConfig(), replay=None),
         statistic="length",

@@ -2,7 +2,7 @@
 
 The objective is that of `quickstart` (Shao et al. 2024, "DeepSeekMath"); the policy is a pretrained
 model in its own chat template, the task comes from reasoning-gym (Stojanovski et al. 2025), whose
-generator makes the problems and judges the answers: sums and differences of two numbers of up to
+generator makes the problems and checks the answers: sums and differences of two numbers of up to
 two digits, asked in words. The last number of a completion is its answer.
 
 Held-out greedy accuracy rises from 0.21 to 0.46 in 17 minutes on 2 CPU cores.

@@ -41,7 +41,9 @@ def effect() -> Effect:
     method = arm(config(), steps=80, rewards=flipped)
     return Effect(
         claim="under a verifier that errs one time in ten, the two beat GRPO",
-        task=cipher(((12, 0.95), (8, 0.2)), (((3, 0), 0.5), ((0, 3), 0.5)), dawdle=0.2, slack=3),
+        task=cipher(
+            ((12, 0.95), (8, 0.2)), (((3, 0), 0.5), ((0, 3), 0.5)), filler_rate=0.2, slack=3
+        ),
         method=method,
         ablation=dataclasses.replace(
             method, objective=ObjectiveConfig(aggregation="seq-mean-token-mean")

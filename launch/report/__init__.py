@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
         "--png", action="store_true", help="pictures of the curves as well, in a folder beside it"
     )
     parser.add_argument(
-        "--serve", action="store_true", help="show the report in a browser as the runs go on"
+        "--serve", action="store_true", help="show the report in a browser during the runs"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
     parser.add_argument("--port", type=int, default=8780, help="port, 0 for any (%(default)s)")

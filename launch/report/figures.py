@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 Json = dict[str, Any]
 
 COLORS = ("#0072b2", "#d55e00", "#00805f", "#b0568c", "#946200", "#3a8fc4", "#555555")
-"""After Okabe and Ito (2008), darkened for thin lines on white; told apart by the colour-blind."""
+"""After Okabe and Ito (2008), darkened for thin lines on white; safe for colour-blind readers."""
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1.5)), (0, (1, 1)))
 
 

@@ -1,4 +1,4 @@
-"""`jaxrl report RUN --serve`: the report over HTTP, which loads itself anew as the runs go on."""
+"""`jaxrl report RUN --serve`: the report over HTTP, which loads itself anew during the runs."""
 
 from __future__ import annotations
 

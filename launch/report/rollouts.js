@@ -218,7 +218,7 @@ function viewer(root) {
     const go = (i) => {
       nodes[at]?.classList.remove("at");
       nodes[at = i].classList.add("at");
-      status.textContent = told(row, i);
+      status.textContent = described(row, i);
     };
     let speaker = null;
     const more = (from) => {
@@ -249,7 +249,7 @@ function viewer(root) {
     return `turn ${turn}${earned == null ? "" : ` · reward ${short(earned)}`}`;
   }
 
-  function told(row, i) {
+  function described(row, i) {
     const figure = (name) => value(row, name, i);
     const known = (name, text) => (figure(name) == null ? null : text(figure(name)));
     const facts = [

@@ -102,8 +102,8 @@ def theirs(package: str, name: str, task: Task, seeds: int) -> tuple[list[float]
         model = kind("MlpPolicy", env, seed=seed, **settings, **more)
         model.learn(task.steps)
         seconds += time.perf_counter() - start
-        judged = evaluate_policy(model, gymnasium.make(task.gym), n_eval_episodes=16, warn=False)
-        returns.append(float(judged[0]))
+        evaluated = evaluate_policy(model, gymnasium.make(task.gym), n_eval_episodes=16, warn=False)
+        returns.append(float(evaluated[0]))
     return returns, seconds
 
 

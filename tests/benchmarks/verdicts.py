@@ -2,10 +2,10 @@
 
     jaxrl export smollm2-135m --to hf --dtype bfloat16 --out MODEL
     python -m tests.benchmarks.verdicts sample OUT --data DATA --model MODEL
-    python -m tests.benchmarks.verdicts judge OUT --data DATA
+    python -m tests.benchmarks.verdicts score OUT --data DATA
 
 `sample` asks SmolLM2-135M-Instruct (the `smollm2` and `parity` extras) for five completions of
-each of 60 problems of a task at temperature 0.7, see `asked`, and writes OUT/TASK.jsonl. `judge`
+each of 60 problems of a task at temperature 0.7, see `asked`, and writes OUT/TASK.jsonl. `score`
 compares the verifier with a checker that shares no code with it, see `verdict_checkers`, and prints
 each disagreement to be read: the checker may be the one that is wrong. DATA is a directory with
 `gsm8k/train.jsonl` (as published) and `math/problems.jsonl` (fields problem, solution, answer).
@@ -67,7 +67,7 @@ def asked(task: Task, index: int) -> list[dict[str, str]]:
     """The conversation that asks for the solution of train problem `index`.
 
     By turns: the problem alone; after two others with their solutions; and after these with its
-    own answer added, as small models solve few problems and right answers shall be judged too.
+    own answer added, as small models solve few problems and right answers shall be scored too.
     """
     problem, turns = task.problem("train", 0, index), []
     if index % 3:
@@ -78,12 +78,12 @@ def asked(task: Task, index: int) -> list[dict[str, str]]:
                 {"role": "user", "content": shown.prompt},
                 {"role": "assistant", "content": _stated(task.of(shown).gold(shown))},
             ]
-    told = problem.prompt
+    text = problem.prompt
     if index % 3 == 2:
         answer = _stated(task.of(problem).gold(problem))
         answer = answer.removeprefix("<answer>").removesuffix("</answer>")
-        told += f"\n(Hint: the right answer is {answer})"
-    return [*turns, {"role": "user", "content": told}]
+        text += f"\n(Hint: the right answer is {answer})"
+    return [*turns, {"role": "user", "content": text}]
 
 
 def _stated(gold: str) -> str:
@@ -181,7 +181,7 @@ FULL = {"calibrated": 0.001}
 """The least reward of a right completion, where it is not 1."""
 
 
-def judge(out: Path, data: Path, names: list[str]) -> None:
+def score_all(out: Path, data: Path, names: list[str]) -> None:
     """Print how often verifier and checker agree, and each completion on which they do not."""
     for name in names:
         path = out / f"{name}.jsonl"
@@ -192,7 +192,7 @@ def judge(out: Path, data: Path, names: list[str]) -> None:
         for line in path.read_text().splitlines():
             record = json.loads(line)
             problem = task.problem("train", 0, record["index"])
-            score = scoring.judge(task, problem, record["text"])
+            score = scoring.score_completion(task, problem, record["text"])
             truth = CHECKERS[name](problem, record["text"])
             full = FULL.get(name, 1.0)
             verdict, right = (score.value or 0.0) >= full, float(truth) >= full
@@ -214,7 +214,7 @@ def judge(out: Path, data: Path, names: list[str]) -> None:
 def main() -> None:
     """Read arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("sample", "judge"))
+    parser.add_argument("what", choices=("sample", "score"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--tasks", nargs="*", default=list(BUDGETS))
@@ -223,7 +223,7 @@ def main() -> None:
     if args.what == "sample":
         sample(args.out, args.data, args.tasks, args.model)
     else:
-        judge(args.out, args.data, args.tasks)
+        score_all(args.out, args.data, args.tasks)
 
 
 if __name__ == "__main__":

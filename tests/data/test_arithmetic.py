@@ -45,7 +45,7 @@ def test_accepts_the_value_and_rejects_every_mutation(params, split, index, data
     assert problem == task.problem(split, 0, index)
 
 
-def test_a_share_of_solutions_forgets_to_carry():
+def test_a_share_of_solutions_leaves_out_the_carry():
     task = tasks.get("arithmetic", operators="+", slips=0.6)
     problems = [task.problem("train", 0, i) for i in range(2000)]
     carries = [p for p in problems if without_carry(p.prompt) != p.answer]

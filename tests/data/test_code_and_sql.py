@@ -12,7 +12,7 @@ import pytest
 from jaxrl.data import sandbox, scoring, tasks
 from jaxrl.data.rewards import code, sql
 from jaxrl.data.sandbox import Limits
-from jaxrl.data.scoring import judge
+from jaxrl.data.scoring import score_completion
 from jaxrl.data.types import Problem, Score
 
 CODE = tasks.get("code", tests=2)
@@ -27,7 +27,7 @@ def test_gold_programs_pass_and_mutated_ones_fail(split):
     for index in range(2):
         problem = CODE.problem(split, 0, index)
         gold = CODE.gold(problem)
-        assert judge(CODE, problem, gold).value == 1.0, problem
+        assert score_completion(CODE, problem, gold).value == 1.0, problem
         lines = problem.metadata["solution"].splitlines()
         mutants = [
             "\n".join(lines[:1] + lines[2:]),
@@ -36,7 +36,7 @@ def test_gold_programs_pass_and_mutated_ones_fail(split):
         ]
         for mutant in mutants:
             same = all(run_here(mutant, i) == o.strip() for i, o in problem.metadata["tests"])
-            assert judge(CODE, problem, fenced(mutant)).value == float(same), mutant
+            assert score_completion(CODE, problem, fenced(mutant)).value == float(same), mutant
 
 
 def run_here(program, stdin):
@@ -69,9 +69,9 @@ def test_programs_that_cheat_get_nothing():
     problem = CODE.problem("train", 0, 0)
     shown = problem.prompt.partition("Output: ")[2].splitlines()[0]
     for program in [*CHEATS, f"print('''{shown}''')"]:
-        score = judge(CODE, problem, fenced(program))
+        score = score_completion(CODE, problem, fenced(program))
         assert score.value == 0.0 and score.error is None, (program, score)
-    assert judge(CODE, problem, problem.metadata["solution"]).parts["format"] == 0.0
+    assert score_completion(CODE, problem, problem.metadata["solution"]).parts["format"] == 0.0
 
 
 def test_right_output_with_a_failing_status_or_a_time_out_does_not_pass():
@@ -90,7 +90,7 @@ def test_right_output_with_a_failing_status_or_a_time_out_does_not_pass():
 
 
 def test_time_that_runs_out_is_the_programs_fault_and_the_first_of_it_ends_the_tests():
-    """Programs that do not end score 0 and not an error, and are told apart."""
+    """Programs that do not end score 0 and not an error, and are distinguished."""
     tests = {"tests": [("3\n", "6\n")] * 20}
     quick = code.passes_tests(limits=Limits(wall_s=0.5))
     start = time.monotonic()
@@ -118,7 +118,7 @@ def test_what_could_not_start_is_an_error_and_not_a_wrong_program(monkeypatch):
     problem = Problem("p", "", None, metadata={"tests": [("3\n", "6\n")]})
     task = dataclasses.replace(CODE, reward=code.passes_tests())
     monkeypatch.setattr(sandbox, "_CHILD", Path("/no/such.py"))
-    score = judge(task, problem, fenced("print(6)"))
+    score = score_completion(task, problem, fenced("print(6)"))
     assert score.value is None and "did not start" in score.error
 
 
@@ -214,8 +214,8 @@ def test_gold_queries_pass_and_near_misses_fail(split):
     for index in range(15):
         problem = SQL.problem(split, 0, index)
         gold = problem.answer
-        assert judge(SQL, problem, gold).value == 1.0
-        assert judge(SQL, problem, f"```sql\n{gold};\n```").value == 1.0
+        assert score_completion(SQL, problem, gold).value == 1.0
+        assert score_completion(SQL, problem, f"```sql\n{gold};\n```").value == 1.0
         for old, new in [
             (" > ", " >= "), (" < ", " <= "), (" > ", " < "), ("COUNT(*)", "COUNT(*) + 1"),
             ("SUM(", "COUNT("), ("MAX(", "MIN("), ("MIN(", "MAX("), (" AND ", " OR "),
@@ -226,13 +226,16 @@ def test_gold_queries_pass_and_near_misses_fail(split):
                 wrong = gold.replace(old, new)
                 if old in (" > ", " < ") and re.search("MAX|MIN", gold):
                     continue  # a bound beyond the extreme changes nothing
-                score = judge(SQL, problem, wrong)
+                score = score_completion(SQL, problem, wrong)
                 assert score.value == 0.0 and score.error is None, (gold, wrong)
                 mutated += 1
         bound = int(re.search(r"[<>] (\d+)", gold)[1])
         if not re.search("MAX|MIN", gold):
             for other in (bound - 1, bound + 1):
-                assert judge(SQL, problem, gold.replace(str(bound), str(other))).value == 0.0
+                assert (
+                    score_completion(SQL, problem, gold.replace(str(bound), str(other))).value
+                    == 0.0
+                )
     assert mutated > 10
 
 

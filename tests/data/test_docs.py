@@ -71,10 +71,14 @@ def test_the_mixture_example_passes_its_checks():
     assert set(named(scope["made"]).parts) == {"sums", "mazes"}
 
 
+def environments(text):
+    """The Python blocks of docs/environments.md that have a text."""
+    page = (DOC.parent / "environments.md").read_text()
+    return [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if text in block]
+
+
 def test_a_tool_of_ones_own_in_ten_lines():
-    _, source = re.findall(
-        r"```python\n(.*?)```", (DOC.parent / "environments.md").read_text(), re.DOTALL
-    )
+    (source,) = environments("def dictionary")
     scope = {"WORDS": {"cat": "an animal"}, "task": tasks.get("arithmetic")}
     exec(source, scope)
     problem = scope["task"].problem("train", 0, 0)
@@ -86,9 +90,7 @@ def test_a_tool_of_ones_own_in_ten_lines():
 
 
 def test_an_environment_of_ones_own_in_under_40_lines(tmp_path, monkeypatch):
-    source, _ = re.findall(
-        r"```python\n(.*?)```", (DOC.parent / "environments.md").read_text(), re.DOTALL
-    )
+    (source,) = environments("guess 1 to")
     assert len(source.strip().splitlines()) < 40
     (tmp_path / "guess.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -103,3 +105,15 @@ def test_an_environment_of_ones_own_in_under_40_lines(tmp_path, monkeypatch):
     opening, higher, end = said
     assert opening.messages[0]["content"].startswith("guess 1 to")
     assert higher.messages[0]["content"] == "higher" and (end.reward, end.done) == (1.0, True)
+
+
+def test_every_pitfall_has_a_test_that_is_there():
+    page = (DOC.parent / "environments.md").read_text()
+    table = page.partition("## Known pitfalls")[2].partition("\n## ")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(lines) == 17
+    for line in lines:
+        found = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", line)
+        assert found, line
+        for file, name in found:
+            assert f"def {name}(" in (DOC.parents[1] / file).read_text(), name

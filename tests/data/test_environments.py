@@ -122,7 +122,7 @@ def test_an_environment_that_does_not_repeat_itself_is_an_error():
 
 
 def test_a_pool_bounds_what_hangs_or_dies():
-    """Other episodes go on, though the worker that remembered them is gone."""
+    """Other episodes continue, though the worker that held their state is gone."""
     name = "tests.data.test_environments:hostile"
     with scoring.open_pool(name, workers=1, time_limit_s=1.5) as pool:
 
@@ -182,8 +182,8 @@ def test_keydoor_is_solved_by_fetching_the_key():
 
 
 def call(expression, name="calculator"):
-    told = json.dumps({"name": name, "arguments": {"expression": expression}})
-    return f"<tool_call>\n{told}\n</tool_call>"
+    content = json.dumps({"name": name, "arguments": {"expression": expression}})
+    return f"<tool_call>\n{content}\n</tool_call>"
 
 
 def test_the_calculator_is_called_and_its_result_is_the_answer():
@@ -192,9 +192,9 @@ def test_the_calculator_is_called_and_its_result_is_the_answer():
     expression = problem.prompt.removeprefix("What is ").rstrip("?")
     assert eval(expression) == problem.answer
     answer = play.Player(task).answer
-    _, told, end = played(answer, call(expression), f"It is {problem.answer}.", problem=problem)
-    assert told.messages == ({"role": "tool", "content": str(problem.answer)},)
-    assert (told.reward, told.done, end.reward, end.done) == (None, False, 1.0, True)
+    _, result, end = played(answer, call(expression), f"It is {problem.answer}.", problem=problem)
+    assert result.messages == ({"role": "tool", "content": str(problem.answer)},)
+    assert (result.reward, result.done, end.reward, end.done) == (None, False, 1.0, True)
     assert end.parts == {"calls": 1.0, "malformed": 0.0, "correct": 1.0}
     wrong = played(answer, "12", problem=problem, episode=1)[-1]
     assert wrong.done and wrong.reward == 0
@@ -304,9 +304,9 @@ def test_tools_are_shown_by_the_template_or_in_words(backend):
     head, _, rest = shown.partition("<|im_end|>\n")
     assert rest == without
     assert json.loads(head.removeprefix("<|im_start|>tools\n")) == list(schemas)
-    told, without = text(CHATML)
+    with_tools, without = text(CHATML)
     explained = "Be brief.\n\n" + tools.instructions(schemas)
-    assert told == without.replace("Be brief.", explained) and "NAME" in told
+    assert with_tools == without.replace("Be brief.", explained) and "NAME" in with_tools
     assert text(CHATML, chat=False)[0].startswith(explained)
 
 

@@ -23,7 +23,10 @@ NAMES = (
 )  # fmt: skip
 """Every task that `jaxrl tasks` lists, but for reasoning_gym, which has tests of its own."""
 
-EPISODES = ("calculator", "keydoor", "with_tools")
+EPISODES = (
+    "board_game", "calculator", "database", "game24", "html_form", "keydoor",
+    "repository", "twenty_questions", "with_tools",
+)  # fmt: skip
 
 CONSTANTS = {
     "empty": "", "blank": " ", "lines": "\n\n", "nul": "\x00", "surrogate": "\ud800",
@@ -40,6 +43,9 @@ CONSTANTS = {
     "tag": "<answer>", "box": r"\boxed{", "fence": "```",
 }  # fmt: skip
 """Texts that are no answer to anything, whatever the problem."""
+
+FEW = {k: CONSTANTS[k] for k in ("empty", "nul", "surrogate", "zero", "exit", "code")}
+"""For tasks that need a sandbox for each."""
 
 FLOORS = {
     "arithmetic": 0.1, "calibrated": 0.2, "format_following": 0.1, "mixture": 0.35,
@@ -103,15 +109,16 @@ def test_there_are_forty_hacks_and_no_task_without_them(directory):
     task = bundled("countdown", directory)
     problem = task.problem("train", 0, 0)
     assert len(CONSTANTS) + len(forms("a", "b", stated(task, problem)[1])) + 2 >= 40
-    own = {"file"}  # whose reward is the user's
+    own = {"file", "agent_program"}  # whose reward is the user's
     assert {*NAMES, *EPISODES, "reasoning_gym", *own} == set(tasks.BUNDLED)
 
 
 @pytest.mark.parametrize("name", EPISODES)
 def test_hacks_earn_nothing_in_an_episode(name):
     """Each text as every action of an episode: it ends, without an error and without a reward."""
-    world, problem = tasks.get(name).turns, tasks.get(name).problem("train", 1, 0)
-    for hack, text in CONSTANTS.items():
+    task = tasks.get(name)
+    world, problem = task.turns, task.problem("train", 1, 0)
+    for hack, text in (FEW if task.sandboxed else CONSTANTS).items():
         state, _ = world.begin(problem, 0)
         for _ in range(100):
             reply = world.step(state, text)
@@ -122,7 +129,7 @@ def test_hacks_earn_nothing_in_an_episode(name):
 
 
 SLOW = ("tower", "power", "factorials", "nested", "huge", "exponent", "long")
-"""What math-verify may compute on for ever: judged in a pool, by a test of their own."""
+"""What math-verify may compute on for ever: scored in a pool, by a test of their own."""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -133,8 +140,8 @@ def test_hacks_earn_no_more_than_the_floor(name, directory):
         for i in range({"code": 1, "gsm8k": 8, "math": 3, "sql": 8}.get(name, 24))
     ]
     constants = {k: v for k, v in CONSTANTS.items() if name != "math" or k not in SLOW}
-    if task.sandboxed:  # each takes a sandbox
-        constants = {k: CONSTANTS[k] for k in ("empty", "nul", "surrogate", "zero", "exit", "code")}
+    if task.sandboxed:
+        constants = FEW
     totals = dict.fromkeys([*constants, "echo", "echo twice"], 0.0)
     for problem, other in zip(problems, problems[1:] + problems[:1], strict=True):
         answer, form = stated(task, problem)
@@ -144,15 +151,15 @@ def test_hacks_earn_no_more_than_the_floor(name, directory):
         }
         for hack, text in tried.items():
             given = {text, form.replace("{}", text)}
-            scores = [scoring.judge(task, problem, one) for one in given]
+            scores = [scoring.score_completion(task, problem, one) for one in given]
             assert all(score.error is None for score in scores), (name, hack, scores)
             totals[hack] += max(score.value for score in scores) / len(problems)
         wrong = stated(task, other)[0]
-        as_well = scoring.judge(task, problem, form.replace("{}", wrong)).value
+        as_well = scoring.score_completion(task, problem, form.replace("{}", wrong)).value
         if name == "format_following" or as_well == 1:  # more than one text is right
             continue
         for hack, text in forms(answer, wrong, form).items():
-            score = scoring.judge(task, problem, text)
+            score = scoring.score_completion(task, problem, text)
             assert score.error is None and score.value <= GRADED.get(name, 0), (hack, text, score)
     paid = {hack: total for hack, total in totals.items() if total > FLOORS.get(name, 0)}
     assert not paid, paid

@@ -98,19 +98,19 @@ def test_retries_then_success(server):
     assert score(judge.correctness(endpoint(server))).value == 1.0
 
 
-def judged(url: str, key_variable: str, told: bool) -> Task:
-    """Arithmetic by a judge; `told`: workers are told of the key."""
+def judged(url: str, key_variable: str, passed: bool) -> Task:
+    """Arithmetic by a judge; `passed`: workers receive the key."""
     asked = judge.Endpoint(url, "m", key_variable, attempts=2, wait_s=0.001, timeout_s=5.0)
     return Task(
         "judged",
         lambda split, seed, i: Problem(f"{i}", "What is 2+2?", "4"),
         judge.correctness(asked),
-        environment=(key_variable,) if told and key_variable else (),
+        environment=(key_variable,) if passed and key_variable else (),
     )
 
 
 @pytest.mark.parametrize(
-    ("variable", "told", "key"),
+    ("variable", "passed", "key"),
     [
         ("OPENAI_API_KEY", True, "sk-1"),
         ("OPENAI_API_KEY", False, "sk-1"),
@@ -119,16 +119,16 @@ def judged(url: str, key_variable: str, told: bool) -> Task:
     ],
 )
 def test_in_workers_a_judge_has_the_key_that_its_task_names(
-    server, monkeypatch, variable, told, key
+    server, monkeypatch, variable, passed, key
 ):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     if key:
         monkeypatch.setenv("OPENAI_API_KEY", key)
     server.replies = [(200, '{"correct": 10}')]
-    params = {"url": server.url, "key_variable": variable, "told": told}
+    params = {"url": server.url, "key_variable": variable, "passed": passed}
     with scoring.open_pool("tests.data.test_judge:judged", params, workers=1) as pool:
         (got,) = pool.score([(PROBLEM, "4")])
-    if variable and not (told and key):
+    if variable and not (passed and key):
         assert got.value is None and not server.seen
         assert "OPENAI_API_KEY has no key; set it" in got.error
         assert "environment=('OPENAI_API_KEY',)" in got.error
@@ -269,7 +269,7 @@ def test_a_retry_after_that_is_no_number(server, asked):
 
 
 @given(st.text())
-def test_no_completion_ends_the_part_to_judge(completion):
+def test_no_completion_ends_the_quoted_part(completion):
     prompts = []
 
     async def ask(endpoint, prompt, mark):

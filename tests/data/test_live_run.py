@@ -1,4 +1,4 @@
-"""A training run whose scorer hangs and dies: it goes on, and counts what failed."""
+"""A training run whose scorer hangs and dies: it continues, and counts what failed."""
 
 import json
 import math

@@ -69,8 +69,8 @@ def made(folder, *rewards, **params):
     return tasks.get("file", **{"path": path, "rewards": named.written(specs)} | params)
 
 
-def judged(task, problem, text):
-    return scoring.judge(task, problem, text)
+def score(task, problem, text):
+    return scoring.score_completion(task, problem, text)
 
 
 @pytest.mark.parametrize(
@@ -83,17 +83,17 @@ def judged(task, problem, text):
         ("slowly", 3.0, {}),
     ],
 )
-def test_a_function_says_what_it_is_given_and_returns_what_it_likes(folder, function, value, parts):
+def test_parameters_and_return_types_of_reward_functions(folder, function, value, parts):
     task = made(folder, f"my_reward.py:{function}", test_path=str(folder / "train.jsonl"))
     problem = task.problem("train", 0, 3)
-    found = judged(task, problem, "4")
+    found = score(task, problem, "4")
     assert (found.value, dict(found.parts), found.error) == (pytest.approx(value), parts, None)
 
 
 def test_several_are_added_with_their_weights_and_are_parts(folder):
     task = made(folder, "my_reward.py:score*2", "form=number*-0.5", "my_reward.py:slowly*0")
     problem = task.problem("train", 0, 0)
-    found = judged(task, problem, f"it is {problem.answer}")
+    found = score(task, problem, f"it is {problem.answer}")
     assert found.value == pytest.approx(1.5)
     assert found.parts["score"] == 1.0 and found.parts["form/format"] == 1.0
     assert not task.grouped and not task.pure and task.on_timeout is None
@@ -105,7 +105,7 @@ def test_a_group_is_scored_in_one_call(folder, function):
     assert task.grouped
     problem = task.problem("train", 0, 0)
     texts = ["a", "bbb", problem.answer]
-    scores = group.apart(judged(task, problem, json.dumps(texts)), 3)
+    scores = group.apart(score(task, problem, json.dumps(texts)), 3)
     assert [score.error for score in scores] == [None] * 3
     best = [score.value for score in scores]
     assert best[1] > best[0] and scores[2].parts["number/correct"] == 1.0
@@ -128,13 +128,13 @@ def test_scores_of_a_group_go_together_and_apart():
 )
 def test_a_failing_reward_says_where_in_one_line(folder, function, says):
     task = made(folder, f"my_reward.py:{function}")
-    found = judged(task, task.problem("train", 0, 0), "x")
+    found = score(task, task.problem("train", 0, 0), "x")
     assert found.value is None and says in found.error and "\n" not in found.error
 
 
 def test_a_group_of_another_length_is_an_error(folder):
     task = made(folder, "my_reward.py:short")
-    found = judged(task, task.problem("train", 0, 0), json.dumps(["a", "b"]))
+    found = score(task, task.problem("train", 0, 0), json.dumps(["a", "b"]))
     assert "returned 1 scores for 2 completions" in found.error
 
 

@@ -11,7 +11,7 @@ import sympy
 from reasoning_gym.factory import DATASETS
 
 from jaxrl.data import tasks
-from jaxrl.data.scoring import judge
+from jaxrl.data.scoring import score_completion
 from jaxrl.data.tasks import gym_scorers
 
 
@@ -52,7 +52,7 @@ def test_no_generator_runs_what_an_answer_says(name, tmp_path):
     """All of the installed package: a new version that evaluates an answer is found here."""
     task, problem = made(name)
     for answer in hostile(tmp_path / "canary"):
-        score = judge(task, problem, f"<answer>{answer}</answer>")
+        score = score_completion(task, problem, f"<answer>{answer}</answer>")
         assert score.error is None and score.value < 1.0, (answer, score)
         assert not list(tmp_path.iterdir()), answer
 
@@ -80,7 +80,7 @@ def test_a_scorer_that_evaluates_is_stopped_and_named(scorer, hides, tmp_path, m
     kind = DATASETS["chain_sum"][0]
     monkeypatch.setattr(kind, "score_answer", hiding if hides else scorer)
     call = f"__import__('pathlib').Path('{tmp_path / 'canary'}').touch()"
-    score = judge(task, problem, f"<answer>{call}</answer>")
+    score = score_completion(task, problem, f"<answer>{call}</answer>")
     assert score.value is None and "runs what the answer says" in score.error
     assert not list(tmp_path.iterdir())
 
@@ -91,7 +91,7 @@ def test_no_constant_is_right_on_every_problem(name):
     task, first = made(name)
     problems = [first, *(task.problem("train", 0, i) for i in range(6, 12))]
     for constant in ("True", "no", "0", "1", "24", "x", "[]", "I do not know"):
-        values = [judge(task, p, f"<answer>{constant}</answer>").value for p in problems]
+        values = [score_completion(task, p, f"<answer>{constant}</answer>").value for p in problems]
         answers = {str(p.answer).strip().lower() for p in problems}
         assert min(values) < 1.0 or answers == {constant.lower()}, (constant, answers)
 
@@ -153,10 +153,10 @@ def test_every_generator_accepts_its_answer_and_survives_odd_ones(name):
     assert problem == task.problem("train", 0, 5) and problem.prompt
     pickle.dumps(problem)
     if problem.answer is not None:
-        assert judge(task, problem, task.gold(problem)).value == 1.0
+        assert score_completion(task, problem, task.gold(problem)).value == 1.0
         assert task.reward(problem, problem.answer).value == 0.0  # not in tags
     for wrong in mutations(str(problem.answer)):
-        score = judge(task, problem, f"<answer>{wrong}</answer>")
+        score = score_completion(task, problem, f"<answer>{wrong}</answer>")
         assert score.error is None and score.value <= 1.0, (wrong, score)
 
 

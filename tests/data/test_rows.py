@@ -69,7 +69,9 @@ def test_a_step_is_scored_at_the_end_of_its_line(tmp_path):
     (cut,) = examples.fitting([made], 6, "truncate", "row")
     assert cut.tokens == made.tokens[:3]
     answer = examples.Example((1,), (2, 3), (False, True))
-    assert examples.judged(answer, 9) == examples.Example((1,), (2, 3, 9), (False, False, True))
+    assert examples.scored_at_end(answer, 9) == examples.Example(
+        (1,), (2, 3, 9), (False, False, True)
+    )
 
 
 def test_columns_of_other_names(tmp_path):
@@ -146,8 +148,8 @@ def test_the_prompt_of_conversations_is_their_common_beginning(tmp_path):
     chosen, rejected = [asked, said("two")], [asked, said("three")]
     row = rows.read(saved(tmp_path, {"chosen": chosen, "rejected": rejected}))[0]
     assert row.prompt == (asked,) and row.answers == ((said("two"),), (said("three"),))
-    told = {"prompt": "one", "chosen": chosen, "rejected": rejected}
-    assert rows.read(saved(tmp_path, told))[0] == row
+    pair = {"prompt": "one", "chosen": chosen, "rejected": rejected}
+    assert rows.read(saved(tmp_path, pair))[0] == row
     with pytest.raises(ValueError, match="are equal"):
         rows.read(saved(tmp_path, {"prompt": "one", "chosen": "two", "rejected": "two"}))
 
@@ -188,8 +190,8 @@ def test_of_a_conversation_the_turns_of_the_assistant_are_learned(tokenizer, tmp
         ["two", "<end>"],
         ["three", "four", "<end>"],
     ]
-    told = examples.encode(tokenizer, row, chat=True, system="four")
-    assert [words.WORDS[t] for t in told[0].prompt] == [
+    encoded = examples.encode(tokenizer, row, chat=True, system="four")
+    assert [words.WORDS[t] for t in encoded[0].prompt] == [
         *("<system>", "four", "<end>", "<user>", "one", "<end>", "<assistant>"),
     ]
 
@@ -201,6 +203,17 @@ def test_texts_are_learned_whole_and_messages_need_a_template(tokenizer, tmp_pat
     row = rows.read(saved(tmp_path, {"messages": TURNS}))[0]
     with pytest.raises(ValueError, match="this model has no chat template; choose a model"):
         examples.encode(plain, row)
+
+
+@pytest.mark.parametrize(("size", "longest"), [(2, 2), (7, 2), (7, 3), (7, 7), (9, 5), (8, 20)])
+def test_a_text_in_pieces_loses_no_token(size, longest):
+    """Each token but the first is learned once, after the one that comes before it in the text."""
+    whole = examples.Example((0,), tuple(range(1, size)), (True,) * (size - 1))
+    made = examples.pieces(whole, longest)
+    assert [token for each in made for token in each.tokens] == list(range(1, size))
+    assert all(each.prompt == (each.tokens[0] - 1,) for each in made)
+    assert all(all(each.learned) and 2 <= 1 + len(each.tokens) <= longest for each in made)
+    assert all(1 + len(each.tokens) == longest for each in made[:-1])
 
 
 def test_long_rows_are_cut_at_their_end_dropped_or_refused():

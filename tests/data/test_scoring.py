@@ -27,7 +27,7 @@ def pool():
 
 
 def test_failures_become_errors_in_order_and_leave_the_rest_alone(pool):
-    told = [
+    hostile = [
         "",
         "hang",
         "exit",
@@ -40,13 +40,13 @@ def test_failures_become_errors_in_order_and_leave_the_rest_alone(pool):
         "async",
         "spin",
     ]
-    scores = pool.score([(PROBLEM, c) for c in told] + [(PROBLEM, "")] * 5)
+    scores = pool.score([(PROBLEM, c) for c in hostile] + [(PROBLEM, "")] * 5)
     kinds = [s.value if s.error is None else s.error.split(":")[0] for s in scores]
-    assert kinds[: len(told)] == [
+    assert kinds[: len(hostile)] == [
         1.0, "timeout", "crash", "exception", "crash", "exception", "exception", 0.0, 1.0, 2.0,
         "timeout",
     ]  # fmt: skip
-    assert kinds[len(told) :] == [1.0] * 5
+    assert kinds[len(hostile) :] == [1.0] * 5
     assert count_errors(scores) == {"timeout": 2, "crash": 2, "exception": 3}
     assert "signal 11" in scores[4].error and "exit status 0" in scores[2].error
 
@@ -186,7 +186,7 @@ def test_what_a_killed_trainer_leaves_is_removed_at_the_next_start(tmp_path, mon
     assert [path.name for path in tmp_path.iterdir()] == ["jaxrl-scoring-link"]
 
 
-def test_a_worker_knows_no_secret_but_what_the_task_asks_for(monkeypatch):
+def test_workers_receive_only_the_variables_that_a_task_names(monkeypatch):
     monkeypatch.setenv("API_SECRET", "hunter2")
     monkeypatch.setenv("JUDGE_KEY", "needed")
     with scoring.open_pool(HOSTILE, workers=1) as pool:
@@ -216,10 +216,10 @@ def test_scores_arrive_as_they_were():
         assert scoring._read_score(json.dumps(scoring._written(score, 3)).encode(), 3) == score
 
 
-def test_a_worker_that_lies_floods_or_leaves_costs_one_item():
+def test_a_hostile_worker_affects_one_item_only():
     with scoring.open_pool(HOSTILE, workers=1, time_limit_s=5) as pool:
-        told = ["forge", "", "babble", "", "leave", "late exit", "huge int", ""]
-        scores = pool.score([(PROBLEM, c) for c in told])
+        hostile = ["forge", "", "babble", "", "leave", "late exit", "huge int", ""]
+        scores = pool.score([(PROBLEM, c) for c in hostile])
     kinds = [s.value if s.error is None else s.error.split(":")[0] for s in scores]
     assert kinds[0] == "reply" and kinds[2:] == [
         "crash", 1.0, "exception", "crash", "exception", 1.0

@@ -10,7 +10,7 @@ import string
 import pytest
 
 from jaxrl.data import tasks
-from jaxrl.data.scoring import judge
+from jaxrl.data.scoring import score_completion
 from jaxrl.data.tasks import (
     countdown,
     format_following,
@@ -69,7 +69,7 @@ def some(task, split, count=12, seed=0):
 def test_gold_earns_the_full_reward_on_every_split(task):
     for split in task.splits:
         for problem in some(task, split):
-            score = judge(task, problem, task.gold(problem))
+            score = score_completion(task, problem, task.gold(problem))
             assert score.value == 1.0, (problem, task.gold(problem), score)
             assert pickle.loads(pickle.dumps(problem)) == problem
             assert problem.messages[-1]["content"] == problem.prompt
@@ -82,10 +82,10 @@ def test_nonsense_and_others_answers_earn_less(task):
         problems = some(task, split)
         for problem in problems:
             for text in ["", " ", "0", "<answer></answer>", problem.prompt, "\x00", "</think>"]:
-                score = judge(task, problem, text)
+                score = score_completion(task, problem, text)
                 assert score.error is None and score.value < 1.0, (problem, text)
         crossed = [
-            judge(task, a, task.gold(b)).value == 1.0
+            score_completion(task, a, task.gold(b)).value == 1.0
             for a, b in itertools.permutations(problems, 2)
         ]
         assert sum(crossed) < 0.5 * len(crossed)
@@ -116,7 +116,7 @@ def perturbed(gold: str, rng: random.Random) -> list[str]:
 
 
 def truly_right(name, problem, answer):
-    """Whether a perturbed answer is right after all, judged apart from the verifier."""
+    """Whether a perturbed answer is right after all, checked without the verifier."""
     match name:
         case "countdown":
             numbers = re.findall(r"\d+", answer)
@@ -198,7 +198,7 @@ def test_mutation_no_perturbed_answer_passes_unless_it_is_right(task):
                     if right is None:
                         continue
                     text = wrap.get(task.name, "<answer>{}</answer>").format(answer)
-                    score = judge(task, problem, text)
+                    score = score_completion(task, problem, text)
                     assert score.error is None
                     assert (score.value == 1.0) <= right, (problem, answer, score)
                     rejected += score.value < 1.0
@@ -351,9 +351,11 @@ def test_calibrated_adds_a_confidence_to_another_task():
         gold = task.gold(problem)
         assert set(problem.prompt + gold) <= set(task.alphabet)
         q = float(re.search("<confidence>(.*)</confidence>", gold)[1])
-        correct = judge(plain, bare, plain.gold(bare)).value
-        assert judge(task, problem, gold).value == pytest.approx(correct - (q - correct) ** 2)
-        assert judge(task, problem, plain.gold(bare)).value == -1.0
+        correct = score_completion(plain, bare, plain.gold(bare)).value
+        assert score_completion(task, problem, gold).value == pytest.approx(
+            correct - (q - correct) ** 2
+        )
+        assert score_completion(task, problem, plain.gold(bare)).value == -1.0
         stated.add(q)
     assert stated == {i / 10 for i in range(1, 10)}
     asked = tasks.get("calibrated", of="countdown", asks=" How sure?").problem("train", 0, 0)

@@ -79,8 +79,8 @@ def test_calls_are_read(name):
 
     known = [tools.tool(add), tools.tool(lambda: "noon", name="now", description="The time.")]
     assert tools.results(known, formats.canonical(form, right)) == ["1 x, {y}", "noon"]
-    (told,) = tools.results(known, formats.canonical(form, wrong))
-    assert told.startswith("error: ")
+    (result,) = tools.results(known, formats.canonical(form, wrong))
+    assert result.startswith("error: ")
 
 
 @pytest.mark.parametrize(

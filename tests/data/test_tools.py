@@ -46,7 +46,7 @@ def test_sql_reads_a_database(tmp_path):
 
 
 def test_a_task_with_tools():
-    """Calls are answered, malformed ones too; the turn without one is judged by the task."""
+    """Calls are answered, malformed ones too; the turn without one is scored by the task."""
     made = tasks.get("with_tools", name="arithmetic", args='{"digits": 2}', calls=2)
     assert made.turns and made.pure and "ood" in made.splits
     problem = made.problem("train", 0, 0)

@@ -249,13 +249,15 @@ def test_changed_solutions_fail_and_reformatted_ones_pass(name, params):
             full = 1.0 if q is None else 1 - (q - 1) ** 2
             none = 0.0 if q is None else -(q**2)
             for said in (gold, *reformatted(kind, problem, gold)):
-                assert scoring.judge(task, problem, said).value == pytest.approx(full), said
+                assert scoring.score_completion(task, problem, said).value == pytest.approx(full), (
+                    said
+                )
             before, _, inner = answer.rpartition("<answer>")
             inner, end, _ = inner.partition("</answer>")
             for other in (p for _ in range(4) for p in perturbed(inner, rng)):
                 said = f"{before}{'<answer>' * bool(end)}{other}{end}{mark}{stated}"
                 score, right = (
-                    scoring.judge(task, problem, said),
+                    scoring.score_completion(task, problem, said),
                     answers_right(kind, problem, other),
                 )
                 assert score.error is None

@@ -153,7 +153,7 @@ def kill_at(process, line: str) -> bool:
 
 def artefacts(run_dir: Path) -> dict[str, object]:
     """What two equal runs share: metrics but for times, sampled tokens, params, optimizer, and all
-    else that a run goes on from."""
+    else that a run continues from."""
     from jaxrl.record import checkpoint, jsonl, metrics
 
     unsteady = ("time/", "memory/", "compilations", "idle/")

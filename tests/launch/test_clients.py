@@ -67,7 +67,7 @@ def test_the_clients_calls(client):
 
 
 def test_two_hundred_at_once_some_of_whom_leave(server, client):
-    """Every call that stays is answered as it is alone; those that are told to wait come again."""
+    """Every call that stays is answered as it is alone; those that are asked to wait come again."""
     import openai
 
     engine = engine_of(server)

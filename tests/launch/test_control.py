@@ -225,7 +225,7 @@ def test_a_claim_is_shown_only_where_the_interval_supports_it():
     scores |= {"c": 79 + rng.normal(size=5), "wide": 85 + 40 * rng.normal(size=5)}
 
     def verdict(first, second, kind="above"):
-        return bench.judge(experiments.Claim("", first, second, kind), scores)["verdict"]
+        return bench.verdict_of(experiments.Claim("", first, second, kind), scores)["verdict"]
 
     assert verdict("a", "b") == "shown" and verdict("b", "a") == "reversed"
     assert verdict("wide", "a") == "not shown"

@@ -511,14 +511,15 @@ def test_neither_a_model_nor_a_classifier_learns_from_terminal_steps():
     for a, b in zip(*map(jax.tree.leaves, fitted), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
     simulator = rows(16, seed=2)._replace(terminals=np.zeros(16, np.float32))
-    judge = h2o.make(SPACE, h2o.Config(hidden=(8,), batch_size=32))
+    algorithm = h2o.make(SPACE, h2o.Config(hidden=(8,), batch_size=32))
     far = batch.next_observations.copy()
     far[over] += 5.0
     moved = batch._replace(next_observations=far)
-    judged = [
-        update(judge, {"offline": b, "online": simulator})[1]["judges"] for b in (batch, moved)
+    found = [
+        update(algorithm, {"offline": b, "online": simulator})[1]["discriminators"]
+        for b in (batch, moved)
     ]
-    for a, b in zip(*map(jax.tree.leaves, judged), strict=True):
+    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 

@@ -38,7 +38,7 @@ def test_no_held_out_prompt_is_trained_on(name, task):
         if task.respond is None:
             assert len(np.unique(made.test.prompt, axis=0)) == len(made.test.prompt)
         if name != "delethink_markovian_thinker" and task.respond is None:
-            shown = {row.tobytes() for row in made.pupil.prompt}
+            shown = {row.tobytes() for row in made.demonstrations.prompt}
             assert not shown & {row.tobytes() for row in made.test.prompt}
 
 

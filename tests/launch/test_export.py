@@ -111,29 +111,29 @@ def test_refusals(run, tmp_path, capsys, given, message):
 class _Hub:
     """The two calls of huggingface_hub that an upload makes."""
 
-    def __init__(self, told, error=None):
-        self.told, self.error = told, error
+    def __init__(self, calls, error=None):
+        self.calls, self.error = calls, error
 
     def create_repo(self, repo_id, *, private, exist_ok):
-        self.told.append(("create", repo_id, private, exist_ok))
+        self.calls.append(("create", repo_id, private, exist_ok))
 
     def upload_folder(self, *, repo_id, folder_path, commit_message):
         if self.error:
             raise self.error
         names = sorted(path.name for path in folder_path.iterdir())
-        self.told.append(("upload", repo_id, names, commit_message))
+        self.calls.append(("upload", repo_id, names, commit_message))
         return types.SimpleNamespace(commit_url="https://hub.example/commit/1")
 
 
 def test_an_export_is_uploaded(run, tmp_path, capsys, monkeypatch):
     huggingface_hub = pytest.importorskip("huggingface_hub")
-    told = []
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: _Hub(told))
+    calls = []
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: _Hub(calls))
     out = tmp_path / "out"
     pushed = ["--push", "me/mine", "--private"]
     assert cli.main(["export", str(run), "--out", str(out), *pushed]) == 0
     names = sorted(path.name for path in out.iterdir())
-    assert told[0] == ("create", "me/mine", True, True) and told[1][:3] == (
+    assert calls[0] == ("create", "me/mine", True, True) and calls[1][:3] == (
         "upload",
         "me/mine",
         names,
@@ -141,7 +141,7 @@ def test_an_export_is_uploaded(run, tmp_path, capsys, monkeypatch):
     assert "https://hub.example/commit/1" in capsys.readouterr().out
 
     error = huggingface_hub.errors.LocalTokenNotFoundError("no token was found\nlog in")
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: _Hub(told, error))
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: _Hub(calls, error))
     again = tmp_path / "again"
     assert cli.main(["export", str(run), "--out", str(again), *pushed]) == 1
     said = capsys.readouterr().err

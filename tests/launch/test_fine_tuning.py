@@ -2,14 +2,19 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
+import jax
 import pytest
 
 from jaxrl.launch import cli, configs, flags, recipes, short
+from jaxrl.models import decoder, huggingface
+from jaxrl.models.config import DecoderConfig
 from tests.data import words
 
 DOC = (Path(__file__).parents[2] / "docs/fine-tuning.md").read_text()
+NAMES = ("sft", "dpo")
 TINY = [
     *("--model", "fresh", "--fresh.hidden-size", "32", "--fresh.intermediate-size", "64"),
     *("--fresh.num-layers", "2", "--steps", "2", "--data.batch-size", "4", "--eval.every", "1"),
@@ -50,10 +55,10 @@ def test_data_shows_what_a_file_holds(model, tmp_path, capsys):
     path = tmp_path / "chat.jsonl"
     path.write_text(json.dumps({"messages": turns}) + "\n[]\n")
     assert cli.main(["data", str(path), "--model", str(model), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["kind"], told["rows"]) == ("messages", 1)
-    assert told["bad_rows"] == [{"id": f"{path}:2", "why": "not JSON: [] is not a JSON object"}]
-    (answer,) = told["first"][0]["answers"]
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["kind"], shown["rows"]) == ("messages", 1)
+    assert shown["bad_rows"] == [{"id": f"{path}:2", "why": "not JSON: [] is not a JSON object"}]
+    (answer,) = shown["first"][0]["answers"]
     assert [words.WORDS[token] for token in answer["tokens"]] == [
         *("<user>", "one", "<end>", "<assistant>", "two", "three", "<end>"),
     ]
@@ -101,6 +106,39 @@ def test_the_commands_of_the_docs_are_what_the_recipes_take():
             assert (config.data.path or config.task_args["path"]).endswith(".jsonl")
     for name in recipes.names():
         assert recipes.kind(name) != "data" or f"`{name}`" in DOC
+
+
+@pytest.mark.broad
+def test_the_five_commands_of_the_docs_run_as_written(tmp_path, monkeypatch, capsys):
+    """From two files to an exported model; a tiny model and 2 steps stand for what takes long."""
+    monkeypatch.chdir(tmp_path)
+    shape = DecoderConfig(
+        vocab_size=len(words.WORDS), hidden_size=32, intermediate_size=48, num_layers=2,
+        num_heads=4, num_kv_heads=2, head_dim=8, norm_eps=1e-5,
+    )  # fmt: skip
+    folder = tmp_path / "tiny"
+    huggingface.save(folder, shape, decoder.init(shape, jax.random.key(0)))
+    words.tokenizer(folder, words.MARKED)
+    numbers = words.WORDS[5:]
+    pairs = [(one, two) for one in numbers for two in numbers if one != two]
+    rows = [
+        [{"role": "user", "content": one}, {"role": "assistant", "content": two}]
+        for one, two in pairs
+    ]
+    Path("train.jsonl").write_text("".join(f"{json.dumps({'messages': r})}\n" for r in rows))
+    rows = [{"prompt": one, "chosen": two, "rejected": one} for one, two in pairs]
+    Path("pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    commands = re.search(r"```sh\n(.*?)```", DOC, re.DOTALL)[1].splitlines()
+    assert len(commands) == 5
+    for command in commands:
+        made = command.replace("smollm2-135m", str(folder)).replace("--steps 200", "--steps 2")
+        name, *argv = shlex.split(made)
+        assert name == "jaxrl" and cli.main(argv) == 0, command
+    sft, dpo = (json.loads(Path(f"runs/{name}/summary.json").read_text()) for name in NAMES)
+    assert sft["eval"]["after"]["loss"] < sft["eval"]["before"]["loss"]
+    assert "accuracy" in dpo["eval"]["after"]
+    config, params = huggingface.load(tmp_path / "dpo-model")
+    assert config.num_layers == 2 and params["embed"].shape == (len(words.WORDS), 32)
 
 
 def test_epochs_count_passes_over_the_rows_to_train_on(file):

@@ -23,7 +23,7 @@ from jaxrl.training.logprobs import Restriction
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 
-TASK = lab.cipher(((10, 0.8), (36, 0.2)), (((2, 1), 0.5), ((0, 2), 0.5)), dawdle=0.1, slack=2)
+TASK = lab.cipher(((10, 0.8), (36, 0.2)), (((2, 1), 0.5), ((0, 2), 0.5)), filler_rate=0.1, slack=2)
 MODEL = policy.shape(TASK.vocabulary, TASK.train.prompt.shape[1] + TASK.budget)
 SEEDS = 2
 
@@ -38,7 +38,7 @@ def batch(count=6):
     return jax.tree.map(lambda a: a[rows], TASK.train)
 
 
-def judge(answers, completions, task=TASK):
+def rewards(answers, completions, task=TASK):
     return np.asarray(jax.vmap(task.reward)(answers, completions))
 
 
@@ -47,16 +47,16 @@ def judge(answers, completions, task=TASK):
 )
 def test_gold_is_right_and_anything_else_is_not(task):
     for problems in (task.train, task.test):
-        assert (judge(problems.answer, problems.gold, task) == 1).all()
+        assert (rewards(problems.answer, problems.gold, task) == 1).all()
     if task.respond is not None:
         return  # what the world would have said is not in the verifier
     rng = np.random.default_rng(0)
     written = task.train.gold.copy()
     place = rng.integers((written > tasks.EOS).sum(axis=1))  # a symbol, not the end
     written[np.arange(len(written)), place] = tasks.ASK
-    assert (judge(task.train.answer, written, task) < 1).all()
+    assert (rewards(task.train.answer, written, task) < 1).all()
     assert (
-        judge(task.train.answer, np.where(task.train.gold == 1, 0, task.train.gold), task) < 1
+        rewards(task.train.answer, np.where(task.train.gold == 1, 0, task.train.gold), task) < 1
     ).all()
 
 
@@ -65,9 +65,9 @@ def test_fillers_are_ignored_and_the_budget_is_not():
     gold = [int(t) for t in gold if t != tasks.PAD]
     room = TASK.budget - len(gold)
     padded = np.array([[tasks.FILLER] * room + gold])
-    assert judge(answer, padded) == 1
-    assert judge(answer, np.array([gold[:1] + [tasks.FILLER] * room + gold[1:]])) == 1
-    assert judge(answer, np.array([[tasks.FILLER] * (room + 1) + gold[:-1]])) == 0
+    assert rewards(answer, padded) == 1
+    assert rewards(answer, np.array([gold[:1] + [tasks.FILLER] * room + gold[1:]])) == 1
+    assert rewards(answer, np.array([[tasks.FILLER] * (room + 1) + gold[:-1]])) == 0
 
 
 def test_the_world_answers_each_question(params):
@@ -95,9 +95,9 @@ def test_the_world_answers_each_question(params):
 
 def test_the_pupil_is_as_good_as_its_skill():
     task = lab.cipher(((30, 0.9), (12, 0.5)), (((2, 0), 0.5), ((0, 3), 0.5)))
-    right = judge(task.pupil.answer, task.pupil.gold, task)
+    right = rewards(task.demonstrations.answer, task.demonstrations.gold, task)
     for domain, expected in ((0, 0.81), (1, 0.125)):
-        seen = right[task.pupil.domain == domain]
+        seen = right[task.demonstrations.domain == domain]
         assert abs(seen.mean() - expected) < 4 * (expected * (1 - expected) / len(seen)) ** 0.5
 
 
@@ -221,8 +221,8 @@ def test_a_critic_learns_what_its_states_are_worth(params, head):
     given, _ = collect.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
     given = given.replace(rewards=np.tile(np.arange(16) // 4 % 2, (SEEDS, 1)).astype(np.float32))
     steps = critic.steps(config, MODEL, train._OPTIMIZER)
-    judges = steps.begun(params)
-    first = steps.advised(judges, given, None)
+    critics = steps.init(params)
+    first = steps.advised(critics, given, None)
     acted = np.asarray(given.action_mask)
     rewards = np.broadcast_to(given.rewards[..., None], acted.shape)
     value = (head.low + head.high) / 2 if head.bins > 1 else 0.0
@@ -235,18 +235,19 @@ def test_a_critic_learns_what_its_states_are_worth(params, head):
     cut = acted & ~given.stopped[..., None]
     assert cut.any() and given.stopped.any()
     np.testing.assert_allclose(
-        np.asarray(more.advised(judges, given, None).returns)[acted],
+        np.asarray(more.advised(critics, given, None).returns)[acted],
         (rewards + np.where(cut, value, 0.0))[acted],
         atol=1e-5,
     )
     batch = first
     for _ in range(60):
-        judges = steps.update(judges, batch)
-        batch = steps.advised(judges, given, None)
+        critics = steps.update(critics, batch)
+        batch = steps.advised(critics, given, None)
     error = [np.square(np.asarray(b.values) - rewards)[acted].mean() for b in (first, batch)]
     assert error[1] < 0.2 * error[0]
 
 
+@pytest.mark.broad
 def test_an_arm_with_a_critic_trains(params):
     critic = CriticConfig(kl_coef=0.1)
     arm = lab.Arm(critic=critic, prompts=4, group_size=4, updates_per_batch=2)
@@ -285,9 +286,9 @@ def test_a_guide_helps_as_in_the_real_loop(params):
     got, _ = collect.collect(TASK, MODEL, params, first, ids, 0, versions=np.zeros(SEEDS, int))
     half = np.round(0.5 * np.count_nonzero(TASK.train.gold[:4], axis=1)).astype(int)
     for row, n in enumerate(half):
-        begun = slice(width, width + n)
-        assert (got.tokens[:, 2 * row, begun] == TASK.train.gold[row, :n]).all()
-        assert not got.action_mask[:, 2 * row, begun].any()  # given, not chosen
+        given = slice(width, width + n)
+        assert (got.tokens[:, 2 * row, given] == TASK.train.gold[row, :n]).all()
+        assert not got.action_mask[:, 2 * row, given].any()  # given, not chosen
         assert got.action_mask[:, 2 * row, width + n].all()
 
 
@@ -304,11 +305,11 @@ def test_a_response_may_begin_as_another_did(params):
     arm = lab.Arm(guidance=guidance, prompts=4, group_size=2)
     ids = np.tile(np.arange(4), (SEEDS, 1))
     got, _ = collect.collect(TASK, MODEL, params, arm, ids, 0, versions=np.zeros(SEEDS, int))
-    begun = got.tokens[:, :, TASK.train.prompt.shape[1] :][:, :, :2]
-    long = (begun[:, ::2, 0] > tasks.EOS) & (begun[:, ::2, 1] > tasks.PAD)
+    starts = got.tokens[:, :, TASK.train.prompt.shape[1] :][:, :, :2]
+    long = (starts[:, ::2, 0] > tasks.EOS) & (starts[:, ::2, 1] > tasks.PAD)
     long[:, 0] = False
     assert long.any()
-    np.testing.assert_array_equal(begun[:, ::2][long], begun[:, 1::2][long])
+    np.testing.assert_array_equal(starts[:, ::2][long], starts[:, 1::2][long])
     chosen = got.action_mask[:, 1::2, TASK.train.prompt.shape[1] :][:, :, :2]
     assert not chosen[long].any()
     assert chosen[:, 0, 0].all()  # no beginning, and no other help either
@@ -503,6 +504,7 @@ def test_dynamic_sampling_keeps_groups_that_differ():
     np.testing.assert_array_equal(sampled, [2])
 
 
+@pytest.mark.broad
 def test_an_arm_samples_dynamically(params):
     """It trains on as many groups as without, and pays for those that it leaves out."""
     seen, arm = [], lab.Arm(prompts=2, group_size=2, oversampling=2.0, rewards=first_two_alike)

@@ -35,7 +35,7 @@ from jaxrl.training.train_step import init_state, make_update
 from jaxrl.types import Trajectory
 from tests.jaxrl.extensions.contexts import context
 
-TASK = lab.cipher(((10, 0.8), (36, 0.2)), (((2, 1), 0.5), ((0, 2), 0.5)), dawdle=0.1, slack=2)
+TASK = lab.cipher(((10, 0.8), (36, 0.2)), (((2, 1), 0.5), ((0, 2), 0.5)), filler_rate=0.1, slack=2)
 PROMPT = TASK.prompt_length
 MODEL = policy.shape(TASK.vocabulary, PROMPT + TASK.budget)
 RATE = 0.05
@@ -193,10 +193,10 @@ def _update_of(name: str) -> tuple[str, bool, bool, int]:
     config = effects_table.module(name).config()
     arm = lab.arm(config)
     terms = json.dumps(dataclasses.asdict(arm.objective), sort_keys=True)
-    told = f"{terms} {arm.chunks} {arm.mass} {arm.temperature} {arm.updates_per_batch}"
-    told += f" {arm.imitation}"
+    text = f"{terms} {arm.chunks} {arm.mass} {arm.temperature} {arm.updates_per_batch}"
+    text += f" {arm.imitation}"
     replayed = REPLAYED if arm.replay else 0
-    return told, arm.guidance is not None, arm.critic is not None, replayed
+    return text, arm.guidance is not None, arm.critic is not None, replayed
 
 
 @pytest.mark.exact("an update of the lab equals that of the real loop to 1e-6, for every recipe")

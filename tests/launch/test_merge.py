@@ -52,13 +52,13 @@ def test_merged_models_and_what_changed(models, tmp_path, capsys):
 
     plot = tmp_path / "weights.png"
     assert cli.main(["weights", base, str(out), "--json", "--plot", str(plot)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    figures = {(each["name"], each["layer"]): each for each in told["parameters"]}
+    report = json.loads(capsys.readouterr().out)
+    figures = {(each["name"], each["layer"]): each for each in report["parameters"]}
     assert figures["layers/mlp/up", 1]["unchanged"] < 0.1
     assert figures["layers/mlp/up", 1]["spectral_shift"] == pytest.approx(0.5, abs=1e-5)
     assert figures["layers/mlp/up", 1]["angle"] == pytest.approx(0, abs=0.05)
     assert figures["layers/attention/q", 0]["unchanged"] == 1
-    assert 0.5 < told["whole"]["unchanged"] < 1 and len(told["layers"]) == 2
+    assert 0.5 < report["whole"]["unchanged"] < 1 and len(report["layers"]) == 2
     assert plot.stat().st_size > 1000
     assert cli.main(["weights", base, str(out)]) == 0
     assert "unchanged" in capsys.readouterr().out

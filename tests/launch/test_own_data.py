@@ -274,7 +274,7 @@ def test_every_short_flag_is_of_a_field_and_none_hides_one():
 
 
 def test_help_and_version_are_quick_and_short(tmp_path):
-    def told(*argv):
+    def output(*argv):
         code = (
             "import sys, resource; from jaxrl.launch import cli; "
             f"cli.main({list(argv)!r}); "
@@ -287,8 +287,8 @@ def test_help_and_version_are_quick_and_short(tmp_path):
         return lines
 
     os.chdir(Path(jaxrl.__file__).parents[1])
-    assert "grpo" in " ".join(told("train", "--help"))
-    assert told("--version")[0].startswith("jaxrl ")
+    assert "grpo" in " ".join(output("train", "--help"))
+    assert output("--version")[0].startswith("jaxrl ")
 
 
 @pytest.mark.parametrize("group", ["objective", "optimizer", "critic", "rollout"])

@@ -129,7 +129,7 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 
 def test_collectives_as_xla_writes_them_for_tpus():
     """Loops counted up to a constant, groups by mesh axes, a reduce-scatter as what it is made of,
-    transfers that go on meanwhile."""
+    transfers that continue meanwhile."""
     program = """
 %all-reduce-scatter.1 (p: bf16[8,64]) -> bf16[8,16] {
   %all-reduce.1 = bf16[8,64]{0,1:T(8,128)(2,1)} all-reduce(%p), replica_groups={{0,1,2,3}}

@@ -80,15 +80,15 @@ def test_dph_stores_what_the_initial_policy_solved():
 
 
 def test_rlcr_is_the_reward_of_texts():
-    """As `jaxrl.data.rewards.shape` judges the same statements."""
+    """As `jaxrl.data.rewards.shape` scores the same statements."""
     sure = FIRST + confidence.SYMBOLS + confidence.SOURCES + 7
     answer = [FIRST, FIRST]
     tokens = [[*answer, sure, EOS], [*answer, sure, EOS], [*answer, sure, PAD], [1, 0, 0, 0]]
     got = rlcr.right_and_honest(sampled(tokens, rewards=[1.0, 0.0, 1.0, 0.0]))
     text = ["<confidence>0.7</confidence>"] * 2 + ["", ""]
     for value, reward, stated in zip(got, [1.0, 0.0, 1.0, 0.0], text, strict=True):
-        judge = shape.calibrated(lambda problem, completion, r=reward: Score(r))
-        assert value == pytest.approx(judge(Problem("", "", ""), stated).value, abs=1e-6)
+        scored = shape.calibrated(lambda problem, completion, r=reward: Score(r))
+        assert value == pytest.approx(scored(Problem("", "", ""), stated).value, abs=1e-6)
 
 
 def test_rlcr_measures_calibration(monkeypatch):
@@ -142,8 +142,8 @@ def test_bleuberi_compares_tokens_as_words():
 def test_rlpt_takes_any_beginning_of_the_text_from_the_segment_on():
     text = np.array([[5, 6, 7]] * 6)
     said = np.array([[5, 1, 0, 0], [5, 6, 7, 1], [5, 7, 1, 0], [1, 0, 0, 0], [5, 6, 7, 7], [7] * 4])
-    np.testing.assert_array_equal(chains.begun(text, said, np.ones(6)), [1, 1, 0, 0, 0, 0])
-    np.testing.assert_array_equal(chains.begun(text, said, np.full(6, 2)), [0, 1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(chains.is_prefix(text, said, np.ones(6)), [1, 1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(chains.is_prefix(text, said, np.full(6, 2)), [0, 1, 0, 0, 0, 0])
     task = chains.cut_text()
     batch = sampled(task.train.gold, problems=task.train)
     np.testing.assert_array_equal(rlpt.prefix(batch), 1.0)
@@ -160,6 +160,7 @@ def test_rlpt_takes_any_beginning_of_the_text_from_the_segment_on():
     np.testing.assert_array_equal(jax.vmap(task.reward)(task.train.answer, whole), ~longer)
 
 
+@pytest.mark.broad
 def test_rast_adds_what_training_changed():
     task = lab.cipher()
     small = model_of(task.vocabulary, 16)
@@ -194,15 +195,15 @@ def test_rast_adds_what_training_changed():
 def test_delethink_steps_fit_into_a_chunk():
     size = 6
     task = chains.walk(Chunks(size, 2))
-    judge = jax.vmap(task.reward)
+    reward = jax.vmap(task.reward)
     for problems in (task.train, task.test):
-        assert (judge(problems.answer, problems.gold) == 1).all()
+        assert (reward(problems.answer, problems.gold) == 1).all()
         wrong = problems.gold.copy()
         wrong[:, 2] += 1
-        assert (judge(problems.answer, wrong) == 0).all()
+        assert (reward(problems.answer, wrong) == 0).all()
     assert (np.count_nonzero(task.train.gold, axis=1) <= 2 * 4 + 1).all()
     assert (np.count_nonzero(task.test.gold, axis=1) >= 2 * 5 + 1).all()
-    prompt, gold = task.pupil.prompt, task.pupil.gold
+    prompt, gold = task.demonstrations.prompt, task.demonstrations.gold
     carried = (prompt[:, -1] != ASK).astype(int) * 2
     assert (np.count_nonzero(gold, axis=1) + carried <= size).all()
     assert 0.2 < (carried > 0).mean() < 0.5

@@ -100,11 +100,11 @@ def small_extensions(config):
 
 
 MECHANISMS = (
-    "adcl_egsr", "campo", "chord", "delethink_markovian_thinker", "dpo", "drive_pre_grpo", "dump",
-    "gain_rl", "kto", "memory_r_episodic_intrinsic_reward", "prorl", "quickstart", "remix",
-    "rl4lms_grue_nlpo", "rlpr", "sasr", "sft",
+    "chord", "delethink_markovian_thinker", "dpo", "dump", "gain_rl", "kto", "prorl", "quickstart",
+    "remix", "rl4lms_grue_nlpo", "rlpr", "sasr", "sft",
 )  # fmt: skip
-"""Recipes that have every extension, kind of rollout, curriculum and data source between them."""
+"""Recipes that have every extension, kind of rollout, curriculum and data source between them, but
+for those of tests of their own: stages, retries of failed groups, the critic and the controller."""
 
 
 TAUGHT = {"distill", "distill_on_policy"}

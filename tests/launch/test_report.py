@@ -363,8 +363,8 @@ def test_filter_and_shading(page, written):
         assert colour in page.js(shaded) and bool(colour) == bool(page.js(shaded))
     page.js("document.querySelector('.answer .block[tabindex]').focus()")
     page.press("ArrowRight")
-    told = page.js("document.querySelector('.status').textContent")
-    assert "log-prob -0.1" in told and "undefined" not in told and "version" not in told
+    status = page.js("document.querySelector('.status').textContent")
+    assert "log-prob -0.1" in status and "undefined" not in status and "version" not in status
     assert page.errors == []
 
 

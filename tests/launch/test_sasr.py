@@ -18,8 +18,8 @@ def test_the_share_of_imitation_is_that_of_the_norms():
     norms = jnp.array([1.0, 2.0] + [6.0] * 400)
 
     def inner(state, data, packed, ref_logp):
-        told = {"grad_norm": norms[state.step], "imitate": data.extra["imitate"]}
-        return state.replace(step=state.step + 1), told
+        metrics = {"grad_norm": norms[state.step], "imitate": data.extra["imitate"]}
+        return state.replace(step=state.step + 1), metrics
 
     update = jax.jit(extension.update(ctx, inner))
     state = extension.init(ctx, TrainState({}, (), jnp.int32(0)))

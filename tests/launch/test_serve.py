@@ -419,7 +419,7 @@ def test_callers_that_hang_up_unanswered_are_not_decoded_for(server):
 
 
 def test_two_hundred_callers_at_once(server):
-    """Each is served or told to come back; none is cut off."""
+    """Each is served or asked to come back; none is cut off."""
     body = {"prompt": "a", "max_tokens": 2}
     with ThreadPoolExecutor(200) as pool:
         statuses = list(
@@ -586,7 +586,7 @@ def test_calls_of_tools(text, shown, names):
     tokenizer = tokenizers.characters("".join(sorted(set(text))))
     ids = np.array(tokenizer.encode(text), np.int32)
     zeros = np.zeros(len(ids), np.float32)
-    call = openai.Call([Request(0, (1,), 99)], 1, True, True, None, False, None, False, True, False)
+    call = openai.Call([Request(0, (1,), 99)], 1, True, True, 0, True, None, False, True, False)
 
     def at(n, finished):
         return Completion(
@@ -605,6 +605,9 @@ def test_calls_of_tools(text, shown, names):
     streamed = [c for delta in deltas for c in delta.get("tool_calls", [])]
     assert [c["function"]["name"] for c in streamed] == names
     assert all(json.loads(c["function"]["arguments"]) in ({"a": 1}, {}) for c in streamed)
+    # Tokens of the calls, of which no text is streamed, arrive all the same.
+    assert [i for piece in made if piece for i in piece["token_ids"]] == ids.tolist()
+    assert sum(len(piece["logprobs"]["content"]) for piece in made if piece) == len(ids)
 
 
 def test_models_metrics_and_key(server):

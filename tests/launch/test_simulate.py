@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from jaxrl import config as configs
-from jaxrl.launch import plan_asynchronous, simulate
-from jaxrl.launch.simulate import Costs, Workload
+from jaxrl.launch import costs, plan_asynchronous, simulate
+from jaxrl.launch.costs import Costs
+from jaxrl.launch.simulate import Workload
 from jaxrl.rollout.schedule import Limits
 from tests.jaxrl import tiny
 
@@ -40,17 +41,38 @@ def test_two_steps_by_hand(staleness, slots, overlap, seconds, decoding):
     assert out.lag == (0.5 if staleness else 0.0)
 
 
-def test_costs_of_scores_weights_and_reading_by_hand():
-    costs = Costs(1.0, 0.5, 5.0, 0.1, push=2.0, score=3.0, read_token=0.0)
-    out = simulate.simulate(Limits(1, 0, steps=1), costs, Workload(ten, 1, 4), overlap=True)
-    assert out.seconds == pytest.approx(10 + 5 + 3 + 5 + 1)
-    again = simulate.simulate(Limits(1, 0, steps=2), costs, Workload(ten, 1, 4), overlap=True)
-    assert again.seconds == pytest.approx(2 * 24 + 2)
+def test_costs_of_scores_weights_and_chunks_by_hand():
+    own = Costs(1.0, 0.5, 5.0, 0.1, push=2.0, score=3.0, chunk=0.25)
+    out = simulate.simulate(Limits(1, 0, steps=1), own, Workload(ten, 1, 4), overlap=True)
+    once = 10 + 5 + 3 * 0.25 + 3 + 5 + 1
+    assert out.seconds == pytest.approx(once)
+    again = simulate.simulate(Limits(1, 0, steps=2), own, Workload(ten, 1, 4), overlap=True)
+    assert again.seconds == pytest.approx(2 * once + 2)
+
+
+def test_new_weights_have_what_is_in_progress_read_again_and_nothing_else():
+    """Two prompts of 10 tokens are read and 4 tokens decoded, an update, then 14 read again, and 6
+    decoded in two chunks."""
+    own, lengths = Costs(1.0, 0.0, 5.0, 0.0, read_token=0.1), [[4], [10]]
+    work = Workload(lambda number: np.array(lengths[number]), 2, 4, prompt=10)
+    out = simulate.simulate(Limits(1, 1, steps=2), own, work, overlap=False)
+    assert out.seconds == pytest.approx((2 + 4) + 5 + (1.4 + 4 + 2) + 5)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_in_lockstep_so_many_chunks_are_decoded_before_an_update(chunks):
+    """A score takes effect a chunk later, and then so many are decoded; the first update begins
+    after 1 + 1 + `chunks` chunks of 4."""
+    lengths = [[4], [18]]
+    work = Workload(lambda number: np.array(lengths[number]), 2, 4)
+    out = simulate.simulate(Limits(1, 1, steps=2), COSTS, work, overlap=False, lockstep=chunks)
+    first = 4 * (2 + chunks)
+    assert out.seconds == pytest.approx(first + 5 + (18 - first) + 5)
 
 
 def test_a_share_of_the_devices_takes_longer_but_for_latency():
-    costs = Costs(1.0, 2.0, 3.0, 4.0, read_token=1.0).on(0.25)
-    assert costs == Costs(1.0, 8.0, 4.0, 16.0 / 3, read_token=4.0)
+    shared = Costs(1.0, 2.0, 3.0, 4.0, read_token=1.0, chunk=0.5).on(0.25)
+    assert shared == Costs(1.0, 8.0, 4.0, 16.0 / 3, read_token=4.0, chunk=0.5)
 
 
 def test_the_timeline_shows_who_worked_on_which_step():
@@ -68,41 +90,52 @@ def logged(tmp_path):
     (run / "rollouts").mkdir(parents=True)
     config = tiny.config(run)
     (run / "config.json").write_text(json.dumps({"config": configs.to_dict(config)}))
-    rng, rows = np.random.default_rng(0), []
-    for step in range(1, 8):
+    rng, rows, chunks = np.random.default_rng(0), [], []
+    for step in range(7):
         lengths = rng.integers(50, 500, 16)
+        sample = 0.0
+        for chunk in range(5):
+            did = {"steps": int(rng.integers(1, 64)), "tokens": int(rng.integers(1, 900))}
+            did["read"] = 40 if chunk == 0 else 0
+            took = 0.02 * did["steps"] + 1e-4 * did["tokens"] + 1e-3 * did["read"] + 0.005
+            chunks.append({"step": step, "chunk": chunk, **did, "seconds": took})
+            sample += took
+        train = 1.0 + 5e-4 * lengths.sum() + (100.0 if step == 0 else 0.0)
         rows.append(
             {
-                "step": step,
+                "step": step + 1,
                 "tokens": int(lengths.sum()),
-                "completion_length_max": int(lengths.max()),
-                "time/sample": 0.02 * lengths.max() + 1e-4 * lengths.sum(),
-                "time/train": 1.0 + 5e-4 * lengths.sum() + (100.0 if step == 1 else 0.0),
+                "time/sample": sample,
+                "time/train": train,
                 "time/sync": 0.25,
                 "time/score": 0.5,
+                "time/save": 3.0,
+                "time/step": sample + train + 0.25 + 0.5 + 3.0,
             }
         )
         texts = [json.dumps({"source": ["policy"] * int(n) + ["tool"]}) + "\n" for n in lengths]
-        (run / f"rollouts/{step:06d}.jsonl").write_text("".join(texts))
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (run / f"rollouts/{step + 1:06d}.jsonl").write_text("".join(texts))
+    for name, those in {"metrics": rows, "chunks": chunks}.items():
+        (run / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in those))
     return run
 
 
 def test_costs_are_those_of_the_log(logged):
-    found = dataclasses.astuple(simulate.costs_of(logged))
-    assert found == pytest.approx((0.02, 1e-4, 1.0, 5e-4, 0.25, 0.5, 0.0))
-    lengths = simulate.lengths_of(logged)
+    found = dataclasses.astuple(costs.costs_of(logged))
+    assert found == pytest.approx((0.02, 1e-4, 1.0, 5e-4, 0.25, 0.5, 1e-3, 0.005))
+    assert costs.prompt_of(logged, 4) == 10
+    lengths = costs.lengths_of(logged)
     assert len(lengths) == 7 * 16 and lengths.min() >= 50 and lengths.max() < 500
 
 
 def test_a_plan_recommends_what_it_predicts_to_be_fastest(logged, capsys):
     assert plan_asynchronous.main([str(logged), "--asynchronous", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert len(told["settings"]) == 1 + len(plan_asynchronous.STALENESS) * 3
-    fastest = max(row["tokens_per_second"] for row in told["settings"])
-    assert told["recommended"]["tokens_per_second"] == fastest
-    assert told["settings"][0]["staleness"] is None and told["settings"][0]["lag"] == 0
-    assert all(row["lag"] <= row["staleness"] for row in told["settings"][1:])
+    plan = json.loads(capsys.readouterr().out)
+    assert len(plan["settings"]) == 1 + len(plan_asynchronous.STALENESS) * 3
+    fastest = max(row["tokens_per_second"] for row in plan["settings"])
+    assert plan["recommended"]["tokens_per_second"] == fastest
+    assert plan["settings"][0]["staleness"] is None and plan["settings"][0]["lag"] == 0
+    assert all(row["lag"] <= row["staleness"] for row in plan["settings"][1:])
     assert plan_asynchronous.main([str(logged), "--asynchronous"]) == 0
     assert "synchronous" in capsys.readouterr().out
 

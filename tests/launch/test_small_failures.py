@@ -40,9 +40,9 @@ def test_a_full_disk_ends_a_run_in_one_line(small_disk):  # noqa: F811
     )
     out, err = run.communicate(timeout=400)
     assert run.returncode == 1, err[-2000:]
-    told = [line for line in err.splitlines() if line.strip()]
-    assert "the disk is full" in told[-1] and f"jaxrl train {small_disk / 'run'}" in told[-1]
-    assert "Traceback" not in err and len(told) <= 3, told
+    lines = [line for line in err.splitlines() if line.strip()]
+    assert "the disk is full" in lines[-1] and f"jaxrl train {small_disk / 'run'}" in lines[-1]
+    assert "Traceback" not in err and len(lines) <= 3, lines
     assert "Traceback" not in out
 
 

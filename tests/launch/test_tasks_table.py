@@ -23,5 +23,6 @@ def test_rows_are_complete_and_true():
     assert "chain_sum" in by_name["reasoning_gym"]["generators"]
     assert by_name["maze"]["splits"] == ["train", "test", "ood"]
     assert {row["name"] for row in rows if row["turns"]} == {
-        "calculator", "keydoor", "with_tools",
+        "agent_program", "board_game", "calculator", "database", "game24", "html_form", "keydoor",
+        "repository", "twenty_questions", "with_tools",
     }  # fmt: skip

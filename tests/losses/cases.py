@@ -455,7 +455,7 @@ CASES = {
     **{f"sasr, {name}": Case(mixed.sasr, lambda x, s, key=key: sasr(x, s, key, False), {
         "step": 20, "warm_gradient": 0.4, "gamma": 0.7, "key": key})
        for name, key in (("imitating", LOW), ("exploring", HIGH))},
-    "sasr, told to imitate": Case(mixed.sasr, lambda x, s: sasr(x, s, HIGH, True),
+    "sasr, imitating": Case(mixed.sasr, lambda x, s: sasr(x, s, HIGH, True),
                                   {"step": 99, "key": HIGH, "imitate": np.ones(6, bool)}),
     "sasr, warming up": Case(mixed.sasr, lambda x, s: sasr(x, s, HIGH, True),
                              {"step": 19, "key": HIGH}),

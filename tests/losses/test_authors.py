@@ -18,6 +18,7 @@ from jaxrl.losses import (
     aggregate,
     batch_advantages,
     credit,
+    lagged,
     mirror,
     mixed,
     off_policy,
@@ -74,6 +75,20 @@ def test_m2po(x64):
     moments = np.asarray(metrics["second_moment"])
     np.testing.assert_allclose(np.sort(moments[moments > 0]), want.region_second_moments, rtol=1e-6)
     assert 0 < (given.mask & (metrics["kept"] == 0)).sum() < len(want.region_second_moments)
+
+
+def test_a3po(x64):
+    """The proximal policy is the authors': theirs is a version before the one that is made."""
+    given, want = fixture("a3po")
+    lag = given.current_version - 1 - given.version
+    advantages = np.array([[1.0, -1.0, 2.0, -2.0, 0.5, 1.5]])
+    ours = compiled(lagged.a3po, given.logp, given.behavior_logp, advantages, lag=lag)[0]
+    proximal = np.array(want.proximal_logp)
+    theirs = compiled(
+        off_policy.decoupled_ppo, given.logp, given.behavior_logp, advantages,
+        proximal_logp=proximal,
+    )[0]  # fmt: skip
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 @promised

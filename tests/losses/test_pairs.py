@@ -75,11 +75,11 @@ def test_a_batch_of_pairs_has_the_mean_loss_of_its_pairs(function):
     want, expected = jax.value_and_grad(lambda x: jnp.mean(EXPECTED[function](x)[0]))(LOGP)
     np.testing.assert_allclose(loss, want, rtol=1e-5)
     np.testing.assert_allclose(slope, expected, rtol=1e-4, atol=1e-6)
-    told = EXPECTED[function](jnp.asarray(LOGP))[1]
+    want = EXPECTED[function](jnp.asarray(LOGP))[1]
     accuracy = aggregate.masked_mean(metrics["accuracy"], own)
-    np.testing.assert_allclose(accuracy, np.mean(told["correct"]), rtol=1e-5)
+    np.testing.assert_allclose(accuracy, np.mean(want["correct"]), rtol=1e-5)
     margin = aggregate.masked_mean(metrics["margin"], own)
-    np.testing.assert_allclose(margin, np.mean(told["margin"]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(margin, np.mean(want["margin"]), rtol=1e-5, atol=1e-6)
 
 
 def test_a_group_without_a_pair_has_no_loss():
@@ -114,16 +114,16 @@ def test_scores_of_pairs_have_the_loss_of_bradley_terry(center):
         return aggregate.weighted_sum(loss, own, weights), metrics
 
     def want(scores):
-        told = {"margin": np.array([0.0, 0.5]), "center": center}
-        return reward_model.bradley_terry(scores[CHOSEN, 2], scores[REJECTED, 2], **told)
+        arguments = {"margin": np.array([0.0, 0.5]), "center": center}
+        return reward_model.bradley_terry(scores[CHOSEN, 2], scores[REJECTED, 2], **arguments)
 
     (loss, metrics), slope = jax.value_and_grad(objective, has_aux=True)(jnp.asarray(LOGP))
     expected = jax.value_and_grad(lambda x: jnp.mean(want(x)[0]))(jnp.asarray(LOGP))
     np.testing.assert_allclose(loss, expected[0], rtol=1e-5)
     np.testing.assert_allclose(slope, expected[1], rtol=1e-4, atol=1e-6)
-    told = want(LOGP)[1]
-    np.testing.assert_allclose(metrics["accuracy"], np.mean(told["correct"]), rtol=1e-5)
-    np.testing.assert_allclose(metrics["margin"], np.mean(told["margin"]), rtol=1e-5)
+    expected = want(LOGP)[1]
+    np.testing.assert_allclose(metrics["accuracy"], np.mean(expected["correct"]), rtol=1e-5)
+    np.testing.assert_allclose(metrics["margin"], np.mean(expected["margin"]), rtol=1e-5)
 
 
 def test_scores_of_a_ranking_have_the_loss_of_plackett_luce():

@@ -133,7 +133,7 @@ def test_kto_reference_point_is_a_nonnegative_constant():
     assert not jax.grad(lambda x: preference.kto_reference_point(x, b))(a).any()
 
 
-def test_bco_shift_lies_midway_between_the_classes():
+def test_bco_shift_is_midway_between_the_classes():
     shift = preference.bco_shift(jnp.array([1.0, 3.0, -2.0]), jnp.array([True, True, False]))
     assert shift == (2.0 - 2.0) / 2
 

@@ -80,7 +80,7 @@ def test_a_download_goes_into_the_cache_or_says_what_to_run(cache, monkeypatch):
     assert catalog.locate("acme/tiny-1.5B") == cache / "snapshots" / COMMIT
 
 
-def test_what_lies_in_a_folder_that_is_there_is_a_path(cache, tmp_path):
+def test_a_name_in_an_existing_folder_is_a_path(cache, tmp_path):
     (tmp_path / "runs").mkdir()
     assert not catalog.is_hub("runs/mistyped")
     with pytest.raises(FileNotFoundError, match="neither a path nor one of"):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from jaxrl.models import decoder, head
 from jaxrl.models.config import DecoderConfig, Experts, Latent
+from tests import broad_except
 
 V = 31
 _SHAPE = (V, 16, 24, 1, 4, 2, 8)
@@ -77,7 +78,7 @@ pieces = st.lists(
 
 
 @pytest.mark.exact("log-probs of cached passes in any pieces equal the uncached ones to 1e-4")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", broad_except(["plain", "latent"], FAMILIES))
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(pieces=pieces, ahead=st.integers(0, 8))
 @example(pieces=[(8, 8, True), (136, 100, False)], ahead=0)

@@ -122,7 +122,9 @@ def _random(config):
 
 
 @pytest.mark.exact("weights and config of a GGUF file are read back to 2e-7")
-@pytest.mark.parametrize("config", [LLAMA, GEMMA], ids=["llama", "gemma3"])
+@pytest.mark.parametrize(
+    "config", [LLAMA, pytest.param(GEMMA, marks=pytest.mark.broad)], ids=["llama", "gemma3"]
+)
 def test_weights_and_config(config, tmp_path):
     params = _random(config)
     path = _write(tmp_path / "a.gguf", config, _tensors(config, params))

@@ -128,6 +128,7 @@ def test_quantised_while_loaded(saved, kind):
     jax.tree.map(np.testing.assert_array_equal, got, quantize.quantize(CONFIG, params, kind))
 
 
+@pytest.mark.broad
 def test_quantised_as_loaded_the_host_never_holds_the_model(tmp_path):
     """Sixteen layers more add to the peak what they take quantised, in processes of their own."""
     wide = dataclasses.replace(CONFIG, hidden_size=256, intermediate_size=4096)

@@ -43,9 +43,9 @@ def _trained(model, params, config):
 @pytest.mark.parametrize(
     ("model", "dora", "kind"),
     [
-        pytest.param(DENSE, False, None, marks=pytest.mark.broad),
+        (DENSE, False, None),
         pytest.param(DENSE, True, "int8", marks=pytest.mark.broad),
-        (MIXED, False, "nf4"),
+        pytest.param(MIXED, False, "nf4", marks=pytest.mark.broad),
         pytest.param(MIXED, True, None, marks=pytest.mark.broad),
     ],
     ids=["lora", "dora-int8", "experts-lora-nf4", "latent-dora"],

@@ -121,7 +121,7 @@ def test_greedy_continuations(real):
                 max_new_tokens=NEW,
                 do_sample=False,
                 pad_token_id=0,
-                eos_token_id=-1,  # past the end of a text both go on
+                eos_token_id=-1,  # past the end of a text both continue
             )
         np.testing.assert_array_equal(ours[row], out[0, len(prompt) :].numpy(), PROMPTS[row])
 

@@ -18,13 +18,13 @@ def climb(state, *_):
     return state.replace(params={name: x + 1 for name, x in state.params.items()}), {}
 
 
-def begun(part, **params):
+def initial_state(part, **params):
     state = TrainState({name: jnp.float32(x) for name, x in params.items()}, (), jnp.int32(0))
     return MADE.init(context(part=part), state)
 
 
 def test_it_follows_the_parameters_by_its_decay():
-    state = begun(WHOLE, a=0.0)
+    state = initial_state(WHOLE, a=0.0)
     ctx = context()
     update = MADE.update(ctx, climb)
     for expected in (0.25, 0.75 * 0.25 + 0.25 * 2, 0.75 * 0.6875 + 0.25 * 3):
@@ -37,7 +37,7 @@ def test_it_follows_the_parameters_by_its_decay():
 def test_it_is_kept_of_the_trained_part_alone():
     half = Part(lambda p: ({"a": p["a"]}, {"b": p["b"]}), lambda trained, rest: trained | rest)
     ctx = context(part=half)
-    state, _ = MADE.update(ctx, climb)(begun(half, a=0.0, b=5.0), None, None, None)
+    state, _ = MADE.update(ctx, climb)(initial_state(half, a=0.0, b=5.0), None, None, None)
     assert state.extra["average"] == {"a": 0.25}
     assert MADE.evaluated(ctx, state) == {"a": 0.25, "b": 6.0}
 

@@ -37,7 +37,7 @@ def config(head="scalar", **changes):
     return CriticConfig(optimizer=fast, head=HEADS[head], **changes)
 
 
-def begun(made):
+def initial_state(made):
     """A critic whose head is not zero any more."""
     policy = decoder.init(MODEL, jax.random.key(0))
     state = critic.critic(made).init(CONTEXT, TrainState(policy, (), jnp.int32(0)))
@@ -66,7 +66,7 @@ def plain_outputs(params, data):
 @pytest.mark.parametrize("head", HEADS)
 def test_values_are_those_of_separate_rows(head):
     made, data = config(head), batch(0)
-    state = begun(made)
+    state = initial_state(made)
     found = critic.make_values(made, MODEL)(state.extra["critic"].params, pack(data, NARROW)[0])
     expected = value.values(made.head, plain_outputs(state.extra["critic"].params, data))
     np.testing.assert_allclose(found, np.where(data.action_mask, expected, 0), atol=2e-5)
@@ -125,7 +125,7 @@ def test_a_cut_response_is_bootstrapped_by_hand():
 def test_the_state_after_the_last_token_has_its_value():
     """Also of a response that fills the array and the row; other values are what they were."""
     made, data = config(), batch(0)
-    state, longest = begun(made), int(np.max(np.nonzero(data.action_mask)[1])) + 1
+    state, longest = initial_state(made), int(np.max(np.nonzero(data.action_mask)[1])) + 1
     tokens, mask = data.tokens[:, :longest], data.action_mask[:, :longest]
     stopped = np.arange(len(tokens)) % 3 == 0
     stopped[np.argmax(mask[:, -1])] = False
@@ -191,7 +191,7 @@ def test_an_update_is_that_of_the_plain_loss_and_learns(head):
     made, data = config(head, clip=0.0), batch(0, failed=(2,))
     update = updating(made)
     values = critic.make_values(made, MODEL)
-    state = begun(made)
+    state = initial_state(made)
     ready = critic.estimate(
         made, data, values(state.extra["critic"].params, pack(data, WIDE)[0]), None
     )
@@ -210,27 +210,29 @@ def test_an_update_is_that_of_the_plain_loss_and_learns(head):
     expected = float(plain_loss(state.extra["critic"].params))
     after = {}
     for name, packing in {"wide": WIDE, "narrow": NARROW}.items():
-        changed, metrics = update(begun(made), ready, pack(ready, packing)[0], None)
+        changed, metrics = update(initial_state(made), ready, pack(ready, packing)[0], None)
         assert float(metrics["value_loss"]) == pytest.approx(expected, rel=1e-4)
         after[name] = changed.extra["critic"].params
     # Adam's first step has the gradient's sign, so compare the loss that it leads to.
     losses_after = {name: float(plain_loss(p)) for name, p in after.items()}
     assert losses_after["wide"] == pytest.approx(losses_after["narrow"], rel=1e-3)
-    state, packed = begun(made), pack(ready, WIDE)[0]
+    state, packed = initial_state(made), pack(ready, WIDE)[0]
     for _ in range(40):
         state, _ = update(state, ready, packed, None)
 
     def error(params):
         return np.square(values(params, packed) - ready.returns)[mask].mean()
 
-    assert error(state.extra["critic"].params) < 0.5 * error(begun(made).extra["critic"].params)
+    assert error(state.extra["critic"].params) < 0.5 * error(
+        initial_state(made).extra["critic"].params
+    )
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_the_loss_holds_no_array_of_all_sequences_for_each_micro_batch(head):
     """Inside the loop over micro-batches, nothing has the shape of the whole batch."""
     made = config(head, clip=0.0)
-    data, state = batch(0), begun(made)
+    data, state = batch(0), initial_state(made)
     values = critic.make_values(made, MODEL)(state.extra["critic"].params, pack(data, NARROW)[0])
     ready = critic.estimate(made, data, values, None)
     inside = jax.make_jaxpr(updating(made))(state, ready, pack(ready, NARROW)[0], None)

@@ -82,8 +82,8 @@ def test_the_weight_in_force_is_the_one_used():
         config = ObjectiveConfig(kl_coef=fixed)
         whole = objective.whole_batch(config, data, 3)
         moved = {} if weight is None else {"kl_coef": weight}
-        told = (jnp.asarray(logp), jnp.zeros((2, 3)), jnp.asarray(ref), 0, moved)
-        return float(objective.objective(config, data, whole, mask, *told)[0])
+        given = (jnp.asarray(logp), jnp.zeros((2, 3)), jnp.asarray(ref), 0, moved)
+        return float(objective.objective(config, data, whole, mask, *given)[0])
 
     assert loss(9.0, jnp.float32(0.3)) == loss(0.3) != loss(9.0)
 

@@ -151,7 +151,7 @@ def test_rows_lie_by_the_rule_of_the_batch():
     )
 
 
-def test_a_batch_lies_by_its_sequences(monkeypatch):
+def test_a_batch_is_sharded_by_sequences(monkeypatch):
     """No device holds an array of all of them, where their number divides."""
     table = jax.sharding.AbstractMesh((1, 4, 2, 1, 1), mesh.AXES)
     monkeypatch.setattr(jax.sharding, "get_mesh", lambda: table)

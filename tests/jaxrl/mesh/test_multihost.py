@@ -57,8 +57,8 @@ def ended(process, seconds=60.0):
 )
 @pytest.mark.broad
 def test_killed_pair_is_continued_by_one_process(tmp_path):
-    """SIGKILL to one process; the other ends with one message; one process goes on, and equals one
-    that was never two."""
+    """After SIGKILL to one process, the other ends with one message, and a single process continues
+    with the same result as a run of one process."""
     every = {"checkpoint.every": 1}
     first, second = tiny.start_pair(tmp_path / "killed", devices=1, **SHORT, **every)
     tiny.await_line(first, "train 2")
@@ -101,8 +101,8 @@ def test_a_pair_equals_one_process_and_one_device(tmp_path, mesh):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_quickstart_of_a_pair_is_continued_by_one_process(tmp_path):
-    """By the command itself, for a few steps: told to stop, both save and end; one process goes on,
-    and comes to what one device comes to that was left alone."""
+    """By the command itself, for a few steps: both save and end on SIGTERM; one process continues,
+    with the same result as an uninterrupted run of one device."""
     few = ["--steps", "6", "--warm-start.steps", "20", "--eval.problems", "64"]
 
     def command(name, *flags):
@@ -159,13 +159,13 @@ def test_a_killed_pair_continues_byte_for_byte(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("told", [0, 1])
-def test_a_signal_to_one_process_stops_both_at_one_step(tmp_path, told):
+@pytest.mark.parametrize("signalled", [0, 1])
+def test_a_signal_to_one_process_stops_both_at_one_step(tmp_path, signalled):
     """Exit code 75 from both, and one whole step saved."""
     never = {"checkpoint.every": 100, "steps": 50}
     pair = tiny.start_pair(tmp_path, **never)
     tiny.await_line(pair[0], "train 3")
-    pair[told].send_signal(signal.SIGTERM)
+    pair[signalled].send_signal(signal.SIGTERM)
     out, error = pair[0].communicate(timeout=600)
     pair[1].communicate(timeout=600)
     assert [process.returncode for process in pair] == [75, 75], error[-2000:]

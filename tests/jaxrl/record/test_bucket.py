@@ -99,7 +99,7 @@ def test_a_run_in_a_bucket_equals_one_on_disk(bucket, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_training_continues_while_a_bucket_fails(bucket, tmp_path):
-    """Nothing can be written between the first step and the second: the run says so, goes on, and
+    """Nothing can be written between the first step and the second: the run says so, continues, and
     ends with all but the rollouts of the time."""
     where, notes = f"{bucket}/runs/order", []
 

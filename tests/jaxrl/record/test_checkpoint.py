@@ -97,8 +97,8 @@ def fault_table(run: Path) -> str:
             damage(file, fault)
             notes: list[str] = []
             step = checkpoint.newest(run, notes.append)
-            told = "file named" if any(name in note for note in notes) else "no warning"
-            outcomes.setdefault(kind, [set() for _ in FAULTS])[i].add(f"step {step} read, {told}")
+            warned = "file named" if any(name in note for note in notes) else "no warning"
+            outcomes.setdefault(kind, [set() for _ in FAULTS])[i].add(f"step {step} read, {warned}")
             file.write_bytes(content)
     rows = ["| file | " + " | ".join(FAULTS) + " |", "|---|---|---|---|"]
     for kind, cells in outcomes.items():
@@ -215,11 +215,11 @@ def test_processes_hash_what_they_wrote(tmp_path, monkeypatch):
         monkeypatch.setattr(manifest, "jax", fake)
         return manifest.measure(tmp_path)
 
-    told = [of(process) for process in range(13)]
-    assert {*told[1]} == {name for name in names if name.split("/d/")[0].endswith("process_1")}
-    assert sum(map(len, told)) == len(names) and [*manifest.joined(told)] == sorted(names)
+    each = [of(process) for process in range(13)]
+    assert {*each[1]} == {name for name in names if name.split("/d/")[0].endswith("process_1")}
+    assert sum(map(len, each)) == len(names) and [*manifest.joined(each)] == sorted(names)
     with pytest.raises(OSError, match="process 1: no space"):
-        manifest.joined([told[0], "no space"])
+        manifest.joined([each[0], "no space"])
 
 
 def test_newer_schema_and_other_model_are_refused(two, tmp_path):

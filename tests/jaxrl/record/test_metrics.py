@@ -68,9 +68,9 @@ def test_wandb_has_every_step_of_a_run_and_of_its_continuation(tmp_path, monkeyp
         for data in entries(file.read_bytes()):
             record = wandb_internal_pb2.Record.FromString(data)
             if record.WhichOneof("record_type") == "run":
-                told = record.run
-                names = (told.entity, told.display_name, tuple(told.tags))
-                ids.add((told.run_id, told.project, names))
+                logged = record.run
+                names = (logged.entity, logged.display_name, tuple(logged.tags))
+                ids.add((logged.run_id, logged.project, names))
             if record.WhichOneof("record_type") == "history":
                 row = {(item.key or "/".join(item.nested_key)): json.loads(item.value_json)
                        for item in record.history.item}  # fmt: skip
@@ -125,9 +125,9 @@ assert not notes, notes
     (database,) = home.rglob("a-project.db")
     rows = sqlite3.connect(database).execute("select run_name, step, metrics from metrics")
     found = [(name, step, json.loads(text)) for name, step, text in rows]
-    losses = {(name, step): told["loss"] for name, step, told in found if "loss" in told}
+    losses = {(name, step): logged["loss"] for name, step, logged in found if "loss" in logged}
     assert losses == {("a-name", step): step for step in (1, 2, 3, 4)}
-    assert sorted(step for _, step, told in found if "completions" in told) == [1, 3]
+    assert sorted(step for _, step, logged in found if "completions" in logged) == [1, 3]
 
 
 @pytest.mark.parity
@@ -147,9 +147,9 @@ def test_mlflow_has_every_step_of_a_run_and_of_its_continuation(tmp_path, monkey
     run = (directory / "mlflow" / "id").read_text()
     history = client().get_metric_history(run, "reward/mean")
     assert [(m.step, m.value) for m in history] == [(1, 0.25), (2, 0.5), (3, 0.25), (4, 0.5)]
-    told = client().get_run(run)
-    assert told.info.run_name == "a-name" and told.info.status == "FINISHED"
-    assert told.data.tags["one"] == "true" and not client().get_metric_history(run, "kl")
+    logged = client().get_run(run)
+    assert logged.info.run_name == "a-name" and logged.info.status == "FINISHED"
+    assert logged.data.tags["one"] == "true" and not client().get_metric_history(run, "kl")
     paths = [f.path for f in client().list_artifacts(run, "completions")]
     assert paths == ["completions/000001.json", "completions/000003.json"]
 

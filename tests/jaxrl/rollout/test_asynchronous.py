@@ -12,12 +12,21 @@ import pytest
 from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import asynchronous
 from jaxrl.rollout.asynchronous import Sampling, Weights
+from jaxrl.rollout.drive import Chunk
 from jaxrl.rollout.live import Live
 from jaxrl.rollout.programs import Row
 from jaxrl.rollout.schedule import Limits
 from jaxrl.rollout.selection import Drawn, Source
+from jaxrl.types import Completion, Request
 
 MESH = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
+
+
+def completion(first_id, versions):
+    """Of tokens that are the versions which sampled them."""
+    tokens, zeros = np.array(versions, np.int32), np.zeros(len(versions), np.float32)
+    request = Request(first_id, prompt=(0,), max_new_tokens=9)
+    return Completion(request, tokens, zeros, zeros, tokens, True)
 
 
 class Counting:
@@ -45,10 +54,12 @@ class Counting:
         return len(self.work)
 
     def chunk(self, version):
+        sequences = self.sequences
         for group in self.work:
-            group.partial[(len(group.partial),)] = version
+            group.partial[(len(group.partial),)] = completion(group.first_id, [version])
             if len(group.partial) == 1 + group.first_id % 5:
                 self.ask(group)
+        return Chunk(sequences, 0, 1, sequences, 0, 0.001)
 
     def ask(self, group):
         name = (group.first_id, (), 0)
@@ -68,9 +79,10 @@ class Counting:
         for n, score in answers.items():
             first_id = self.asked.pop(n)[0][0]
             (group,) = [g for g in self.groups if g.first_id == first_id]
-            group.rows = [Row(tuple(group.partial.values()), "", score)]
+            versions = [int(part.tokens[0]) for part in group.partial.values()]
+            group.rows = [Row(completion(first_id, versions), "", score)]
 
-    def put_out(self):
+    def save_partial(self):
         self.groups = []
 
 
@@ -108,7 +120,7 @@ class World:
 
 def taken(batch):
     """Of a batch, the groups with the version of each chunk."""
-    return [(g.drawn.problem.id, g.rows[0].completion) for g in batch.groups]
+    return [(g.drawn.problem.id, tuple(g.rows[0].completion.tokens)) for g in batch.groups]
 
 
 def unclocked(rows):
@@ -167,7 +179,7 @@ def test_a_step_that_was_not_recorded_is_refused():
 def test_what_was_sampled_for_later_is_given_up_and_its_problems_come_first():
     world = World(Limits(2, 2))
     world.step(asynchronous.lockstep, 0, 1)
-    flying = [group for group, *_ in world.sampling.get_state()["schedule"]["groups"]]
-    assert flying == [2, 3, 4, 5]
+    in_progress = [group for group, *_ in world.sampling.get_state()["schedule"]["groups"]]
+    assert in_progress == [2, 3, 4, 5]
     world.sampling.abandon()
     assert [number for number, _ in world.step(asynchronous.lockstep, 0, 1)] == ["2", "3"]

@@ -27,23 +27,32 @@ class Tokens:
     eos_ids = (0,)
 
 
+class Sampled(str):
+    """In place of a completion: of as many tokens as its group's number."""
+
+    @property
+    def tokens(self):
+        return range(int(self.split("/")[0]))
+
+
 @pytest.fixture
 def step(monkeypatch):
     """`(rewards, oversampling, in flight) -> rollouts`, whose groups end in order at once."""
 
-    def make(values, oversampling=1.0, in_flight=1.0):
+    def make(values, oversampling=1.0, in_flight=1.0, last=None):
         learned, count = [], iter(range(len(values)))
 
         def draw(wanted, params):
             return [Drawn(Problem(str(i), "", ""), i) for _ in range(wanted) for i in [next(count)]]
 
-        def advance(open_groups, *args, enough, **more):
-            for group in [g for g in open_groups.groups if g.rows is None][:enough]:
+        def advance(open_groups, *, enough, **more):
+            left = [g for g in open_groups.groups if g.rows is None]
+            for group in last(left, enough) if last else left[:enough]:
                 scores = [
                     Score(v) if v is not None else Score(None, error="timeout: x")
                     for v in values[group.drawn.ticket]
                 ]
-                names = [f"{group.drawn.problem.id}/{i}" for i in range(2)]
+                names = [Sampled(f"{group.drawn.problem.id}/{i}") for i in range(2)]
                 group.rows = [Row(n, n, s) for n, s in zip(names, scores, strict=True)]
 
         monkeypatch.setattr(driver, "advance", advance)
@@ -59,7 +68,7 @@ def step(monkeypatch):
         config = dataclasses.replace(Config(), rollout=rollout)
         policy = Policy(MODEL, {}, Tokens())
         made = collect.open_rollouts(config, policy, tasks.get("arithmetic"), None, source, None)
-        return lambda: made.step({}, Guide(keep), 0, Timer()), learned, made
+        return lambda: made.step({}, Guide(keep), 0, Timer(), print), learned, made
 
     return make
 
@@ -67,7 +76,7 @@ def step(monkeypatch):
 def test_groups_that_differ_are_kept(step):
     run, learned, _ = step(BATCHES["three"], oversampling=3.0)
     got, sampled = run()
-    assert [p.id for p in got.problems] == ["1", "4", "6"] and sampled == 9
+    assert [p.id for p in got.problems] == ["1", "4", "6"] and sampled == {"prompts_sampled": 9.0}
     assert got.completions == ["1/0", "1/1", "4/0", "4/1", "6/0", "6/1"] == got.texts
     assert [s.value for s in got.scores] == [0, 1, 1, 0, 0, 1]
     assert [tickets for tickets, _ in learned] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
@@ -77,14 +86,14 @@ def test_groups_that_differ_are_kept(step):
 def test_sampling_is_bounded_and_fills_up(step):
     run, _, _ = step(BATCHES["two"], oversampling=2.0)
     got, sampled = run()
-    assert [p.id for p in got.problems] == ["1", "4", "0"] and sampled == 6
+    assert [p.id for p in got.problems] == ["1", "4", "0"] and sampled["prompts_sampled"] == 6
     run, _, _ = step(BATCHES["two"])
     got, sampled = run()
-    assert [p.id for p in got.problems] == ["1", "0", "2"] and sampled == 3
+    assert [p.id for p in got.problems] == ["1", "0", "2"] and sampled["prompts_sampled"] == 3
 
 
-def test_groups_in_flight_go_on_and_keep_their_ids(step):
-    """Four are begun for three; the one left over is the first of the next step."""
+def test_groups_in_flight_continue_and_keep_their_ids(step):
+    """Four are started for three; the one left over is the first of the next step."""
     run, learned, made = step([(0, 1)] * 9, in_flight=1.4)
     first, _ = run()
     assert [p.id for p in first.problems] == ["0", "1", "2"]
@@ -93,3 +102,26 @@ def test_groups_in_flight_go_on_and_keep_their_ids(step):
     second, _ = run()
     assert [p.id for p in second.problems] == ["3", "4", "5"]
     assert [tickets for tickets, _ in learned] == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_groups_that_are_whole_first_are_taken_first_and_the_bias_of_lengths_is_logged(step):
+    """Of four under way the first is never whole in time: it is the longest in flight, and the
+    others have 2 tokens more on average, as it has come nowhere."""
+    run, _, made = step([(0, 1)] * 9, in_flight=4 / 3, last=lambda left, enough: left[-enough:])
+    got, measured = run()
+    assert [p.id for p in got.problems] == ["1", "2", "3"]
+    assert measured == {"prompts_sampled": 3.0, "length_bias": 2.0 - 1.0}
+    assert [g["first_id"] for g in made.get_state()["open_groups"]["groups"]] == [0]
+
+
+def test_what_is_in_flight_goes_on_from_a_checkpoint_also_of_a_version_without_a_schedule(step):
+    values = [(0, 1)] * 9
+    run, _, made = step(values, in_flight=1.4)
+    run()
+    saved = made.get_state()
+    assert saved["schedule"] == {"groups": [[3, 0, None]], "admitted": 4, "bounded": False}
+    for state in (saved, {k: v for k, v in saved.items() if k != "schedule"}):
+        again, _, other = step(values, in_flight=1.4)
+        other.set_state(state)
+        got, _ = again()
+        assert [p.id for p in got.problems] == ["3", "4", "5"]

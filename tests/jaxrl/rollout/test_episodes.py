@@ -13,13 +13,14 @@ from jaxrl.data import dialogue, scoring, tokenizers
 from jaxrl.data.environments import Reply, Turn
 from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import drive, driver, episodes, experience, state
+from jaxrl.rollout import driver, engine, episodes, experience, state
 from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.programs import Context
 from jaxrl.rollout.selection import Drawn
 from jaxrl.sampling.requests import limit_of
 from jaxrl.types import Completion, Source
+from tests.jaxrl import tiny
 from tests.jaxrl.run.test_episodes import ALPHABET, digits
 
 SIZE = 3
@@ -74,9 +75,9 @@ def play(monkeypatch):
                 out.append(dataclasses.replace(c, **arrays, stopped=False, finished=False))
         return out
 
-    monkeypatch.setattr(drive.sampler, "advance", advance)
-    monkeypatch.setattr(drive.sampler, "unfinished", unfinished)
-    monkeypatch.setattr(drive.sampler, "submit", lambda setup, work, new: work.queue.extend(new))
+    monkeypatch.setattr(engine.sampler, "advance", advance)
+    monkeypatch.setattr(engine.sampler, "unfinished", unfinished)
+    monkeypatch.setattr(engine.sampler, "submit", lambda setup, work, new: work.queue.extend(new))
     task = digits()
     talk = dialogue.of(TOKENIZER, ("user",), chat=False)
     rollout = RolloutConfig(8, SIZE, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
@@ -91,10 +92,13 @@ def play(monkeypatch):
         while open_groups.groups:
             pool = wrap(scoring.Pool(task, 0, 1.0, None, None))  # it remembers no episode
             driver.advance(
-                open_groups, episodes.group, Context(played, 0, TOKENIZER, task, talk), None, None,
-                pool, enough=min(enough, len(open_groups.groups)), version=0, timer=Timer(),
+                open_groups, episodes.group, Context(played, 0, TOKENIZER, task, talk),
+                engine.Local(None, None), pool, version=0, timer=Timer(),
+                enough=min(enough, len(open_groups.groups)), log=lambda done: None,
             )  # fmt: skip
-            found |= {group.first_id: group.rows for group in driver.take(open_groups, enough)}
+            whole = [group for group in open_groups.groups if group.rows is not None][:enough]
+            found |= {group.first_id: group.rows for group in whole}
+            open_groups.groups = [g for g in open_groups.groups if g.first_id not in found]
             text = json.dumps(driver.to_state(open_groups), default=checkpoint.to_json)
             open_groups = driver.from_state(json.loads(text, object_hook=checkpoint.from_json))
         return [found[n] for n in sorted(found)]
@@ -119,7 +123,7 @@ class Late:
     """Answers the first action of one episode only once another is at its second."""
 
     def __init__(self, pool):
-        self.pool, self.waiting = pool, None
+        self.pool, self.over, self.waiting = pool, pool.over, None
 
     def act(self, turn):
         if turn.episode == 0 and len(turn.actions) == 1:
@@ -180,6 +184,22 @@ def test_turns_become_arrays(play):
     figures = experience._episodes(made)
     assert figures["episode/errors"] == sum(row.score.error is not None for row in rows)
     assert figures["episode/turns"] == np.mean([len(c.turn_rewards) for c in completions])
+
+
+def test_an_episode_counts_once_however_many_turns_it_has(play, tmp_path):
+    """In its group's statistics, and as one sequence of the update: no turn is a sample."""
+    groups = play(0, enough=8)
+    rows = [row for group in groups for row in group]
+    count = [len(row.completion.turn_rewards) for row in rows]
+    assert {1, 2} == set(count) and len({row.completion.request.id for row in rows}) == len(rows)
+    problems = [Drawn(None)] * 8
+    texts = [row.text for row in rows]
+    made = Experience(problems, [r.completion for r in rows], texts, [r.score for r in rows], [])
+    batch = experience.as_trajectory(made, tiny.config(tmp_path))
+    assert np.bincount(batch.group_ids).tolist() == [SIZE] * 8
+    valued = [0.0 if r.score.value is None else r.score.value for r in rows]
+    assert np.asarray(batch.rewards).tolist() == pytest.approx(valued)
+    assert np.asarray(batch.valid).tolist() == [r.score.error is None for r in rows]
 
 
 @pytest.mark.parametrize(

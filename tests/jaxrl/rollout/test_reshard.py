@@ -1,4 +1,4 @@
-"""Sampling on devices of its own changes nothing but where; damage on the way is told."""
+"""Sampling on devices of its own changes nothing but where; damage on the way is reported."""
 
 import jax
 import jax.numpy as jnp

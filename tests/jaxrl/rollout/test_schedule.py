@@ -106,7 +106,7 @@ class World:
         if self.training:
             self.training, self.steps = (), self.steps + 1
         groups = tuple(g._replace(worker=None) for g in self.state.groups)
-        self.state = State(step=self.steps, groups=groups, begun=self.state.begun)
+        self.state = State(step=self.steps, groups=groups, admitted=self.state.admitted)
         self.weights, self.under_way, self.sent = {}, {}, []
 
     def arrive(self, which=0):
@@ -128,7 +128,7 @@ class World:
                 self.chunk(worker)
             if self.training:
                 self.end_step()
-        assert self.steps == self.limits.steps, f"stands still: {self.state}"
+        assert self.steps == self.limits.steps, f"makes no progress: {self.state}"
         assert not self.state.groups and not any(self.under_way.values())
 
 
@@ -208,7 +208,7 @@ AnyOrder.TestCase.settings = settings(
 TestAnyOrder = AnyOrder.TestCase
 
 
-def begun(limits, **fields):
+def started(limits, **fields):
     state, _ = decide(State(**fields), Joined("a", fields.get("step", 0)), limits)
     state, actions = decide(state, Ended("a"), limits)
     return state, actions
@@ -216,27 +216,27 @@ def begun(limits, **fields):
 
 @pytest.mark.parametrize(("staleness", "count"), [(0, 2), (1, 4), (3, 8)])
 def test_as_many_groups_begin_as_their_steps_allow(staleness, count):
-    _, actions = begun(Limits(2, staleness))
+    _, actions = started(Limits(2, staleness))
     assert actions == [Admit("a", tuple(range(count)))]
 
 
 def test_after_a_resume_capacity_follows_from_the_groups_that_are_there():
     """A counter that began at zero would admit a whole bound of groups too many."""
-    left = tuple(schedule.Flying(number, 7, None) for number in (40, 41, 42))
-    state, actions = begun(Limits(2, 1), step=7, groups=left, begun=43)
+    left = tuple(schedule.GroupState(number, 7, None) for number in (40, 41, 42))
+    state, actions = started(Limits(2, 1), step=7, groups=left, admitted=43)
     assert actions == [Resume("a", (40, 41, 42)), Admit("a", (43,))]
     assert len(state.groups) == 4
 
 
 def test_a_batch_that_was_whole_when_the_run_ended_is_trained_on_after_a_restart():
-    left = (schedule.Flying(4, 1, None, finished=2),)
-    _, actions = decide(State(step=2, groups=left, begun=5), Joined("a", 2), Limits(1, 1))
+    left = (schedule.GroupState(4, 1, None, finished=2),)
+    _, actions = decide(State(step=2, groups=left, admitted=5), Joined("a", 2), Limits(1, 1))
     assert actions == [Train((4,))]
 
 
 def test_a_dropped_group_gives_its_place_back():
     limits = Limits(2, 0)
-    state, _ = begun(limits)
+    state, _ = started(limits)
     state, _ = decide(state, Dropped("a", 0), limits)
     state, actions = decide(state, Ended("a"), limits)
     assert actions == [Admit("a", (2,))]
@@ -244,7 +244,7 @@ def test_a_dropped_group_gives_its_place_back():
 
 def test_slow_groups_are_waited_for_and_not_passed_over():
     limits = Limits(1, 2)
-    state, _ = begun(limits)
+    state, _ = started(limits)
     for number in (1, 2):
         state, actions = decide(state, Finished("a", number), limits)
         assert actions == []
@@ -254,7 +254,7 @@ def test_slow_groups_are_waited_for_and_not_passed_over():
 
 def test_in_order_of_finishing_a_group_that_is_due_is_waited_for():
     limits = Limits(1, 1, order="finished")
-    state, _ = begun(limits)
+    state, _ = started(limits)
     state, actions = decide(state, Finished("a", 1), limits)
     assert actions == [Train((1,))]
     state, actions = decide(state, Trained(), limits)
@@ -269,13 +269,13 @@ def test_in_order_of_finishing_a_group_that_is_due_is_waited_for():
 
 def test_nothing_begins_that_no_step_will_take():
     limits = Limits(2, 5, steps=2)
-    _, actions = begun(limits, step=1)
+    _, actions = started(limits, step=1)
     assert actions == [Admit("a", (0, 1))]
 
 
 def test_weights_count_when_they_have_arrived_not_when_they_are_sent():
     limits = Limits(1, 0)
-    state, _ = begun(limits)
+    state, _ = started(limits)
     state, _ = decide(state, Finished("a", 0), limits)
     state, actions = decide(state, Trained(), limits)
     assert actions == [Publish("a", 1)]

@@ -114,7 +114,7 @@ def test_what_is_known_of_prompts_is_kept_under_another_choice():
     ranked.set_state(json.loads(json.dumps(source.get_state())))
     state = curriculum.from_json(curriculum.Prompts, ranked.get_state()["state"])
     assert (state.visits > 0).sum() == BATCH == len(draw())
-    course = curriculum.from_json(selection.Course, ranked.get_state()["course"])
+    course = curriculum.from_json(selection.CurriculumState, ranked.get_state()["course"])
     assert np.isfinite(course.signal).all()  # measured now, for want of a measure before
 
 
@@ -153,7 +153,9 @@ def test_the_hardest_prompts_are_retained():
     def known():
         saved = source.get_state()
         state = curriculum.from_json(curriculum.Prompts, saved["state"])
-        return curriculum.pass_rate(state), curriculum.from_json(selection.Course, saved["course"])
+        return curriculum.pass_rate(state), curriculum.from_json(
+            selection.CurriculumState, saved["course"]
+        )
 
     rates, before, left = None, None, []
     for batch in range(6):
@@ -261,8 +263,8 @@ def test_rewards_of_a_domain_reach_its_own_curriculum():
     part = source.get_state()["parts"]["short"]
     store = curriculum.from_json(curriculum.Prompts, part["state"])
     known = curriculum.pass_rate(store)
-    told = [r.mean() for p, r in zip(batch, rewards(batch), strict=True) if p.domain == "short"]
-    assert sorted(known[~np.isnan(known)]) == pytest.approx(sorted(told)) and told
+    means = [r.mean() for p, r in zip(batch, rewards(batch), strict=True) if p.domain == "short"]
+    assert sorted(known[~np.isnan(known)]) == pytest.approx(sorted(means)) and means
 
 
 # Chosen by an earlier run
@@ -330,7 +332,7 @@ def test_domains_that_an_earlier_run_failed_get_more(tmp_path):
         opened(config(domains=TWO, bandit=BanditConfig(history=str(tmp_path / "nowhere"))))
 
 
-def test_a_history_forgets_what_a_restored_run_does_again(tmp_path):
+def test_a_restored_run_drops_the_history_that_it_repeats(tmp_path):
     recorder = history.Recorder(tmp_path, print)
     problems = [Problem(str(i), "", 0) for i in range(2)]
     for batch in range(4):

@@ -111,7 +111,7 @@ def test_a_step_of_a_live_run_is_recomputed(run):
     assert found.start == 2 and found.differs == {} and found.computed["lag/max"] > 0
 
 
-def test_a_replay_of_another_run_is_told_apart(run, tmp_path):
+def test_a_replay_of_another_run_is_refused(run, tmp_path):
     live, other = run("live"), tmp_path / "other"
     changes = {
         "asynchronous.staleness": 1,
@@ -122,12 +122,14 @@ def test_a_replay_of_another_run_is_told_apart(run, tmp_path):
         loop.train(tiny.config(other, **SHORT | changes))
 
 
-@pytest.mark.exact("a lockstep run continues from its checkpoint with its flight, bit for bit")
+@pytest.mark.exact(
+    "a lockstep run continues from its checkpoint with its groups in progress, bit for bit"
+)
 def test_a_lockstep_run_resumes_exactly(run, tmp_path):
     directory = tmp_path / "run"
-    begun = SHORT | KINDS["lockstep"]
-    loop.train(tiny.config(directory, **begun | {"steps": 2}))
-    loop.train(tiny.config(directory, **begun))
+    settings = SHORT | KINDS["lockstep"]
+    loop.train(tiny.config(directory, **settings | {"steps": 2}))
+    loop.train(tiny.config(directory, **settings))
     whole = run("lockstep")
     assert tiny.artefacts(directory)["arrays"] == tiny.artefacts(whole)["arrays"]
     last = "rollouts/000003.jsonl"
@@ -137,41 +139,40 @@ def test_a_lockstep_run_resumes_exactly(run, tmp_path):
 
 def test_a_live_run_resumes_with_its_flight_and_repeats_no_prompt(run, tmp_path):
     directory = tmp_path / "run"
-    begun = SHORT | KINDS["live"]
-    loop.train(tiny.config(directory, **begun | {"steps": 1}))
+    settings = SHORT | KINDS["live"]
+    loop.train(tiny.config(directory, **settings | {"steps": 1}))
     saved = json.loads((directory / "checkpoints/00000001/host.json").read_text())["rollouts"]
-    flying = [number for number, _, _ in saved["schedule"]["groups"]]
-    assert flying and len(flying) == len(saved["open_groups"]["groups"])
-    loop.train(tiny.config(directory, **begun))
+    in_progress = [number for number, _, _ in saved["schedule"]["groups"]]
+    assert in_progress and len(in_progress) == len(saved["open_groups"]["groups"])
+    loop.train(tiny.config(directory, **settings))
     assert problems(directory) == problems(run("sync"))
     taken = [row["train"] for row in schedule(directory) if "train" in row]
-    assert set(flying) & set(taken[1])
+    assert set(in_progress) & set(taken[1])
     assert max(row["lag/max"] for row in metrics.read(directory)) <= 2
 
 
-@pytest.mark.slow
+@pytest.mark.broad
 @pytest.mark.exact(
     "episodes: staleness 0 is the synchronous run, and a lockstep run resumes exactly"
 )
 def test_episodes_in_asynchronous_runs(tmp_path):
-    played = PLAYED | {"rollout.in_flight": 1.0, "steps": 3, "eval.problems": 2}
+    played = PLAYED | {"rollout.in_flight": 1.0, "steps": 2, "eval.problems": 2}
+    lockstep = KINDS["lockstep"] | {"sampler.chunk": 1}
     for name, more in {
         "sync": {},
         "zero": KINDS["zero"],
-        "lockstep": KINDS["lockstep"] | {"sampler.chunk": 1},
-        "resumed": KINDS["lockstep"] | {"sampler.chunk": 1, "steps": 2},
+        "lockstep": lockstep,
+        "resumed": lockstep | {"steps": 1},
     }.items():
         loop.train(tiny.config(tmp_path / name, **played | more))
-    loop.train(
-        tiny.config(tmp_path / "resumed", **played | KINDS["lockstep"] | {"sampler.chunk": 1})
-    )
+    loop.train(tiny.config(tmp_path / "resumed", **played | lockstep))
     assert trained(tmp_path / "zero") == trained(tmp_path / "sync")
     assert trained(tmp_path / "resumed") == trained(tmp_path / "lockstep")
     rows = list(metrics.read(tmp_path / "lockstep"))
     assert rows[0]["logp_gap_max"] < 1e-4 and 0 < max(row["lag/max"] for row in rows) <= 2
 
 
-@pytest.mark.slow
+@pytest.mark.broad
 @pytest.mark.exact("an asynchronous run on two meshes is repeated by its replay, bit for bit")
 def test_a_replay_on_two_meshes_is_the_live_run(tmp_path):
     changes = SHORT | {"sampling.devices": 1, "asynchronous.staleness": 2}
@@ -183,15 +184,16 @@ def test_a_replay_on_two_meshes_is_the_live_run(tmp_path):
     assert max(row["lag/max"] for row in metrics.read(live)) > 0
 
 
-@pytest.mark.slow
-@pytest.mark.exact("a lockstep run killed amid its flight equals one left alone, bit for bit")
-def test_a_lockstep_run_that_is_killed_goes_on_exactly(tmp_path):
-    changes = SHORT | KINDS["lockstep"] | {"steps": 4}
-    straight, killed = tmp_path / "straight", tmp_path / "killed"
-    tiny.finish(tiny.start(straight, **changes))
-    for line in ("train 1", "train 2", "train 3"):
+@pytest.mark.broad
+@pytest.mark.exact(
+    "a lockstep run killed with groups in progress equals an uninterrupted one, bit for bit"
+)
+def test_a_killed_lockstep_run_continues_exactly(run, tmp_path):
+    killed, changes = tmp_path / "killed", SHORT | KINDS["lockstep"]
+    for line in ("train 1", "train 2"):
         assert tiny.kill_at(tiny.start(killed, **changes), line), f"over before {line!r}"
     tiny.finish(tiny.start(killed, **changes))
+    straight = run("lockstep")
     assert trained(killed) == trained(straight) and schedule(killed) == schedule(straight)
 
 
@@ -200,7 +202,7 @@ MESH = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
 
 
 class Broken:
-    """A sampler whose chunks do what they are told."""
+    """A sampler whose chunks last as long as a test says."""
 
     def __init__(self, chunk):
         self.chunk, self.batch, self.limits = chunk, None, Limits(1, 1)
@@ -220,7 +222,7 @@ def test_an_error_of_the_sampling_thread_reaches_who_waits_for_it():
     assert not [thread for thread in threading.enumerate() if thread.name == "sampling"]
 
 
-def test_waiting_for_a_sampler_that_stands_still_has_an_end(monkeypatch):
+def test_waiting_for_a_stuck_sampler_ends(monkeypatch):
     monkeypatch.setattr(rollout, "_POLL_S", 0.02)
     gone = threading.Event()
     live = Live(Broken(gone.wait), MESH, 0.05)
@@ -228,6 +230,19 @@ def test_waiting_for_a_sampler_that_stands_still_has_an_end(monkeypatch):
         live.step(WEIGHTS)
     gone.set()
     live.halt()
+
+
+def test_halting_a_sampler_that_stands_still_has_an_end(monkeypatch):
+    monkeypatch.setattr(rollout, "_POLL_S", 0.02)
+    gone = threading.Event()
+    broken = Broken(gone.wait)
+    broken.batch, broken.between = "batch", lambda due: {"train": []}
+    live = Live(broken, MESH, 0.05)
+    assert live.step(WEIGHTS) == "batch"
+    with pytest.raises(RuntimeError, match=r"the chunk under way: .* guard.stall_seconds=0.05"):
+        live.halt()
+    live.halt()  # which does not wait for it again
+    gone.set()
 
 
 REFUSED = {

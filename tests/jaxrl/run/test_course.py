@@ -50,7 +50,7 @@ def test_a_stage_starts_where_the_one_before_ended(stage, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.exact("a course killed inside its stages and between them equals one left alone")
+@pytest.mark.exact("a course killed inside its stages and between them equals an uninterrupted one")
 def test_killed_inside_stages_and_between_them(stage, tmp_path):
     given = whole(stage)
     tiny.finish(tiny.start(tmp_path / "straight", **given))
@@ -68,12 +68,12 @@ def test_a_file_says_its_stages(stage, tmp_path, capsys):
     path.write_text(
         f"model: fresh\nlora: {{rank: 4}}\ncourse:\n"
         f"  - {{recipe: sft, data: {stage['data.path']}, epochs: 2, lr: 1e-3}}\n"
-        f"  - {{recipe: dpo, data: pairs.jsonl, steps: 3}}\n"
+        f"  - {{recipe: dpo, data: pairs.jsonl, eval-data: held.jsonl, steps: 3}}\n"
         f"  - {{recipe: grpo, task: arithmetic, steps: 5}}\n"
     )
     assert cli.main(["show", str(path), "--seed", "7", "--run-dir", "runs/mine"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [told["course"][n]["recipe"] for n in "01"] == ["sft", "dpo"]
+    shown = json.loads(capsys.readouterr().out)
+    assert [shown["course"][n]["recipe"] for n in "01"] == ["sft", "dpo"]
     made, _ = files.resolve([str(path), "--seed", "7"])
     first, second = (configs.from_dict(configs.Config, made.course[n]) for n in (0, 1))
     assert made.recipe == "grpo" and made.run_dir == "runs/learn-seed7" and not first.run_dir
@@ -81,6 +81,7 @@ def test_a_file_says_its_stages(stage, tmp_path, capsys):
     assert {each.seed for each in (first, second, made)} == {7}
     assert {each.model for each in (first, second, made)} == {"fresh"}
     assert (first.steps, second.steps, made.steps) == (3, 3, 5)  # two epochs of 24 rows by 16
+    assert (first.data.eval_path, second.data.eval_path) == ("", "held.jsonl")
     assert first.optimizer.learning_rate == 1e-3 != second.optimizer.learning_rate
     path.write_text("course:\n  - {data: x}\n")
     assert cli.main(["show", str(path)]) == 2

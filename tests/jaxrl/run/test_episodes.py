@@ -13,7 +13,8 @@ from jaxrl.launch import cli, play
 from jaxrl.launch.sample import SampleConfig
 from jaxrl.mesh import mesh
 from jaxrl.record import checkpoint, metrics
-from jaxrl.rollout import driver, policy
+from jaxrl.rollout import policy
+from jaxrl.rollout.flight import Flight
 from jaxrl.run import begin, loop
 from jaxrl.sampling.chunks import Chunks
 from tests.jaxrl import sampler_oracle as oracle
@@ -58,15 +59,15 @@ PLAYED = {
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
     """A whole run whose steps leave episodes in flight, and the completions that it trained on."""
-    directory, found, take = tmp_path_factory.mktemp("episodes") / "run", [], driver.take
+    directory, found, take = tmp_path_factory.mktemp("episodes") / "run", [], Flight.take
 
-    def taken(open_groups, count):
-        groups = take(open_groups, count)
+    def taken(flight, numbers):
+        groups = take(flight, numbers)
         found.extend(row.completion for group in groups for row in group.rows)
         return groups
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "take", taken)
+        patch.setattr(Flight, "take", taken)
         loop.train(tiny.config(directory, **PLAYED))
     return directory, [c for c in found if c.request.temperature]
 
@@ -104,12 +105,12 @@ def test_every_turn_is_trained_under_what_it_was_sampled_under(run):
 def test_a_run_with_episodes_in_flight_resumes_exactly(run, tmp_path):
     saved = json.loads((checkpoint.path(run, 2) / "host.json").read_text())
     assert saved["rollouts"]["open_groups"]["groups"]
-    begun = tmp_path / "run"
-    loop.train(tiny.config(begun, **PLAYED | {"steps": 2}))
-    loop.train(tiny.config(begun, **PLAYED))
-    assert tiny.artefacts(begun)["arrays"] == tiny.artefacts(run)["arrays"]
+    stopped = tmp_path / "run"
+    loop.train(tiny.config(stopped, **PLAYED | {"steps": 2}))
+    loop.train(tiny.config(stopped, **PLAYED))
+    assert tiny.artefacts(stopped)["arrays"] == tiny.artefacts(run)["arrays"]
     last = "rollouts/000004.jsonl"
-    assert (begun / last).read_text() == (run / last).read_text()
+    assert (stopped / last).read_text() == (run / last).read_text()
 
 
 @pytest.mark.exact("episodes in flight: each log-prob is that of the version that sampled, to 1e-4")
@@ -170,7 +171,11 @@ CREDIT = {
 
 
 @pytest.mark.parametrize(
-    "name", ["gigpo", *(pytest.param(n, marks=pytest.mark.slow) for n in list(CREDIT)[1:])]
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.broad if n == "gigpo" else pytest.mark.slow)
+        for n in CREDIT
+    ],
 )
 def test_credit_goes_to_turns(name, tmp_path):
     """Two steps with each: all tokens of a turn have one advantage, turns have different ones."""

@@ -84,7 +84,7 @@ def test_the_guide_shows_the_example():
 
 @pytest.mark.broad
 def test_its_state_survives_a_kill(killed_and_continued, straight):
-    """Byte for byte, what a run that was left alone comes to."""
+    """Byte for byte, what an uninterrupted run gives."""
     one, two = tiny.artefacts(killed_and_continued), tiny.artefacts(straight)
     assert one == two
     assert any("entropy_coef" in name for name in one["arrays"])
@@ -144,7 +144,7 @@ def test_the_command_shows_it(at_home, capsys):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (["--with", "crtic"], "did you mean 'critic'"),
         (["--with", "my_file:entropy_targt"], "did you mean 'entropy_target'"),
@@ -156,9 +156,9 @@ def test_the_command_shows_it(at_home, capsys):
         (["--with", MINE, "--entropy-targt.target=0.3"], "did you mean '--entropy-target.target'"),
     ],
 )
-def test_an_unknown_extension_is_refused_with_the_nearest(given, told, at_home, capsys):
+def test_an_unknown_extension_is_refused_with_the_nearest(given, message, at_home, capsys):
     assert cli.main(["show", "quickstart", *given]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_an_unknown_field_is_refused_with_the_nearest(at_home, capsys):

@@ -2,11 +2,15 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from jaxrl.extensions import mismatched
+from jaxrl.extensions import label_smoothing, mismatched
 from jaxrl.record import checkpoint, metrics
+from jaxrl.rollout import written
 from jaxrl.run import begin, loop
 from jaxrl.training import packing
 from jaxrl.types import Completion, Request
@@ -52,7 +56,7 @@ def changes(files, method, **more):
 
 @pytest.fixture(scope="module")
 def straight(files, tmp_path_factory):
-    """A run of DPO left alone."""
+    """An uninterrupted run of DPO."""
     directory = tmp_path_factory.mktemp("straight") / "run"
     tiny.run(directory, **changes(files, DPO))
     return directory
@@ -70,7 +74,9 @@ def test_figures_of_a_run(straight):
     assert all(row["logp_gap_max"] == 0 and row["skipped"] == 0 for row in rows)
 
 
-@pytest.mark.exact("a run that learns from a file, killed and continued, equals one left alone")
+@pytest.mark.exact(
+    "a run that learns from a file, killed and continued, equals an uninterrupted one"
+)
 def test_killed_and_continued_equals_straight(straight, files, tmp_path):
     every = changes(files, DPO, **{"checkpoint.every": 1})
     assert tiny.kill_at(tiny.start(tmp_path, **every), "train 3"), "over before it was killed"
@@ -78,7 +84,9 @@ def test_killed_and_continued_equals_straight(straight, files, tmp_path):
     assert tiny.artefacts(tmp_path) == tiny.artefacts(straight)
 
 
-@pytest.mark.exact("a run that learns from a file, killed and continued, equals one left alone")
+@pytest.mark.exact(
+    "a run that learns from a file, killed and continued, equals an uninterrupted one"
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("lora", [0, 4])
 def test_fine_tuning_killed_and_continued_equals_straight(lora, files, tmp_path):
@@ -110,7 +118,9 @@ def test_a_cached_reference_gives_the_same_run(straight, files, tmp_path):
     assert not (tmp_path / "references").exists() and (straight / "references").exists()
 
 
-@pytest.mark.exact("a run that learns from a file, killed and continued, equals one left alone")
+@pytest.mark.exact(
+    "a run that learns from a file, killed and continued, equals an uninterrupted one"
+)
 @pytest.mark.slow
 def test_a_cached_reference_is_read_back(files, tmp_path):
     every = changes(files, DPO, **{"checkpoint.every": 1, "data.cache_reference": True})
@@ -139,6 +149,37 @@ def test_rows_come_in_a_new_order_each_epoch_and_each_once(files, tmp_path):
         again.set_state({"position": 20, "rows": "other"})
 
 
+def test_long_texts_become_several_rows(tmp_path):
+    """An epoch has every token of every text once; a position may lie inside a text."""
+    from jaxrl.run import offline
+
+    path = tmp_path / "texts.jsonl"
+    texts = ["0123456789" * 2, "1+1=2", "987654321"]
+    path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
+    given = SFT | {"data.kinds": ["text"], "data.long_rows": "split", "data.max_tokens": 6}
+    given |= {"task": "", "data.path": str(path), "warm_start.steps": 0, "data.batch_size": 3}
+    config = tiny.config(tmp_path / "run", **given)
+    _, actor, _ = begin.check(tiny.config("", **given | {"data.eval_share": 0.34}))
+    found = offline.files.read(config.data, config.data.path)
+    counts = [len(written.groups(actor, config, found, i)) for i in range(3)]
+    assert counts == [4, 1, 2]  # of 21, 6 and 10 tokens, the end included
+    made = offline.batches(config, actor, found, range(3))
+    drawn, states = [], []
+    for _ in range(7):
+        drawn += made.step(None, 0, loop.Timer())[0].texts
+        states.append(made.get_state())
+    for epoch in (drawn[:7], drawn[7:14], drawn[14:]):
+        assert sum(len(text) for text in epoch) == sum(len(text) - 1 for text in texts)
+    assert any(state["piece"] for state in states)
+    again = offline.batches(config, actor, found, range(3))
+    again.set_state(states[2])
+    assert again.step(None, 0, loop.Timer())[0].texts == drawn[9:12]
+    with pytest.raises(ValueError, match="only a text may be cut anywhere"):
+        pairs = {"data.path": str(tmp_path / "pairs.jsonl"), "data.kinds": ["completion"]}
+        (tmp_path / "pairs.jsonl").write_text('{"prompt": "1+1=", "completion": "2"}\n')
+        begin.check(tiny.config("", **given | pairs))
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -157,6 +198,32 @@ def test_rows_come_in_a_new_order_each_epoch_and_each_once(files, tmp_path):
 def test_refusals_name_the_field(given, says, files, tmp_path):
     with pytest.raises(ValueError, match=says.replace(".", r"\.")):
         begin.check(tiny.config(tmp_path, **changes(files, SFT, **given)))
+
+
+def test_label_smoothing_is_the_cross_entropy_of_smoothed_targets(files, tmp_path):
+    """Held-out loss at step 0 and its gradient, against smoothed labels of optax."""
+    logits = jax.random.normal(jax.random.key(0), (3, 7))
+    targets = jnp.array([1, 6, 2])
+
+    def ours(logits):
+        return -jnp.mean(label_smoothing.smoothed(0.2, logits, None, targets))
+
+    def theirs(logits):
+        labels = optax.smooth_labels(jax.nn.one_hot(targets, 7), 0.2)
+        return jnp.mean(optax.softmax_cross_entropy(logits, labels))
+
+    np.testing.assert_allclose(ours(logits), theirs(logits), rtol=1e-5)
+    np.testing.assert_allclose(jax.grad(ours)(logits), jax.grad(theirs)(logits), atol=1e-6)
+    with pytest.raises(ValueError, match="it is for the objective sft"):
+        begin.check(tiny.config("", **changes(files, DPO, label_smoothing={"share": 0.1})))
+
+
+@pytest.mark.broad
+def test_label_smoothing_trains(files, tmp_path):
+    """Less than all of the probability is worth having: the smoothed loss stays above its floor."""
+    tiny.run(tmp_path, **changes(files, SFT, label_smoothing={"share": 0.3}))
+    found = json.loads((tmp_path / "summary.json").read_text())["eval"]
+    assert 0.3 < found["after"]["loss"] < found["before"]["loss"]
 
 
 def test_mismatched_answers_stand_under_the_next_prompt():

@@ -34,8 +34,8 @@ def test_an_operation_is_not_charged_for_what_it_contains():
 
 def test_a_trace_of_some_steps(tmp_path):
     notes, steps = [], []
-    told = Callbacks(step=lambda step, metrics: steps.append(step), note=notes.append)
-    watch = profile.profiled(told, tmp_path, first=2, steps=2)
+    callbacks = Callbacks(step=lambda step, metrics: steps.append(step), note=notes.append)
+    watch = profile.profiled(callbacks, tmp_path, first=2, steps=2)
 
     @jax.jit
     def wave(x):

@@ -1,4 +1,4 @@
-"""A run killed again and again and started again equals one left alone, byte for byte."""
+"""A run killed again and again and started again equals an uninterrupted one, byte for byte."""
 
 import shutil
 import signal
@@ -36,7 +36,9 @@ def kill_in_save(process, run_dir):
     return torn()
 
 
-@pytest.mark.exact("a run that is killed and continued equals one left alone, to the last bit")
+@pytest.mark.exact(
+    "a run that is killed and continued equals an uninterrupted one, to the last bit"
+)
 def test_killed_and_continued_equals_straight(straight, tmp_path):
     """In the warm start, in an evaluation, in a rollout, in a save; then to the end."""
     every = {"checkpoint.every": 1}  # how often is saved changes nothing of the run
@@ -62,7 +64,7 @@ def test_fork_continues_under_its_own_config(straight, tmp_path):
 @pytest.mark.exact("a checkpoint of one device is restored to the last bit on eight")
 @pytest.mark.slow
 def test_restore_on_another_mesh(straight, tmp_path):
-    """Saved by one device, read by eight: the same numbers, sharded; and the run goes on."""
+    """Saved by one device, read by eight: the same numbers, sharded; and the run continues."""
     mesh = {"mesh.fsdp": 4, "mesh.tensor": 2}
     said = tiny.finish(tiny.start(tmp_path, devices=8, fork=f"{straight}@4", steps=4, **mesh))
     assert "forked" in said
@@ -97,7 +99,7 @@ def test_eight_devices_killed_and_continued(tmp_path):
 
 
 def test_changed_fields_are_reported_or_refused(straight):
-    """A field that changes the run is refused by name; one that may change is told."""
+    """A field that changes the run is refused by name; one that may change is reported."""
     from jaxrl.record import rundir
 
     notes = []

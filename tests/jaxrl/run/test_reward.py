@@ -79,12 +79,14 @@ def test_a_trained_one_is_the_reward_of_a_run(trained, tmp_path, capsys):
     asked = Experience(problems, [], ["3", "9", "4", "\u00e9"], scores, [])
     config = tiny.config("unused", model=str(trained), labels=1)
     with jax.set_mesh(mesh.make(config.mesh)):
-        judge = reward_model.open_judge(config, str(trained))
-        found = reward_model.judged(config, judge, asked)
+        opened = reward_model.open_model(config, str(trained))
+        found = reward_model.score(config, opened, asked)
     assert np.isnan(found[3])  # a character that it does not know
     for n, text in enumerate(asked.texts[:3]):
-        encode, end = judge.tokenizer.encode, judge.tokenizer.eos_ids[0]
-        tokens = jnp.array([[*judge.tokenizer.prompt(problems[n // 2].prompt), *encode(text), end]])
+        encode, end = opened.tokenizer.encode, opened.tokenizer.eos_ids[0]
+        tokens = jnp.array(
+            [[*opened.tokenizer.prompt(problems[n // 2].prompt), *encode(text), end]]
+        )
         places = jnp.arange(tokens.shape[1])[None]
         states = decoder.hidden(model, params, tokens, places, jnp.full_like(tokens, places.size))
         assert found[n] == pytest.approx(float(reward.score(params, states[0, -1])[0]), abs=1e-4)
@@ -98,12 +100,12 @@ def test_a_trained_one_is_the_reward_of_a_run(trained, tmp_path, capsys):
 
 def test_it_is_named_by_its_directory(trained, file):
     """Alone it is the reward; beside others, which are the task's, it is added."""
-    told = ["--model", "m", "--data", str(file), "--reward", str(trained)]
-    config, _, _ = short.expand(recipes.load("grpo"), told)
+    arguments = ["--model", "m", "--data", str(file), "--reward", str(trained)]
+    config, _, _ = short.expand(recipes.load("grpo"), arguments)
     settings = config.extensions["reward_model"]
     assert settings.models == (str(trained),) and settings.task_weight == 0
     assert json.loads(config.task_args["rewards"])[0][1] == "none"
-    config, _, _ = short.expand(recipes.load("grpo"), [*told, "number"])
+    config, _, _ = short.expand(recipes.load("grpo"), [*arguments, "number"])
     assert config.extensions["reward_model"].task_weight == 1
     run = configs.extended(tiny.config("unused"), "reward_model", models=("fresh",))
     with pytest.raises(ValueError, match="which is no reward model"):
@@ -116,7 +118,9 @@ def test_it_is_named_by_its_directory(trained, file):
 
 
 @pytest.mark.slow
-@pytest.mark.exact("a run that trains a reward model, killed and continued, equals one left alone")
+@pytest.mark.exact(
+    "a run that trains a reward model, killed and continued, equals an uninterrupted one"
+)
 def test_killed_and_continued_equals_straight(trained, file, tmp_path):
     every = REWARD | {"data.path": str(file), "lora.rank": 4, "checkpoint.every": 1}
     assert tiny.kill_at(tiny.start(tmp_path, **every), "train 3"), "over before it was killed"
@@ -137,6 +141,25 @@ def test_a_run_with_its_reward(trained, tmp_path):
     assert {"reward", "reward_model"} <= found["after"].keys()
 
 
+@pytest.mark.broad
+@pytest.mark.parametrize(
+    "name", ["ppo", "online-dpo", "iterated-dpo", "rejection-sampling", "best-of-n"]
+)
+def test_an_online_method_learns_from_it(name, trained, file, tmp_path):
+    """Two steps against a trained reward model, from one command."""
+    from jaxrl.record import metrics
+
+    given = ["--model", "fresh", "--fresh.hidden-size", "32", "--fresh.num-layers", "1"]
+    given += ["--data", str(file), "--reward", str(trained), "--steps", "2", "--batch-size", "4"]
+    given += ["--group-size", "1" if name == "ppo" else "4", "--max-new-tokens", "4"]
+    given += ["--max-prompt-tokens", "8", "--score-workers", "0", "--eval-problems", "4"]
+    given += ["--lr", "1e-3", "--sampler.slots", "16", "--packing.micro-batch-tokens", "256"]
+    assert cli.main(["train", name, *given, "--run-dir", str(tmp_path / "run")]) == 0
+    rows = metrics.read(tmp_path / "run")
+    assert len(rows) == 2 and all(row["grad_norm"] > 0 == row["skipped"] for row in rows)
+    assert all(row["reward/mean"] == row["reward/reward_model"] for row in rows)
+
+
 def test_steps_become_actions_with_labels(tmp_path):
     """One action behind each step, whose reward is the step's label."""
     rows = [{"prompt": f"{a}+", "completions": ["1", "2="], "labels": [1, 0]} for a in range(4)]
@@ -147,7 +170,7 @@ def test_steps_become_actions_with_labels(tmp_path):
     config = tiny.config("unused", **steps)
     _, actor, _ = begin.check(config)
     found = files.read(config.data, str(path))
-    made = written.gathered([written.group(actor, config, found, i) for i in range(2)])
+    made = written.gathered([g for i in range(2) for g in written.groups(actor, config, found, i)])
     batch = experience.as_trajectory(made, config)
     acts = np.argwhere(batch.action_mask)
     np.testing.assert_array_equal(acts, [[0, 4], [0, 7], [1, 4], [1, 7]])

@@ -1,4 +1,4 @@
-"""Told to stop, and stuck: what is saved, what is said, and with which code the process ends."""
+"""Asked to stop, and stuck: what is saved, what is said, and with which code the process ends."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from jaxrl.run.signals import INTERRUPTED, SAVED, STOPPING, UNSAVED, Stop, stopp
 from tests.jaxrl import tiny
 
 
-def told(process, line, *signals):
+def output_after(process, line, *signals):
     """Send signals once a line begins so; the exit code and what was said."""
     said = ""
     for text in process.stdout:
@@ -32,7 +32,7 @@ def told(process, line, *signals):
 def test_sigterm_saves_and_the_run_continues(tmp_path):
     """Amid a rollout, between checkpoints: the last whole step is saved."""
     never = {"checkpoint.every": 100, "warm_start.steps": 0, "steps": 3}
-    code, said, error = told(tiny.start(tmp_path, **never), "train 2", signal.SIGTERM)
+    code, said, error = output_after(tiny.start(tmp_path, **never), "train 2", signal.SIGTERM)
     assert code == SAVED, error[-2000:]
     assert "note SIGTERM: saving and stopping" in said
     step = checkpoint.steps(tmp_path)[-1]

@@ -1,4 +1,4 @@
-"""Fields that change at declared steps: what is in force when, and runs that are cut and go on."""
+"""Fields that change at declared steps: their values at each step, and interrupted runs."""
 
 import json
 import sys
@@ -47,7 +47,7 @@ def test_entries_of_dicts_change_too_and_configs_are_read_back_equal():
             {"optimizer.learning_rate": 1e-4},
             "which is the same for a whole run",
         ),
-        ({"rollout.prompts": 8}, "go on from it with --fork"),
+        ({"rollout.prompts": 8}, "continue from it with --fork"),
         ({"rollout.max_new_tokens": "long"}, "must be of the type of 64"),
         ({"rollout.group_size": True}, "must be of the type of 8"),
         ({"rollout.temperature": -1.0}, r"rollout\.temperature=-1"),
@@ -77,18 +77,18 @@ class Cut(Exception):
 def cut_at(step):
     """A watch that ends a run once a step is done, as a fault would."""
 
-    def told(done, values):
+    def on_step(done, values):
         if done == step:
             raise Cut
 
-    return loop.Callbacks(step=told)
+    return loop.Callbacks(step=on_step)
 
 
 @pytest.mark.exact(
-    "a run in stages that is cut and continued equals one left alone, to the last bit"
+    "a run in stages that is cut and continued equals an uninterrupted one, to the last bit"
 )
 @pytest.mark.broad
-def test_a_run_in_stages_cut_at_a_boundary_and_within_equals_one_left_alone(tmp_path):
+def test_a_run_in_stages_cut_at_a_boundary_and_within_equals_an_uninterrupted_one(tmp_path):
     changes = {
         "stages": {2: SETS, 4: {"curriculum.choose": "jaxrl.data.curriculum:uniform"}},
         "steps": 6,
@@ -147,7 +147,7 @@ def test_domains_are_scored_by_their_own_tasks_and_logged_apart(tmp_path, monkey
 @pytest.mark.exact("two processes continued by one use every prompt of an epoch exactly once")
 @pytest.mark.broad
 def test_a_pair_killed_in_mid_epoch_and_continued_by_one_sees_every_prompt_once(tmp_path):
-    """Two processes draw prompts from a finite set, are killed, and one goes on with the rest."""
+    """Two processes draw prompts from a finite set, are killed, and one continues with the rest."""
     changes = {
         "task": "tests.data.hostile:finite",
         "task_args": {"size": 10},

@@ -95,7 +95,7 @@ def ours(name, records, models, tmp_path):
             config, actor, trainable.WHOLE, extensions, reference=lambda ctx, state: initial
         )
         found = files.read(config.data, str(path))
-        groups = [written.group(actor, config, found, i) for i in range(len(found))]
+        groups = [g for i in range(len(found)) for g in written.groups(actor, config, found, i)]
         batch = experience.as_trajectory(written.gathered(groups), config)
         optimize = optax.sgd(0.0)
         state = init_state(params, optimize)

@@ -28,7 +28,7 @@ WAYS = {
         "guidance.guide": "expert_rows",
         "objective.policy": "chord",
     },
-    "begun": {"guidance.guide": "tests.jaxrl.run.test_ways:begun_alike"},
+    "shared prefix": {"guidance.guide": "tests.jaxrl.run.test_ways:shared_prefix"},
     "chunks": {"rollout.max_new_tokens": 9, "rollout.chunks": Chunks(4, 2)},
     "escalate": {
         "guidance.guide": "escalate",
@@ -59,7 +59,7 @@ WAYS = {
 }
 
 
-QUICK = {"critic": (pytest.mark.broad,), "in flight": (), "escalate": ()}
+QUICK = {"critic": (pytest.mark.broad,), "in flight": (), "escalate": (pytest.mark.broad,)}
 """Markers of a few; the others, which are slow, take the same paths."""
 
 
@@ -67,13 +67,13 @@ def always_shown(attempt, rewards, rng):
     return [] if attempt else [Hint(0, 0, shown=True)]
 
 
-def begun_alike(attempt, tokens, entropies, count):
+def shared_prefix(attempt, tokens, entropies, count):
     """Row 1 of each group begins as row 0 did, up to where that was least sure."""
     if attempt != 1:
         return []
     cuts = [int(np.argmax(group[0])) for group in entropies]
-    begun = [tuple(tokens[p][0][: cuts[p]].tolist()) for p in range(count)]
-    return [Hint(p, 1, begin=tokens) for p, tokens in enumerate(begun)]
+    prefixes = [tuple(tokens[p][0][: cuts[p]].tolist()) for p in range(count)]
+    return [Hint(p, 1, begin=tokens) for p, tokens in enumerate(prefixes)]
 
 
 def run(directory, **changes):
@@ -122,7 +122,7 @@ def test_a_stopped_run_continues_as_an_uninterrupted_one(way, tmp_path, started)
     match way:
         case "expert rows" | "shown":
             assert "expert" in sources
-        case "begun":
+        case "shared prefix":
             pairs = [written[i : i + 2] for i in range(0, len(written), 4)]
             counts = [second["source"].count("forced") for _, second in pairs]
             assert max(counts) > 0

@@ -198,6 +198,7 @@ def guided(guide: logits.Guide) -> list:
     return list(oracle.run(items, guide=guide, slots=4).values())
 
 
+@pytest.mark.broad
 def test_proxy_tuning():
     small = decoder.DecoderConfig(
         vocab_size=40, hidden_size=16, intermediate_size=24, num_layers=1, num_heads=2,

@@ -30,7 +30,7 @@ def start() -> tuple[sampler.Setup, sampler.Work]:
 @given(st.data())
 def test_turns_in_any_order(data):
     """Extended and released at random, over four slots: all come to their end, `blocked` says when
-    nothing can go on, and each record is that of the uncached model."""
+    nothing can continue, and each record is that of the uncached model."""
     made, work = start()
     held: dict[int, Completion] = {}
     over: list[Completion] = []
@@ -66,7 +66,7 @@ def test_turns_in_any_order(data):
 
 
 def test_a_sequence_at_its_limit_is_not_held():
-    """It fills the cache; the others, and those that wait, go on."""
+    """It fills the cache; the others, and those that wait, continue."""
     made, work = start()
     sampler.submit(made, work, [Request(0, (1,) * 24, 40, logit_bias=NEVER)])
     done = []

@@ -1,4 +1,4 @@
-"""Prefixes, budgets, weight updates and turns: what goes on from where something stood."""
+"""Prefixes, budgets, weight updates and turns: sequences that are continued."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_turns():
 
 @pytest.mark.exact("turns resumed from storage give the same tokens")
 def test_turns_by_hand_and_again_from_storage():
-    """A held sequence is extended in its slot; one that was stored goes on as well as that one."""
+    """A stored sequence continues as one does that was held in its slot."""
     made, work = setup(hold=True), sampler.Work()
     sampler.submit(made, work, [Request(2, (3, 1), 50, logit_bias=((0, 4.0),))])
     while not (turn := sampler.advance(made, params(), work)):

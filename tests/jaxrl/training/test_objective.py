@@ -233,8 +233,8 @@ def test_draws_are_of_the_seed_and_the_step():
     whole = objective.whole_batch(config, data, 9)
 
     def loss(step: int, seed: int) -> float:
-        told = (given_["logp"], given_["entropy"], None, step, {}, seed)
-        return float(objective.objective(config, data, whole, whole.mask, *told)[0])
+        arguments = (given_["logp"], given_["entropy"], None, step, {}, seed)
+        return float(objective.objective(config, data, whole, whole.mask, *arguments)[0])
 
     assert loss(3, 0) == loss(3, 0)
     assert len({loss(3, 0), loss(4, 0), loss(3, 1)}) == 3
@@ -305,8 +305,8 @@ def test_a_policy_objective_draws_anew_in_every_update():
     config, data = ObjectiveConfig(policy=f"{__name__}:drawn"), batch(1)
     given = arrays(data)
     whole = objective.whole_batch(config, data, 9)
-    told = (config, data, whole, whole.mask, given["logp"], given["entropy"], None)
-    losses = [float(objective.objective(*told, version)[0]) for version in (3, 3, 4)]
+    arguments = (config, data, whole, whole.mask, given["logp"], given["entropy"], None)
+    losses = [float(objective.objective(*arguments, version)[0]) for version in (3, 3, 4)]
     assert losses[0] == losses[1] != losses[2]
 
 
@@ -326,15 +326,15 @@ def test_an_objective_that_names_lag_gets_that_of_each_token():
 
 def test_the_effective_sample_size_by_hand():
     weights = np.array([0.5, 1.0, 2.0])
-    told = {"loss": 1.0, "weight_mean": weights.mean(), "weight_square": (weights**2).mean()}
-    found = effective_share(told)
+    reported = {"loss": 1.0, "weight_mean": weights.mean(), "weight_square": (weights**2).mean()}
+    found = effective_share(reported)
     assert found == {"loss": 1.0, "ess": pytest.approx(3.5**2 / (3 * 5.25))}
     assert effective_share({"loss": 1.0}) == {"loss": 1.0}
     data = batch(1)
     given, config = arrays(data), ObjectiveConfig()
     whole = objective.whole_batch(config, data, 9)
-    told = given["logp"], given["entropy"], None, 3
-    _, metrics = objective.objective(config, data, whole, whole.mask, *told, weights=True)
+    arguments = given["logp"], given["entropy"], None, 3
+    _, metrics = objective.objective(config, data, whole, whole.mask, *arguments, weights=True)
     ratio = np.exp((given["logp"] - data.behavior_logp)[data.action_mask].astype(np.float64))
     ess = effective_share(metrics)["ess"]
     assert ess == pytest.approx(ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum()), rel=1e-5)

@@ -49,9 +49,8 @@ STEP, BUDGET = 3, 9
 ORDINARY = [
     f"jaxrl.losses.{name}"
     for name in (
-        "policy:ppo_clip", "policy:dapo", "sequence:gspo", "sequence:a_lol", "surrogates:clip_cov",
-        "surrogates:red_drop", "off_policy:m2po", "off_policy:vcpo", "mirror:opmd_pairwise",
-        "mirror:pacs", "mixed:chord", "pairs:pair_dpo", "pairs:labelled_kto",
+        "policy:ppo_clip", "sequence:gspo", "surrogates:clip_cov", "off_policy:vcpo",
+        "mirror:opmd_pairwise", "pairs:labelled_kto",
     )
 ]  # fmt: skip
 """An objective of each kind: by token, by sequence, of a group, of a pair, with a statistic of the

@@ -1,0 +1,305 @@
+"""Environments of other libraries, by their protocols; none of these libraries is imported here
+but the one that a task names.
+
+They are named as MODULE:FUNCTION, as in `--task jaxrl.data.environments.adapters:gymnasium`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import http.cookiejar
+import importlib
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxrl.data import generate, sources
+from jaxrl.data.environments import Environment, Opening, Reply, Turn, unscored
+from jaxrl.data.environments.dialects import DIALECTS, Answer, Asked
+from jaxrl.data.environments.formats import HERMES, Call
+from jaxrl.data.environments.play import Player
+from jaxrl.data.types import Problem, Task
+
+
+@dataclasses.dataclass
+class _Played:
+    """An environment of Gymnasium in the middle of an episode."""
+
+    env: Any
+    left: int
+
+
+def five_tuples(
+    make: Callable[[], Any],
+    actions: Sequence[str],
+    show: Callable[[Any, Any], str],
+    *,
+    turns: int,
+    help: str = "",
+) -> Environment:
+    """The environment of a Gymnasium environment with discrete actions.
+
+    Its `reset(seed=...)` gives `(observation, info)` and its `step(action)` the five values
+    observation, reward, terminated, truncated and info. Its chances must come from the seed.
+
+    Args:
+      make: gives a new one.
+      actions: words for its actions 0, 1, ...; a turn's last word that is one of them is done.
+      show: `(env, observation) -> text` that the policy reads.
+      turns: the most that an episode may have; it then ends.
+      help: a system message; empty: none.
+    """
+    numbers = {word: i for i, word in enumerate(actions)}
+
+    def begin(problem: Problem, seed: int) -> tuple[_Played, Opening]:
+        played = _Played(make(), turns)
+        observation, _ = played.env.reset(seed=seed)
+        said = {"role": "user", "content": show(played.env, observation)}
+        lead = ({"role": "system", "content": help},) if help else ()
+        return played, Opening((*lead, said))
+
+    def step(played: _Played, action: str) -> Reply:
+        played.left -= 1
+        named = [numbers[word] for word in action.split() if word in numbers]
+        if not named:
+            said = {"role": "user", "content": f"choose one of {', '.join(actions)}"}
+            return Reply((said,), 0.0, done=played.left <= 0)
+        observation, reward, ended, cut, _ = played.env.step(named[-1])
+        done = bool(ended or cut or played.left <= 0)
+        said = {"role": "user", "content": show(played.env, observation)}
+        return Reply(() if done else (said,), float(reward), done=done)
+
+    return Environment(begin, step, close=lambda played: played.env.close())
+
+
+def gymnasium(env_id: str, actions: str, turns: int = 100, render: bool = True) -> Task:
+    """An environment of Gymnasium with discrete actions; it needs the package `gymnasium`.
+
+    Args:
+      env_id: as in `gymnasium.make`, such as FrozenLake-v1.
+      actions: words for its actions, in order and apart by commas.
+      turns: the most that an episode may have.
+      render: show what `render()` gives as text, else the observation.
+    """
+    package = importlib.import_module("gymnasium")
+    words = [word.strip() for word in actions.split(",")]
+    options = {"render_mode": "ansi"} if render else {}
+    space = package.make(env_id, **options).action_space
+    if getattr(space, "n", None) != len(words):
+        raise ValueError(f"actions={actions!r}: {env_id} has {space}; give a word for each")
+
+    def show(env: Any, observation: Any) -> str:
+        return str(env.render() if render else observation)
+
+    world = five_tuples(
+        lambda: package.make(env_id, **options), words, show, turns=turns,
+        help=f"Choose in each turn one of: {', '.join(words)}.",
+    )  # fmt: skip
+    return _seeded("gymnasium", env_id, world)
+
+
+class Gym:
+    """An episode of a task, as a Gymnasium environment is used: texts in and out."""
+
+    def __init__(self, task: Task, split: str = "train") -> None:
+        """Args: a task with an environment, and the split of its problems."""
+        self._task, self._split = task, split
+        self._player, self._count = Player(task), 0
+        self._turn: Turn | None = None
+
+    def reset(self, seed: int = 0) -> tuple[str, dict[str, Any]]:
+        """Begin the episode of problem `seed`: what is read first, and the tools that there are."""
+        self._count += 1
+        self._turn = Turn(self._count, self._task.problem(self._split, 0, seed), seed)
+        opening = self._player.answer(self._turn)
+        if opening.error:
+            raise RuntimeError(opening.error)
+        self._turn = dataclasses.replace(self._turn, said=(opening,))
+        return _joined(opening.messages), {"tools": opening.tools}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """One turn: observation, reward, terminated, truncated (never), and the reply's parts.
+
+        Raises:
+          RuntimeError: the environment has failed.
+        """
+        turn = dataclasses.replace(self._turn, actions=(*self._turn.actions, action))
+        reply = self._player.answer(turn)
+        if reply.error:
+            raise RuntimeError(reply.error)
+        self._turn = dataclasses.replace(turn, said=(*turn.said, reply))
+        return _joined(reply.messages), reply.reward or 0.0, reply.done, False, dict(reply.parts)
+
+    def close(self) -> None:
+        """End the episode."""
+        self._player.close()
+
+
+def _joined(messages: Sequence[Mapping[str, str]]) -> str:
+    return "\n".join(message["content"] for message in messages)
+
+
+def _seeded(name: str, key: str, world: Environment) -> Task:
+    """A task whose problems differ in their seed alone, which is that of the episode."""
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        made.check_split(split)
+        number = generate.draw(
+            lambda stream: stream.randrange(1 << 30), key=str,
+            stream=generate.rng(name, key, split, seed, index), split=split,
+        )  # fmt: skip
+        return generate.asked(name, f"{key}/{number}", key, number)
+
+    own = world._replace(begin=lambda problem, seed: world.begin(problem, problem.answer))
+    made = Task(name, problem, unscored, splits=("train", "test"), turns=own)
+    return made
+
+
+@dataclasses.dataclass
+class _Session:
+    """A connection to an OpenEnv server, which is an episode there."""
+
+    socket: Any
+    seconds: float
+    left: int
+
+    def ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        self.socket.send(json.dumps({"type": kind, "data": data}))
+        told = json.loads(self.socket.recv(timeout=self.seconds))
+        if told["type"] != "observation":
+            raise RuntimeError(f"the server says {json.dumps(told)[:500]}")
+        return told["data"]
+
+
+def openenv(
+    url: str, field: str = "message", text: str = "", seconds: float = 30.0, turns: int = 20
+) -> Task:
+    """Episodes of an OpenEnv server, over its WebSocket; it needs the package `websockets`.
+
+    Args:
+      url: of the server, such as http://127.0.0.1:8000; it is sent what the policy writes.
+      field: of the action, which is given the text of the turn.
+      text: field of the observation that the policy reads; empty: all of it, as JSON.
+      seconds: limit of each answer.
+      turns: the most that an episode may have; it then ends.
+    """
+    client = importlib.import_module("websockets.sync.client")
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https", "ws", "wss"):
+        raise ValueError(f"url={url!r}: give the server's address, such as http://127.0.0.1:8000")
+    scheme = "wss" if parts.scheme in ("https", "wss") else "ws"
+    address = f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/ws"
+
+    def shown(told: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
+        seen = told["observation"]
+        return ({"role": "user", "content": str(seen[text]) if text else json.dumps(seen)},)
+
+    def begin(problem: Problem, seed: int) -> tuple[_Session, Opening]:
+        session = _Session(client.connect(address, open_timeout=seconds), seconds, turns)
+        try:
+            return session, Opening(shown(session.ask("reset", {"seed": seed})))
+        except BaseException:
+            session.socket.close()
+            raise
+
+    def step(session: _Session, action: str) -> Reply:
+        session.left -= 1
+        told = session.ask("step", {field: action})
+        done = bool(told["done"]) or session.left <= 0
+        reward = None if told["reward"] is None else float(told["reward"])
+        return Reply(() if done else shown(told), reward, done=done)
+
+    world = Environment(begin, step, close=lambda session: session.socket.close(), waits=True)
+    return _seeded("openenv", url, world)
+
+
+@dataclasses.dataclass
+class _Resources:
+    """A session of a NeMo Gym resources server, which knows it by its cookies."""
+
+    row: Mapping[str, Any]
+    opener: urllib.request.OpenerDirector
+    left: int
+    outputs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+
+def nemo_gym(
+    url: str, path: str, seconds: float = 30.0, calls: int = 10, role: str = "tool"
+) -> Task:
+    """Tasks of a NeMo Gym resources server, which runs the tools and gives the reward.
+
+    Args:
+      url: of the server, such as http://127.0.0.1:8000; it is sent what the policy writes.
+      path: file of its rows, each with `responses_create_params`.
+      seconds: limit of each answer.
+      calls: turns with calls that an episode may have; one more ends it as an answer does.
+      role: of the messages that give results; `user` where the chat template knows no `tool`.
+    """
+    rows = list(sources.read(path))
+    if not rows or not all("responses_create_params" in row for row in rows):
+        raise ValueError(f"path={path!r}: its rows need responses_create_params")
+
+    def post(state: _Resources, name: str, body: Any) -> tuple[int, str]:
+        request = urllib.request.Request(
+            f"{url.rstrip('/')}/{urllib.parse.quote(name, safe='')}",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with state.opener.open(request, timeout=seconds) as answer:
+                return answer.status, answer.read(1 << 20).decode()
+        except urllib.error.HTTPError as error:  # the policy reads what was wrong with its call
+            return error.code, error.read(1 << 16).decode(errors="replace")
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        made.check_split(split)
+        row = rows[index % len(rows)]
+        return generate.asked("nemo_gym", json.dumps(row, sort_keys=True), "", None, row=row)
+
+    def begin(problem: Problem, seed: int) -> tuple[_Resources, Opening]:
+        row = problem.metadata["row"]
+        cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
+        state = _Resources(row, urllib.request.build_opener(cookies), calls)
+        status, told = post(state, "seed_session", row)
+        if status != 200:
+            raise RuntimeError(f"seed_session answers {status}: {told[:500]}")
+        asked = DIALECTS["responses"].read(dict(row["responses_create_params"]))
+        said = tuple({"role": each.role, "content": each.content} for each in asked.messages)
+        return state, Opening(said, tools=asked.tools)
+
+    def step(state: _Resources, action: str) -> Reply:
+        said, read = HERMES.read(action)
+        made = tuple(call for call in read if isinstance(call, Call))
+        number = len(state.outputs)
+        whole = DIALECTS["responses"].whole(Asked(()), Answer(number, said.strip(), made, ()))
+        state.outputs += whole["output"]
+        if read and state.left:
+            state.left -= 1
+            results = ["error: a call is a JSON object with a name and arguments"] * (
+                len(read) - len(made)
+            )
+            for i, call in enumerate(made):
+                result = post(state, call.name, call.arguments)[1]
+                given = {"call_id": f"call_{number}_{i}", "output": result}
+                state.outputs.append({"type": "function_call_output", **given})
+                results.append(result)
+            told = {"role": role, "content": "\n".join(results)}
+            return Reply((told,), calls=len(read))
+        response = {**whole, "output": state.outputs}
+        status, told = post(state, "verify", {**state.row, "response": response})
+        if status != 200:
+            raise RuntimeError(f"verify answers {status}: {told[:500]}")
+        return Reply(reward=float(json.loads(told)["reward"]), done=True, calls=len(read))
+
+    made = Task(
+        "nemo_gym",
+        problem,
+        unscored,
+        splits=("train",),
+        sizes={"train": len(rows)},
+        turns=Environment(begin, step, roles=(role,), waits=True),
+    )
+    return made

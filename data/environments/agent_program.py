@@ -1,0 +1,248 @@
+"""Any program that talks to a model through OpenAI's or Anthropic's API, unchanged.
+
+Each episode runs the program once, as a process of its own. It reads the problem on standard input,
+and the address of the policy in OPENAI_BASE_URL and ANTHROPIC_BASE_URL; what it writes on standard
+output is its answer, which the task's reward judges. Its requests are the turns of the episode.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import queue
+import shlex
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from typing import IO, Any
+
+from jaxrl.data import generate, processes, tasks
+from jaxrl.data.environments import Environment, Opening, Reply, Token
+from jaxrl.data.environments.dialects import Answer, Said
+from jaxrl.data.environments.formats import HERMES, Call
+from jaxrl.data.environments.gateway import Gateway, Pending
+from jaxrl.data.types import Problem, Task
+
+_OUTPUT = 1 << 20  # bytes of standard output
+_ROLES = ("tool", "user")
+_KEPT = (
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV",
+    "SSL_CERT_FILE", "SSL_CERT_DIR",
+)  # fmt: skip
+
+
+def task(
+    command: str,
+    name: str = "arithmetic",
+    args: str = "{}",
+    seconds: float = 60.0,
+    roles: str = "tool,user",
+) -> Task:
+    """A task that a program solves, with the policy behind its API.
+
+    Args:
+      command: starts the program, without a shell; it is run in the working directory.
+      name: of the task whose problems it gets, and whose reward judges what it prints.
+      args: that task's parameters, as JSON.
+      seconds: the program may take so long before its first request, between an answer and the
+        next request, and to end.
+      roles: of messages that the program may add to its conversation, apart by commas; `user` where
+        the chat template knows no `tool`.
+    """
+    inner = tasks.get(name, **json.loads(args))
+    if inner.turns is not None or inner.grouped:
+        raise ValueError(f"name={name!r}: choose a task whose answers are judged one by one")
+    words = shlex.split(command)
+    if not words or shutil.which(words[0]) is None:
+        raise ValueError(f"command={command!r}: its program is not found; give a path, or install")
+    if seconds <= 0:
+        raise ValueError(f"seconds={seconds} must be positive")
+    told = tuple(role.strip() for role in roles.split(","))
+    if unknown := [role for role in told if role not in _ROLES]:
+        raise ValueError(f"roles={roles!r}: {unknown[0]!r} is none of {', '.join(_ROLES)}")
+    return dataclasses.replace(
+        inner,
+        name="agent_program",
+        gold=None,
+        alphabet=inner.alphabet and "".join(dict.fromkeys(inner.alphabet + generate.ASCII)),
+        description=__doc__,
+        turns=environment(words, seconds, told),
+    )
+
+
+def environment(
+    command: Sequence[str], seconds: float = 60.0, roles: tuple[str, ...] = _ROLES
+) -> Environment:
+    """The environment whose side of an episode is a program; see `task`.
+
+    Its conversation grows: each request has the messages of the one before it, the answer, and
+    what is new. A request with another conversation would be trained under what it did not read,
+    so it is an error of the episode.
+    """
+
+    def begin(problem: Problem, seed: int) -> tuple[_Episode, Opening]:
+        episode = _Episode(command, seconds)
+        try:
+            episode.start(problem, seed)
+            heard = episode.wait()
+        except BaseException:
+            episode.close()
+            raise
+        if isinstance(heard, _Ended):
+            episode.close()
+            return episode, Opening(error=heard.error or "silent: the program asked for no turn")
+        asked = heard.asked
+        episode.pending, episode.told, episode.tools = (
+            heard,
+            list(asked.messages),
+            bool(asked.tools),
+        )
+        return episode, Opening(
+            tuple({"role": each.role, "content": each.content} for each in asked.messages),
+            asked.stop,
+            tools=asked.tools,
+        )
+
+    def step(episode: _Episode, action: str) -> Reply:
+        calls = episode.say(action)
+        heard = episode.wait()
+        if isinstance(heard, _Ended):
+            return Reply(done=True, error=heard.error, calls=calls, answer=heard.output)
+        new, error = episode.new(heard)
+        said = tuple({"role": each.role, "content": each.content} for each in new)
+        return Reply(said, error=error, calls=calls, stop=heard.asked.stop)
+
+    return Environment(
+        begin, step, roles=roles, close=_Episode.close, reads=_Episode.hear, waits=True
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ended:
+    output: str
+    error: str | None
+
+
+class _Episode:
+    """A program that runs, and its conversation."""
+
+    def __init__(self, command: Sequence[str], seconds: float) -> None:
+        self._command, self._seconds = command, seconds
+        self._events: queue.SimpleQueue[Pending | _Ended] = queue.SimpleQueue()
+        self._gateway = Gateway(self._events.put)
+        self._directory = tempfile.TemporaryDirectory(prefix="agent-")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._tokens: tuple[Token, ...] = ()
+        self._turns = 0
+        self.pending: Pending | None = None
+        self.told: list[Said] = []
+        """The conversation, of which the episode has the ids."""
+        self.tools = False
+
+    def start(self, problem: Problem, seed: int) -> None:
+        """Run the program; what becomes of it is an event."""
+        base, key = self._gateway.base, self._gateway.secret
+        kept = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith("LC_")}
+        self._process = subprocess.Popen(
+            list(self._command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={
+                **kept,
+                "OPENAI_BASE_URL": f"{base}/v1",
+                "OPENAI_API_KEY": key,
+                "ANTHROPIC_BASE_URL": base,
+                "ANTHROPIC_API_KEY": key,
+                "JAXRL_SEED": str(seed),
+                "JAX_PLATFORMS": "cpu",
+                "TMPDIR": self._directory.name,
+            },
+            start_new_session=True,
+        )
+        told = problem.prompt.encode("utf-8", "replace")
+        threading.Thread(target=self._watch, args=(self._process, told), daemon=True).start()
+
+    def _watch(self, process: subprocess.Popen[bytes], told: bytes) -> None:
+        errors: list[bytes] = []
+        threading.Thread(target=_feed, args=(process.stdin, told), daemon=True).start()
+        last = threading.Thread(target=_drain, args=(process.stderr, errors), daemon=True)
+        last.start()
+        output = process.stdout.read(_OUTPUT + 1)
+        if len(output) > _OUTPUT:
+            processes.kill_tree(process.pid)
+        status = process.wait()
+        last.join(1.0)
+        error = None
+        if len(output) > _OUTPUT:
+            error = f"output: the program wrote more than {_OUTPUT} bytes"
+        elif status:
+            why = b"".join(errors)[-500:].decode(errors="replace").strip()
+            error = f"crash: the program ended with status {status}: {why}"
+        self._events.put(_Ended(output.decode(errors="replace"), error))
+
+    def wait(self) -> Pending | _Ended:
+        """The program's next request, or its end."""
+        try:
+            return self._events.get(timeout=self._seconds)
+        except queue.Empty:
+            return _Ended("", f"timeout: the program was silent for {self._seconds:g} s")
+
+    def hear(self, tokens: tuple[Token, ...]) -> None:
+        """The tokens of the turn that `say` is given next."""
+        self._tokens = tokens
+
+    def say(self, action: str) -> int:
+        """Answer the request that waits; how many tools the answer calls."""
+        asked = self.pending.asked
+        text = action[: min([at for s in asked.stop if (at := action.find(s)) >= 0], default=None)]
+        said, calls = HERMES.read(text) if self.tools else (text, [])
+        read = [call for call in calls if isinstance(call, Call)]
+        if len(read) < len(calls):  # what cannot be read stays text
+            said, read = text, []
+        said = said.strip() if read else text
+        self._turns += 1
+        answer = Answer(self._turns, said, tuple(read), self._tokens)
+        self.told.append(answer.said)
+        self.pending.answer.set_result(answer)
+        return len(calls)
+
+    def new(self, heard: Pending) -> tuple[Sequence[Said], str | None]:
+        """The messages of a request that are new, and why it does not go on from the last."""
+        self.pending, asked = heard, heard.asked
+        if asked.after:
+            if asked.after != f"resp_{self._turns}":
+                return (), f"branch: the program went on from {asked.after!r}, not the last answer"
+            new = asked.messages
+        else:
+            count, got = len(self.told), list(asked.messages)
+            if got[:count] != self.told:
+                at = next(i for i in range(count) if got[i : i + 1] != self.told[i : i + 1])
+                return (), f"branch: message {at + 1} of the program's conversation has changed"
+            new = asked.messages[count:]
+        self.told += new
+        return new, None
+
+    def close(self) -> None:
+        """End the program with all that it has started."""
+        if self._process is not None and self._process.poll() is None:
+            processes.kill_tree(self._process.pid)
+        self._gateway.close()
+        self._directory.cleanup()
+
+
+def _feed(stream: IO[bytes], told: bytes) -> None:
+    try:
+        with stream:
+            stream.write(told)
+    except OSError:  # the program does not read it
+        return
+
+
+def _drain(stream: IO[bytes], kept: list[Any]) -> None:
+    """Read to the end; keep the last of it."""
+    while piece := stream.read1(1 << 16):
+        kept[:] = [*kept, piece][-2:]

@@ -1,0 +1,127 @@
+"""Tic-tac-toe, Connect Four or Kuhn poker against an opponent, one move a turn."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+
+from jaxrl.data import generate
+from jaxrl.data.environments import Environment, Opening, Reply, games, unscored
+from jaxrl.data.environments.games import Game, State
+from jaxrl.data.types import Problem, Task
+
+_OPPONENTS = ("random", "strong")
+
+
+@dataclasses.dataclass
+class _Match:
+    game: Game
+    state: State
+    seat: int
+    """The policy's."""
+    name: str
+    opponent: str
+    stream: random.Random
+    left: int
+    """Illegal moves that are left."""
+
+
+def task(
+    game: str = "tic_tac_toe", opponent: str = "random", ood_opponent: str = "strong",
+    mistakes: int = 1, instructions: bool = True,
+) -> Task:  # fmt: skip
+    """A match for each problem; half of them are begun by the opponent.
+
+    The reward is 1 for a win, 0.5 for a draw and 0 for a loss, and between in poker by what was
+    won. The opponent's chances come from the problem, and are the same for all of a group.
+
+    Args:
+      game: tic_tac_toe, connect_four or kuhn_poker.
+      opponent: of train and test: random, or strong, which plays perfectly but for Connect Four,
+        where it wins or stops a win where it can.
+      ood_opponent: of the ood split.
+      mistakes: illegal moves that an episode may have; one more loses.
+      instructions: begin with a message that says what to do.
+    """
+    if game not in games.GAMES:
+        raise ValueError(f"game={game!r}: choose one of {', '.join(games.GAMES)}")
+    for each in (opponent, ood_opponent):
+        if each not in _OPPONENTS:
+            raise ValueError(f"opponent={each!r}: choose one of {', '.join(_OPPONENTS)}")
+    if mistakes < 0:
+        raise ValueError(f"mistakes={mistakes} must be 0 or more")
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        made.check_split(split)
+        stream = generate.rng("board_game", split, seed, index)
+        number = generate.draw(
+            lambda stream: stream.randrange(1 << 30), key=str, stream=stream, split=split
+        )
+        against = ood_opponent if split == "ood" else opponent
+        match = _begun(game, against, number, mistakes)
+        shown = match.game.seen(match.state, match.seat)
+        return generate.asked("board_game", f"{game}/{number}", shown, number, opponent=against)
+
+    def begin(problem: Problem, seed: int) -> tuple[_Match, Opening]:
+        match = _begun(game, problem.metadata["opponent"], problem.answer, mistakes)
+        lead = {"role": "system", "content": f"{match.game.rules} Answer with your move."}
+        said = {"role": "user", "content": _seen(match)}
+        return match, Opening((lead, said) if instructions else (said,))
+
+    made = Task(
+        name="board_game",
+        problem=problem,
+        reward=unscored,
+        alphabet=generate.ASCII,
+        description=__doc__,
+        pure=True,
+        turns=Environment(begin, step),
+    )
+    return made
+
+
+def _begun(name: str, opponent: str, number: int, mistakes: int) -> _Match:
+    game, stream = games.GAMES[name], generate.rng("board_game", number)
+    seat = stream.randrange(2)
+    match = _Match(game, game.start(stream), seat, name, opponent, stream, mistakes)
+    _answered(match)
+    return match
+
+
+def _seen(match: _Match) -> str:
+    moves = ", ".join(match.game.moves(match.state))
+    return f"{match.game.seen(match.state, match.seat)}\nmoves: {moves}"
+
+
+def _answered(match: _Match) -> None:
+    """Let the opponent move until it is the policy's turn or the game is over."""
+    game = match.game
+    while (moves := game.moves(match.state)) and game.player(match.state) != match.seat:
+        if match.opponent == "strong" and match.name == "kuhn_poker":
+            chances = games.equilibrium(match.state)
+            (move,) = match.stream.choices(list(chances), list(chances.values()))
+        elif match.opponent == "strong":
+            best = games.perfect if match.name == "tic_tac_toe" else games.ahead
+            move = match.stream.choice(best(match.state))
+        else:
+            move = match.stream.choice(moves)
+        match.state = game.play(match.state, move)
+
+
+def step(match: _Match, action: str) -> Reply:
+    """A move: the last word of the turn that is one."""
+    moves = match.game.moves(match.state)
+    named = [word for word in re.findall(r"[a-z]+|[0-9]+", action.lower()) if word in moves]
+    if not named:
+        match.left -= 1
+        if match.left < 0:
+            return Reply(reward=0.0, parts={"won": 0.0, "illegal": 1.0}, done=True)
+        said = {"role": "user", "content": f"that is no legal move\n{_seen(match)}"}
+        return Reply((said,), parts={"illegal": 1.0})
+    match.state = match.game.play(match.state, named[-1])
+    _answered(match)
+    if match.game.moves(match.state):
+        return Reply(({"role": "user", "content": _seen(match)},))
+    payoff = match.game.payoff(match.state) * (1 if match.seat == 0 else -1)
+    return Reply(reward=(1 + payoff) / 2, parts={"won": float(payoff > 0)}, done=True)

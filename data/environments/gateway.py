@@ -1,0 +1,148 @@
+"""A loopback HTTP server for one episode, at which its program finds the policy.
+
+The path has a secret: `/episodes/SECRET/v1/chat/completions`, `/responses` or `/messages`. A
+request waits until the policy has written its turn. One that was answered before, as when a client
+tries again, gets the answer that it got.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hmac
+import json
+import secrets
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from jaxrl.data.environments.dialects import DIALECTS, Answer, Asked, Dialect
+
+LONGEST = 1 << 22
+"""Bytes of a request."""
+
+
+@dataclasses.dataclass
+class Pending:
+    """A request whose turn the policy has not written yet."""
+
+    asked: Asked
+    answer: Future[Answer] = dataclasses.field(default_factory=Future)
+
+
+class Gateway:
+    """The requests of an episode's program, which may come from several threads of it."""
+
+    def __init__(self, put: Callable[[Pending], None]) -> None:
+        """Start to listen; `put` is given each request that is not a repetition."""
+        self._put = put
+        self._secret = secrets.token_urlsafe(18)
+        self._lock = threading.Lock()
+        self._known: dict[Any, Pending] = {}
+        self._server = _Server(("127.0.0.1", 0), functools.partial(_Handler, self))
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    @property
+    def base(self) -> str:
+        """Address of the episode; `/v1` of it is what OpenAI's clients are given."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}/episodes/{self._secret}"
+
+    @property
+    def secret(self) -> str:
+        """Is part of the path, and will do as a key where a client insists on one."""
+        return self._secret
+
+    def close(self) -> None:
+        """Stop to listen; requests that wait are refused."""
+        with self._lock:
+            waiting = list(self._known.values())
+        for each in waiting:
+            each.answer.cancel()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def dialect(self, path: str) -> Dialect | None:
+        """The protocol of a path; None: there is no such path."""
+        start, _, rest = path.partition("?")[0].removeprefix("/episodes/").partition("/v1/")
+        if not hmac.compare_digest(start.encode(), self._secret.encode()):
+            return None
+        return DIALECTS.get(rest)
+
+    def answer(self, asked: Asked) -> Answer:
+        """What the policy wrote, waited for.
+
+        Raises:
+          CancelledError: the episode is over.
+        """
+        key = (asked.messages, asked.after)
+        with self._lock:
+            pending = self._known.get(key)
+            new = pending is None
+            pending = self._known.setdefault(key, Pending(asked))
+        if new:
+            self._put(pending)
+        return pending.answer.result()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a program that has ended or was killed while it asked."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "jaxrl"
+
+    def __init__(self, gateway: Gateway, *args: Any) -> None:
+        self._gateway = gateway
+        super().__init__(*args)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+    def do_POST(self) -> None:
+        """A request for a turn."""
+        dialect = self._gateway.dialect(self.path)
+        length = self.headers.get("Content-Length", "")
+        if dialect is None or not length.isdecimal() or int(length) > LONGEST:
+            self.close_connection = True  # its body is unread
+            known = ", ".join(DIALECTS)
+            return self._refuse(
+                404, f"send a body of at most {LONGEST} bytes to the episode's /v1/: {known}"
+            )
+        try:
+            asked = dialect.read(json.loads(self.rfile.read(int(length))))
+            hash(asked.messages)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            return self._refuse(400, f"the request cannot be read: {error!r:.300}")
+        try:
+            answer = self._gateway.answer(asked)
+        except CancelledError:
+            return self._refuse(410, "this episode is over")
+        if not asked.stream:
+            return self._send(200, json.dumps(dialect.whole(asked, answer)), "application/json")
+        lines = [
+            (f"event: {name}\n" if name else "") + f"data: {json.dumps(data)}\n\n"
+            for name, data in dialect.pieces(asked, answer)
+        ]
+        if dialect.end:
+            lines.append(f"data: {dialect.end}\n\n")
+        self._send(200, "".join(lines), "text/event-stream")
+
+    def _refuse(self, status: int, text: str) -> None:
+        body = {"type": "error", "error": {"type": "invalid_request_error", "message": text}}
+        self._send(status, json.dumps(body), "application/json")
+
+    def _send(self, status: int, body: str, kind: str) -> None:
+        data = body.encode("utf-8", "replace")
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        if status != 200:
+            self.send_header("x-should-retry", "false")  # which OpenAI's and Anthropic's obey
+        self.end_headers()
+        self.wfile.write(data)

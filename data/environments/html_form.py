@@ -1,0 +1,214 @@
+"""A web form to fill in, as a tree of elements: HTML is read, and actions change the tree."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+from jaxrl.data import generate
+from jaxrl.data.environments import Environment, Opening, Reply, unscored
+from jaxrl.data.types import Problem, Task
+
+TEXTS = {
+    "name": ("Ada Park", "Ben Ito", "Cleo Ruiz", "Dan Weiss", "Eve Moreau", "Finn Olsen"),
+    "city": ("Lima", "Oslo", "Kyoto", "Perth", "Quito", "Bern"),
+    "email": ("a@x.org", "info@y.net", "me@z.com", "post@w.eu"),
+    "phone": ("555 0101", "555 0144", "555 0178", "555 0199"),
+}
+CHOICES = {
+    "plan": ("basic", "plus", "pro"),
+    "color": ("red", "green", "blue"),
+    "size": ("small", "medium", "large"),
+}
+CHECKS = ("newsletter", "terms", "gift wrap")
+
+RULES = (
+    "Fill in the form as asked, with one action in each turn: fill ID TEXT, select ID VALUE, "
+    "check ID or click ID."
+)
+_ACTION = re.compile(r"(fill|select|check|click)\s+#?([a-z0-9]+)(?:\s+(.*\S))?\s*", re.IGNORECASE)
+
+
+@dataclasses.dataclass
+class _Page:
+    form: ElementTree.Element
+    wanted: dict[str, Any]
+    """By the name of a field."""
+    left: int
+    """Turns that are left."""
+
+    def seen(self) -> str:
+        """What the policy reads."""
+        return ElementTree.tostring(self.form, encoding="unicode")
+
+
+def task(
+    fields: int = 3, ood_fields: int | None = None, distractors: int = 1, turns: int = 0
+) -> Task:
+    """Forms whose fields, order, and ids differ from problem to problem.
+
+    The reward, when the form is sent, is 1 if every field is as asked for and all others are as
+    they were, else 0.
+
+    Args:
+      fields: to fill in, in train and test, from 1 to 8.
+      ood_fields: in the ood split; None means 2 more than `fields`.
+      distractors: fields to leave alone, and a button that clears the form if there are any.
+      turns: the most that an episode may have; 0: two for each field, and two more.
+    """
+    ood_fields = fields + 2 if ood_fields is None else ood_fields
+    most = len(TEXTS) + len(CHOICES) + len(CHECKS)
+    if not 1 <= fields < ood_fields or distractors < 0 or ood_fields + distractors > most:
+        raise ValueError(
+            f"fields={fields}, ood_fields={ood_fields}, distractors={distractors}: need 1 <= "
+            f"fields < ood_fields, and at most {most} fields in all"
+        )
+    if turns < 0:
+        raise ValueError(f"turns={turns} must be 0 (chosen by the fields) or more")
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        made.check_split(split)
+        count = ood_fields if split == "ood" else fields
+
+        def draw(stream: random.Random) -> dict[str, Any]:
+            names = stream.sample([*TEXTS, *CHOICES, *CHECKS], count + distractors)
+            wanted = {name: _wanted(stream, name) for name in names[:count]}
+            order = stream.sample(names, len(names))
+            return {"wanted": wanted, "order": order, "shift": stream.randrange(1, 90)}
+
+        stream = generate.rng("html_form", split, seed, index)
+        drawn = generate.draw(
+            draw, key=lambda d: str(sorted(d["wanted"].items())), stream=stream, split=split
+        )
+        parts = [
+            f"check {name}" if value is True else f"{name}: {value}"
+            for name, value in drawn["wanted"].items()
+        ]
+        prompt = f"Fill in: {'; '.join(parts)}. Then send the form."
+        return generate.asked("html_form", str(drawn), prompt, drawn)
+
+    def begin(problem: Problem, seed: int) -> tuple[_Page, Opening]:
+        drawn = problem.answer
+        page = _Page(
+            _form(drawn["order"], drawn["shift"], bool(distractors)),
+            drawn["wanted"],
+            turns or 2 * len(drawn["wanted"]) + 2,
+        )
+        said = {"role": "user", "content": f"{problem.prompt}\n{page.seen()}"}
+        return page, Opening(({"role": "system", "content": RULES}, said))
+
+    def gold(problem: Problem, seed: int) -> tuple[str, ...]:
+        page, _ = begin(problem, seed)
+        ids = {each.get("name"): each.get("id") for each in page.form if each.get("name")}
+        acts = []
+        for name, value in problem.answer["wanted"].items():
+            if value is True:
+                acts.append(f"check {ids[name]}")
+            else:
+                acts.append(f"{'select' if name in CHOICES else 'fill'} {ids[name]} {value}")
+        return (*acts, f"click {ids['send']}")
+
+    made = Task(
+        name="html_form",
+        problem=problem,
+        reward=unscored,
+        alphabet=generate.ASCII,
+        description=__doc__,
+        pure=True,
+        turns=Environment(begin, step, gold=gold),
+    )
+    return made
+
+
+def _wanted(stream: random.Random, name: str) -> Any:
+    if name in CHECKS:
+        return True
+    return stream.choice(TEXTS[name] if name in TEXTS else CHOICES[name][1:])
+
+
+def _form(order: list[str], shift: int, clears: bool) -> ElementTree.Element:
+    """The form in its first state: texts are empty, first options selected, boxes not checked."""
+    form = ElementTree.Element("form")
+    buttons = ["send", "clear"] if clears else ["send"]
+    for i, name in enumerate([*order, *buttons]):
+        own = {"id": f"e{shift + i}", "name": name}
+        if name in buttons:
+            ElementTree.SubElement(form, "button", own).text = name
+        elif name in CHOICES:
+            select = ElementTree.SubElement(form, "select", own)
+            for option in CHOICES[name]:
+                ElementTree.SubElement(select, "option").text = option
+        else:
+            kind = {"type": "checkbox"} if name in CHECKS else {"type": "text", "value": ""}
+            ElementTree.SubElement(form, "input", {**own, **kind})
+    _clear(form)
+    return form
+
+
+def _clear(form: ElementTree.Element) -> None:
+    for each in form:
+        each.attrib.pop("checked", None)
+        if each.get("type") == "text":
+            each.set("value", "")
+        for i, option in enumerate(each):
+            option.attrib.pop("selected", None)
+            if i == 0:
+                option.set("selected", "selected")
+
+
+def value(element: ElementTree.Element) -> Any:
+    """What a field of the form holds."""
+    if element.tag == "select":
+        return next(option.text for option in element if option.get("selected"))
+    return element.get("checked") is not None or element.get("value", False)
+
+
+def step(page: _Page, action: str) -> Reply:
+    """One action; what it cannot be is told, and costs a turn."""
+    page.left -= 1
+    found = _ACTION.fullmatch(action.strip().splitlines()[-1].strip() if action.strip() else "")
+    problem = "that is no action" if found is None else _act(page, *found.groups())
+    if problem == "sent":
+        held = {each.get("name"): value(each) for each in page.form if each.tag != "button"}
+        right = [held[name] == wanted for name, wanted in page.wanted.items()]
+        others = all(
+            held[e.get("name")] in ("", False) if e.tag == "input" else e[0].get("selected")
+            for e in page.form
+            if e.tag != "button" and e.get("name") not in page.wanted
+        )
+        parts = {"fields": sum(right) / len(right), "others": float(others)}
+        return Reply(reward=float(all(right) and others), parts=parts, done=True)
+    if page.left <= 0:
+        return Reply(reward=0.0, parts={"fields": 0.0, "others": 0.0}, done=True)
+    told = f"{problem}\n" if problem else ""
+    return Reply(({"role": "user", "content": told + page.seen()},))
+
+
+def _act(page: _Page, verb: str, name: str, text: str | None) -> str:
+    """Change the page; what was wrong, `sent`, or nothing."""
+    element = next((each for each in page.form if each.get("id") == name.lower()), None)
+    verb = verb.lower()
+    if element is None:
+        return f"there is no element {name}"
+    if verb == "fill" and element.get("type") == "text" and text:
+        element.set("value", text)
+    elif verb == "select" and element.tag == "select":
+        options = [option for option in element if option.text == text]
+        if not options:
+            return f"{name} has no option {text}"
+        for option in element:
+            option.attrib.pop("selected", None)
+        options[0].set("selected", "selected")
+    elif verb in ("check", "click") and element.get("type") == "checkbox":
+        if element.attrib.pop("checked", None) is None:
+            element.set("checked", "checked")
+    elif verb == "click" and element.tag == "button":
+        if element.get("name") == "send":
+            return "sent"
+        _clear(page.form)
+    else:
+        return f"{verb} does not go with {name}"
+    return ""

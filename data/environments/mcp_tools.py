@@ -1,0 +1,144 @@
+"""The tools of an MCP server, a program of its own or an address on loopback (extra `tools`).
+
+https://modelcontextprotocol.io
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import importlib.util
+import ipaddress
+import os
+import shlex
+import shutil
+import threading
+import urllib.parse
+from collections.abc import Coroutine
+from typing import Any
+
+from jaxrl.data.environments.tools import Tool
+
+_KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR")
+
+
+def check(server: str) -> None:
+    """Refuse what cannot be a server.
+
+    Args:
+      server: the command of a program that speaks MCP on standard input and output, or an address
+        such as http://127.0.0.1:8000/mcp.
+
+    Raises:
+      ValueError: the package `mcp` is not installed, the program is not found, or the address is
+        not on loopback.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise ValueError(f"mcp={server!r} needs the package mcp; pip install 'jaxrl[tools]'")
+    if server.startswith(("http://", "https://")):
+        name = urllib.parse.urlsplit(server).hostname or ""
+        try:
+            loopback = name == "localhost" or ipaddress.ip_address(name).is_loopback
+        except ValueError:
+            loopback = False
+        if not loopback:
+            raise ValueError(
+                f"mcp={server!r}: {name!r} is another machine; run the server on this one"
+            )
+    elif not shlex.split(server) or shutil.which(shlex.split(server)[0]) is None:
+        raise ValueError(f"mcp={server!r}: its program is not found; give a path, or install it")
+
+
+def connect(server: str, seconds: float = 30.0) -> list[Tool]:
+    """The tools of a server, in a session of their own, which ends when one of them is closed.
+
+    Args:
+      server: see `check`.
+      seconds: limit of the start, and of each call; a call that takes longer is told as an error.
+
+    Raises:
+      RuntimeError: the server does not start, or does not answer.
+    """
+    session = _Session(server, seconds)
+    try:
+        listed = session.wait(session.client.list_tools())
+    except BaseException:
+        session.close()
+        raise
+
+    def made(each: Any) -> Tool:
+        def run(**arguments: Any) -> str:
+            return session.call(each.name, arguments)
+
+        parameters = {k: v for k, v in each.input_schema.items() if k != "type"}
+        return Tool(each.name, each.description or "", parameters, run, session.close)
+
+    return [made(each) for each in listed.tools]
+
+
+class _Session:
+    """A client whose event loop has a thread of its own."""
+
+    def __init__(self, server: str, seconds: float) -> None:
+        self._seconds = seconds
+        self._loop = asyncio.new_event_loop()
+        self._ended = asyncio.Event()
+        self._ready: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._live, args=(server,), daemon=True)
+        self._thread.start()
+        try:
+            self.client = self._ready.result(seconds)
+        except Exception as error:
+            self.close()
+            raise RuntimeError(f"the MCP server {server!r} does not start: {error!r}") from error
+
+    def wait(self, asked: Coroutine[Any, Any, Any]) -> Any:
+        """The result of a request.
+
+        Raises:
+          TimeoutError: it took too long.
+        """
+        future = asyncio.run_coroutine_threadsafe(asked, self._loop)
+        try:
+            return future.result(self._seconds)
+        finally:
+            future.cancel()
+
+    def call(self, name: str, arguments: dict[str, Any]) -> str:
+        """The text that a tool gives; ValueError with its text where it is an error."""
+        try:
+            given = self.wait(self.client.call_tool(name, arguments))
+        except TimeoutError:
+            raise ValueError(f"{name} took more than {self._seconds:g} s") from None
+        text = "\n".join(getattr(part, "text", f"[{part.type}]") for part in given.content)
+        if given.is_error:
+            raise ValueError(text)
+        return text
+
+    def close(self) -> None:
+        """End the session, and the program that it has started."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._ended.set)
+            self._thread.join(self._seconds)
+
+    def _live(self, server: str) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve(server))
+        except BaseException as error:
+            if not self._ready.done():
+                self._ready.set_exception(RuntimeError(repr(error)))
+        finally:
+            self._loop.close()
+
+    async def _serve(self, server: str) -> None:
+        import mcp  # optional
+
+        target: Any = server
+        if not server.startswith(("http://", "https://")):
+            program, *words = shlex.split(server)
+            kept = {k: v for k, v in os.environ.items() if k in _KEPT}
+            target = mcp.StdioServerParameters(command=program, args=words, env=kept)
+        async with mcp.Client(target) as client:
+            self._ready.set_result(client)
+            await self._ended.wait()

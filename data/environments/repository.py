@@ -1,0 +1,310 @@
+"""A small repository with a bug to repair: its tests are some that fail and some that must go on to
+pass, run in the sandbox and compared outside of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import random
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxrl.data import generate, sandbox
+from jaxrl.data.environments import Environment, Opening, Reply, tools, unscored
+from jaxrl.data.environments.formats import Call, written
+from jaxrl.data.environments.tools import Tool, tool
+from jaxrl.data.types import Problem, Task
+
+_EVALUATE = """
+import importlib, json, sys
+told = json.load(sys.stdin)
+sys.path.insert(0, ".")
+for i, expression in enumerate(told["expressions"]):
+    try:
+        module = importlib.import_module(expression.partition(".")[0])
+        value = repr(eval(expression, {module.__name__: module}))
+    except BaseException as error:
+        value = None
+        if told["explain"]:
+            print(f"{type(error).__name__}: {error}")
+    print(told["mark"], i, value, flush=True)
+"""
+
+
+class _Function(NamedTuple):
+    module: str
+    name: str
+    source: str
+    bugs: tuple[tuple[str, str], ...]
+    """A piece of the source, and what a bug makes of it."""
+    arguments: Callable[[random.Random], str]
+
+
+def _numbers(stream: random.Random) -> str:
+    return repr([stream.randint(1, 30) for _ in range(stream.randint(2, 5))])
+
+
+def _words(stream: random.Random) -> str:
+    words = ["red", "tall", "old", "box", "hill", "tree"]
+    return repr(" ".join(stream.sample(words, stream.randint(2, 4))))
+
+
+FUNCTIONS = (
+    _Function(
+        "numbers_", "mean", "def mean(values):\n    return sum(values) / len(values)\n",
+        (("/ len(values)", "// len(values)"), ("len(values)", "(len(values) - 1)")), _numbers,
+    ),
+    _Function(
+        "numbers_", "spread", "def spread(values):\n    return max(values) - min(values)\n",
+        (("- min(values)", "- values[0]"), ("max(values)", "values[-1]")), _numbers,
+    ),
+    _Function(
+        "numbers_", "running",
+        "def running(values):\n    total, out = 0, []\n    for value in values:\n"
+        "        total += value\n        out.append(total)\n    return out\n",
+        (("total += value", "total = value"), ("append(total)", "append(value)")), _numbers,
+    ),
+    _Function(
+        "text", "title",
+        "def title(words):\n    return ' '.join(w.capitalize() for w in words.split())\n",
+        (("' '.join", "''.join"), ("w.capitalize()", "w.upper()")), _words,
+    ),
+    _Function(
+        "text", "initials",
+        "def initials(words):\n    return ''.join(w[0] for w in words.split())\n",
+        (("w[0]", "w[-1]"), ("words.split()", "words")), _words,
+    ),
+    _Function(
+        "lists", "chunks",
+        "def chunks(items, size):\n"
+        "    return [items[i : i + size] for i in range(0, len(items), size)]\n",
+        (("i + size]", "size]"), ("range(0,", "range(1,")),
+        lambda stream: f"{_numbers(stream)}, {stream.randint(1, 3)}",
+    ),
+    _Function(
+        "lists", "rotate",
+        "def rotate(items, n):\n    n %= len(items)\n    return items[n:] + items[:n]\n",
+        (("items[:n]", "items[: n - 1]"), ("n %= len(items)", "n %= 2")),
+        lambda stream: f"{_numbers(stream)}, {stream.randint(1, 9)}",
+    ),
+    _Function(
+        "report", "line",
+        "from numbers_ import mean\nfrom text import title\n\n\n"
+        "def line(words, values):\n    return f'{title(words)}: {mean(values)}'\n",
+        (("{title(words)}", "{words}"), ("{mean(values)}", "{values}")),
+        lambda stream: f"{_words(stream)}, {_numbers(stream)}",
+    ),
+)  # fmt: skip
+_CASES = 3  # of each function
+
+
+@dataclasses.dataclass
+class _Checkout:
+    problem: Problem
+    files: dict[str, str]
+    tools: Sequence[Tool]
+    left: int
+    """Turns with calls that are left."""
+
+
+def task(calls: int = 8, bugs: int = 1, ood_bugs: int | None = None, role: str = "tool") -> Task:
+    """Repositories of four modules in which one function or more is broken.
+
+    The reward is 1 if, after a turn without a call, every test passes: those that failed before and
+    those that did not.
+
+    Args:
+      calls: turns with calls that an episode may have; one more ends it with reward 0.
+      bugs: functions that are broken in train and test.
+      ood_bugs: in the ood split; None means one more than `bugs`.
+      role: of the messages that give results; `user` where the chat template knows no `tool`.
+    """
+    ood_bugs = bugs + 1 if ood_bugs is None else ood_bugs
+    if not 1 <= bugs < ood_bugs <= len(FUNCTIONS):
+        raise ValueError(
+            f"bugs={bugs}, ood_bugs={ood_bugs}: need 1 <= bugs < ood_bugs <= {len(FUNCTIONS)}"
+        )
+    if calls < 1:
+        raise ValueError(f"calls={calls}: allow one or more")
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        made.check_split(split)
+        count = ood_bugs if split == "ood" else bugs
+        stream = generate.rng("repository", split, seed, index)
+        broken, cases = generate.draw(
+            lambda stream: _drawn(stream, count), key=repr, stream=stream, split=split
+        )
+        right, files = _files({}), _files(broken)
+        expected, given = _values(right, cases), _values(files, cases)
+        failing = [i for i, (a, b) in enumerate(zip(expected, given, strict=True)) if a != b]
+        first = failing[0]
+        asked = (
+            f"{cases[first]} should give {expected[first]}, but gives {given[first]}. Repair the "
+            f"code; there may be more tests that fail. Files: {', '.join(sorted(files))}"
+        )
+        return generate.asked(
+            "repository", repr((broken, cases)), asked, expected,
+            files=files, cases=cases, failing=failing, broken=broken,
+        )  # fmt: skip
+
+    def begin(problem: Problem, seed: int) -> tuple[_Checkout, Opening]:
+        files = dict(problem.metadata["files"])
+        checkout = _Checkout(problem, files, _tools(files), calls)
+        said = ({"role": "user", "content": problem.prompt},)
+        return checkout, Opening(said, tools=tuple(each.schema for each in checkout.tools))
+
+    def gold(problem: Problem, seed: int) -> tuple[str, ...]:
+        edits = []
+        for name, (old, new) in problem.metadata["broken"].items():
+            path = next(f"{f.module}.py" for f in FUNCTIONS if f.name == name)
+            source = next(f.source for f in FUNCTIONS if f.name == name)
+            bad = source.replace(old, new, 1)
+            edits.append(written(Call("edit", {"path": path, "old": bad, "new": source})))
+        return (*edits, "done")
+
+    def step(checkout: _Checkout, action: str) -> Reply:
+        outputs = tools.results(checkout.tools, action)
+        if outputs and checkout.left:
+            checkout.left -= 1
+            said = ({"role": role, "content": "\n".join(outputs)},)
+            return Reply(said, calls=len(outputs))
+        if outputs:
+            return Reply(reward=0.0, done=True, calls=len(outputs))
+        return _judged(checkout)
+
+    made = Task(
+        name="repository",
+        problem=problem,
+        reward=unscored,
+        alphabet=generate.ASCII,
+        description=__doc__,
+        sandboxed=True,
+        turns=Environment(begin, step, roles=(role,), gold=gold),
+    )
+    return made
+
+
+def _drawn(stream: random.Random, count: int) -> tuple[dict[str, tuple[str, str]], list[str]]:
+    """Bugs by the function that has them, and test cases, of which each bug fails some."""
+    while True:
+        chosen = stream.sample(FUNCTIONS, count)
+        broken = {each.name: stream.choice(each.bugs) for each in chosen}
+        cases = [
+            f"{f.module}.{f.name}({f.arguments(stream)})" for f in FUNCTIONS for _ in range(_CASES)
+        ]
+        right = _values(_files({}), cases)
+        alone = [_values(_files({name: bug}), cases) for name, bug in broken.items()]
+        if all(values != right for values in alone):
+            return broken, cases
+
+
+def _files(broken: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """The repository, with bugs."""
+    files: dict[str, str] = {}
+    for each in FUNCTIONS:
+        source = each.source.replace(*broken[each.name], 1) if each.name in broken else each.source
+        path = f"{each.module}.py"
+        files[path] = f"{files[path]}\n\n{source}" if path in files else source
+    return files
+
+
+def _values(files: Mapping[str, str], cases: Sequence[str]) -> list[Any]:
+    """What the cases give in a repository of ours; it is not for code of others."""
+    names: dict[str, Any] = {}
+    for each in files.values():
+        kept = [line for line in each.splitlines() if not line.startswith("from ")]
+        exec(compile("\n".join(kept), "<repository>", "exec"), names)
+    values: list[Any] = []
+    for case in cases:
+        try:
+            values.append(eval(case.partition(".")[2], names))
+        except Exception as error:
+            values.append(f"{type(error).__name__}: {error}")
+    return values
+
+
+def _run(files: Mapping[str, str], cases: Sequence[str], explain: bool) -> tuple[str, list[Any]]:
+    """What cases print, and give, in the sandbox; None where they give no literal."""
+    mark = secrets.token_hex(8)
+    told = {"mark": mark, "expressions": list(cases), "explain": explain}
+    outcome = sandbox.run(
+        [sys.executable, "-I", "-S", "evaluate.py"],
+        files={**files, "evaluate.py": _EVALUATE},
+        stdin=json.dumps(told),
+    )
+    values: list[Any] = [None] * len(cases)
+    printed = []
+    for line in outcome.stdout.splitlines():
+        head, _, rest = line.partition(" ")
+        number, _, literal = rest.partition(" ")
+        if head != mark:
+            printed.append(line)
+        elif number.isdecimal() and int(number) < len(cases):
+            try:
+                values[int(number)] = ast.literal_eval(literal)
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                values[int(number)] = None
+    if outcome.end != "exit":
+        printed.append(f"ended for its {outcome.end}")
+    return "\n".join([*printed, *(repr(v) for v in values if v is not None)]), values
+
+
+def _judged(checkout: _Checkout) -> Reply:
+    expected, metadata = checkout.problem.answer, checkout.problem.metadata
+    _, values = _run(checkout.files, metadata["cases"], False)
+    passed = [type(a) is type(b) and a == b for a, b in zip(values, expected, strict=True)]
+    failing = [passed[i] for i in metadata["failing"]]
+    kept = [ok for i, ok in enumerate(passed) if i not in metadata["failing"]]
+    parts = {
+        "fail_to_pass": sum(failing) / len(failing),
+        "pass_to_pass": sum(kept) / max(len(kept), 1),
+    }
+    return Reply(reward=float(all(passed)), parts=parts, done=True)
+
+
+def _tools(files: dict[str, str]) -> list[Tool]:
+    """What the policy may do with the files, which it changes."""
+
+    def found(path: str) -> str:
+        if path not in files:
+            raise ValueError(f"there is no file {path!r}; there are {', '.join(sorted(files))}")
+        return files[path]
+
+    def read(path: str) -> str:
+        """Shows a file.
+
+        Args:
+          path: its name.
+        """
+        return found(path)
+
+    def edit(path: str, old: str, new: str) -> str:
+        """Replaces a piece of a file, which must occur in it once.
+
+        Args:
+          path: of the file.
+          old: the piece.
+          new: in place of it.
+        """
+        count = found(path).count(old) if old else 0
+        if count != 1:
+            raise ValueError(f"old occurs {count} times in {path}, not once")
+        changed = files[path].replace(old, new)
+        if len(changed) > 1 << 14:
+            raise ValueError("the file would have more than 16384 characters")
+        files[path] = changed
+        return "changed"
+
+    def run(expression: str) -> str:
+        """Evaluates an expression such as text.title('a b') with the files as they are.
+
+        Args:
+          expression: begins with the name of a module.
+        """
+        return _run(files, [expression], True)[0] or "None"
+
+    return [tool(read), tool(edit), tool(run)]

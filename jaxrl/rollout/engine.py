@@ -1,0 +1,101 @@
+"""What decodes: the sampler of this process, as `jaxrl.rollout.drive` uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple, Protocol
+
+from jaxrl.sampling import sampler
+from jaxrl.sampling.requests import start_of
+from jaxrl.sampling.work import Setup, Work
+from jaxrl.types import Completion, Params, Request
+
+
+class Decoded(NamedTuple):
+    """What a chunk of decoding gave."""
+
+    ended: list[Completion]
+    steps: int
+    """Of decoding."""
+    tokens: int
+    """Sampled."""
+    read: int
+    """Tokens of prompts, and of sequences that were begun before, that were read for it."""
+
+
+class Engine(Protocol):
+    """Sequences in progress under one set of weights. True while anything is left to decode."""
+
+    def __bool__(self) -> bool:
+        """Whether anything is left to decode."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that the slots remember."""
+
+    def put(self, requests: Sequence[Request]) -> None:
+        """Begin requests, or go on with sequences of the same ids that are held."""
+
+    def keep(self, ids: Collection[int]) -> None:
+        """Let go of held sequences but for these."""
+
+    def chunk(self, version: int) -> Decoded:
+        """Decode for a while; `version` is recorded with each token."""
+
+    def unfinished(self) -> list[Completion]:
+        """Sequences in progress as far as they have come."""
+
+
+Open = Callable[[Setup, Params], Engine]
+"""`(setup, sampling params) -> engine`."""
+
+
+class Local:
+    """The sampler of this process."""
+
+    def __init__(self, setup: Setup, params: Params) -> None:
+        """Args: of the sampler, and the sampler's form of the parameters."""
+        self._setup, self._params, self.work = setup, params, Work()
+
+    def __bool__(self) -> bool:
+        return bool(self.work)
+
+    @property
+    def context(self) -> int:
+        """Tokens that the slots remember."""
+        return sum(seat.length for seat in self.work.seats if seat is not None)
+
+    def put(self, requests: Sequence[Request]) -> None:
+        """Begin requests, or go on with sequences of the same ids that are held."""
+        setup, work, waiting = self._setup, self.work, sampler.held(self.work)
+        held = [r for r in requests if r.id in waiting]
+        sampler.continue_held(setup, self._params, work, held)
+        if new := [r for r in requests if r.id not in waiting]:
+            sampler.submit(setup, work, new)
+
+    def keep(self, ids: Collection[int]) -> None:
+        """Let go of held sequences but for these."""
+        held = sampler.held(self.work)
+        sampler.release(self.work, [name for name in held if name not in ids])
+
+    def chunk(self, version: int) -> Decoded:
+        """Decode one chunk of the sampler's."""
+        work = self.work
+        sampler.release_for_queue(self._setup, work)
+        before, waiting = _lengths(work), {r.id: start_of(r) for r in work.queue}
+        ended = sampler.advance(self._setup, self._params, work, version=version)
+        after = {c.request.id: len(c.request.prompt) + len(c.tokens) for c in ended}
+        after |= _lengths(work)
+        new = {name: waiting[name] for name in after if name not in before and name in waiting}
+        sampled = [n - before.get(name, len(new.get(name, ()))) for name, n in after.items()]
+        read = sum(map(len, set(new.values())))  # the prompt of a group is read once
+        return Decoded(ended, max(sampled, default=0), sum(sampled), read)
+
+    def unfinished(self) -> list[Completion]:
+        """Sequences in progress as far as they have come."""
+        return sampler.unfinished(self._setup, self.work)
+
+
+def _lengths(work: Work) -> dict[int, int]:
+    """Of the sequences in slots that are not held, by request id."""
+    return {s.request.id: s.length for s in work.seats if s is not None and s.held is None}

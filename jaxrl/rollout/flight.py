@@ -1,0 +1,127 @@
+"""The groups under way, as a schedule numbers them.
+
+`jaxrl.rollout.schedule.decide` knows groups by number alone. A `Flight` holds its state and the
+groups that the numbers stand for. Synchronous and asynchronous runs both keep one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxrl.rollout import driver, schedule
+from jaxrl.rollout.drive import Group, tokens
+from jaxrl.rollout.driver import OpenGroups
+from jaxrl.rollout.schedule import (
+    Action,
+    Ended,
+    Event,
+    Finished,
+    GroupState,
+    Joined,
+    Limits,
+    State,
+    Train,
+)
+
+WORKER = "sampler"
+"""The one worker of a run, which holds all devices that sample."""
+
+
+class Flight:
+    """What a schedule knows of the groups under way, and the groups themselves."""
+
+    def __init__(self, limits: Limits, size: int) -> None:
+        """Args: limits of the schedule, and the group size."""
+        self.limits, self._size = limits, size
+        self.open, self.state = OpenGroups(), State()
+        self._groups: dict[int, Group] = {}
+
+    def tell(self, event: Event) -> list[Action]:
+        """What is to be done after an event."""
+        self.state, actions = schedule.decide(self.state, event, self.limits)
+        return actions
+
+    def join(self, version: int) -> list[Action]:
+        """The worker has come, with weights of a version, which are the newest."""
+        self.state = self.state._replace(step=version)
+        return self.tell(Joined(WORKER, version))
+
+    def between_chunks(self) -> list[Action]:
+        """The worker may begin groups."""
+        return self.tell(Ended(WORKER))
+
+    def admit(self, numbers: Sequence[int]) -> list[Group]:
+        """Begin groups for problems that wait."""
+        driver.admit(self.open, len(numbers), self._size)
+        new = self.open.groups[-len(numbers) :]
+        self._groups |= dict(zip(numbers, new, strict=True))
+        return new
+
+    def finish(self) -> list[Action]:
+        """What follows from groups that have been sampled and scored meanwhile."""
+        known = {g.number for g in self.state.groups if g.finished is not None}
+        done = [n for n, group in self._groups.items() if group.rows is not None and n not in known]
+        return [action for number in done for action in self.tell(Finished(WORKER, number))]
+
+    def take(self, numbers: Sequence[int]) -> list[Group]:
+        """The groups of a step, which are no longer under way."""
+        groups = [self._groups.pop(number) for number in numbers]
+        gone = {group.first_id for group in groups}
+        self.open.groups = [g for g in self.open.groups if g.first_id not in gone]
+        return groups
+
+    def length_bias(self, numbers: Sequence[int]) -> float:
+        """By how many tokens completions of these groups exceed, on average, those of the groups
+        that have been under way the longest: what a step in order of admission would train on.
+
+        To be asked before `take`. Unfinished completions count as far as they have come, so that
+        steps which prefer short completions are further below 0 than this says.
+        """
+        taken = [self._groups[number] for number in numbers]
+        oldest = [self._groups[number] for number in sorted(self._groups)[: len(taken)]]
+        mean = [np.mean([tokens(group) for group in groups]) for groups in (taken, oldest)]
+        return float(mean[0] - mean[1]) / self._size
+
+    def abandon(self) -> None:
+        """Give up what has been sampled; its problems are the next to be begun."""
+        driver.abandon(self.open)
+        self._groups, self.state = {}, State(admitted=self.state.admitted)
+
+    def get_state(self) -> dict[str, Any]:
+        """The groups under way between two steps, for a checkpoint."""
+        groups = [[g.number, g.version, g.finished] for g in self.state.groups]
+        return {
+            "open_groups": driver.to_state(self.open),
+            "schedule": {
+                "groups": groups,
+                "admitted": self.state.admitted,
+                "bounded": self.limits.staleness is not None,
+            },
+        }
+
+    def set_state(self, saved: dict[str, Any]) -> None:
+        """Go on with what `get_state` gave.
+
+        Groups that were admitted without a bound of the lag are begun again where there is one.
+        """
+        self.open = driver.from_state(saved["open_groups"])
+        count = len(self.open.groups)
+        fresh = {
+            "groups": [[n, 0, None] for n in range(count)],
+            "admitted": count,
+            "bounded": False,
+        }
+        plan = saved.get("schedule", fresh)  # version 0.1 had no schedule of synchronous runs
+        flying = tuple(GroupState(number, v, None, done) for number, v, done in plan["groups"])
+        self.state = State(groups=flying, admitted=plan["admitted"])
+        self._groups = {g.number: own for g, own in zip(flying, self.open.groups, strict=True)}
+        if self.limits.staleness is not None and not plan.get("bounded", True):
+            self.abandon()
+
+
+def trained(actions: Sequence[Action]) -> tuple[int, ...] | None:
+    """Numbers of the groups that a step is to be taken on, if one is."""
+    return next((action.numbers for action in actions if isinstance(action, Train)), None)

@@ -1,0 +1,315 @@
+"""What decodes in other processes: generators, each with devices of its own, that may die or come.
+
+A `Generator` lives in its own process and has a sampler. A `Fleet` has handles of several, and is
+what decodes for the process that trains: a chunk is a chunk of each, and it brings all tokens up to
+its end. When a generator is gone, others go on with its sequences from there, under the same
+weights; so at most a chunk of its work is lost, and since draws depend on the request and the
+position alone, the tokens are the ones that it would have sampled. Another one is started in its
+place, and has a share of the work from the chunk on at which it is ready.
+
+How processes are started and called is given, see `jaxrl.run.generators`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxrl.mesh import mesh
+from jaxrl.rollout.engine import Decoded, Local
+from jaxrl.rollout.reshard import checksums
+from jaxrl.sampling.requests import resume
+from jaxrl.sampling.work import Setup
+from jaxrl.types import Completion, Params, Request
+
+_DEATHS = 5
+"""In a row, of each generator, after which a fleet gives up."""
+
+
+class Gone(Exception):
+    """A generator's process has ended, or does not answer in time."""
+
+
+class Handle(NamedTuple):
+    """How to reach a generator."""
+
+    call: Callable[..., Future[Any]]
+    """`(method, *arguments) -> future`, which raises `Gone` once the process has ended."""
+    kill: Callable[[], None]
+
+
+class Load(NamedTuple):
+    """What a generator samples with during a step; arrays are on the host."""
+
+    setup: Setup
+    """Without its key and text, which do not travel."""
+    key: np.ndarray
+    """Data of the key."""
+    params: Params
+
+
+class Told(NamedTuple):
+    """What a generator tells of a chunk."""
+
+    decoded: Decoded
+    going: list[Completion]
+    """Sequences in progress as far as they have come."""
+    context: int
+
+
+class Generator:
+    """A sampler in a process of its own."""
+
+    def __init__(self, on: Mesh, text: Callable[[Sequence[int]], str]) -> None:
+        """Args: the devices of this process, and what decodes tokens, for stop strings."""
+        self._mesh, self._text = on, text
+        self._engine: Local | None = None
+
+    def load(self, given: Load) -> np.ndarray:
+        """Begin a step: what was in progress is forgotten.
+
+        Returns:
+          The sums of the parameters' bits as they arrived, see `reshard.checksums`.
+        """
+        with jax.set_mesh(self._mesh):
+            params = jax.device_put(given.params, mesh.replicated(self._mesh))
+            key = jax.random.wrap_key_data(jnp.asarray(given.key))
+            text = self._text if given.setup.hold else None
+            self._engine = Local(given.setup._replace(key=key, text=text, hold=False), params)
+            return mesh.fetch(checksums(jax.tree.leaves(params)))
+
+    def chunk(self, requests: Sequence[Request], version: int) -> Told:
+        """Begin requests, and decode a chunk."""
+        assert self._engine is not None
+        with jax.set_mesh(self._mesh):
+            self._engine.put(requests)
+            decoded = self._engine.chunk(version)
+            return Told(decoded, self._engine.unfinished(), self._engine.context)
+
+
+class Fleet:
+    """The generators of a run."""
+
+    def __init__(
+        self,
+        start: Callable[[str], tuple[Handle, Future[Any]]],
+        count: int,
+        share: Callable[[Any], Any],
+        note: Callable[[str], None],
+        patience_s: float,
+    ) -> None:
+        """Start the generators.
+
+        Args:
+          start: a generator of a name; the future is done once it can be called.
+          count: of generators.
+          share: makes of a `Load` what all of them can be given, sent once.
+          note: told of generators that are gone, and that come.
+          patience_s: after which one that does not answer counts as gone; 0: never.
+        """
+        self._start, self.share, self._note = start, share, note
+        self._patience = patience_s or None
+        self._count, self.deaths = count, 0
+        self.ready: dict[str, Handle] = {}
+        """Those that can be called."""
+        self._coming: dict[str, tuple[Handle, Future[Any]]] = {}
+        self._started = 0
+        for _ in range(count):
+            self._begin()
+
+    def engine(self, setup: Setup, params: Params) -> Remote:
+        """What decodes in a step.
+
+        Raises:
+          ValueError: the setup has a guide.
+        """
+        return Remote(self, setup, params)
+
+    def joined(self) -> dict[str, Handle]:
+        """Generators that have come since the last call; waits for one where there is none.
+
+        Raises:
+          RuntimeError: none comes.
+        """
+        found = dict[str, Handle]()
+        while True:
+            if not self.ready:
+                coming = [future for _, future in self._coming.values()]
+                if not wait(coming, self._patience, FIRST_COMPLETED).done:
+                    raise RuntimeError(
+                        f"no generator is ready after {self._patience} s; see the logs of Ray, or "
+                        "raise guard.stall_seconds"
+                    )
+            for name, (handle, future) in list(self._coming.items()):
+                if not future.done():
+                    continue
+                del self._coming[name]
+                try:
+                    future.result()
+                except Gone as error:
+                    self._replace(name, handle, str(error))
+                else:
+                    found[name] = self.ready[name] = handle
+                    self._note(f"{name} is ready")
+            if self.ready:
+                return found
+
+    def result(self, name: str, future: Future[Any]) -> Any:
+        """What a generator answered; None where it is gone.
+
+        Raises:
+          RuntimeError: generators die one after the other.
+        """
+        try:
+            got = future.result(self._patience)
+        except (Gone, TimeoutError) as error:
+            self._replace(name, self.ready.pop(name), str(error) or "no answer in time")
+            return None
+        return got
+
+    def close(self) -> None:
+        """End all of them."""
+        for handle in [*self.ready.values(), *(handle for handle, _ in self._coming.values())]:
+            handle.kill()
+        self.ready, self._coming = {}, {}
+
+    def _begin(self) -> None:
+        name = f"generator {self._started}"
+        self._started += 1
+        self._coming[name] = self._start(name)
+
+    def _replace(self, name: str, handle: Handle, why: str) -> None:
+        self.deaths += 1
+        handle.kill()
+        if self.deaths > _DEATHS * self._count:
+            raise RuntimeError(f"{self.deaths} generators died one after the other; last: {why}")
+        self._note(f"{name} is gone ({why}); another is started, and its sequences go on elsewhere")
+        self._begin()
+
+
+@dataclasses.dataclass
+class _Sequence:
+    """A sequence in progress."""
+
+    request: Request
+    """With what had been sampled when it was last given to a generator."""
+    where: str | None = None
+    """The generator that has it."""
+    come: Completion | None = None
+    """As far as it had come at the end of the last chunk."""
+
+
+class Remote:
+    """Sequences in progress on a fleet, under one set of weights; an `Engine`."""
+
+    def __init__(self, fleet: Fleet, setup: Setup, params: Params) -> None:
+        """Bring the weights to all generators.
+
+        Raises:
+          ValueError: the setup has a guide.
+          RuntimeError: a generator has other weights than were sent.
+        """
+        if setup.guide.models or jax.tree.leaves(setup.guide.args):
+            raise ValueError(
+                "generators sample without a guide; leave out the extension that restricts or "
+                "steers sampling, or set generators=0"
+            )
+        self._fleet, self._going = fleet, dict[int, _Sequence]()
+        self._contexts: dict[str, int] = {}
+        self._sums = mesh.fetch(checksums(jax.tree.leaves(params)))
+        key = np.asarray(jax.random.key_data(setup.key))
+        again = setup._replace(key=None, text=None, max_prompt=setup.max_length)
+        given = Load(again, key, mesh.fetch(params))
+        self._load = fleet.share(given)
+        fleet.joined()
+        self._bring(dict(fleet.ready))
+
+    def __bool__(self) -> bool:
+        return bool(self._going)
+
+    @property
+    def context(self) -> int:
+        """Tokens that the generators' slots remember."""
+        return sum(self._contexts.values())
+
+    def put(self, requests: Sequence[Request]) -> None:
+        """Begin requests with the next chunk."""
+        self._going |= {r.id: _Sequence(r) for r in requests}
+
+    def keep(self, ids: Collection[int]) -> None:
+        """Nothing is held: a sequence that goes on after an observation is read again."""
+
+    def chunk(self, version: int) -> Decoded:
+        """Decode a chunk on each generator; one that dies meanwhile gives nothing."""
+        self._bring(self._fleet.joined())
+        calls = {
+            name: handle.call("chunk", requests, version)
+            for name, requests in self._placed().items()
+            for handle in [self._fleet.ready[name]]
+        }
+        ended, counts = list[Completion](), []
+        for name, future in calls.items():
+            told: Told | None = self._fleet.result(name, future)
+            if told is None:
+                self._lost(name)
+                continue
+            self._fleet.deaths = 0
+            for completion in told.going:
+                self._going[completion.request.id].come = completion
+            for completion in told.decoded.ended:
+                del self._going[completion.request.id]
+            ended += told.decoded.ended
+            counts.append(told.decoded[1:])
+            self._contexts[name] = told.context
+        ended.sort(key=lambda completion: completion.request.id)
+        steps, tokens, read = zip(*counts, strict=True) if counts else ((0,), (0,), (0,))
+        return Decoded(ended, max(steps), sum(tokens), sum(read))
+
+    def unfinished(self) -> list[Completion]:
+        """Sequences in progress as far as they have come; none of those that have not begun."""
+        return [each.come for each in self._going.values() if each.come is not None]
+
+    def _bring(self, handles: Mapping[str, Handle]) -> None:
+        """Bring the weights to generators, and check them."""
+        calls = {name: handle.call("load", self._load) for name, handle in handles.items()}
+        for name, future in calls.items():
+            sums = self._fleet.result(name, future)
+            if sums is not None and not np.array_equal(sums, self._sums):
+                raise RuntimeError(
+                    f"the weights arrived at {name} other than they were sent; check the network "
+                    "and the hardware, and continue from the last checkpoint"
+                )
+
+    def _placed(self) -> dict[str, list[Request]]:
+        """By generator that has anything to do, what it is to begin; all that nobody has is given
+        out, a prompt's requests together, to those that have least."""
+        while not self._fleet.ready:
+            self._bring(self._fleet.joined())
+        load = dict.fromkeys(self._fleet.ready, 0)
+        for each in self._going.values():
+            if each.where is not None:
+                load[each.where] += 1
+        new = {name: list[Request]() for name in load}
+        chosen = dict[tuple[int, ...], str]()
+        for each in self._going.values():
+            if each.where is None:
+                name = chosen.setdefault(each.request.prompt, min(load, key=lambda n: load[n]))
+                each.where = name
+                load[name] += 1
+                new[name].append(each.request)
+        return {name: requests for name, requests in new.items() if load[name]}
+
+    def _lost(self, name: str) -> None:
+        """What a generator had is nobody's, as far as it had come."""
+        self._contexts.pop(name, None)
+        for each in self._going.values():
+            if each.where == name:
+                each.where = None
+                each.request = each.request if each.come is None else resume(each.come)

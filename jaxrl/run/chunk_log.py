@@ -1,0 +1,57 @@
+"""What each chunk of decoding did: a log of a run, from which its costs can be told.
+
+A synchronous run writes `RUN/chunks.jsonl`, an asynchronous one the same fields and what was
+decided into `RUN/schedule.jsonl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jaxrl.mesh import distributed
+from jaxrl.record import jsonl
+from jaxrl.rollout.drive import Chunk
+
+FILE = "chunks.jsonl"
+
+
+class StepLog:
+    """Rows of steps; a step that is done again replaces its rows and those after it."""
+
+    def __init__(self, path: Path, note: Callable[[str], None]) -> None:
+        """Args: the file, and what is told of failures to write."""
+        self._path, self._note, self._next = path, note, -1
+        self._log: jsonl.Log | None = None
+
+    def begin(self, step: int) -> None:
+        """A step begins after so many are done; rows of it and of later ones are dropped."""
+        if distributed.first() and step != self._next:
+            self._log = jsonl.Log(self._path, self._note, lambda row: row["step"] < step)
+        self._next = step + 1
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Append a row."""
+        if self._log is not None:
+            self._log.add(row)
+
+
+class ChunkLog:
+    """The chunks of a synchronous run."""
+
+    def __init__(self, directory: Path, note: Callable[[str], None]) -> None:
+        """Args: the run's directory, and what is told of failures to write."""
+        self._log = StepLog(directory / FILE, note)
+
+    def begin(self, step: int) -> Callable[[Chunk], None]:
+        """What takes the chunks of the step after so many."""
+        self._log.begin(step)
+        count = 0
+
+        def add(done: Chunk) -> None:
+            nonlocal count
+            self._log.add({"step": step, "chunk": count, **done._asdict()})
+            count += 1
+
+        return add

@@ -1,0 +1,123 @@
+"""Generators as Ray actors: `--generators N` on one machine, or on a cluster by `RAY_ADDRESS`.
+
+Each is a JAX world of its own on what Ray gives it, never a part of the trainer's: it may die, and
+another joins. Tokens and weights go by Ray; weights as one object that each node fetches once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from concurrent.futures import Future
+from typing import Any
+
+import jax
+
+from jaxrl.config import Config
+from jaxrl.mesh import distributed, mesh
+from jaxrl.rollout import policy
+from jaxrl.rollout.engine import Local, Open
+from jaxrl.rollout.generators import Fleet, Generator, Gone, Handle
+from jaxrl.run.context import RunContext
+
+
+def check(config: Config) -> None:
+    """Refuse what does not go with generators.
+
+    Raises:
+      ValueError: naming the field.
+    """
+    if config.generators < 0:
+        raise ValueError(f"generators={config.generators}: use 0, which is none, or more")
+    if not config.generators:
+        return
+    if importlib.util.find_spec("ray") is None:
+        raise ValueError(
+            f"generators={config.generators}: ray is not installed; pip install 'jaxrl[ray]', or "
+            "leave the field at 0"
+        )
+    refused = {
+        "data.kinds": config.data.kinds,
+        "stages": config.stages,
+        "sampling.devices": config.sampling.devices,
+        "extensions.guidance": config.extensions.get("guidance"),
+        "extensions.nucleus": config.extensions.get("nucleus"),
+    }
+    if found := [name for name, value in refused.items() if value]:
+        raise ValueError(
+            f"generators={config.generators} with {found[0]}={refused[found[0]]}: they do not go "
+            "together; leave one of them out"
+        )
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"generators={config.generators} with {jax.process_count()} training processes: "
+            "generators serve one; start one process, or leave generators at 0"
+        )
+
+
+def open_engine(run: RunContext, config: Config) -> Open:
+    """What decodes in the steps of a run: its sampler, or its generators."""
+    if not config.generators:
+        return Local
+    fleet = open_fleet(run, config)
+    run.closing.callback(fleet.close)
+    return fleet.engine
+
+
+def open_fleet(run: RunContext, config: Config) -> Fleet:
+    """The generators of a run, as actors of a cluster, or of this machine where none is named."""
+    import ray
+
+    if not ray.is_initialized():
+        address = os.environ.get("RAY_ADDRESS")
+        here = {} if address else {"num_cpus": config.generators, "include_dashboard": False}
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(address=address, log_to_driver=False, namespace=str(run.directory), **here)
+        run.closing.callback(ray.shutdown)
+    gpus = ray.cluster_resources().get("GPU", 0) >= config.generators
+    alone = dict.fromkeys(distributed.VARIABLES, "")  # no part of the trainer's world
+    actor = ray.remote(Actor).options(
+        num_cpus=1,
+        num_gpus=int(gpus),
+        scheduling_strategy="SPREAD",
+        max_restarts=0,
+        runtime_env={"env_vars": alone},
+    )
+    failed = (ray.exceptions.RayActorError, ray.exceptions.OwnerDiedError)
+
+    def start(name: str) -> tuple[Handle, Future[Any]]:
+        made = actor.remote(config)
+
+        def call(method: str, *arguments: Any) -> Future[Any]:
+            answer: Future[Any] = Future()
+
+            def settle(done: Future[Any]) -> None:
+                error = done.exception()
+                if isinstance(error, failed):
+                    answer.set_exception(Gone(f"{type(error).__name__}"))
+                elif error is not None:
+                    answer.set_exception(error)
+                else:
+                    answer.set_result(done.result())
+
+            getattr(made, method).remote(*arguments).future().add_done_callback(settle)
+            return answer
+
+        run.callbacks.note(f"{name} is started")
+        return Handle(call, lambda: ray.kill(made)), call("process")
+
+    patience = config.guard.stall_seconds
+    return Fleet(start, config.generators, ray.put, run.callbacks.note, patience)
+
+
+class Actor(Generator):
+    """A generator that describes the policy by itself."""
+
+    def __init__(self, config: Config) -> None:
+        """Args: of the run."""
+        _, tokenizer = policy.describe(config, trust=True)
+        super().__init__(mesh.make(config.sampling.mesh), tokenizer.decode)
+
+    def process(self) -> int:
+        """The id of this process; answered once it can be called."""
+        return os.getpid()

@@ -1,0 +1,117 @@
+"""What a run's parts cost in seconds, fitted to the log of a synchronous run.
+
+`RUN/chunks.jsonl` says of each chunk of decoding what it did and how long it took, and
+`RUN/metrics.jsonl` how long each update took. Nothing else is read but the lengths of completions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from jaxrl.record import jsonl, metrics
+from jaxrl.run import chunk_log
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """Seconds of a run's parts, on all of its devices."""
+
+    decode_step: float
+    """Of a decoding step, whatever is decoded."""
+    decode_token: float
+    """Of each token that a step decodes."""
+    update: float
+    """Of a training step, whatever is trained on, with all that is done once a step."""
+    update_token: float
+    """Of each token that is trained on."""
+    push: float = 0.0
+    """Of bringing new weights to the sampler."""
+    score: float = 0.0
+    """From the end of a completion to its score."""
+    read_token: float = 0.0
+    """Of each token that is read: prompts, and sequences in progress after new weights came."""
+    chunk: float = 0.0
+    """Of a chunk of decoding, whatever it decodes."""
+
+    def on(self, sampling: float) -> Costs:
+        """The costs where a share of the devices samples and the rest trains.
+
+        Seconds of a decoding step and of a chunk are of latency and stay; all else is divided by
+        the share.
+        """
+        training = 1.0 - sampling
+        return dataclasses.replace(
+            self,
+            decode_token=self.decode_token / sampling,
+            read_token=self.read_token / sampling,
+            update=self.update / training,
+            update_token=self.update_token / training,
+        )
+
+
+def costs_of(run: Path) -> Costs:
+    """Costs fitted to the log of a synchronous run, by non-negative least squares.
+
+    The first step compiles and is left out. The slowest hundredth of chunks is left out too: it
+    has what compiles later.
+
+    Raises:
+      ValueError: fewer than three steps are logged after the first, or chunks of none.
+    """
+    rows = list(metrics.read(run))[1:]
+    if len(rows) < 3:
+        raise ValueError(f"{run} has logged {len(rows) + 1} steps; costs are fitted to 4 or more")
+    chunks = [row for row in jsonl.read(run / chunk_log.FILE) if row["step"] > 0]
+    if not chunks:
+        raise ValueError(f"{run} has no {chunk_log.FILE}; costs are fitted to a synchronous run's")
+    seconds = _column(chunks, "seconds")
+    kept = seconds <= np.quantile(seconds, 0.99)
+    parts = [_column(chunks, name)[kept] for name in ("steps", "tokens", "read")]
+    step, token, read, chunk = _fit(seconds[kept], *parts, np.ones(kept.sum()))
+    rest = _column(rows, "time/step")
+    for name in ("sample", "score", "sync", "save", "eval"):
+        rest = rest - np.array([row.get(f"time/{name}", 0.0) for row in rows])
+    update_token, update = _fit(rest, _column(rows, "tokens"), np.ones(len(rows)))
+    push, score = (float(np.median(_column(rows, f"time/{n}"))) for n in ("sync", "score"))
+    return Costs(step, token, update, update_token, push, score, read, chunk)
+
+
+def _column(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+    return np.array([row[name] for row in rows], np.float64)
+
+
+def _fit(seconds: np.ndarray, *columns: np.ndarray) -> list[float]:
+    """Non-negative coefficients of columns."""
+    scales = [max(float(column.max()), 1.0) for column in columns]
+    scaled = np.stack([c / s for c, s in zip(columns, scales, strict=True)], 1)
+    found, _ = nnls(scaled, seconds)
+    return [float(value / scale) for value, scale in zip(found, scales, strict=True)]
+
+
+def prompt_of(run: Path, groups: int) -> int:
+    """Tokens of a prompt, on average over a run that began so many groups a step."""
+    rows = list(jsonl.read(run / chunk_log.FILE))
+    steps = 1 + max(row["step"] for row in rows)
+    return round(sum(row["read"] for row in rows) / (steps * groups))
+
+
+def lengths_of(run: Path) -> np.ndarray:
+    """Lengths of the completions that a run has logged, in tokens.
+
+    Raises:
+      ValueError: it has logged none.
+    """
+    found = [
+        sum(kind == "policy" for kind in row["source"])
+        for path in sorted((run / "rollouts").glob("*.jsonl"))
+        for row in jsonl.read(path)
+    ]
+    if not found:
+        raise ValueError(f"{run} has no rollouts; log some with rollout_log.every")
+    return np.array(found)

@@ -1,0 +1,84 @@
+"""An asynchronous run against a synchronous one, where scorers or environments take their time.
+
+`python -m tests.benchmarks.overlap DIR` trains the same small policy both ways on two virtual
+devices, one of which samples, and prints seconds a step. Lengths have a long tail. Scorers and
+environments sleep, and so truly overlap with what is computed; they take as long as sampling does,
+which a first run without them measures. Both runs have the same programs and the same devices: the
+ratio is that of the order of work alone.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from jaxrl.record import metrics
+from tests.jaxrl import tiny
+
+WORKERS = 8
+PROMPTS, SIZE, TURNS = 16, 8, 3
+BASE = {
+    "sampling.devices": 1, "warm_start.steps": 0, "eval.problems": 2, "steps": 16,
+    "fresh.hidden_size": 256, "fresh.intermediate_size": 512, "fresh.num_layers": 4,
+    "fresh.head_dim": 64,
+    "rollout.prompts": PROMPTS, "rollout.group_size": SIZE, "rollout.max_new_tokens": 256,
+    "sampler.slots": 128, "sampler.chunk": 16, "sampler.bucket": 288,
+    "packing.row_length": 320, "packing.micro_batch_tokens": 1280, "packing.bucket": 320,
+    "checkpoint.every": 99, "rollout_log.every": 0, "score_workers": WORKERS,
+}  # fmt: skip
+KINDS = {
+    "scorer": {"task": "tests.benchmarks.sleeping:scored"},
+    "environment": {"task": "tests.benchmarks.sleeping:played", "rollout.turn_tokens": 64},
+}
+FIRST = 3
+"""Steps that are not counted; neither are later ones in which anything is compiled."""
+
+
+def measured(directory: Path, changes: dict[str, Any]) -> dict[str, float]:
+    """Medians over the steps of a run in a process of its own, and seconds a step over them all."""
+    tiny.finish(tiny.start(directory, devices=2, **BASE | changes))
+    every = list(metrics.read(directory))
+    pairs = list(itertools.pairwise(every))[FIRST - 1 :]
+    rows = [row for last, row in pairs if row["compilations"] == last["compilations"]]
+    shown = ("time/sample", "time/score", "time/train", "idle/sample", "idle/train", "lag/mean")
+    found = {name: statistics.median(row.get(name, 0.0) for row in rows) for name in shown}
+    found["steps"] = len(rows)
+    return found | {"seconds": statistics.mean(row["time/step"] for row in rows)}
+
+
+def compare(directory: Path, kind: str, staleness: int) -> dict[str, Any]:
+    """Both runs of a kind, after one that says how long sampling takes."""
+    directory.mkdir(parents=True)
+    own = KINDS[kind]
+    alone = measured(directory / "alone", own | {"steps": 7, "score_workers": 0, "task_args": {}})
+    replies = TURNS if kind == "environment" else 1
+    # all replies of a step, with so many workers, take as long as sampling
+    seconds = alone["time/sample"] * WORKERS / (PROMPTS * SIZE * replies)
+    slow = own | {"task_args": {"seconds": round(seconds, 4)}}
+    turns = measured(directory / "turns", slow)
+    live = measured(directory / "live", slow | {"asynchronous.staleness": staleness})
+    return {
+        "kind": kind,
+        "seconds a reply": round(seconds, 4),
+        "staleness": staleness,
+        "in turns": turns,
+        "asynchronous": live,
+        "ratio": turns["seconds"] / live["seconds"],
+    }
+
+
+def main() -> None:
+    """Print a line of JSON for each kind."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--staleness", type=int, default=2)
+    given = parser.parse_args()
+    for kind in given.kinds:
+        print(json.dumps(compare(given.directory / kind, kind, given.staleness)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

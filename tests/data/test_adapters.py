@@ -1,0 +1,170 @@
+"""Environments of other libraries by their protocols, against stand-ins and the real packages."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from jaxrl.data import tasks
+from jaxrl.data.environments import Turn, adapters, play
+from jaxrl.data.environments.formats import Call, written
+from jaxrl.data.types import Problem
+from tests.data.test_bundled_environments import played
+
+PROBLEM = Problem("p", "", 7)
+
+
+class Line:
+    """A Gymnasium environment in all but name: go to the end of a line."""
+
+    def reset(self, seed=None):
+        self.at, self.length = 0, 2 + seed % 2
+        return self.at, {}
+
+    def step(self, action):
+        self.at += 2 * action - 1
+        ended = self.at == self.length
+        return self.at, float(ended), ended, self.at < 0, {}
+
+    def close(self):
+        self.at = None
+
+
+def test_five_tuples_are_an_environment():
+    world = adapters.five_tuples(Line, ("back", "on"), lambda env, seen: f"at {seen}", turns=4)
+    state, opening = world.begin(PROBLEM, 3)
+    assert opening.messages[0]["content"] == "at 0"
+    assert "choose one" in world.step(state, "up").messages[0]["content"]
+    steps = [world.step(state, "I go on") for _ in range(3)]
+    assert [s.done for s in steps] == [False, False, True] and steps[-1].reward == 1
+    state, _ = world.begin(PROBLEM, 3)
+    assert world.step(state, "back").done
+    state, _ = world.begin(PROBLEM, 3)
+    assert [world.step(state, "x").done for _ in range(4)] == [False, False, False, True]
+    world.close(state)
+    assert state.env.at is None
+
+
+def test_an_environment_is_five_tuples():
+    task = tasks.get("game24")
+    gym = adapters.Gym(task)
+    seen, info = gym.reset(seed=4)
+    problem = task.problem("train", 0, 4)
+    assert problem.prompt in seen and info == {"tools": ()}
+    *_, (seen, reward, ended, cut, parts) = [gym.step(a) for a in task.turns.gold(problem, 4)]
+    assert (seen, reward, ended, cut, parts["solved"]) == ("", 1.0, True, False, 1.0)
+    assert gym.reset(seed=4)[0] == gym.reset(seed=4)[0] != gym.reset(seed=5)[0]
+    gym.close()
+
+
+@pytest.mark.extra
+def test_a_task_of_gymnasium():
+    pytest.importorskip("gymnasium")
+    name = "jaxrl.data.environments.adapters:gymnasium"
+    given = {"env_id": "Taxi-v4", "actions": "south,north,east,west,pickup,dropoff"}
+    try:
+        task = tasks.get(name, **given, render=False)
+    except Exception:
+        task = tasks.get(name, **given | {"env_id": "Taxi-v3"}, render=False)
+    problem = task.problem("train", 0, 0)
+    one, two = (played(play.Player(task).answer, problem, "north", "jump") for _ in range(2))
+    assert one == two and one[1].reward == -1 and "choose one" in one[2].messages[0]["content"]
+    with pytest.raises(ValueError, match="give a word for each"):
+        tasks.get(name, env_id=problem.prompt, actions="a,b", render=False)
+
+
+class Counter(BaseHTTPRequestHandler):
+    """A NeMo Gym resources server: a counter for each session."""
+
+    counts, verified = {}, []
+
+    def log_message(self, *_):
+        pass
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        session = (self.headers.get("Cookie") or f"session={len(self.counts)}").split("=")[1]
+        status, told = 200, {}
+        match self.path:
+            case "/seed_session":
+                self.counts[session] = body["initial_count"]
+            case "/increment_counter":
+                self.counts[session] += body["count"]
+                told = {"success": True}
+            case "/verify":
+                self.verified.append(body["response"])
+                told = body | {"reward": float(body["expected_count"] == self.counts[session])}
+            case _:
+                status, told = 404, {"detail": "Not Found"}
+        self.send_response(status)
+        self.send_header("Set-Cookie", f"session={session}")
+        data = json.dumps(told).encode()
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def test_a_resources_server_of_nemo_gym(tmp_path):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Counter)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    tool = {"type": "function", "name": "increment_counter", "parameters": {"type": "object"}}
+    params = {"input": [{"role": "user", "content": "add 1 and 2"}], "tools": [tool]}
+    row = {"responses_create_params": params, "initial_count": 3, "expected_count": 6}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    task = tasks.get(
+        "jaxrl.data.environments.adapters:nemo_gym",
+        url=f"http://127.0.0.1:{server.server_address[1]}", path=str(tmp_path / "rows.jsonl"),
+    )  # fmt: skip
+    problem, answer = task.problem("train", 0, 0), play.Player(task).answer
+    one, two = (written(Call("increment_counter", {"count": n})) for n in (1, 2))
+    opening, first, _, end = played(answer, problem, one, two, "It is 6.")
+    assert opening.messages == ({"role": "user", "content": "add 1 and 2"},)
+    assert opening.tools[0]["function"]["name"] == "increment_counter"
+    assert json.loads(first.messages[0]["content"]) == {"success": True} and first.calls == 1
+    assert (end.reward, end.done) == (1.0, True)
+    kinds = [item["type"] for item in Counter.verified[-1]["output"]]
+    assert kinds == ["function_call", "function_call_output"] * 2 + ["message"]
+    ids = [i["call_id"] for i in Counter.verified[-1]["output"] if "call_id" in i]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
+    _, wrong, end = played(answer, problem, written(Call("nothing", {})), "6", episode=1)
+    assert "Not Found" in wrong.messages[0]["content"] and end.reward == 0
+    server.shutdown()
+
+
+@pytest.mark.extra
+def test_a_server_of_openenv():
+    pytest.importorskip("websockets")
+    from websockets.sync.server import serve
+
+    def echo(socket):
+        count = 0
+        for line in socket:
+            told = json.loads(line)
+            if told["type"] == "reset":
+                seen, reward, done = f"seed {told['data']['seed']}", None, False
+            elif told["data"].get("message") == "bad":
+                socket.send(json.dumps({"type": "error", "data": {"message": "no", "code": "X"}}))
+                continue
+            else:
+                count += 1
+                seen, reward, done = told["data"]["message"], 0.5, count == 2
+            data = {"observation": {"echoed_message": seen}, "reward": reward, "done": done}
+            socket.send(json.dumps({"type": "observation", "data": data}))
+
+    with serve(echo, "127.0.0.1", 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.socket.getsockname()[1]}"
+        task = tasks.get(
+            "jaxrl.data.environments.adapters:openenv", url=address, text="echoed_message"
+        )
+        problem, player = task.problem("train", 0, 0), play.Player(task)
+        opening, hi, end = played(player.answer, problem, "hi", "there")
+        assert opening.messages[0]["content"] == f"seed {problem.answer}"
+        assert hi.messages[0]["content"] == "hi" and hi.reward == 0.5
+        assert end.done and not end.messages
+        bad = played(player.answer, problem, "bad", episode=1)[-1]
+        assert "the server says" in bad.error and bad.reward is None
+        late = player.answer(Turn(2, problem, 0))
+        assert not late.error
+        server.shutdown()

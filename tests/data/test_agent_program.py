@@ -1,0 +1,288 @@
+"""Programs behind an API: their protocols, and episodes that go on from what was sampled."""
+
+import json
+import sys
+import textwrap
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from jaxrl import functions
+from jaxrl.data import scoring, tasks
+from jaxrl.data.environments import Token, Turn, agent_program, dialects, formats
+from jaxrl.data.environments.dialects import DIALECTS, Answer, Said
+from jaxrl.data.environments.formats import Call
+from jaxrl.data.environments.gateway import Gateway
+from jaxrl.data.types import Problem
+
+PROBLEM = Problem("p", "What is 2 + 3?", None)
+TOKENS = (Token(7, "5", -0.5), Token(0, "", -0.25))
+CALL = Call("add", {"b": 3, "a": 2})
+SAID = (Said("system", "Be brief."), Said("user", "Hello"))
+SCHEMA = {"type": "object", "properties": {}}
+FUNCTION = {"name": "add", "description": "sums", "parameters": SCHEMA}
+ARGUMENTS = '{"a":2,"b": 3}'  # spelled otherwise than it was answered
+CALLED = Said("assistant", "", (("add", '{"a": 2, "b": 3}'),))
+RESULT = Said("tool", "5")
+
+BODIES = {
+    "chat/completions": {
+        "messages": [
+            {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
+            {"role": "user", "content": "Hello"},
+            {"role": "assistant", "content": None, "tool_calls": [
+                {"id": "x", "type": "function", "function": {"name": "add", "arguments": ARGUMENTS}}
+            ]},
+            {"role": "tool", "tool_call_id": "x", "content": "5"},
+        ],
+        "tools": [{"type": "function", "function": FUNCTION}], "stop": "\n", "temperature": 9,
+    },
+    "responses": {
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "Hello"}]},
+            {"type": "reasoning", "id": "r", "summary": []},
+            {"type": "function_call", "call_id": "x", "name": "add", "arguments": ARGUMENTS},
+            {"type": "function_call_output", "call_id": "x", "output": "5"},
+        ],
+        "tools": [{"type": "function", **FUNCTION}],
+    },
+    "messages": {
+        "system": [{"type": "text", "text": "Be brief."}], "max_tokens": 9,
+        "messages": [
+            {"role": "user", "content": "Hello"},
+            {"role": "assistant", "content": [
+                {"type": "tool_use", "id": "x", "name": "add", "input": {"b": 3, "a": 2}}
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "x", "content": "5"}
+            ]},
+        ],
+        "tools": [{"name": "add", "description": "sums", "input_schema": SCHEMA}],
+        "stop_sequences": ["\n"],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_protocol_says_the_same(name):
+    """Arguments of a call are compared as values: their spelling and their order do not count."""
+    read = DIALECTS[name].read(BODIES[name])
+    assert read.messages == (*SAID, CALLED, RESULT)
+    assert read.tools == ({"type": "function", "function": FUNCTION},)
+    assert read.stop == (() if name == "responses" else ("\n",))
+    assert Answer(1, "", (CALL,), ()).said == CALLED
+
+
+def pieces(name, asked, answer):
+    return list(DIALECTS[name].pieces(asked, answer))
+
+
+def test_streamed_tool_calls_lose_no_token():
+    """Every id and log-probability arrives, also those of tokens that are no text."""
+    asked = DIALECTS["chat/completions"].read(
+        {"messages": [], "logprobs": True, "return_token_ids": True}
+    )
+    answer = Answer(1, "I add.", (CALL,), TOKENS)
+    whole = DIALECTS["chat/completions"].whole(asked, answer)["choices"][0]
+    streamed = [data["choices"][0] for _, data in pieces("chat/completions", asked, answer)]
+    for ids in (whole["token_ids"], [i for c in streamed for i in c.get("token_ids", [])]):
+        assert ids == [7, 0]
+    logps = [e["logprob"] for c in streamed for e in (c.get("logprobs") or {}).get("content", [])]
+    assert logps == [-0.5, -0.25] == [e["logprob"] for e in whole["logprobs"]["content"]]
+    (call,) = streamed[0]["delta"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == CALL.arguments
+    assert streamed[-1]["finish_reason"] == "tool_calls"
+
+
+class Program:
+    """Sends requests to a gateway, as a program would."""
+
+    def __init__(self, put):
+        self.gateway = Gateway(put)
+
+    def post(self, body, path="chat/completions", base=None):
+        request = urllib.request.Request(
+            f"{base or self.gateway.base}/v1/{path}", json.dumps(body).encode(), method="POST"
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+
+def test_a_repeated_request_gets_the_answer_that_was_recorded():
+    """Clients try again on their own: no turn is sampled twice, neither before nor after it."""
+    seen = []
+    program = Program(seen.append)
+    body, answers = {"messages": [{"role": "user", "content": "Hello"}]}, []
+    threads = [
+        threading.Thread(target=lambda: answers.append(program.post(body))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    while not seen:
+        time.sleep(0.01)
+    seen[0].answer.set_result(Answer(1, "Hi", (), TOKENS))
+    for thread in threads:
+        thread.join()
+    answers.append(program.post({**body, "temperature": 2.0}))
+    assert len(seen) == 1 and len(set(answers)) == 1 and len(answers) == 4
+    assert json.loads(answers[0][1])["choices"][0]["message"]["content"] == "Hi"
+    program.gateway.close()
+
+
+def test_only_the_episodes_own_address_is_answered():
+    seen = []
+    program = Program(seen.append)
+    base = program.gateway.base
+    good = {"messages": [{"role": "user", "content": "Hello"}]}
+    assert base.startswith("http://127.0.0.1:")
+    assert program.post(good, base=base[:-3] + "abc")[0] == 404
+    assert program.post(good, path="models")[0] == 404
+    for bad in ([], {"messages": 1}, {"messages": [{"role": []}]}, {**good, "n": 2}):
+        assert program.post(bad)[0] == 400
+    picture = [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]
+    assert "image_url" in program.post({"messages": picture})[1]
+    assert not seen
+    thread = threading.Thread(target=lambda: seen.append(program.post(good)))
+    thread.start()
+    while len(seen) < 1:
+        time.sleep(0.01)
+    program.gateway.close()
+    thread.join(5)
+    assert seen[1][0] == 410
+
+
+HEAD = """
+import json, os, sys, urllib.request
+def ask(messages, **more):
+    body = json.dumps({"messages": messages, **more}).encode()
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    with urllib.request.urlopen(urllib.request.Request(url, body)) as answer:
+        return json.load(answer)["choices"][0]
+"""
+LOOP = """
+tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+said = [{"role": "user", "content": sys.stdin.read()}]
+while True:
+    choice = ask(said, tools=tools, logprobs=True)
+    said.append(choice["message"])
+    if not choice["message"].get("tool_calls"):
+        break
+    for call in choice["message"]["tool_calls"]:
+        given = json.loads(call["function"]["arguments"])
+        result = str(given["a"] + given["b"])
+        said.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+print(choice["message"]["content"])
+assert all(each["logprob"] < 0 for each in choice["logprobs"]["content"])
+"""
+ENDS = {
+    "crash:": "sys.exit(3)",
+    "timeout:": "ask(said); import time; time.sleep(60)",
+    "branch:": "ask(said); ask([{'role': 'user', 'content': 'another'}])",
+    "output:": "ask(said); print('x' * (1 << 21)); import time; time.sleep(60)",
+    "silent:": "",
+    "type:": "ask(said); ask([*said, {'role': 'assistant', 'content': 'a b c'},"
+    " {'role': 'system', 'content': 'x'}])",
+}
+
+
+@pytest.fixture
+def program(tmp_path):
+    """`(source) -> environment` of a program."""
+
+    def made(source, seconds=20.0):
+        file = tmp_path / "agent.py"
+        file.write_text(HEAD + textwrap.dedent(source))
+        return agent_program.environment([sys.executable, "-S", str(file)], seconds)
+
+    return made
+
+
+def pool_of(environment):
+    import dataclasses
+
+    inner = tasks.get("arithmetic")
+    return scoring.Pool(dataclasses.replace(inner, turns=environment), 0, 1.0, None, None)
+
+
+def played(pool, *actions, episode=0):
+    said = [pool.act(Turn(episode, PROBLEM, 3)).result()]
+    for n in range(len(actions)):
+        if said[-1].error:
+            break
+        tokens = tuple(TOKENS for _ in actions[: n + 1])
+        turn = Turn(episode, PROBLEM, 3, actions[: n + 1], tuple(said), tokens)
+        said.append(pool.act(turn).result())
+    return said
+
+
+def test_a_program_plays_an_episode_and_another_process_plays_it_again(program):
+    call = formats.written(CALL)
+    with pool_of(program(LOOP)) as pool:
+        opening, result, end = played(pool, call, "It is 5.")
+        assert opening.messages == ({"role": "user", "content": PROBLEM.prompt},)
+        assert opening.tools[0]["function"]["name"] == "add"
+        assert result.messages == ({"role": "tool", "content": "5"},) and result.calls == 1
+        assert (end.done, end.answer, end.error) == (True, "It is 5.\n", None)
+        odd = played(pool, "<tool_call>2+3", episode=1)  # what is no call stays text
+        assert odd[-1].answer == "<tool_call>2+3\n"
+    with pool_of(program(LOOP)) as pool:  # which remembers nothing
+        turn = Turn(0, PROBLEM, 3, (call, "5"), (opening, result), (TOKENS, TOKENS))
+        assert pool.act(turn).result().answer == "5\n"
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_what_is_no_episode_is_an_error_and_never_a_reward(kind, program):
+    source = "said = [{'role': 'user', 'content': 'Hello'}]\n" + ENDS[kind]
+    start = time.monotonic()
+    with pool_of(program(source, seconds=1.0 if kind == "timeout:" else 20.0)) as pool:
+        last = played(pool, "a b c")[-1]
+    assert last.error.startswith(kind) and getattr(last, "reward", None) is None
+    assert time.monotonic() - start < 15
+
+
+def test_a_program_that_is_left_is_ended(program):
+    """As where the budget of tokens is reached: nothing of the episode goes on."""
+    with pool_of(program(LOOP)) as pool:
+        played(pool)
+        (episode,) = pool._player._known.values()
+        pool.over(0)
+        assert episode.state._process.wait(5) and not pool._player._known
+
+
+def test_a_command_of_a_config_needs_trust():
+    task_args = {"command": "python agent.py", "name": "gsm8k"}
+    assert functions.foreign({"task": "agent_program", "task_args": task_args}) == {
+        "python agent.py"
+    }
+    parts = json.dumps({"a": [1, "agent_program", task_args]})
+    assert functions.foreign({"parts": parts}) == {"python agent.py"}
+
+
+@pytest.mark.parametrize(
+    ("params", "why"),
+    [
+        ({"command": "no-such-program"}, "is not found"),
+        ({"command": ""}, "is not found"),
+        ({"name": "keydoor"}, "one by one"),
+        ({"seconds": 0}, "must be positive"),
+        ({"roles": "assistant"}, "is none of"),
+    ],
+)
+def test_programs_that_cannot_be_are_refused(params, why):
+    with pytest.raises(ValueError, match=why):
+        tasks.get("agent_program", **{"command": sys.executable} | params)
+
+
+def test_the_streams_end_as_the_clients_expect():
+    asked = dialects.Asked(SAID)
+    names = [name for name, _ in pieces("messages", asked, Answer(2, "", (CALL,), TOKENS))]
+    assert names[0] == "message_start" and names[-1] == "message_stop"
+    last = pieces("responses", asked, Answer(2, "Hi", (CALL,), TOKENS))[-1]
+    assert last[0] == "response.completed" and last[1]["response"]["id"] == "resp_2"

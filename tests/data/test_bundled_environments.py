@@ -1,0 +1,222 @@
+"""Bundled environments: what earns a reward, that they repeat themselves, and bad actions."""
+
+import collections
+import itertools
+import random
+
+import pytest
+
+from jaxrl.data import scoring, tasks
+from jaxrl.data.environments import Turn, board_game, games, html_form, play, twenty_questions
+from jaxrl.data.environments.formats import Call, written
+
+PURE = ("board_game", "calculator", "game24", "html_form", "keydoor", "twenty_questions")
+SLOWER = ("database", "repository")
+GARBAGE = ("", "\x00", "é" * 50, "9" * 5000, "<tool_call>", "left\nbet 1 / 0", "GUESS", "fill e1")
+
+
+def played(answer, problem, *actions, episode=0, seed=3):
+    """The answers to an episode's actions until one of them ends it, the opening first."""
+    said = [answer(Turn(episode, problem, seed))]
+    for n in range(len(actions)):
+        said.append(answer(Turn(episode, problem, seed, actions[: n + 1], tuple(said))))
+        if said[-1].error or said[-1].done:
+            break
+    return said
+
+
+@pytest.mark.parametrize("name", PURE + SLOWER)
+def test_they_repeat_themselves_and_survive_anything(name):
+    task = tasks.get(name)
+    assert task.pure == (name in PURE)
+    made = {s: [task.problem(s, 0, i) for i in range(12)] for s in task.splits}
+    assert not {p.id for p in made["train"]} & {p.id for p in made["test"]}
+    assert made["train"][3] == task.problem("train", 0, 3) != task.problem("train", 1, 3)
+    for split in task.splits:
+        problem = made[split][0]
+        one, two = (played(play.Player(task).answer, problem, *GARBAGE) for _ in range(2))
+        assert one == two and not any(each.error for each in one)
+        assert sum(reply.reward or 0.0 for reply in one[1:]) <= 0.5
+        assert {c for m in one[0].messages for c in m["content"]} <= set(task.alphabet)
+
+
+@pytest.mark.parametrize("name", ["game24", "html_form", "twenty_questions", *SLOWER])
+def test_their_solutions_earn_the_full_reward(name):
+    task = tasks.get(name)
+    for index, split in itertools.product(range(4 if name in PURE else 1), task.splits):
+        problem = task.problem(split, 5, index)
+        actions = task.turns.gold(problem, 0)
+        said = played(play.Player(task).answer, problem, *actions)
+        assert said[-1].done and not said[-1].error and len(said) == len(actions) + 1
+        assert sum(reply.reward or 0.0 for reply in said[1:]) == 1
+
+
+def test_the_24_game_takes_thoughts_and_legal_steps_alone():
+    task = tasks.get("game24", mistakes=1)
+    problem = task.problem("train", 0, 0)
+    a, b, *_ = problem.answer
+    player = play.Player(task).answer
+    thought = f"<think>perhaps 1 + 1</think> {a} * {b}"
+    _, good, bad, over = played(player, problem, thought, "100 + 1", "1 / 0")
+    assert str(a * b) in good.messages[0]["content"] and good.parts["thoughts"] == 1
+    assert bad.messages[0]["content"].startswith("that is no step")
+    assert over.done and over.reward == 0
+
+
+def test_a_simulated_user_remembers_and_loses_patience():
+    user = twenty_questions._User({"size": "tiny", "color": "red"}, 9, 3)
+
+    def ask(text):
+        reply = twenty_questions.step(user, text)
+        return reply.messages[0]["content"] if reply.messages else reply
+
+    assert ask("Is it tiny?") == "yes" and ask("is it blue") == "no"
+    assert ask("is it TINY?") == "I told you: yes" and user.patience == 2
+    assert ask("is it red or green?") == "one at a time, please"
+    end = ask("hm")
+    assert end.done and end.reward == 0 and end.parts["known"] == 0.5
+    fresh = twenty_questions._User({"size": "tiny", "color": "red"}, 9, 3)
+    assert twenty_questions.step(fresh, "GUESS tiny red green").reward == 0
+    assert twenty_questions.step(fresh, "GUESS a tiny red one").reward == 1
+
+
+def test_nobody_beats_perfect_play():
+    """Of all games against it at tic-tac-toe, whichever side begins."""
+    lost = collections.Counter()
+
+    def walk(state, seat):
+        moves = games.TIC_TAC_TOE.moves(state)
+        if not moves:
+            lost[games.TIC_TAC_TOE.payoff(state) * (1 if seat == 0 else -1)] += 1
+            return
+        mine = games.TIC_TAC_TOE.player(state) == seat
+        for move in moves if mine else games.perfect(state)[:1]:
+            walk(games.TIC_TAC_TOE.play(state, move), seat)
+
+    for seat in (0, 1):
+        walk(games.TIC_TAC_TOE.start(random.Random(0)), seat)
+    assert lost[1.0] == 0 and lost[-1.0] > 0 and lost[0.0] > 0
+
+
+def test_kuhn_poker_has_its_known_value():
+    """-1/18 for the player who begins (Kuhn 1950), in units of a stake; here 2 are 1."""
+
+    def value(hands):
+        if not games.KUHN_POKER.moves(hands):
+            return games.KUHN_POKER.payoff(hands)
+        chances = games.equilibrium(hands)
+        return sum(p * value(games.KUHN_POKER.play(hands, m)) for m, p in chances.items() if p)
+
+    deals = list(itertools.permutations(range(3), 2))
+    assert sum(value(games.Hands(cards)) for cards in deals) / 6 == pytest.approx(-1 / 36)
+
+
+@pytest.mark.parametrize(
+    ("moves", "payoff"),
+    [("1 2 1 2 1 2 1", 1.0), ("1 2 3 4 5 6 7 7 1 2", 0.0), ("1 2 2 3 3 4 3 4 4 1 4", 1.0)],
+)
+def test_connect_four_sees_all_directions(moves, payoff):
+    game = games.CONNECT_FOUR
+    state = game.start(random.Random(0))
+    for move in moves.split():
+        assert move in game.moves(state)
+        state = game.play(state, move)
+    assert game.payoff(state) == payoff and bool(game.moves(state)) == (payoff == 0)
+    if payoff and moves.startswith("1 2 1"):
+        before = game.start(random.Random(0))
+        for move in moves.split()[:-1]:
+            before = game.play(before, move)
+        assert games.ahead(before) == ("1",)
+        assert games.ahead(game.play(before, "7")) == ("2",)  # it wins too, before it stops
+
+
+@pytest.mark.parametrize("name", games.GAMES)
+def test_a_match_is_won_drawn_or_lost(name):
+    task = tasks.get("board_game", game=name)
+    rewards = collections.Counter()
+    for index in range(30):
+        problem = task.problem("train", 0, index)
+        match, opening = task.turns.begin(problem, 0)
+        stream = random.Random(index)
+        reply = None
+        while reply is None or not reply.done:
+            reply = board_game.step(match, stream.choice(match.game.moves(match.state)))
+        rewards[reply.reward] += 1
+        assert opening.messages[1]["content"].endswith(
+            "moves: " + ", ".join(_first_moves(task, problem))
+        )
+    assert len(rewards) > 1 and set(rewards) <= {0.0, 0.25, 0.5, 0.75, 1.0}
+    match, _ = task.turns.begin(problem, 0)
+    assert not board_game.step(match, "jump").done and board_game.step(match, "99").reward == 0
+
+
+def _first_moves(task, problem):
+    match, _ = task.turns.begin(problem, 0)
+    return match.game.moves(match.state)
+
+
+def test_a_form_is_judged_whole():
+    task = tasks.get("html_form", fields=2)
+    problem = next(
+        p for p in (task.problem("train", 0, i) for i in range(99))
+        if any(name in html_form.TEXTS for name in p.answer["wanted"])
+    )  # fmt: skip
+    *acts, send = task.turns.gold(problem, 0)
+    page, opening = task.turns.begin(problem, 0)
+    ids = {each.get("name"): each.get("id") for each in page.form}
+    assert opening.messages[1]["content"].endswith("</form>")
+    answer = play.Player(task).answer
+    missing = played(answer, problem, *acts[:-1], send)[-1]
+    assert missing.reward == 0 and missing.parts["fields"] == 0.5
+    cleared = played(answer, problem, *acts, f"click {ids['clear']}", send, episode=1)[-1]
+    assert cleared.reward == 0 and cleared.parts == {"fields": 0.0, "others": 1.0}
+    wrong = played(answer, problem, "fill e0 x", f"select {ids['send']} y", "jump", episode=2)
+    told = ["there is no element", "select does not go", "that is no action"]
+    for reply, text in zip(wrong[1:], told, strict=True):
+        assert reply.messages[0]["content"].startswith(text)
+
+
+def test_a_repair_that_breaks_something_else_earns_nothing():
+    task = tasks.get("repository")
+    problem = task.problem("train", 0, 1)
+    (repair, done), answer = task.turns.gold(problem, 0), play.Player(task).answer
+    other = "text.py" if "'path': 'text.py'" not in repair else "lists.py"
+    source = problem.metadata["files"][other]
+    spoil = written(Call("edit", {"path": other, "old": source, "new": source + "\n1 / 0\n"}))
+    faked = written(Call("edit", {
+        "path": other, "old": source, "new": "import os\nprint('ok', flush=True)\nos._exit(0)\n",
+    }))  # fmt: skip
+    idle = played(answer, problem, done)[-1]
+    assert idle.reward == 0 and idle.parts["fail_to_pass"] < 1 == idle.parts["pass_to_pass"]
+    for i, bad in enumerate((spoil, faked)):
+        last = played(answer, problem, repair, bad, done, episode=i + 1)[-1]
+        assert last.reward == 0 and last.parts["pass_to_pass"] < 1
+    look = [written(Call("run", {"expression": problem.metadata["cases"][0]}))]
+    look.append(written(Call("read", {"path": other})))
+    look.append(written(Call("run", {"expression": "text.nothing()"})))
+    _, value, text, error = played(answer, problem, *look, episode=9)
+    assert value.messages[0]["content"] and text.messages[0]["content"] == source
+    assert "AttributeError" in error.messages[0]["content"]
+
+
+def test_a_pool_plays_them():
+    with scoring.open_pool("game24", workers=0) as pool:
+        problem = tasks.get("game24").problem("test", 0, 0)
+        assert pool.act(Turn(0, problem, 0)).result().messages[-1]["content"] == problem.prompt
+
+
+REFUSED = {
+    "game24": ({"numbers": 9}, {"largest": 0}, {"mistakes": -1}),
+    "twenty_questions": ({"traits": 9}, {"patience": 0}),
+    "board_game": ({"game": "go"}, {"opponent": "x"}, {"mistakes": -1}),
+    "html_form": ({"fields": 0}, {"distractors": 9}, {"turns": -1}),
+    "database": ({"places": 1}, {"calls": 0}),
+    "repository": ({"bugs": 0}, {"calls": 0}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_parameters_out_of_range_are_refused(name):
+    for params in REFUSED[name]:
+        with pytest.raises(ValueError, match=next(iter(params))):
+            tasks.get(name, **params)

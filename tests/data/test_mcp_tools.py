@@ -1,0 +1,108 @@
+"""Tools of MCP servers: a program, and an address on loopback."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jaxrl import functions
+from jaxrl.data import tasks
+from jaxrl.data.environments import mcp_tools, tools
+from jaxrl.data.environments.formats import Call, written
+
+pytestmark = pytest.mark.extra
+pytest.importorskip("mcp")
+
+SERVER = """
+import os, sys, time
+from mcp.server import MCPServer
+server = MCPServer("notes")
+notes = []
+
+@server.tool()
+def note(text: str) -> str:
+    "Keeps a text, and says how many there are."
+    notes.append(text)
+    return f"{len(notes)} {'SECRET_KEY' in os.environ}"
+
+@server.tool()
+def fail() -> str:
+    "Always fails."
+    raise ValueError("no")
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        server.run("streamable-http", port=int(sys.argv[1]))
+    else:
+        server.run("stdio")
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    (tmp_path / "server.py").write_text(SERVER)
+    return f"{sys.executable} {tmp_path / 'server.py'}"
+
+
+def called(made, name, **arguments):
+    return tools.results(made, written(Call(name, arguments)))[0]
+
+
+def test_a_program_gives_its_tools_to_a_task(program, monkeypatch):
+    """Each episode has a server of its own, which sees no secret and ends with the episode."""
+    monkeypatch.setenv("SECRET_KEY", "x")
+    task = tasks.get("with_tools", name="arithmetic", tools="", mcp=program)
+    problem = task.problem("train", 0, 0)
+    (one, opening), (two, _) = (task.turns.begin(problem, 0) for _ in range(2))
+    offered = {each["function"]["name"]: each["function"] for each in opening.tools}
+    assert offered["note"]["description"] == "Keeps a text, and says how many there are."
+    assert offered["note"]["parameters"]["required"] == ["text"]
+
+    def say(bench, text):
+        return task.turns.step(bench, written(Call("note", {"text": text}))).messages[0]["content"]
+
+    assert [say(one, "a"), say(one, "b"), say(two, "c")] == ["1 False", "2 False", "1 False"]
+    assert called(one.tools, "fail").startswith("error: ")
+    assert called(one.tools, "note", text=1).startswith("error: ")
+    for bench in (one, two):
+        task.turns.close(bench)
+    assert not any(t._thread.is_alive() for t in (one.tools[0].close.__self__,))
+
+
+def test_an_address_on_loopback_gives_its_tools(program):
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([*program.split(), str(port)], stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        made = mcp_tools.connect(f"http://127.0.0.1:{port}/mcp")
+        assert called(made, "note", text="a").startswith("1 ")
+        made[0].close()
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [("no-such-program", "not found"), ("http://10.0.0.1/mcp", "another machine")],
+)
+def test_servers_that_cannot_be_are_refused(server, why):
+    with pytest.raises(ValueError, match=why):
+        tasks.get("with_tools", name="arithmetic", mcp=server)
+    with pytest.raises(ValueError, match="one or more"):
+        tasks.get("with_tools", name="arithmetic", tools="")
+    assert functions.foreign({"task_args": {"mcp": server}}) == {server}
+
+
+def test_a_server_that_does_not_start_is_an_error():
+    with pytest.raises(RuntimeError, match="does not start"):
+        mcp_tools.connect(f"{sys.executable} -c pass", seconds=20)

@@ -1,0 +1,69 @@
+"""`--generators`: actors of Ray that sample for a run, of which one is killed."""
+
+import os
+import signal
+
+import jax
+import pytest
+
+from jaxrl.record import checkpoint, jsonl, metrics
+from jaxrl.run import generators, loop
+from tests.jaxrl import tiny
+
+SHORT = {
+    "steps": 3, "warm_start.steps": 0, "eval.every": 0, "eval.problems": 2, "sampler.chunk": 1,
+    "task": "tests.digests:coin", "guard.stall_seconds": 120.0,
+}  # fmt: skip
+
+
+def sampled(directory):
+    """What was sampled, step by step."""
+    fields = ("problem", "completion", "reward")
+    return {
+        path.name: [{k: row[k] for k in fields} for row in jsonl.read(path)]
+        for path in sorted((directory / "rollouts").glob("*.jsonl"))
+    }
+
+
+@pytest.mark.extra
+@pytest.mark.broad
+def test_a_killed_generator_changes_no_token(tmp_path):
+    pytest.importorskip("ray")
+    alone, killed, notes, victims = tmp_path / "alone", tmp_path / "killed", [], []
+    loop.train(tiny.config(alone, **SHORT))
+
+    def stage(name, done, total):
+        from ray.util.state import list_actors
+
+        if done == 1:  # the second step begins with one that is dead
+            victims.append(list_actors(filters=[("state", "=", "ALIVE")])[0].pid)
+            os.kill(victims[0], signal.SIGKILL)
+
+    watch = loop.Callbacks(stage=stage, note=notes.append)
+    loop.train(tiny.config(killed, **SHORT | {"generators": 2}), watch)
+    assert sampled(killed) == sampled(alone)
+    assert [text for text in notes if "is gone" in text] and victims
+    assert checkpoint.steps(killed) == checkpoint.steps(alone)
+    assert len(list(metrics.read(killed))) == 3
+
+
+REFUSED = {
+    "generators=-1": {"generators": -1},
+    "sampling.devices=1": {"generators": 2, "sampling.devices": 1},
+    "stages": {"generators": 2, "stages": {1: {"rollout.max_new_tokens": 2}}},
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_generators_do_not_go_with_is_refused(words, tmp_path, monkeypatch):
+    monkeypatch.setattr(generators.importlib.util, "find_spec", lambda name: True)
+    with pytest.raises(ValueError, match=words):
+        generators.check(tiny.config(tmp_path, **REFUSED[words]))
+
+
+def test_ray_must_be_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(generators.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"generators=1: ray is not installed; .*jaxrl\[ray\]"):
+        generators.check(tiny.config(tmp_path, generators=1))
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    generators.check(tiny.config(tmp_path))

@@ -1,0 +1,76 @@
+"""Recipes that learn from data, each trained on something small until its held-out figure moves."""
+
+import json
+import random
+
+import pytest
+
+from jaxrl.launch import cli
+
+TINY = [
+    *("--model", "fresh", "--fresh.hidden-size", "32", "--fresh.intermediate-size", "64"),
+    *("--fresh.num-layers", "2", "--fresh.num-heads", "2", "--fresh.num-kv-heads", "2"),
+    *("--fresh.head-dim", "16", "--packing.micro-batch-tokens", "512"),
+    *("--packing.row-length", "128", "--lr", "1e-2", "--sampler.slots", "32"),
+]
+TEXTS = [{"text": "abcdefgh"[n % 8 :] + "abcdefgh" * 5} for n in range(40)]
+STEPS = [
+    {
+        "prompt": f"{a}{b}:",
+        "completions": [a + b, b + a if a < b else a, b],
+        "labels": [True, a < b, False],
+    }
+    for a in "abcdefgh"
+    for b in "abcdefgh"
+]
+PROMPTS = [{"prompt": f"{a}{b}:"} for a in "abcdefgh" for b in "abcdefgh"]
+REWARD = """
+def score(completion):
+    return completion.count("a") / 8
+"""
+
+
+def written(folder, rows):
+    """A file of rows."""
+    path = folder / "rows.jsonl"
+    path.write_text(
+        "".join(f"{json.dumps(row)}\n" for row in random.Random(0).sample(rows, len(rows)))
+    )
+    return str(path)
+
+
+def figures(folder, *command):
+    """What the summary of a run says of its evaluations before and after."""
+    run = folder / "run"
+    assert cli.main(["train", *command, *TINY, "--run-dir", str(run)]) == 0
+    found = json.loads((run / "summary.json").read_text())["eval"]
+    return found["before"], found["after"]
+
+
+@pytest.mark.broad
+def test_pretrain(tmp_path):
+    """Every text is longer than the context, so an epoch has more rows than texts."""
+    given = ["--data", written(tmp_path, TEXTS), "--data.max-tokens", "16", "--steps", "30"]
+    given += ["--data.batch-size", "16", "--data.eval-share", "0.1"]
+    before, after = figures(tmp_path, "pretrain", *given)
+    assert before["rows"] == 4
+    assert after["loss"] < 0.5 < 1.5 < before["loss"]
+
+
+@pytest.mark.broad
+def test_prm(tmp_path):
+    """The label of the second step depends on the prompt, those of the others on their place."""
+    given = ["--data", written(tmp_path, STEPS), "--steps", "40", "--data.eval-share", "0.2"]
+    before, after = figures(tmp_path, "prm", *given)
+    assert before["accuracy"] < 0.8
+    assert after["accuracy"] > 0.9 and after["loss"] < before["loss"] / 2
+
+
+@pytest.mark.broad
+def test_online_dpo(tmp_path):
+    (tmp_path / "own.py").write_text(REWARD)
+    given = ["--data", written(tmp_path, PROMPTS), "--reward", f"{tmp_path / 'own.py'}:score"]
+    given += ["--steps", "20", "--group-size", "4", "--prompts", "8", "--max-new-tokens", "8"]
+    given += ["--max-prompt-tokens", "8", "--score-workers", "0", "--eval-problems", "16"]
+    before, after = figures(tmp_path, "online-dpo", *given, "--lr", "3e-3")
+    assert after["reward"] > before["reward"] + 0.3
