@@ -11,7 +11,7 @@ from jaxrl.data import generate
 from jaxrl.data.environments import Environment, Opening, Reply, formats, tools, unscored
 from jaxrl.data.types import Task
 from jaxrl.record import metrics
-from jaxrl.rollout import driver
+from jaxrl.rollout.flight import Flight
 from jaxrl.run import loop
 from tests import broad_except
 from tests.jaxrl import tiny as runs
@@ -110,14 +110,14 @@ def test_episodes_of_every_family_are_trained_as_sampled(variant, tmp_path, monk
     tiny.make(name, arguments | sizes | {"max_position_embeddings": 1024}, tmp_path / "model")
     template = write_tokenizer(tmp_path / "model", LAYOUTS[PAIRS[variant]])
     assert formats.of_template(template).name == PAIRS[variant]
-    found, take = [], driver.take
+    found, take = [], Flight.take
 
-    def taken(open_groups, count):
-        groups = take(open_groups, count)
+    def taken(flight, numbers):
+        groups = take(flight, numbers)
         found.extend(row.completion for group in groups for row in group.rows)
         return groups
 
-    monkeypatch.setattr(driver, "take", taken)
+    monkeypatch.setattr(Flight, "take", taken)
     loop.train(
         runs.config(
             tmp_path / "run",
