@@ -30,7 +30,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -160,9 +160,12 @@ def run(
     stdin: str = "",
     limits: Limits = Limits(),
     isolation: Isolation | None = None,
+    given: Callable[[Path], None] | None = None,
 ) -> Outcome:
     """Run a program in a fresh scratch directory and wait for its end; see `run_each`."""
-    return run_each(program, [stdin], files=files, limits=limits, isolation=isolation)[0]
+    return run_each(program, [stdin], files=files, limits=limits, isolation=isolation, given=given)[
+        0
+    ]
 
 
 def run_each(
@@ -174,6 +177,7 @@ def run_each(
     limits: Limits = Limits(),
     isolation: Isolation | None = None,
     until_failure: bool = False,
+    given: Callable[[Path], None] | None = None,
 ) -> list[Outcome]:
     """Run a program on each input, one after the other in one fresh scratch directory.
 
@@ -189,6 +193,8 @@ def run_each(
       limits: of each run; see `Limits`.
       isolation: None takes what `check` gives.
       until_failure: stop after the first run that overran or had a status other than 0.
+      given: called with the directory of the files before the start, to put there what is no text,
+        such as a socket, which is the program's way out.
 
     Returns:
       The outcomes in order; fewer than inputs only with `until_failure`.
@@ -226,6 +232,8 @@ def run_each(
         fed.write(json.dumps(spec).encode())
         fed.seek(0)
         _write(Path(scratch), files or {}, user)
+        if given is not None:
+            given(Path(scratch))
         runs = len(stdins) + len(commands) - 1
         supervisor = (
             _bubble(scratch, limits, user) if bubble else [sys.executable, "-I", "-S", str(_CHILD)]

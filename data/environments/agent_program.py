@@ -14,20 +14,28 @@ import queue
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any
 
 from jaxrl.data import generate, processes, tasks
+from jaxrl.data import sandbox as sandboxes
 from jaxrl.data.environments import Environment, Opening, Reply, Token
 from jaxrl.data.environments.dialects import Answer, Said
 from jaxrl.data.environments.formats import HERMES, Call
 from jaxrl.data.environments.gateway import Gateway, Pending
+from jaxrl.data.environments.relay import SOCKET
 from jaxrl.data.types import Problem, Task
 
 _OUTPUT = 1 << 20  # bytes of standard output
 _ROLES = ("tool", "user")
+_LIMITS = sandboxes.Limits(
+    wall_s=86400.0, cpu_s=600, memory_mb=4096, file_mb=64, processes=64, output_kb=1024
+)
+"""Of a program in the sandbox, which may wait for its policy as long as a run takes."""
 _KEPT = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV",
     "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -40,6 +48,7 @@ def task(
     args: str = "{}",
     seconds: float = 60.0,
     roles: str = "tool,user",
+    sandbox: bool = False,
 ) -> Task:
     """A task that a program solves, with the policy behind its API.
 
@@ -51,6 +60,8 @@ def task(
         next request, and to end.
       roles: of messages that the program may add to its conversation, apart by commas; `user` where
         the chat template knows no `tool`.
+      sandbox: run the program in the sandbox (`jaxrl.data.sandbox`), where the policy is all that
+        it can reach. It gets the files that the command names.
     """
     inner = tasks.get(name, **json.loads(args))
     if inner.turns is not None or inner.grouped:
@@ -69,12 +80,17 @@ def task(
         gold=None,
         alphabet=inner.alphabet and "".join(dict.fromkeys(inner.alphabet + generate.ASCII)),
         description=__doc__,
-        turns=environment(words, seconds, told),
+        sandboxed=inner.sandboxed or sandbox,
+        turns=environment(words, seconds, told, sandbox=sandbox),
     )
 
 
 def environment(
-    command: Sequence[str], seconds: float = 60.0, roles: tuple[str, ...] = _ROLES
+    command: Sequence[str],
+    seconds: float = 60.0,
+    roles: tuple[str, ...] = _ROLES,
+    *,
+    sandbox: bool = False,
 ) -> Environment:
     """The environment whose side of an episode is a program; see `task`.
 
@@ -86,7 +102,7 @@ def environment(
     def begin(problem: Problem, seed: int) -> tuple[_Episode, Opening]:
         episode = _Episode(command, seconds)
         try:
-            episode.start(problem, seed)
+            (episode.start_sandboxed if sandbox else episode.start)(problem, seed)
             heard = episode.wait()
         except BaseException:
             episode.close()
@@ -165,6 +181,37 @@ class _Episode:
         )
         told = problem.prompt.encode("utf-8", "replace")
         threading.Thread(target=self._watch, args=(self._process, told), daemon=True).start()
+
+    def start_sandboxed(self, problem: Problem, seed: int) -> None:
+        """As `start`, in the sandbox."""
+        files = {Path(w).name: Path(w).read_text() for w in self._command[1:] if os.path.isfile(w)}
+        words = [Path(w).name if os.path.isfile(w) else w for w in self._command[1:]]
+        asked = [self._gateway.path, self._gateway.secret, str(seed)]
+        program = [str(Path(shutil.which(self._command[0])).absolute()), *words]
+        relay = Path(__file__).with_name("relay.py").read_text()
+
+        def run() -> None:
+            try:
+                outcome = sandboxes.run(
+                    [sys.executable, "-I", "-S", "relay.py", *asked, *program],
+                    files={**files, "relay.py": relay},
+                    stdin=problem.prompt,
+                    limits=_LIMITS,
+                    isolation=sandboxes.strongest(),
+                    given=lambda directory: self._gateway.listen(directory / SOCKET),
+                )
+            except (sandboxes.StartError, RuntimeError, OSError) as error:
+                self._events.put(_Ended("", f"sandbox: {error}"))
+                return
+            error = None
+            if outcome.end != "exit":
+                error = f"{outcome.end}: the program was ended for it in its sandbox"
+            elif outcome.status:
+                why = outcome.stderr[-500:].strip()
+                error = f"crash: the program ended with status {outcome.status}: {why}"
+            self._events.put(_Ended(outcome.stdout, error))
+
+        threading.Thread(target=run, daemon=True).start()
 
     def _watch(self, process: subprocess.Popen[bytes], told: bytes) -> None:
         errors: list[bytes] = []

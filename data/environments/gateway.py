@@ -12,10 +12,12 @@ import functools
 import hmac
 import json
 import secrets
+import socketserver
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from jaxrl.data.environments.dialects import DIALECTS, Answer, Asked, Dialect
@@ -41,13 +43,27 @@ class Gateway:
         self._secret = secrets.token_urlsafe(18)
         self._lock = threading.Lock()
         self._known: dict[Any, Pending] = {}
+        self.over = threading.Event()
+        """Set when the episode is over."""
+        self._local: _LocalServer | None = None
         self._server = _Server(("127.0.0.1", 0), functools.partial(_Handler, self))
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     @property
     def base(self) -> str:
         """Address of the episode; `/v1` of it is what OpenAI's clients are given."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}/episodes/{self._secret}"
+        return f"http://127.0.0.1:{self._server.server_address[1]}{self.path}"
+
+    @property
+    def path(self) -> str:
+        """The path of that address."""
+        return f"/episodes/{self._secret}"
+
+    def listen(self, place: Path) -> None:
+        """Listen on a Unix socket too, which any user may connect to who can see it."""
+        self._local = _LocalServer(str(place), functools.partial(_Handler, self))
+        place.chmod(0o777)
+        threading.Thread(target=self._local.serve_forever, args=(0.05,), daemon=True).start()
 
     @property
     def secret(self) -> str:
@@ -60,8 +76,11 @@ class Gateway:
             waiting = list(self._known.values())
         for each in waiting:
             each.answer.cancel()
-        self._server.shutdown()
-        self._server.server_close()
+        self.over.set()
+        for server in (self._server, self._local):
+            if server is not None:
+                server.shutdown()
+                server.server_close()
 
     def dialect(self, path: str) -> Dialect | None:
         """The protocol of a path; None: there is no such path."""
@@ -93,6 +112,13 @@ class _Server(ThreadingHTTPServer):
         """Say nothing of a program that has ended or was killed while it asked."""
 
 
+class _LocalServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """As above."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "jaxrl"
@@ -103,6 +129,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
+
+    def do_GET(self) -> None:
+        """`/over` of the episode is answered when it is over; see `relay`."""
+        self.close_connection = True
+        if hmac.compare_digest(self.path.encode(), f"{self._gateway.path}/over".encode()):
+            self._gateway.over.wait()
+            return self._refuse(410, "this episode is over")
+        self._refuse(404, "there is nothing to read here")
 
     def do_POST(self) -> None:
         """A request for a turn."""

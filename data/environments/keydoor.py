@@ -17,6 +17,9 @@ HELP = (
 )
 
 
+_HELD_OUT = 0.25  # of the worlds, which are few
+
+
 @dataclasses.dataclass
 class _World:
     room: int
@@ -26,10 +29,13 @@ class _World:
     left: int
     """Turns that are left."""
     held: bool = False
+    words: bool = False
 
     def seen(self) -> str:
         """What the policy reads."""
-        return f"room {self.room} key {'held' if self.held else self.key} door {self.door}"
+        if self.words:
+            return f"room {self.room} key {'held' if self.held else self.key} door {self.door}"
+        return f"r{self.room}k{'h' if self.held else self.key}d{self.door}"
 
 
 def task(
@@ -57,10 +63,11 @@ def task(
 
         def draw(stream: random.Random) -> _World:
             key, door = stream.sample(range(rooms), 2)
-            return _World(stream.randrange(rooms), key, door, rooms, turns or 2 * rooms + 4)
+            limit = turns or 2 * rooms + 4
+            return _World(stream.randrange(rooms), key, door, rooms, limit, words=instructions)
 
         stream = generate.rng("keydoor", split, seed, index)
-        world = generate.draw(draw, key=repr, stream=stream, split=split)
+        world = generate.draw(draw, key=repr, stream=stream, split=split, share=_HELD_OUT)
         return generate.asked(
             "keydoor", repr(world), world.seen(), "open", world=dataclasses.asdict(world)
         )
@@ -74,7 +81,7 @@ def task(
         name="keydoor",
         problem=problem,
         reward=unscored,
-        alphabet="abcdefghijklmnopqrstuvwxyz0123456789 \n" if not instructions else generate.ASCII,
+        alphabet="lrtokdh0123456789\n" if not instructions else generate.ASCII,
         description=__doc__,
         pure=True,
         turns=Environment(begin, step),
@@ -102,5 +109,6 @@ def step(world: _World, action: str) -> Reply:
     parts = {"key": float(world.held), "door": float(opened)}
     if opened or not world.left:
         return Reply(reward=reward, parts=parts, done=True)
-    said = world.seen() if any(known.values()) else f"no such action\n{world.seen()}"
+    refused = "no such action\n" if world.words and not any(known.values()) else ""
+    said = refused + world.seen()
     return Reply(({"role": "user", "content": said},), reward, parts)

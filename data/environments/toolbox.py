@@ -10,7 +10,7 @@ import functools
 import importlib.util
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxrl.data import sandbox, sources
@@ -89,8 +89,6 @@ def search(corpus: str, count: int = 3) -> Tool:
     Raises:
       ValueError: the package `bm25s` is not installed.
     """
-    if importlib.util.find_spec("bm25s") is None:
-        raise ValueError("the tool search needs bm25s; pip install 'jaxrl[tools]'")
     found = _index(corpus)
 
     def run(query: str) -> str:
@@ -106,10 +104,21 @@ def search(corpus: str, count: int = 3) -> Tool:
 
 @functools.lru_cache(maxsize=4)
 def _index(corpus: str) -> Callable[[str, int], list[str]]:
-    """`(query, count) -> passages`, the best first; equally good ones in the corpus's order."""
+    return ranked(tuple(record["text"] for record in sources.read(corpus)))
+
+
+def ranked(texts: Sequence[str]) -> Callable[[str, int], list[str]]:
+    """`(query, count) -> passages` of these, by BM25.
+
+    Passages come best first, equally good ones in the order of `texts`.
+
+    Raises:
+      ValueError: the package `bm25s` is not installed.
+    """
+    if importlib.util.find_spec("bm25s") is None:
+        raise ValueError("the tool search needs bm25s; pip install 'jaxrl[tools]'")
     import bm25s  # optional
 
-    texts = [record["text"] for record in sources.read(corpus)]
     index = bm25s.BM25()
     index.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
 

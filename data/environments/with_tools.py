@@ -67,16 +67,17 @@ def task(
     return dataclasses.replace(
         inner,
         name="with_tools",
-        reward=unscored,
+        reward=inner.reward if mcp else unscored,
         gold=None,
         description=__doc__,
-        pure=inner.pure and names == ["calculator"],
+        pure=inner.pure and set(names) <= {"calculator"},
         sandboxed=inner.sandboxed or "python" in names,
         turns=environment(
             inner,
             lambda: [*(known[n]() for n in names), *(mcp_tools.connect(mcp) if mcp else ())],
             calls,
             role,
+            waits=bool(mcp),
         ),
     )
 
@@ -89,7 +90,12 @@ class _Bench:
 
 
 def environment(
-    inner: Task, make: Callable[[], Sequence[Tool]], calls: int = 3, role: str = "tool"
+    inner: Task,
+    make: Callable[[], Sequence[Tool]],
+    calls: int = 3,
+    role: str = "tool",
+    *,
+    waits: bool = False,
 ) -> Environment:
     """The environment that gives tools to the policy, until it answers.
 
@@ -98,6 +104,8 @@ def environment(
       make: the tools of one episode.
       calls: turns with calls that an episode may have; one more ends it with reward 0.
       role: of the messages that give results.
+      waits: see `Environment.waits`; the answer is then left to the task's reward, which has to be
+        that of `inner`. No call is made twice, as happens where several workers play an episode.
     """
     if calls < 1:
         raise ValueError(f"calls={calls}: allow one or more")
@@ -118,6 +126,8 @@ def environment(
             bench.left -= 1
             said = ({"role": role, "content": "\n".join(outputs)},)
             return Reply(said, parts=parts, calls=len(outputs))
+        if waits:
+            return Reply(parts=parts, done=True, answer=action)
         score = scoring.score_completion(inner, bench.problem, action)
         return Reply(
             reward=score.value, parts=parts | dict(score.parts), done=True, error=score.error
@@ -127,4 +137,4 @@ def environment(
         for each in bench.tools:
             each.close()
 
-    return Environment(begin, step, roles=(role,), close=close)
+    return Environment(begin, step, roles=(role,), close=close, waits=waits)

@@ -39,6 +39,7 @@ BUNDLED: dict[str, str] = {
     "random_calculation": "jaxrl.data.tasks.random_calculation",
     "reasoning_gym": "jaxrl.data.tasks.reasoning_gym",
     "repository": "jaxrl.data.environments.repository",
+    "retrieval": "jaxrl.data.environments.retrieval",
     "sat": "jaxrl.data.tasks.sat",
     "shortest_path": "jaxrl.data.tasks.shortest_path",
     "sql": "jaxrl.data.tasks.sql",

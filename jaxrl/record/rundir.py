@@ -222,7 +222,10 @@ def environment() -> dict[str, Any]:
 
 
 def revision() -> str | None:
-    """Git revision of the source tree, with a + if it has changes; None outside a checkout."""
+    """Git revision of the source tree, with a + if it has changes.
+
+    None outside a checkout, and where Git takes over 10 seconds, as on a machine with other work.
+    """
     root = Path(__file__).parent
     try:
         run = subprocess.run(
@@ -232,6 +235,6 @@ def revision() -> str | None:
             text=True,
             timeout=10,
         )
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return None
     return run.stdout.strip() or None

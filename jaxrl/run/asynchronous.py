@@ -161,10 +161,11 @@ def open_batches(
         whole = now - (ended or entered)
         metrics = {
             "prompts_sampled": float(batch.admitted),
-            "length_bias": batch.length_bias,
             "idle/train": (now - entered) / whole,
             "idle/sample": max(0.0, 1.0 - (sampling.busy_s - busy) / whole),
         }
+        if config.asynchronous.order == "finished":
+            metrics["length_bias"] = batch.length_bias
         ended, busy = now, sampling.busy_s
         return collect.experience(batch.groups, config.rollout.group_size), metrics
 

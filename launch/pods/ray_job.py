@@ -54,6 +54,7 @@ def main(nodes: int, command: list[str]) -> int:
                 "JAXRL_COORDINATOR": coordinator,
                 "JAXRL_PROCESSES": str(nodes),
                 "JAXRL_PROCESS": str(i),
+                "RAY_ADDRESS": ray.get_runtime_context().gcs_address,  # for generators
             },
         )
         for i, worker in enumerate(workers)

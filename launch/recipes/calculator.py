@@ -2,12 +2,15 @@
 
 The task is `calculator`: sums, differences and products of three numbers of four digits. The policy
 may call a tool, in the JSON format of Hermes and Qwen, and receives the result; the last number of
-a turn without a call is its answer. A supervised warm start imitates 24 episodes that the task
-plays itself; GRPO (Shao et al. 2024, "DeepSeekMath") then trains on whole episodes, of which the
-policy's own tokens count and what the tool said does not.
+a turn without a call is its answer. A supervised warm start imitates 8 episodes that the task
+plays itself, so that some calls are right; GRPO (Shao et al. 2024, "DeepSeekMath") then trains on
+whole episodes, of which the policy's own tokens count and what the tool said does not.
 
-Of 8 held-out problems the model answers none before the warm start and all after it, greedily. To
-leave GRPO something to do, imitate fewer: --warm-start.steps 2.
+How much is left to GRPO depends on the warm start's learning rate. Greedily, the share of held-out
+problems that were right after it was 0.00 at 3e-5 (of 64), 0.34 at 4.5e-5 (of 64), 0.44 at 5e-5 (of
+32) and 0.63 at 1e-4 (of 32). At 4.5e-5 an eighth of the episodes sampled for the first step earned
+the reward. Where no call was right, the model wrote the sum down again, or called the tool once
+more after its result. Micro-batches of 1,024 tokens took 10 GB, so these have 512.
 """
 
 from jaxrl.config import CheckpointConfig, Config, EvalConfig, RolloutConfig, WarmStartConfig
@@ -20,13 +23,13 @@ def config() -> Config:
     """The recipe."""
     return Config(
         recipe="calculator",
-        steps=40,
+        steps=30,
         model="smollm2-135m",
         task="calculator",
         task_args={"digits": 4, "terms": 3, "calls": 2},
-        warm_start=WarmStartConfig(steps=6, batch_size=4, learning_rate=1e-4),
+        warm_start=WarmStartConfig(steps=2, batch_size=4, learning_rate=4.5e-5),
         rollout=RolloutConfig(
-            prompts=8,
+            prompts=4,
             group_size=8,
             max_prompt_tokens=224,
             max_new_tokens=160,
@@ -34,9 +37,9 @@ def config() -> Config:
             temperature=0.8,
             chat=True,
         ),
-        optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=5, b2=0.99),
-        sampler=SamplerConfig(slots=64, prefill_rows=8, chunk=16, bucket=32),
-        packing=PackingConfig(micro_batch_tokens=1024, row_length=1024),
-        eval=EvalConfig(problems=64, every=20),
-        checkpoint=CheckpointConfig(every=8),
+        optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=2, b2=0.99),
+        sampler=SamplerConfig(slots=32, prefill_rows=4, chunk=16, bucket=32),
+        packing=PackingConfig(micro_batch_tokens=512, row_length=512),
+        eval=EvalConfig(problems=64),
+        checkpoint=CheckpointConfig(every=5),
     )

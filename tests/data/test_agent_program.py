@@ -1,6 +1,7 @@
 """Programs behind an API: their protocols, and episodes that go on from what was sampled."""
 
 import json
+import socket
 import sys
 import textwrap
 import threading
@@ -11,7 +12,7 @@ import urllib.request
 import pytest
 
 from jaxrl import functions
-from jaxrl.data import scoring, tasks
+from jaxrl.data import sandbox, scoring, tasks
 from jaxrl.data.environments import Token, Turn, agent_program, dialects, formats
 from jaxrl.data.environments.dialects import DIALECTS, Answer, Said
 from jaxrl.data.environments.formats import Call
@@ -254,6 +255,35 @@ def test_a_program_that_is_left_is_ended(program):
         (episode,) = pool._player._known.values()
         pool.over(0)
         assert episode.state._process.wait(5) and not pool._player._known
+
+
+SHUT_IN = """
+import socket, urllib.request
+said = [{"role": "user", "content": sys.stdin.read()}]
+answer = ask(said)["message"]["content"]
+reached = socket.socket().connect_ex(("127.0.0.1", int(answer)))
+print(reached != 0, os.path.exists("HERE"), sorted(os.listdir(".")))
+"""
+
+
+def test_a_program_in_the_sandbox_reaches_the_policy_and_nothing_else(tmp_path):
+    if sandbox.strongest().kind != "bubblewrap":
+        pytest.skip("needs bubblewrap")
+    file = tmp_path / "agent.py"
+    file.write_text(HEAD + SHUT_IN.replace("HERE", str(tmp_path)))
+    made = agent_program.environment([sys.executable, "-S", str(file)], 60.0, sandbox=True)
+    with pool_of(made) as pool, socket.create_server(("127.0.0.1", 0)) as outside:
+        opening, end = played(pool, str(outside.getsockname()[1]))
+        assert opening.messages == ({"role": "user", "content": PROBLEM.prompt},)
+        assert end.answer == "True False ['agent.py', 'gateway.socket', 'relay.py']\n"
+        played(pool, episode=1)
+        ended = threading.active_count()
+        pool.over(1)
+        for _ in range(100):
+            if threading.active_count() < ended - 2:
+                break
+            time.sleep(0.1)
+        assert threading.active_count() < ended - 2  # so the sandbox has ended
 
 
 def test_a_command_of_a_config_needs_trust():

@@ -65,9 +65,12 @@ def test_a_program_gives_its_tools_to_a_task(program, monkeypatch):
     assert [say(one, "a"), say(one, "b"), say(two, "c")] == ["1 False", "2 False", "1 False"]
     assert called(one.tools, "fail").startswith("error: ")
     assert called(one.tools, "note", text=1).startswith("error: ")
+    end = task.turns.step(one, "7")
+    assert (end.answer, end.reward, end.done) == ("7", None, True) and task.turns.waits
+    assert task.reward(problem, str(problem.answer)).value is not None
     for bench in (one, two):
         task.turns.close(bench)
-    assert not any(t._thread.is_alive() for t in (one.tools[0].close.__self__,))
+    assert not any(bench.tools[0].close.__self__._thread.is_alive() for bench in (one, two))
 
 
 def test_an_address_on_loopback_gives_its_tools(program):

@@ -35,7 +35,7 @@ def trained(tmp_path, source):
     run = tmp_path / "run"
     command = f"{sys.executable} {tmp_path / 'agent.py'}"
     given = ["--task-args.command", command, "--task-args.name", "arithmetic"]
-    given += ["--task-args.roles", "user", "--run-dir", str(run)]
+    given += ["--task-args.roles", "user", "--task-args.seconds", "300", "--run-dir", str(run)]
     assert cli.main(["serve", "--train", "quickstart", *TINY, *given]) == 0
     lines = (run / "rollouts" / "000001.jsonl").read_text().splitlines()
     return metrics.read(run), [json.loads(line) for line in lines]
@@ -55,6 +55,7 @@ def test_every_turn_that_a_program_asked_for_is_trained_as_sampled(tmp_path):
 
 
 @pytest.mark.parity
+@pytest.mark.broad
 def test_the_documented_agent_is_trained_with_openais_client(tmp_path):
     pytest.importorskip("openai")
     (source,) = environments("openai.OpenAI()")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.record import rundir
 
 
 @pytest.fixture
@@ -61,3 +62,11 @@ def test_importing_the_package_imports_nothing_else():
     code = "import sys, jaxrl; assert not {'numpy', 'jax'} & set(sys.modules); jaxrl.load_run"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert not hasattr(jaxrl, "load_runs")
+
+
+def test_a_slow_git_ends_no_run(monkeypatch):
+    def slow(*args, **given):
+        raise subprocess.TimeoutExpired("git", 10)
+
+    monkeypatch.setattr(subprocess, "run", slow)
+    assert rundir.revision() is None

@@ -90,6 +90,7 @@ def test_lag_is_bounded_and_every_prompt_is_trained_on_once(run, kind):
     assert all(row["grad_norm"] > 0 for row in rows)
     assert rows[0]["ess"] == pytest.approx(1, abs=1e-6) and rows[-1]["ess"] < 1
     assert all(0 <= row[f"idle/{who}"] <= 1 for row in rows for who in ("sample", "train"))
+    assert ("length_bias" in rows[0]) == (kind == "finished")
     if kind != "finished":
         assert problems(run(kind)) == problems(run("sync"))
     taken = [number for row in schedule(run(kind)) for number in row.get("train", [])]
