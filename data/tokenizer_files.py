@@ -33,11 +33,15 @@ FILES = (
 END = "<eos>"
 """The spelling of id 0 of a tokenizer of characters."""
 
+_SPACE = "\u2581"
+"""How sentencepiece writes a space."""
+
 PROBES = (
     "The quick brown fox doesn't stop: 12345 times, at 7:08!",
     "def f(x):\n    return x + 1\n\n\nprint(f(41))  # forty-two\t\r\nend ",
     "Straße, naïve café, 日本語のテキスト, русский текст, emoji 🙂🙂",
     " two  spaces   three, MiXeD CaSe's we'll I'VE",
+    "".join(f"{' ' * n}{n}\n" for n in range(4, 72)),
 )
 """Texts on which a rebuilt tokenizer must agree with the one that it was made from."""
 
@@ -187,6 +191,7 @@ def _spaced(meta: dict[str, Any], *, unigram: bool = False) -> tokenizers.Tokeni
             cuts = ((piece[:i], piece[i:]) for i in range(1, len(piece)))
             merges += [(scores[ids[piece]], a, b) for a, b in cuts if a in normal and b in normal]
         merges.sort(key=lambda merge: (-merge[0], ids[merge[1]], ids[merge[2]]))
+        merges = [(0.0, a, b) for a, b in _runs(meta)] + merges
         model = models.BPE(
             ids,
             [(a, b) for _, a, b in merges],
@@ -196,16 +201,34 @@ def _spaced(meta: dict[str, Any], *, unigram: bool = False) -> tokenizers.Tokeni
         )
     fast = tokenizers.Tokenizer(model)
     leads = meta.get("add_space_prefix", True)
-    spaces = normalizers.Replace(" ", "\u2581")
+    spaces = normalizers.Replace(" ", _SPACE)
     fast.normalizer = (
-        normalizers.Sequence([normalizers.Prepend("\u2581"), spaces]) if leads else spaces
+        normalizers.Sequence([normalizers.Prepend(_SPACE), spaces]) if leads else spaces
     )
     fast.decoder = decoders.Sequence(
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+        [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
         + ([decoders.Strip(" ", 1, 0)] if leads else [])
     )
+    made = set() if unigram else {a + b for a, b in _runs(meta)}
     for piece, kind in zip(pieces, kinds, strict=True):
-        if kind in (gguf_vocab.CONTROL, gguf_vocab.USER_DEFINED):
+        if kind in (gguf_vocab.CONTROL, gguf_vocab.USER_DEFINED) and piece not in made:
             special = kind == gguf_vocab.CONTROL
             fast.add_tokens([tokenizers.AddedToken(piece, special=special, normalized=False)])
     return fast
+
+
+def _runs(meta: dict[str, Any]) -> list[tuple[str, str]]:
+    """Merges that come first and make the user-defined pieces of several spaces.
+
+    Sentencepiece finds such a piece among spaces as it writes them, where an added token of the
+    `tokenizers` library would look for it in the text. It takes the longest piece first: so do
+    merges that double, followed by those that put the halves of what is left together, as long as
+    the longest piece is a power of two.
+    """
+    rows = zip(meta["tokens"], meta["token_type"], strict=True)
+    own = {p for p, kind in rows if kind == gguf_vocab.USER_DEFINED and not p.strip(_SPACE)}
+    known = own | {_SPACE}
+    cuts = ((piece[:i], piece[i:]) for piece in own for i in range(1, len(piece)))
+    pairs = [(a, b) for a, b in cuts if a in known and b in known]
+    double = sorted(pair for pair in pairs if pair[0] == pair[1])
+    return double + sorted(set(pairs) - set(double), reverse=True)

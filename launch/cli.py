@@ -19,6 +19,10 @@ COMMANDS = {
         "train with a recipe, an algorithm or a config file, or continue a run",
     ),
     "data": ("jaxrl.launch.data", "show what a file of rows holds and what is learned of it"),
+    "agreement": (
+        "jaxrl.launch.agreement",
+        "how far judges agree with each other or with people: kappa, alpha",
+    ),
     "eval": (
         "jaxrl.launch.evaluate",
         "evaluate a run or model on a task: pass@1, pass@k, majority vote",
@@ -117,7 +121,7 @@ def keep_compilations() -> None:
     """Keep compiled programs on disk between runs, under JAX_COMPILATION_CACHE_DIR if it is set."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "jaxrl" / "xla"
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 
 def few_arenas() -> None:

@@ -19,7 +19,7 @@ import tyro
 from rich.console import Console
 
 from jaxrl.functions import nearest
-from jaxrl.launch import effects_table, flags, lab
+from jaxrl.launch import effects_claims, effects_table, flags, lab
 from jaxrl.launch.cli import refused
 from jaxrl.launch.lab import arms, families, plans
 
@@ -29,23 +29,26 @@ class Options:
     """Settings of the measurements."""
 
     methods: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Methods; empty: all that have an experiment, those of the cheapest family first."""
+    """Methods; empty: all that have an experiment."""
     steps: int = 0
     """Train method and ablation for this many steps on two seeds and record nothing; 0 measures."""
     plan: bool = False
     """Tune the arms on development seeds and write the plans, to be committed before measuring."""
     queue: bool = False
-    """Plan and measure one method after another, at low priority, and commit each file as it is
-    made; stopped, it continues where it was."""
+    """Plan and measure one method after another, the cheapest first, at low priority, and commit
+    each file as it is made; stopped, it continues where it was."""
     check: bool = False
     """Compare each arm with its recipe and look for held-out problems in the train split; exits
     with 1 where something differs or overlaps."""
+    rerun: bool = False
+    """Run the arms of the methods' plans again and compare the digests of their figures with those
+    recorded; exits with 1 where one differs on a machine of the same type."""
     json: bool = False
     """Print the rows as JSON."""
     html: str = ""
     """Write forest plots, learning curves and leaderboards to this file."""
     table: bool = False
-    """Write the table again from the recorded results."""
+    """Write the table and the page of claims again from the recorded results."""
     real: bool = False
     """Train SmolLM2-135M with the methods and compare them with a shared GRPO baseline."""
     seeds: int = 3
@@ -75,7 +78,7 @@ def main(argv: list[str]) -> int:
         )
         return 0
     if options.table:
-        effects_table.TABLE.write_text(effects_table.markdown())
+        _write_pages()
         return 0
     said = functools.partial(Console().print, highlight=False)
     try:
@@ -91,6 +94,8 @@ def main(argv: list[str]) -> int:
             said(effects_real.agreement(effects_table.RESULTS / "real", lab_effects))
         elif options.queue:
             queue(methods, said)
+        elif options.rerun:
+            return rerun(methods, said)
         else:
             for name in methods:
                 _one(name, options, said)
@@ -110,14 +115,13 @@ def _one(name: str, options: Options, said: Callable[[str], None]) -> None:
 
 
 def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
-    """Plan and measure methods, the cheapest families first, and commit what is written.
+    """Plan and measure methods, the cheapest first, and commit what is written.
 
     A plan that exists is kept. Arms that were run are not run again, so that a queue which was
     stopped continues where it was.
     """
     os.nice(max(0, 19 - os.nice(0)))
-    order = list(families.BASELINES)
-    for name in sorted(methods, key=lambda name: order.index(families.RECIPES[name][0])):
+    for name in sorted(methods, key=lambda n: plans.cost(n, effects_table.module(n).effect())):
         path = effects_table.RESULTS / f"{name}.plan.json"
         try:
             if not path.exists():
@@ -130,6 +134,7 @@ def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
                     effects_table.RESULTS / "arms",
                     effects_table.TABLE,
                 ]
+                made += [effects_claims.PAGE] if effects_claims.PAGE.exists() else []
                 plans.commit(made, f"Effect of {name}, as planned")
         except ValueError as error:  # the other methods are measured all the same
             said(f"{name}: {error}")
@@ -169,9 +174,27 @@ def measure(name: str, said: Callable[[str], None]) -> None:
         effects_table.RESULTS / f"{name}.json",
         {"id": effects_table.identity(name), "looks": before + looks},
     )
-    effects_table.TABLE.write_text(effects_table.markdown())
+    _write_pages()
     for row in effects_table.rows([name]):
         said(f"{name}: {effects_table.describe(row)}")
+
+
+def rerun(methods: Sequence[str], said: Callable[[str], None]) -> int:
+    """Run what was measured again and say which arms give the same figures; 1 if one differs.
+
+    Raises:
+      ValueError: a method has no plan.
+    """
+    differing = 0
+    for name in methods:
+        path = effects_table.RESULTS / f"{name}.plan.json"
+        if not path.exists():
+            raise ValueError(f"{path.name} is missing: there is nothing to run again")
+        plan, effect = json.loads(path.read_text()), effects_table.module(name).effect()
+        for key, found in plans.rerun(_store(said), plan, effect):
+            said(f"{name}: arm {key}: {found}")
+            differing += found == "differs"
+    return int(differing > 0)
 
 
 def check(methods: Sequence[str]) -> int:
@@ -217,6 +240,11 @@ def overlap(task: lab.Task, seed: int) -> int:
         return {row.tobytes() for row in np.concatenate(parts, axis=1)}
 
     return len(contents(made.train) & contents(made.test))
+
+
+def _write_pages() -> None:
+    effects_table.TABLE.write_text(effects_table.markdown())
+    effects_claims.write()
 
 
 def _measured(name: str) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 _COLOURS = {
     "effect": "#1a7f37", "contrary": "#b42318", "equivalent": "#475467", "undecided": "#98a2b3",
 }  # fmt: skip
@@ -138,7 +140,7 @@ def _curve(
         return None
     figures = json.loads(path.read_text())
     values = figures["curves"].get(statistic)
-    return values and (figures["marks"], values)
+    return values and (figures["marks"], np.mean(values, axis=1).tolist())
 
 
 def _boards(rows: Sequence[dict[str, Any]]) -> Iterable[str]:

@@ -70,6 +70,8 @@ def _shown(name: str, row: dict[str, Any], looks: int) -> dict[str, Any]:
         "p": round(row["p"], 5),
         "means": [round(x, 4) for x in row["means"]],
         "guard": row["guard"] and [round(row["guard"][k], 4) for k in ("effect", "low", "high")],
+        "at_tokens": row["at_tokens"]
+        and [round(row["at_tokens"][k], 4) for k in ("effect", "low", "high")],
         "tokens": row["tokens"],
         "updates": row["updates"],
         "seeds": compared["seeds"],
@@ -84,7 +86,9 @@ def _shown(name: str, row: dict[str, Any], looks: int) -> dict[str, Any]:
 def _unmeasured(name: str, against: str) -> dict[str, Any]:
     family, difference = families.RECIPES[name]
     other = difference if against == "ablation" else " or ".join(families.BASELINES[family])
-    empty = dict.fromkeys(("effect", "interval", "p", "means", "guard", "tokens", "updates"))
+    empty = dict.fromkeys(
+        ("effect", "interval", "p", "means", "guard", "at_tokens", "tokens", "updates")
+    )
     effect = module(name).effect()
     return {
         "id": identity(name),
@@ -145,17 +149,17 @@ def markdown() -> str:
     if measured:
         lines += [
             "| method | family | task | against | statistic | effect | guard (pass@1) | tokens, "
-            "updates | seeds | looks | status | before |",
-            "|" + "---|" * 12,
+            "updates | at equal tokens | seeds | looks | status | before |",
+            "|" + "---|" * 13,
         ]
     for row in measured:
         low, high = row["interval"]
-        guard = "" if row["guard"] is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row["guard"])
+        guard, equal = (_interval(row[name]) for name in ("guard", "at_tokens"))
         cells = [
             row["id"], row["family"], row["task"], f"{row['against']}: {row['other']}",
             row["statistic"], f"{row['effect']:+.3f} [{low:+.3f}, {high:+.3f}]", guard,
-            f"{row['tokens']:.2f}, {row['updates']:.2f}", str(row["seeds"]), str(row["looks"]),
-            row["status"], _before(row["id"]),
+            f"{row['tokens']:.2f}, {row['updates']:.2f}", equal, str(row["seeds"]),
+            str(row["looks"]), row["status"], before(row["id"]),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     lines += [""] * bool(measured) + [
@@ -175,7 +179,11 @@ def markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _before(identity_: str) -> str:
+def _interval(figures: Sequence[float] | None) -> str:
+    return "" if figures is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*figures)
+
+
+def before(identity_: str) -> str:
     """What the table said of a method before the protocol."""
     path = RESULTS / "before" / f"{module_name(identity_)}.json"
     if not path.exists():

@@ -12,8 +12,8 @@ model and data
   --model M               Hugging Face directory, GGUF file, packaged model or run directory
   --data FILE             your rows: .jsonl, .csv or .parquet; --test-data FILE to evaluate on
   --prompt-column NAME    column of the prompt;  --answer-column NAME: of the reference answer
-  --reward SPEC           FILE.py:FUNCTION, a name (number, math, exact, judge, ...) or the run of
-                          a reward model; may be repeated, as NAME=SPEC*WEIGHT
+  --reward SPEC           FILE.py:FUNCTION, rubric:FILE.yaml, a name (number, math, judge, ...) or
+                          the run of a reward model; may be repeated, as NAME=SPEC*WEIGHT
   --task NAME             a bundled task in place of your data (jaxrl tasks)
 training
   --steps N               training steps; or --epochs N passes over the data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import sys
@@ -22,7 +21,8 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.sampling import sampler
 from jaxrl.sampling.requests import features_of
-from jaxrl.types import Completion, Request
+from jaxrl.sampling.warm_up import warm_up_first
+from jaxrl.types import Completion, Params, Request
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +114,7 @@ def complete(
 ) -> list[Completion]:
     """The completions of a policy in order of their number.
 
-    While the weights are read, the same requests are started with zeros in their place, so that
-    programs are compiled at the same time.
+    While the weights are read, the programs are compiled, with zeros in their place.
 
     Args:
       opened: the config that opens the policy.
@@ -126,6 +125,10 @@ def complete(
     """
     the_mesh = mesh.make(Config().mesh)
     sampler.check_requests(model, asked)
+
+    def load() -> Params:
+        return policy.sampling_params(policy.first_params(opened, model, the_mesh), "float32")
+
     setup = sampler.Setup(
         model,
         jax.random.key(seed),
@@ -135,18 +138,15 @@ def complete(
         features=features_of(asked),
     )
     with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(policy.first_params, opened, model, the_mesh)
-        blank = policy.blank_params(opened, model, the_mesh)
+        loading = pool.submit(load)
+        blank = policy.blank_params(opened, model, the_mesh, "float32")
         if blank is not None:
-            work = sampler.Work()
-            sampler.submit(setup, work, asked)
-            with contextlib.suppress(FloatingPointError):  # what zeros predict is of no interest
-                sampler.advance(setup, policy.sampling_params(blank, "float32"), work, budget=1)
+            warm_up_first(setup, blank, asked)
         del blank
         params = loading.result()
     done = sampler.generate(
         model,
-        policy.sampling_params(params, "float32"),
+        params,
         asked,
         stop_ids=tokenizer.eos_ids,
         key=jax.random.key(seed),

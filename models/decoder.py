@@ -311,12 +311,19 @@ def extend(
     def read(layer: jax.Array) -> jax.Array:
         return jnp.swapaxes(layer[:, :, :window], 1, 2)
 
+    @functools.partial(jax.jit, static_argnums=4)  # traced once for all layers that are alike
+    def one(
+        x: jax.Array, layer_params: Params, layer: LayerCache, rotation: Any, local: bool
+    ) -> tuple[jax.Array, LayerCache]:
+        block = _block(config, layer_params)
+        q, new = block.look(x, rotation)
+        remembered = layout.cache(jax.tree.map(write, layer, new))
+        seen = jax.tree.map(read, remembered)
+        return block.finish(x, q, seen, local_mask if local else mask, layout), remembered
+
     x = _embed(config, params, tokens)
     written = []
     for i, (layer_params, layer) in enumerate(zip(params["layers"], cache, strict=True)):
-        block = _block(config, layer_params)
-        q, new = block.look(x, table[kinds[i]])
-        written.append(layout.cache(jax.tree.map(write, layer, new)))
-        seen = jax.tree.map(read, written[-1])
-        x = block.finish(x, q, seen, local_mask if local[i] else mask, layout)
+        x, remembered = one(x, layer_params, layer, table[kinds[i]], local[i])
+        written.append(remembered)
     return _final_norm(config, params, x), tuple(written)

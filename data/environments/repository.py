@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
+import itertools
 import json
 import random
 import secrets
@@ -35,70 +37,120 @@ for i, expression in enumerate(told["expressions"]):
 """
 
 
+class _Bug(NamedTuple):
+    old: str
+    """A piece of the source."""
+    new: str
+    """What stands in its place."""
+    value: Callable[..., Any]
+    """What the function then gives; see `_Function.value`."""
+
+
 class _Function(NamedTuple):
     module: str
     name: str
     source: str
-    bugs: tuple[tuple[str, str], ...]
-    """A piece of the source, and what a bug makes of it."""
-    arguments: Callable[[random.Random], str]
+    value: Callable[..., Any]
+    """`(functions of the repository by name, *arguments) -> value`: what the source says."""
+    bugs: tuple[_Bug, ...]
+    arguments: Callable[[random.Random], tuple[Any, ...]]
 
 
-def _numbers(stream: random.Random) -> str:
-    return repr([stream.randint(1, 30) for _ in range(stream.randint(2, 5))])
+def _numbers(stream: random.Random) -> tuple[list[int]]:
+    return ([stream.randint(1, 30) for _ in range(stream.randint(2, 5))],)
 
 
-def _words(stream: random.Random) -> str:
+def _words(stream: random.Random) -> tuple[str]:
     words = ["red", "tall", "old", "box", "hill", "tree"]
-    return repr(" ".join(stream.sample(words, stream.randint(2, 4))))
+    return (" ".join(stream.sample(words, stream.randint(2, 4))),)
 
 
 FUNCTIONS = (
     _Function(
         "numbers_", "mean", "def mean(values):\n    return sum(values) / len(values)\n",
-        (("/ len(values)", "// len(values)"), ("len(values)", "(len(values) - 1)")), _numbers,
+        lambda f, values: sum(values) / len(values),
+        (
+            _Bug("/ len(values)", "// len(values)", lambda f, v: sum(v) // len(v)),
+            _Bug("len(values)", "(len(values) - 1)", lambda f, v: sum(v) / (len(v) - 1)),
+        ),
+        _numbers,
     ),
     _Function(
         "numbers_", "spread", "def spread(values):\n    return max(values) - min(values)\n",
-        (("- min(values)", "- values[0]"), ("max(values)", "values[-1]")), _numbers,
+        lambda f, values: max(values) - min(values),
+        (
+            _Bug("- min(values)", "- values[0]", lambda f, v: max(v) - v[0]),
+            _Bug("max(values)", "values[-1]", lambda f, v: v[-1] - min(v)),
+        ),
+        _numbers,
     ),
     _Function(
         "numbers_", "running",
         "def running(values):\n    total, out = 0, []\n    for value in values:\n"
         "        total += value\n        out.append(total)\n    return out\n",
-        (("total += value", "total = value"), ("append(total)", "append(value)")), _numbers,
+        lambda f, values: list(itertools.accumulate(values)),
+        (
+            _Bug("total += value", "total = value", lambda f, v: list(v)),
+            _Bug("append(total)", "append(value)", lambda f, v: list(v)),
+        ),
+        _numbers,
     ),
     _Function(
         "text", "title",
         "def title(words):\n    return ' '.join(w.capitalize() for w in words.split())\n",
-        (("' '.join", "''.join"), ("w.capitalize()", "w.upper()")), _words,
+        lambda f, words: " ".join(w.capitalize() for w in words.split()),
+        (
+            _Bug("' '.join", "''.join", lambda f, t: "".join(w.capitalize() for w in t.split())),
+            _Bug("w.capitalize()", "w.upper()", lambda f, t: t.upper()),
+        ),
+        _words,
     ),
     _Function(
         "text", "initials",
         "def initials(words):\n    return ''.join(w[0] for w in words.split())\n",
-        (("w[0]", "w[-1]"), ("words.split()", "words")), _words,
+        lambda f, words: "".join(w[0] for w in words.split()),
+        (
+            _Bug("w[0]", "w[-1]", lambda f, t: "".join(w[-1] for w in t.split())),
+            _Bug("words.split()", "words", lambda f, t: t),
+        ),
+        _words,
     ),
     _Function(
         "lists", "chunks",
         "def chunks(items, size):\n"
         "    return [items[i : i + size] for i in range(0, len(items), size)]\n",
-        (("i + size]", "size]"), ("range(0,", "range(1,")),
-        lambda stream: f"{_numbers(stream)}, {stream.randint(1, 3)}",
+        lambda f, items, size: [items[i : i + size] for i in range(0, len(items), size)],
+        (
+            _Bug("i + size]", "size]", lambda f, v, n: [v[i:n] for i in range(0, len(v), n)]),
+            _Bug("range(0,", "range(1,", lambda f, v, n: [v[i:i + n] for i in range(1, len(v), n)]),
+        ),
+        lambda stream: (*_numbers(stream), stream.randint(1, 3)),
     ),
     _Function(
         "lists", "rotate",
         "def rotate(items, n):\n    n %= len(items)\n    return items[n:] + items[:n]\n",
-        (("items[:n]", "items[: n - 1]"), ("n %= len(items)", "n %= 2")),
-        lambda stream: f"{_numbers(stream)}, {stream.randint(1, 9)}",
+        lambda f, items, n: items[n % len(items) :] + items[: n % len(items)],
+        (
+            _Bug("+ items[:n]", "+ items[n:]", lambda f, v, n: v[n % len(v) :] * 2),
+            _Bug("n %= len(items)", "n %= 2", lambda f, v, n: v[n % 2 :] + v[: n % 2]),
+        ),
+        lambda stream: (*_numbers(stream), stream.randint(1, 9)),
     ),
     _Function(
         "report", "line",
         "from numbers_ import mean\nfrom text import title\n\n\n"
         "def line(words, values):\n    return f'{title(words)}: {mean(values)}'\n",
-        (("{title(words)}", "{words}"), ("{mean(values)}", "{values}")),
-        lambda stream: f"{_words(stream)}, {_numbers(stream)}",
+        lambda f, words, values: f"{f['title'](words)}: {f['mean'](values)}",
+        (
+            _Bug("{title(words)}", "{words}", lambda f, t, v: f"{t}: {f['mean'](v)}"),
+            _Bug("{mean(values)}", "{values}", lambda f, t, v: f"{f['title'](t)}: {v}"),
+        ),
+        lambda stream: (*_words(stream), *_numbers(stream)),
     ),
 )  # fmt: skip
+_BY_NAME = {each.name: each for each in FUNCTIONS}
+Case = tuple[str, tuple[Any, ...]]
+"""Name and arguments of a function."""
 _CASES = 3  # of each function
 
 
@@ -138,17 +190,17 @@ def task(calls: int = 8, bugs: int = 1, ood_bugs: int | None = None, role: str =
         broken, cases = generate.draw(
             lambda stream: _drawn(stream, count), key=repr, stream=stream, split=split
         )
-        right, files = _files({}), _files(broken)
-        expected, given = _values(right, cases), _values(files, cases)
+        files, shown = _files(broken), [_spelled(case) for case in cases]
+        expected, given = _values({}, cases), _values(broken, cases)
         failing = [i for i, (a, b) in enumerate(zip(expected, given, strict=True)) if a != b]
         first = failing[0]
         asked = (
-            f"{cases[first]} should give {expected[first]}, but gives {given[first]}. Repair the "
-            f"code; there may be more tests that fail. Files: {', '.join(sorted(files))}"
+            f"{shown[first]} should give {expected[first]!r}, but gives {given[first]!r}. Repair "
+            f"the code; there may be more tests that fail. Files: {', '.join(sorted(files))}"
         )
         return generate.asked(
             "repository", repr((broken, cases)), asked, expected,
-            files=files, cases=cases, failing=failing, broken=broken,
+            files=files, cases=shown, failing=failing, broken=broken,
         )  # fmt: skip
 
     def begin(problem: Problem, seed: int) -> tuple[_Checkout, Opening]:
@@ -159,11 +211,10 @@ def task(calls: int = 8, bugs: int = 1, ood_bugs: int | None = None, role: str =
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         edits = []
-        for name, (old, new) in problem.metadata["broken"].items():
-            path = next(f"{f.module}.py" for f in FUNCTIONS if f.name == name)
-            source = next(f.source for f in FUNCTIONS if f.name == name)
-            bad = source.replace(old, new, 1)
-            edits.append(written(Call("edit", {"path": path, "old": bad, "new": source})))
+        for name, bug in problem.metadata["broken"].items():
+            own = _BY_NAME[name]
+            given = {"path": f"{own.module}.py", "old": _broken(own, bug), "new": own.source}
+            edits.append(written(Call("edit", given)))
         return (*edits, "done")
 
     def step(checkout: _Checkout, action: str) -> Reply:
@@ -188,43 +239,44 @@ def task(calls: int = 8, bugs: int = 1, ood_bugs: int | None = None, role: str =
     return made
 
 
-def _drawn(stream: random.Random, count: int) -> tuple[dict[str, tuple[str, str]], list[str]]:
-    """Bugs by the function that has them, and test cases, of which each bug fails some."""
+def _drawn(stream: random.Random, count: int) -> tuple[dict[str, int], list[Case]]:
+    """Number of the bug by the function that has it, and cases, of which each bug fails some."""
     while True:
         chosen = stream.sample(FUNCTIONS, count)
-        broken = {each.name: stream.choice(each.bugs) for each in chosen}
-        cases = [
-            f"{f.module}.{f.name}({f.arguments(stream)})" for f in FUNCTIONS for _ in range(_CASES)
-        ]
-        right = _values(_files({}), cases)
-        alone = [_values(_files({name: bug}), cases) for name, bug in broken.items()]
-        if all(values != right for values in alone):
+        broken = {each.name: stream.randrange(len(each.bugs)) for each in chosen}
+        cases = [(f.name, f.arguments(stream)) for f in FUNCTIONS for _ in range(_CASES)]
+        right = _values({}, cases)
+        if all(_values({name: bug}, cases) != right for name, bug in broken.items()):
             return broken, cases
 
 
-def _files(broken: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+def _broken(function: _Function, bug: int) -> str:
+    """The source of a function with a bug."""
+    return function.source.replace(function.bugs[bug].old, function.bugs[bug].new, 1)
+
+
+def _spelled(case: Case) -> str:
+    name, arguments = case
+    return f"{_BY_NAME[name].module}.{name}({', '.join(map(repr, arguments))})"
+
+
+def _files(broken: Mapping[str, int]) -> dict[str, str]:
     """The repository, with bugs."""
     files: dict[str, str] = {}
     for each in FUNCTIONS:
-        source = each.source.replace(*broken[each.name], 1) if each.name in broken else each.source
+        source = _broken(each, broken[each.name]) if each.name in broken else each.source
         path = f"{each.module}.py"
         files[path] = f"{files[path]}\n\n{source}" if path in files else source
     return files
 
 
-def _values(files: Mapping[str, str], cases: Sequence[str]) -> list[Any]:
-    """What the cases give in a repository of ours; it is not for code of others."""
-    names: dict[str, Any] = {}
-    for each in files.values():
-        kept = [line for line in each.splitlines() if not line.startswith("from ")]
-        exec(compile("\n".join(kept), "<repository>", "exec"), names)
-    values: list[Any] = []
-    for case in cases:
-        try:
-            values.append(eval(case.partition(".")[2], names))
-        except Exception as error:
-            values.append(f"{type(error).__name__}: {error}")
-    return values
+def _values(broken: Mapping[str, int], cases: Sequence[Case]) -> list[Any]:
+    """What the cases give in the repository with bugs."""
+    known: dict[str, Callable[..., Any]] = {}
+    for each in FUNCTIONS:
+        value = each.bugs[broken[each.name]].value if each.name in broken else each.value
+        known[each.name] = functools.partial(value, known)
+    return [known[name](*arguments) for name, arguments in cases]
 
 
 def _run(files: Mapping[str, str], cases: Sequence[str], explain: bool) -> tuple[str, list[Any]]:

@@ -16,7 +16,6 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jsonschema
 import pydantic
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
@@ -118,6 +117,8 @@ def _result(tools: Sequence[Tool], call: str) -> str:
     tool = next((tool for tool in tools if tool.name == name), None)
     if tool is None:
         return f"error: there is no tool {str(name)[:80]!r}"
+    import jsonschema  # a tenth of a second, which only calls of tools need
+
     try:
         jsonschema.validate(arguments, {"type": "object", **tool.parameters})
         return tool.run(**arguments)[:_LONGEST]

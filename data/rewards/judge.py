@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl.data.types import Problem, Reward, Score
@@ -91,7 +91,7 @@ def rubric(endpoint: Endpoint, criteria: Mapping[str, tuple[float, str]]) -> Rew
             return Score(None, error=f"gold: the rubric of {problem.id!r} has no positive weight")
         listed = "\n".join(f"- {name}: {text}" for name, (_, text) in wanted.items())
         mark = f"====={secrets.token_hex(8)}"  # so that no completion can write the closing line
-        prompt = _fill(
+        prompt = fill(
             TEMPLATE,
             mark=mark,
             question=problem.prompt,
@@ -101,13 +101,11 @@ def rubric(endpoint: Endpoint, criteria: Mapping[str, tuple[float, str]]) -> Rew
             shape=json.dumps(dict.fromkeys(wanted, "0 to 10")),
         )
         try:
-            marks = _json(await ask(endpoint, prompt, mark))
+            given = marks(await ask(endpoint, prompt, mark), list(wanted))
         except JudgeError as error:
             return Score(None, error=f"judge: {error}")
-        if set(marks) != set(wanted) or not all(_is_mark(m) for m in marks.values()):
-            return Score(None, error=f"judge: the reply {marks} is not marks of {list(wanted)}")
-        value = sum(weight * marks[name] / 10 for name, (weight, _) in wanted.items()) / total
-        return Score(value, {name: marks[name] / 10 for name in wanted})
+        value = sum(weight * given[name] for name, (weight, _) in wanted.items()) / total
+        return Score(value, {name: given[name] for name in wanted})
 
     return reward
 
@@ -291,8 +289,11 @@ def _shown(url: str) -> str:
     )
 
 
-def _fill(template: str, **values: str) -> str:
-    """All places at once, so that a completion that spells a place is left as it is."""
+def fill(template: str, **values: str) -> str:
+    """A template with its places filled.
+
+    All at once, so that a completion that spells a place is left as it is.
+    """
     return re.sub(r"\{(\w+)\}", lambda found: values[found[1]], template)
 
 
@@ -309,7 +310,24 @@ def _json(reply: str) -> dict[str, Any]:
     return value
 
 
-def _is_mark(mark: object) -> bool:
+def marks(reply: str, names: Sequence[str]) -> dict[str, float]:
+    """The marks of a judge's reply, from 0 to 1.
+
+    Args:
+      reply: JSON of marks from 0 to 10.
+      names: what was asked for.
+
+    Raises:
+      JudgeError: the reply is not the marks of these names.
+    """
+    given = _json(reply)
+    if set(given) != set(names) or not all(is_mark(m) for m in given.values()):
+        raise JudgeError(f"the reply {given} is not marks of {list(names)}")
+    return {name: given[name] / 10 for name in names}
+
+
+def is_mark(mark: object) -> bool:
+    """Whether a value is a number from 0 to 10."""
     return isinstance(mark, int | float) and not isinstance(mark, bool) and 0 <= mark <= 10
 
 

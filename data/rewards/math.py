@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import re
 
-from math_verify import parse, verify
-
 from jaxrl.data import extract
 from jaxrl.data.types import Problem, Reward, Score
 
@@ -26,6 +24,8 @@ def equivalent(answer_format: str = "boxed") -> Reward:
     Args:
       answer_format: see `jaxrl.data.extract`.
     """
+    from math_verify import verify  # seconds, which only those who use it need take
+
     find = extract.extractor(answer_format)
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of the limits left to us
 
@@ -44,10 +44,14 @@ def equivalent(answer_format: str = "boxed") -> Reward:
 
 def _consistent(answer: str) -> bool:
     """Whether the sides of an equation without variables are equal: math-verify reads the last."""
+    from math_verify import verify
+
     *sides, last = re.split(r"(?<![<>!\\])=", answer)
     numbers = [side for side in sides if not re.search("[A-Za-z]", re.sub(r"\\[a-z]+", "", side))]
     return all(verify(_parse(side), _parse(last), timeout_seconds=None) for side in numbers)
 
 
 def _parse(answer: str) -> list:
+    from math_verify import parse
+
     return parse(f"\\boxed{{{answer}}}", parsing_timeout=None)

@@ -1,12 +1,13 @@
 """Rewards by name, several of them added up: what `--reward` takes.
 
-A specification is `[NAME=]REWARD[?argument=value&...][*WEIGHT]`, with REWARD the name of one of
-`BUNDLED`, `FILE.py:function` or `module:function`:
+A specification is `[NAME=]REWARD[?argument=value&...][*WEIGHT][ if COLUMN=VALUE]`, with REWARD the
+name of one of `BUNDLED`, `FILE.py:function`, `module:function` or `rubric:FILE.yaml`:
 
     number                                 the last number of the completion is the answer
     my_reward.py:score                     a function of your own, see `jaxrl.data.own`
     style=my_reward.py:style?strict=1*0.5  its part named `style`, with half the weight
     judge?url=http://localhost:8000/v1&model=qwen
+    number if kind=math                    for rows whose column `kind` is `math`, and no others
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from jaxrl.data import extract, own
-from jaxrl.data.rewards import group, judge, math, schema, shape, text
+from jaxrl.data.rewards import group, judge, math, rubrics, schema, shape, text
 from jaxrl.data.types import LOGGED, Problem, Reward, Score
 
 
@@ -34,6 +35,14 @@ class Spec(NamedTuple):
     """A name of `BUNDLED`, `FILE.py:function` or `module:function`."""
     weight: float = 1.0
     args: Mapping[str, Any] = {}
+    column: str = ""
+    """Of the row, which must be `value` for the reward to count; empty: it counts always."""
+    value: str = ""
+
+    def applies(self, problem: Problem) -> bool:
+        """Whether the reward counts for a problem."""
+        row = problem.metadata.get("row", problem.metadata)
+        return not self.column or str(row.get(self.column)) == self.value
 
 
 class Rewards(NamedTuple):
@@ -117,6 +126,15 @@ def by_judge(
     return judge.correctness(endpoint)
 
 
+def by_rubric(rubric: Mapping[str, Any]) -> Reward:
+    """The judges of a rubric.
+
+    Args:
+      rubric: plain values, see `rubrics.load`; on the command line, `rubric:FILE.yaml` reads them.
+    """
+    return rubrics.by_endpoints(rubrics.of(rubric))
+
+
 BUNDLED: dict[str, Callable[..., Reward]] = {
     "number": number,
     "exact": exact,
@@ -129,10 +147,12 @@ BUNDLED: dict[str, Callable[..., Reward]] = {
     "overlong": shape.overlong,
     "repetition": shape.repetition,
     "judge": by_judge,
+    "rubric": by_rubric,
     "none": nothing,
 }
 """Name to the function that makes the reward from its arguments."""
 
+_JUDGED = {"judge", "rubric"}
 _PURE = {"number", "exact", "contains", "none", "overlong", "repetition", "think_format"}
 
 
@@ -145,11 +165,17 @@ def parse(text: str) -> Spec:
     name, rest = "", text.strip()
     if named := re.match(r"([^\W\d]\w*)=", rest):
         name, rest = named[1], rest[named.end() :]
+    column = value = ""
+    if condition := re.search(r"\s+if\s+([^=\s]+)=(.*)$", rest):
+        column, value, rest = condition[1], condition[2].strip(), rest[: condition.start()]
     weight = 1.0
     if weighed := re.search(r"\*\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)$", rest):
         weight, rest = float(weighed[1]), rest[: weighed.start()]
     function, _, query = rest.strip().partition("?")
     args = {key: _argument(value) for key, value in parse_qsl(query, keep_blank_values=True)}
+    if function.startswith("rubric:") and function.endswith((".yaml", ".yml")):
+        args["rubric"] = rubrics.load(function.removeprefix("rubric:"))
+        function = "rubric"
     if function not in BUNDLED and ":" not in function:
         hint = (
             f"write {function}:FUNCTION"
@@ -157,12 +183,15 @@ def parse(text: str) -> Spec:
             else _nearest(function, BUNDLED)
         )
         raise ValueError(f"--reward {text!r}: no reward {function!r}; {hint}")
-    return Spec(name or function.rpartition(":")[2], own.absolute(function), weight, args)
+    name = name or function.rpartition(":")[2]
+    return Spec(name, own.absolute(function), weight, args, column, value)
 
 
 def written(specs: Sequence[Spec]) -> str:
     """Specifications as one text, for a parameter of a task."""
-    return json.dumps([[s.name, s.function, s.weight, dict(s.args)] for s in specs])
+    plain = [[s.name, s.function, s.weight, dict(s.args)] for s in specs]
+    conditions = [[s.column, s.value] if s.column else [] for s in specs]
+    return json.dumps([[*each, *more] for each, more in zip(plain, conditions, strict=True)])
 
 
 def read(text: str) -> list[Spec]:
@@ -172,7 +201,10 @@ def read(text: str) -> list[Spec]:
       ValueError: anything else, or two rewards of one name.
     """
     try:
-        specs = [Spec(str(n), str(f), float(w), dict(a)) for n, f, w, a in json.loads(text)]
+        specs = [
+            Spec(str(n), str(f), float(w), dict(a), *map(str, more))
+            for n, f, w, a, *more in json.loads(text)
+        ]
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"rewards={text!r:.80}: must be a JSON list of [name, reward, weight, arguments]; on "
@@ -200,16 +232,29 @@ def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
         spec.function not in BUNDLED and own.takes_group(own.load(spec.function)) for spec in specs
     )
 
-    def total(found: Sequence[Sequence[Score]]) -> list[Score]:
-        return [_sum(specs, scores) for scores in zip(*found, strict=True)]
+    for spec in specs:
+        if spec.column and spec.column not in columns:
+            raise ValueError(
+                f"reward {spec.name!r}: `if {spec.column}={spec.value}`, but the rows have no such "
+                f"column; they have {', '.join(sorted(columns)) or 'none'}"
+            )
+
+    def total(chosen: Sequence[int], found: Sequence[Sequence[Score]]) -> list[Score]:
+        applied = [specs[n] for n in chosen]
+        several = len(specs) > 1
+        return [_sum(applied, scores, several) for scores in zip(*found, strict=True)]
 
     def scores(problem: Problem, texts: Sequence[str]) -> own.Scores:
-        found = [ask(problem, texts) for ask in made]
+        chosen = [n for n, spec in enumerate(specs) if spec.applies(problem)]
+        if not chosen:
+            why = f"gold: no reward applies to {problem.id!r}; add one without `if`"
+            return [Score(None, error=why)] * len(texts)
+        found = [made[n](problem, texts) for n in chosen]
         if not any(map(inspect.isawaitable, found)):
-            return total(found)
+            return total(chosen, found)
 
         async def later() -> list[Score]:
-            return total(await asyncio.gather(*map(own.awaited, found)))
+            return total(chosen, await asyncio.gather(*map(own.awaited, found)))
 
         return later()
 
@@ -225,17 +270,25 @@ def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
 
         return later()
 
-    judged = [spec for spec in specs if spec.function == "judge"]
-    keys = {str(spec.args.get("key_variable", "")) for spec in judged} - {""}
+    judged = [spec for spec in specs if spec.function in _JUDGED]
+    keys = {str(end.get("key_variable", "")) for spec in judged for end in _endpoints(spec)} - {""}
     session = any(own.in_session(spec.function) for spec in specs)
     return Rewards(
         reward=reward,
         grouped=grouped,
         pure=session or all(spec.function in _PURE for spec in specs),
-        slow=any(spec.function == "judge" or spec.function not in BUNDLED for spec in specs),
+        slow=any(spec.function in _JUDGED or spec.function not in BUNDLED for spec in specs),
         seconds=judge.Endpoint("", "").total_s if judged else None,
         environment=tuple(sorted({"OPENAI_API_KEY", *keys} if judged else keys)),
     )
+
+
+def _endpoints(spec: Spec) -> list[Mapping[str, Any]]:
+    """The arguments of the judges that a reward asks."""
+    if spec.function == "judge":
+        return [spec.args]
+    judges = dict(spec.args.get("rubric", {})).get("judges", {})
+    return list(judges.values())
 
 
 def _scorer(spec: Spec, columns: Collection[str]) -> own.Scorer:
@@ -256,14 +309,14 @@ def _scorer(spec: Spec, columns: Collection[str]) -> own.Scorer:
     return own.of_reward(make(**spec.args))
 
 
-def _sum(specs: Sequence[Spec], scores: Sequence[Score]) -> Score:
-    """The weighted sum; the values of several, and their parts, are parts of it."""
+def _sum(specs: Sequence[Spec], scores: Sequence[Score], several: bool) -> Score:
+    """The weighted sum; where a run has several, their values and parts are parts of it."""
     for spec, score in zip(specs, scores, strict=True):
         if score.error is not None:
             kind, _, reason = score.error.partition(": ")
-            named = reason if len(specs) == 1 else f"{spec.name}: {reason}"
+            named = f"{spec.name}: {reason}" if several else reason
             return Score(None, error=f"{kind}: {named}")
-    if len(specs) == 1:
+    if not several:
         (score,) = scores
         return Score(specs[0].weight * score.value, score.parts)
     parts: dict[str, float] = {}

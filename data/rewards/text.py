@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
-
-from sacrebleu.metrics import BLEU, CHRF
+from typing import TYPE_CHECKING
 
 from jaxrl.data import extract
 from jaxrl.data.types import Problem, Reward, Score
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics import BLEU, CHRF
 
 Metric = Callable[[str, str], float]
 
@@ -46,12 +49,12 @@ def prefix(prediction: str, reference: str) -> float:
 
 def bleu(prediction: str, reference: str) -> float:
     """Sentence BLEU (Papineni et al. 2002) by sacrebleu, effective order, over 100."""
-    return min(_BLEU.sentence_score(prediction, [reference]).score / 100.0, 1.0)
+    return min(_bleu().sentence_score(prediction, [reference]).score / 100.0, 1.0)
 
 
 def chrf(prediction: str, reference: str) -> float:
     """Sentence chrF (Popović 2015) by sacrebleu, over 100."""
-    return min(_CHRF.sentence_score(prediction, [reference]).score / 100.0, 1.0)
+    return min(_chrf().sentence_score(prediction, [reference]).score / 100.0, 1.0)
 
 
 def rouge_n(prediction: str, reference: str, n: int = 1) -> float:
@@ -180,5 +183,15 @@ def _f_measure(left: list, right: list) -> float:
     return 2 * common / (len(left) + len(right))
 
 
-_BLEU = BLEU(effective_order=True)
-_CHRF = CHRF()
+@functools.cache
+def _bleu() -> BLEU:
+    from sacrebleu.metrics import BLEU  # half a second, which only those who use it need take
+
+    return BLEU(effective_order=True)
+
+
+@functools.cache
+def _chrf() -> CHRF:
+    from sacrebleu.metrics import CHRF
+
+    return CHRF()

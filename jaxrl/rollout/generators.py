@@ -108,7 +108,8 @@ class Fleet:
         """Start the generators.
 
         Args:
-          start: a generator of a name; the future is done once it can be called.
+          start: a generator of a name; the future has the id of its process, once it can be
+            called.
           count: of generators.
           share: makes of a `Load` what all of them can be given, sent once.
           note: told of generators that are gone, and that come.
@@ -152,12 +153,12 @@ class Fleet:
                     continue
                 del self._coming[name]
                 try:
-                    future.result()
+                    process = future.result()
                 except Gone as error:
                     self._replace(name, handle, str(error))
                 else:
                     found[name] = self.ready[name] = handle
-                    self._note(f"{name} is ready")
+                    self._note(f"{name} is ready, as process {process}")
             if self.ready:
                 return found
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-from jax.sharding import Mesh
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxrl import config as configs
 from jaxrl import functions
@@ -23,13 +23,12 @@ from jaxrl.models import catalog, decoder, lora, quantize
 from jaxrl.models import load as weights
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
-from jaxrl.record import checkpoint, storage
+from jaxrl.record import storage
 from jaxrl.rollout import files, tasks
 from jaxrl.sampling.logits import Guide, keep
 from jaxrl.training import trainable
 from jaxrl.types import Params
 
-_BLANK_BYTES = 2 << 30
 _SCORE = 4  # folded into the run's key, for the first values of a score
 
 
@@ -217,23 +216,24 @@ def _base(config: Config, model: DecoderConfig, mesh: Mesh) -> tuple[LoraConfig,
         return base, trainable.abstract(model, base, on=False)
 
 
-def blank_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params | None:
-    """Zeros that are laid out as `first_params` lays out a model, to compile with.
+def blank_params(config: Config, model: DecoderConfig, mesh: Mesh, dtype: str) -> Params | None:
+    """Zeros in place of what `sampling_params` makes of `first_params`, to compile with.
+
+    All layers are the same arrays, so they take the memory of one.
 
     Returns:
-      None where zeros would take more than `_BLANK_BYTES`, or the weights come from a run, whose
-      layout is that of its checkpoint.
+      None where the weights come from a run, whose layout is that of its checkpoint, where layers
+      differ in their shapes, or on several devices.
     """
-    if is_run(config.model) or config.model == "fresh":
+    if is_run(config.model) or config.model == "fresh" or model.dense_layers or mesh.size > 1:
         return None
-    shapes = _base(config, model, mesh)[1]
-    if sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(shapes)) > _BLANK_BYTES:
-        return None
-    where = jax.tree.map(lambda s: s.sharding, shapes)
-    make = jax.jit(
-        lambda: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes), out_shardings=where
+    where = NamedSharding(mesh, PartitionSpec())
+    shapes = jax.eval_shape(lambda p: sampling_params(p, dtype), _base(config, model, mesh)[1])
+    one = jax.tree.map(
+        lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), where),
+        {**shapes, "layers": shapes["layers"][:1]},
     )
-    return make()
+    return {**one, "layers": one["layers"] * model.num_layers}
 
 
 def restored(
@@ -251,6 +251,8 @@ def restored(
       FileNotFoundError: there is no checkpoint.
       ValueError: there is none of that step, or it is damaged.
     """
+    from jaxrl.record import checkpoint  # half a second, which a model that is no run need not take
+
     directory = storage.locate(run)
     adapters = configs.load(directory / "config.json").lora
     with jax.set_mesh(mesh):
@@ -276,20 +278,49 @@ def is_run(path: str) -> bool:
     return (run / "config.json").exists() and (run / "checkpoints").exists()
 
 
-@functools.partial(jax.jit, static_argnames=("dtype", "rounded"))
 def sampling_params(params: Params, dtype: str, rounded: DecoderConfig | None = None) -> Params:
     """Parameters as the sampler wants them: adapters added in, unstacked, in the compute dtype.
+
+    One small program makes a layer, whatever their number: it compiles in a fraction of a second.
 
     Args:
       params: of the train state.
       dtype: of what is not quantised.
       rounded: of which decoder the matrices of the layers are rounded to int8; None: they are not.
     """
+    leaves = jax.tree.leaves(params, is_leaf=_adapted)
+    if rounded is not None or any(map(_adapted, leaves)):
+        params = _whole(params, rounded)
+    layers = [
+        _one_layer(params[name], row, dtype)
+        for name in decoder.STACKS
+        for row in range(len(next(iter(jax.tree.leaves(params.get(name, {}))), ())))
+    ]
+    rest = {name: value for name, value in params.items() if name not in decoder.STACKS}
+    return {**_cast(rest, dtype), "layers": tuple(layers)}
+
+
+def _adapted(part: Any) -> bool:
+    return isinstance(part, lora.Adapted)
+
+
+_cast = functools.partial(jax.jit, static_argnums=1)(decoder.cast)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _whole(params: Params, rounded: DecoderConfig | None) -> Params:
+    """Parameters with their adapters added in and, for a decoder that is given, as int8."""
     params = lora.fold(params)
-    if rounded is not None:
-        params = quantize.quantize(rounded, params, "int8")
-    params = decoder.cast(decoder.unstack(params), dtype)
-    return decoder.outputs_first(params) if jax.default_backend() == "cpu" else params
+    return params if rounded is None else quantize.quantize(rounded, params, "int8")
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _one_layer(stack: Params, row: int, dtype: str) -> Params:
+    """One layer of stacked parameters, cast and, on a CPU, with outputs first."""
+    layer = decoder.cast(jax.tree.map(lambda leaf: leaf[row], stack), dtype)
+    if jax.default_backend() != "cpu":
+        return layer
+    return decoder.outputs_first({"layers": (layer,)})["layers"][0]
 
 
 def encode_prompt(

@@ -11,7 +11,6 @@ scorers through what it yields alone, and takes randomness from `Context.rng` al
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
@@ -166,32 +165,30 @@ def _texts(ctx: Context, completion: Completion) -> tuple[str, str]:
 def written(ctx: Context, request: Request) -> Generator[Wanted, Any, Completion]:
     """The completion of a request, in chunks of bounded context where the config has chunks.
 
-    Each chunk reads the prompt and the end of the chunk before ("The Markovian Thinker",
-    Aghajohari et al. 2025); `Chunks.spans` says where chunks begin.
+    Each chunk reads the prompt, the request's prefix and the end of the chunk before ("The
+    Markovian Thinker", Aghajohari et al. 2025). `Chunks.spans` gives the chunks, from the first
+    sampled token on, as in `packing.pack`.
     """
     chunks = ctx.rollout.chunks
     if not chunks.size:
         return (yield Sample(request))
-    end, pieces = request.max_new_tokens, list[Prefix]()
-    for turn in itertools.count():
-        done = join(pieces) if pieces else request.prefix or EMPTY
-        count = len(done.tokens)
-        carried, start, stop = next(span for span in chunks.spans(0, end) if count < span[2])
-        given = Prefix(*(array[start:] for array in done))
+    end, done = request.max_new_tokens, request.prefix or EMPTY
+    first = len(done.tokens)
+    prompt = (*request.prompt, *done.tokens.tolist())
+    for turn, (carried, start, stop) in enumerate(chunks.spans(first, end)):
         made = yield Sample(
             dataclasses.replace(
                 request,
-                prompt=(*request.prompt, *done.tokens[carried:start].tolist()),
-                prefix=given if len(given.tokens) else None,
+                prompt=(*prompt, *done.tokens[carried:start].tolist()),
+                prefix=None,
                 max_new_tokens=stop - start,
                 draw=request.draw + (turn << 16),
             )
         )
-        pieces = [Prefix(*(array[:start] for array in done)), parts(made)]
-        whole = join(pieces)
-        if made.stopped or len(whole.tokens) >= end:
+        done = join([done, parts(made)])
+        if made.stopped or stop == end:
             tops = [made.top_ids, made.top_logp] if not start else [None, None]
-            return Completion(request, *whole[:4], made.stopped, whole.source, *tops)
+            return Completion(request, *done[:4], made.stopped, done.source, *tops)
     raise AssertionError("a response always ends")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from jaxrl.config import Config
-from jaxrl.mesh import distributed, mesh
+from jaxrl.mesh import mesh
 from jaxrl.rollout import policy
 from jaxrl.rollout.engine import Local, Open
 from jaxrl.rollout.generators import Fleet, Generator, Gone, Handle
@@ -75,13 +75,11 @@ def open_fleet(run: RunContext, config: Config) -> Fleet:
         ray.init(address=address, log_to_driver=False, namespace=str(run.directory), **here)
         run.closing.callback(ray.shutdown)
     gpus = ray.cluster_resources().get("GPU", 0) >= config.generators
-    alone = dict.fromkeys(distributed.VARIABLES, "")  # no part of the trainer's world
     actor = ray.remote(Actor).options(
         num_cpus=1,
         num_gpus=int(gpus),
         scheduling_strategy="SPREAD",
         max_restarts=0,
-        runtime_env={"env_vars": alone},
     )
     failed = (ray.exceptions.RayActorError, ray.exceptions.OwnerDiedError)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.sampling import decode, prefill
+from jaxrl.sampling import admission, decode, prefill
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.requests import settings_of
-from jaxrl.sampling.work import Setup, neighbours, warm_up_reading
-from jaxrl.types import Params
+from jaxrl.sampling.work import Setup, Work, neighbours, read_out, warm_up_reading
+from jaxrl.types import Params, Request
 
 
 def warm_up(setup: Setup, params: Params) -> None:
@@ -36,6 +38,27 @@ def warm_up(setup: Setup, params: Params) -> None:
     for size, widths in setup.shapes.items():
         for width in widths:
             _warm_up_shape(setup, everything, prefix, size, width, pieces if setup.hold else [])
+
+
+def warm_up_first(setup: Setup, params: Params, requests: Sequence[Request]) -> None:
+    """Compile what a `Work` runs first for these requests, reading and decoding side by side.
+
+    Args:
+      setup: what sampling will use.
+      params: as sampling will get them, on one device; their values are of no interest.
+      requests: those that will be submitted first.
+    """
+    work = Work()
+    work.queue.extend(requests)
+    admission.make_room(setup, work)
+    state = slot.empty_slots(
+        setup.models, len(work.seats), setup.capacity, work.slots.width, setup.features
+    )
+    state = jax.device_put(state, jax.tree.leaves(params)[0].sharding)  # where `insert` leaves it
+    with ThreadPoolExecutor(1) as pool:
+        decoding = pool.submit(_decode_nothing, setup, (params, *setup.guide.params), state)
+        admission.admit(setup, (params, *setup.guide.params), work)
+        read_out(setup, Work(decoding.result(), work.seats), [0], {})
 
 
 def _warm_up_shape(
@@ -66,7 +89,16 @@ def _warm_up_shape(
         given = np.zeros((setup.rows, piece), np.int32)
         state = decode.append(setup.models, params, state, target, given, count, count)
     state = slot.settle(state, np.ones(size, np.int32), np.zeros(size, bool))
-    state = decode.decode(
+    state = _decode_nothing(setup, params, state)
+    if width == setup.shapes[size][-1]:
+        warm_up_reading(setup, state)
+    jax.block_until_ready(state)
+
+
+def _decode_nothing(
+    setup: Setup, params: tuple[Params, ...], state: slot.SlotState
+) -> slot.SlotState:
+    return decode.decode(
         setup.models,
         params,
         state,
@@ -79,6 +111,3 @@ def _warm_up_shape(
         process=setup.guide.process,
         features=setup.features,
     )
-    if width == setup.shapes[size][-1]:
-        warm_up_reading(setup, state)
-    jax.block_until_ready(state)

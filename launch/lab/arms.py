@@ -20,6 +20,7 @@ from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.nucleus import NucleusConfig
 from jaxrl.extensions.reference_refresh import RefreshConfig
 from jaxrl.extensions.replay import ReplayConfig
+from jaxrl.launch.lab.imitation import ImitationConfig
 from jaxrl.launch.lab.tasks import Problems
 from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.training.objective import ObjectiveConfig
@@ -81,6 +82,8 @@ class Arm:
     chunks: Chunks = WHOLE
     """That completions are thought in, held-out ones too."""
     nucleus: NucleusConfig | None = None
+    imitation: ImitationConfig | None = None
+    """Of SASR: which updates imitate."""
     delay: int = 0
     """The sampler's policy is this many steps old,"""
     sync_every: int = 1
@@ -115,6 +118,7 @@ SIZES = frozenset(
     }
 )  # fmt: skip
 """Sizes and budgets, which an experiment may set: paths of fields of an arm."""
+_IMITATION = "jaxrl.launch.recipes.sasr:imitation"
 REGIME = ("delay", "sync_every", "rewards", "weights", "before", "stages")
 """Fields that say in what circumstances both arms train; a recipe's config has none of them."""
 COMPONENTS = {
@@ -158,6 +162,7 @@ def arm(config: Config, *, sizes: Mapping[str, Any] | None = None, **changes: An
     for name in ("guidance", "replay", "nucleus", "critic"):
         given[name] = config.extensions.get(name)
     given["reference"] = config.extensions.get("reference_refresh")
+    given["imitation"] = config.extensions.get(_IMITATION)
     made = Arm(**given | changes)
     for path, value in (sizes or {}).items():
         made = _with(made, path.split("."), value)
@@ -195,7 +200,15 @@ def unlike(config: Config, method: Arm) -> list[str]:
         if path in SIZES or path.split(".")[0] in REGIME or recipe.get(path) == own.get(path):
             continue
         lines.append(f"{path}: the recipe has {recipe.get(path)!r}, the arm {own.get(path)!r}")
-    known = {"guidance", "replay", "nucleus", "critic", "reference_refresh", "policy_reward"}
+    known = {
+        "guidance",
+        "replay",
+        "nucleus",
+        "critic",
+        "reference_refresh",
+        "policy_reward",
+        _IMITATION,
+    }
     lines += [f"extensions.{n}: the lab has none" for n in sorted({*config.extensions} - known)]
     staged = {k.removeprefix("rollout.").split(".")[0] for s in config.stages.values() for k in s}
     changed = {name for _, fields in method.stages for name in fields}

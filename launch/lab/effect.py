@@ -26,6 +26,8 @@ SAMPLES = 8
 """Completions of each held-out problem after the last step; at the marks before, 1."""
 MARKS = 5
 """Measurements over a run, whose mean is the area under a curve."""
+BLOCK = 6
+"""Seeds of a compiled call. More seeds are run block after block, by the same programs."""
 _AT_ONCE = 128
 """Sequences of a call, as in a batch of 16 groups of 8, whose compilation serves here too."""
 Measure = Callable[..., dict[str, np.ndarray]]
@@ -73,29 +75,49 @@ def run_arm(
       steps: in place of the arm's, for a quick look.
 
     Returns:
-      JSON-able: `final` and `area`, figure -> one number a seed; `before`, figure -> mean before
-      the RL; `curves`, figure -> mean at each of `marks`, which are steps; `minutes`.
+      JSON-able: `final` and `area`, figure -> one number a seed; `before`, figure -> one number a
+      seed before the RL; `curves`, figure -> one number a seed at each of `marks`, which are steps;
+      `minutes`.
     """
     began = time.perf_counter()
-    task, length = effect.task.over(seeds), steps or given.steps
+    length = steps or given.steps
+    blocks = [
+        _block(effect, given, tuple(seeds[i : i + BLOCK]), length)
+        for i in range(0, len(seeds), BLOCK)
+    ]
+    start, curves = (
+        {
+            name: np.concatenate([block[k][name] for block in blocks], axis=k)
+            for name in blocks[0][k]
+        }
+        for k in (0, 1)
+    )
+    return {
+        "final": {k: _rounded(v[-1]) for k, v in curves.items()},
+        "area": {k: _rounded(v.mean(axis=0)) for k, v in curves.items() if len(v) == MARKS},
+        "before": {k: _rounded(v) for k, v in start.items()},
+        "curves": {k: _rounded(v) for k, v in curves.items() if len(v) > 1},
+        "marks": [round(length * (i + 1) / MARKS) for i in range(MARKS)],
+        "minutes": round((time.perf_counter() - began) / 60, 2),
+    }
+
+
+def _block(
+    effect: Effect, given: Arm, seeds: tuple[int, ...], steps: int
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Figures of some seeds before the RL, [S], and at the marks, [marks, S]."""
+    task = effect.task.over(seeds)
     model = policy.shape(task.vocabulary, task.prompt_length + task.budget)
-    params = imitate(task, model, min(steps or 10**9, effect.warm_steps))
+    params = imitate(task, model, min(steps, effect.warm_steps))
 
     def measure(now: Params, last: bool) -> dict[str, np.ndarray]:
         samples = SAMPLES if last else 1
         return (effect.measure or held_out)(model, task, given, now, params, samples=samples)
 
     curves = train.train(
-        task, model, params, given, measure=measure, measurements=MARKS, steps=length
+        task, model, params, given, measure=measure, measurements=MARKS, steps=steps
     )
-    return {
-        "final": {k: _rounded(v[-1]) for k, v in curves.items()},
-        "area": {k: _rounded(v.mean(axis=0)) for k, v in curves.items() if len(v) == MARKS},
-        "before": {k: _rounded(v.mean()) for k, v in measure(params, False).items()},
-        "curves": {k: _rounded(v.mean(axis=1)) for k, v in curves.items() if len(v) > 1},
-        "marks": [round(length * (i + 1) / MARKS) for i in range(MARKS)],
-        "minutes": round((time.perf_counter() - began) / 60, 2),
-    }
+    return measure(params, False), curves
 
 
 def run(effect: Effect, *, seeds: Sequence[int] = (0, 1), steps: int | None = None) -> dict:
@@ -181,19 +203,44 @@ def attempts(
     return jax.tree.map(lambda a: a.reshape(seeds, -1, samples, *a.shape[2:]), joined)
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=12)
 def imitate(task: Task, model: DecoderConfig, steps: int) -> Params:
     """Fresh policies of the task's seeds, [S, ...], after supervised steps on demonstrations."""
     numbers = jnp.asarray(task.seeds)
     keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(0)))(numbers)
-    params = jax.jit(jax.vmap(functools.partial(decoder.init, model)))(keys)
-    optimizer = optax.adam(optax.linear_schedule(4e-3, 4e-4, steps))
+    params = _fresh(model, keys)
     demonstrations = np.concatenate([task.demonstrations.prompt, task.demonstrations.gold], axis=-1)
-    prompt = task.prompt_length
+    opt_state = jax.vmap(_imitation(steps).init)(params)
+    streams = [np.random.default_rng([seed, 7]) for seed in task.seeds]
+    for _ in range(steps):
+        rows = [rng.integers(demonstrations.shape[1], size=128) for rng in streams]
+        tokens = np.stack([d[r] for d, r in zip(demonstrations, rows, strict=True)])
+        given = (model, task.prompt_length, steps)
+        params, opt_state = _imitated(*given, params, opt_state, tokens)
+    return params
 
-    @jax.jit
-    @jax.vmap
-    def step(
+
+def _imitation(steps: int) -> optax.GradientTransformation:
+    return optax.adam(optax.linear_schedule(4e-3, 4e-4, steps))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _fresh(model: DecoderConfig, keys: jax.Array) -> Params:
+    return jax.vmap(functools.partial(decoder.init, model))(keys)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _imitated(
+    model: DecoderConfig,
+    prompt: int,
+    steps: int,
+    params: Params,
+    opt_state: optax.OptState,
+    tokens: jax.Array,
+) -> tuple[Params, optax.OptState]:
+    """One step of all seeds on tokens [S, N, L], whose first `prompt` are given."""
+
+    def one(
         params: Params, opt_state: optax.OptState, tokens: jax.Array
     ) -> tuple[Params, optax.OptState]:
         def loss(params: Params) -> jax.Array:
@@ -201,13 +248,7 @@ def imitate(task: Task, model: DecoderConfig, steps: int) -> Params:
             written = (tokens != PAD) & (jnp.arange(tokens.shape[1]) >= prompt)
             return -jnp.sum(jnp.where(written, logp, 0.0)) / jnp.sum(written)
 
-        updates, opt_state = optimizer.update(jax.grad(loss)(params), opt_state)
+        updates, opt_state = _imitation(steps).update(jax.grad(loss)(params), opt_state)
         return optax.apply_updates(params, updates), opt_state
 
-    opt_state = jax.vmap(optimizer.init)(params)
-    streams = [np.random.default_rng([seed, 7]) for seed in task.seeds]
-    for _ in range(steps):
-        rows = [rng.integers(demonstrations.shape[1], size=128) for rng in streams]
-        tokens = np.stack([d[r] for d, r in zip(demonstrations, rows, strict=True)])
-        params, opt_state = step(params, opt_state, tokens)
-    return params
+    return jax.vmap(one)(params, opt_state, tokens)

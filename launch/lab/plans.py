@@ -11,17 +11,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxrl.launch.lab import arms, families, statistics, tasks
+from jaxrl.launch.lab import arms, families, statistics, tasks, views
 from jaxrl.launch.lab.arms import Arm
-from jaxrl.launch.lab.effect import Effect, held_out, run_arm
+from jaxrl.launch.lab.effect import BLOCK, Effect, held_out, run_arm
 from jaxrl.launch.lab.statistics import Comparison
 
 VERSION = 1
@@ -53,7 +55,8 @@ class Store:
         path = self.directory / "arms" / f"{digest(identity)}.json"
         if not path.exists():
             figures = self.run(effect, given, seeds)
-            write(path, identity | figures | {"key": path.stem})
+            own = {"machine": views.machine(), "digest": digest_of(figures), "key": path.stem}
+            write(path, identity | figures | own)
             self.said(f"{path.stem}: {len(seeds)} seeds in {figures['minutes']} min")
         return json.loads(path.read_text())
 
@@ -120,6 +123,18 @@ def tune(store: Store, effect: Effect, given: Arm) -> dict[str, Any]:
     return best([first, *(tried(first["learning_rate"], clip) for clip in others)])
 
 
+def cost(name: str, effect: Effect) -> float:
+    """Samples that tuning a method's arms takes for one seed: what a queue is ordered by."""
+    total = 0.0
+    for variant in variants(effect).values():
+        for arm in competitors(variant, families.RECIPES[name][0]).values():
+            rates = len(families.GRID["learning_rate"]) if arm.learning_rate else 1
+            clips = len(families.GRID["clip"]) - 1 if arms.widths(arm.objective) else 0
+            batch = arm.prompts * arm.group_size * arm.oversampling
+            total += (rates + clips) * arm.steps * batch
+    return total
+
+
 def make(store: Store, name: str, effect: Effect) -> dict[str, Any]:
     """The plan of a method: tunes all arms and a pilot, on development seeds alone."""
     family, difference = families.RECIPES[name]
@@ -132,7 +147,8 @@ def make(store: Store, name: str, effect: Effect) -> dict[str, Any]:
         others = [k for k in chosen if k.startswith("ablation: ")] + [baseline]
         mine = np.array(chosen["method"]["scores"])
         pilots = {label: mine - np.array(chosen[label]["scores"]) for label in others}
-        seeds = max(statistics.seeds_needed(p, effect.minimum) for p in pilots.values())
+        needed = max(statistics.seeds_needed(p, effect.minimum) for p in pilots.values())
+        seeds = math.ceil(needed / BLOCK) * BLOCK
         planned[task] = {
             "task": variant.task.digest(),
             "statistic": variant.statistic,
@@ -258,6 +274,7 @@ def _row(
         "guard": guard and dataclasses.asdict(guard),
         "alone": alone,
         "means": [float(joined(x, effect.statistic).mean()) for x in (mine, other)],
+        "at_tokens": views.at_tokens(effect, mine, other, level),
         "tokens": round(float(_final(mine, "tokens") / _final(other, "tokens")), 4),
         "updates": round(float(_final(mine, "updates") / _final(other, "updates")), 4),
         "family": plan["family"],
@@ -267,6 +284,32 @@ def _row(
 
 def _final(parts: list[dict], name: str) -> float:
     return float(np.mean([np.mean(part["final"][name]) for part in parts]))
+
+
+def rerun(store: Store, plan: dict[str, Any], effect: Effect) -> Iterator[tuple[str, str]]:
+    """Run every arm of a plan again, and compare its figures with those kept in the store.
+
+    Returns:
+      For each file of an arm, its key and `equal`, `differs`, `other machine` (it differs, and was
+      made on a machine of another type) or `not kept`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        again = dataclasses.replace(store, directory=Path(folder))
+        for _ in measure(again, plan, effect, ""):
+            pass
+        for path in sorted((again.directory / "arms").glob("*.json")):
+            kept = store.directory / "arms" / path.name
+            if not kept.exists():
+                yield path.stem, "not kept"
+                continue
+            old, new = (json.loads(p.read_text()) for p in (kept, path))
+            differs = "differs" if old["machine"] == new["machine"] else "other machine"
+            yield path.stem, "equal" if old["digest"] == new["digest"] else differs
+
+
+def digest_of(figures: dict[str, Any]) -> str:
+    """Of an arm's figures, the time that they took aside."""
+    return digest({name: value for name, value in figures.items() if name != "minutes"})
 
 
 def corrected(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -132,7 +132,7 @@ def _digest(task: Task) -> str:
     return made.hexdigest()
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=12)
 def _over(task: Task, seeds: tuple[int, ...]) -> Task:
     return dataclasses.replace(task, seeds=seeds)
 

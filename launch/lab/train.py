@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -22,9 +22,11 @@ import optax
 from jaxrl.data import curriculum
 from jaxrl.extensions import replay
 from jaxrl.extensions.nucleus import masked
-from jaxrl.launch.lab import critic, policy, prompts
+from jaxrl.launch.lab import arms, critic, policy, prompts
+from jaxrl.launch.lab import imitation as rule
 from jaxrl.launch.lab.arms import Arm
 from jaxrl.launch.lab.collect import collect
+from jaxrl.launch.lab.imitation import ImitationConfig
 from jaxrl.launch.lab.tasks import Task
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import history
@@ -49,15 +51,22 @@ class Learner(NamedTuple):
     opt_state: optax.OptState
     steps: jax.Array
     """[S] int32, updates done."""
+    norms: dict[str, jax.Array]
+    """[S] float32 each, of the gradient of imitation, see `jaxrl.launch.lab.imitation`."""
+    seeds: jax.Array
+    """[S] int32."""
 
 
 _OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=0.95))
 
 
-def learner(params: Params) -> Learner:
-    """Of stacked parameters, at step 0."""
-    seeds = len(jax.tree.leaves(params)[0])
-    return Learner(params, jax.vmap(_OPTIMIZER.init)(params), jnp.zeros(seeds, jnp.int32))
+def learner(params: Params, seeds: Sequence[int] = ()) -> Learner:
+    """Of stacked parameters, at step 0; of seeds 0, 1, ... where not told."""
+    count = len(jax.tree.leaves(params)[0])
+    numbers = jnp.asarray(seeds or range(count), jnp.int32)
+    norms = {name: jnp.zeros(count) for name in ("last", "warm")}
+    begun = jax.vmap(_OPTIMIZER.init)(params)
+    return Learner(params, begun, jnp.zeros(count, jnp.int32), norms, numbers)
 
 
 def train(
@@ -97,7 +106,7 @@ def train(
     sources, opened = [], None
     numbers = task.seeds or range(seeds)
     buffers = arm.replay and [replay.open_buffer(arm.replay, seed) for seed in numbers]
-    state, reference = learner(params), params
+    state, reference = learner(params, task.seeds), params
     likely = params if arm.nucleus else None
     critic_steps = arm.critic and critic.steps(arm.critic, model, _OPTIMIZER)
     critics = critic_steps and critic_steps.init(params)
@@ -112,7 +121,7 @@ def train(
         if now.reference and step and step % now.reference.every == 0:
             reference = state.params
             if now.reference.reset_optimizer:
-                state = learner(state.params)._replace(steps=state.steps)
+                state = state._replace(opt_state=learner(state.params).opt_state)
         if now.nucleus and step and step % now.nucleus.every == 0:
             likely = state.params
         old, versions = samplers[0].params, np.asarray(samplers[0].steps)
@@ -230,12 +239,18 @@ def shares(batch: Trajectory, count: int, own: int) -> list[Trajectory]:
 def update(model: DecoderConfig, task: Task, arm: Arm) -> Callable[..., Learner]:
     """The jitted `(learner, reference params, nucleus params, batch, learning rate) -> learner`.
 
-    Shared by all arms of the same objective.
+    Shared by all arms of the same objective: learning rate and widths of the clip are arguments of
+    the compiled program.
     """
-    config = json.dumps(dataclasses.asdict(arm.objective), sort_keys=True)
+    widths = arms.widths(arm.objective)
+    config = dataclasses.asdict(arm.objective)
+    config["policy_args"] = {k: v for k, v in config["policy_args"].items() if k not in widths}
+    text = json.dumps(config, sort_keys=True)
     budget = arm.max_new_tokens or task.budget
     prompt = task.prompt_length
-    return _update(model, config, arm.temperature, budget, arm.chunks, prompt, arm.mass)
+    given = (arm.temperature, budget, arm.chunks, prompt, arm.mass, arm.imitation)
+    made = _update(model, text, *given)
+    return functools.partial(made, widths)
 
 
 @functools.cache
@@ -247,12 +262,20 @@ def _update(
     chunks: Chunks,
     prompt: int,
     mass: float,
+    imitation: ImitationConfig | None,
 ) -> Callable[..., Learner]:
-    terms = ObjectiveConfig(**json.loads(config))
+    fixed = ObjectiveConfig(**json.loads(config))
 
     def one(
-        state: Learner, reference: Params, likely: Params | None, t: Trajectory, rate: jax.Array
+        widths: Mapping[str, jax.Array],
+        state: Learner,
+        reference: Params,
+        likely: Params | None,
+        t: Trajectory,
+        rate: jax.Array,
     ) -> Learner:
+        args = dict(fixed.policy_args) | widths
+        terms = dataclasses.replace(fixed, policy_args=args)
         allowed = Restriction(likely, masked, nucleus_of, mass) if mass else None
         plain = functools.partial(
             policy.logprobs,
@@ -264,6 +287,11 @@ def _update(
         )
         score = functools.partial(plain, restriction=allowed)
         ref_logp = plain(reference)[0] if needs_reference(terms) else None
+        imitate = jnp.array(False)
+        if imitation:
+            imitate, _ = rule.drawn(imitation, state.norms, state.steps, state.seeds)
+            flag = {"imitate": jnp.broadcast_to(imitate, t.valid.shape)}
+            t = t.replace(extra=dict(t.extra) | flag)
         whole = whole_batch(terms, t, max_new_tokens, step=state.steps)
 
         def loss(params: Params) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -274,9 +302,12 @@ def _update(
         updates, opt_state = _OPTIMIZER.update(grads, state.opt_state)
         rate = rate * metrics.get("lr_scale", 1.0)
         params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
-        return Learner(params, opt_state, state.steps + 1)
+        norms = state.norms
+        if imitation:
+            norms = rule.noted(imitation, norms, state.steps, imitate, optax.global_norm(grads))
+        return Learner(params, opt_state, state.steps + 1, norms, state.seeds)
 
-    return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0, None)))
+    return jax.jit(jax.vmap(one, in_axes=(None, 0, 0, 0, 0, None)))
 
 
 def logprobs(

@@ -8,8 +8,7 @@ Formula: `p = g / (g + gamma g_warm)`; each step is `L_SFT` with probability p, 
 Claim: better than SFT, RL, and static mixtures of the two.
 Reading: the rule is recalled, as no code of the authors is known. The run takes the norms of the
 gradient at the parameters, before clipping, in the last imitation step and at the end of the
-warm-up. The effect's arms have no extension: there the norm is one at the logits, and its value
-after the warm-up a constant. The ablation is the static mixture of halves.
+warm-up. The ablation is the static mixture of halves.
 """
 
 import dataclasses
@@ -20,21 +19,13 @@ import jax.numpy as jnp
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.lab import Effect, arm, hard_prompts
+from jaxrl.launch.lab import imitation as rule
+from jaxrl.launch.lab.imitation import ImitationConfig
 from jaxrl.launch.recipes import quickstart
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.train_step import Update
 from jaxrl.types import Packed, TrainState, Trajectory
-
-
-@dataclasses.dataclass(frozen=True)
-class ImitationConfig:
-    """How often an update imitates."""
-
-    warmup_steps: int = 20
-    """Updates that imitate at the start."""
-    gamma: float = 1.0
-    """Weight of the gradient norm at the end of the warm-up in the probability of imitation."""
 
 
 def imitation(settings: ImitationConfig) -> Extension:
@@ -54,19 +45,14 @@ def imitation(settings: ImitationConfig) -> Extension:
         def both(
             state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
         ) -> tuple[TrainState, dict[str, jax.Array]]:
-            last, warm = (state.extra["imitation"][name] for name in ("last", "warm"))
-            warming = state.step < settings.warmup_steps
-            share = last / jnp.maximum(last + settings.gamma * warm, 1e-8)
-            share = jnp.where(warming, 1.0, share)
-            key = jax.random.fold_in(jax.random.key(ctx.config.seed), state.step)
-            drawn = jax.random.uniform(key) < share
+            norms = state.extra["imitation"]
+            drawn, share = rule.drawn(settings, norms, state.step, ctx.config.seed)
             imitate = jnp.broadcast_to(drawn, batch.valid.shape)
             batch = batch.replace(extra=batch.extra | {"imitate": imitate})
+            step = state.step
             state, metrics = inner(state, batch, packed, ref_logp)
-            norm = metrics["grad_norm"]
-            last = jnp.where(drawn & jnp.isfinite(norm), norm, last)
-            norms = {"last": last, "warm": jnp.where(warming, last, warm)}
-            own = {"imitation_probability": share, "imitation_norm": last}
+            norms = rule.noted(settings, norms, step, drawn, metrics["grad_norm"])
+            own = {"imitation_probability": share, "imitation_norm": norms["last"]}
             return state.with_extra(imitation=norms), metrics | own
 
         return both

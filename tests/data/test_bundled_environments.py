@@ -7,7 +7,15 @@ import random
 import pytest
 
 from jaxrl.data import scoring, tasks
-from jaxrl.data.environments import Turn, board_game, games, html_form, play, twenty_questions
+from jaxrl.data.environments import (
+    Turn,
+    board_game,
+    games,
+    html_form,
+    play,
+    repository,
+    twenty_questions,
+)
 from jaxrl.data.environments.formats import Call, written
 
 PURE = ("board_game", "calculator", "game24", "html_form", "keydoor", "twenty_questions")
@@ -183,7 +191,7 @@ def test_a_repair_that_breaks_something_else_earns_nothing():
     task = tasks.get("repository")
     problem = task.problem("train", 0, 1)
     (repair, done), answer = task.turns.gold(problem, 0), play.Player(task).answer
-    other = "text.py" if "'path': 'text.py'" not in repair else "lists.py"
+    other = "text.py" if '"text.py"' not in repair else "lists.py"
     source = problem.metadata["files"][other]
     spoil = written(Call("edit", {"path": other, "old": source, "new": source + "\n1 / 0\n"}))
     faked = written(Call("edit", {
@@ -200,6 +208,20 @@ def test_a_repair_that_breaks_something_else_earns_nothing():
     _, value, text, error = played(answer, problem, *look, episode=9)
     assert value.messages[0]["content"] and text.messages[0]["content"] == source
     assert "AttributeError" in error.messages[0]["content"]
+
+
+def test_bugs_do_in_the_sandbox_what_they_are_said_to_do():
+    """Every bug by its source, and by the value that the tests of a problem go by."""
+    stream, files, cases, expected = random.Random(1), dict(repository._files({})), [], []
+    for each in repository.FUNCTIONS:
+        for bug in range(len(each.bugs)):
+            arguments = each.arguments(stream)
+            (value,) = repository._values({each.name: bug}, [(each.name, arguments)])
+            files[f"{each.name}{bug}.py"] = repository._broken(each, bug)
+            spelled = ", ".join(map(repr, arguments))
+            cases.append(f"{each.name}{bug}.{each.name}({spelled})")
+            expected.append(value)
+    assert repository._run(files, cases, False)[1] == expected
 
 
 def test_a_pool_plays_them():

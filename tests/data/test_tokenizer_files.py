@@ -129,11 +129,24 @@ def test_a_sentencepiece_model_in_transformers(kind, named, tmp_path):
     assert again.eos_ids == ours.eos_ids and again.bos_id == ours.bos_id
 
 
+@pytest.mark.parametrize("lengths", [[2], [2, 4], range(2, 9), [2, 4, 8, 16]])
+def test_pieces_of_several_spaces(lengths):
+    """Pieces that a user defined are found among spaces, the longest first."""
+    made = _sentencepiece("bpe", ["\u2581" * n for n in lengths])
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=made)
+    fast = tokenizer_files.from_sentencepiece(theirs)
+    for n in range(40):
+        for text in (f"fox{' ' * n}over", f"{' ' * n}the", f"\n{' ' * n}"):
+            ids = theirs.encode(text)
+            assert fast.encode(text, add_special_tokens=False).ids == ids
+            assert fast.decode(ids) == theirs.decode(ids)
+
+
 def test_a_sentencepiece_model_that_is_not_rebuilt_keeps_its_class(tmp_path):
     source, out = tmp_path / "source", tmp_path / "out"
     source.mkdir()
     out.mkdir()
-    (source / "tokenizer.model").write_bytes(_sentencepiece("bpe", ["\u2581\u2581"]))
+    (source / "tokenizer.model").write_bytes(_sentencepiece("bpe", ["\u2581" * 3]))
     with pytest.warns(UserWarning, match="could not be rebuilt"):
         tokenizer_files.copy(source, out)
     assert not (out / "tokenizer.json").exists()

@@ -8,18 +8,23 @@ import subprocess
 import numpy as np
 import pytest
 
-from jaxrl.launch import cli, effects, effects_page, effects_real, effects_table, lab, recipes
-from jaxrl.launch.lab import arms, families, plans, split
+from jaxrl.launch import (
+    cli,
+    effects,
+    effects_claims,
+    effects_page,
+    effects_real,
+    effects_table,
+    lab,
+    recipes,
+)
+from jaxrl.launch.lab import arms, families, plans, split, views
 from jaxrl.training.objective import ObjectiveConfig
 
 EFFECTS = {name: effects_table.module(name).effect() for name in effects_table.names()}
 TASKS = {id(e.task): (name, e.task) for name, e in EFFECTS.items()}
 TASKS |= {id(t): (n, t) for n, t in (("neutral", lab.neutral()), ("graded", lab.graded()))}
 GOLD = [name for name in EFFECTS if families.RECIPES[name][0] == "gold solutions"]
-UNLIKE = {
-    "sasr": ["extensions.jaxrl.launch.recipes.sasr:imitation: the lab has none"],
-}
-"""Recipes that cannot be measured in the lab yet, as `jaxrl effects --check` says."""
 SEEDS = (0, 1, families.DEVELOPMENT[0])
 
 
@@ -60,8 +65,7 @@ def test_a_task_with_too_few_prompts_is_refused():
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_an_arm_is_its_recipe(name):
-    lines = arms.unlike(effects_table.module(name).config(), EFFECTS[name].method)
-    assert lines == UNLIKE.get(name, [])
+    assert arms.unlike(effects_table.module(name).config(), EFFECTS[name].method) == []
 
 
 def test_an_arm_that_is_not_its_recipe_is_found():
@@ -146,9 +150,10 @@ class Fake:
         values = [0.5 + self.planted * better + a + b for a, b in zip(noise, own, strict=True)]
         spent = {"tokens": [100.0] * len(seeds), "updates": [9.0] * len(seeds)}
         figures = {"pass@1": values, "pass@1/1": values} | spent
-        curves = {k: [0.9 * np.mean(v), np.mean(v)] for k, v in figures.items()}
+        curves = {k: [(0.9 * np.array(v)).tolist(), v] for k, v in figures.items()}
+        before = {"pass@1": [0.1] * len(seeds)}
         return {
-            "final": figures, "area": figures, "before": {}, "curves": curves, "marks": [1, 2],
+            "final": figures, "area": figures, "before": before, "curves": curves, "marks": [1, 2],
             "minutes": 0.1,
         }  # fmt: skip
 
@@ -164,6 +169,7 @@ def repository(tmp_path, monkeypatch):
         subprocess.run(["git", *command], cwd=folder, check=True)
     monkeypatch.setattr(effects_table, "RESULTS", folder)
     monkeypatch.setattr(effects_table, "TABLE", tmp_path / "effects" / "README.md")
+    monkeypatch.setattr(effects_claims, "PAGE", tmp_path / "effects" / "effects.md")
     return folder
 
 
@@ -278,6 +284,11 @@ def test_rows_say_what_was_planted(repository, monkeypatch, capsys, planted, sta
     text = (repository / "README.md").read_text()
     assert f"Measured: 1 of {len(EFFECTS)} methods" in text
 
+    claims = (repository / "effects.md").read_text()
+    word = effects_claims.VERDICTS[status]
+    assert f"{word}: 1, " in claims and f"## {word.capitalize()}\n\n| method" in claims
+    assert f"{effects_claims.UNMEASURED}: {len(EFFECTS) - 1}." in claims
+
     page = repository / "page.html"
     assert cli.main(["effects", "--html", str(page)]) == 0
     shown = page.read_text()
@@ -293,6 +304,65 @@ def test_a_second_measurement_stays_as_a_look(repository, monkeypatch):
     effects.queue(["aepo"], lambda line: None)
     effects.measure("aepo", lambda line: None)
     assert {row["looks"] for row in effects_table.rows(["aepo"])} == {2}
+
+
+def test_pages_are_those_of_the_recorded_results():
+    """What `jaxrl effects --table` writes."""
+    assert effects_table.TABLE.read_text() == effects_table.markdown()
+    assert effects_claims.PAGE.read_text() == effects_claims.markdown(effects_table.rows())
+
+
+@pytest.mark.parametrize(
+    ("statuses", "verdict"),
+    [
+        ({"all": "effect", "shaping": "contrary"}, "replicates"),
+        ({"policy loss": "contrary"}, "contrary"),
+        ({"shaping": "effect", "all": "equivalent"}, "does not replicate"),
+        ({"all": "undecided", "shaping": "effect"}, "cannot be told"),
+    ],
+)
+def test_a_claim_is_judged_by_the_whole_method_in_its_regime(statuses, verdict):
+    base = {"task": "regime", "against": "ablation", "measured": True}
+    rows = [base | {"other": part, "status": status} for part, status in statuses.items()]
+    others = [row | {"status": "effect", "task": "neutral"} for row in rows]
+    others += [row | {"status": "effect", "against": "baseline"} for row in rows]
+    assert effects_claims.verdict(others + rows) == verdict
+    assert effects_claims.verdict(others) == effects_claims.UNMEASURED
+    assert effects_claims.verdict([rows[0] | {"measured": False}]) == effects_claims.UNMEASURED
+
+
+def test_a_rerun_compares_digests(repository, monkeypatch, capsys):
+    play(monkeypatch, Fake(0.1))
+    monkeypatch.setattr(effects.os, "nice", lambda more: 0)
+    assert cli.main(["effects", "--rerun", "aepo"]) == 2
+    effects.queue(["aepo"], lambda line: None)
+    capsys.readouterr()
+    assert cli.main(["effects", "--rerun", "aepo"]) == 0
+    told = capsys.readouterr().out
+    assert ": equal" in told and "differs" not in told
+    play(monkeypatch, Fake(0.2))
+    assert cli.main(["effects", "--rerun", "aepo"]) == 1
+    assert ": differs" in capsys.readouterr().out
+    monkeypatch.setattr(views, "machine", lambda: "another")
+    assert cli.main(["effects", "--rerun", "aepo"]) == 0
+    assert ": other machine" in capsys.readouterr().out
+
+
+def test_arms_are_compared_at_equal_tokens():
+    """The method took twice the tokens: it is read where the other ended, halfway between marks."""
+
+    def part(tokens, values):
+        curves = {"tokens": [[t] * 2 for t in tokens], "pass@1": [[v, v + 0.1] for v in values]}
+        return {"before": {"pass@1": [0.0, 0.1]}, "curves": curves}
+
+    mine, other = [part([200, 400], [0.2, 0.6])], [part([150, 300], [0.3, 0.5])]
+    final = views.at_tokens(EFFECTS["raft"], mine, other, 0.05)
+    assert final["effect"] == pytest.approx(0.4 - 0.5) and final["seeds"] == 2
+    area = dataclasses.replace(EFFECTS["raft"], over="area")
+    own, its = (0.15 + 0.4) / 2, (0.3 + 0.5) / 2
+    assert views.at_tokens(area, mine, other, 0.05)["effect"] == pytest.approx(own - its)
+    del other[0]["curves"]["pass@1"]
+    assert views.at_tokens(area, mine, other, 0.05) is None
 
 
 def test_sides_of_the_forest_plot_are_those_of_the_claim():

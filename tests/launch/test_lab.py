@@ -13,7 +13,7 @@ from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.nucleus import masked
 from jaxrl.launch import lab
-from jaxrl.launch.lab import collect, critic, policy, tasks, train
+from jaxrl.launch.lab import arms, collect, critic, policy, tasks, train
 from jaxrl.launch.lab import effect as experiment
 from jaxrl.models import decoder
 from jaxrl.models.value import ValueConfig
@@ -422,10 +422,14 @@ def test_an_arm_changes_with_its_stages():
     assert (arm.at(5).temperature, arm.at(5).max_new_tokens) == (1.2, 3)
 
 
+def by_gold(batch):
+    return batch.problems.gold[:, 0] % 2.0
+
+
 def test_stale_data_is_recorded_as_such(params):
     """With a delay of 2 the third batch comes from the first policy."""
     seen = []
-    arm = lab.Arm(prompts=4, group_size=2, delay=2, rewards=lambda s: s.problems.gold[:, 0] % 2.0)
+    arm = lab.Arm(prompts=4, group_size=2, delay=2, rewards=by_gold)
     arm = dataclasses.replace(arm, objective=ObjectiveConfig(advantage_args={"baseline": "batch"}))
     original = train.collect
 
@@ -454,6 +458,25 @@ def test_equal_arms_have_no_effect():
     assert figures["final"]["updates"] == [10, 10] and figures["marks"] == [1, 2, 3, 4, 5]
     assert np.all(np.diff(figures["curves"]["tokens"]) > 0)
     assert "pass@2" in figures["final"] and "pass@2" not in figures["area"]
+
+
+def test_blocks_of_seeds_are_run_by_the_same_programs(monkeypatch, caplog):
+    """A second call, another rate and another width of the clip compile nothing either."""
+    monkeypatch.setattr(experiment, "SAMPLES", 1)
+    monkeypatch.setattr(experiment, "BLOCK", 1)
+    arm = lab.Arm(steps=5, prompts=4, group_size=2, rewards=by_gold)
+    arm = dataclasses.replace(arm, objective=ObjectiveConfig(advantage_args={"baseline": "batch"}))
+    same = lab.Effect("nothing differs", TASK, arm, arm, warm_steps=1)
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        one = lab.run_arm(same, arm, (3,))
+        assert "Compiling" in caplog.text
+        caplog.clear()
+        two = lab.run_arm(same, arm, (3, 4))
+        other = lab.run_arm(same, arms.tuned(arm, 0.1, 0.5), (3,))
+    assert "Compiling" not in caplog.text
+    for name, values in one["final"].items():
+        assert two["final"][name][0] == values[0] and len(two["final"][name]) == 2
+    assert other["final"]["entropy"] != one["final"]["entropy"]
 
 
 def test_a_seed_has_an_instance_of_its_own():

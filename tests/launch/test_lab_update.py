@@ -21,9 +21,11 @@ import numpy as np
 import optax
 import pytest
 
+from jaxrl.config import Config
 from jaxrl.extensions.nucleus import masked
 from jaxrl.launch import effects_table, lab
 from jaxrl.launch.lab import policy, tasks, train
+from jaxrl.launch.recipes import sasr
 from jaxrl.models import decoder
 from jaxrl.sampling.logits import nucleus_of
 from jaxrl.training import objective, packing
@@ -31,6 +33,7 @@ from jaxrl.training.logprobs import Restriction, make_score
 from jaxrl.training.packing import PackingConfig
 from jaxrl.training.train_step import init_state, make_update
 from jaxrl.types import Trajectory
+from tests.jaxrl.extensions.contexts import context
 
 TASK = lab.cipher(((10, 0.8), (36, 0.2)), (((2, 1), 0.5), ((0, 2), 0.5)), filler_rate=0.1, slack=2)
 PROMPT = TASK.prompt_length
@@ -40,6 +43,8 @@ STEP = 20
 """Updates done before: more than the first phase of any recipe has."""
 GROUPS, SIZE, REPLAYED = 8, 4, 4
 """Groups of the batch, sequences of each, and groups that a replay adds."""
+NORMS = {"last": 1.5, "warm": 1.0}
+"""Of the gradient of imitation, where a recipe goes by them."""
 QUICK = ("remix", "rl4lms_grue_nlpo")
 
 
@@ -109,7 +114,8 @@ def in_the_lab(arm, given, own):
     stacked = [jax.tree.map(lambda a: a[None], p) for p in policies()]
     start, reference, likely = stacked
     likely = likely if arm.nucleus else None
-    state = train.learner(start)._replace(steps=jnp.full(1, STEP, jnp.int32))
+    norms = {name: jnp.full(1, norm) for name, norm in NORMS.items()}
+    state = train.learner(start)._replace(steps=jnp.full(1, STEP, jnp.int32), norms=norms)
     given = jax.tree.map(lambda a: a[None], given)
     if objective.needs_proximal(arm.objective):
         logp = train.logprobs(MODEL, TASK, arm, state.params, likely, given)
@@ -135,6 +141,10 @@ def in_the_loop(arm, given, own):
         return packing.pack(part, layout, keep=keep, chunks=arm.chunks)[0]
 
     state = init_state(start, optimize).replace(step=jnp.int32(STEP))
+    if arm.imitation:
+        norms = {name: jnp.float32(norm) for name, norm in NORMS.items()}
+        state = state.with_extra(imitation=norms)
+        update = jax.jit(sasr.imitation(arm.imitation).update(context(Config(seed=0)), update))
     if objective.needs_proximal(arm.objective):
         given = given.replace(proximal_logp=np.asarray(score(start, pack(given), allowed)))
     replayed = np.arange(len(given.tokens)) >= own
@@ -184,6 +194,7 @@ def _update_of(name: str) -> tuple[str, bool, bool, int]:
     arm = lab.arm(config)
     terms = json.dumps(dataclasses.asdict(arm.objective), sort_keys=True)
     text = f"{terms} {arm.chunks} {arm.mass} {arm.temperature} {arm.updates_per_batch}"
+    text += f" {arm.imitation}"
     replayed = REPLAYED if arm.replay else 0
     return text, arm.guidance is not None, arm.critic is not None, replayed
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl import config as configs
-from jaxrl.launch import costs, plan_asynchronous, simulate
+from jaxrl.launch import costs, plan_asynchronous, published, simulate
 from jaxrl.launch.costs import Costs
 from jaxrl.launch.simulate import Workload
 from jaxrl.rollout.schedule import Limits
@@ -151,3 +151,9 @@ def test_a_run_without_a_log_is_refused(tmp_path, capsys, monkeypatch):
 def test_the_picture_of_the_page_is_simulated():
     page = (Path(__file__).parents[2] / "docs/asynchronous.md").read_text()
     assert simulate.example() in page
+
+
+@pytest.mark.broad
+def test_the_published_figures_of_the_page_are_simulated():
+    page = (Path(__file__).parents[2] / "docs/asynchronous.md").read_text()
+    assert published.table() in page

@@ -136,6 +136,17 @@ def test_a_pair_samples_on_devices_of_its_own(tmp_path):
     assert tiny.close(tmp_path / "pair", tmp_path / "alone", ROUNDING)
 
 
+@pytest.mark.exact("a lockstep run of two processes equals that of one device")
+@pytest.mark.broad
+def test_a_lockstep_pair_equals_one_device(tmp_path):
+    lockstep = {"asynchronous.staleness": 2, "asynchronous.schedule": "lockstep:2"}
+    changes = SHORT | lockstep | {"sampler.chunk": 1}
+    tiny.finish_pair(tiny.start_pair(tmp_path / "pair", devices=1, **changes))
+    loop.train(tiny.config(tmp_path / "alone", **changes))
+    assert tiny.close(tmp_path / "pair", tmp_path / "alone", ROUNDING)
+    assert max(row["lag/max"] for row in metrics.read(tmp_path / "pair")) > 0
+
+
 @pytest.mark.exact("a killed run of two processes continues to the last bit")
 @pytest.mark.slow
 @pytest.mark.timeout(1800)

@@ -16,7 +16,7 @@ from jaxrl.rollout import programs
 from jaxrl.run import loop
 from jaxrl.sampling.chunks import Chunks
 from jaxrl.sampling.requests import forced
-from jaxrl.training.packing import PackingConfig, pack
+from jaxrl.training.packing import PackingConfig, pack, trajectory
 from jaxrl.types import Completion, Request, Source
 from tests.jaxrl import tiny
 from tests.jaxrl.batches import batch
@@ -85,16 +85,23 @@ def test_without_chunks_a_response_is_one_request():
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 12), st.integers(1, 6), st.data())
 def test_a_forced_prefix_is_read_in_the_chunks_it_is_trained_in(given_tokens, size, data):
-    """A prefix may be longer than a chunk: the context of the first sampled token begins where
-    `Chunks.spans` says."""
+    """Every chunk reads it behind the prompt, in the sampler and in the trainer."""
     carry = data.draw(st.integers(0, size - 1))
-    prefix = forced(range(-given_tokens, 0))
-    found, made = run(Request(0, (7, 50), 20, prefix=prefix), size, carry)
-    span = next(s for s in Chunks(size, carry).spans(0, 20) if given_tokens < s[2])
-    assert found[0] == ((7, 50, *range(-given_tokens, 0)[span[0] : span[1]]), span[2] - span[1])
-    assert made.tokens[:given_tokens].tolist() == list(range(-given_tokens, 0))
+    prefix = tuple(range(-given_tokens, 0))
+    found, made = run(Request(0, (7, 50), 20, prefix=forced(prefix)), size, carry)
+    assert found[0] == ((7, 50, *prefix), min(size, 20 - given_tokens))
+    assert made.tokens[:given_tokens].tolist() == list(prefix)
     assert (made.source[:given_tokens] == Source.FORCED).all()
     assert (made.source[given_tokens:] == Source.POLICY).all()
+
+    given_ = trajectory([made], [0.0], [0], length=24)
+    packed, _ = pack(
+        given_, PackingConfig(micro_batch_tokens=64, bucket=8), chunks=Chunks(size, carry)
+    )
+    trained, place = prefixes(packed), 2 + given_tokens
+    for prompt, most in found:
+        assert tuple(trained[0, place][0]) == prompt
+        place += most
 
 
 @settings(max_examples=30, deadline=None)

@@ -1,0 +1,137 @@
+"""A language model as the judge of a run, and rewards in units of their history."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl.data import tokenizers
+from jaxrl.data.rewards import rubrics
+from jaxrl.data.types import Problem, Score
+from jaxrl.extensions import judge, renormalise
+from jaxrl.mesh import mesh
+from jaxrl.mesh.mesh import MeshConfig
+from jaxrl.models import decoder
+from jaxrl.models.config import DecoderConfig
+from jaxrl.record import metrics
+from jaxrl.rollout.experience import Experience
+from jaxrl.training.logprobs import make_score
+from tests.jaxrl import tiny
+from tests.jaxrl.extensions.contexts import context
+
+ALPHABET = "".join(map(chr, range(32, 127))) + "\n"
+RUBRIC = {"criteria": {"short": {"text": "it is short", "weight": 2}, "odd": {"text": "odd"}}}
+TEXTS = ["12", "3", "4", "5"]
+
+
+@pytest.fixture(scope="module")
+def by():
+    tokenizer = tokenizers.characters(ALPHABET)
+    model = DecoderConfig(tokenizer.vocab_size, 32, 64, 1, 2, 2, 16)
+    params = decoder.init(model, jax.random.key(0))
+    return model, judge.Opened(params, tokenizer, make_score(model, temperature=1.0), 2048)
+
+
+def experience(texts=TEXTS):
+    problems = [Problem(f"p{i}", "1+1=", "2") for i in range(len(texts) // 2)]
+    return Experience(problems, [], texts, [Score(0.5)] * len(texts), [])
+
+
+def test_marks_are_probabilities_of_yes(by):
+    model, opened = by
+    rubric = rubrics.of(RUBRIC)
+    config = tiny.config("unused")
+    with jax.set_mesh(mesh.make(MeshConfig())):
+        found = judge.marked(config, opened, rubric, experience([*TEXTS[:3], "\x00"]))
+    mark = judge._mark(config, [*TEXTS[:3], "\x00"])
+    question = rubrics.question(
+        rubric.criteria["short"], Problem("p0", "1+1=", "2"), TEXTS[0], mark
+    )
+    ids = opened.tokenizer.prompt(question)
+    tokens = np.array([ids], np.int32)
+    positions = np.arange(len(ids), dtype=np.int32)[None]
+    hidden = decoder.hidden(model, opened.params, tokens, positions, np.full_like(tokens, len(ids)))
+    logits = hidden[0, -1] @ decoder.unembedding(opened.params).T
+    yes, no = (logits[opened.tokenizer.encode(c)[0]] for c in "YN")
+    assert found[0].parts["short"] == pytest.approx(1 / (1 + np.exp(no - yes)), abs=1e-5)
+    parts = found[0].parts
+    assert found[0].value == pytest.approx((2 * parts["short"] + parts["odd"]) / 3)
+    assert found[3].error.startswith("judge: it cannot read")
+
+
+def test_comparisons_favour_no_order(by):
+    _, opened = by
+    rubric, config = rubrics.of(RUBRIC), tiny.config("unused")
+    with jax.set_mesh(mesh.make(MeshConfig())):
+        found = judge.compared(config, opened, rubric, experience(), 1)
+        same = judge.compared(config, opened, rubric, experience(["7", "7", "8", "8"]), 1)
+    values = [score.value for score in found]
+    assert values[0] + values[1] == pytest.approx(1) and values[2] + values[3] == pytest.approx(1)
+    assert values[0] != pytest.approx(0.5, abs=1e-7)
+    assert [score.value for score in same] == pytest.approx([0.5] * 4)
+
+
+def test_a_run_rewards_itself(tmp_path):
+    """Two steps by the policy's own verdicts, renormalised; the history is in the checkpoint."""
+    path = tmp_path / "rubric.yaml"
+    path.write_text(json.dumps(RUBRIC))
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(f'{{"prompt": "{i}+1=", "answer": "{i + 1}"}}\n' for i in range(8)))
+    run = tmp_path / "run"
+    tiny.run(
+        run,
+        **{
+            "task": "file",
+            "task_args": {"path": str(data), "rewards": '[["none", "none", 1.0, {}]]'},
+            "warm_start.steps": 0,
+            "steps": 2,
+            "rollout.max_prompt_tokens": 8,
+            "eval.every": 0,
+            "judge.rubric": str(path),
+            "renormalise": {},
+        },
+    )
+    rows = metrics.read(run)
+    assert len(rows) == 2
+    for row in rows:
+        assert 0 < row["reward/judge"] < 1 and row["reward/task"] == 0 and row["reward/raw"] > 0
+    assert abs(rows[0]["reward/mean"]) < 1e-5  # of the first batch itself
+
+
+def test_a_narrow_judge_is_spread_out():
+    extension = renormalise.renormalise(renormalise.RenormaliseConfig(part="judge", weight=0.5))
+    rng = np.random.default_rng(0)
+
+    def step():
+        scores = [Score(1.0, {"judge": 0.8 + 0.05 * rng.random()}) for _ in range(32)]
+        scores[5] = Score(None, error="judge: late")
+        made = Experience([], [], [""] * 32, scores, [])
+        return extension.reward(context(), None, made).scores
+
+    for _ in range(3):
+        found = step()
+    assert found[5].error == "judge: late"
+    values = np.array([s.value for s in found if s.error is None])
+    assert values.std() == pytest.approx(0.5, rel=0.3) and values.mean() == pytest.approx(
+        1, abs=0.2
+    )
+    saved = json.loads(json.dumps(extension.get_state()))
+    other = renormalise.renormalise(renormalise.RenormaliseConfig(part="judge", weight=0.5))
+    other.set_state(saved)
+    assert other.get_state() == extension.get_state() and saved["weight"] > 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "name a rubric"),
+        ({"rubric": "none.yaml"}, "cannot be read"),
+        ({"rubric": "r.yaml", "pairwise": True, "opponents": 99}, "judge.opponents=99"),
+    ],
+)
+def test_refused(settings, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "r.yaml").write_text(json.dumps(RUBRIC))
+    with pytest.raises(ValueError, match=message):
+        judge.judge(judge.JudgeConfig(**settings)).check(tiny.config("unused"))
