@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,28 +59,35 @@ class Costs:
 def costs_of(run: Path) -> Costs:
     """Costs fitted to the log of a synchronous run, by non-negative least squares.
 
-    The first step compiles and is left out. The slowest hundredth of chunks is left out too: it
-    has what compiles later.
+    The first step compiles and is left out, as is any other in which something is compiled.
 
     Raises:
-      ValueError: fewer than three steps are logged after the first, or chunks of none.
+      ValueError: fewer than three steps remain, or their chunks are not logged.
     """
-    rows = list(metrics.read(run))[1:]
+    rows = settled(run)
     if len(rows) < 3:
-        raise ValueError(f"{run} has logged {len(rows) + 1} steps; costs are fitted to 4 or more")
-    chunks = [row for row in jsonl.read(run / chunk_log.FILE) if row["step"] > 0]
+        raise ValueError(
+            f"{run} has logged {len(rows)} steps in which nothing is compiled; costs are fitted to "
+            "3 or more"
+        )
+    steps = {row["step"] - 1 for row in rows}
+    chunks = [row for row in jsonl.read(run / chunk_log.FILE) if row["step"] in steps]
     if not chunks:
         raise ValueError(f"{run} has no {chunk_log.FILE}; costs are fitted to a synchronous run's")
-    seconds = _column(chunks, "seconds")
-    kept = seconds <= np.quantile(seconds, 0.99)
-    parts = [_column(chunks, name)[kept] for name in ("steps", "tokens", "read")]
-    step, token, read, chunk = _fit(seconds[kept], *parts, np.ones(kept.sum()))
+    parts = [_column(chunks, name) for name in ("steps", "tokens", "read")]
+    step, token, read, chunk = _fit(_column(chunks, "seconds"), *parts, np.ones(len(chunks)))
     rest = _column(rows, "time/step")
     for name in ("sample", "score", "sync", "save", "eval"):
         rest = rest - np.array([row.get(f"time/{name}", 0.0) for row in rows])
     update_token, update = _fit(rest, _column(rows, "tokens"), np.ones(len(rows)))
     push, score = (float(np.median(_column(rows, f"time/{n}"))) for n in ("sync", "score"))
     return Costs(step, token, update, update_token, push, score, read, chunk)
+
+
+def settled(run: Path) -> list[dict[str, Any]]:
+    """The metrics of steps in which nothing is compiled, the first one left out."""
+    pairs = itertools.pairwise(metrics.read(run))
+    return [row for last, row in pairs if row.get("compilations") == last.get("compilations")]
 
 
 def _column(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:

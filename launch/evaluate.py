@@ -101,9 +101,11 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
     if config.rollout.chat and settings.chat is None and not policy.is_run(name):
         chat = tokenizer.chat is not None and held_out[0].messages is not None
         config = _with_rollout(config, chat=chat)
-    # Compiled for the longest prompt that is there, not for the longest allowed.
-    longest = max(len(policy.encode_prompt(tokenizer, config.rollout, p)) for p in held_out)
-    config = _with_rollout(config, max_prompt_tokens=longest)
+    # Compiled for the longest prompt that is there, not for the longest allowed. What an episode
+    # opens with is known only once its environment has begun.
+    if all(task.of(problem).turns is None for problem in held_out):
+        longest = max(len(policy.encode_prompt(tokenizer, config.rollout, p)) for p in held_out)
+        config = _with_rollout(config, max_prompt_tokens=longest)
     the_mesh = mesh.make(config.mesh)
     with (
         jax.set_mesh(the_mesh),

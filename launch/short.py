@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl import config as configs
+from jaxrl import gguf_file
 from jaxrl.config import Config
 from jaxrl.data import rows
 from jaxrl.data.rewards import named
+from jaxrl.models import catalog
 from jaxrl.rollout import files, tasks
 
 ALIASES = {
@@ -114,8 +116,8 @@ class Options(NamedTuple):
 def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Options]:
     """The config with the data and rewards of short flags, the other flags in full, and options.
 
-    A task of another name starts from its own parameters. A model directory with a chat template
-    gets its prompts in it, unless --no-chat is given or the recipe was made for another model.
+    A task of another name starts from its own parameters. A model with a chat template gets its
+    prompts in it, unless --no-chat is given or the recipe was made for another model.
 
     Args:
       config: to start from.
@@ -275,16 +277,26 @@ def _path(spec: str) -> str:
 def _with_chat(config: Config, argv: Sequence[str]) -> Config:
     model = _value_of("--model", argv) or config.model
     explicit = any(t.startswith(("--rollout.chat", "--rollout.no-chat")) for t in argv)
-    if config.model or explicit or not has_template(Path(model)):
+    if config.model or explicit or not has_template(model):
         return config
     return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, chat=True))
 
 
-def has_template(directory: Path) -> bool:
-    """Whether a model directory has a chat template."""
-    if (directory / "chat_template.jinja").exists():
+def has_template(model: str) -> bool:
+    """Whether a model has a chat template: of a directory, a GGUF file, a packaged model, or a Hub
+    id in the local cache."""
+    if catalog.is_hub(model):
+        found = catalog.cached(model)
+    else:
+        known = model in catalog.PACKAGED or Path(model).exists()
+        found = catalog.locate(model) if known else None
+    if found is None:
+        return False
+    if found.suffix == ".gguf":
+        return "tokenizer.chat_template" in gguf_file.header(found).fields
+    if (found / "chat_template.jinja").exists():
         return True
-    settings = directory / "tokenizer_config.json"
+    settings = found / "tokenizer_config.json"
     return settings.exists() and "chat_template" in json.loads(settings.read_text("utf-8"))
 
 

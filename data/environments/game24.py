@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import random
 import re
@@ -13,7 +14,8 @@ from jaxrl.data import generate
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.types import Problem, Task
 
-_STEP = re.compile(r"(-?[0-9]+(?:/[0-9]+)?)\s*([-+*/])\s*(-?[0-9]+(?:/[0-9]+)?)")
+_NUMBER = r"(-?(?<![0-9])[0-9]{1,9}(?:/[0-9]{1,9})?(?![0-9]))"
+_STEP = re.compile(rf"{_NUMBER}\s{{0,9}}([-+*/])\s{{0,9}}{_NUMBER}")
 _THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 
 RULES = (
@@ -74,7 +76,7 @@ def task(
         def draw(stream: random.Random) -> list[int]:
             while True:
                 drawn = sorted(stream.randint(1, most) for _ in range(numbers))
-                if next(steps(list(map(Fraction, drawn)), target), None) is not None:
+                if reaches(tuple(map(Fraction, drawn)), target):
                     return drawn
 
         stream = generate.rng("game24", split, seed, index)
@@ -145,15 +147,27 @@ def _value(a: Fraction, sign: str, b: Fraction) -> Fraction:
 
 def steps(numbers: Sequence[Fraction], target: int) -> Iterator[tuple[str, ...]]:
     """Every way to the target, as the steps of its turns."""
+    if len(numbers) == 1 and numbers[0] == target:
+        yield ()
+    for step, after in _options(numbers):
+        if reaches(tuple(sorted(after)), target):
+            for more in steps(after, target):
+                yield (step, *more)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def reaches(numbers: tuple[Fraction, ...], target: int) -> bool:
+    """Whether the target can be made of all the numbers."""
     if len(numbers) == 1:
-        if numbers[0] == target:
-            yield ()
-        return
+        return numbers[0] == target
+    return any(reaches(tuple(sorted(after)), target) for _, after in _options(numbers))
+
+
+def _options(numbers: Sequence[Fraction]) -> Iterator[tuple[str, list[Fraction]]]:
+    """Every step that can be taken, and the numbers after it."""
     for i, j in itertools.permutations(range(len(numbers)), 2):
         rest = [n for k, n in enumerate(numbers) if k not in (i, j)]
         for sign in "+-*/":
-            if sign == "/" and numbers[j] == 0:
-                continue
-            made = [*rest, _value(numbers[i], sign, numbers[j])]
-            for more in steps(made, target):
-                yield (f"{numbers[i]} {sign} {numbers[j]}", *more)
+            if sign != "/" or numbers[j] != 0:
+                made = _value(numbers[i], sign, numbers[j])
+                yield f"{numbers[i]} {sign} {numbers[j]}", [*rest, made]

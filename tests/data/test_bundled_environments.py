@@ -3,6 +3,7 @@
 import collections
 import itertools
 import random
+from fractions import Fraction
 
 import pytest
 
@@ -10,6 +11,7 @@ from jaxrl.data import scoring, tasks
 from jaxrl.data.environments import (
     Turn,
     board_game,
+    game24,
     games,
     html_form,
     play,
@@ -72,6 +74,24 @@ def test_the_24_game_takes_thoughts_and_legal_steps_alone():
     assert str(a * b) in good.messages[0]["content"] and good.parts["thoughts"] == 1
     assert bad.messages[0]["content"].startswith("that is no step")
     assert over.done and over.reward == 0
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text", "left"),
+    [
+        ((8, 3), "8*3", (24,)),
+        ((8, 3), "so 8 - 3", (5,)),
+        ((-8, 3), "-8 * 3", (-24,)),
+        ((Fraction(8, 3), 9), "8/3 * 9", (24,)),
+        ((8, 3), "8 / 3", (Fraction(8, 3),)),
+        ((8, 3), "18 * 3", None),
+        ((8, 3), "8 * 33", None),
+        ((9, 9), "9" * 5000 + " * 9", None),
+    ],
+)
+def test_steps_of_the_24_game_are_read(numbers, text, left):
+    after = game24._taken(list(map(Fraction, numbers)), text)
+    assert after == (None if left is None else list(left))
 
 
 def test_a_simulated_user_remembers_and_loses_patience():

@@ -14,6 +14,7 @@ import time
 import types
 from pathlib import Path
 
+import gguf
 import pytest
 from rich.console import Console
 
@@ -474,3 +475,16 @@ def test_alerts_say_what_is_wrong_and_what_to_try(name, sign):
     mentioned = {w.strip(",;") for w in found[name].split() if w.startswith("--")}
     known = {f"--{n}" for n in (*flags.names(configs.Config()), *short.NAMES)}
     assert {m for m in mentioned if "-args." not in m} <= known
+
+
+def test_a_gguf_file_with_a_chat_template_gets_its_prompts_in_it(tmp_path):
+    for name, template in (("chat", "{{ messages }}"), ("base", "")):
+        writer = gguf.GGUFWriter(tmp_path / f"{name}.gguf", "llama")
+        if template:
+            writer.add_chat_template(template)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        assert short.has_template(str(tmp_path / f"{name}.gguf")) == bool(template)
+    assert not short.has_template("nobody/nothing") and not short.has_template("fresh")

@@ -162,6 +162,13 @@ def test_a_run_plays_episodes_at_the_command_line(run, capsys):
     assert "one turn" in capsys.readouterr().err
 
 
+def test_a_run_is_evaluated_on_episodes(run, capsys):
+    """Whose openings may be longer than the prompts of their problems."""
+    assert cli.main(["eval", str(run), "--problems", "8", "--trust", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert figures["completion_length"] > 0 and figures["errors"] < figures["problems"] == 8
+
+
 CREDIT = {
     "gigpo": {"objective.advantage": "gigpo"},
     "turn_advantages": {"objective.advantage": "turn_advantages"},

@@ -13,6 +13,7 @@ SHORT = {
 }  # fmt: skip
 
 
+@pytest.mark.broad
 def test_int8_weights_and_bf16_sampling_have_a_gap_of_their_own(tmp_path):
     said, gaps = {}, {}
     for name, changes in {
