@@ -145,12 +145,13 @@ def test_a_run_with_its_reward(trained, tmp_path):
 @pytest.mark.parametrize(
     "name", ["ppo", "online-dpo", "iterated-dpo", "rejection-sampling", "best-of-n"]
 )
-def test_an_online_method_learns_from_it(name, trained, file, tmp_path):
+def test_an_online_method_learns_from_it(name, trained, tmp_path):
     """Two steps against a trained reward model, from one command."""
     from jaxrl.record import metrics
 
     given = ["--model", "fresh", "--fresh.hidden-size", "32", "--fresh.num-layers", "1"]
-    given += ["--data", str(file), "--reward", str(trained), "--steps", "2", "--batch-size", "4"]
+    given += ["--task", "arithmetic", "--task-args.digits", "1", "--task-args.operators", "+"]
+    given += ["--reward", str(trained), "--steps", "2", "--batch-size", "4"]
     given += ["--group-size", "1" if name == "ppo" else "4", "--max-new-tokens", "4"]
     given += ["--max-prompt-tokens", "8", "--score-workers", "0", "--eval-problems", "4"]
     given += ["--lr", "1e-3", "--sampler.slots", "16", "--packing.micro-batch-tokens", "256"]
