@@ -456,7 +456,7 @@ def test_equal_arms_have_no_effect():
     assert result["comparison"]["effect"] == 0 and result["method"] == result["ablation"]
     assert result["method"] == figures["final"]["pass@1"]
     assert figures["final"]["updates"] == [10, 10] and figures["marks"] == [1, 2, 3, 4, 5]
-    assert np.all(np.diff(figures["curves"]["tokens"]) > 0)
+    assert np.all(np.diff(figures["curves"]["tokens"], axis=0) > 0)
     assert "pass@2" in figures["final"] and "pass@2" not in figures["area"]
 
 
