@@ -168,10 +168,10 @@ class _Session:
 
     def ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
         self.socket.send(json.dumps({"type": kind, "data": data}))
-        told = json.loads(self.socket.recv(timeout=self.seconds))
-        if told["type"] != "observation":
-            raise RuntimeError(f"the server says {json.dumps(told)[:500]}")
-        return told["data"]
+        reply = json.loads(self.socket.recv(timeout=self.seconds))
+        if reply["type"] != "observation":
+            raise RuntimeError(f"the server says {json.dumps(reply)[:500]}")
+        return reply["data"]
 
 
 def openenv(
@@ -193,8 +193,8 @@ def openenv(
     scheme = "wss" if parts.scheme in ("https", "wss") else "ws"
     address = f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/ws"
 
-    def shown(told: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
-        seen = told["observation"]
+    def shown(reply: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
+        seen = reply["observation"]
         return ({"role": "user", "content": str(seen[text]) if text else json.dumps(seen)},)
 
     def begin(problem: Problem, seed: int) -> tuple[_Session, Opening]:
@@ -207,10 +207,10 @@ def openenv(
 
     def step(session: _Session, action: str) -> Reply:
         session.left -= 1
-        told = session.ask("step", {field: action})
-        done = bool(told["done"]) or session.left <= 0
-        reward = None if told["reward"] is None else float(told["reward"])
-        return Reply(() if done else shown(told), reward, done=done)
+        reply = session.ask("step", {field: action})
+        done = bool(reply["done"]) or session.left <= 0
+        reward = None if reply["reward"] is None else float(reply["reward"])
+        return Reply(() if done else shown(reply), reward, done=done)
 
     world = Environment(begin, step, close=lambda session: session.socket.close(), waits=True)
     return _seeded("openenv", url, world)
@@ -263,9 +263,9 @@ def nemo_gym(
         row = problem.metadata["row"]
         cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
         state = _Resources(row, urllib.request.build_opener(cookies), calls)
-        status, told = post(state, "seed_session", row)
+        status, reply = post(state, "seed_session", row)
         if status != 200:
-            raise RuntimeError(f"seed_session answers {status}: {told[:500]}")
+            raise RuntimeError(f"seed_session answers {status}: {reply[:500]}")
         asked = DIALECTS["responses"].read(dict(row["responses_create_params"]))
         said = tuple({"role": each.role, "content": each.content} for each in asked.messages)
         return state, Opening(said, tools=asked.tools)
@@ -286,13 +286,13 @@ def nemo_gym(
                 given = {"call_id": f"call_{number}_{i}", "output": result}
                 state.outputs.append({"type": "function_call_output", **given})
                 results.append(result)
-            told = {"role": role, "content": "\n".join(results)}
-            return Reply((told,), calls=len(read))
+            results_message = {"role": role, "content": "\n".join(results)}
+            return Reply((results_message,), calls=len(read))
         response = {**whole, "output": state.outputs}
-        status, told = post(state, "verify", {**state.row, "response": response})
+        status, reply = post(state, "verify", {**state.row, "response": response})
         if status != 200:
-            raise RuntimeError(f"verify answers {status}: {told[:500]}")
-        return Reply(reward=float(json.loads(told)["reward"]), done=True, calls=len(read))
+            raise RuntimeError(f"verify answers {status}: {reply[:500]}")
+        return Reply(reward=float(json.loads(reply)["reward"]), done=True, calls=len(read))
 
     made = Task(
         "nemo_gym",

@@ -65,14 +65,14 @@ def task(
     """
     inner = tasks.get(name, **json.loads(args))
     if inner.turns is not None or inner.grouped:
-        raise ValueError(f"name={name!r}: choose a task whose answers are judged one by one")
+        raise ValueError(f"name={name!r}: choose a task whose answers are scored one by one")
     words = shlex.split(command)
     if not words or shutil.which(words[0]) is None:
         raise ValueError(f"command={command!r}: its program is not found; give a path, or install")
     if seconds <= 0:
         raise ValueError(f"seconds={seconds} must be positive")
-    told = tuple(role.strip() for role in roles.split(","))
-    if unknown := [role for role in told if role not in _ROLES]:
+    allowed = tuple(role.strip() for role in roles.split(","))
+    if unknown := [role for role in allowed if role not in _ROLES]:
         raise ValueError(f"roles={roles!r}: {unknown[0]!r} is none of {', '.join(_ROLES)}")
     return dataclasses.replace(
         inner,
@@ -81,7 +81,7 @@ def task(
         alphabet=inner.alphabet and "".join(dict.fromkeys(inner.alphabet + generate.ASCII)),
         description=__doc__,
         sandboxed=inner.sandboxed or sandbox,
-        turns=environment(words, seconds, told, sandbox=sandbox),
+        turns=environment(words, seconds, allowed, sandbox=sandbox),
     )
 
 
@@ -111,7 +111,7 @@ def environment(
             episode.close()
             return episode, Opening(error=heard.error or "silent: the program asked for no turn")
         asked = heard.asked
-        episode.pending, episode.told, episode.tools = (
+        episode.pending, episode.conversation, episode.tools = (
             heard,
             list(asked.messages),
             bool(asked.tools),
@@ -154,12 +154,12 @@ class _Episode:
         self._tokens: tuple[Token, ...] = ()
         self._turns = 0
         self.pending: Pending | None = None
-        self.told: list[Said] = []
+        self.conversation: list[Said] = []
         """The conversation, of which the episode has the ids."""
         self.tools = False
 
     def start(self, problem: Problem, seed: int) -> None:
-        """Run the program; what becomes of it is an event."""
+        """Run the program; its requests and its end are events."""
         base, key = self._gateway.base, self._gateway.secret
         kept = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith("LC_")}
         self._process = subprocess.Popen(
@@ -179,8 +179,8 @@ class _Episode:
             },
             start_new_session=True,
         )
-        told = problem.prompt.encode("utf-8", "replace")
-        threading.Thread(target=self._watch, args=(self._process, told), daemon=True).start()
+        prompt = problem.prompt.encode("utf-8", "replace")
+        threading.Thread(target=self._watch, args=(self._process, prompt), daemon=True).start()
 
     def start_sandboxed(self, problem: Problem, seed: int) -> None:
         """As `start`, in the sandbox."""
@@ -213,9 +213,9 @@ class _Episode:
 
         threading.Thread(target=run, daemon=True).start()
 
-    def _watch(self, process: subprocess.Popen[bytes], told: bytes) -> None:
+    def _watch(self, process: subprocess.Popen[bytes], prompt: bytes) -> None:
         errors: list[bytes] = []
-        threading.Thread(target=_feed, args=(process.stdin, told), daemon=True).start()
+        threading.Thread(target=_feed, args=(process.stdin, prompt), daemon=True).start()
         last = threading.Thread(target=_drain, args=(process.stderr, errors), daemon=True)
         last.start()
         output = process.stdout.read(_OUTPUT + 1)
@@ -253,24 +253,27 @@ class _Episode:
         said = said.strip() if read else text
         self._turns += 1
         answer = Answer(self._turns, said, tuple(read), self._tokens)
-        self.told.append(answer.said)
+        self.conversation.append(answer.said)
         self.pending.answer.set_result(answer)
         return len(calls)
 
     def new(self, heard: Pending) -> tuple[Sequence[Said], str | None]:
-        """The messages of a request that are new, and why it does not go on from the last."""
+        """The messages of a request that are new, and why it does not continue the conversation."""
         self.pending, asked = heard, heard.asked
         if asked.after:
             if asked.after != f"resp_{self._turns}":
-                return (), f"branch: the program went on from {asked.after!r}, not the last answer"
+                return (
+                    (),
+                    f"branch: the program continued from {asked.after!r}, not from the last answer",
+                )
             new = asked.messages
         else:
-            count, got = len(self.told), list(asked.messages)
-            if got[:count] != self.told:
-                at = next(i for i in range(count) if got[i : i + 1] != self.told[i : i + 1])
+            count, got = len(self.conversation), list(asked.messages)
+            if got[:count] != self.conversation:
+                at = next(i for i in range(count) if got[i : i + 1] != self.conversation[i : i + 1])
                 return (), f"branch: message {at + 1} of the program's conversation has changed"
             new = asked.messages[count:]
-        self.told += new
+        self.conversation += new
         return new, None
 
     def close(self) -> None:
@@ -281,10 +284,10 @@ class _Episode:
         self._directory.cleanup()
 
 
-def _feed(stream: IO[bytes], told: bytes) -> None:
+def _feed(stream: IO[bytes], prompt: bytes) -> None:
     try:
         with stream:
-            stream.write(told)
+            stream.write(prompt)
     except OSError:  # the program does not read it
         return
 

@@ -31,7 +31,7 @@ def task(
     game: str = "tic_tac_toe", opponent: str = "random", ood_opponent: str = "strong",
     mistakes: int = 1, instructions: bool = True,
 ) -> Task:  # fmt: skip
-    """A match for each problem; half of them are begun by the opponent.
+    """A match for each problem; in half of them the opponent moves first.
 
     The reward is 1 for a win, 0.5 for a draw and 0 for a loss, and between in poker by what was
     won. The opponent's chances come from the problem, and are the same for all of a group.

@@ -1,4 +1,4 @@
-"""Questions about a database whose tables nobody has described, with SQL to look into it."""
+"""Questions about a database whose tables are not described, with SQL to look into it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Asked(NamedTuple):
     token_ids: bool = False
     """Whether each choice is to have `token_ids`, those that the policy chose."""
     after: str = ""
-    """Id of the response whose conversation this goes on from; empty: `messages` has all of it."""
+    """Id of the response that this request continues; empty: `messages` has all."""
     model: str = ""
     """Is repeated in the answer."""
 
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
     @property
     def said(self) -> Said:
-        """The message that a program which goes on is expected to send back."""
+        """The message that a program is expected to send back when it continues."""
         return Said(
             "assistant", self.text, tuple((c.name, _sorted(c.arguments)) for c in self.calls)
         )
@@ -284,12 +284,12 @@ def _response_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]
     for at, item in enumerate(whole["output"]):
         place = {"item_id": item["id"], "output_index": at}
         text = item["type"] == "message"
-        begun = {
+        started = {
             **item,
             "status": "in_progress",
             **({"content": []} if text else {"arguments": ""}),
         }
-        events.append(("response.output_item.added", {"output_index": at, "item": begun}))
+        events.append(("response.output_item.added", {"output_index": at, "item": started}))
         if text:
             (part,), inner = item["content"], {**place, "content_index": 0}
             said = {**inner, "logprobs": part["logprobs"]}
@@ -334,8 +334,8 @@ def _messages(asked: Asked, answer: Answer) -> Json:
 
 def _message_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]:
     whole = _messages(asked, answer)
-    begun = {**whole, "content": [], "stop_reason": None}
-    yield "message_start", {"type": "message_start", "message": begun}
+    started = {**whole, "content": [], "stop_reason": None}
+    yield "message_start", {"type": "message_start", "message": started}
     for at, block in enumerate(whole["content"]):
         if block["type"] == "text":
             bare: Json = {"type": "text", "text": ""}

@@ -49,7 +49,7 @@ def _lines(board: Board) -> list[str]:
 
 
 def winner(board: Board) -> str:
-    """`x`, `o`, or empty where nobody has won."""
+    """`x`, `o`, or empty before a player has won."""
     return next((p for p in "xo" if any(p * board.row in line for line in _lines(board))), "")
 
 

@@ -167,7 +167,7 @@ def value(element: ElementTree.Element) -> Any:
 
 
 def step(page: _Page, action: str) -> Reply:
-    """One action; what it cannot be is told, and costs a turn."""
+    """One action; one that is impossible is answered with the reason, and costs a turn."""
     page.left -= 1
     found = _ACTION.fullmatch(action.strip().splitlines()[-1].strip() if action.strip() else "")
     problem = "that is no action" if found is None else _act(page, *found.groups())
@@ -183,8 +183,8 @@ def step(page: _Page, action: str) -> Reply:
         return Reply(reward=float(all(right) and others), parts=parts, done=True)
     if page.left <= 0:
         return Reply(reward=0.0, parts={"fields": 0.0, "others": 0.0}, done=True)
-    told = f"{problem}\n" if problem else ""
-    return Reply(({"role": "user", "content": told + page.seen()},))
+    reason = f"{problem}\n" if problem else ""
+    return Reply(({"role": "user", "content": reason + page.seen()},))
 
 
 def _act(page: _Page, verb: str, name: str, text: str | None) -> str:

@@ -54,7 +54,7 @@ def connect(server: str, seconds: float = 30.0) -> list[Tool]:
 
     Args:
       server: see `check`.
-      seconds: limit of the start, and of each call; a call that takes longer is told as an error.
+      seconds: limit of the start, and of each call; a longer call is reported as an error.
 
     Raises:
       RuntimeError: the server does not start, or does not answer.

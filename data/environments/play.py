@@ -93,7 +93,7 @@ class Player:
             self.forget(name)
 
     def forget(self, name: int) -> None:
-        """Close an episode that nobody will ask for again, if it is remembered."""
+        """Close an episode that will not be asked for again, if it is remembered."""
         episode = self._known.pop(name, None)
         if episode is not None:
             episode.environment.close(episode.state)

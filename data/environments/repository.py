@@ -23,17 +23,17 @@ from jaxrl.data.types import Problem, Task
 
 _EVALUATE = """
 import importlib, json, sys
-told = json.load(sys.stdin)
+given = json.load(sys.stdin)
 sys.path.insert(0, ".")
-for i, expression in enumerate(told["expressions"]):
+for i, expression in enumerate(given["expressions"]):
     try:
         module = importlib.import_module(expression.partition(".")[0])
         value = repr(eval(expression, {module.__name__: module}))
     except BaseException as error:
         value = None
-        if told["explain"]:
+        if given["explain"]:
             print(f"{type(error).__name__}: {error}")
-    print(told["mark"], i, value, flush=True)
+    print(given["mark"], i, value, flush=True)
 """
 
 
@@ -282,11 +282,11 @@ def _values(broken: Mapping[str, int], cases: Sequence[Case]) -> list[Any]:
 def _run(files: Mapping[str, str], cases: Sequence[str], explain: bool) -> tuple[str, list[Any]]:
     """What cases print, and give, in the sandbox; None where they give no literal."""
     mark = secrets.token_hex(8)
-    told = {"mark": mark, "expressions": list(cases), "explain": explain}
+    asked = {"mark": mark, "expressions": list(cases), "explain": explain}
     outcome = sandbox.run(
         [sys.executable, "-I", "-S", "evaluate.py"],
         files={**files, "evaluate.py": _EVALUATE},
-        stdin=json.dumps(told),
+        stdin=json.dumps(asked),
     )
     values: list[Any] = [None] * len(cases)
     printed = []

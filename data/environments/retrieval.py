@@ -92,7 +92,7 @@ def task(
       names: of each kind; a world has a fact about each name but those of the last kind.
       searches: that an episode may have; None: as many as facts are needed; 0: no search engine.
       noise: probability that a search finds another fact than it should.
-      failures: probability that a search fails, which the policy is told.
+      failures: probability that a search fails, which the policy sees.
       latency: seconds that each search takes.
       credit: part of the reward of 1 that is for finding the facts between question and answer, in
         equal shares; the rest is for the answer.

@@ -198,7 +198,7 @@ class Drive:
         self._want([(each.node, _log(each.node, answer)) for each, answer in settled])
 
     def save_partial(self) -> None:
-        """Note in the groups how far what is being sampled has come. Nothing goes on after it."""
+        """Store the sequences in progress in their groups. Nothing is sampled after it."""
         for completion in self.engine.unfinished():
             each = self._sampling[completion.request.id]
             each.node.group.partial[each.node.place] = completion

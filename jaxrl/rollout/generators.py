@@ -245,7 +245,7 @@ class Remote:
         self._going |= {r.id: _Sequence(r) for r in requests}
 
     def keep(self, ids: Collection[int]) -> None:
-        """Nothing is held: a sequence that goes on after an observation is read again."""
+        """Nothing is held: a sequence is read again after an observation."""
 
     def chunk(self, version: int) -> Decoded:
         """Decode a chunk on each generator; one that dies meanwhile gives nothing."""
