@@ -1,4 +1,4 @@
-"""What decodes: the sampler of this process, as `jaxrl.rollout.drive` uses it."""
+"""The interface of sampling for `jaxrl.rollout.drive`, and the sampler of this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Decoded(NamedTuple):
     tokens: int
     """Sampled."""
     read: int
-    """Tokens of prompts, and of sequences that were begun before, that were read for it."""
+    """Tokens of prompts, and of sequences begun earlier, that were read for it."""
 
 
 class Engine(Protocol):
@@ -34,16 +34,16 @@ class Engine(Protocol):
         """Tokens that the slots remember."""
 
     def put(self, requests: Sequence[Request]) -> None:
-        """Begin requests, or go on with sequences of the same ids that are held."""
+        """Begin requests, or continue the held sequences of the same ids."""
 
     def keep(self, ids: Collection[int]) -> None:
-        """Let go of held sequences but for these."""
+        """Release all held sequences but these."""
 
     def chunk(self, version: int) -> Decoded:
         """Decode for a while; `version` is recorded with each token."""
 
     def unfinished(self) -> list[Completion]:
-        """Sequences in progress as far as they have come."""
+        """Sequences in progress, with the tokens sampled so far."""
 
 
 Open = Callable[[Setup, Params], Engine]
@@ -66,7 +66,7 @@ class Local:
         return sum(seat.length for seat in self.work.seats if seat is not None)
 
     def put(self, requests: Sequence[Request]) -> None:
-        """Begin requests, or go on with sequences of the same ids that are held."""
+        """Begin requests, or continue the held sequences of the same ids."""
         setup, work, waiting = self._setup, self.work, sampler.held(self.work)
         held = [r for r in requests if r.id in waiting]
         sampler.continue_held(setup, self._params, work, held)
@@ -74,7 +74,7 @@ class Local:
             sampler.submit(setup, work, new)
 
     def keep(self, ids: Collection[int]) -> None:
-        """Let go of held sequences but for these."""
+        """Release all held sequences but these."""
         held = sampler.held(self.work)
         sampler.release(self.work, [name for name in held if name not in ids])
 
@@ -92,7 +92,7 @@ class Local:
         return Decoded(ended, max(sampled, default=0), sum(sampled), read)
 
     def unfinished(self) -> list[Completion]:
-        """Sequences in progress as far as they have come."""
+        """Sequences in progress, with the tokens sampled so far."""
         return sampler.unfinished(self._setup, self.work)
 
 

@@ -31,7 +31,7 @@ WORKER = "sampler"
 
 
 class Flight:
-    """What a schedule knows of the groups under way, and the groups themselves."""
+    """The schedule's state of the groups under way, and the groups themselves."""
 
     def __init__(self, limits: Limits, size: int) -> None:
         """Args: limits of the schedule, and the group size."""
@@ -40,7 +40,7 @@ class Flight:
         self._groups: dict[int, Group] = {}
 
     def tell(self, event: Event) -> list[Action]:
-        """What is to be done after an event."""
+        """The actions that follow from an event."""
         self.state, actions = schedule.decide(self.state, event, self.limits)
         return actions
 
@@ -61,7 +61,7 @@ class Flight:
         return new
 
     def finish(self) -> list[Action]:
-        """What follows from groups that have been sampled and scored meanwhile."""
+        """The actions that follow from groups that have been sampled and scored meanwhile."""
         known = {g.number for g in self.state.groups if g.finished is not None}
         done = [n for n, group in self._groups.items() if group.rows is not None and n not in known]
         return [action for number in done for action in self.tell(Finished(WORKER, number))]
@@ -74,11 +74,11 @@ class Flight:
         return groups
 
     def length_bias(self, numbers: Sequence[int]) -> float:
-        """By how many tokens completions of these groups exceed, on average, those of the groups
-        that have been under way the longest: what a step in order of admission would train on.
+        """Mean tokens of these groups' completions less those of the groups admitted first.
 
-        To be asked before `take`. Unfinished completions count as far as they have come, so that
-        steps which prefer short completions are further below 0 than this says.
+        A step in order of admission would train on the latter. Call it before `take`. Unfinished
+        completions count with the tokens sampled so far, so the true bias of a step that prefers
+        short completions is further below 0.
         """
         taken = [self._groups[number] for number in numbers]
         oldest = [self._groups[number] for number in sorted(self._groups)[: len(taken)]]
@@ -103,9 +103,9 @@ class Flight:
         }
 
     def set_state(self, saved: dict[str, Any]) -> None:
-        """Go on with what `get_state` gave.
+        """Continue from what `get_state` gave.
 
-        Groups that were admitted without a bound of the lag are begun again where there is one.
+        Groups that were admitted without a bound on the lag are begun again where there is one.
         """
         self.open = driver.from_state(saved["open_groups"])
         count = len(self.open.groups)

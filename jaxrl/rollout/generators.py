@@ -1,13 +1,13 @@
-"""What decodes in other processes: generators, each with devices of its own, that may die or come.
+"""Sampling in other processes: generators, each with its own devices, that may die or join.
 
-A `Generator` lives in its own process and has a sampler. A `Fleet` has handles of several, and is
-what decodes for the process that trains: a chunk is a chunk of each, and it brings all tokens up to
-its end. When a generator is gone, others go on with its sequences from there, under the same
-weights; so at most a chunk of its work is lost, and since draws depend on the request and the
-position alone, the tokens are the ones that it would have sampled. Another one is started in its
-place, and has a share of the work from the chunk on at which it is ready.
+A `Generator` runs in its own process and has a sampler. A `Fleet`, in the training process, holds
+handles to several. One chunk of a fleet is one chunk of each generator; its reply has all tokens up
+to the end of the chunk. When a generator dies, others continue its sequences from the last chunk
+under the same weights, so at most one chunk of its work is lost. Draws depend on the request and
+the position alone, so the tokens are those that it would have sampled. A replacement is started,
+and takes part from the first chunk after it is ready.
 
-How processes are started and called is given, see `jaxrl.run.generators`.
+The functions that start and call processes are arguments; `jaxrl.run.generators` has those of Ray.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Load(NamedTuple):
     params: Params
 
 
-class Told(NamedTuple):
-    """What a generator tells of a chunk."""
+class ChunkReply(NamedTuple):
+    """A generator's reply to a chunk."""
 
     decoded: Decoded
     going: list[Completion]
@@ -85,13 +85,13 @@ class Generator:
             self._engine = Local(given.setup._replace(key=key, text=text, hold=False), params)
             return mesh.fetch(checksums(jax.tree.leaves(params)))
 
-    def chunk(self, requests: Sequence[Request], version: int) -> Told:
+    def chunk(self, requests: Sequence[Request], version: int) -> ChunkReply:
         """Begin requests, and decode a chunk."""
         assert self._engine is not None
         with jax.set_mesh(self._mesh):
             self._engine.put(requests)
             decoded = self._engine.chunk(version)
-            return Told(decoded, self._engine.unfinished(), self._engine.context)
+            return ChunkReply(decoded, self._engine.unfinished(), self._engine.context)
 
 
 class Fleet:
@@ -112,7 +112,7 @@ class Fleet:
             called.
           count: of generators.
           share: makes of a `Load` what all of them can be given, sent once.
-          note: told of generators that are gone, and that come.
+          note: called with a line when a generator dies or joins.
           patience_s: after which one that does not answer counts as gone; 0: never.
         """
         self._start, self.share, self._note = start, share, note
@@ -191,7 +191,9 @@ class Fleet:
         handle.kill()
         if self.deaths > _DEATHS * self._count:
             raise RuntimeError(f"{self.deaths} generators died one after the other; last: {why}")
-        self._note(f"{name} is gone ({why}); another is started, and its sequences go on elsewhere")
+        self._note(
+            f"{name} is gone ({why}); the others continue its sequences, and a new one starts"
+        )
         self._begin()
 
 
@@ -257,18 +259,18 @@ class Remote:
         }
         ended, counts = list[Completion](), []
         for name, future in calls.items():
-            told: Told | None = self._fleet.result(name, future)
-            if told is None:
+            reply: ChunkReply | None = self._fleet.result(name, future)
+            if reply is None:
                 self._lost(name)
                 continue
             self._fleet.deaths = 0
-            for completion in told.going:
+            for completion in reply.going:
                 self._going[completion.request.id].come = completion
-            for completion in told.decoded.ended:
+            for completion in reply.decoded.ended:
                 del self._going[completion.request.id]
-            ended += told.decoded.ended
-            counts.append(told.decoded[1:])
-            self._contexts[name] = told.context
+            ended += reply.decoded.ended
+            counts.append(reply.decoded[1:])
+            self._contexts[name] = reply.context
         ended.sort(key=lambda completion: completion.request.id)
         steps, tokens, read = zip(*counts, strict=True) if counts else ((0,), (0,), (0,))
         return Decoded(ended, max(steps), sum(tokens), sum(read))
@@ -289,8 +291,10 @@ class Remote:
                 )
 
     def _placed(self) -> dict[str, list[Request]]:
-        """By generator that has anything to do, what it is to begin; all that nobody has is given
-        out, a prompt's requests together, to those that have least."""
+        """The new requests of each generator that has work.
+
+        Requests without a generator go to the one with the fewest, those of one prompt together.
+        """
         while not self._fleet.ready:
             self._bring(self._fleet.joined())
         load = dict.fromkeys(self._fleet.ready, 0)
@@ -308,7 +312,7 @@ class Remote:
         return {name: requests for name, requests in new.items() if load[name]}
 
     def _lost(self, name: str) -> None:
-        """What a generator had is nobody's, as far as it had come."""
+        """Free the sequences of a generator that has died, as of its last chunk."""
         self._contexts.pop(name, None)
         for each in self._going.values():
             if each.where == name:
