@@ -206,7 +206,8 @@ class Drive:
     def _want(self, nodes_and_values: Sequence[tuple[_Node, Any]]) -> None:
         """Resume nodes with their values, and submit what they request next."""
         wanted = [each for node, value in nodes_and_values for each in _resume(node, value)]
-        for row in (row for node, _ in nodes_and_values for row in node.group.rows or ()):
+        finished = {g.first_id: g for node, _ in nodes_and_values if (g := node.group).rows}
+        for row in (row for group in finished.values() for row in group.rows):
             self._pool.over(row.completion.request.id)
         submitted = []
         for each in wanted:
