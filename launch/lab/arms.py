@@ -252,6 +252,15 @@ def widths(objective: ObjectiveConfig) -> dict[str, float]:
     return {n: float(objective.policy_args.get(n, parameters[n].default)) for n in names}
 
 
+def on_policy(given: Arm) -> bool:
+    """Whether every batch is sampled by the policy that it updates: then ratios are 1, and no clip
+    binds."""
+    phases = [given.at(start) for start, _ in given.stages or ((0, {}),)]
+    return not any(
+        arm.delay or arm.sync_every > 1 or arm.updates_per_batch > 1 or arm.replay for arm in phases
+    )
+
+
 def tuned(given: Arm, learning_rate: float, clip: float) -> Arm:
     """The arm at another learning rate and with its clip so many times as wide.
 

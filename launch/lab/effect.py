@@ -72,7 +72,7 @@ def run_arm(
       effect: the experiment.
       given: one of its arms.
       seeds: whose instances, policies and streams; a seed's result does not depend on the others.
-      steps: in place of the arm's, for a quick look.
+      steps: in place of the arm's, for a quick look, whose warm start is no longer than that.
 
     Returns:
       JSON-able: `final` and `area`, figure -> one number a seed; `before`, figure -> one number a
@@ -81,8 +81,9 @@ def run_arm(
     """
     began = time.perf_counter()
     length = steps or given.steps
+    warm_steps = min(steps or effect.warm_steps, effect.warm_steps)
     blocks = [
-        _block(effect, given, tuple(seeds[i : i + BLOCK]), length)
+        _block(effect, given, tuple(seeds[i : i + BLOCK]), length, warm_steps)
         for i in range(0, len(seeds), BLOCK)
     ]
     start, curves = (
@@ -103,12 +104,12 @@ def run_arm(
 
 
 def _block(
-    effect: Effect, given: Arm, seeds: tuple[int, ...], steps: int
+    effect: Effect, given: Arm, seeds: tuple[int, ...], steps: int, warm_steps: int
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Figures of some seeds before the RL, [S], and at the marks, [marks, S]."""
     task = effect.task.over(seeds)
     model = policy.shape(task.vocabulary, task.prompt_length + task.budget)
-    params = imitate(task, model, min(steps, effect.warm_steps))
+    params = imitate(task, model, warm_steps)
 
     def measure(now: Params, last: bool) -> dict[str, np.ndarray]:
         samples = SAMPLES if last else 1

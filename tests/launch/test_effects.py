@@ -136,6 +136,23 @@ def test_tuning_changes_rate_and_clip_alone():
     assert arms.tuned(plain, 1e-3, 2.0).objective == plain.objective
 
 
+def test_tuning_for_length_keeps_the_accuracy(tmp_path):
+    """The shortest setting fails at everything: it is not chosen."""
+    by_rate = {3e-4: (0.40, 6.0), 1e-3: (0.39, 5.0), 3e-3: (0.0, 1.0)}
+
+    def run(effect, given, seeds):
+        accuracy, length = by_rate[given.learning_rate]
+        figures = {"pass@1": [accuracy] * len(seeds), "length": [length] * len(seeds)}
+        return {"final": figures, "area": figures, "minutes": 0.0}
+
+    effect, store = EFFECTS["rorecomp"], plans.Store(tmp_path, run)
+    assert (effect.statistic, effect.better) == ("length", "lower")
+    chosen = plans.tune(store, effect, effect.ablation)
+    assert (chosen["learning_rate"], chosen["score"], chosen["pass@1"]) == (1e-3, 5.0, 0.39)
+    accurate = dataclasses.replace(effect, statistic="pass@1", better="higher")
+    assert plans.tune(store, accurate, effect.ablation)["learning_rate"] == 3e-4
+
+
 class Fake:
     """Arms whose figures are drawn, with a planted effect of the method."""
 
