@@ -61,6 +61,8 @@ class Effect:
     stands_for: str = ""
     """The recipe's task or extension whose reward `method.rewards` is in the lab, where that reward
     is the method's own and not the regime's."""
+    on_real_model: bool = False
+    """Chosen beforehand for `jaxrl effects --real`, and so measured on two more tasks here."""
 
 
 def run_arm(

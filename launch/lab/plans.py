@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.launch.lab import arms, families, statistics, tasks, views
+from jaxrl.launch.lab import arms, families, statistics, views
 from jaxrl.launch.lab.arms import Arm
 from jaxrl.launch.lab.effect import BLOCK, Effect, held_out, run_arm
 from jaxrl.launch.lab.statistics import Comparison
+from jaxrl.launch.lab.variants import variants
 
 VERSION = 1
 """Of the lab's code, as far as figures depend on it: raise it to run every arm again."""
@@ -61,26 +62,6 @@ class Store:
             write(path, identity | figures | own)
             self.said(f"{path.stem}: {len(seeds)} seeds in {figures['minutes']} min")
         return json.loads(path.read_text())
-
-
-def variants(effect: Effect) -> dict[str, Effect]:
-    """The tasks of a method: that of its regime, and the neutral one where it can be had.
-
-    It cannot where the regime's rewards, domains, chunks or lengths are of the task, or figures are
-    of the experiment's own.
-    """
-    out, method = {"regime": effect}, effect.method
-    own = (method.rewards, effect.ablation.rewards, method.weights, method.stages)
-    if (
-        any(own)
-        or method.chunks.size
-        or method.max_new_tokens
-        or effect.measure
-        or effect.statistic == "distinct"
-    ):
-        return out
-    statistic = effect.statistic.partition("/")[0]
-    return out | {"neutral": dataclasses.replace(effect, task=tasks.neutral(), statistic=statistic)}
 
 
 def competitors(effect: Effect, family: str) -> dict[str, Arm]:

@@ -39,4 +39,5 @@ def effect() -> Effect:
         task=cipher(((12, 0.8), (8, 0.1)), (((2, 1), 0.5), ((1, 2), 0.5))),
         method=method,
         ablation=dataclasses.replace(method, reference=None),
+        on_real_model=True,
     )
