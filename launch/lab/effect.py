@@ -254,4 +254,4 @@ def _imitated(
         updates, opt_state = _imitation(steps).update(jax.grad(loss)(params), opt_state)
         return optax.apply_updates(params, updates), opt_state
 
-    return jax.vmap(one)(params, opt_state, tokens)
+    return jax.lax.map(lambda given: one(*given), (params, opt_state, tokens))
