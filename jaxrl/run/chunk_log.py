@@ -21,12 +21,13 @@ class StepLog:
     """Rows of steps; a step that is done again replaces its rows and those after it."""
 
     def __init__(self, path: Path, note: Callable[[str], None], *, sync: bool = True) -> None:
-        """Args: the file, what is told of failures to write, and see `jsonl.Log`."""
+        """Args: the file, a function that is called with failures to write, and see
+        `jsonl.Log`."""
         self._path, self._note, self._sync, self._next = path, note, sync, -1
         self._log: jsonl.Log | None = None
 
     def begin(self, step: int) -> None:
-        """A step begins after so many are done; rows of it and of later ones are dropped."""
+        """Begin a step; rows of it and of later ones are dropped."""
         if distributed.first() and step != self._next:
             self._log = jsonl.Log(
                 self._path, self._note, lambda row: row["step"] < step, sync=self._sync
@@ -43,7 +44,7 @@ class ChunkLog:
     """The chunks of a synchronous run."""
 
     def __init__(self, directory: Path, note: Callable[[str], None]) -> None:
-        """Args: the run's directory, and what is told of failures to write."""
+        """Args: the run's directory, and a function that is called with failures to write."""
         self._log = StepLog(directory / FILE, note, sync=False)
 
     def write(self, step: int, chunks: Iterable[Chunk]) -> None:
