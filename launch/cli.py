@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import os
 import sys
@@ -94,11 +95,27 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     sys.path.insert(0, os.getcwd())  # functions and tasks of your own are named module:name
     where = COMMANDS[name][0] if name in COMMANDS else "jaxrl.launch.tables:group"
-    module, _, function = where.partition(":")
     keep_compilations()
     few_arenas()
     sys.unraisablehook = without_late_writes(sys.unraisablehook)
-    return getattr(importlib.import_module(module), function or "main")(rest)
+    return command(where)(rest)
+
+
+def command(where: str) -> Callable[[list[str]], int]:
+    """The function that `module:name` says, `main` without a name, imported.
+
+    What imports make lives as long as the process. The garbage collector would go through it
+    again and again, for a quarter of the time that importing takes, and later again while programs
+    are traced; so it rests during the import and leaves what was imported out from then on.
+    """
+    module, _, function = where.partition(":")
+    gc.disable()
+    try:
+        imported = importlib.import_module(module)
+        gc.freeze()
+    finally:
+        gc.enable()
+    return getattr(imported, function or "main")
 
 
 def usage() -> str:

@@ -35,6 +35,7 @@ from jaxrl.launch import (
     trust,
 )  # fmt: skip
 from jaxrl.launch import configs as files
+from jaxrl.launch.devices import Accelerators
 from jaxrl.record import metrics, runs
 from jaxrl.run import begin
 from jaxrl.run.context import Callbacks
@@ -335,23 +336,6 @@ def test_the_command_of_each_run_of_a_sweep_gives_its_config():
             assert files.resolve(list(arm.argv)) == (arm.config, arm.options)
 
 
-def test_runs_at_once_share_out_the_accelerators(tmp_path):
-    assert sweep.shares(2, tmp_path, {}) == [{}, {}]
-    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidiactl"):
-        (tmp_path / name).touch()
-    given = [share["CUDA_VISIBLE_DEVICES"] for share in sweep.shares(2, tmp_path, {})]
-    assert given == ["0,2", "1"]
-    seen = {"CUDA_VISIBLE_DEVICES": "5,7"}
-    assert [s["CUDA_VISIBLE_DEVICES"] for s in sweep.shares(2, tmp_path, seen)] == ["5", "7"]
-    with pytest.raises(ValueError, match="--parallel 4: this machine has 3 accelerators"):
-        sweep.shares(4, tmp_path, {})
-    (tmp_path / "tpu").mkdir()
-    for name in ("accel0", "accel1"):
-        (tmp_path / "tpu" / name).touch()
-    chips = [share["TPU_VISIBLE_CHIPS"] for share in sweep.shares(2, tmp_path / "tpu", {})]
-    assert chips == ["0", "1"]
-
-
 def test_so_many_runs_are_trained_at_once(monkeypatch, capsys, folder):
     going, most, commands, lock = 0, 0, [], threading.Lock()
 
@@ -365,9 +349,7 @@ def test_so_many_runs_are_trained_at_once(monkeypatch, capsys, folder):
             going -= 1
         return types.SimpleNamespace(returncode=3 if "--seed=1" in command else 0)
 
-    monkeypatch.setattr(
-        sweep, "shares", lambda n: [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(n)]
-    )
+    monkeypatch.setattr(sweep.devices, "found", lambda: Accelerators(gpus=("0", "1")))
     monkeypatch.setattr(sweep.subprocess, "run", train)
     given = ["train", "quickstart", "--seed", "0,1,2,3", "--run-dir", "many", "--parallel", "2"]
     assert cli.main(given) == 3
@@ -379,6 +361,9 @@ def test_so_many_runs_are_trained_at_once(monkeypatch, capsys, folder):
     assert cli.main(["train", "quickstart", "--parallel", "2"]) == 2
     assert "is for several runs" in capsys.readouterr().err
     assert cli.main(["train", "quickstart", "--seed", "0,1", "--parallel", "0"]) == 2
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "one,two")
+    assert cli.main(given) == 2
+    assert "this is one of 2 processes" in capsys.readouterr().err
 
 
 def test_a_sweep_trains_in_turn_and_compares(capsys):
