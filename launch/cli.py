@@ -88,10 +88,10 @@ def main(argv: list[str] | None = None) -> int:
     if name in ("train", "show") and {"-h", "--help"} & set(rest):
         print(help_train.TEXT, end="")
         return 0
-    if "--help-all" in rest:
-        rest = ["--help-all"]
+    if name in ("train", "show") and "--help-all" in rest:
+        name, rest = "help", []
     if name not in COMMANDS and name != "help":
-        print(f"jaxrl: no command {name!r}; {nearest(name, list(COMMANDS))}", file=sys.stderr)
+        print(f"jaxrl: no command {name!r}; {_meant(name)}", file=sys.stderr)
         return 2
     sys.path.insert(0, os.getcwd())  # functions and tasks of your own are named module:name
     where = COMMANDS[name][0] if name in COMMANDS else "jaxrl.launch.tables:group"
@@ -116,6 +116,14 @@ def command(where: str) -> Callable[[list[str]], int]:
     finally:
         gc.enable()
     return getattr(imported, function or "main")
+
+
+def _meant(name: str) -> str:
+    """A hint for what is no command."""
+    from jaxrl.launch import algorithms, recipes  # some seconds, which only this message takes
+
+    trained = name in (*recipes.names(), *algorithms.names())
+    return f"did you mean 'jaxrl train {name}'?" if trained else nearest(name, list(COMMANDS))
 
 
 def usage() -> str:

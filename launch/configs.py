@@ -44,6 +44,11 @@ def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Opti
         name = "grpo"
     if name in ("-", ""):
         raise ValueError(f"name a recipe: jaxrl {command} RECIPE")
+    if (meant := flags.value_of("--recipe", rest)) is not None:
+        raise ValueError(
+            f"--recipe {meant}: a recipe is named without a flag, before all flags, as in "
+            f"jaxrl {command} {meant}"
+        )
     config, given = opened(name, trusted="--trust" in rest)
     config, rest, options = short.expand(config, [*given, *rest])
     config = flags.parse(config, rest, prog=f"jaxrl {command} {name}")

@@ -160,6 +160,8 @@ def test_a_failing_reward_stops_the_run_and_a_corrected_one_continues_it(capsys)
         (["quickstart", "--step", "4"], "did you mean '--steps'?"),
         (["quickstart", "--oversampling", "4"], "did you mean '--rollout.oversampling'?"),
         (["grop"], "did you mean 'grpo'?"),
+        (["quickstart", "--recipe", "raft"], "jaxrl train raft"),
+        (["--recipe=raft"], "jaxrl train raft"),
         (["nowhere.yaml"], "no file 'nowhere.yaml'"),
         (["runs/nowhere"], "neither a recipe nor a run directory"),
         (["quickstart", "--seed", "5000000000"], "seed=5000000000"),
@@ -299,6 +301,17 @@ def test_a_group_of_flags_has_its_help(group, capsys):
     said = capsys.readouterr().out
     field = {"objective": "kl-coef", "optimizer": "schedule", "critic": "clip"}.get(group, "chat")
     assert f"--{group}.{field}" in said
+
+
+def test_every_flag_is_listed_with_its_whole_sentence(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")  # so that nothing is wrapped
+    assert cli.main(["train", "quickstart", "--help-all"]) == 0
+    shown = capsys.readouterr().out
+    listed = {word for word in shown.split() if word.startswith("--")}
+    fields = {f"--{n}" for n in flags.names(configs.Config()) if not n.startswith("no-")}
+    fields = {f for f in fields if ".no-" not in f}
+    assert fields <= listed and "jaxrl help NAME" in shown and "critic" in shown
+    assert "removes it from training and evaluation; `truncate` keeps its last tokens" in shown
 
 
 def test_help_of_no_group_names_the_groups(capsys):
