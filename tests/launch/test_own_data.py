@@ -241,6 +241,36 @@ def test_an_algorithm_brings_nothing_of_a_toy(name):
     assert config.rollout.max_new_tokens == 512 and not config.warm_start.steps
 
 
+@pytest.mark.parametrize(
+    "name", [n for n in recipes.names() if recipes.load(n).model == "fresh" and n != "keydoor"]
+)
+def test_a_method_on_another_model_leaves_its_toy_behind(name):
+    toy, base = recipes.load(name), recipes.load("grpo")
+    made = recipes.for_model(toy, "smollm2-135m")
+    same = ("task", "task_args", "domains", "fresh", "warm_start", "optimizer", "sampler", "eval")
+    assert [getattr(made, f) for f in same] == [getattr(base, f) for f in same]
+    assert (made.rollout.max_prompt_tokens, made.rollout.max_new_tokens) == (512, 512)
+    assert (made.objective, made.extensions) == (toy.objective, toy.extensions)
+    assert all(start < made.steps for start in made.stages)
+    assert recipes.for_model(toy, "fresh") == recipes.for_model(toy, None) == toy
+
+
+def test_a_method_is_put_on_another_model_by_a_flag_and_in_a_file(tmp_path):
+    given = ["--data", "train.jsonl", "--reward", "number"]
+    made, _ = files.resolve(["par", "--model-name-or-path", "smollm2-135m", *given])
+    assert made.rollout.max_new_tokens == 512 and made.warm_start.steps == 0
+    assert made.rollout.chat == short.has_template("smollm2-135m") and made.task == "file"
+    (tmp_path / "my.yaml").write_text(
+        "{recipe: par, model: smollm2-135m, data: train.jsonl, reward: number, lr: 1e-5}"
+    )
+    filed, _ = files.resolve([str(tmp_path / "my.yaml")])
+    assert filed.rollout.max_new_tokens == 512 and filed.optimizer.learning_rate == 1e-5
+    assert filed.rollout.chat == made.rollout.chat and filed.model == "smollm2-135m"
+    longer, _ = files.resolve(["par", "--model", "smollm2-135m", *given, "--max-new-tokens", "64"])
+    assert longer.rollout.max_new_tokens == 64
+    assert files.resolve(["quickstart", "--steps", "3"])[0].rollout.max_new_tokens == 8
+
+
 @pytest.mark.parametrize("name", algorithms.names())
 def test_an_algorithm_passes_the_checks_of_a_run_and_is_in_the_readme(name):
     config, _ = files.resolve([name, *command()[2:]])
