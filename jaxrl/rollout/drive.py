@@ -186,7 +186,7 @@ class Drive:
         return [n for n, (_, future) in self.asked.items() if future is None or future.done()]
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until another answer arrives, at most so many seconds; None: without limit."""
+        """Wait until another answer arrives, for at most these seconds; None: without limit."""
         left = [future for _, future in self.asked.values() if future and not future.done()]
         wait(left, seconds, FIRST_COMPLETED)
 

@@ -1,7 +1,7 @@
 """Weights from the devices that train to the devices that sample, copied and checked.
 
 By default both are the same devices, and the sampler lays the weights out anew where they are.
-With `sampling.devices`, so many devices, the last of each process, sample on a mesh of their own.
+`sampling.devices` is the number of devices, the last of each process, that form the sampling mesh.
 """
 
 from __future__ import annotations

@@ -21,12 +21,12 @@ class StepLog:
     """Rows of steps; a step that is done again replaces its rows and those after it."""
 
     def __init__(self, path: Path, note: Callable[[str], None]) -> None:
-        """Args: the file, and what is told of failures to write."""
+        """Args: the file, and a function that is called with failures to write."""
         self._path, self._note, self._next = path, note, -1
         self._log: jsonl.Log | None = None
 
     def begin(self, step: int) -> None:
-        """A step begins after so many are done; rows of it and of later ones are dropped."""
+        """Begin a step; rows of it and of later ones are dropped."""
         if distributed.first() and step != self._next:
             self._log = jsonl.Log(self._path, self._note, lambda row: row["step"] < step)
         self._next = step + 1
@@ -41,11 +41,11 @@ class ChunkLog:
     """The chunks of a synchronous run."""
 
     def __init__(self, directory: Path, note: Callable[[str], None]) -> None:
-        """Args: the run's directory, and what is told of failures to write."""
+        """Args: the run's directory, and a function that is called with failures to write."""
         self._log = StepLog(directory / FILE, note)
 
     def begin(self, step: int) -> Callable[[Chunk], None]:
-        """What takes the chunks of the step after so many."""
+        """Begin a step; returns the function that takes its chunks."""
         self._log.begin(step)
         count = 0
 
