@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from jaxrl.config import Config
 from jaxrl.data.scoring import Pool
-from jaxrl.data.types import Task
+from jaxrl.data.types import Problem, Score, Task
 from jaxrl.record.heartbeat import Heartbeat
 from jaxrl.record.metrics import Timer
 from jaxrl.record.writer import Writer
@@ -35,6 +35,8 @@ class Callbacks(NamedTuple):
     each step."""
     note: Callable[[str], None] = lambda text: None
     """Called with a message for the user."""
+    scored: Callable[[Problem, str, Score], None] = lambda problem, completion, score: None
+    """Called with each completion as soon as it is scored, in another thread; not with episodes."""
 
 
 class Batches(NamedTuple):
