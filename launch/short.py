@@ -171,7 +171,7 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
 
 
 def with_epochs(config: Config, epochs: int) -> Config:
-    """The config with as many steps as so many passes over the train split, or the file, take.
+    """The config with the steps that a number of epochs over the train split, or the file, takes.
 
     Raises:
       ValueError: the task makes problems without end, or the file cannot be read.
