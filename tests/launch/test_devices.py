@@ -51,7 +51,7 @@ def test_what_is_there(names, environment, expected, tmp_path):
 )
 def test_gpus_go_to_neighbours_and_in_equal_numbers(gpus, count, expected):
     assert devices.shares(count, Accelerators(gpus=tuple(gpus))) == [
-        {"CUDA_VISIBLE_DEVICES": own} for own in expected.split()
+        {"CUDA_VISIBLE_DEVICES": own} for own in expected
     ]
 
 
