@@ -79,6 +79,10 @@ def shown(
         disable=not console.is_terminal,
     )
 
+    def imitated(number: int, loss: float) -> None:
+        nonlocal latest
+        latest = f"loss {loss:.4f}"
+
     def step(number: int, metrics: dict[str, float]) -> None:
         nonlocal latest
         rewards.append(metrics["reward/mean"])
@@ -125,7 +129,7 @@ def shown(
         console.print(text, soft_wrap=True, markup=False, highlight=False)
 
     with live:
-        yield Callbacks(stage=stage, step=step, sampled=sampled, note=note, scored=scored)
+        yield Callbacks(stage, imitated, step, sampled, note, scored)
 
 
 def samples(experience: Experience, title: str, count: int) -> Table:

@@ -28,6 +28,8 @@ class Callbacks(NamedTuple):
 
     stage: Callable[[str, int, int], None] = lambda name, done, total: None
     """Called when a phase (warm start, train) has done `done` of its `total` steps."""
+    imitated: Callable[[int, float], None] = lambda step, loss: None
+    """Called with the loss of a step of the warm start, twenty times at most."""
     step: Callable[[int, dict[str, float]], None] = lambda step, metrics: None
     """Called after a training step, with its metrics."""
     sampled: Callable[[int, Experience], None] = lambda step, experience: None
