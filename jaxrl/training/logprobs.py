@@ -1,6 +1,6 @@
-"""What a pass of the decoder over packed rows gives of their actions: log-probabilities, or scores.
+"""Log-probabilities, or scores, of the actions in packed rows, from a forward pass of the decoder.
 
-The forward pass of an update, of a reference policy and of an evaluation are these functions.
+Updates, reference policies and evaluations all use these functions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOGIT_TOKENS = 1024
 
 @struct.dataclass
 class Teaching:
-    """What a teacher makes of packed actions, for a `Reading`."""
+    """A teacher's states and output head at the packed actions, for a `Reading`."""
 
     states: jax.Array
     """[K, R, A, D] that the teacher would choose the actions in."""

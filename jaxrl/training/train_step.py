@@ -129,9 +129,9 @@ def make_update(
       router: what is done for the routers of a mixture of experts; None: nothing. The metric `loss`
         is without their losses.
 
-    A gradient that is not finite leaves the state as it was, but for the step, and sets the metric
-    `skipped`. Where the objective returns `lr_scale`, the optimizer's update is multiplied by it,
-    weight decay included, as if the learning rate of this update were.
+    If the gradient is not finite, the update is skipped: only the step counter changes, and the
+    metric `skipped` is 1. Where the objective returns `lr_scale`, the optimizer's update is
+    multiplied by it, weight decay included, as if the learning rate of this update were.
 
     An objective of scope `token` is computed on the tokens of each micro-batch. Where a loss looks
     at tokens that may lie in other micro-batches, its gradient in the log-probabilities is taken on
@@ -275,8 +275,8 @@ def _load(
 def lag(batch: Trajectory, step: jax.Array) -> dict[str, jax.Array]:
     """Updates between the policy that sampled a token and the one that learns from it.
 
-    Mean and maximum over the tokens that the policy chose; 0 on-policy. What an expert wrote has no
-    age.
+    Mean and maximum over the tokens that the policy chose; 0 on-policy. Tokens that an expert wrote
+    are left out.
     """
     own = batch.action_mask
     if batch.expert is not None:
