@@ -80,7 +80,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-    """What came of a request. Arrays are [completion length]."""
+    """The result of a request. Arrays are [completion length]."""
 
     request: Request
     tokens: np.ndarray

@@ -103,7 +103,7 @@ def _fit(seconds: np.ndarray, *columns: np.ndarray) -> list[float]:
 
 
 def prompt_of(run: Path, groups: int) -> int:
-    """Tokens of a prompt, on average over a run that began so many groups a step."""
+    """Tokens of a prompt, on average over a run that began this number of groups a step."""
     rows = list(jsonl.read(run / chunk_log.FILE))
     steps = 1 + max(row["step"] for row in rows)
     return round(sum(row["read"] for row in rows) / (steps * groups))

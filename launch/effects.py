@@ -22,6 +22,7 @@ from jaxrl.functions import nearest
 from jaxrl.launch import effects_claims, effects_table, flags, lab
 from jaxrl.launch.cli import refused
 from jaxrl.launch.lab import arms, families, plans
+from jaxrl.launch.lab.variants import variants
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Options:
     table: bool = False
     """Write the table and the page of claims again from the recorded results."""
     real: bool = False
-    """Train SmolLM2-135M with the methods and compare them with a shared GRPO baseline."""
+    """Train SmolLM2-135M with the methods, without names with those chosen beforehand, and compare
+    them with a shared GRPO baseline."""
     seeds: int = 3
     """With --real: seeds of each method; the baseline has 5."""
 
@@ -85,6 +87,8 @@ def main(argv: list[str]) -> int:
         if options.real:
             from jaxrl.launch import effects_real
 
+            if not options.methods:
+                methods = effects_real.chosen()
             effects_real.measure(methods, effects_table.RESULTS / "real", options.seeds, said)
             lab_effects = {
                 effects_table.module_name(row["id"]): row["effect"]
@@ -222,7 +226,7 @@ def problems(name: str, seeds: Sequence[int] = (0, 1, 2)) -> list[str]:
         lines.append("family: the recipe is missing in launch/lab/families.py")
     if not arms.parts(effect.method, effect.ablation):
         lines.append("ablation: it is the method")
-    for variant, made in plans.variants(effect).items():
+    for variant, made in variants(effect).items():
         for seed in seeds:
             shared = overlap(made.task, seed)
             if shared:

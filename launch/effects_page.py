@@ -146,8 +146,8 @@ def _curve(
 def _boards(rows: Sequence[dict[str, Any]]) -> Iterable[str]:
     """One leaderboard for each task on which methods of the family share a statistic."""
     for task, statistic in sorted({(row["task"], row["statistic"]) for row in rows}):
-        if task != "neutral":
-            continue  # a regime is the method's own
+        if task == "regime":
+            continue  # each method has its own
         means: dict[str, float] = {}
         for row in rows:
             if (row["task"], row["statistic"]) == (task, statistic):

@@ -19,7 +19,7 @@ import numpy as np
 from scipy import stats
 
 from jaxrl.config import Config
-from jaxrl.launch import recipes
+from jaxrl.launch import effects_table, recipes
 from jaxrl.launch.lab import plans, statistics
 from jaxrl.run import loop
 
@@ -30,6 +30,13 @@ METHOD = ("objective", "curriculum", "updates_per_batch", "extensions")
 """Fields of a config that a method consists of. Its tasks, domains, stages, lengths and rates are
 those of its own scale."""
 Run = Callable[[Config], float]
+
+
+def chosen() -> list[str]:
+    """The methods that were chosen before any was measured on the real model."""
+    return [
+        name for name in effects_table.names() if effects_table.module(name).effect().on_real_model
+    ]
 
 
 def config_of(name: str, seed: int) -> Config:
@@ -71,7 +78,7 @@ def measure(
     said: Callable[[str], None],
     run: Run = trained,
 ) -> None:
-    """Run methods and baseline, each seed once, and say what came of it."""
+    """Run methods and baseline, each seed once, and print the results."""
     for name in methods:
         config_of(name, 0)  # all that cannot be measured are refused before the first run
     wanted = [(BASELINE, seed) for seed in range(BASELINE_SEEDS)]

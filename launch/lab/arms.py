@@ -87,7 +87,7 @@ class Arm:
     delay: int = 0
     """The sampler's policy is this many steps old,"""
     sync_every: int = 1
-    """and renewed every so many steps; a number above `steps` makes the data offline."""
+    """and renewed at this interval of steps; a number above `steps` makes the data offline."""
     rewards: Callable[[Sampled], jax.Array] | None = None
     """-> [N] float32: the environment's rewards in place of the verifier's, such as noisy ones; nan
     leaves the sequence out, as a failed score does. What a method does to rewards is rather the
@@ -252,8 +252,17 @@ def widths(objective: ObjectiveConfig) -> dict[str, float]:
     return {n: float(objective.policy_args.get(n, parameters[n].default)) for n in names}
 
 
+def on_policy(given: Arm) -> bool:
+    """Whether every batch is sampled by the policy that it updates: then ratios are 1, and no clip
+    binds."""
+    phases = [given.at(start) for start, _ in given.stages or ((0, {}),)]
+    return not any(
+        arm.delay or arm.sync_every > 1 or arm.updates_per_batch > 1 or arm.replay for arm in phases
+    )
+
+
 def tuned(given: Arm, learning_rate: float, clip: float) -> Arm:
-    """The arm at another learning rate and with its clip so many times as wide.
+    """The arm at another learning rate and with its clip widened by a factor.
 
     Where a ratio cannot fall below 0, its lower width is at most 1.
     """

@@ -61,6 +61,8 @@ class Effect:
     stands_for: str = ""
     """The recipe's task or extension whose reward `method.rewards` is in the lab, where that reward
     is the method's own and not the regime's."""
+    on_real_model: bool = False
+    """Chosen beforehand for `jaxrl effects --real`, and so measured on two more tasks here."""
 
 
 def run_arm(
@@ -72,7 +74,7 @@ def run_arm(
       effect: the experiment.
       given: one of its arms.
       seeds: whose instances, policies and streams; a seed's result does not depend on the others.
-      steps: in place of the arm's, for a quick look.
+      steps: in place of the arm's, for a quick look, whose warm start is no longer than that.
 
     Returns:
       JSON-able: `final` and `area`, figure -> one number a seed; `before`, figure -> one number a
@@ -81,8 +83,9 @@ def run_arm(
     """
     began = time.perf_counter()
     length = steps or given.steps
+    warm_steps = min(steps or effect.warm_steps, effect.warm_steps)
     blocks = [
-        _block(effect, given, tuple(seeds[i : i + BLOCK]), length)
+        _block(effect, given, tuple(seeds[i : i + BLOCK]), length, warm_steps)
         for i in range(0, len(seeds), BLOCK)
     ]
     start, curves = (
@@ -103,12 +106,12 @@ def run_arm(
 
 
 def _block(
-    effect: Effect, given: Arm, seeds: tuple[int, ...], steps: int
+    effect: Effect, given: Arm, seeds: tuple[int, ...], steps: int, warm_steps: int
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Figures of some seeds before the RL, [S], and at the marks, [marks, S]."""
     task = effect.task.over(seeds)
     model = policy.shape(task.vocabulary, task.prompt_length + task.budget)
-    params = imitate(task, model, min(steps, effect.warm_steps))
+    params = imitate(task, model, warm_steps)
 
     def measure(now: Params, last: bool) -> dict[str, np.ndarray]:
         samples = SAMPLES if last else 1
@@ -251,4 +254,4 @@ def _imitated(
         updates, opt_state = _imitation(steps).update(jax.grad(loss)(params), opt_state)
         return optax.apply_updates(params, updates), opt_state
 
-    return jax.vmap(one)(params, opt_state, tokens)
+    return jax.lax.map(lambda given: one(*given), (params, opt_state, tokens))

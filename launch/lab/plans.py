@@ -21,13 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.launch.lab import arms, families, statistics, tasks, views
+from jaxrl.launch.lab import arms, families, statistics, views
 from jaxrl.launch.lab.arms import Arm
 from jaxrl.launch.lab.effect import BLOCK, Effect, held_out, run_arm
 from jaxrl.launch.lab.statistics import Comparison
+from jaxrl.launch.lab.variants import variants
 
 VERSION = 1
 """Of the lab's code, as far as figures depend on it: raise it to run every arm again."""
+GUARD = 0.03
+"""Loss of pass@1 that no gain in another statistic makes up for."""
 Run = Callable[[Effect, Arm, Sequence[int]], dict[str, Any]]
 
 
@@ -38,7 +41,7 @@ class Store:
     directory: Path
     run: Run = run_arm
     said: Callable[[str], None] = lambda line: None
-    """Told of every arm that is run."""
+    """Called with a line for every arm that is run."""
 
     def figures(self, effect: Effect, given: Arm, seeds: Sequence[int]) -> dict[str, Any]:
         """Figures of an arm, see `run_arm`: those kept, else it is run and they are kept."""
@@ -61,26 +64,6 @@ class Store:
         return json.loads(path.read_text())
 
 
-def variants(effect: Effect) -> dict[str, Effect]:
-    """The tasks of a method: that of its regime, and the neutral one where it can be had.
-
-    It cannot where the regime's rewards, domains, chunks or lengths are of the task, or figures are
-    of the experiment's own.
-    """
-    out, method = {"regime": effect}, effect.method
-    own = (method.rewards, effect.ablation.rewards, method.weights, method.stages)
-    if (
-        any(own)
-        or method.chunks.size
-        or method.max_new_tokens
-        or effect.measure
-        or effect.statistic == "distinct"
-    ):
-        return out
-    statistic = effect.statistic.partition("/")[0]
-    return out | {"neutral": dataclasses.replace(effect, task=tasks.neutral(), statistic=statistic)}
-
-
 def competitors(effect: Effect, family: str) -> dict[str, Arm]:
     """Label -> arm: `method`, `ablation: PART` and `baseline: NAME`, untuned."""
     without = arms.parts(effect.method, effect.ablation)
@@ -98,6 +81,9 @@ def competitors(effect: Effect, family: str) -> dict[str, Arm]:
 def tune(store: Store, effect: Effect, given: Arm) -> dict[str, Any]:
     """The best of the grid on the development seeds: first the rate, then the clip's width.
 
+    Where the statistic is no accuracy, such as a length, only settings whose pass@1 is within
+    `GUARD` of the best one of the arm are chosen from. A clip that never binds is not tuned.
+
     Returns:
       `learning_rate`, `clip`, `score` and the `scores` [seed] of the best.
     """
@@ -109,15 +95,18 @@ def tune(store: Store, effect: Effect, given: Arm) -> dict[str, Any]:
         scores = figures[effect.statistic]
         return {
             "learning_rate": rate, "clip": clip, "score": round(float(np.mean(scores)), 5),
-            "scores": scores,
+            "pass@1": round(float(np.mean(figures.get("pass@1", 0.0))), 5), "scores": scores,
         }  # fmt: skip
 
     def best(tries: list[dict[str, Any]]) -> dict[str, Any]:
+        if _guarded(effect):
+            least = max(t["pass@1"] for t in tries) - GUARD
+            tries = [t for t in tries if t["pass@1"] >= least]
         return max(tries, key=lambda t: sign * t["score"])
 
     rates = families.GRID["learning_rate"] if given.learning_rate else (0.0,)
     first = best([tried(rate, 1.0) for rate in rates])
-    if not arms.widths(given.objective):
+    if not arms.widths(given.objective) or arms.on_policy(given):
         return first
     others = [clip for clip in families.GRID["clip"] if clip != 1.0]
     return best([first, *(tried(first["learning_rate"], clip) for clip in others)])
@@ -160,7 +149,7 @@ def make(store: Store, name: str, effect: Effect) -> dict[str, Any]:
                 for k, p in pilots.items()
             },
             "arms": {
-                k: {"learning_rate": c["learning_rate"], "clip": c["clip"], "score": c["score"]}
+                k: {name: c[name] for name in ("learning_rate", "clip", "score", "pass@1")}
                 for k, c in chosen.items()
             },
         }
@@ -258,11 +247,10 @@ def _row(
         )
 
     got = compared(effect.statistic, effect.minimum)
-    guarded = not effect.statistic.startswith(("pass@1", "score", "pass@8", "derived"))
     guard = None
-    if guarded and "pass@1" in mine[0][effect.over]:
-        guard = compared("pass@1", 0.03)
-    alone = statistics.status(got, got.p, better=effect.better, guard=guard, minimum=0.03)
+    if _guarded(effect) and "pass@1" in mine[0][effect.over]:
+        guard = compared("pass@1", GUARD)
+    alone = statistics.status(got, got.p, better=effect.better, guard=guard, minimum=GUARD)
     return {
         "task": task,
         "against": label.partition(": ")[0],
@@ -280,6 +268,11 @@ def _row(
         "family": plan["family"],
         "arms": [[part["key"] for part in x] for x in (mine, other)],
     }
+
+
+def _guarded(effect: Effect) -> bool:
+    """Whether the statistic is no accuracy, and so is read beside one."""
+    return not effect.statistic.startswith(("pass@1", "score", "pass@8", "derived"))
 
 
 def _final(parts: list[dict], name: str) -> float:
@@ -320,7 +313,7 @@ def corrected(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         compared = [Comparison(**row["comparison"]) for row in own]
         for row, c, p in zip(own, compared, statistics.holm([c.p for c in compared]), strict=True):
             guard = row["guard"] and Comparison(**row["guard"])
-            status = statistics.status(c, p, better=row["better"], guard=guard, minimum=0.03)
+            status = statistics.status(c, p, better=row["better"], guard=guard, minimum=GUARD)
             row |= {"p": p, "status": status}
     return out
 

@@ -307,7 +307,20 @@ def _update(
             norms = rule.noted(imitation, norms, state.steps, imitate, optax.global_norm(grads))
         return Learner(params, opt_state, state.steps + 1, norms, state.seeds)
 
-    return jax.jit(jax.vmap(one, in_axes=(None, 0, 0, 0, 0, None)))
+    @jax.jit
+    def each(
+        widths: Mapping[str, jax.Array],
+        state: Learner,
+        reference: Params,
+        likely: Params | None,
+        batch: Trajectory,
+        rate: jax.Array,
+    ) -> Learner:
+        # One seed after another: matrices of a single seed are already too small to batch further.
+        of_seeds = (state, reference, likely, batch)
+        return jax.lax.map(lambda given: one(widths, *given, rate), of_seeds)
+
+    return each
 
 
 def logprobs(

@@ -38,4 +38,5 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, guidance=None),
         statistic="pass@1/1",
+        on_real_model=True,
     )

@@ -41,4 +41,5 @@ def effect() -> Effect:
         task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),
         method=method,
         ablation=dataclasses.replace(method, objective=free),
+        on_real_model=True,
     )

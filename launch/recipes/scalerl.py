@@ -56,4 +56,5 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, objective=grpo, curriculum=CurriculumConfig()),
         over="area",
+        on_real_model=True,
     )

@@ -37,4 +37,5 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, objective=grpo),
         over="area",
+        on_real_model=True,
     )

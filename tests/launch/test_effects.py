@@ -1,10 +1,13 @@
 """The protocol of effects is kept: splits, arms, plans, rows, and what the command refuses."""
 
 import dataclasses
+import itertools
 import json
 import re
 import subprocess
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,11 +22,14 @@ from jaxrl.launch import (
     recipes,
 )
 from jaxrl.launch.lab import arms, families, plans, split, views
+from jaxrl.launch.lab.tasks import EOS, FIRST
+from jaxrl.launch.lab.variants import WRONG, sums, variants, wrong_verdicts
 from jaxrl.training.objective import ObjectiveConfig
 
 EFFECTS = {name: effects_table.module(name).effect() for name in effects_table.names()}
 TASKS = {id(e.task): (name, e.task) for name, e in EFFECTS.items()}
-TASKS |= {id(t): (n, t) for n, t in (("neutral", lab.neutral()), ("graded", lab.graded()))}
+COMMON = {"neutral": lab.neutral(), "graded": lab.graded(), "carries": sums()}
+TASKS |= {id(task): (name, task) for name, task in COMMON.items()}
 GOLD = [name for name in EFFECTS if families.RECIPES[name][0] == "gold solutions"]
 SEEDS = (0, 1, families.DEVELOPMENT[0])
 
@@ -114,6 +120,56 @@ def test_every_method_with_gold_solutions_is_compared_with_sft_alone(name):
     assert (sft.objective.kl_coef, sft.objective.entropy_coef, sft.stages) == (0, 0, ())
 
 
+def test_methods_of_the_real_model_are_measured_on_two_more_tasks():
+    """At least eight methods, none of which needs what SmolLM2's task has not."""
+    chosen = effects_real.chosen()
+    assert len(chosen) >= 8
+    for name in chosen:
+        effects_real.config_of(name, 0)
+        made = variants(EFFECTS[name])
+        assert sorted(made) == ["carries", "hostile", "neutral", "regime"], name
+        hostile = made["hostile"]
+        for label, other in plans.competitors(hostile, families.RECIPES[name][0]).items():
+            assert other.rewards is wrong_verdicts, (name, label)
+    others = set(EFFECTS) - set(chosen)
+    assert {len(variants(EFFECTS[name])) for name in others} == {1, 2}
+
+
+def test_sums_are_sums_and_their_demonstrations_forget_carries():
+    """One naming of the tokens as digits makes every held-out solution a sum."""
+    task = sums(base=6, digits=2)
+    made = task.make(0)
+    assert np.all(np.array(jax.vmap(task.reward)(made.test.answer, made.test.gold)) == 1)
+    other = np.any(made.test.answer != made.test.answer[::-1], axis=1)
+    swapped = np.array(jax.vmap(task.reward)(made.test.answer, made.test.gold[::-1]))
+    assert np.all(swapped == ~other)
+
+    def columns(problems, digits):
+        values = np.array(digits)[problems.prompt[:, :4] - FIRST]
+        written = np.array(digits)[problems.gold[:, :3] - FIRST] @ [1, 6, 36]
+        return values[:, 0::2] @ [1, 6], values[:, 1::2] @ [1, 6], written
+
+    def is_sum(problems, digits):
+        a, b, written = columns(problems, digits)
+        return a + b == written
+
+    known = [d for d in itertools.permutations(range(6)) if is_sum(made.test, d).all()]
+    assert len(known) == 1 and is_sum(made.train, known[0]).all()
+    assert set(made.test.gold[:, -1]) == {EOS}
+    a, b, _ = columns(made.demonstrations, known[0])
+    carries = (a % 6 + b % 6 >= 6) | (a + b >= 36)
+    right = is_sum(made.demonstrations, known[0])
+    assert right[~carries].all() and 0.2 < right[carries].mean() < 0.6
+
+
+def test_a_tenth_of_the_verdicts_are_wrong():
+    verdicts = jnp.arange(4000) % 2.0
+    given = lab.Sampled(*[None] * 5, verdicts, None, 0, jax.random.key(0))
+    wrong = wrong_verdicts(given) != verdicts
+    assert wrong.mean() == pytest.approx(WRONG, abs=0.02)
+    assert wrong[::2].mean() == pytest.approx(WRONG, abs=0.03)
+
+
 def test_a_bundle_is_taken_apart():
     method = lab.Arm(objective=ObjectiveConfig(policy="aepo", kl_coef=0.1), oversampling=2.0)
     plain = lab.Arm(steps=7)
@@ -134,6 +190,23 @@ def test_tuning_changes_rate_and_clip_alone():
     assert arms.tuned(cispo, cispo.learning_rate, 1.0) == cispo
     plain = lab.Arm(objective=ObjectiveConfig(policy="reinforce"))
     assert arms.tuned(plain, 1e-3, 2.0).objective == plain.objective
+
+
+def test_tuning_for_length_keeps_the_accuracy(tmp_path):
+    """The shortest setting fails at everything: it is not chosen."""
+    by_rate = {3e-4: (0.40, 6.0), 1e-3: (0.39, 5.0), 3e-3: (0.0, 1.0)}
+
+    def run(effect, given, seeds):
+        accuracy, length = by_rate[given.learning_rate]
+        figures = {"pass@1": [accuracy] * len(seeds), "length": [length] * len(seeds)}
+        return {"final": figures, "area": figures, "minutes": 0.0}
+
+    effect, store = EFFECTS["rorecomp"], plans.Store(tmp_path, run)
+    assert (effect.statistic, effect.better) == ("length", "lower")
+    chosen = plans.tune(store, effect, effect.ablation)
+    assert (chosen["learning_rate"], chosen["score"], chosen["pass@1"]) == (1e-3, 5.0, 0.39)
+    accurate = dataclasses.replace(effect, statistic="pass@1", better="higher")
+    assert plans.tune(store, accurate, effect.ablation)["learning_rate"] == 3e-4
 
 
 class Fake:
@@ -275,7 +348,7 @@ def test_rows_say_what_was_planted(repository, monkeypatch, capsys, planted, sta
     assert {row["id"] for row in every} == {effects_table.identity(name) for name in EFFECTS}
     mine = [row for row in every if row["id"] == "aepo"]
     assert {row["against"] for row in mine} == {"ablation", "baseline"}
-    assert {row["task"] for row in mine} == {"regime", "neutral"}
+    assert {row["task"] for row in mine} == {"regime", "neutral", "carries", "hostile"}
     assert {row["status"] for row in mine} == {status}
     assert all(row["seeds"] >= 8 and row["looks"] == 1 for row in mine)
     for row in every:
@@ -295,7 +368,7 @@ def test_rows_say_what_was_planted(repository, monkeypatch, capsys, planted, sta
     assert shown.count("<circle") == len(mine) and "Leaderboard: neutral" in shown
     hollow = len(re.findall(r'<circle[^>]*fill="#fff"', shown))
     assert hollow == (0 if status == "effect" else len(mine))
-    assert shown.count("<polyline") == len(mine) + 2  # each task's method, and the others
+    assert shown.count("<polyline") == len(mine) + 4  # each task's method, and the others
 
 
 def test_a_second_measurement_stays_as_a_look(repository, monkeypatch):
@@ -304,6 +377,13 @@ def test_a_second_measurement_stays_as_a_look(repository, monkeypatch):
     effects.queue(["aepo"], lambda line: None)
     effects.measure("aepo", lambda line: None)
     assert {row["looks"] for row in effects_table.rows(["aepo"])} == {2}
+
+
+@pytest.mark.parametrize("path", effects_table.RESULTS.glob("*.plan.json"), ids=lambda p: p.name)
+def test_the_code_still_measures_what_was_planned(path):
+    """A result whose plan the code no longer matches cannot be run again: measure it anew."""
+    name = path.name.partition(".")[0]
+    assert plans.differences(json.loads(path.read_text()), name, EFFECTS[name]) == []
 
 
 def test_pages_are_those_of_the_recorded_results():

@@ -479,6 +479,32 @@ def test_blocks_of_seeds_are_run_by_the_same_programs(monkeypatch, caplog):
     assert other["final"]["entropy"] != one["final"]["entropy"]
 
 
+def test_the_warm_start_is_as_long_for_a_short_arm(monkeypatch):
+    """Arms of fewer steps than the warm start begin from the same policies as longer ones."""
+    monkeypatch.setattr(experiment, "SAMPLES", 1)
+    short = lab.Arm(steps=5, prompts=4, group_size=2)
+    warm = lab.Effect("nothing differs", TASK, short, short, warm_steps=9)
+    longer = dataclasses.replace(short, steps=10)
+    before = [lab.run_arm(warm, arm, (3,))["before"] for arm in (short, longer)]
+    assert before[0] == before[1]
+    quick = lab.run_arm(warm, longer, (3,), steps=5)
+    assert quick["before"] != before[0]  # a quick look is quick as a whole
+
+
+@pytest.mark.exact("a clip changes nothing where every batch is sampled by the policy it updates")
+@pytest.mark.parametrize("updates", [1, 2])
+def test_a_clip_binds_only_off_policy(monkeypatch, updates):
+    """What is not tuned for arms that `on_policy` names makes no difference to them."""
+    monkeypatch.setattr(experiment, "SAMPLES", 1)
+    arm = lab.Arm(steps=5, prompts=4, group_size=2, updates_per_batch=updates, rewards=by_gold)
+    arm = dataclasses.replace(arm, objective=ObjectiveConfig(advantage_args={"baseline": "batch"}))
+    same = lab.Effect("nothing differs", TASK, arm, arm, warm_steps=1)
+    narrow, wide = (
+        lab.run_arm(same, arms.tuned(arm, 0.1, clip), (3,))["final"] for clip in (0.01, 4.0)
+    )
+    assert (narrow == wide) is arms.on_policy(arm) is (updates == 1)
+
+
 def test_a_seed_has_an_instance_of_its_own():
     first, second = (TASK.over((seed,)) for seed in (3, 4))
     both = TASK.over((3, 4))

@@ -1,0 +1,105 @@
+"""The tasks that a method is measured on: that of its regime, and others where it can be had."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.launch.lab import split
+from jaxrl.launch.lab.arms import Sampled
+from jaxrl.launch.lab.effect import Effect
+from jaxrl.launch.lab.split import HELD_OUT
+from jaxrl.launch.lab.tasks import ASK, EOS, FIRST, Problems, Splits, Task, as_problems, neutral
+
+WRONG = 0.1
+"""Share of wrong verdicts on the hostile task."""
+SUMS_WARM_STEPS = 500
+"""Supervised steps after which a policy writes half of the sums right."""
+
+
+def variants(effect: Effect) -> dict[str, Effect]:
+    """Name of a task -> the experiment on it.
+
+    `regime` is the paper's. `neutral` is a plain cipher; a method has none if the regime's rewards,
+    domains, chunks or lengths are of the task, or figures are of the experiment's own. A method of
+    the real model also has `carries`, sums whose demonstrations forget carries, and `hostile`, the
+    neutral task with wrong verdicts.
+    """
+    out, method = {"regime": effect}, effect.method
+    own = (method.rewards, effect.ablation.rewards, method.weights, method.stages)
+    if (
+        any(own)
+        or method.chunks.size
+        or method.max_new_tokens
+        or effect.measure
+        or effect.statistic == "distinct"
+    ):
+        return out
+    statistic = effect.statistic.partition("/")[0]
+    out["neutral"] = dataclasses.replace(effect, task=neutral(), statistic=statistic)
+    if effect.on_real_model:
+        out["carries"] = dataclasses.replace(
+            out["neutral"], task=sums(), warm_steps=SUMS_WARM_STEPS
+        )
+        doubtful = {
+            name: dataclasses.replace(getattr(effect, name), rewards=wrong_verdicts)
+            for name in ("method", "ablation")
+        }
+        out["hostile"] = dataclasses.replace(out["neutral"], **doubtful)
+    return out
+
+
+def wrong_verdicts(batch: Sampled) -> jax.Array:
+    """The verifier's rewards [N], each turned around with probability `WRONG`."""
+    wrong = jax.random.bernoulli(batch.key, WRONG, batch.rewards.shape)
+    return jnp.where(wrong, 1.0 - batch.rewards, batch.rewards)
+
+
+@functools.cache
+def sums(base: int = 6, digits: int = 2, slips: float = 0.5, problems: int = 256) -> Task:
+    """Add two numbers, lowest digit first. Demonstrations forget carries.
+
+    The prompt shows the digits of both numbers in pairs. The completion is the digits of the sum,
+    one more than a number has, and the end. An instance has its own token for each digit.
+
+    Args:
+      base: of the numbers.
+      digits: of each number.
+      slips: probability that a demonstration forgets a carry.
+      problems: in the train split.
+    """
+
+    def make(seed: int) -> Splits:
+        rng = np.random.default_rng([seed, 3])
+        token = FIRST + rng.permutation(base)
+
+        def draw(size: int) -> np.ndarray:
+            return rng.integers(base, size=(size, 2 * digits))
+
+        def build(content: np.ndarray, *, imperfect: bool = False) -> Problems:
+            size, carry, columns = len(content), np.zeros(len(content), int), []
+            for pair in content.reshape(size, digits, 2).transpose(1, 0, 2):
+                total = pair.sum(axis=1) + carry
+                columns.append(total % base)
+                carry = total // base
+                if imperfect:
+                    carry = np.where(rng.random(size) < slips, 0, carry)
+            answer = token[np.stack([*columns, carry], axis=1)]
+            prompt = np.concatenate([token[content], np.full((size, 1), ASK)], axis=1)
+            return as_problems(
+                prompt, answer, np.concatenate([answer, np.full((size, 1), EOS)], axis=1)
+            )
+
+        train = build(split.distinct(draw, problems, held_out=False, name="sums"))
+        test = build(split.distinct(draw, HELD_OUT, held_out=True, name="sums"))
+        return Splits(train, test, build(split.repeated(draw, 4096), imperfect=True))
+
+    def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:
+        wanted = jnp.append(answer, EOS)
+        return jnp.all(completion[: len(wanted)] == wanted).astype(jnp.float32)
+
+    return Task(FIRST + base, make, reward)
