@@ -184,6 +184,8 @@ def pack(
 
     folded = {k: a.reshape(micro, per_micro, a.shape[1]) for k, a in (inputs | actions).items()}
     real = sum(tree.size for trees in rows for tree in trees)
+    if chunks.size:  # what a chunk carries over counts once
+        unshared = int(np.maximum(end - 1, 0).sum())
     return (
         Packed(
             **folded,
