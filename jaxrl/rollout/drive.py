@@ -72,6 +72,10 @@ class Chunk(NamedTuple):
     """Sampled."""
     read: int
     """Tokens of prompts, and of sequences that were begun before, that were read for it."""
+    passes: int
+    """In which they were read,"""
+    positions: int
+    """and what these computed, padding included."""
     seconds: float
 
 
@@ -152,7 +156,7 @@ class Drive:
             ended.append((each.node, _log(each.node, original)))
         self._want(ended)
         seconds = perf_counter() - start
-        return Chunk(sequences, self.context, done.steps, done.tokens, done.read, seconds)
+        return Chunk(sequences, self.context, *done[1:], seconds)
 
     @property
     def sequences(self) -> int:

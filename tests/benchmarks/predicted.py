@@ -1,8 +1,9 @@
 """What the simulator predicts from a synchronous run's log, against runs of other schedules.
 
 `python -m tests.benchmarks.predicted DIR` trains a small policy on answers with a long tail of
-lengths: in turns, with partial rollouts, and in lockstep. Costs and lengths are read from the log
-of the first; the others' mean seconds a step are predicted from that alone, and compared.
+lengths: in turns, with partial rollouts, and in lockstep. Each runs twice in its process, as the
+first time compiles. Costs and lengths are read from the log of the run in turns; mean seconds a
+step of all three are predicted from that alone, and compared.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import numpy as np
 from jaxrl import config as configs
 from jaxrl.launch import costs, plan_asynchronous, simulate
 from jaxrl.rollout.schedule import Limits
-from tests.jaxrl import tiny
+from tests.benchmarks import warmed
 
 BASE = {
     "task": "tests.benchmarks.sleeping:scored", "task_args": {}, "warm_start.steps": 0,
@@ -72,7 +73,7 @@ def main() -> None:
     for name, changes in RUNS.items():
         directory = given.directory / name.split()[0].strip(",:").replace(":", "")
         if not (directory / "summary.json").exists():
-            tiny.finish(tiny.start(directory, **BASE | changes | {"steps": given.steps}))
+            warmed.run(directory, **BASE | changes | {"steps": given.steps})
         real = measured(directory, given.first)
         told = predicted(given.directory / "in", name, given.steps, given.first)
         row = {"run": name, "measured": real, "predicted": told, "error": told / real - 1}
