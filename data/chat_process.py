@@ -70,7 +70,7 @@ def answer(given: dict[str, Any], render: Callable[[dict[str, Any]], str]) -> di
         if len(text) > LONGEST:
             return {"error": "", "message": f"it makes more than {LONGEST} characters"}
         return {"text": text}
-    except Exception as error:  # of a program that nobody knows
+    except Exception as error:  # of an unknown program
         kind = type(error).__name__
         return {"error": kind, "message": f"{kind}: {str(error)[:1000]}"}
 

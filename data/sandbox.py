@@ -1,4 +1,4 @@
-"""Running programs that nobody has read: no network, no way to write, hard limits, a certain end.
+"""Running programs that are not trusted: no network, no way to write, hard limits, a certain end.
 
 Two isolations:
 
@@ -44,7 +44,7 @@ START_S = 20.0
 """Beyond the program's own time, how long the sandbox may take."""
 
 _CHILD, _CHILD_INSIDE = Path(__file__).with_name("sandbox_child.py"), "/supervisor.py"
-_USERS = range(20_000, 60_000)  # ids that nobody has, and that a container's map still holds
+_USERS = range(20_000, 60_000)  # ids of no user, and that a container's map still holds
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives")
 
 

@@ -268,7 +268,7 @@ def _take(fd: int, into: bytearray) -> bool:
 
 
 def _sealed(text: bytes) -> int:
-    """A file in memory that nobody can change any more."""
+    """A file in memory that can no longer be changed."""
     fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(text)

@@ -55,7 +55,7 @@ class Score:
             )
         given = {"value": 0.0 if self.value is None else self.value} | dict(self.parts)
         for name, number in given.items():
-            if not isinstance(number, numbers.Real) or not math.isfinite(number):
+            if not isinstance(number, (float, numbers.Real)) or not math.isfinite(number):
                 raise ValueError(
                     f"Score {name}={number!r} is not a finite number; return an error instead"
                 )

@@ -170,7 +170,7 @@ def cached(path: str | Path, name: str, write: Callable[[Path], object]) -> Path
         write(partial)
         partial.rename(kept)
         _trim(root, kept)
-    except OSError:  # a full disk, a directory of somebody else: the file itself is still there
+    except OSError:  # a full disk, a directory without write access: the file itself is still there
         return None
     finally:
         with contextlib.suppress(OSError):

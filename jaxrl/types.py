@@ -77,7 +77,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-    """What came of a request. Arrays are [completion length]."""
+    """The result of a request. Arrays are [completion length]."""
 
     request: Request
     tokens: np.ndarray

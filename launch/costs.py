@@ -114,7 +114,7 @@ def _fit(seconds: np.ndarray, *columns: np.ndarray) -> list[float]:
 
 
 def prompt_of(run: Path, groups: int) -> int:
-    """Tokens of a prompt, on average over a run that began so many groups a step."""
+    """Tokens of a prompt, on average over a run that began this number of groups a step."""
     read = sum(row["read"] for row in jsonl.read(run / chunk_log.FILE))
     return round(read / (steps_of(run) * groups))
 

@@ -75,7 +75,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def write() -> None:
-    """The page again, where the documentation is at hand; an installed package has none."""
+    """The page again, where the documentation is present; an installed package has none."""
     if PAGE.parent.is_dir():
         PAGE.write_text(markdown(effects_table.rows()))
 

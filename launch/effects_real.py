@@ -78,7 +78,7 @@ def measure(
     said: Callable[[str], None],
     run: Run = trained,
 ) -> None:
-    """Run methods and baseline, each seed once, and say what came of it."""
+    """Run methods and baseline, each seed once, and print the results."""
     for name in methods:
         config_of(name, 0)  # all that cannot be measured are refused before the first run
     wanted = [(BASELINE, seed) for seed in range(BASELINE_SEEDS)]

@@ -67,24 +67,27 @@ def main(argv: list[str]) -> int:
     if "--asynchronous" in argv:
         return plan_asynchronous.main(argv)
     name, rest = flags.recipe(argv)
-    parser = argparse.ArgumentParser(prog=f"jaxrl plan {name}", add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        usage="jaxrl plan [RECIPE | FILE | RUN] [--topology NAME] [--no-compile] [flags of train]",
+        epilog=f"--model also takes published models by name: {', '.join(SHAPES)}. "
+        "`jaxrl train --help` and --help-all show the flags of a run.",
+        add_help=False,
+        allow_abbrev=False,
+    )
     parser.add_argument(
         "--topology",
         default=PlanConfig.topology,
-        help="devices, such as v5p-512, v5p:4x8x8 or h100-64; a chip's name alone takes the number "
-        "of devices from the mesh (default: %(default)s)",
+        help="devices, such as v5p-512, v5p:4x8x8 or h100-64 (default: %(default)s, as many as "
+        "the mesh has)",
     )
     parser.add_argument(
-        "--compile",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="compile the train step for its memory and collectives; takes minutes for a large "
-        "model",
-    )
+        "--compile", action=argparse.BooleanOptionalAction, default=True,
+        help="compile the train step; takes minutes for a large model",
+    )  # fmt: skip
     given, rest = parser.parse_known_args(rest)
-    if "--help" in rest or "-h" in rest:
+    if {"-h", "--help", "--help-all"} & {name, *rest}:
         parser.print_help()
-        print("\nand the flags of a run:\n")
+        return 0
     try:
         config, _ = configs.resolve([name, *rest], "plan")
         show(config, PlanConfig(given.topology, given.compile))

@@ -132,7 +132,7 @@ def figures(metrics: dict[str, float], rewards: list[float]) -> str:
         name: metrics.get(f"time/{name}", 0.0) / seconds for name in ("sample", "train") if seconds
     }
     shares = " ".join(f"{name} {share:.0%}" for name, share in spent.items())
-    if "epoch" in metrics:  # rows of a file, which nobody sampled or scored
+    if "epoch" in metrics:  # rows of a file, which were neither sampled nor scored
         right = f"accuracy {metrics['accuracy']:.3f}  " if "accuracy" in metrics else ""
         return (
             f"epoch {metrics['epoch']:.2f}  loss {metrics['loss']:.4f}  {right}"

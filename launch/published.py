@@ -25,7 +25,7 @@ PROMPTS, BATCH, LONGEST = 512, 32, 28 * 1024
 MEDIAN, SIGMA = 4300.0, 0.95
 """Of the longest answer to a prompt, in tokens, as lognormal: fitted by hand, see `TABLE`."""
 SLOWER = 1.15
-"""Decoding on half of the devices takes so many times as long: fitted by hand, see `TABLE`."""
+"""Factor by which decoding on half of the devices takes longer: fitted by hand, see `TABLE`."""
 _PERIODS, _FIRST = 5, 2
 _CHUNK = 512
 

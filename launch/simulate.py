@@ -88,7 +88,7 @@ def simulate(
       costs: in seconds, on the devices of each.
       work: what is sampled.
       overlap: sampling continues during updates; else they take turns,
-      lockstep: and so many chunks are sampled after a batch is whole and before its update.
+      lockstep: this number of chunks is sampled after a batch is whole and before its update.
       every: steps after which new weights are sent.
 
     Raises:

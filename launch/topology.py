@@ -85,7 +85,7 @@ def devices(topology: Topology, count: int) -> list[jax.Device]:
 
 
 def slice_of(chip: str, count: int) -> str:
-    """Shape of the least slice of so many TPUs: hosts doubled along the shortest axis."""
+    """Shape of the smallest slice with `count` TPUs: hosts doubled along the shortest axis."""
     sizes = list(_HOSTS[chip])
     while math.prod(sizes) < count:
         sizes[max(range(len(sizes)), key=lambda i: (-sizes[i], i))] *= 2

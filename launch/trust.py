@@ -2,7 +2,7 @@
 
 A run directory is data, and may come from anybody. What a `jaxrl train` of yours has started is
 noted outside of it, in the state folder of your account, so that commands on that run work without
---trust, while a directory that somebody sent you still needs it.
+--trust, while a directory that you received from others still needs it.
 """
 
 from __future__ import annotations

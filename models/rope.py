@@ -60,7 +60,7 @@ def frequencies(config: DecoderConfig) -> tuple[np.ndarray, float]:
 
     llama3 is the rule of Llama 3.1; yarn is Peng et al. 2023; longrope is Ding et al. 2024, whose
     long factors apply iff `max_positions` exceeds the trained context: a model's positions mean
-    one thing, however long the sequence at hand.
+    one thing, however long the given sequence is.
 
     Returns:
       [rope_dim / 2] float64, and a scalar.

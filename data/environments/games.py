@@ -129,7 +129,7 @@ def _kuhn_moves(hands: Hands) -> tuple[str, ...]:
 def _kuhn_payoff(hands: Hands) -> float:
     """In units of the largest stake, 2."""
     won = 1.0 if hands.cards[0] > hands.cards[1] else -1.0
-    if hands.history in ("bp", "pbp"):  # somebody gave up
+    if hands.history in ("bp", "pbp"):  # a player folded
         return 0.5 if hands.history == "bp" else -0.5
     return won if hands.history.endswith("bb") else won / 2
 

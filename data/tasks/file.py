@@ -21,7 +21,7 @@ from jaxrl.data.types import Problem, Task
 _PROMPTS = ("prompt", "question", "problem", "instruction", "messages", "input")
 _ANSWERS = ("answer", "solution", "target", "output", "response", "ground_truth")
 _MOST_HELD_OUT = 1024
-_CHECKED = 64  # columns of so many rows are known to rewards
+_CHECKED = 64  # rows whose columns are checked against the parameters of rewards
 
 
 def task(

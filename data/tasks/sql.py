@@ -145,7 +145,7 @@ def _databases(
             seen.append(rows)
         if len(scripts) == count:
             return scripts
-    raise ValueError(f"databases={count}: there are not so many results of {query!r}; use fewer")
+    raise ValueError(f"databases={count}: {query!r} has fewer results; use fewer databases")
 
 
 def _rows(stream: random.Random, w: _World, bound: int, edges: bool) -> str:

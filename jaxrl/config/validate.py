@@ -46,7 +46,7 @@ def check(config: Config) -> None:
     if config.track.every < 1 or config.track.completions < 0:
         raise ValueError(
             f"track.every={config.track.every}, track.completions={config.track.completions}: a "
-            "table is sent every so many steps, 1 or more, and has so many rows, 0 or more"
+            "table is sent every N steps, N 1 or more, and has M rows, M 0 or more"
         )
     if config.rollout.oversampling < 1:
         raise ValueError(

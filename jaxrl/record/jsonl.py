@@ -27,22 +27,31 @@ def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 class Log:
     """A file that a run appends to.
 
-    A row is on disk when `add` returns. Where storage fails the rows wait in memory, and the next
+    Rows are written when `add` returns. Where storage fails they wait in memory, and the next
     `add` tries again. In a bucket, where nothing can be appended to, each `add` writes all of it.
     """
 
     def __init__(
-        self, path: Path, note: Callable[[str], None], keep: Callable[[dict[str, Any]], bool]
+        self,
+        path: Path,
+        note: Callable[[str], None],
+        keep: Callable[[dict[str, Any]], bool],
+        *,
+        sync: bool = True,
     ) -> None:
-        """Start with the rows of `path`, if it exists, for which `keep` holds; drop the others."""
-        self._path, self._note = path, note
+        """Start with the rows of `path`, if it exists, for which `keep` holds; drop the others.
+
+        With `sync`, rows are on the disk when `add` returns; without it, a power failure loses the
+        last of them.
+        """
+        self._path, self._note, self._sync = path, note, sync
         self._waiting = _lines(row for row in read(path) if keep(row)).encode()
         self._size: int | None = None  # of what is on disk; None: not what it has to be
         self._write()
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Append a row."""
-        self._waiting += _lines([row]).encode()
+    def add(self, *rows: Mapping[str, Any]) -> None:
+        """Append rows."""
+        self._waiting += _lines(rows).encode()
         self._write()
 
     def _write(self) -> None:
@@ -59,7 +68,8 @@ class Log:
                 file.seek(self._size)
                 file.write(self._waiting)
                 file.flush()
-                os.fsync(file.fileno())
+                if self._sync:
+                    os.fsync(file.fileno())
                 self._size, self._waiting = file.tell(), b""
 
 

@@ -1,10 +1,10 @@
 """A step's experience: draws problems, drives their rollouts, and chooses the groups to train on.
 
 Which groups begin and which make a batch is decided by `jaxrl.rollout.schedule`. Three settings of
-`RolloutConfig` combine freely: `in_flight` (a step takes the groups that are whole first, and the
-others continue in the next step: the order `finished`, without a bound of the lag), `oversampling`
-(groups whose rewards are all equal are replaced, DAPO's dynamic sampling) and `chunks`. Every
-finished group is reported to the source of its problem, so curricula learn from all of them.
+`RolloutConfig` combine freely: `in_flight` (a step takes the groups that finish first, and the
+others continue in the next step, without a bound on the lag), `oversampling` (groups whose rewards
+are all equal are replaced, DAPO's dynamic sampling) and `chunks`. Every finished group is reported
+to the source of its problem, so curricula learn from all of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SAMPLING = 1  # folded into the run's key, for its streams of sampled tokens
 
 
 class Rollouts(NamedTuple):
-    """Where a run's experience comes from."""
+    """Collects the experience of a run, step by step."""
 
     step: Callable[
         [Params, Guide, int, Timer, Callable[[Chunk], None]], tuple[Experience, dict[str, float]]
@@ -49,7 +49,7 @@ class Rollouts(NamedTuple):
     """`(sampling params, guide, version, timer, log)`: the experience of `rollout.prompts` groups,
     and metrics of how it was sampled; `log` is given what each chunk of decoding did."""
     get_state: Callable[[], dict[str, Any]]
-    """The position and what is in flight, for a checkpoint."""
+    """The position in the stream of problems and the groups in flight, for a checkpoint."""
     set_state: Callable[[dict[str, Any]], None]
     abandon: Callable[[], None]
     """Discard what has been sampled for later steps."""
@@ -86,7 +86,7 @@ def open_rollouts(
     flight = Flight(Limits(prompts, None, in_flight, "finished"), size)
 
     def batch(advance: Callable[[OpenGroups], None], params: Params) -> tuple[int, ...]:
-        """Numbers of the groups of a batch: those that are whole first."""
+        """Numbers of the groups of a batch: the first that are finished."""
         taken = trained(flight.tell(Trained()) if flight.state.held else flight.join(0))
         taken = taken or trained(flight.finish())
         for action in flight.between_chunks():
@@ -155,7 +155,7 @@ def collect(
     version: int,
     timer: Timer,
 ) -> Experience:
-    """Sample a group of answers for every problem, without help, and score them.
+    """Sample a group of answers to every problem with the default program, and score them.
 
     Args:
       policy: the tokenizer and the decoder's shape.
@@ -168,7 +168,7 @@ def collect(
       key: the sampling key.
       first_id: id of the first sequence; they are numbered on from it.
       version: policy version of `params`.
-      timer: given `sample` and `score` seconds, the latter being what scoring adds.
+      timer: given the seconds of `sample`, and of `score`: the time spent waiting for scores.
     """
     rollout = dataclasses.replace(rollout, in_flight=1.0)
     ctx = context(rollout, 0, policy, task)
@@ -189,7 +189,7 @@ def key(seed: int) -> jax.Array:
 
 
 def context(rollout: RolloutConfig, seed: int, policy: Policy, task: Task) -> Context:
-    """What programs work with; `seed` is the run's.
+    """The context that programs receive; `seed` is the run's.
 
     Raises:
       ValueError: the task has episodes that the tokenizer's chat template cannot carry exactly.
@@ -214,7 +214,7 @@ def sampler_setup(
       policy, rollout, sampling, key, room: see `collect`.
       turns: the programs sample episodes, whose environments may ask for stop strings, and whose
         slots are held between turns.
-      resumes: sequences in progress leave their slots and are read again.
+      resumes: unfinished sequences leave their slots and are prefilled again later.
     """
     prompt, length = programs.limits(rollout, room, again=turns or resumes)
     return Setup(

@@ -82,7 +82,7 @@ def _played(ctx: Context, problem: Problem, request: Request) -> Completion:
 
 
 def _turn(ctx: Context, wanted: Sample, action: str) -> Completion:
-    """What comes of a request for a turn where an expert acts."""
+    """The completion of a request for a turn that an expert plays."""
     own = forced([*ctx.tokenizer.encode(action), ctx.dialogue.end], Source.EXPERT)
     done = own if wanted.request.prefix is None else programs.join([wanted.request.prefix, own])
     return Completion(wanted.request, *done[:4], True, done.source)

@@ -1,8 +1,9 @@
-"""Rollout programs over one sampler under one set of weights, from chunk to chunk.
+"""Runs rollout programs over one sampler under one set of weights, chunk by chunk.
 
-A program receives what its group's log has, in order, and asks for what comes next. A sequence that
-an environment answers to stays in its slot, and what was read of it is not read again, unless
-another needs the slot. It never keeps others waiting.
+A program first receives the results in its group's log, in order, and then requests new ones. While
+an environment answers, the sequence keeps its slot, so that its KV cache is used again. If another
+sequence needs the slot, the slot is given up, and the sequence is prefilled again when it
+continues.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Group:
 
 
 def tokens(group: Group) -> int:
-    """Tokens of a group's completions, as far as they had come when they were last put out."""
+    """Number of tokens of a group's completions; unfinished ones count as of the last pause."""
     if group.rows is not None:
         return sum(len(row.completion.tokens) for row in group.rows)
     longest = {place: len(c.tokens) for place, c in group.partial.items()}
@@ -60,22 +61,22 @@ def tokens(group: Group) -> int:
 
 
 class Chunk(NamedTuple):
-    """What a chunk of decoding did."""
+    """Counts and time of one chunk of decoding."""
 
     sequences: int
-    """Under way when it began, those that waited for a slot included."""
+    """Sequences in progress at its start, including those that waited for a slot."""
     context: int
-    """Tokens that the slots remember at its end."""
+    """Tokens in the KV caches at its end."""
     steps: int
-    """Of decoding."""
+    """Decoding steps."""
     tokens: int
-    """Sampled."""
+    """Tokens sampled."""
     read: int
-    """Tokens of prompts, and of sequences that were begun before, that were read for it."""
+    """Tokens prefilled for it, of prompts and of sequences that continue."""
     passes: int
-    """In which they were read,"""
+    """Passes of the prefill that read them."""
     positions: int
-    """and what these computed, padding included."""
+    """Positions that these computed, padding included."""
     seconds: float
 
 
@@ -115,10 +116,9 @@ class Drive:
         pool: Pool,
         known: Mapping[Asked, Future[Answer]] = MappingProxyType({}),
     ) -> None:
-        """Args: see `advance`; `engine` decodes, and `known` has what was asked for before and is
-        not to be asked again.
+        """Args: see `driver.advance`. `known` has the pending answers to earlier requests, by id.
 
-        A group has its answer from there, or is asked for again where it is not.
+        A request whose id is in `known` is not submitted again.
         """
         self._program, self._ctx, self._pool, self._known = program, ctx, pool, known
         self.engine = engine
@@ -146,14 +146,15 @@ class Drive:
         return bool(self.engine)
 
     def chunk(self, version: int) -> Chunk:
-        """Decode one chunk; programs go on with the completions that have ended."""
+        """Decode one chunk, and resume the programs whose completions have ended."""
         start, sequences = perf_counter(), self.sequences
         done, ended = self.engine.chunk(version), []
         for completion in done.ended:
             each = self._sampling.pop(completion.request.id)
             each.node.group.partial.pop(each.node.place, None)
-            original = dataclasses.replace(completion, request=each.wanted.request)
-            ended.append((each.node, _log(each.node, original)))
+            if completion.request is not each.wanted.request:  # it was continued
+                completion = dataclasses.replace(completion, request=each.wanted.request)
+            ended.append((each.node, _log(each.node, completion)))
         self._want(ended)
         seconds = perf_counter() - start
         return Chunk(sequences, self.context, *done[1:], seconds)
@@ -165,16 +166,16 @@ class Drive:
 
     @property
     def context(self) -> int:
-        """Tokens that the slots remember."""
+        """Tokens in the KV caches."""
         return self.engine.context
 
     def still(self) -> int:
-        """Number of groups of which nothing is being sampled."""
+        """Number of groups without a sequence in progress."""
         busy = {each.node.group.first_id for each in self._sampling.values()}
         return sum(group.first_id not in busy for group in self._groups)
 
     def answers(self, numbers: Collection[int] | None = None) -> dict[int, Answer]:
-        """Waits for answers, on every process; by number. None: all pending ones."""
+        """Wait for answers and return them by number, on every process. None: all pending ones."""
         if numbers is not None and not numbers:
             return {}
         return results(
@@ -190,7 +191,7 @@ class Drive:
         return [n for n, (_, future) in self.asked.items() if future is None or future.done()]
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until another answer arrives, at most so many seconds; None: without limit."""
+        """Wait until another answer arrives, for at most `seconds`; None: without limit."""
         left = [future for _, future in self.asked.values() if future and not future.done()]
         wait(left, seconds, FIRST_COMPLETED)
 
@@ -210,9 +211,10 @@ class Drive:
     def _want(self, nodes_and_values: Sequence[tuple[_Node, Any]]) -> None:
         """Resume nodes with their values, and submit what they request next."""
         wanted = [each for node, value in nodes_and_values for each in _resume(node, value)]
-        finished = {g.first_id: g for node, _ in nodes_and_values if (g := node.group).rows}
-        for row in (row for group in finished.values() for row in group.rows):
-            self._pool.over(row.completion.request.id)
+        if self._ctx.dialogue is not None:
+            finished = {g.first_id: g for node, _ in nodes_and_values if (g := node.group).rows}
+            for row in (row for group in finished.values() for row in group.rows):
+                self._pool.over(row.completion.request.id)
         submitted = []
         for each in wanted:
             if isinstance(each.wanted, Grade | Act):

@@ -1,4 +1,4 @@
-"""The driver: runs rollout programs over one sampler, and keeps what a step does not wait for.
+"""The driver: runs rollout programs over one sampler, and keeps unfinished groups for later steps.
 
 A group is one run of a program. Its log holds every result that the program received, by place (the
 path of forks that leads to it) and in order. A sequence that is unfinished when a step has what it
@@ -39,7 +39,7 @@ class OpenGroups:
 
 
 def admit(open_groups: OpenGroups, count: int, size: int) -> None:
-    """Begin groups of `size` rows for the next `count` of the problems that wait."""
+    """Start groups of `size` rows for the next `count` of the waiting problems."""
     for drawn in open_groups.waiting[:count]:
         open_groups.groups.append(Group(drawn, open_groups.next_id))
         open_groups.next_id += size
@@ -117,11 +117,11 @@ def advance(
       pool: scores completions and asks environments; each process does its share for all.
       enough: groups to wait for, at most those that are open.
       version: policy version of `params`.
-      timer: given `sample` and `score` seconds, the latter being what waiting for the pool adds.
-      log: given what each chunk of decoding did.
+      timer: given the seconds of `sample`, and of `score`: the time spent waiting for the pool.
+      log: called with each chunk of decoding.
 
     Raises:
-      ValueError: replies shall take effect as they come, in a run of several processes.
+      ValueError: `rollout.replies` is "arrival" in a run of several processes.
     """
     early = ctx.rollout.replies == "arrival"
     if early and several():

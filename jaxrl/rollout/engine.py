@@ -12,19 +12,19 @@ from jaxrl.types import Completion, Params, Request
 
 
 class Decoded(NamedTuple):
-    """What a chunk of decoding gave."""
+    """Result of a chunk of decoding."""
 
     ended: list[Completion]
     steps: int
-    """Of decoding."""
+    """Decoding steps."""
     tokens: int
-    """Sampled."""
+    """Tokens sampled."""
     read: int
-    """Tokens of prompts, and of sequences begun earlier, that were read for it."""
+    """Tokens prefilled for it, of prompts and of sequences that continue."""
     passes: int
-    """In which they were read,"""
+    """Passes of the prefill that read them."""
     positions: int
-    """and what these computed, padding included."""
+    """Positions that these computed, padding included."""
 
 
 class Engine(Protocol):
@@ -58,7 +58,7 @@ class Local:
     """The sampler of this process."""
 
     def __init__(self, setup: Setup, params: Params) -> None:
-        """Args: of the sampler, and the sampler's form of the parameters."""
+        """Args: the sampler's setup, and parameters as from `policy.sampling_params`."""
         self._setup, self._params, self.work = setup, params, Work()
 
     def __bool__(self) -> bool:
@@ -83,7 +83,7 @@ class Local:
         sampler.release(self.work, [name for name in held if name not in ids])
 
     def chunk(self, version: int) -> Decoded:
-        """Decode one chunk of the sampler's."""
+        """Decode one chunk."""
         work = self.work
         sampler.release_for_queue(self._setup, work)
         before, waiting = _lengths(work), {r.id: start_of(r) for r in work.queue}
@@ -102,5 +102,5 @@ class Local:
 
 
 def _lengths(work: Work) -> dict[int, int]:
-    """Of the sequences in slots that are not held, by request id."""
+    """Lengths of the sequences in slots that are not held, by request id."""
     return {s.request.id: s.length for s in work.seats if s is not None and s.held is None}

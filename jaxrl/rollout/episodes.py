@@ -2,8 +2,8 @@
 
 Each turn is a sample whose prefix is the conversation so far. So a turn is sampled under the
 prompt, the turns and the observations that it is trained under, token for token. While the
-environment answers the sampler holds the turn's slot, and then reads no more than the answer; see
-`driver`.
+environment answers, the sampler holds the turn's slot, and then prefills only the observation; see
+`drive`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ _SEED = 1 << 20  # a count of `Context.rng` that no program reaches
 
 
 def group(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
-    """The rows of a group: episodes where the problem's task has turns, else answers.
+    """The rows of a group: episodes if the problem's task has turns, else single answers.
 
-    The environments of a group have one seed, so that its members differ in the policy alone.
+    The environments of a group have the same seed, so its episodes differ only in what the policy
+    samples.
     """
     if ctx.task.of(problem).turns is None:
         rows = yield from programs.single_turn(ctx, problem, first_id)
@@ -51,7 +52,7 @@ def group(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, An
 def episode(
     ctx: Context, problem: Problem, request: Request, seed: int
 ) -> Generator[Wanted, Any, Row]:
-    """An episode as one row: the turns are the policy's, the rest is forced or observed.
+    """Play an episode as one row: the policy writes the turns, and the rest is forced or observed.
 
     Args:
       ctx: its dialogue is that of the task.

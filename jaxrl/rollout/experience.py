@@ -1,4 +1,4 @@
-"""A batch of scored completions: as one pytree for training, and as figures for the log."""
+"""A batch of scored completions, as one pytree for training and as metrics for the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Experience(NamedTuple):
     texts: list[str]
     scores: list[Score]
     greedy: list[Score]
-    """Of the greedy answer to each problem, where the objective asks for it; else empty."""
+    """Scores of the greedy answer to each problem, if the objective needs them; else empty."""
 
 
 def as_trajectory(experience: Experience, config: Config) -> Trajectory:
@@ -51,7 +51,7 @@ def as_trajectory(experience: Experience, config: Config) -> Trajectory:
 
 
 def table(experience: Experience, count: int) -> list[dict[str, str | float | None]]:
-    """At most `count` completions, evenly spread, as lines of a table for people."""
+    """At most `count` completions, evenly spread, as rows of a table for display."""
     total = len(experience.texts)
     group = max(1, total // max(1, len(experience.problems)))
     names = sorted({name for score in experience.scores for name in score.parts})
@@ -128,7 +128,7 @@ def measure(experience: Experience) -> dict[str, float]:
 
 
 def _episodes(experience: Experience) -> dict[str, float]:
-    """Of a batch that has episodes: their turns, and how many are void."""
+    """Metrics of the episodes of a batch: their turns, tool calls and failures."""
     played = [c for c in experience.completions if c.turn is not None]
     if not played:
         return {}

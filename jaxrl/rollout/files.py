@@ -1,4 +1,4 @@
-"""The files of a run that learns from data, as its config says."""
+"""Reads the data files that a config names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read(settings: DataConfig, path: str) -> Rows:
 
 
 def alphabet(settings: DataConfig) -> str:
-    """Every character of the files, for a model that starts from nothing."""
+    """Every character of the files, for a randomly initialised model."""
     files = filter(None, (settings.path, settings.eval_path))
     seen: set[str] = set()
     for found in (read(settings, path) for path in files):

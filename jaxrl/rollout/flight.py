@@ -1,4 +1,4 @@
-"""The groups under way, as a schedule numbers them.
+"""The groups in progress, by the numbers that the schedule gives them.
 
 `jaxrl.rollout.schedule.decide` knows groups by number alone. A `Flight` holds its state and the
 groups that the numbers stand for. Synchronous and asynchronous runs both keep one.
@@ -27,11 +27,11 @@ from jaxrl.rollout.schedule import (
 )
 
 WORKER = "sampler"
-"""The one worker of a run, which holds all devices that sample."""
+"""The only worker of a run; it has all sampling devices."""
 
 
 class Flight:
-    """The schedule's state of the groups under way, and the groups themselves."""
+    """The groups in progress, and the schedule's state of them."""
 
     def __init__(self, limits: Limits, size: int) -> None:
         """Args: limits of the schedule, and the group size."""
@@ -45,36 +45,37 @@ class Flight:
         return actions
 
     def join(self, version: int) -> list[Action]:
-        """The worker has come, with weights of a version, which are the newest."""
+        """The worker joins with the newest weights, of this version."""
         self.state = self.state._replace(step=version)
         return self.tell(Joined(WORKER, version))
 
     def between_chunks(self) -> list[Action]:
-        """The worker may begin groups."""
+        """The worker is between two chunks and may start groups."""
         return self.tell(Ended(WORKER))
 
     def admit(self, numbers: Sequence[int]) -> list[Group]:
-        """Begin groups for problems that wait."""
+        """Start groups for waiting problems."""
         driver.admit(self.open, len(numbers), self._size)
         new = self.open.groups[-len(numbers) :]
         self._groups |= dict(zip(numbers, new, strict=True))
         return new
 
     def finish(self) -> list[Action]:
-        """The actions that follow from groups that have been sampled and scored meanwhile."""
+        """The actions that follow from newly finished groups."""
         known = {g.number for g in self.state.groups if g.finished is not None}
         done = [n for n, group in self._groups.items() if group.rows is not None and n not in known]
         return [action for number in done for action in self.tell(Finished(WORKER, number))]
 
     def take(self, numbers: Sequence[int]) -> list[Group]:
-        """The groups of a step, which are no longer under way."""
+        """Remove the groups of a step and return them."""
         groups = [self._groups.pop(number) for number in numbers]
         gone = {group.first_id for group in groups}
         self.open.groups = [g for g in self.open.groups if g.first_id not in gone]
         return groups
 
     def length_bias(self, numbers: Sequence[int]) -> float:
-        """Mean tokens of these groups' completions less those of the groups admitted first.
+        """Mean length of these groups' completions minus that of the groups admitted first, in
+        tokens.
 
         A step in order of admission would train on the latter. Call it before `take`. Unfinished
         completions count with the tokens sampled so far, so the true bias of a step that prefers
@@ -86,12 +87,12 @@ class Flight:
         return float(mean[0] - mean[1]) / self._size
 
     def abandon(self) -> None:
-        """Give up what has been sampled; its problems are the next to be begun."""
+        """Discard all unfinished groups; their problems are started next."""
         driver.abandon(self.open)
         self._groups, self.state = {}, State(admitted=self.state.admitted)
 
     def get_state(self) -> dict[str, Any]:
-        """The groups under way between two steps, for a checkpoint."""
+        """The groups in progress between two steps, for a checkpoint."""
         groups = [[g.number, g.version, g.finished] for g in self.state.groups]
         return {
             "open_groups": driver.to_state(self.open),
@@ -105,7 +106,7 @@ class Flight:
     def set_state(self, saved: dict[str, Any]) -> None:
         """Continue from what `get_state` gave.
 
-        Groups that were admitted without a bound on the lag are begun again where there is one.
+        Groups that were admitted without a bound on the lag are started again if there is one now.
         """
         self.open = driver.from_state(saved["open_groups"])
         count = len(self.open.groups)
@@ -123,5 +124,5 @@ class Flight:
 
 
 def trained(actions: Sequence[Action]) -> tuple[int, ...] | None:
-    """Numbers of the groups that a step is to be taken on, if one is."""
+    """Numbers of the groups that the next step trains on; None while its batch is incomplete."""
     return next((action.numbers for action in actions if isinstance(action, Train)), None)

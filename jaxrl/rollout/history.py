@@ -1,4 +1,4 @@
-"""How each prompt was answered through a run, `RUN/history.jsonl`, and choices made from it.
+"""The rewards of each prompt through a run, `RUN/history.jsonl`, and prompts chosen by them.
 
 A line is one batch of prompts: `{"batch": 3, "problems": ["arithmetic/1+2", ...], "domains": [...],
 "rewards": [0.25, ...]}`, rewards being means over a prompt's completions, null where every score of
@@ -27,14 +27,14 @@ class History(NamedTuple):
     """The rewards of N prompts."""
 
     problems: list[str]
-    """Their ids, in the order that they first came up in."""
+    """Their ids, in the order of their first use."""
     domains: list[str]
     curves: list[list[float]]
-    """Of each, its mean rewards visit by visit."""
+    """Of each prompt, its mean reward at every visit."""
 
 
 class Recorder:
-    """Appends to a run's history, and drops what a restored run will do again.
+    """Appends to a run's history, and drops the batches that a restored run will repeat.
 
     With several processes, the first alone writes.
     """
@@ -43,7 +43,7 @@ class Recorder:
         self._path, self._note, self.batches = directory / "history.jsonl", note, 0
 
     def add(self, problems: Iterable[Problem], rewards: np.ndarray) -> None:
-        """Enter a batch of P problems and their rewards [P, G]."""
+        """Record a batch of P problems and their rewards [P, G]."""
         seen = ~np.isnan(rewards)
         total = np.where(seen, rewards, 0.0).sum(axis=1)
         means = np.where(seen.any(axis=1), total / np.maximum(seen.sum(axis=1), 1), np.nan)
@@ -60,7 +60,7 @@ class Recorder:
             self._log.add(row)
 
     def back_to(self, batches: int) -> None:
-        """Forget all but the first `batches` batches."""
+        """Drop all but the first `batches` batches."""
         self.batches = batches
         if distributed.first():
             self._log = jsonl.Log(self._path, self._note, lambda row: row["batch"] < batches)

@@ -3,9 +3,9 @@
 A program is a generator. It yields what it needs, `Sample`, `Grade` or `Act`, and receives the
 result; `Fork` runs other programs side by side and gives what each returns. It returns the rows of
 its group.
-`jaxrl.rollout.driver` runs many programs over one sampler, keeps those that a step does not wait
-for, and repeats them from their log after a restart. A program therefore reaches the policy and the
-scorers through what it yields alone, and takes randomness from `Context.rng` alone.
+`jaxrl.rollout.driver` runs many programs over one sampler, keeps unfinished ones for later steps,
+and replays them from their log after a restart. A program may therefore reach the policy and the
+scorers only through what it yields, and take randomness only from `Context.rng`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Grade(NamedTuple):
 
 
 class Act(NamedTuple):
-    """Asks an environment. The result is an `Opening`, or the `Reply` to the last action."""
+    """Sends an action to an environment. The result is the `Reply`, or first the `Opening`."""
 
     turn: Turn
 
@@ -73,7 +73,7 @@ Part = Generator[Wanted, Any, Row]
 
 
 class Context(NamedTuple):
-    """What programs work with; it is the same for all groups of a stage."""
+    """What a program receives; it is the same for all groups of a stage."""
 
     rollout: RolloutConfig
     seed: int
@@ -81,10 +81,11 @@ class Context(NamedTuple):
     tokenizer: tokenizers.Tokenizer
     task: Task
     dialogue: Dialogue | None = None
-    """Of the task's episodes, where it has any."""
+    """How the task's episodes become tokens; None for a task without turns."""
 
     def rng(self, first_id: int, count: int) -> np.random.Generator:
-        """Random numbers of a group, named by the run's seed, the group and a count."""
+        """A random generator for a group, seeded with the run's seed, the group's first id and a
+        count."""
         return np.random.default_rng([self.seed, first_id, count])
 
 
@@ -131,13 +132,13 @@ def budget(problem: Problem, rollout: RolloutConfig) -> int:
 
 
 def answered(ctx: Context, problem: Problem, request: Request) -> Part:
-    """A completion of the request, scored as an answer to the problem."""
+    """Sample a completion of the request and score it as an answer to the problem."""
     completion = yield from written(ctx, request)
     return (yield from graded(ctx, problem, for_training(completion)))
 
 
 def graded(ctx: Context, problem: Problem, completion: Completion) -> Part:
-    """The row of a completion that is there already."""
+    """Score a completion, and return its row."""
     if ctx.task.of(problem).grouped:
         return (yield from graded_together(ctx, problem, [completion]))[0]
     text, text_to_score = _texts(ctx, completion)
@@ -198,14 +199,14 @@ EMPTY = Prefix(*(np.zeros(0, kind) for kind in _KINDS))
 
 
 def parts(completion: Completion) -> Prefix:
-    """The arrays of a completion as the beginning of a longer one."""
+    """The arrays of a completion, as the prefix of a longer response."""
     c = completion
     source = np.zeros(len(c.tokens), np.int8) if c.source is None else c.source
     return Prefix(c.tokens, c.logp, c.entropy, c.version, source)
 
 
 def join(pieces: Sequence[Prefix]) -> Prefix:
-    """The pieces of a response, one after the other."""
+    """Concatenate the pieces of a response."""
     return Prefix(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
 
 

@@ -1,7 +1,7 @@
-"""Weights from the devices that train to the devices that sample, copied and checked.
+"""Copies the weights from the training devices to the sampling devices, and verifies the copies.
 
-By default both are the same devices, and the sampler lays the weights out anew where they are.
-With `sampling.devices`, so many devices, the last of each process, sample on a mesh of their own.
+By default both are the same devices, and the weights are resharded in place. `sampling.devices`
+gives a number of devices, the last of each process, to a separate mesh for sampling.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jaxrl.types import Params
 
 
 def meshes(training: MeshConfig, sampling: SamplingConfig) -> tuple[Mesh, Mesh]:
-    """The mesh that trains and the mesh that samples; one and the same by default.
+    """The training mesh and the sampling mesh; by default they are the same.
 
     Raises:
       ValueError: the axes do not multiply to the number of devices, or these cannot be so divided.
@@ -56,7 +56,8 @@ def meshes(training: MeshConfig, sampling: SamplingConfig) -> tuple[Mesh, Mesh]:
 def sampler_weights(
     model: DecoderConfig, training: Mesh, sampling: Mesh, dtype: str, *, int8: bool = False
 ) -> Callable[[Params], Params]:
-    """Parameters of the train state to what the sampler takes, on the mesh that it samples on.
+    """A function from the parameters of the train state to the sampler's form, on the sampling
+    mesh.
 
     Args:
       model: the decoder's shape.

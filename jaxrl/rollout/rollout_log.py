@@ -1,4 +1,4 @@
-"""Sampled groups to disk, token by token, for people to read: `RUN/rollouts/STEP.jsonl`.
+"""Writes sampled groups to disk, token by token: `RUN/rollouts/STEP.jsonl`.
 
 A line is one completion; its lists have one entry a token:
 
@@ -95,8 +95,8 @@ def rows(
       experience: the completions.
       batch: N sequences of T tokens, on the host; the first are the experience.
       advantage: [N, T] or of the experience's sequences alone.
-      logp: [N, T], nats, under the parameters after the step's updates. Less what the sampler
-        recorded it is `log_ratio`: how far the updates, and any staleness before them, moved the
+      logp: [N, T], nats, under the parameters after the step's updates. `log_ratio` is this minus
+        the sampler's log-probability: how far the updates, and any staleness before them, moved the
         policy on this token.
       decode: ids to text.
       groups: how many to take.
@@ -134,7 +134,7 @@ def sources(completion: Completion) -> list[str]:
 
 
 def sampled(experience: Experience, n: int, decode: Decode) -> dict[str, Any]:
-    """What is known of the n-th completion when it is sampled and scored."""
+    """The fields of the n-th completion that are known once it is sampled and scored."""
     completion, score = experience.completions[n], experience.scores[n]
     problem = experience.problems[n * len(experience.problems) // len(experience.completions)]
     return {
@@ -168,9 +168,9 @@ def _turns(completion: Completion) -> dict[str, Any]:
 def pieces(decode: Decode, tokens: Sequence[int]) -> list[str]:
     """The text that each token adds; together they are `decode(tokens)`.
 
-    A token that ends amid a character adds nothing, and the one that completes it all of it. Each
-    is decoded with the tokens before it since the last whole character but one, since some
-    tokenizers drop the blank at the beginning of a text.
+    A token that ends inside a character adds no text; the token that completes the character adds
+    all of it. Each token is decoded together with some tokens before it, from the last complete
+    character but one on, since some tokenizers drop a space at the start of a text.
     """
     out: list[str] = []
     before = whole = 0  # text up to `whole` is out; it was decoded from `before` on

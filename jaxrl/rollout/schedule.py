@@ -261,6 +261,8 @@ def batch(state: State, limits: Limits) -> tuple[int, ...] | None:
         due = {d: sum(each <= d for each in last) - (d - step) * size for d in set(last)}
     chosen = []
     done = [g for g in state.groups if g.finished is not None]
+    if len(done) < size:
+        return None
     for group in sorted(done, key=lambda g: g.finished or 0):
         with_it = [*chosen, group]
         missing = [

@@ -1,8 +1,8 @@
-"""Which prompts a step trains on: the stream as it comes, a curriculum, a mixture of domains.
+"""Chooses the prompts of a step: from the plain stream, by a curriculum, or from several domains.
 
-A `Source` is where prompts come from, and a mixture is a source made of sources. Its state is small
-and JSON-able, and names what it is the state of: a source that is given the state of another, as
-where a stage or a fork changes the task, stays at its own start.
+A `Source` is where prompts come from, and a mixture is a source made of sources. Its state is a
+small JSON value that names the source. A source ignores the state of another one, as after a stage
+or a fork that changes the task, and begins at its start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Angles = Callable[[Params, Sequence[Problem]], np.ndarray]
 
 
 class Drawn(NamedTuple):
-    """A problem that a source has given out."""
+    """A problem drawn from a source."""
 
     problem: Problem
     ticket: Any = None
@@ -262,7 +262,7 @@ def chosen(
 def _retained(
     config: CurriculumConfig, state: curriculum.Prompts, course: CurriculumState, count: int
 ) -> np.ndarray:
-    """[N] bool: the hardest share of what was allowed, as long as it fills a batch."""
+    """[N] bool: the hardest share of the allowed prompts, if these are enough for a batch."""
     wanted = max(count, int(config.retain * course.allowed.sum()))
     _, ids = curriculum.hardest_retained(state, wanted, course.allowed)
     return np.isin(np.arange(len(course.allowed)), ids) if len(ids) >= count else course.allowed
@@ -271,7 +271,7 @@ def _retained(
 def mixed(
     parts: Mapping[str, Source], weights: Mapping[str, float], config: BanditConfig, seed: int
 ) -> Source:
-    """Prompts of several sources, shared out by weights and by what a bandit learns of them.
+    """Prompts of several sources, mixed by weights or by a bandit.
 
     Each part gets its expected number of a batch, rounded up or down, and the batch is shuffled.
     """

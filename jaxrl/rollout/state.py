@@ -1,4 +1,4 @@
-"""Problems, completions and scores as JSON values and arrays: what a checkpoint can hold."""
+"""Converts problems, completions and scores to JSON values and arrays, for checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Written answers as experience: the rows of a file, which no policy sampled."""
+"""Turns the rows of a file into experience; no policy sampled them."""
 
 from __future__ import annotations
 

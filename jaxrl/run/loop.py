@@ -30,7 +30,7 @@ from jaxrl.record.metrics import MetricsLog, Timer
 from jaxrl.record.rundir import best_effort, run_directory
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import experience, history, reshard
-from jaxrl.run import course, guards, placement, prepare, signals, stages
+from jaxrl.run import course, garbage, guards, placement, prepare, signals, stages
 from jaxrl.run.begin import begin, check
 from jaxrl.run.context import Callbacks, RunContext
 from jaxrl.run.extension import Context, Extension, completion, only, taught
@@ -83,6 +83,7 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
             Writer(directory, config.checkpoint, callbacks.note) as writer,
             distributed.together(),
             usage.counted() as used,
+            garbage.exempting() as exempt,
             contextlib.ExitStack() as closing,
         ):
             run = RunContext(
@@ -90,10 +91,15 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
                 writer, gate, heart, closing,
             )  # fmt: skip
             with jax.transfer_guard("disallow"):
-                return _run(run, start, used)
+                return _run(run, start, used, exempt)
 
 
-def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) -> dict[str, Any]:
+def _run(
+    run: RunContext,
+    start: float,
+    used: Callable[[], dict[str, float]],
+    exempt: Callable[[float], None],
+) -> dict[str, Any]:
     config, model, writer, note = run.config, run.policy.model, run.writer, run.callbacks.note
     extensions = run.extensions.values()
     updates = config.steps * config.updates_per_batch
@@ -242,6 +248,7 @@ def _run(run: RunContext, start: float, used: Callable[[], dict[str, float]]) ->
                 run.callbacks.sampled(step, gathered)
                 run.callbacks.step(step, metrics)
                 run.callbacks.stage("train", step, config.steps)
+                exempt(metrics["compilations"])
         with transfers():
             writer.save_now(host["step"], state, host)
     except signals.Stop as stop:

@@ -14,6 +14,7 @@ from jaxrl.record.metrics import Timer
 from jaxrl.record.rundir import best_effort
 from jaxrl.rollout import episodes, history, policy, programs, selection, tasks
 from jaxrl.rollout.collect import open_rollouts
+from jaxrl.rollout.drive import Chunk
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
@@ -105,9 +106,12 @@ def open_batches(
         with timer("sync"):
             params = to_sampler(state.params)
             guide = guide_of(run.policy.model, ctx.restriction(state), to_sampler)
-        log = chunks.begin(version // config.updates_per_batch)
+        done: list[Chunk] = []
         with jax.set_mesh(run.sampling_mesh):
-            return rollouts.step(params, guide, version, timer, log)
+            made = rollouts.step(params, guide, version, timer, done.append)
+        with timer("record"):
+            chunks.write(version // config.updates_per_batch, done)
+        return made
 
     def set_state(saved: dict[str, Any]) -> None:
         if "source" in saved:  # else of a run that learned from a file, which this one forked

@@ -26,7 +26,7 @@ from jaxrl.rollout import rollout_log, tasks
 from jaxrl.rollout.history import Recorder
 from jaxrl.run import guards, placement
 from jaxrl.run.context import Batches, RunContext, ToSampler
-from jaxrl.run.extension import Context, Extension
+from jaxrl.run.extension import Context, Extension, only
 from jaxrl.training.train_step import Update, make_update
 from jaxrl.types import TrainState
 
@@ -108,6 +108,7 @@ def program(
         noise=config.data.noise,
         seed=config.seed,
         weights=config.asynchronous.staleness is not None,
+        router=only(extensions, "router"),
     )
     for extension in extensions.values():
         update = extension.update(ctx, update)

@@ -57,8 +57,9 @@ def start_of(request: Request) -> tuple[int, ...]:
 
 def turn_start(request: Request) -> int:
     """The start position of the turn that a request samples or continues."""
-    marks = np.zeros(0, np.int8) if request.prefix is None else request.prefix.source
-    others = np.flatnonzero(marks != Source.POLICY)
+    if request.prefix is None:
+        return len(request.prompt)
+    others = np.flatnonzero(request.prefix.source != Source.POLICY)
     return len(request.prompt) + (int(others[-1]) + 1 if len(others) else 0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -102,18 +102,20 @@ class Setup(NamedTuple):
     @property
     def sizes(self) -> list[int]:
         """Numbers of slots that there may be, ascending: all, half, then a quarter each time."""
-        each = [-(-self.sampler.slots // self.shards)]
-        while (fewer := each[-1] // (2 if len(each) < 3 else 4)) * self.shards >= SMALLEST:
+        shards = self.shards
+        each = [-(-self.sampler.slots // shards)]
+        while (fewer := each[-1] // (2 if len(each) < 3 else 4)) * shards >= SMALLEST:
             each.append(fewer)
-        return [n * self.shards for n in reversed(each)]
+        return [n * shards for n in reversed(each)]
 
     @property
     def widths(self) -> list[int]:
         """Widths that caches may have, ascending: each twice the one before, but for the last."""
-        values = [min(self.sampler.bucket, self.capacity)]
-        while 8 * self.capacity > 9 * values[-1]:
-            values.append(min(2 * values[-1], self.capacity))
-        return [*values[:-1], self.capacity]
+        capacity = self.capacity
+        values = [min(self.sampler.bucket, capacity)]
+        while 8 * capacity > 9 * values[-1]:
+            values.append(min(2 * values[-1], capacity))
+        return [*values[:-1], capacity]
 
     @property
     def shapes(self) -> dict[int, list[int]]:
@@ -122,8 +124,8 @@ class Setup(NamedTuple):
         A quarter of all slots, or fewer, have every second width: their caches, up to four times as
         wide as needed, are no larger than those of all slots. It halves the number of programs.
         """
-        wide, sparse = self.widths, self.widths[::-2][::-1]
-        return {n: wide if n in self.sizes[-2:] else sparse for n in self.sizes}
+        wide, sizes = self.widths, self.sizes
+        return {n: wide if n in sizes[-2:] else wide[::-2][::-1] for n in sizes}
 
     def width(self, slots: int, least: int) -> int:
         """The least width of at least `least` positions that caches of `slots` slots may have."""
@@ -201,8 +203,8 @@ def find_stops(setup: Setup, work: Work, active: list[int]) -> dict[int, int]:
     watched, found = [i for i in active if work.seats[i].request.stop], {}
     starts = [work.seats[i].turn + len(work.seats[i].read) for i in watched]
     ends = [work.seats[i].length for i in watched]
-    spans = _fetch(setup, work.slots.tokens, watched, starts, ends)
-    for i, tokens in zip(watched, spans, strict=True):
+    spans = _fetch(setup, (work.slots.tokens,), watched, starts, ends)
+    for i, (tokens,) in zip(watched, spans, strict=True):
         seat = work.seats[i]
         if end := _completed(setup, seat, tokens.tolist()):
             found[i] = seat.length = seat.turn + end
@@ -252,7 +254,7 @@ def warm_up_reading(setup: Setup, slots: slot.SlotState) -> None:
     for width in setup.widths:
         slot.peek(setup.models, _recorded(slots), none, none, width=width)
         if setup.text:
-            slot.peek(setup.models, slots.tokens, none, none, width=width)
+            slot.peek(setup.models, (slots.tokens,), none, none, width=width)
 
 
 def _recorded(s: slot.SlotState) -> tuple[jax.Array, ...]:
@@ -260,37 +262,56 @@ def _recorded(s: slot.SlotState) -> tuple[jax.Array, ...]:
 
 
 def _fetch(
-    setup: Setup, arrays: Any, rows: Sequence[int], starts: Sequence[int], ends: Sequence[int]
-) -> list[Any]:
-    """Positions `starts[n]` to `ends[n]` of slots `rows[n]`, and little else, as host arrays.
+    setup: Setup,
+    arrays: Sequence[jax.Array],
+    rows: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
+) -> list[list[np.ndarray]]:
+    """Positions `starts[n]` to `ends[n]` of slots `rows[n]`, as host arrays.
+
+    The arrays are copied to the host whole where that is at most twice as much as is needed, since
+    each span costs a transfer of its own.
 
     Args:
       setup: of the work.
-      arrays: a pytree of [S, M, ...].
+      arrays: [S, M, ...] each.
       rows, starts, ends: N of each.
 
     Returns:
-      N pytrees of [end - start, ...].
+      N lists of an array [end - start, ...] for each of `arrays`.
     """
-    sent, offset = [], np.array(starts, np.int32)
+    if not rows:
+        return []
+    offset = np.array(starts, np.int32)
     counts = np.array(ends, np.int32) - offset
-    for n in range(0, len(rows), _ROWS):
-        part = slice(n, n + _ROWS)
-        width = next(w for w in setup.widths if w >= counts[part].max())
-        first = np.minimum(offset[part], setup.capacity - width)
+    parts = [slice(n, n + _ROWS) for n in range(0, len(rows), _ROWS)]
+    buckets = setup.widths
+    widths = [next(w for w in buckets if w >= counts[part].max()) for part in parts]
+    slots, length = arrays[0].shape[:2]
+    if slots * length <= 2 * _ROWS * sum(widths):
+        whole = mesh.fetch(arrays)
+        return [
+            [a[row, start:end].copy() for a in whole]
+            for row, start, end in zip(rows, starts, ends, strict=True)
+        ]
+    sent = []
+    for part, width in zip(parts, widths, strict=True):
+        first = np.minimum(offset[part], length - width)
         room = (0, _ROWS - len(first))
         at = np.pad(np.array(rows[part], np.int32), room), np.pad(first, room)
         sent.append(slot.peek(setup.models, arrays, *at, width=width))
         offset[part] -= first
     fetched = mesh.fetch(sent)
+    return [
+        [a[n % _ROWS, offset[n] : offset[n] + counts[n]].copy() for a in fetched[n // _ROWS]]
+        for n in range(len(rows))
+    ]
 
-    def own(n: int) -> Any:
-        return jax.tree.map(lambda a: a[n % _ROWS, offset[n] :][: counts[n]], fetched[n // _ROWS])
 
-    return [jax.tree.map(np.copy, own(n)) for n in range(len(rows))]
-
-
-def _completion(setup: Setup, seat: Seat, arrays: tuple[Any, ...], by_string: bool) -> Completion:
+def _completion(
+    setup: Setup, seat: Seat, arrays: Sequence[np.ndarray], by_string: bool
+) -> Completion:
     request, start = seat.request, len(seat.request.prompt)
     tokens, logp, entropy, version, top_ids, top_logp = arrays
     source = np.zeros(len(tokens), np.int8)

@@ -1,9 +1,9 @@
 """The loss: a policy term, a KL penalty to a reference policy, and an entropy bonus.
 
 Each term is a per-token array from `losses`, reduced with weights of the whole batch, so that
-micro-batches add up to exactly the loss of the batch. What a function asks for says how far it
-looks, see `scope`: of tokens alone, it is computed on the tokens of a micro-batch; of whole
-sequences or of the whole batch, on arrays [N, T].
+micro-batches add up to exactly the loss of the batch. The arguments of a function determine its
+`scope`. A function of single tokens is computed on the tokens of a micro-batch; a function of whole
+sequences, or of the batch, on arrays [N, T].
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Whole:
     weights: jax.Array
     """[N] float32: what a token of each sequence weighs in the loss."""
     tokens: jax.Array
-    """How many action tokens are computed, over which metrics are means."""
+    """Number of action tokens that are computed; metrics are means over them."""
 
 
 jax.tree_util.register_dataclass(Whole)

@@ -1,7 +1,7 @@
 """Packs trajectories into rows of model input, with each prompt once before its completions.
 
 A group of G completions of one prompt is laid out as a tree: the prompt's tokens, then each
-completion in turn, each seeing the prompt and itself alone (`visible_until`). The prompt is
+completion in turn, each attending only to the prompt and to itself (`visible_until`). The prompt is
 computed once, forward and backward, and the result equals that of G separate rows.
 """
 
@@ -324,24 +324,25 @@ def trajectory(
     """
     count = len(completions)
     tokens = np.zeros((count, length), np.int32)
-    mask = np.zeros((count, length), bool)
+    policy = np.int8(Source.POLICY)
+    source = np.full((count, length), Source.OBSERVATION, np.int8)
     logp = np.zeros((count, length), np.float32)
     version = np.zeros((count, length), np.int32)
     for n, c in enumerate(completions):
         start, stop = len(c.request.prompt), len(c.request.prompt) + len(c.tokens)
         tokens[n, :start] = c.request.prompt
         tokens[n, start:stop] = c.tokens
-        mask[n, start:stop] = c.actions  # not what was forced on it, nor observations
+        source[n, start:stop] = policy if c.source is None else c.source
         logp[n, start:stop] = c.logp
         version[n, start:stop] = c.version
-    expert = [c.source is not None and np.any(c.source == Source.EXPERT) for c in completions]
+    expert = source == Source.EXPERT
     return Trajectory(
         tokens=tokens,
-        action_mask=mask,
+        action_mask=(source == Source.POLICY) | expert,
         behavior_logp=logp,
         policy_version=version,
         rewards=np.array([0.0 if r is None else r for r in rewards], np.float32),
         valid=np.array([r is not None for r in rewards]),
         group_ids=np.asarray(group_ids, np.int32),
-        expert=np.array(expert, bool),
+        expert=expert.any(axis=1),
     )

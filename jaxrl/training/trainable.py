@@ -1,7 +1,7 @@
 """Which part of the parameters is trained: all, those that patterns name, or low-rank adapters.
 
-The train state holds the parameters whole, adapters on, so sampling, evaluation and checkpoints
-know nothing of this. Gradients and the optimizer's moments exist for the trained part alone.
+The train state holds all parameters, adapters included, so sampling, evaluation and checkpoints do
+not depend on the choice. Gradients and the optimizer's moments exist for the trained part alone.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def _adapted(model: DecoderConfig, adapters: LoraConfig) -> Part:
 def attach(model: DecoderConfig, params: Params, adapters: LoraConfig, key: jax.Array) -> Params:
     """The parameters with fresh adapters on, laid out on the mesh in use; as they were at rank 0.
 
-    Until the first update they change nothing. A base that is to be quantised is, if it is not yet.
+    They change no output before the first update. The base is quantised where the config asks for
+    it.
     """
     if not adapters.rank:
         return params
@@ -99,7 +100,7 @@ def attach(model: DecoderConfig, params: Params, adapters: LoraConfig, key: jax.
 
 
 def held(model: DecoderConfig, params: Any, part: Part = FROZEN) -> Any:
-    """Parameters whose frozen part is in the compute dtype, to which every pass would cast it.
+    """Parameters with the frozen part cast to the compute dtype, once instead of in every pass.
 
     Norms and routers compute in float32 and stay so, as does the trained part.
 

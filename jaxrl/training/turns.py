@@ -1,4 +1,4 @@
-"""Episodes as arrays over turns: what credit functions of whole turns take and give.
+"""Converts arrays over tokens to arrays over turns and back, for credit functions of whole turns.
 
 A batch has turns as arrays of tokens, [N, T]. A function that names `step_mask`, such as `gigpo` or
 `turn_advantages` of `jaxrl.losses.credit`, is given one entry a turn, [N, S], and what it returns

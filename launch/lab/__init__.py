@@ -1,4 +1,4 @@
-"""Small experiments on the machine at hand: a tiny transformer, token tasks, many seeds at once.
+"""Small experiments on the local machine: a tiny transformer, token tasks, many seeds at once.
 
     Effect(claim, task, method=arm(config()), ablation=Arm(...), statistic=..., better=...)
 

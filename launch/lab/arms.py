@@ -87,7 +87,7 @@ class Arm:
     delay: int = 0
     """The sampler's policy is this many steps old,"""
     sync_every: int = 1
-    """and renewed every so many steps; a number above `steps` makes the data offline."""
+    """and renewed at this interval of steps; a number above `steps` makes the data offline."""
     rewards: Callable[[Sampled], jax.Array] | None = None
     """-> [N] float32: the environment's rewards in place of the verifier's, such as noisy ones; nan
     leaves the sequence out, as a failed score does. What a method does to rewards is rather the
@@ -262,7 +262,7 @@ def on_policy(given: Arm) -> bool:
 
 
 def tuned(given: Arm, learning_rate: float, clip: float) -> Arm:
-    """The arm at another learning rate and with its clip so many times as wide.
+    """The arm at another learning rate and with its clip widened by a factor.
 
     Where a ratio cannot fall below 0, its lower width is at most 1.
     """

@@ -41,7 +41,7 @@ class Store:
     directory: Path
     run: Run = run_arm
     said: Callable[[str], None] = lambda line: None
-    """Told of every arm that is run."""
+    """Called with a line for every arm that is run."""
 
     def figures(self, effect: Effect, given: Arm, seeds: Sequence[int]) -> dict[str, Any]:
         """Figures of an arm, see `run_arm`: those kept, else it is run and they are kept."""

@@ -23,7 +23,7 @@ from jaxrl.types import Params
 
 
 class Written(NamedTuple):
-    """What came of sampling; all [S, N, T]."""
+    """Sampled completions; all [S, N, T]."""
 
     tokens: jax.Array
     """int32, EOS included, then padding."""

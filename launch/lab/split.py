@@ -25,7 +25,7 @@ def distinct(
     """Different contents [count, K] of one side.
 
     Args:
-      draw: a number -> so many random contents, of both sides and with repetitions.
+      draw: a number -> this number of random contents, of both sides and with repetitions.
       count: how many.
       held_out: of the held-out side, else of the side that is trained on.
       name: of the task, for the error.

@@ -21,7 +21,7 @@ POWER = 0.8
 FEWEST, MOST = 8, 48
 """Seeds of a measurement."""
 EXHAUSTIVE = 14
-"""Up to so many seeds, all flips of signs are counted."""
+"""Up to this number of seeds, all flips of signs are counted."""
 FLIPS = 10_000
 """Random flips above that."""
 Status = Literal["effect", "equivalent", "undecided", "contrary"]

@@ -1,4 +1,4 @@
-"""Runs a command once on each of so many Ray nodes, as the processes of one JAX program.
+"""Runs a command once on each of a number of Ray nodes, as the processes of one JAX program.
 
 python launch/pods/ray_job.py NODES COMMAND...
 """

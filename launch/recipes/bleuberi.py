@@ -2,7 +2,7 @@
 
 Paper: Chang et al. 2025, "BLEUBERI: BLEU is a surprisingly effective reward for instruction
 following"
-Idea: with a good reference at hand, plain n-gram overlap ranks responses to an instruction about as
+Idea: with a good reference, plain n-gram overlap ranks responses to an instruction about as
 well as a reward model, and costs nothing. Train on the instructions that the base model does worst
 by it.
 Formula: `r = BLEU(y, y*)`, sentence BLEU with brevity penalty and smoothing

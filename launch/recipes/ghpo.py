@@ -3,7 +3,7 @@
 Paper: Liu et al. 2025, "GHPO: Adaptive Guidance for Stable and Efficient LLM Reinforcement
 Learning"
 Idea: the group itself tells a prompt that is too hard: all rewards are 0 and nothing is learnt.
-Then the prompt is refined with a share of the solution, more of it until somebody passes, and GRPO
+Then the prompt is refined with a share of the solution, more of it until a sample passes, and GRPO
 continues as usual.
 Formula: `x := x + h_w` where all rewards of a group are 0, `w = 1/4, 1/2, 3/4`; else GRPO
 Claim: 5% above on-policy RL and curricula on average over six benchmarks.

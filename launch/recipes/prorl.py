@@ -7,7 +7,7 @@ replaced by the current policy now and again, and the optimizer starts anew; a h
 warm temperature and dynamic sampling keep exploration up.
 Formula: `-min(r A, clip(r, 0.8, 1.4) A) + beta KL(pi, pi_ref)`; every N steps `pi_ref <- pi`
 Claim: beats the base model over a wide range of pass@k, also where the base fails at any k.
-Reading: constants recalled. The reset comes every so many steps, not when validation stalls.
+Reading: constants recalled. The reset comes at a fixed interval, not when validation stalls.
 """
 
 import dataclasses

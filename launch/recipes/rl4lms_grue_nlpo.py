@@ -4,8 +4,8 @@ Paper: Ramamurthy et al. 2023, "Is Reinforcement Learning (Not) for Natural Lang
 Benchmarks, Baselines, and Building Blocks for Natural Language Policy Optimization"
 Idea: text as a Markov decision process has as many actions as there are words. PPO with a critic
 and a penalty on each token for leaving the first policy (RL4LMs) learns from any reward; NLPO masks
-what lies outside the nucleus of a copy of the policy, renewed every so many updates, in sampling
-and in the loss.
+what lies outside the nucleus of a copy of the policy, renewed at an interval of updates, in
+sampling and in the loss.
 Formula: `r_t = R 1[t = T] - beta (log pi - log pi_0)`; `pi'(a) ~ pi(a) 1[a in top_p(pi_masking)]`
 Claim: RL aligns better than supervised training, and NLPO is more stable and better than PPO.
 Reading: beta is fixed, and the divergence is that of the masked policy, where the authors' code has

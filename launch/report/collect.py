@@ -274,7 +274,7 @@ def facts(run: Run, series: dict[str, Json]) -> Json:
 
 
 def lineage(config: Json, ancestors: int = 50) -> list[str]:
-    """What the policy went through, from its first weights to this run; at most so many runs."""
+    """The runs that the policy comes from, from its first weights; at most `ancestors`."""
     model, fork = str(config.get("model", "")), str(config.get("fork", ""))
     where = (fork.rpartition("@")[0] or fork) if fork else model
     known = "://" not in where or where.startswith("gs://")

@@ -113,6 +113,8 @@ def test_every_recipe_is_sound():
     ("argv", "says"),
     [
         (["tran"], "did you mean 'train'"),
+        (["sft"], "did you mean 'jaxrl train sft'"),
+        (["grpo", "--lr", "1e-5"], "did you mean 'jaxrl train grpo'"),
         (["train", "quickstrat"], "did you mean 'quickstart'"),
         (["train", "--task", "arithmetik"], "did you mean 'arithmetic'"),
         (["train", "--task-args.digit", "3"], "did you mean 'digits'"),

@@ -213,9 +213,10 @@ def test_published_shapes_have_their_sizes(name, billions):
     assert sum(math.prod(leaf.shape) for leaf in leaves) / 1e9 == pytest.approx(billions, abs=0.01)
 
 
-def test_help_shows_the_flags_of_a_plan_and_of_extensions(capsys):
-    with pytest.raises(SystemExit):
-        plan.main(["hl_gauss_value_classification", "--help"])
+@pytest.mark.parametrize("asked", [["--help"], ["hl_gauss_value_classification", "--help-all"]])
+def test_help_shows_the_flags_of_a_plan_and_the_published_shapes_on_one_screen(asked, capsys):
+    assert plan.main(asked) == 0
     shown = capsys.readouterr().out
-    assert "--topology" in shown and "--no-compile" in shown
-    assert "--critic.clip" in shown and "--extensions." not in shown
+    said = " ".join(shown.split())
+    assert "--topology" in shown and "--no-compile" in shown and "jaxrl train --help" in said
+    assert "llama-3-8b" in shown and len(shown.splitlines()) < 30

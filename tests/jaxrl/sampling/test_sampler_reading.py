@@ -22,11 +22,12 @@ GREEDY, TRUNCATED = {"temperature": 0.0}, {"top_p": 0.9, "top_k": 3, "min_p": 0.
 
 def test_what_has_ended_is_fetched_and_nothing_else(monkeypatch):
     """Bytes go with the responses, not with the slots or their capacity."""
-    fetched, fetch = [], mesh.fetch
+    fetched, transfers, fetch = [], [], mesh.fetch
 
     def counted(tree):
         got = fetch(tree)
         fetched.append(sum(a.nbytes for a in jax.tree.leaves(got)))
+        transfers.append(len(jax.tree.leaves(got)))
         return got
 
     monkeypatch.setattr(mesh, "fetch", counted)
@@ -42,6 +43,12 @@ def test_what_has_ended_is_fetched_and_nothing_else(monkeypatch):
     assert ends == 64 * (4 + 1 + 1)
     assert stops == 8 * 16 * 4  # eight rows of the least width, of tokens
     assert record == 4 * 8 * 16 * 4  # of tokens, log-probabilities, entropies and versions each
+    rest = []
+    while work:
+        rest += sampler.advance(made, params(), work)
+    assert len(rest) == 63 and all(len(c.tokens) == 30 for c in rest)
+    assert fetched[-1] == 4 * 64 * 32 * 4  # when most end together, the arrays as a whole:
+    assert transfers[-1] == 6  # one transfer for each, and not for every eight rows
 
 
 @pytest.mark.parametrize("chunk", [1, 16])
