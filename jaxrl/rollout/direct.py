@@ -1,8 +1,8 @@
 """Arrays from the devices of one process to those of another, without the hosts in between.
 
-`Sender.offer` lays a tree of arrays out to be taken once; `Receiver.take` takes it, in any other
-process that can reach the address. Both have a deadline, after which the arrays are let go. It is
-`jax.experimental.transfer`; who uses it needs another way for where that fails.
+`Sender.offer` offers a tree of arrays, each on one device; `Receiver.take` takes it, once, in any
+process that can reach the address, to one device. Both have a deadline, after which the arrays are
+released. It is `jax.experimental.transfer`; who uses it needs another way for where that fails.
 """
 
 from __future__ import annotations
@@ -37,7 +37,14 @@ class Sender:
         self._numbers = itertools.count(1)
 
     def offer(self, params: Params) -> Offer:
-        """Offer arrays, which must not be donated before the deadline."""
+        """Offer arrays, which must not be donated before the deadline.
+
+        Raises:
+          ValueError: one lies on several devices.
+        """
+        for leaf in jax.tree.leaves(params):
+            if len(leaf.devices()) > 1:
+                raise ValueError(f"an array of {leaf.shape} lies on {len(leaf.devices())} devices")
         number = next(self._numbers)
         self._server.await_pull(number, params, timeout=_after(self._deadline))
         shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), params)
@@ -48,13 +55,19 @@ class Receiver:
     """Takes what others offer."""
 
     def __init__(self, on: Mesh, host: str, deadline_s: float) -> None:
-        """Args: devices to take to, this machine's name or address, and how long to wait."""
+        """Args: the device to take to, this machine's name or address, and how long to wait.
+
+        Raises:
+          ValueError: there are several devices.
+        """
+        if on.size > 1:
+            raise ValueError(f"a mesh of {on.size} devices; arrays are taken to one")
         self._server, self._deadline = _server(host), deadline_s
         self._place = mesh.replicated(on)
         self._known: dict[str, Any] = {}
 
     def take(self, offer: Offer) -> Params:
-        """The arrays of an offer, whole on each device.
+        """The arrays of an offer.
 
         Raises:
           Exception: they did not come; what is raised depends on the platform.

@@ -308,25 +308,32 @@ class Remote:
 
     def _bring(self, handles: Mapping[str, Handle]) -> None:
         """Bring the weights to generators, and check them."""
-        offered, sums_of = self._fleet.offer, dict[str, Any]()
-        if offered is not None:
-            calls = {
-                name: handle.call("load", self._load, offered(self._params))
-                for name, handle in handles.items()
-            }
-            sums_of = {name: self._fleet.result(name, future) for name, future in calls.items()}
-        late = {n: h for n, h in handles.items() if isinstance(sums_of.get(n, ""), str)}
-        for name in late:
-            if offered is not None:
-                self._fleet.by_host(f"{name}: {sums_of[name]}")
-        calls = {name: handle.call("load", self._by_host()) for name, handle in late.items()}
-        sums_of |= {name: self._fleet.result(name, future) for name, future in calls.items()}
-        for name, sums in sums_of.items():
+        left = self._offered(handles) if self._fleet.offer is not None else handles
+        calls = {name: handle.call("load", self._by_host()) for name, handle in left.items()}
+        for name, future in calls.items():
+            sums = self._fleet.result(name, future)
             if sums is not None and not np.array_equal(sums, self._sums):
                 raise RuntimeError(
                     f"the weights arrived at {name} other than they were sent; check the network "
                     "and the hardware, and continue from the last checkpoint"
                 )
+
+    def _offered(self, handles: Mapping[str, Handle]) -> dict[str, Handle]:
+        """Offer the weights to generators; those that live and do not have them after it."""
+        assert self._fleet.offer is not None
+        calls, left = dict[str, Future[Any]](), dict[str, Handle]()
+        try:
+            for name, handle in handles.items():
+                calls[name] = handle.call("load", self._load, self._fleet.offer(self._params))
+        except Exception as error:  # whatever it is, the host can bring them
+            self._fleet.by_host(f"{type(error).__name__}: {error}")
+            left = {name: handle for name, handle in handles.items() if name not in calls}
+        for name, future in calls.items():
+            sums = self._fleet.result(name, future)
+            if isinstance(sums, str) or (sums is not None and not (sums == self._sums).all()):
+                self._fleet.by_host(f"{name}: {sums if isinstance(sums, str) else 'changed'}")
+                left[name] = handles[name]
+        return left
 
     def _by_host(self) -> Any:
         """What all generators can be given, with the parameters; made once."""

@@ -17,10 +17,11 @@ import jax
 from jaxrl.config import Config
 from jaxrl.mesh import mesh
 from jaxrl.rollout import policy
-from jaxrl.rollout.direct import Receiver, Sender
+from jaxrl.rollout.direct import Offer, Receiver, Sender
 from jaxrl.rollout.engine import Local, Open
 from jaxrl.rollout.generators import Fleet, Generator, Gone, Handle
 from jaxrl.run.context import RunContext
+from jaxrl.types import Params
 
 _DEADLINE_S = 60.0
 """For weights from device to device; after it they go another way."""
@@ -109,9 +110,15 @@ def open_fleet(run: RunContext, config: Config) -> Fleet:
         run.callbacks.note(f"{name} is started")
         return Handle(call, lambda: ray.kill(made)), call("process")
 
-    patience = config.guard.stall_seconds
-    sender = Sender(ray.util.get_node_ip_address(), _DEADLINE_S)
-    return Fleet(start, config.generators, ray.put, run.callbacks.note, patience, sender.offer)
+    patience, host = config.guard.stall_seconds, ray.util.get_node_ip_address()
+    sender: list[Sender] = []
+
+    def offer(params: Params) -> Offer:
+        if not sender:
+            sender.append(Sender(host, _DEADLINE_S))
+        return sender[0].offer(params)
+
+    return Fleet(start, config.generators, ray.put, run.callbacks.note, patience, offer)
 
 
 class Actor(Generator):
@@ -122,9 +129,15 @@ class Actor(Generator):
         import ray
 
         _, tokenizer = policy.describe(config, trust=True)
-        on = mesh.make(config.sampling.mesh)
-        receiver = Receiver(on, ray.util.get_node_ip_address(), _DEADLINE_S)
-        super().__init__(on, tokenizer.decode, receiver.take)
+        on, host = mesh.make(config.sampling.mesh), ray.util.get_node_ip_address()
+        receiver: list[Receiver] = []
+
+        def take(offer: Offer) -> Params:
+            if not receiver:
+                receiver.append(Receiver(on, host, _DEADLINE_S))
+            return receiver[0].take(offer)
+
+        super().__init__(on, tokenizer.decode, take)
 
     def process(self) -> int:
         """The id of this process; answered once it can be called."""
