@@ -30,8 +30,11 @@ BASE = {
 }  # fmt: skip
 KINDS = {
     "scorer": {"task": "tests.benchmarks.sleeping:scored"},
-    "environment": {"task": "tests.benchmarks.sleeping:played", "rollout.turn_tokens": 64},
-}
+    "environment": {
+        "task": "tests.benchmarks.sleeping:played", "rollout.turn_tokens": 64,
+        "fresh.hidden_size": 128, "fresh.intermediate_size": 256, "fresh.num_layers": 2,
+    },
+}  # fmt: skip
 FIRST = 3
 """Steps that are not counted; neither are later ones in which anything is compiled."""
 
