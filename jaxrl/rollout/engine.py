@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
-from jaxrl.sampling import sampler, worlds
+from jaxrl.sampling import prefill, sampler, worlds
 from jaxrl.sampling.requests import start_of
 from jaxrl.sampling.work import Setup, Work
 from jaxrl.types import Completion, Params, Request
@@ -21,6 +21,10 @@ class Decoded(NamedTuple):
     """Tokens sampled."""
     read: int
     """Tokens prefilled for it, of prompts and of sequences that continue."""
+    passes: int
+    """Passes of the prefill that read them."""
+    positions: int
+    """Positions that these computed, padding included."""
 
 
 class Engine(Protocol):
@@ -92,10 +96,11 @@ class Local:
         ended = sampler.advance(self._setup, self._params, work, version=version)
         after = {c.request.id: len(c.request.prompt) + len(c.tokens) for c in ended}
         after |= _lengths(work)
-        new = {name: waiting[name] for name in after if name not in before and name in waiting}
+        new = {name: start for name, start in waiting.items() if name in after.keys() - before}
         sampled = [n - before.get(name, len(new.get(name, ()))) for name, n in after.items()]
-        read = sum(map(len, set(new.values())))  # the prompt of a group is read once
-        return Decoded(ended, max(sampled, default=0), sum(sampled), read)
+        read = list(map(len, dict.fromkeys(new.values())))  # the prompt of a group is read once
+        took = prefill.work_of(read, self._setup.rows, self._setup.piece)
+        return Decoded(ended, max(sampled, default=0), sum(sampled), sum(read), *took)
 
     def _played(self, version: int) -> Decoded:
         """Whole episodes, as many as there are slots."""
