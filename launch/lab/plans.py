@@ -281,7 +281,7 @@ def _require_range(name: str, task: str, effect: Effect, chosen: Sequence[dict[s
     low, high = RANGE
     figure = "pass@1" if _guarded(effect) else "score"
     found = [c[figure] for c in chosen]
-    if effect.measure is None and (max(found) < low or min(found) > high and figure == "score"):
+    if effect.measure is None and (max(found) < low or (min(found) > high and figure == "score")):
         raise ValueError(
             f"{name}: on the {task} task, the accuracies of the tuned arms are {min(found):.3f} to "
             f"{max(found):.3f}, outside {low} to {high}; give the task other difficulties or the "
