@@ -17,9 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
-import markupsafe
-
 from jaxrl.data import chat_process
 from jaxrl.data.chat_process import CLOSE, OPEN
 
@@ -123,6 +120,8 @@ class _Process:
 
     def render(self, given: Mapping[str, Any]) -> str:
         """The text, or a `jinja2.TemplateError`."""
+        import jinja2  # a twentieth of a second, which prompts without a template need not take
+
         line = json.dumps(given, default=_plain).encode() + b"\n"
         with self._lock:
             try:
@@ -145,6 +144,9 @@ class _Process:
         raise kind(reply["message"])
 
     def _start(self) -> None:
+        import jinja2
+        import markupsafe
+
         libraries = (jinja2.__file__, markupsafe.__file__)
         first = {
             "template": self._template,
@@ -194,6 +196,8 @@ class _Process:
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
+    import jinja2
+
     raise jinja2.TemplateError(f"a conversation holds {value!r:.100}; use plain values")
 
 

@@ -17,8 +17,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jinja2
-
 from jaxrl.data.environments import Message, formats
 from jaxrl.data.environments.tools import instructions
 from jaxrl.data.tokenizers import Tokenizer
@@ -172,6 +170,8 @@ def _marked(messages: Sequence[Message]) -> list[Message]:
 def _rendered(
     tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
 ) -> str:
+    import jinja2
+
     try:
         return tokenizer.render(messages, list(tools) or None, add_generation_prompt=True).text
     except jinja2.TemplateError as error:

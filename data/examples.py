@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-import jinja2
-
 from jaxrl.data.chat import Message
 from jaxrl.data.rows import Row, Text
 from jaxrl.data.tokenizers import Tokenizer
@@ -131,6 +129,8 @@ def _example(tokenizer: Tokenizer, row: Row, answer: Text, chat: bool, system: s
             f"{row.id}: it holds messages, but this model has no chat template; choose a model "
             "that has one, or give prompts and answers as texts"
         )
+    import jinja2
+
     lead = _turns(row.prompt, "user") if row.prompt else []
     turns = [*lead, *_turns(answer, "assistant")]
     first = [{"role": "system", "content": system}]

@@ -191,6 +191,45 @@ def load(name: str) -> Config:
     )
 
 
+def without_toy(config: Config, toy: Config) -> Config:
+    """A method whose recipe trains a toy, to be put on another model and data.
+
+    The toy's model, task, warm start, lengths, batch, optimizer and memory layout give way to those
+    of the algorithms. What the method itself sets stays: it differs from the toy.
+
+    Args:
+      config: of a recipe that changes `toy`.
+      toy: the recipe that it changes.
+    """
+    lengths = ("max_prompt_tokens", "max_new_tokens", "long_prompts", "turn_tokens")
+    own = {
+        field.name: value
+        for field in dataclasses.fields(RolloutConfig)
+        if (value := getattr(config.rollout, field.name)) != getattr(toy.rollout, field.name)
+        and field.name not in lengths
+    }
+    if "chunks" in own:  # as large a share of the completion as before
+        times = _BASE.rollout.max_new_tokens // config.rollout.max_new_tokens
+        size, carry = own["chunks"].size * times, own["chunks"].carry * times
+        own["chunks"] = dataclasses.replace(own["chunks"], size=size, carry=carry)
+    groups = (
+        "model", "task", "task_args", "domains", "fresh", "warm_start", "optimizer", "packing",
+        "sampler", "eval", "score_workers",
+    )  # fmt: skip
+    stages = {
+        start: fields
+        for start, changes in config.stages.items()
+        if (fields := {k: v for k, v in changes.items() if k.rpartition(".")[2] not in lengths})
+    }
+    return dataclasses.replace(
+        config,
+        rollout=dataclasses.replace(_BASE.rollout, **own),
+        stages=stages,
+        steps=config.steps if stages else _BASE.steps,
+        **{name: getattr(_BASE, name) for name in groups},
+    )
+
+
 def rows() -> list[dict[str, str]]:
     """One object an algorithm: `name`, `summary`, `paper`, `command`."""
     return [

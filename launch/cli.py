@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import os
 import sys
@@ -87,18 +88,42 @@ def main(argv: list[str] | None = None) -> int:
     if name in ("train", "show") and {"-h", "--help"} & set(rest):
         print(help_train.TEXT, end="")
         return 0
-    if "--help-all" in rest:
-        rest = ["--help-all"]
+    if name in ("train", "show") and "--help-all" in rest:
+        name, rest = "help", []
     if name not in COMMANDS and name != "help":
-        print(f"jaxrl: no command {name!r}; {nearest(name, list(COMMANDS))}", file=sys.stderr)
+        print(f"jaxrl: no command {name!r}; {_meant(name)}", file=sys.stderr)
         return 2
     sys.path.insert(0, os.getcwd())  # functions and tasks of your own are named module:name
     where = COMMANDS[name][0] if name in COMMANDS else "jaxrl.launch.tables:group"
-    module, _, function = where.partition(":")
     keep_compilations()
     few_arenas()
     sys.unraisablehook = without_late_writes(sys.unraisablehook)
-    return getattr(importlib.import_module(module), function or "main")(rest)
+    return command(where)(rest)
+
+
+def command(where: str) -> Callable[[list[str]], int]:
+    """The function that `module:name` says, `main` without a name, imported.
+
+    What imports make lives as long as the process. The garbage collector would go through it
+    again and again, for a quarter of the time that importing takes, and later again while programs
+    are traced; so it rests during the import and leaves what was imported out from then on.
+    """
+    module, _, function = where.partition(":")
+    gc.disable()
+    try:
+        imported = importlib.import_module(module)
+        gc.freeze()
+    finally:
+        gc.enable()
+    return getattr(imported, function or "main")
+
+
+def _meant(name: str) -> str:
+    """A hint for what is no command."""
+    from jaxrl.launch import algorithms, recipes  # some seconds, which only this message takes
+
+    trained = name in (*recipes.names(), *algorithms.names())
+    return f"did you mean 'jaxrl train {name}'?" if trained else nearest(name, list(COMMANDS))
 
 
 def usage() -> str:

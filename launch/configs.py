@@ -44,6 +44,11 @@ def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Opti
         name = "grpo"
     if name in ("-", ""):
         raise ValueError(f"name a recipe: jaxrl {command} RECIPE")
+    if (meant := flags.value_of("--recipe", rest)) is not None:
+        raise ValueError(
+            f"--recipe {meant}: a recipe is named without a flag, before all flags, as in "
+            f"jaxrl {command} {meant}"
+        )
     config, given = opened(name, trusted="--trust" in rest)
     config, rest, options = short.expand(config, [*given, *rest])
     config = flags.parse(config, rest, prog=f"jaxrl {command} {name}")
@@ -182,16 +187,19 @@ def of_values(values: Mapping[str, Any], path: Path) -> tuple[Config, list[str]]
     values = dict(values)
     name = str(values.get("recipe", ""))
     try:
-        base = recipes.load(name) if name else recipes.load("grpo")
+        base = recipes.for_model(recipes.load(name or "grpo"), values.get("model"))
     except ValueError:
         base = Config()
     fields = {field.name for field in dataclasses.fields(Config)}
     given: list[str] = []
     if isinstance(values.get("data"), str):
         fields -= {"data"}  # the path of a file, as the flag takes it
+    rollout = values.get("rollout")
+    if not base.model and not (isinstance(rollout, Mapping) and "chat" in rollout):
+        fields -= {"model"}  # as the flag takes it, which looks for a chat template
     for key in [k for k in values if str(k).replace("-", "_") not in fields]:
         flag = str(key).replace("_", "-")
-        if flag not in short.NAMES:
+        if flag not in (*short.NAMES, "model"):
             hint = functions.nearest(str(key), [*fields, *short.NAMES])
             raise ValueError(f"{path}: {key!r} is no field of the config; {hint}")
         value = values.pop(key)

@@ -29,10 +29,7 @@ def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T
     default, argv = _with_extensions(default, argv)
     argv = _spelled_out(default, argv)
     if isinstance(default, Config):
-        if "--help" in argv or "-h" in argv:
-            default = _with_groups(default)
-        else:
-            default, argv = _set_extensions(default, argv, prog)
+        default, argv = _set_extensions(default, argv, prog)
     default, rest = _take_dict_entries(default, argv)
     if isinstance(default, Config):
         _check_known(default, rest)
@@ -65,22 +62,6 @@ def _with_extensions(default: T, argv: list[str]) -> tuple[T, list[str]]:
             raise ValueError("--with needs the name of an extension, such as --with critic")
         default = configs.extended(default, value if has_value else queue.pop(0))
     return default, rest
-
-
-def _with_groups(config: Config) -> Config:
-    """The config with a field for each extension, whose help then shows `--NAME.FIELD`."""
-    groups = {
-        functions.extension_name(reference): configs.settings_of(reference, settings)
-        for reference, settings in config.extensions.items()
-    }
-    kind = dataclasses.make_dataclass(
-        type(config).__name__,
-        [(name, type(made), dataclasses.field(default=made)) for name, made in groups.items()],
-        bases=(type(config),),
-        frozen=True,
-    )
-    own = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return kind(**(own | {"extensions": {}}))
 
 
 def _set_extensions(config: Config, argv: list[str], prog: str) -> tuple[Config, list[str]]:
@@ -204,6 +185,15 @@ def leading(argv: list[str]) -> tuple[list[str], list[str]]:
 def recipe(argv: list[str]) -> tuple[str, list[str]]:
     """The recipe that arguments begin with, `quickstart` where they name none, and the flags."""
     return (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("quickstart", argv)
+
+
+def value_of(flag: str, argv: list[str]) -> str | None:
+    """What follows a flag, or its `=`; empty where nothing does, and None without the flag."""
+    for place, token in enumerate(argv):
+        name, has_value, value = token.partition("=")
+        if name == flag:
+            return value if has_value else "".join(argv[place + 1 : place + 2])
+    return None
 
 
 _SHORT = {"--from": "--fork", "--data": "--data.path"}

@@ -17,6 +17,7 @@ from jaxrl import gguf_file
 from jaxrl.config import Config
 from jaxrl.data import rows
 from jaxrl.data.rewards import named
+from jaxrl.launch import recipes
 from jaxrl.models import catalog
 from jaxrl.rollout import files, tasks
 
@@ -117,7 +118,8 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
     """The config with the data and rewards of short flags, the other flags in full, and options.
 
     A task of another name starts from its own parameters. A model with a chat template gets its
-    prompts in it, unless --no-chat is given or the recipe was made for another model.
+    prompts in it, unless --no-chat is given or the recipe was made for another model. A method on
+    another model leaves the toy of its recipe behind, see `recipes.for_model`.
 
     Args:
       config: to start from.
@@ -126,6 +128,7 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
     Raises:
       ValueError: a flag without its value, or data without a reward.
     """
+    config = recipes.for_model(config, _model(argv))
     rest: list[str] = []
     values: dict[str, str] = {}
     rewards: list[str] = []
@@ -274,8 +277,13 @@ def _path(spec: str) -> str:
     return str(Path(spec).resolve()) if Path(spec).exists() else spec
 
 
+def _model(argv: Sequence[str]) -> str | None:
+    flags = ["--model", *(f"--{name}" for name, full in ALIASES.items() if full == "model")]
+    return next((found for flag in flags if (found := _value_of(flag, argv))), None)
+
+
 def _with_chat(config: Config, argv: Sequence[str]) -> Config:
-    model = _value_of("--model", argv) or config.model
+    model = _model(argv) or config.model
     explicit = any(t.startswith(("--rollout.chat", "--rollout.no-chat")) for t in argv)
     if config.model or explicit or not has_template(model):
         return config

@@ -1,7 +1,7 @@
 """Sweeps: numbers with commas train several runs, and one report compares them.
 
 They are trained one after another, or with `--parallel N` so many at once, each in a process of its
-own with a share of this machine's accelerators.
+own with a share of this machine's accelerators, see `jaxrl.launch.devices`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import queue
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxrl.config import Config
-from jaxrl.launch import configs, flags, report, short
+from jaxrl.launch import configs, devices, flags, report, short
+from jaxrl.mesh import distributed
 from jaxrl.record import rundir
 
 
@@ -88,40 +89,21 @@ def parallel(argv: Sequence[str]) -> tuple[int, list[str]]:
     return count, rest
 
 
-def shares(
-    count: int, devices: Path = Path("/dev"), environment: Mapping[str, str] = os.environ
-) -> list[dict[str, str]]:
-    """Variables that give each of so many processes its own of this machine's accelerators.
-
-    GPUs are dealt out evenly; of TPU chips each gets one. Without accelerators there are none.
-
-    Raises:
-      ValueError: there are fewer accelerators than processes.
-    """
-    gpus = sorted(int(f.name[6:]) for f in devices.glob("nvidia[0-9]*"))
-    seen = environment.get("CUDA_VISIBLE_DEVICES")
-    mine = [str(i) for i in gpus] if seen is None else [i for i in seen.split(",") if i]
-    chips = [
-        str(i) for i in range(len([*devices.glob("accel[0-9]*"), *devices.glob("vfio/[0-9]*")]))
-    ]
-    found = mine or chips
-    if found and len(found) < count:
-        raise ValueError(
-            f"--parallel {count}: this machine has {len(found)} accelerators; ask for that many"
-        )
-    if mine:
-        return [{"CUDA_VISIBLE_DEVICES": ",".join(mine[i::count])} for i in range(count)]
-    bounds = {"TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1"}
-    return [{"TPU_VISIBLE_CHIPS": chips[i], **bounds} if chips else {} for i in range(count)]
-
-
 def side_by_side(count: int) -> Callable[[Sequence[Arm]], list[int]]:
     """What trains runs in processes of their own, so many at once; it gives their exit statuses.
 
     What each prints is in `RUN.log` beside its directory.
+
+    Raises:
+      ValueError: there are fewer accelerators than that, or this is one of several hosts.
     """
+    if (hosts := distributed.announced(os.environ)) > 1:
+        raise ValueError(
+            f"--parallel {count}: this is one of {hosts} processes, and only a machine alone is "
+            "shared out; leave --parallel out, and each run takes them all"
+        )
     free = queue.SimpleQueue[dict[str, str]]()
-    for share in shares(count):
+    for share in devices.shares(count, devices.found()):
         free.put(share)
 
     def one(arm: Arm) -> int:

@@ -9,7 +9,7 @@ import itertools
 import json
 import textwrap
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -57,7 +57,12 @@ def recipes(argv: list[str]) -> int:
 
 
 def group(argv: list[str]) -> int:
-    """`jaxrl help GROUP`: the flags of one group of the config, or of an extension."""
+    """`jaxrl help GROUP`: the flags of one group of the config, or of an extension.
+
+    Without a group, all flags of `jaxrl train`.
+    """
+    if not argv:
+        return _every_group()
     name = argv[0].replace("-", "_").removeprefix("__").split(".")[0]
     config = Config()
     if name in functions.bundled_extensions():
@@ -71,20 +76,39 @@ def group(argv: list[str]) -> int:
         ]
         hint = functions.nearest(name, [*known, *functions.bundled_extensions(), *COMMANDS])
         return refused(ValueError(f"there is no group {name!r} of flags; {hint}"))
-    table = Table("flag", "default", "meaning", title=" ".join((part.__doc__ or "").split()))
-    for flag, default, text in _explained(part, f"--{name.replace('_', '-')}."):
-        table.add_row(escape(flag), escape(default), escape(text))
-    Console().print(table)
+    Console().print(_flags(part, _explained(part, f"--{name.replace('_', '-')}.")))
     return 0
 
 
-def _explained(part: Any, prefix: str) -> Iterator[tuple[str, str, str]]:
-    """Flag, default and help of each field of a dataclass, nested ones too."""
+def _every_group() -> int:
+    """All flags of a run by group, those of no group first."""
+    console, config = Console(), Config()
+    console.print(_flags(config, _explained(config, "--", nested=False)))
+    for field in dataclasses.fields(config):
+        part = getattr(config, field.name)
+        if dataclasses.is_dataclass(part):
+            console.print(_flags(part, _explained(part, f"--{field.name.replace('_', '-')}.")))
+    names = ", ".join(functions.bundled_extensions())
+    console.print(f"--with NAME adds an extension, whose flags `jaxrl help NAME` lists: {names}")
+    return 0
+
+
+def _flags(part: Any, rows: Iterable[tuple[str, str, str]]) -> Table:
+    """Flags as a table under what their dataclass says of itself."""
+    table = Table("flag", "default", "meaning", title=" ".join((part.__doc__ or "").split()))
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _explained(part: Any, prefix: str, *, nested: bool = True) -> Iterator[tuple[str, str, str]]:
+    """Flag, default and help of each field of a dataclass, with `nested` those inside it too."""
     helps = _helps(type(part))
     for field in dataclasses.fields(part):
         value, flag = getattr(part, field.name), prefix + field.name.replace("_", "-")
         if dataclasses.is_dataclass(value):
-            yield from _explained(value, f"{flag}.")
+            if nested:
+                yield from _explained(value, f"{flag}.")
             continue
         kind = typing.get_type_hints(type(part))[field.name]
         choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()

@@ -5,13 +5,13 @@ action is the state before the row's *next action*, however much tool output or 
 between, and the reward of a step stands on its action token. `last_value [B]` is the value of the
 state after the last action: 0 where the episode ended, a critic's value where it was cut off.
 
-The recursions are rlax's. A masked token is made transparent to them: value of the next state,
+The recursions are rlax's, which is imported where it is used: with what it needs, that takes as
+long as importing JAX. A masked token is made transparent to them: value of the next state,
 reward 0, discount and mixing 1.
 """
 
 import jax
 import jax.numpy as jnp
-import rlax
 
 from jaxrl.losses.masking import constant, row_constant, where_valid
 from jaxrl.losses.masking import ratio as importance_ratio
@@ -73,6 +73,8 @@ def gae(
     Returns:
       Advantages and returns `A + V`, `[B, T]`, without gradient, 0 at masked tokens.
     """
+    import rlax
+
     states = _states(values, mask, last_value)
     estimate = jax.vmap(rlax.truncated_generalized_advantage_estimation)
     advantages = estimate(
@@ -209,6 +211,8 @@ def td_lambda(
     Returns:
       `[B, T]`, without gradient, 0 at masked tokens.
     """
+    import rlax
+
     states = _states(values, mask, last_value)
     returns = jax.vmap(rlax.lambda_returns)(
         where_valid(mask, constant(rewards)),
@@ -251,6 +255,8 @@ def vtrace(
     Returns:
       Advantages and targets `[B, T]`, without gradient, 0 at masked tokens.
     """
+    import rlax
+
     states = _states(values, mask, last_value)
     rho = where_valid(mask, constant(importance_ratio(logp, behavior_logp)), 1.0)
 
@@ -299,6 +305,8 @@ def retrace(
     Returns:
       `[B, T]`, without gradient, 0 at masked tokens. The episode ends after the last action.
     """
+    import rlax
+
     states = _states(values, mask, None)
     c = mixing * jnp.minimum(constant(importance_ratio(logp, behavior_logp)), 1.0)
     # A masked token passes the return of the next action on: c 1, and q equal to its state's value.

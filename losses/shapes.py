@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-import chex
 import jax.numpy as jnp
 import numpy as np
 
@@ -96,6 +95,8 @@ def _check(
             + (", one a sequence as x[:, None]" if "1" in want.shapes[-1] else "")
         )
     if want.kind is not None:
+        import chex
+
         try:
             chex.assert_type(value, want.kind)
         except AssertionError as error:
@@ -107,6 +108,8 @@ def _matched(
     axes: tuple[str, ...], value: Any, sizes: dict[str, int | tuple[int, ...]]
 ) -> dict[str, int | tuple[int, ...]] | None:
     """The sizes of a value's axes; None where its shape is another."""
+    import chex  # its test helpers take a while, which a program without losses need not
+
     known = [{"...": ..., "1": 1}.get(axis, sizes.get(axis)) for axis in axes]
     try:
         chex.assert_shape(value, known)

@@ -7,7 +7,6 @@ evenly spaced `centers [K]`: encode the target by `hl_gauss` or `two_hot`, train
 
 import jax
 import jax.numpy as jnp
-import rlax
 
 from jaxrl.losses.f_divergence import conjugate
 from jaxrl.losses.masking import as_float, constant
@@ -152,6 +151,8 @@ def quantile_loss(quantiles: jax.Array, targets: jax.Array, *, huber: float = 1.
     Returns:
       `[...]`.
     """
+    import rlax  # takes as long as importing JAX
+
     quantiles, targets = as_float(quantiles), constant(targets)
     count = quantiles.shape[-1]
     tau = ((jnp.arange(count) + 0.5) / count).astype(quantiles.dtype)

@@ -15,7 +15,6 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 from flax import struct
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
 
 from jaxrl.models.config import Kernel
 from jaxrl.models.linear import precision
@@ -180,6 +179,9 @@ def splash(
       softcap: bound on the scores.
       interpret: emulate the kernel, on any platform.
     """
+    # a tenth of a second, which other kernels need not take
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
+
     (b, t, n), s = q.shape[:3], k.shape[1]
     size = min(_PIECE, t + -t % _BLOCK)
     more, columns = -t % size, -s % _BLOCK

@@ -16,7 +16,16 @@ from flax import nnx
 from jaxrl.models import rope
 from jaxrl.models.attention import Mask, tree_mask
 from jaxrl.models.config import DecoderConfig
-from jaxrl.models.layers import Block, KeyValue, LatentKeyValue, Layout, Memory, Norm, rms_norm
+from jaxrl.models.layers import (
+    Block,
+    KeyValue,
+    LatentKeyValue,
+    Layout,
+    Memory,
+    Norm,
+    Routing,
+    rms_norm,
+)
 from jaxrl.models.linear import Transposed
 from jaxrl.models.remat import Remat, wrap
 
@@ -157,30 +166,73 @@ def hidden(
     Returns:
       [B, T, D] in the compute dtype.
     """
+    given = (remat, layout, noise)
+    return _forward(config, params, tokens, positions, visible_until, *given, routed=False)[0]
+
+
+def routed(
+    config: DecoderConfig,
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array,
+    visible_until: jax.Array,
+    *,
+    remat: Remat = "none",
+    layout: Layout = Layout(),
+    noise: jax.Array | None = None,
+) -> tuple[jax.Array, Routing]:
+    """As `hidden`, of a decoder with experts, with what its routers did.
+
+    Args:
+      config, params, tokens, positions, visible_until, remat, layout, noise: see `hidden`.
+
+    Returns:
+      States [B, T, D], and the routing of all layers that have experts: its leaves lead with them.
+    """
+    given = (remat, layout, noise)
+    return _forward(config, params, tokens, positions, visible_until, *given, routed=True)
+
+
+def _forward(
+    config: DecoderConfig,
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array,
+    visible_until: jax.Array,
+    remat: Remat,
+    layout: Layout,
+    noise: jax.Array | None,
+    *,
+    routed: bool,
+) -> tuple[jax.Array, Any]:
+    """Final states, and the routing of the upper stack where `routed`; see `hidden`."""
     table, mask = rope.tables(config, positions), tree_mask(visible_until, positions)
     kind = jnp.asarray(rope.kinds(config))
     local = jnp.asarray(config.local_layers or (False,) * config.num_layers)
 
     def layer(
         stack: str, x: jax.Array, xs: tuple[Params, jax.Array, jax.Array]
-    ) -> tuple[jax.Array, None]:
+    ) -> tuple[jax.Array, Routing | None]:
         layer_params, kind, local = xs
         block = _block(config, layout.weights(layer_params, stack))
         q, memory = block.look(x, table[kind])
         seen = mask
         if any(config.local_layers):
             seen = mask.replace(window=jnp.where(local, config.sliding_window, _EVERYTHING))
+        if routed and stack == STACKS[-1]:
+            x, routing = block.finish_routed(x, q, memory, seen, layout)
+            return layout.activations(x), routing
         return layout.activations(block.finish(x, q, memory, seen, layout)), None
 
     rest = layout.weights({k: v for k, v in params.items() if k not in STACKS}, "")
     x = layout.activations(_embed(config, rest, tokens))
     x = x if noise is None else x + noise.astype(x.dtype)
-    dense = config.dense_layers
+    dense, routing = config.dense_layers, None
     for name, part in zip(STACKS, (slice(0, dense), slice(dense, None)), strict=True):
         if name in params:
             body = wrap(functools.partial(layer, name), remat)
-            x, _ = jax.lax.scan(body, x, (params[name], kind[part], local[part]))
-    return _final_norm(config, rest, x)
+            x, routing = jax.lax.scan(body, x, (params[name], kind[part], local[part]))
+    return _final_norm(config, rest, x), routing
 
 
 def unembedding(params: Params) -> jax.Array:

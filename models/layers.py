@@ -42,6 +42,15 @@ class LatentKeyValue(NamedTuple):
 Memory = KeyValue | LatentKeyValue
 
 
+class Routing(NamedTuple):
+    """What the routers of a pass did with its tokens; leaves lead with layers once stacked."""
+
+    logits: jax.Array
+    """[B, T, E] fp32, before softmax or sigmoid."""
+    chosen: jax.Array
+    """[B, T, per_token] int32, the experts of each token."""
+
+
 class Layout(NamedTuple):
     """How a pass lies on several devices; the default leaves that to where the arrays lie."""
 
@@ -259,8 +268,9 @@ class ExpertMLP(nnx.Module):
         if e.shared_size:
             self.shared = MLP(config, e.shared_size, rngs=rngs)
 
-    def route(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """For tokens [M, D] the chosen experts and their weights, each [M, per_token]; in fp32.
+    def route(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """For tokens [M, D] the chosen experts and their weights, each [M, per_token], and the
+        logits [M, E]; in fp32.
 
         Products too, on every device: else trainer and sampler might choose other experts.
         """
@@ -281,19 +291,24 @@ class ExpertMLP(nnx.Module):
         weights = jnp.take_along_axis(scores, chosen, axis=-1)
         if e.normalize:
             weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + 1e-20)
-        return chosen, weights * e.scale
+        return chosen, weights * e.scale, logits
 
     def __call__(self, x: jax.Array, layout: Layout) -> jax.Array:
         """[B, T, D] to the same."""
         # routing sorts tokens: those of all devices would have to come together first
         graph, weights = nnx.split(self)
+        return layout.by_rows(lambda weights, x: nnx.merge(graph, weights).mix(x)[0])(weights, x)
+
+    def routed(self, x: jax.Array, layout: Layout) -> tuple[jax.Array, Routing]:
+        """As a call, with what the router did."""
+        graph, weights = nnx.split(self)
         return layout.by_rows(lambda weights, x: nnx.merge(graph, weights).mix(x))(weights, x)
 
-    def mix(self, x: jax.Array) -> jax.Array:
-        """[B, T, D] to the same, on one device."""
+    def mix(self, x: jax.Array) -> tuple[jax.Array, Routing]:
+        """[B, T, D] to the same, on one device, and what the router did."""
         e = self.config.experts
         tokens = x.reshape(-1, x.shape[-1])
-        chosen, weights = self.route(tokens)
+        chosen, weights, logits = self.route(tokens)
         order = jnp.argsort(chosen.reshape(-1))  # tokens of one expert become one run of rows
         source = order // e.per_token
         sizes = jnp.bincount(chosen.reshape(-1), length=e.num_experts)
@@ -302,7 +317,8 @@ class ExpertMLP(nnx.Module):
         rows = project_ragged(_activate(self.config, gate) * up, self.down.get_value(), sizes)
         rows = rows * weights.reshape(-1)[order, None].astype(x.dtype)
         y = jnp.zeros_like(tokens).at[source].add(rows).reshape(x.shape)
-        return y + self.shared(x) if e.shared_size else y
+        y = y + self.shared(x) if e.shared_size else y
+        return y, Routing(*(a.reshape(*x.shape[:2], -1) for a in (logits, chosen)))
 
 
 class Block(nnx.Module):
@@ -332,8 +348,20 @@ class Block(nnx.Module):
         self, x: jax.Array, q: jax.Array, memory: Memory, mask: Mask, layout: Layout
     ) -> jax.Array:
         """The residual stream [B, T, D] after the layer, given queries and what they may see."""
-        pre, post = self.config.pre_norm, self.config.post_norm
+        x = self._attended(x, q, memory, mask, layout)
+        y = self.mlp(self.mlp_norm(x) if self.config.pre_norm else x, layout)
+        return x + (self.mlp_post_norm(y) if self.config.post_norm else y)
+
+    def finish_routed(
+        self, x: jax.Array, q: jax.Array, memory: Memory, mask: Mask, layout: Layout
+    ) -> tuple[jax.Array, Routing]:
+        """As `finish`, of a layer with experts, with what its router did."""
+        x = self._attended(x, q, memory, mask, layout)
+        y, routing = self.mlp.routed(self.mlp_norm(x) if self.config.pre_norm else x, layout)
+        return x + (self.mlp_post_norm(y) if self.config.post_norm else y), routing
+
+    def _attended(
+        self, x: jax.Array, q: jax.Array, memory: Memory, mask: Mask, layout: Layout
+    ) -> jax.Array:
         y = self.attention.read(q, memory, mask, layout)
-        x = x + (self.attention_post_norm(y) if post else y)
-        y = self.mlp(self.mlp_norm(x) if pre else x, layout)
-        return x + (self.mlp_post_norm(y) if post else y)
+        return x + (self.attention_post_norm(y) if self.config.post_norm else y)

@@ -16,8 +16,6 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import pydantic
-
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _LONGEST = 4000  # characters of one result
 
@@ -57,6 +55,8 @@ def tool(function: Callable[..., str], *, name: str = "", description: str = "")
     Raises:
       ValueError: an argument has no type hint.
     """
+    import pydantic
+
     doc = inspect.getdoc(function) or ""
     helps, hints = _helps(doc), typing.get_type_hints(function)
     properties, required = dict[str, Any](), list[str]()

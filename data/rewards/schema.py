@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import jsonschema
-
 from jaxrl.data import extract
 from jaxrl.data.types import Problem, Reward, Score
 
@@ -50,11 +48,15 @@ def check(text: str, schema: dict[str, Any]) -> tuple[Any, str | None]:
 
 def _validator(schema: dict[str, Any]) -> Any:
     """The validator of the schema's draft, but with a `uniqueItems` of linear time."""
+    import jsonschema
+
     kind = jsonschema.validators.validator_for(schema)
     return jsonschema.validators.extend(kind, {"uniqueItems": _unique})(schema)
 
 
 def _unique(validator: Any, wanted: Any, items: Any, schema: Any) -> Iterator[Any]:
+    import jsonschema
+
     asked = wanted is True and validator.is_type(items, "array")
     if asked and len({_canonical(item) for item in items}) < len(items):
         yield jsonschema.ValidationError("the items are not unique")
@@ -79,6 +81,8 @@ def json_schema(schema: dict[str, Any] | None = None) -> Reward:
     Args:
       schema: JSON Schema; None takes `problem.metadata["schema"]`.
     """
+    import jsonschema
+
     if schema is not None:
         jsonschema.validators.validator_for(schema).check_schema(schema)
 

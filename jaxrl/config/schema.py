@@ -78,6 +78,12 @@ class RolloutConfig:
     """When scores and replies of environments take effect: `together`, once nothing else is left to
     sample, so that a run does not depend on their timing; or on `arrival`, which is faster with
     slow environments. Partial rollouts that wait for one then differ from run to run."""
+    strip_reasoning: bool = False
+    """Leave the reasoning of a turn, up to `</think>`, out of what later turns of an episode read,
+    as templates of reasoning models do. What follows such a turn is another context."""
+    on_device: bool = False
+    """Play episodes within the decode loop, where the task's environment is also given as arrays,
+    as that of `keydoor` is. Tokens and rewards are the same."""
     in_flight: float = 1.0
     """Over-provisioning factor of partial rollouts, 1 or more: that many times `prompts` are
     sampled at once, a step trains on the first groups that finish, and the next step continues the

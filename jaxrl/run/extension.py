@@ -26,6 +26,7 @@ from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Program
 from jaxrl.run.placement import Complete
+from jaxrl.training import routers
 from jaxrl.training.logprobs import Reading, Restriction, make_score
 from jaxrl.training.train_step import Update
 from jaxrl.training.trainable import Part
@@ -147,6 +148,8 @@ class Extension(NamedTuple):
     """What the objective learns from in place of log-probabilities, of what `teach` adds."""
     teach: Callable[[Context, Packed], Packed] = lambda ctx, packed: packed
     """Adds a teacher to packed rows on the mesh, before an update or an evaluation."""
+    router: routers.Terms | None = None
+    """What an update does for the routers of a mixture of experts."""
     arrays: tuple[str, ...] = ()
     """Names of the arrays that it adds to `Trajectory.extra`."""
     renews_reference: bool = False
@@ -170,7 +173,7 @@ def open_extensions(config: Config) -> dict[str, Extension]:
         configs.check_name(reference)
         made = functions.extension(reference)(configs.settings_of(reference, settings))
         opened[name] = made
-    for name in ("reference", "evaluated", "restriction", "reading"):
+    for name in ("reference", "evaluated", "restriction", "reading", "router"):
         given = [n for n, extension in opened.items() if getattr(extension, name) is not None]
         if len(given) > 1:
             raise ValueError(f"extensions {given} both give the run's {name}; keep one of them")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -63,6 +63,8 @@ class Setup(NamedTuple):
     lean: bool = False
     """Leave out features while no live request asks for them. Faster, but what is left out is
     compiled anew the first time."""
+    world: Any = None
+    """The environment of all requests, a `worlds.World`; None: they are not played."""
     hold: bool = False
     """Keep ended sequences in their slots until `extend` or `release`, while there is room for an
     observation of one token and an answer of one."""

@@ -15,6 +15,7 @@ from flax import struct
 from jaxrl.mesh import layouts, mesh
 from jaxrl.models import decoder, head, reward
 from jaxrl.models.config import DecoderConfig
+from jaxrl.models.layers import Routing
 from jaxrl.models.remat import Remat
 from jaxrl.sampling.logits import Guide, Processor, keep
 from jaxrl.types import Packed, Params
@@ -109,23 +110,48 @@ def micro_states(
     noise: Noise | None = None,
 ) -> jax.Array:
     """States [R, A, D] that the actions of micro-batch `index` are chosen in."""
-    tokens, positions, visible_until, predictor = (
+    rows, noise = _inputs(model, packed, index, noise)
+    hidden = decoder.hidden(
+        model, params, *rows, remat=remat, layout=layouts.layout(model), noise=noise
+    )
+    return _predicting(model, packed, index, hidden)
+
+
+def micro_routing(
+    model: DecoderConfig,
+    params: Params,
+    packed: Packed,
+    index: jax.Array,
+    remat: Remat,
+    noise: Noise | None = None,
+) -> tuple[jax.Array, Routing]:
+    """As `micro_states`, with what the routers did with all tokens of the micro-batch."""
+    rows, noise = _inputs(model, packed, index, noise)
+    hidden, routing = decoder.routed(
+        model, params, *rows, remat=remat, layout=layouts.layout(model), noise=noise
+    )
+    return _predicting(model, packed, index, hidden), routing
+
+
+def _inputs(
+    model: DecoderConfig, packed: Packed, index: jax.Array, noise: Noise | None
+) -> tuple[tuple[jax.Array, ...], jax.Array | None]:
+    """Tokens, positions and `visible_until` of a micro-batch, and its noise."""
+    tokens, positions, visible_until = (
         jax.lax.dynamic_index_in_dim(a, index, keepdims=False)
-        for a in (packed.tokens, packed.positions, packed.visible_until, packed.predictor)
+        for a in (packed.tokens, packed.positions, packed.visible_until)
     )
     drawn = None
     if noise is not None:
         drawn = noise.draw(index, positions, visible_until, model.hidden_size)
-    hidden = decoder.hidden(
-        model,
-        params,
-        tokens,
-        positions,
-        visible_until,
-        remat=remat,
-        layout=layouts.layout(model),
-        noise=drawn,
-    )
+    return (tokens, positions, visible_until), drawn
+
+
+def _predicting(
+    model: DecoderConfig, packed: Packed, index: jax.Array, hidden: jax.Array
+) -> jax.Array:
+    """Of the states of a micro-batch, those that its actions are chosen in."""
+    predictor = jax.lax.dynamic_index_in_dim(packed.predictor, index, keepdims=False)
     hidden = mesh.constrain(hidden, "batch", None, None, rules=model.rules)
     return jnp.take_along_axis(hidden, predictor[..., None], axis=1)
 
@@ -179,6 +205,22 @@ def micro_logprobs(
       logp and entropy, each [R * A].
     """
     states = micro_states(model, params, packed, index, remat, noise)
+    given = {"temperature": temperature, "restriction": restriction, "reading": reading}
+    return state_logprobs(model, params, packed, index, states, **given)
+
+
+def state_logprobs(
+    model: DecoderConfig,
+    params: Params,
+    packed: Packed,
+    index: jax.Array,
+    states: jax.Array,
+    *,
+    temperature: float,
+    restriction: Restriction | None = None,
+    reading: Reading | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """As `micro_logprobs`, of the states [R, A, D] that the actions are chosen in."""
     if model.labels:
         scores = reward.score(params, states)[..., 0].reshape(-1)
         return scores, jnp.zeros_like(scores)

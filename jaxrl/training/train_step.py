@@ -10,16 +10,20 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxrl.losses.router import expert_load
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.remat import Remat
+from jaxrl.training import routers
 from jaxrl.training.logprobs import (
     Noise,
     Reading,
     Restriction,
     all_logprobs,
     micro_logprobs,
+    micro_routing,
     places,
     spread,
+    state_logprobs,
 )
 from jaxrl.training.objective import (
     ObjectiveConfig,
@@ -105,6 +109,7 @@ def make_update(
     noise: float = 0.0,
     seed: int = 0,
     weights: bool = False,
+    router: routers.Terms | None = None,
 ) -> Update:
     """The jitted update `(state, batch, packed, ref_logp) -> (state, metrics)`; `state` is donated.
 
@@ -121,6 +126,8 @@ def make_update(
       noise: length of the noise on embeddings, see `Noise`; 0: none.
       seed: of that noise, and of what the objective draws, if it does.
       weights: measure `ess`, the effective sample size of the importance weights.
+      router: what is done for the routers of a mixture of experts; None: nothing. The metric `loss`
+        is without their losses.
 
     If the gradient is not finite, the update is skipped: only the step counter changes, and the
     metric `skipped` is 1. Where the objective returns `lr_scale`, the optimizer's update is
@@ -144,19 +151,30 @@ def make_update(
         allowed = restriction(state)
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         drawn = Noise(jax.random.fold_in(key, _NOISE), noise) if noise else None
+        reads = {"temperature": temperature, "restriction": allowed, "reading": reading}
+        if router is not None:
+            counted = jnp.any(whole.mask, axis=1)
+            totals, load = routers.totals(packed, counted), None
+            if several and router.level == "batch" and router.balance:
+                load = _load(model, state.params, packed, counted, drawn)
 
         def loss(trained: Params, index: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-            logp, entropy = micro_logprobs(
-                model,
-                part.join(trained, frozen),
-                packed,
-                index,
-                temperature=temperature,
-                remat=remat,
-                restriction=allowed,
-                reading=reading,
-                noise=drawn,
-            )
+            params = part.join(trained, frozen)
+            if router is None:
+                logp, entropy = micro_logprobs(
+                    model, params, packed, index, remat=remat, noise=drawn, **reads
+                )
+                return of_actions(logp, entropy, index)
+            states, routing = micro_routing(model, params, packed, index, remat, drawn)
+            logp, entropy = state_logprobs(model, params, packed, index, states, **reads)
+            value, metrics = of_actions(logp, entropy, index)
+            given = (routing, packed, index, counted, totals, load)
+            more, measured = routers.share(router, model, *given)
+            return value + more, metrics | measured
+
+        def of_actions(
+            logp: jax.Array, entropy: jax.Array, index: jax.Array
+        ) -> tuple[jax.Array, dict[str, jax.Array]]:
             if looks == "token":
                 sequence, time = places(packed, index)
                 own = at_actions((batch, whole, ref_logp), sequence, time)
@@ -182,15 +200,7 @@ def make_update(
 
         if coupled:
             slopes, measured = jax.grad(share, argnums=(0, 1), has_aux=True)(
-                *all_logprobs(
-                    model,
-                    state.params,
-                    packed,
-                    temperature=temperature,
-                    restriction=allowed,
-                    reading=reading,
-                    noise=drawn,
-                ),
+                *all_logprobs(model, state.params, packed, noise=drawn, **reads),
                 whole.mask,
                 batch,
                 whole,
@@ -215,7 +225,7 @@ def make_update(
             shapes = jax.eval_shape(gradient, trained, jnp.int32(0))
             zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
             grads, metrics = jax.lax.fori_loop(0, packed.micro_batches, accumulate, zeros)
-        metrics = effective_share(measured if coupled else metrics)
+        metrics = effective_share(measured | metrics if coupled else metrics)
 
         norm = optax.global_norm(grads)
         finite = jnp.isfinite(norm)
@@ -232,11 +242,34 @@ def make_update(
             "advantage_abs": jnp.mean(jnp.abs(whole.advantages)),
             **lag(batch, state.step),
         }
-        return state.replace(
-            params=part.join(trained, frozen), opt_state=opt_state, step=state.step + 1
-        ), metrics
+        params = part.join(trained, frozen)
+        if router is not None:
+            received = metrics.pop("router/load")
+            metrics["router/busiest"] = routers.busiest(received)
+            if router.bias_speed:
+                params = routers.steered(params, received * finite, router.bias_speed)
+        return state.replace(params=params, opt_state=opt_state, step=state.step + 1), metrics
 
     return update
+
+
+def _load(
+    model: DecoderConfig,
+    params: Params,
+    packed: Packed,
+    counted: jax.Array,
+    noise: Noise | None,
+) -> jax.Array:
+    """Tokens [L, E] for each expert of a whole batch, as its load-balancing loss counts them."""
+
+    def of(index: jax.Array) -> jax.Array:
+        _, routing = micro_routing(model, params, packed, index, "none", noise)
+        weights = routers.token_weights(packed, index, routers.ends(packed, index, counted))
+        chosen = routers.preferred(model, routing)[1]
+        return expert_load(chosen, weights, num_experts=model.experts.num_experts)
+
+    zero = jnp.zeros(jax.eval_shape(of, jnp.int32(0)).shape, jnp.float32)
+    return jax.lax.fori_loop(0, packed.micro_batches, lambda i, load: load + of(i), zero)
 
 
 def lag(batch: Trajectory, step: jax.Array) -> dict[str, jax.Array]:

@@ -140,9 +140,11 @@ BASELINES: dict[str, dict[str, Callable[[Arm], Arm]]] = {
 """Family -> baseline -> the arm that it makes of a plain one. Preferences have no lab task yet."""
 
 RECIPES: dict[str, tuple[str, str]] = {
+    "ace_rl": ("rewards", "a verdict on each item against one on the whole"),
     "a_lol": ("off-policy", "advantage over the reference's value against the raw reward"),
     "adcl_egsr": ("gold solutions", "re-estimated order and reformulations against neither"),
     "aepo": ("objectives", "the gradient kept past the upper clip and the entropy factor"),
+    "areal": ("off-policy", "the clip around the policy of the step against the sampler's"),
     "bleuberi": ("rewards", "BLEU against identity with the reference"),
     "campo": ("length", "stages of length and the penalty on loops"),
     "chord": ("gold solutions", "annealed imitation"),
@@ -161,6 +163,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "kimi_k1_5": ("length", "the length reward"),
     "kl_rl_as_bayesian_inference": ("objectives", "the KL term"),
     "limr_lim": ("data selection", "prompts by alignment against prompts at random"),
+    "llamarl": ("off-policy", "the truncated weight against none"),
     "loop": ("agents", "ratios by token against ratios by trajectory"),
     "memory_r_episodic_intrinsic_reward": ("rewards", "the memory's reward"),
     "one_shot_rlvr": ("data selection", "the example by its variance against one at random"),
@@ -177,6 +180,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "recap": ("data selection", "moving shares against even ones"),
     "relift": ("gold solutions", "imitation of failed prompts"),
     "remix": ("off-policy", "replayed rollouts and a second update"),
+    "ring_1t_icepop_c3po": ("off-policy", "the mask of discrepant tokens against none"),
     "rl4lms_grue_nlpo": ("critics", "the mask against none"),
     "rl_plus": ("gold solutions", "the external term"),
     "rlcr": ("rewards", "the Brier term"),

@@ -36,6 +36,20 @@ def load(name: str) -> Config:
     return importlib.import_module(f"{__name__}.{name}").config()
 
 
+def for_model(config: Config, model: str | None) -> Config:
+    """The config of a recipe for another model than its toy, see `algorithms.without_toy`.
+
+    Args:
+      config: anything but an unchanged method of a toy, or the quickstart, stays as it is.
+      model: that is to be trained; None or `fresh`: the toy.
+    """
+    name = config.recipe
+    toys = name == "quickstart" or (name in names() and name not in READY)
+    if model in (None, "fresh") or not toys or config.model != "fresh" or config != load(name):
+        return config
+    return algorithms.without_toy(config, load("quickstart"))
+
+
 def hint(name: str) -> str:
     """What can be named in place of an unknown name."""
     near = nearest(algorithms.canonical(name), [*algorithms.names(), *names()])

@@ -18,13 +18,13 @@ MARKED = (
 """The same text, with what the assistant writes marked."""
 
 
-def tokenizer(folder, template=TEMPLATE):
-    """Write it; `<end>` ends a turn and a text."""
+def tokenizer(folder, template=TEMPLATE, known=WORDS):
+    """Write it, of the words `known`; `<end>` ends a turn and a text."""
     import tokenizers
     from tokenizers import models, pre_tokenizers
 
     made = tokenizers.Tokenizer(
-        models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>")
+        models.WordLevel({word: i for i, word in enumerate(known)}, unk_token="<unk>")
     )
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     made.save(str(folder / "tokenizer.json"))

@@ -29,6 +29,7 @@ from jaxrl.sampling import slots
 from jaxrl.sampling.sampler import SamplerConfig, generate
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig, pack
+from jaxrl.training.routers import Terms
 from jaxrl.training.train_step import init_state, make_update
 from jaxrl.types import Params, Request
 from tests.jaxrl.batches import MODEL, batch
@@ -58,9 +59,9 @@ def train(model: DecoderConfig, steps: int = 5) -> tuple[Params, str]:
     )
     optimizer = optax.adamw(1e-3, eps=1e-5)  # the default eps makes steps of rounding errors
     state = init_state(create(jax.random.key(0)), optimizer)
-    update = make_update(
-        model, ObjectiveConfig(), optimizer, temperature=1.0, max_new_tokens=9, remat="none"
-    )
+    terms = Terms(0.1, "batch", 1e-3, 0.0) if model.experts else None
+    given = {"temperature": 1.0, "max_new_tokens": 9, "remat": "none", "router": terms}
+    update = make_update(model, ObjectiveConfig(), optimizer, **given)
     everywhere, rows = mesh.replicated(the_mesh), mesh.rows(the_mesh, model.rules)
     for seed in range(steps):
         data = batch(seed, groups=3, size=5, failed=(1,))

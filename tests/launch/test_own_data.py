@@ -20,6 +20,7 @@ from rich.console import Console
 
 import jaxrl
 from jaxrl import config as configs
+from jaxrl.data.types import Problem, Score
 from jaxrl.extensions.teacher import TeacherConfig
 from jaxrl.launch import (
     alerts,
@@ -35,7 +36,9 @@ from jaxrl.launch import (
     trust,
 )  # fmt: skip
 from jaxrl.launch import configs as files
+from jaxrl.launch.devices import Accelerators
 from jaxrl.record import metrics, runs
+from jaxrl.rollout.experience import Experience
 from jaxrl.run import begin
 from jaxrl.run.context import Callbacks
 from jaxrl.run.guards import Stopped
@@ -159,6 +162,8 @@ def test_a_failing_reward_stops_the_run_and_a_corrected_one_continues_it(capsys)
         (["quickstart", "--step", "4"], "did you mean '--steps'?"),
         (["quickstart", "--oversampling", "4"], "did you mean '--rollout.oversampling'?"),
         (["grop"], "did you mean 'grpo'?"),
+        (["quickstart", "--recipe", "raft"], "jaxrl train raft"),
+        (["--recipe=raft"], "jaxrl train raft"),
         (["nowhere.yaml"], "no file 'nowhere.yaml'"),
         (["runs/nowhere"], "neither a recipe nor a run directory"),
         (["quickstart", "--seed", "5000000000"], "seed=5000000000"),
@@ -238,6 +243,36 @@ def test_an_algorithm_brings_nothing_of_a_toy(name):
     assert config.rollout.max_new_tokens == 512 and not config.warm_start.steps
 
 
+@pytest.mark.parametrize(
+    "name", [n for n in recipes.names() if recipes.load(n).model == "fresh" and n != "keydoor"]
+)
+def test_a_method_on_another_model_leaves_its_toy_behind(name):
+    toy, base = recipes.load(name), recipes.load("grpo")
+    made = recipes.for_model(toy, "smollm2-135m")
+    same = ("task", "task_args", "domains", "fresh", "warm_start", "optimizer", "sampler", "eval")
+    assert [getattr(made, f) for f in same] == [getattr(base, f) for f in same]
+    assert (made.rollout.max_prompt_tokens, made.rollout.max_new_tokens) == (512, 512)
+    assert (made.objective, made.extensions) == (toy.objective, toy.extensions)
+    assert all(start < made.steps for start in made.stages)
+    assert recipes.for_model(toy, "fresh") == recipes.for_model(toy, None) == toy
+
+
+def test_a_method_is_put_on_another_model_by_a_flag_and_in_a_file(tmp_path):
+    given = ["--data", "train.jsonl", "--reward", "number"]
+    made, _ = files.resolve(["par", "--model-name-or-path", "smollm2-135m", *given])
+    assert made.rollout.max_new_tokens == 512 and made.warm_start.steps == 0
+    assert made.rollout.chat == short.has_template("smollm2-135m") and made.task == "file"
+    (tmp_path / "my.yaml").write_text(
+        "{recipe: par, model: smollm2-135m, data: train.jsonl, reward: number, lr: 1e-5}"
+    )
+    filed, _ = files.resolve([str(tmp_path / "my.yaml")])
+    assert filed.rollout.max_new_tokens == 512 and filed.optimizer.learning_rate == 1e-5
+    assert filed.rollout.chat == made.rollout.chat and filed.model == "smollm2-135m"
+    longer, _ = files.resolve(["par", "--model", "smollm2-135m", *given, "--max-new-tokens", "64"])
+    assert longer.rollout.max_new_tokens == 64
+    assert files.resolve(["quickstart", "--steps", "3"])[0].rollout.max_new_tokens == 8
+
+
 @pytest.mark.parametrize("name", algorithms.names())
 def test_an_algorithm_passes_the_checks_of_a_run_and_is_in_the_readme(name):
     config, _ = files.resolve([name, *command()[2:]])
@@ -300,6 +335,17 @@ def test_a_group_of_flags_has_its_help(group, capsys):
     assert f"--{group}.{field}" in said
 
 
+def test_every_flag_is_listed_with_its_whole_sentence(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")  # so that nothing is wrapped
+    assert cli.main(["train", "quickstart", "--help-all"]) == 0
+    shown = capsys.readouterr().out
+    listed = {word for word in shown.split() if word.startswith("--")}
+    fields = {f"--{n}" for n in flags.names(configs.Config()) if not n.startswith("no-")}
+    fields = {f for f in fields if ".no-" not in f}
+    assert fields <= listed and "jaxrl help NAME" in shown and "critic" in shown
+    assert "removes it from training and evaluation; `truncate` keeps its last tokens" in shown
+
+
 def test_help_of_no_group_names_the_groups(capsys):
     assert cli.main(["help", "objektive"]) == 2
     assert "did you mean 'objective'" in capsys.readouterr().err
@@ -335,23 +381,6 @@ def test_the_command_of_each_run_of_a_sweep_gives_its_config():
             assert files.resolve(list(arm.argv)) == (arm.config, arm.options)
 
 
-def test_runs_at_once_share_out_the_accelerators(tmp_path):
-    assert sweep.shares(2, tmp_path, {}) == [{}, {}]
-    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidiactl"):
-        (tmp_path / name).touch()
-    given = [share["CUDA_VISIBLE_DEVICES"] for share in sweep.shares(2, tmp_path, {})]
-    assert given == ["0,2", "1"]
-    seen = {"CUDA_VISIBLE_DEVICES": "5,7"}
-    assert [s["CUDA_VISIBLE_DEVICES"] for s in sweep.shares(2, tmp_path, seen)] == ["5", "7"]
-    with pytest.raises(ValueError, match="--parallel 4: this machine has 3 accelerators"):
-        sweep.shares(4, tmp_path, {})
-    (tmp_path / "tpu").mkdir()
-    for name in ("accel0", "accel1"):
-        (tmp_path / "tpu" / name).touch()
-    chips = [share["TPU_VISIBLE_CHIPS"] for share in sweep.shares(2, tmp_path / "tpu", {})]
-    assert chips == ["0", "1"]
-
-
 def test_so_many_runs_are_trained_at_once(monkeypatch, capsys, folder):
     going, most, commands, lock = 0, 0, [], threading.Lock()
 
@@ -365,9 +394,7 @@ def test_so_many_runs_are_trained_at_once(monkeypatch, capsys, folder):
             going -= 1
         return types.SimpleNamespace(returncode=3 if "--seed=1" in command else 0)
 
-    monkeypatch.setattr(
-        sweep, "shares", lambda n: [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(n)]
-    )
+    monkeypatch.setattr(sweep.devices, "found", lambda: Accelerators(gpus=("0", "1")))
     monkeypatch.setattr(sweep.subprocess, "run", train)
     given = ["train", "quickstart", "--seed", "0,1,2,3", "--run-dir", "many", "--parallel", "2"]
     assert cli.main(given) == 3
@@ -379,6 +406,9 @@ def test_so_many_runs_are_trained_at_once(monkeypatch, capsys, folder):
     assert cli.main(["train", "quickstart", "--parallel", "2"]) == 2
     assert "is for several runs" in capsys.readouterr().err
     assert cli.main(["train", "quickstart", "--seed", "0,1", "--parallel", "0"]) == 2
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "one,two")
+    assert cli.main(given) == 2
+    assert "this is one of 2 processes" in capsys.readouterr().err
 
 
 def test_a_sweep_trains_in_turn_and_compares(capsys):
@@ -445,6 +475,20 @@ def test_the_time_left_is_seen_at_every_width():
                 watch.stage("train", step, 100)
         lines = [line for line in console.file.getvalue().splitlines() if "2/100" in line]
         assert lines and all(re.search(r"2/100 \d:\d\d:\d\d .:..:..", line) for line in lines)
+
+
+@pytest.mark.parametrize("early", [3, 2])
+def test_the_first_completions_are_shown_as_soon_as_they_are_scored(early):
+    problems = [Problem(str(n), f"question {n}", n) for n in range(4)]
+    texts, scores = [f"text {n}" for n in range(4)], [Score(n / 4, {}) for n in range(4)]
+    console = Console(width=100, file=io.StringIO())
+    with progress.shown(console, lambda: None) as watch:
+        for each in list(zip(problems, texts, scores, strict=True))[:early]:
+            watch.scored(*each)
+        before = console.file.getvalue()
+        watch.sampled(0, Experience(problems, [], texts, scores, []))
+    assert ("first scored completions" in before and "text 2" in before) == (early == 3)
+    assert console.file.getvalue().count("first scored completions") == 1
 
 
 def row(**changes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 
@@ -13,7 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxrl.config import Config, FreshModel
-from jaxrl.launch import plan, roofline
+from jaxrl.launch import plan, roofline, shapes
 from jaxrl.launch.plan import PlanConfig
 from jaxrl.launch.roofline import Chip
 from jaxrl.mesh import mesh
@@ -213,9 +214,18 @@ def test_published_shapes_have_their_sizes(name, billions):
     assert sum(math.prod(leaf.shape) for leaf in leaves) / 1e9 == pytest.approx(billions, abs=0.01)
 
 
-def test_help_shows_the_flags_of_a_plan_and_of_extensions(capsys):
-    with pytest.raises(SystemExit):
-        plan.main(["hl_gauss_value_classification", "--help"])
+def test_a_config_json_alone_is_enough_and_an_unknown_name_lists_the_known(tmp_path):
+    raw = shapes.SHAPES["llama-3-8b"]
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    assert plan.describe(Config(model=str(tmp_path))) == plan.describe(Config(model="llama-3-8b"))
+    with pytest.raises(ValueError, match=r"model='llama-3-9b' is no path.*llama-3-8b"):
+        plan.describe(Config(model="llama-3-9b"))
+
+
+@pytest.mark.parametrize("asked", [["--help"], ["hl_gauss_value_classification", "--help-all"]])
+def test_help_shows_the_flags_of_a_plan_and_the_published_shapes_on_one_screen(asked, capsys):
+    assert plan.main(asked) == 0
     shown = capsys.readouterr().out
-    assert "--topology" in shown and "--no-compile" in shown
-    assert "--critic.clip" in shown and "--extensions." not in shown
+    said = " ".join(shown.split())
+    assert "--topology" in shown and "--no-compile" in shown and "jaxrl train --help" in said
+    assert "llama-3-8b" in shown and len(shown.splitlines()) < 30

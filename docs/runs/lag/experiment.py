@@ -1,0 +1,107 @@
+"""Learning curves by the age of the data, see PLAN.md in this folder.
+
+PYTHONPATH=. python docs/runs/lag/experiment.py RESULTS.json --seeds 0 1 2 3 4 5
+"""
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl.launch.lab import Arm, Effect, cipher, statistics
+from jaxrl.launch.lab.effect import run_arm
+from jaxrl.training.objective import ObjectiveConfig
+
+LAGS = (0, 1, 4, 16)
+RATES = (1e-3, 3e-3)
+ARMS = {"none": "ppo_clip", "decoupled": "decoupled_ppo", "icepop": "icepop", "aipo": "aipo"}
+Found = dict[str, dict[str, Any]]
+"""By learning rate, arm and lag, joined by slashes."""
+
+
+def arm(name: str, lag: int, rate: float) -> Arm:
+    """An arm at an age of the data, in steps."""
+    objective = ObjectiveConfig(policy=ARMS[name])
+    return Arm(objective, steps=80, delay=lag, updates_per_batch=4, learning_rate=rate)
+
+
+def measure(path: Path, seeds: list[int]) -> Found:
+    """Figures of all arms, lags and rates, continued from what the file has."""
+    plain = arm("none", 0, RATES[0])
+    effect = Effect("", cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)), plain, plain)
+    found: Found = json.loads(path.read_text()) if path.exists() else {}
+    for rate, lag, name in itertools.product(RATES, LAGS, ARMS):
+        key = f"{rate:g}/{name}/{lag}"
+        if key in found:
+            continue
+        figures = run_arm(effect, arm(name, lag, rate), seeds)
+        found[key] = {
+            "before": figures["before"]["pass@1"],
+            "marks": figures["marks"],
+            "curve": figures["curves"]["pass@1"],
+            "minutes": figures["minutes"],
+        }
+        path.write_text(json.dumps(found, indent=1))
+        means = np.mean(found[key]["curve"], axis=1).round(3)
+        print(key, means, figures["minutes"], flush=True)
+    return found
+
+
+def interval(difference: np.ndarray) -> str:
+    """Its mean and 95% t interval."""
+    got = statistics.paired(difference, minimum=0.03)
+    return f"{got.effect:+.3f} [{got.low:+.3f}, {got.high:+.3f}]"
+
+
+def table(title: str, columns: Iterable[object], rows: dict[str, list[str]]) -> str:
+    """In Markdown."""
+    names = [title, *map(str, columns)]
+    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    return "\n".join([*lines, *(f"| {k} | " + " | ".join(v) + " |" for k, v in rows.items())])
+
+
+def report(found: Found, rate: float) -> str:
+    """The tables of README.md for a learning rate."""
+    curves = {
+        (name, lag): np.array(found[f"{rate:g}/{name}/{lag}"]["curve"])
+        for name in ARMS
+        for lag in LAGS
+    }
+    ends = {key: curve[-1] for key, curve in curves.items()}
+    lags = [f"lag {lag}" for lag in LAGS]
+    means = {f"`{n}`": [f"{ends[n, lag].mean():.3f}" for lag in LAGS] for n in ARMS}
+    aged = {f"`{n}`": [interval(ends[n, lag] - ends[n, 0]) for lag in LAGS[1:]] for n in ARMS}
+    gains = {
+        f"`{n}`": [interval(ends[n, lag] - ends["none", lag]) for lag in LAGS]
+        for n in list(ARMS)[1:]
+    }
+    shown = {
+        f"`{n}`, lag {lag}": [f"{x:.3f}" for x in curves[n, lag].mean(axis=1)] for n, lag in curves
+    }
+    marks = found[f"{rate:g}/none/0"]["marks"]
+    parts = [
+        table("pass@1 at the end", lags, means),
+        table("against lag 0", lags[1:], aged),
+        table("gain over `none`", lags, gains),
+        table("pass@1 after step", marks, shown),
+    ]
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    """Measure, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4, 5])
+    given = parser.parse_args()
+    found = measure(given.results, given.seeds)
+    for rate in RATES:
+        print(f"\n## Learning rate {rate:g}\n\n{report(found, rate)}")
+
+
+if __name__ == "__main__":
+    main()
