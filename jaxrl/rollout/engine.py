@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
-from jaxrl.sampling import prefill, sampler
+from jaxrl.sampling import prefill, sampler, worlds
 from jaxrl.sampling.requests import start_of
 from jaxrl.sampling.work import Setup, Work
 from jaxrl.types import Completion, Params, Request
@@ -70,8 +70,12 @@ class Local:
         return sum(seat.length for seat in self.work.seats if seat is not None)
 
     def put(self, requests: Sequence[Request]) -> None:
-        """Begin requests, or continue the held sequences of the same ids."""
+        """Begin requests, or continue the held sequences of the same ids and draws."""
         setup, work, waiting = self._setup, self.work, sampler.held(self.work)
+        draws = {s.request.id: s.request.draw for s in work.seats if s is not None and s.held}
+        other = [r.id for r in requests if draws.get(r.id, r.draw) != r.draw]
+        sampler.release(work, other)  # those continue in another context
+        waiting = {name: seat for name, seat in waiting.items() if name not in other}
         held = [r for r in requests if r.id in waiting]
         sampler.continue_held(setup, self._params, work, held)
         if new := [r for r in requests if r.id not in waiting]:
@@ -85,6 +89,8 @@ class Local:
     def chunk(self, version: int) -> Decoded:
         """Decode one chunk."""
         work = self.work
+        if work.queue and work.queue[0].world is not None:
+            return self._played(version)
         sampler.release_for_queue(self._setup, work)
         before, waiting = _lengths(work), {r.id: start_of(r) for r in work.queue}
         ended = sampler.advance(self._setup, self._params, work, version=version)
@@ -95,6 +101,15 @@ class Local:
         read = list(map(len, dict.fromkeys(new.values())))  # the prompt of a group is read once
         took = prefill.work_of(read, self._setup.rows, self._setup.piece)
         return Decoded(ended, max(sampled, default=0), sum(sampled), sum(read), *took)
+
+    def _played(self, version: int) -> Decoded:
+        """Whole episodes, as many as there are slots."""
+        prompts = {start_of(r) for r in self.work.queue}
+        setup = self._setup
+        ended = worlds.play(setup, setup.world, self._params, self.work, version=version)
+        prompts -= {start_of(r) for r in self.work.queue}
+        lengths = [len(c.tokens) for c in ended]
+        return Decoded(ended, max(lengths), sum(lengths), sum(map(len, prompts)))
 
     def unfinished(self) -> list[Completion]:
         """Sequences in progress, with the tokens sampled so far."""

@@ -140,6 +140,7 @@ BASELINES: dict[str, dict[str, Callable[[Arm], Arm]]] = {
 """Family -> baseline -> the arm that it makes of a plain one. Preferences have no lab task yet."""
 
 RECIPES: dict[str, tuple[str, str]] = {
+    "ace_rl": ("rewards", "a verdict on each item against one on the whole"),
     "a_lol": ("off-policy", "advantage over the reference's value against the raw reward"),
     "adcl_egsr": ("gold solutions", "re-estimated order and reformulations against neither"),
     "aepo": ("objectives", "the gradient kept past the upper clip and the entropy factor"),

@@ -38,7 +38,9 @@ def main() -> None:
     for number, axis in enumerate(axes):
         folder = HERE / str(number)
         found = json.loads((folder / "summary.json").read_text())
-        recipe, minutes = found["recipe"], found["seconds"] / 60
+        stages = found.get("course", [])  # whose time is the last stage's too
+        recipe = found["recipe"]
+        minutes = (found["seconds"] - sum(stage["seconds"] for stage in stages)) / 60
         for name in SHOWN[recipe]:
             before, after = (found["eval"][when][name] for when in ("before", "after"))
             told = f"| {recipe} | {found['steps']} | {minutes:.1f} "
