@@ -41,6 +41,9 @@ _ENVIRONMENT = (
 )  # fmt: skip
 
 
+OnScore = Callable[[Problem, str, Score], None]
+
+
 class _Job(NamedTuple):
     item: bytes
     limit_s: float
@@ -76,7 +79,8 @@ class Pool:
         time_limit_s: float,
         memory_limit_mb: int | None,
         isolation: sandbox.Isolation | None,
-        on_score: Callable[[Score], None] | None = None,
+        on_score: OnScore | None = None,
+        ahead: bool = False,
     ) -> None:
         self.isolation = isolation
         """What programs run in, if the task runs any."""
@@ -88,6 +92,7 @@ class Pool:
         self._environment = _environment(task, isolation)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._on_score = on_score
+        self._ahead = ahead
         self._closed = False
         self._lock = threading.Lock()
         self._workers: set[Worker] = set()
@@ -102,7 +107,9 @@ class Pool:
         """Queue one item. The future always gets a Score; it never raises what a scorer raised."""
         future: Future[Score] = Future()
         if self._on_score is not None:
-            future.add_done_callback(lambda done: done.cancelled() or self._on_score(done.result()))
+            future.add_done_callback(
+                lambda done: done.cancelled() or self._on_score(problem, completion, done.result())
+            )
         if not self._threads:
             future.set_result(score_completion(self._task, problem, completion))
             return future
@@ -184,7 +191,8 @@ class Pool:
 
     def _watch(self) -> None:
         """Feed one worker at a time, from its first item until the pool closes."""
-        worker: Worker | None = None
+        if worker := self._replace(None, self._ahead):
+            worker.prepare()
         while (job := self._jobs.get()) is not None:
             if not job.future.set_running_or_notify_cancel():
                 continue
@@ -216,7 +224,8 @@ def open_pool(
     time_limit_s: float = 10.0,
     memory_limit_mb: int | None = None,
     allow_weak: bool = False,
-    on_score: Callable[[Score], None] | None = None,
+    on_score: OnScore | None = None,
+    ahead: bool = False,
 ) -> Pool:
     """A pool that scores completions of one task.
 
@@ -233,7 +242,9 @@ def open_pool(
       memory_limit_mb: limit of a worker's address space; None for no limit.
       allow_weak: for a task that runs programs, take resource limits where bubblewrap does not
         work; see `jaxrl.data.sandbox`.
-      on_score: called with each score as soon as it is there, in a thread of the pool.
+      on_score: called with each problem, completion and score as soon as the score is there, in a
+        thread of the pool.
+      ahead: start the workers now, so that no item waits while they import.
 
     Raises:
       ValueError: an unknown task or parameter, or a limit that cannot be.
@@ -257,6 +268,7 @@ def open_pool(
         memory_limit_mb,
         isolation,
         on_score,
+        ahead,
     )
 
 

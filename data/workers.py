@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import socket
@@ -47,10 +48,17 @@ class Worker:
         )
         theirs.close()
         self._spec: bytes | None = spec
+        self._sent = False
 
     def alive(self) -> bool:
         """Whether the process runs."""
         return self._process.poll() is None
+
+    def prepare(self) -> None:
+        """Have it import and build the task now; whether that fails is said by the first `ask`."""
+        self._sent = True
+        with contextlib.suppress(OSError):
+            self._send(self._spec, START_LIMIT_S)
 
     def ask(self, item: bytes, limit_s: float) -> tuple[bytes, int]:
         """The line that answers an item, and the number of the message that it must answer.
@@ -63,7 +71,9 @@ class Worker:
         try:
             if self._spec is not None:
                 try:
-                    problem = json.loads(self._ask(self._spec, START_LIMIT_S))
+                    if not self._sent:
+                        self._send(self._spec, START_LIMIT_S)
+                    problem = json.loads(self._heard(START_LIMIT_S))
                 except TimeoutError:
                     message = f"start: the worker was not up after {START_LIMIT_S:g} s"
                     raise Failed(message) from None
@@ -71,7 +81,8 @@ class Worker:
                 if problem:
                     raise Failed(f"start: {problem}")
             start = time.monotonic()
-            return self._ask(item, limit_s), self._asked
+            self._send(item, limit_s)
+            return self._heard(max(0.0, start + limit_s - time.monotonic())), self._asked
         except TimeoutError:
             raise
         except (EOFError, OSError):
@@ -96,7 +107,13 @@ class Worker:
         self._socket.close()
         self._scratch.cleanup()
 
-    def _ask(self, message: bytes, limit_s: float) -> bytes:
+    def _send(self, message: bytes, limit_s: float) -> None:
+        """Send a message, or raise a TimeoutError."""
+        self._socket.settimeout(limit_s)
+        self._asked += 1
+        self._socket.sendall(struct.pack("!QQ", self._asked, len(message)) + message)
+
+    def _heard(self, limit_s: float) -> bytes:
         """The line that the worker answers.
 
         Raises:
@@ -104,9 +121,6 @@ class Worker:
           EOFError: it is gone, or says more than an answer can be.
         """
         deadline = time.monotonic() + limit_s
-        self._socket.settimeout(limit_s)
-        self._asked += 1
-        self._socket.sendall(struct.pack("!QQ", self._asked, len(message)) + message)
         while b"\n" not in self._unread:
             if not select.select([self._socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise TimeoutError

@@ -52,6 +52,9 @@ class Request:
     """Budget of the response, its prefix and observations included."""
     turn_tokens: int = dataclasses.field(default=0, kw_only=True)
     """Budget of each turn of the policy in it; 0: what is left of `max_new_tokens`."""
+    world: Any = dataclasses.field(default=None, kw_only=True)
+    """State of an environment that is played within the decode loop, a pytree of NumPy arrays, see
+    `jaxrl.sampling.worlds`. None: there is none."""
     temperature: float = 1.0
     """0 means greedy."""
     top_k: int = 0
@@ -106,6 +109,11 @@ class Completion:
     """Of an episode's turns in order; 0 where the environment gave none."""
     tool_calls: int = 0
     """Of an episode, malformed ones included."""
+    parent: np.ndarray | None = None
+    """int32: where in prompt and response the token stands that each token continues, -1 where it
+    continues none. None: each continues the one before, so that all are one context."""
+    world: Any = None
+    """The last state of `Request.world`."""
 
     @property
     def actions(self) -> np.ndarray:

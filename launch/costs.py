@@ -35,22 +35,24 @@ class Costs:
     """Of bringing new weights to the sampler."""
     score: float = 0.0
     """From the end of a completion to its score."""
-    read_token: float = 0.0
-    """Of each token that is read: prompts, and sequences in progress after new weights came."""
+    read_pass: float = 0.0
+    """Of a pass that reads prompts, or sequences in progress after new weights came,"""
+    read_position: float = 0.0
+    """and of each position that it computes, padding included."""
     chunk: float = 0.0
     """Of a chunk of decoding, whatever it decodes."""
 
     def on(self, sampling: float) -> Costs:
         """The costs where a share of the devices samples and the rest trains.
 
-        Seconds of a decoding step and of a chunk are of latency and stay; all else is divided by
-        the share.
+        Seconds of a decoding step, of a pass and of a chunk are of latency and stay; all else is
+        divided by the share.
         """
         training = 1.0 - sampling
         return dataclasses.replace(
             self,
             decode_token=self.decode_token / sampling,
-            read_token=self.read_token / sampling,
+            read_position=self.read_position / sampling,
             update=self.update / training,
             update_token=self.update_token / training,
         )
@@ -59,7 +61,11 @@ class Costs:
 def costs_of(run: Path) -> Costs:
     """Costs fitted to the log of a synchronous run, by non-negative least squares.
 
-    The first step compiles and is left out, as is any other in which something is compiled.
+    The first step compiles and is left out, as is any other in which something is compiled. What is
+    left of a step beside its chunks, scores and weights is its update. A synchronous run reads
+    prompts of about one length, which does not tell what a longer pass costs: a position is taken
+    to cost a third of a trained token, which is the forward part of an update, and at most the
+    whole pass.
 
     Raises:
       ValueError: fewer than three steps remain, or their chunks are not logged.
@@ -70,18 +76,23 @@ def costs_of(run: Path) -> Costs:
             f"{run} has logged {len(rows)} steps in which nothing is compiled; costs are fitted to "
             "3 or more"
         )
-    steps = {row["step"] - 1 for row in rows}
-    chunks = [row for row in jsonl.read(run / chunk_log.FILE) if row["step"] in steps]
+    sampling = {row["step"] - 1: 0.0 for row in rows}
+    chunks = [row for row in jsonl.read(run / chunk_log.FILE) if row["step"] in sampling]
     if not chunks:
         raise ValueError(f"{run} has no {chunk_log.FILE}; costs are fitted to a synchronous run's")
-    parts = [_column(chunks, name) for name in ("steps", "tokens", "read")]
-    step, token, read, chunk = _fit(_column(chunks, "seconds"), *parts, np.ones(len(chunks)))
-    rest = _column(rows, "time/step")
-    for name in ("sample", "score", "sync", "save", "eval"):
+    parts = [_column(chunks, name) for name in ("steps", "tokens", "passes")]
+    step, token, whole, chunk = _fit(_column(chunks, "seconds"), *parts, np.ones(len(chunks)))
+    for row in chunks:
+        sampling[row["step"]] += row["seconds"]
+    rest = _column(rows, "time/step") - np.array([sampling[row["step"] - 1] for row in rows])
+    for name in ("score", "sync", "save", "eval"):
         rest = rest - np.array([row.get(f"time/{name}", 0.0) for row in rows])
     update_token, update = _fit(rest, _column(rows, "tokens"), np.ones(len(rows)))
     push, score = (float(np.median(_column(rows, f"time/{n}"))) for n in ("sync", "score"))
-    return Costs(step, token, update, update_token, push, score, read, chunk)
+    width = np.sum(_column(chunks, "positions")) / max(1.0, np.sum(parts[2]))
+    position = float(min(update_token / 3, whole / max(1.0, width)))
+    reading = (whole - position * float(width), position)
+    return Costs(step, token, update, update_token, push, score, *reading, chunk)
 
 
 def settled(run: Path) -> list[dict[str, Any]]:
@@ -104,22 +115,26 @@ def _fit(seconds: np.ndarray, *columns: np.ndarray) -> list[float]:
 
 def prompt_of(run: Path, groups: int) -> int:
     """Tokens of a prompt, on average over a run that began this number of groups a step."""
-    rows = list(jsonl.read(run / chunk_log.FILE))
-    steps = 1 + max(row["step"] for row in rows)
-    return round(sum(row["read"] for row in rows) / (steps * groups))
+    read = sum(row["read"] for row in jsonl.read(run / chunk_log.FILE))
+    return round(read / (steps_of(run) * groups))
 
 
-def lengths_of(run: Path) -> np.ndarray:
-    """Lengths of the completions that a run has logged, in tokens.
+def steps_of(run: Path) -> int:
+    """Steps of which the chunks are logged."""
+    return 1 + max(row["step"] for row in jsonl.read(run / chunk_log.FILE))
+
+
+def groups_of(run: Path) -> list[np.ndarray]:
+    """Lengths in tokens of the completions of each group that a run has logged, in order.
 
     Raises:
       ValueError: it has logged none.
     """
-    found = [
-        sum(kind == "policy" for kind in row["source"])
-        for path in sorted((run / "rollouts").glob("*.jsonl"))
-        for row in jsonl.read(path)
-    ]
+    found: dict[tuple[int, int], list[int]] = {}
+    for path in sorted((run / "rollouts").glob("*.jsonl")):
+        for row in jsonl.read(path):
+            length = sum(kind == "policy" for kind in row["source"])
+            found.setdefault((row["step"], row["group"]), []).append(length)
     if not found:
         raise ValueError(f"{run} has no rollouts; log some with rollout_log.every")
-    return np.array(found)
+    return [np.array(lengths) for lengths in found.values()]

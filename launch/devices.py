@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,11 +24,19 @@ class Accelerators(NamedTuple):
 
 
 def found(
-    devices: Path = Path("/dev"), environment: Mapping[str, str] = os.environ
+    devices: Path = Path("/dev"),
+    environment: Mapping[str, str] = os.environ,
+    *,
+    libtpu: bool = importlib.util.find_spec("libtpu") is not None,
 ) -> Accelerators:
     """The accelerators that this process may use, without a look into JAX, which would take them.
 
     Those that the environment makes visible are all there are; `JAX_PLATFORMS=cpu` leaves none.
+
+    Args:
+      devices: the folder of device files.
+      environment: variables of this process.
+      libtpu: whether it is installed; without it, files like those of TPU chips are of others.
     """
     if environment.get("JAX_PLATFORMS", "").strip() == "cpu":
         return Accelerators()
@@ -35,6 +44,8 @@ def found(
     gpus = _visible(environment.get("CUDA_VISIBLE_DEVICES"), [str(i) for i in numbers])
     if gpus:
         return Accelerators(gpus=gpus)
+    if not libtpu:
+        return Accelerators()
     count = len([*devices.glob("accel[0-9]*"), *devices.glob("vfio/[0-9]*")])
     named = next((environment[name] for name in _TPU_VISIBLE if name in environment), None)
     return Accelerators(chips=_visible(named, [str(i) for i in range(count)]))

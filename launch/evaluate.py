@@ -34,7 +34,8 @@ class EvaluateConfig:
     problems: int = 256
     """Number of problems."""
     k: int = 1
-    """Completions per problem, for pass@1, unbiased pass@k and majority vote."""
+    """Completions per problem, for pass@1, unbiased pass@k and majority vote. One passes with a
+    reward of 1 or more."""
     temperature: float | None = None
     """Sampling temperature; None: greedy for k = 1, else the run's, or 1 for a model."""
     max_new_tokens: int | None = None

@@ -19,13 +19,12 @@ import numpy as np
 import optax
 
 from jaxrl.config import Config
-from jaxrl.launch import configs, flags, plan_asynchronous, roofline, topology
+from jaxrl.launch import configs, flags, plan_asynchronous, roofline, shapes, topology
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.roofline import CHIPS, Chip
-from jaxrl.launch.shapes import SHAPES
 from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up
-from jaxrl.models import decoder, hf_config
+from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.rollout.policy import Policy
@@ -69,7 +68,7 @@ def main(argv: list[str]) -> int:
     name, rest = flags.recipe(argv)
     parser = argparse.ArgumentParser(
         usage="jaxrl plan [RECIPE | FILE | RUN] [--topology NAME] [--no-compile] [flags of train]",
-        epilog=f"--model also takes published models by name: {', '.join(SHAPES)}. "
+        epilog=f"--model also takes published models by name: {', '.join(shapes.SHAPES)}. "
         "`jaxrl train --help` and --help-all show the flags of a run.",
         add_help=False,
         allow_abbrev=False,
@@ -113,15 +112,14 @@ def show(config: Config, settings: PlanConfig = PlanConfig()) -> None:
 
 
 def describe(config: Config, chip: str = "") -> DecoderConfig:
-    """The decoder of a config; of a published shape, that one.
+    """The decoder of a config, for which `shapes.read` may have enough.
 
     With the kernels of the chip, emulated if it cannot be compiled for.
     """
     if config.attention == "auto" and topology.is_tpu(chip) and not topology.compiles_for(chip):
         config = dataclasses.replace(config, attention="splash")
-    if config.model not in SHAPES:
+    if (model := shapes.read(config.model)) is None:
         return policy.describe(config)[0]
-    model = hf_config.read(SHAPES[config.model])
     mesh.check(config.mesh.rules, model)
     rules = tuple(config.mesh.rules.items())
     computed = {"dtype": config.compute_dtype, "attention": config.attention}
@@ -355,10 +353,10 @@ def step(
         )
     update = stages.program(ctx, extensions, _optimizer(config, model))
     where = placement.of_batch(batch.trajectory)
-    shapes: Trajectory = jax.tree.map(_shape, where, batch.trajectory)
-    ref_logp = shapes.behavior_logp if reference.needed(config, extensions) else None
+    abstract: Trajectory = jax.tree.map(_shape, where, batch.trajectory)
+    ref_logp = abstract.behavior_logp if reference.needed(config, extensions) else None
     packed = jax.tree.map(_shape, placement.of_packed(config, batch.packed), batch.packed)
-    return update.lower(state, shapes, packed, ref_logp).compile()
+    return update.lower(state, abstract, packed, ref_logp).compile()
 
 
 def _shape(where: Any, a: Any) -> jax.ShapeDtypeStruct:

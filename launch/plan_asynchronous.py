@@ -15,7 +15,7 @@ from jaxrl import config as configs
 from jaxrl.config import Config
 from jaxrl.launch import simulate
 from jaxrl.launch.cli import REFUSALS, refused
-from jaxrl.launch.costs import costs_of, lengths_of, prompt_of
+from jaxrl.launch.costs import costs_of, groups_of, prompt_of, steps_of
 from jaxrl.launch.simulate import Outcome, Workload
 from jaxrl.record import storage
 from jaxrl.rollout.schedule import Limits
@@ -94,10 +94,11 @@ def settings(run: Path) -> list[Setting]:
 
 
 def workload(config: Config, run: Path) -> Workload:
-    """What a run samples, by the lengths that it has logged."""
-    lengths = simulate.drawn(lengths_of(run), config.rollout.group_size)
-    prompt = prompt_of(run, config.rollout.prompts)
-    return Workload(lengths, config.sampler.slots, config.sampler.chunk, prompt)
+    """What a run samples: its logged groups, in order if they are all there, else drawn."""
+    groups, prompts = groups_of(run), config.rollout.prompts
+    whole = len(groups) == prompts * steps_of(run)
+    lengths = simulate.repeated(groups) if whole else simulate.drawn(groups)
+    return Workload(lengths, config.sampler, prompt_of(run, prompts))
 
 
 def best(found: list[Setting]) -> Setting:

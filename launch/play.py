@@ -107,7 +107,11 @@ def by_hand(
     with open_pool(config.env, config.env_args, workers=0) as pool:
         while True:
             answer = pool.act(turn).result()
-            for message in answer.messages:
+            shown = answer
+            if isinstance(answer, Reply) and answer.opening is not None:
+                shown = answer.opening
+                say("the conversation is replaced by")
+            for message in shown.messages:
                 say(f"{message['role']}: {message['content']}")
             if isinstance(answer, Opening):
                 for each in answer.tools:

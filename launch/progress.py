@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
+from jaxrl.data.types import Problem, Score
 from jaxrl.launch import alerts
 from jaxrl.rollout.experience import Experience
 from jaxrl.run.loop import Callbacks
@@ -33,6 +35,8 @@ _SHOWN = {
     False: {"loss": "loss", "accuracy": "accuracy", "margin": "margin", "likelihood": "likelihood"},
 }
 """Figures of the closing table and their names there, by whether problems were answered."""
+_FIRST = 3  # completions shown as soon as they are scored
+Shown = tuple[Problem, str, Score]
 _LINES = 20  # progress lines of a whole run where there is no terminal to redraw
 
 
@@ -58,6 +62,8 @@ def shown(
     due = every
     bars: dict[str, TaskID] = {}
     latest = ""
+    early: list[Shown] | None = []  # None once the first completions have been shown
+    lock = threading.Lock()
     live = Progress(
         TextColumn("{task.description:>10}"),
         BarColumn(bar_width=24, table_column=Column(min_width=10)),
@@ -73,6 +79,10 @@ def shown(
         disable=not console.is_terminal,
     )
 
+    def imitated(number: int, loss: float) -> None:
+        nonlocal latest
+        latest = f"loss {loss:.4f}"
+
     def step(number: int, metrics: dict[str, float]) -> None:
         nonlocal latest
         rewards.append(metrics["reward/mean"])
@@ -84,10 +94,23 @@ def shown(
         noted.clear()
         noted.update(found)
 
+    def scored(problem: Problem, text: str, score: Score) -> None:
+        nonlocal early
+        with lock:
+            if early is None:
+                return
+            early.append((problem, text, score))
+            if len(early) == _FIRST:
+                console.print(_scored(early, "first scored completions"))
+                early = None
+
     def sampled(number: int, experience: Experience) -> None:
+        nonlocal early
         begin()
-        if number == 0:
-            console.print(samples(experience, "first scored completions", 3))
+        with lock:
+            unseen, early = early is not None, None
+        if number == 0 and unseen:
+            console.print(samples(experience, "first scored completions", _FIRST))
         elif due and number % due == 0:
             console.print(samples(experience, f"step {number}", 1))
 
@@ -106,19 +129,26 @@ def shown(
         console.print(text, soft_wrap=True, markup=False, highlight=False)
 
     with live:
-        yield Callbacks(stage=stage, step=step, sampled=sampled, note=note)
+        yield Callbacks(stage, imitated, step, sampled, note, scored)
 
 
 def samples(experience: Experience, title: str, count: int) -> Table:
-    """Completions as they were scored: prompt, completion, answer, reward with its parts."""
-    table = Table("prompt", "completion", "answer", "reward", title=title, title_justify="left")
+    """So many completions, evenly spread, as they were scored."""
     group = max(1, len(experience.texts) // max(1, len(experience.problems)))
-    for n in range(0, len(experience.texts), max(1, len(experience.texts) // count))[:count]:
-        problem, score = experience.problems[n // group], experience.scores[n]
+    chosen = range(0, len(experience.texts), max(1, len(experience.texts) // count))[:count]
+    rows = [(experience.problems[n // group], experience.texts[n], experience.scores[n])
+            for n in chosen]  # fmt: skip
+    return _scored(rows, title)
+
+
+def _scored(rows: Sequence[Shown], title: str) -> Table:
+    """Completions: prompt, completion, answer, reward with its parts."""
+    table = Table("prompt", "completion", "answer", "reward", title=title, title_justify="left")
+    for problem, text, score in rows:
         parts = "  ".join(f"{name} {value:.3g}" for name, value in score.parts.items())
         reward = f"{score.value:.3g}" if score.value is not None else f"failed: {score.error}"
         table.add_row(
-            *(Text(_short(text, 240)) for text in (problem.prompt, experience.texts[n])),
+            *(Text(_short(each, 240)) for each in (problem.prompt, text)),
             Text(_short("" if problem.answer is None else str(problem.answer), 60)),
             Text(_short(f"{reward}  {parts}".strip(), 200)),
         )

@@ -18,6 +18,7 @@ import numpy as np
 from jaxrl.launch.costs import Costs
 from jaxrl.launch.simulate import Workload, simulate
 from jaxrl.rollout.schedule import Limits
+from jaxrl.sampling.work import SamplerConfig
 
 PROMPTS, BATCH, LONGEST = 512, 32, 28 * 1024
 """Prompts a step, prompts that the trainer takes at a time, most tokens of an answer."""
@@ -64,7 +65,7 @@ def step_seconds(setup: Setup) -> float:
     bound = round(updates * (1.0 + setup.staleness)) - 1
     limits = Limits(BATCH, bound, order="finished", steps=_PERIODS * updates)
     costs = Costs(SLOWER * setup.generation / LONGEST, 0.0, setup.update / updates, 0.0)
-    work = Workload(lambda n: longest[[n % len(longest)]], 4 * PROMPTS, _CHUNK)
+    work = Workload(lambda n: longest[[n % len(longest)]], SamplerConfig(4 * PROMPTS, chunk=_CHUNK))
     out = simulate(limits, costs, work, overlap=True, every=updates)
     ends = [span.end for span in out.spans if span.who == "train"]
     return (ends[-1] - ends[_FIRST * updates - 1]) / (_PERIODS - _FIRST)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from jaxrl.models import catalog, hf_config
+from jaxrl.models.config import DecoderConfig
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 
 _LLAMA = {
     "model_type": "llama",
@@ -96,3 +103,29 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """By the name that `jaxrl plan --model` takes."""
+
+
+def read(model: str) -> DecoderConfig | None:
+    """The decoder of a published model, or of a directory that holds no more than a config.json.
+
+    None for what `jaxrl.rollout.policy` opens: other directories and files, runs, packaged models,
+    Hub ids and `fresh`.
+
+    Raises:
+      ValueError: none of these.
+    """
+    if model in SHAPES:
+        return hf_config.read(SHAPES[model])
+    if model == "fresh" or model in catalog.PACKAGED or catalog.is_hub(model) or "://" in model:
+        return None
+    directory = Path(model)
+    if not model or not directory.exists():
+        raise ValueError(
+            f"model={model!r} is no path, and no published model that is known here: "
+            f"{', '.join(SHAPES)}; name one, or a directory with its config.json"
+        )
+    file = directory / "config.json"
+    if not file.exists() or any((directory / name).exists() for name in _TOKENIZERS):
+        return None
+    raw = json.loads(file.read_text())
+    return hf_config.read(raw) if "model_type" in raw else None  # that of a run has none

@@ -27,7 +27,8 @@ from jaxrl.rollout.schedule import (
     Train,
     Trained,
 )
-from jaxrl.sampling.work import SMALLEST
+from jaxrl.sampling.prefill import work_of
+from jaxrl.sampling.work import SMALLEST, SamplerConfig
 
 _WORKER = "sampler"
 
@@ -37,10 +38,8 @@ class Workload(NamedTuple):
 
     lengths: Callable[[int], np.ndarray]
     """The lengths in tokens of a group's completions, [group size], by its number."""
-    slots: int
-    """Completions decoded at once."""
-    chunk: int
-    """Most decoding steps between two decisions."""
+    sampler: SamplerConfig
+    """Completions decoded at once, and most decoding steps between two decisions."""
     prompt: int = 0
     """Tokens of a prompt, which a group reads once."""
 
@@ -178,14 +177,14 @@ class _Run:
         self._versions[number] = self.state.held[_WORKER]
 
     def train(self, numbers: Sequence[int]) -> None:
-        """Take a step, at once or after some chunks more."""
+        """Take a step, at once, or after some chunks more of what may be begun by then."""
         tokens = sum(self._sizes.pop(number) for number in numbers)
         self.lags += [self.state.step - self._versions.pop(number) for number in numbers]
         self.tokens += tokens
         # the chunk under way, during which the last score came, is not one of them
-        wait = self.lockstep + 1 if self.lockstep and self._live else 0
+        wait = self.lockstep + self._busy
         self._due = (wait, self.costs.update + self.costs.update_token * tokens)
-        if not wait:
+        if not self.lockstep:
             self.update()
 
     def update(self) -> None:
@@ -220,11 +219,14 @@ class _Run:
         if not self.overlap and (self.state.step > self._arrived or self._paused()):
             return
         self.tell(Ended(_WORKER))
+        if not self._live and self._due is not None:
+            self.update()
         if not self._live or self._paused():
             return
-        slots = self.work.slots
-        live = dict(list(self._live.items())[:slots])
-        seconds = self.costs.chunk + self.costs.read_token * self.read(live)
+        live = dict(list(self._live.items())[: self.work.sampler.slots])
+        passes, positions = self.read(live)
+        seconds = self.costs.chunk + self.costs.read_pass * passes
+        seconds += self.costs.read_position * positions
         steps = self.steps([row.left for row in live.values()], len(self._live) > len(live))
         decoded = sum(min(row.left, steps) for row in live.values())
         seconds += self.costs.decode_step * steps + self.costs.decode_token * decoded
@@ -254,28 +256,31 @@ class _Run:
         """Whether the sampler waits for an update, where they take turns."""
         return not self.overlap and bool(self.state.training) and self._due is None
 
-    def read(self, live: Mapping[tuple[int, int], _Row]) -> int:
-        """Tokens that are read before a chunk: new prompts, and what a new sampler finds begun."""
-        step, tokens, prompts = self.state.held[_WORKER], 0, set[int]()
+    def read(self, live: Mapping[tuple[int, int], _Row]) -> tuple[int, int]:
+        """Passes, and positions in them, by which new prompts and what a new sampler finds begun
+        are read before a chunk."""
+        step, lengths, prompts = self.state.held[_WORKER], list[int](), set[int]()
         for (number, _), row in live.items():
             if row.reader == step:
                 continue
             row.reader = step
             if row.done:
-                tokens += self.work.prompt + row.done
-            else:
+                lengths.append(self.work.prompt + row.done)
+            elif number not in prompts and self.work.prompt:
                 prompts.add(number)
-        return tokens + self.work.prompt * len(prompts)
+                lengths.append(self.work.prompt)
+        sampler = self.work.sampler
+        return work_of(lengths, sampler.prefill_rows, sampler.prefill_piece)
 
     def steps(self, left: Sequence[int], queue: bool) -> int:
         """Decoding steps of a chunk, which ends early as the sampler's does: once an eighth of the
         slots could be filled anew, or where none wait, once the next smaller number would do."""
         ends = np.sort(left)
-        sizes, live = _sizes(self.work.slots), len(left)
+        sizes, live = _sizes(self.work.sampler.slots), len(left)
         total = min(size for size in sizes if size >= live)
         smaller = max((size for size in sizes if size < total), default=0)
         stay = max(1, live - total // 8 + 1) if queue else smaller + 1
-        return int(min(self.work.chunk, ends[max(0, live - stay)]))
+        return int(min(self.work.sampler.chunk, ends[max(0, live - stay)]))
 
     def scored(self, number: int) -> None:
         """A completion has its score."""
@@ -294,10 +299,14 @@ def _sizes(slots: int) -> list[int]:
     return each
 
 
-def drawn(lengths: np.ndarray, size: int, seed: int = 0) -> Callable[[int], np.ndarray]:
-    """Lengths of groups of `size`, drawn from those that were seen; a group's are always the
-    same."""
-    return lambda number: np.random.default_rng([seed, number]).choice(lengths, size)
+def drawn(groups: Sequence[np.ndarray], seed: int = 0) -> Callable[[int], np.ndarray]:
+    """Lengths of groups, drawn whole from those that were seen; a group's are always the same."""
+    return lambda number: groups[np.random.default_rng([seed, number]).integers(len(groups))]
+
+
+def repeated(groups: Sequence[np.ndarray]) -> Callable[[int], np.ndarray]:
+    """Lengths of groups in the order in which they were seen, again and again."""
+    return lambda number: groups[number % len(groups)]
 
 
 def timeline(outcome: Outcome, width: int = 72) -> str:
@@ -317,7 +326,8 @@ def timeline(outcome: Outcome, width: int = 72) -> str:
 def example() -> str:
     """The timelines of docs/asynchronous.md: long-tailed lengths, in turns and side by side."""
     seen = np.random.default_rng(0).lognormal(5.5, 0.9, 4096).astype(int) + 1
-    work = Workload(drawn(np.minimum(seen, 2048), 8), slots=256, chunk=64)
+    groups = np.minimum(seen, 2048).reshape(-1, 8)
+    work = Workload(drawn(groups), SamplerConfig(slots=256, chunk=64))
     costs = Costs(decode_step=0.02, decode_token=1e-5, update=1.0, update_token=2e-4, push=0.1)
     parts = []
     for staleness, overlap in ((0, False), (1, True), (2, True)):

@@ -12,7 +12,7 @@ playing its actions again. All members of a group have the same seed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxrl.data.types import Problem, Score
@@ -55,6 +55,10 @@ class Reply(NamedTuple):
     answer: str | None = None
     """With `done`: a text that the task's `reward` judges, under the limits of the scoring pool.
     Its value is added to `reward`, and its parts to `parts`."""
+    opening: Opening | None = None
+    """Takes the place of the conversation so far: a summary of it, or the conversation of another
+    agent. Its messages may be of any role, and it may continue an earlier conversation of the
+    episode. With it, `messages` is empty."""
 
 
 class Token(NamedTuple):
@@ -65,6 +69,24 @@ class Token(NamedTuple):
     """Empty for a special token."""
     logp: float
     """Nats, under the distribution that it was sampled from."""
+
+
+class Arrays(NamedTuple):
+    """An environment as pure functions of arrays, which are compiled into the decode loop.
+
+    It is the same as one on the host, token for token, and knows the alphabet of a tokenizer.
+    """
+
+    begin: Callable[[Problem], Any]
+    """`problem -> state`, a pytree of NumPy arrays, of equal shapes for all problems.
+
+    Raises ValueError where the problem cannot be given as arrays."""
+    step: Callable[[Any, Any, Any], tuple[Any, Any, Any, Any, Any]]
+    """`(state, tokens [A] int32, count) -> (state, observation [O] int32, its count, reward, done)`
+    of one episode: the first `count` tokens are the turn, the one that ends it included. The
+    observation is what follows the end of the turn, as `jaxrl.data.dialogue.Joint.more`."""
+    parts: Callable[[Any], Mapping[str, float]] = lambda state: {}
+    """The figures of the last reply, from the last state."""
 
 
 class Environment(NamedTuple):
@@ -84,6 +106,9 @@ class Environment(NamedTuple):
     reads: Callable[[Any, tuple[Token, ...]], None] | None = None
     """`(state, tokens)`: given the tokens of each action before `step` gets its text; None: the
     environment needs the text alone."""
+    arrays: Callable[[Any, Callable[[str], Sequence[int]]], Arrays] | None = None
+    """`(array namespace, encode) -> Arrays`: the same environment for the decode loop, where the
+    namespace is `jax.numpy`. Equal functions give equal programs."""
     waits: bool = False
     """Whether its replies wait for other processes and keep a time limit of their own. Each is
     then asked on a thread of the process that trains, as many at once as there are episodes."""

@@ -131,7 +131,8 @@ class Gym:
         if reply.error:
             raise RuntimeError(reply.error)
         self._turn = dataclasses.replace(turn, said=(*turn.said, reply))
-        return _joined(reply.messages), reply.reward or 0.0, reply.done, False, dict(reply.parts)
+        messages = reply.messages if reply.opening is None else reply.opening.messages
+        return _joined(messages), reply.reward or 0.0, reply.done, False, dict(reply.parts)
 
     def close(self) -> None:
         """End the episode."""

@@ -24,8 +24,8 @@ from typing import IO, Any
 from jaxrl.data import generate, processes, tasks
 from jaxrl.data import sandbox as sandboxes
 from jaxrl.data.environments import Environment, Opening, Reply, Token
-from jaxrl.data.environments.dialects import Answer, Said
-from jaxrl.data.environments.formats import HERMES, Call
+from jaxrl.data.environments.dialects import Answer, Json, Said
+from jaxrl.data.environments.formats import HERMES, Call, written
 from jaxrl.data.environments.gateway import Gateway, Pending
 from jaxrl.data.environments.relay import SOCKET
 from jaxrl.data.types import Problem, Task
@@ -94,9 +94,9 @@ def environment(
 ) -> Environment:
     """The environment whose side of an episode is a program; see `task`.
 
-    Its conversation grows: each request has the messages of the one before it, the answer, and
-    what is new. A request with another conversation would be trained under what it did not read,
-    so it is an error of the episode.
+    A request that has the messages of the one before it, the answer, and what is new continues the
+    conversation. One with other messages or tools, as of a summary or of another agent, begins
+    another context of the same episode, see `Reply.opening`.
     """
 
     def begin(problem: Problem, seed: int) -> tuple[_Episode, Opening]:
@@ -111,16 +111,9 @@ def environment(
             episode.close()
             return episode, Opening(error=heard.error or "silent: the program asked for no turn")
         asked = heard.asked
-        episode.pending, episode.conversation, episode.tools = (
-            heard,
-            list(asked.messages),
-            bool(asked.tools),
-        )
-        return episode, Opening(
-            tuple({"role": each.role, "content": each.content} for each in asked.messages),
-            asked.stop,
-            tools=asked.tools,
-        )
+        episode.pending, episode.conversation = heard, list(asked.messages)
+        episode.tools = asked.tools
+        return episode, Opening(episode.messages(asked.messages), asked.stop, tools=asked.tools)
 
     def step(episode: _Episode, action: str) -> Reply:
         calls = episode.say(action)
@@ -128,8 +121,12 @@ def environment(
         if isinstance(heard, _Ended):
             return Reply(done=True, error=heard.error, calls=calls, answer=heard.output)
         new, error = episode.new(heard)
-        said = tuple({"role": each.role, "content": each.content} for each in new)
-        return Reply(said, error=error, calls=calls, stop=heard.asked.stop)
+        if error is not None:
+            return Reply(error=error, calls=calls)
+        if new is not None:
+            return Reply(episode.messages(new), calls=calls, stop=heard.asked.stop)
+        whole = episode.messages(episode.conversation)
+        return Reply(calls=calls, opening=Opening(whole, heard.asked.stop, tools=episode.tools))
 
     return Environment(
         begin, step, roles=roles, close=_Episode.close, reads=_Episode.hear, waits=True
@@ -156,7 +153,11 @@ class _Episode:
         self.pending: Pending | None = None
         self.conversation: list[Said] = []
         """The conversation, of which the episode has the ids."""
-        self.tools = False
+        self.tools: tuple[Json, ...] = ()
+        self._known: dict[str, list[Said]] = {}
+        """The conversation up to each answer, by the id of the answer."""
+        self._texts: dict[Said, str] = {}
+        """Each answer as the policy wrote it."""
 
     def start(self, problem: Problem, seed: int) -> None:
         """Run the program; its requests and its end are events."""
@@ -254,27 +255,38 @@ class _Episode:
         self._turns += 1
         answer = Answer(self._turns, said, tuple(read), self._tokens)
         self.conversation.append(answer.said)
+        self._known[f"resp_{self._turns}"] = list(self.conversation)
+        self._texts[answer.said] = action
         self.pending.answer.set_result(answer)
         return len(calls)
 
-    def new(self, heard: Pending) -> tuple[Sequence[Said], str | None]:
-        """The messages of a request that are new, and why it does not continue the conversation."""
+    def new(self, heard: Pending) -> tuple[Sequence[Said] | None, str | None]:
+        """The messages of a request that continue the conversation, or an error.
+
+        None: its conversation is another one, which `conversation` then is.
+        """
         self.pending, asked = heard, heard.asked
-        if asked.after:
-            if asked.after != f"resp_{self._turns}":
-                return (
-                    (),
-                    f"branch: the program continued from {asked.after!r}, not from the last answer",
-                )
-            new = asked.messages
-        else:
-            count, got = len(self.conversation), list(asked.messages)
-            if got[:count] != self.conversation:
-                at = next(i for i in range(count) if got[i : i + 1] != self.conversation[i : i + 1])
-                return (), f"branch: message {at + 1} of the program's conversation has changed"
-            new = asked.messages[count:]
-        self.conversation += new
-        return new, None
+        if asked.after and asked.after not in self._known:
+            return None, f"request: it continues the response {asked.after!r}, which is none"
+        whole = [*self._known.get(asked.after, []), *asked.messages]
+        before, self.conversation = self.conversation, whole
+        tools = asked.tools or self.tools
+        same, self.tools = tools == self.tools, tools
+        new = whole[len(before) :]
+        answered = all(each.role != "assistant" for each in new)
+        if same and new and answered and whole[: len(before)] == before:
+            return new, None
+        return None, None
+
+    def messages(self, said: Sequence[Said]) -> tuple[dict[str, str], ...]:
+        """Messages as an environment gives them; an answer of the policy's is as it was written."""
+        return tuple({"role": each.role, "content": self._text(each)} for each in said)
+
+    def _text(self, said: Said) -> str:
+        if said.role != "assistant":
+            return said.content
+        calls = [written(Call(name, json.loads(given))) for name, given in said.calls]
+        return self._texts.get(said, "\n".join([*filter(None, [said.content]), *calls]))
 
     def close(self) -> None:
         """End the program with all that it has started."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
 
 from jaxrl.data import generate
-from jaxrl.data.environments import Environment, Message, Opening, Reply, unscored
+from jaxrl.data.environments import Arrays, Environment, Message, Opening, Reply, unscored
 from jaxrl.data.types import Problem, Task
 
 ACTIONS = ("left", "right", "take", "open")
@@ -84,7 +88,7 @@ def task(
         alphabet="lrtokdh0123456789\n" if not instructions else generate.ASCII,
         description=__doc__,
         pure=True,
-        turns=Environment(begin, step),
+        turns=Environment(begin, step, arrays=arrays),
     )
     return made
 
@@ -112,3 +116,50 @@ def step(world: _World, action: str) -> Reply:
     refused = "no such action\n" if world.words and not any(known.values()) else ""
     said = refused + world.seen()
     return Reply(({"role": "user", "content": said},), reward, parts)
+
+
+def arrays(xp: Any, encode: Callable[[str], Sequence[int]]) -> Arrays:
+    """The same worlds for the decode loop, in symbols and with at most ten rooms.
+
+    Args:
+      xp: the array namespace.
+      encode: of a tokenizer of characters.
+    """
+    letters = "lrtokdh0123456789"
+    known = xp.asarray([encode(each)[0] for each in letters])
+    digits, line = known[7:], encode("\n")[0]
+    r, k, d, h = (encode(each)[0] for each in "rkdh")
+
+    def begin(problem: Problem) -> dict[str, np.ndarray]:
+        world = problem.metadata["world"]
+        if world["words"] or world["rooms"] > 10:
+            raise ValueError(
+                f"level and instructions: a world of {world['rooms']} rooms, described in "
+                f"{'words' if world['words'] else 'symbols'}, is not given as arrays; have at most "
+                "10 rooms and instructions=False"
+            )
+        names = ("room", "key", "door", "rooms", "left", "held")
+        state = {name: np.array(world[name], np.int32) for name in names}
+        return state | {"opened": np.array(0, np.int32)}
+
+    def act(state: dict[str, Any], tokens: Any, count: Any) -> tuple[Any, Any, Any, Any, Any]:
+        spelled = (xp.arange(tokens.shape[0]) < count) & xp.any(tokens[:, None] == known, axis=1)
+        letter = xp.sum(xp.where(spelled, tokens, 0)) * (xp.sum(spelled) == 1)
+        left, right, take, unlock = (letter == known[i] for i in range(4))
+        room = state["room"] + right.astype("int32") - left.astype("int32")
+        room = xp.clip(room, 0, state["rooms"] - 1)
+        taken = take & (room == state["key"]) & (state["held"] == 0)
+        held = state["held"] | taken.astype("int32")
+        opened = unlock & (held == 1) & (room == state["door"])
+        over = opened | (state["left"] <= 1)
+        after = {**state, "room": room, "held": held, "left": state["left"] - 1}
+        after["opened"] = opened.astype("int32")
+        key = xp.where(held == 1, h, digits[state["key"]])
+        shown = [line, r, digits[room], k, key, d, digits[state["door"]], line]
+        seen = xp.stack([xp.asarray(each, dtype="int32") for each in shown])
+        return after, seen, 8, 0.25 * taken + 0.75 * opened, over
+
+    def parts(state: dict[str, Any]) -> dict[str, float]:
+        return {"key": float(state["held"]), "door": float(state["opened"])}
+
+    return Arrays(begin, act, parts)

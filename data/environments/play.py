@@ -123,9 +123,14 @@ def checked(
     Raises:
       TypeError: it is none, or more than `LONGEST`.
     """
+    return _checked(answer, kind, ("system", "user") if kind is Opening else environment.roles)
+
+
+def _checked(
+    answer: Any, kind: type[Opening] | type[Reply], roles: tuple[str, ...]
+) -> Opening | Reply:
     if not isinstance(answer, kind):
         raise _Wrong(f"the environment gave {answer!r:.100}; give a {kind.__name__}")
-    roles = ("system", "user") if kind is Opening else environment.roles
     messages = tuple(_message(message, roles) for message in _sequence(answer.messages, "messages"))
     if (size := sum(len(message["content"]) for message in messages)) > LONGEST:
         raise _Wrong(f"messages of {size} characters; give at most {LONGEST}")
@@ -148,8 +153,15 @@ def checked(
         raise _Wrong(f"calls={answer.calls!r:.100}; give a number of 0 or more")
     if answer.answer is not None and not (isinstance(answer.answer, str) and answer.done):
         raise _Wrong(f"answer={answer.answer!r:.100}; give a text, in the last reply")
-    calls = int(answer.calls)
-    return Reply(messages, reward, parts, answer.done, answer.error, stop, calls, answer.answer)
+    calls, opening = int(answer.calls), answer.opening
+    if opening is not None:
+        if messages or answer.done or not getattr(opening, "messages", ()):
+            raise _Wrong("an opening in a reply takes the place of its messages, and has some")
+        every = tuple(dict.fromkeys(("system", "user", "assistant", *roles)))
+        opening = _checked(opening, Opening, every)
+    return Reply(
+        messages, reward, parts, answer.done, answer.error, stop, calls, answer.answer, opening
+    )
 
 
 def _schemas(value: Any) -> tuple[Any, ...]:
@@ -184,7 +196,10 @@ def _number(value: Any, name: str) -> float:
 
 def written(answer: Opening | Reply, number: int) -> dict[str, Any]:
     """An answer as JSON values; `number` is that of the message that it answers."""
-    return {"answers": number, "answer": answer._asdict()}
+    fields = answer._asdict()
+    if fields.get("opening") is not None:
+        fields["opening"] = answer.opening._asdict()
+    return {"answers": number, "answer": fields}
 
 
 def read(line: bytes, number: int, turn: Turn, environment: Environment) -> Opening | Reply:
@@ -194,6 +209,9 @@ def read(line: bytes, number: int, turn: Turn, environment: Environment) -> Open
         if reply["answers"] != number:
             raise ValueError(f"it answers message {reply['answers']!r}, not {number}")
         kind = Reply if turn.actions else Opening
-        return checked(kind(**reply["answer"]), kind, environment)
+        given = kind(**reply["answer"])
+        if kind is Reply and given.opening is not None:
+            given = given._replace(opening=Opening(**given.opening))
+        return checked(given, kind, environment)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         return failed(turn, f"reply: the worker's answer is no reply: {error}")

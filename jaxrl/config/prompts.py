@@ -18,7 +18,7 @@ class DataConfig:
     same."""
     kinds: tuple[str, ...] = ()
     """Kinds of rows that the objective learns from, see `jaxrl.data.rows`. The recipe sets them; a
-    run without any samples."""
+    run without kinds samples its completions."""
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
     """Columns of the file, where they have names of their own, e.g. --data.columns.prompt
     question."""

@@ -62,7 +62,7 @@ class RolloutConfig:
     """How a prompt over `max_prompt_tokens` is treated: `error` stops and names the problem; `drop`
     removes it from training and evaluation; `truncate` keeps its last tokens."""
     max_new_tokens: int = 64
-    """Longest completion, in tokens; of an episode, all turns and what is read between them."""
+    """Longest completion, in tokens; of an episode, all its turns and observations."""
     turn_tokens: int = 0
     """Longest turn of an episode, in tokens; 0: what is left of `max_new_tokens`."""
     chunks: Chunks = WHOLE
@@ -76,8 +76,14 @@ class RolloutConfig:
     """System message of the chat template; empty: none."""
     replies: Literal["together", "arrival"] = "together"
     """When scores and replies of environments take effect: `together`, once nothing else is left to
-    sample, so that a run does not depend on how fast they are; or on `arrival`, which is faster
-    where they are slow. Partial rollouts that wait for one then differ from run to run."""
+    sample, so that a run does not depend on their timing; or on `arrival`, which is faster with
+    slow environments. Partial rollouts that wait for one then differ from run to run."""
+    strip_reasoning: bool = False
+    """Leave the reasoning of a turn, up to `</think>`, out of what later turns of an episode read,
+    as templates of reasoning models do. What follows such a turn is another context."""
+    on_device: bool = False
+    """Play episodes within the decode loop, where the task's environment is also given as arrays,
+    as that of `keydoor` is. Tokens and rewards are the same."""
     in_flight: float = 1.0
     """Over-provisioning factor of partial rollouts, 1 or more: that many times `prompts` are
     sampled at once, a step trains on the first groups that finish, and the next step continues the
@@ -97,9 +103,9 @@ class SamplingConfig:
     mesh: MeshConfig = MeshConfig()
     """Mesh of the sampling devices; sharding rules are those of the training mesh."""
     weights: Literal["trained", "int8"] = "trained"
-    """Weights that rollouts are sampled with: as they are trained, or the matrices of the layers
-    rounded to 8 bits. `logp_gap` then has what rounding changes; an objective must correct for it.
-    Evaluations use the trained weights."""
+    """Weights used to sample rollouts: the trained ones, or with the matrices of the layers rounded
+    to 8 bits (`int8`). `logp_gap` then includes the rounding, and the objective must correct for
+    it. Evaluations use the trained weights."""
     dtype: Literal["", "float32", "bfloat16"] = ""
     """Dtype that rollouts are sampled in; empty: `compute_dtype`."""
 
@@ -110,14 +116,14 @@ class AsynchronousConfig:
 
     staleness: int | None = None
     """Greatest lag of a token, in steps between the weights that sampled it and those that learn
-    from it: 0 or more. Absent: sampling and training take turns."""
+    from it: 0 or more. Absent: sampling and training alternate."""
     schedule: str = "live"
-    """What the order of events follows: `live`, the clock; `lockstep:K`, counting, as if an update
-    took K chunks of sampling; `recorded:RUN`, the record of another run."""
+    """Source of the order of events: `live`, real time; `lockstep:K`, deterministic, as if an
+    update took K chunks of sampling; `recorded:RUN`, the record of another run."""
     order: Literal["admitted", "finished"] = "admitted"
     """Groups that a step trains on: those started first, or those that finish first."""
     in_flight: int = 0
-    """Most groups under way at once, `rollout.prompts` or more; 0: as many as `staleness`
+    """Most groups in progress at once, `rollout.prompts` or more; 0: as many as `staleness`
     allows."""
 
 
@@ -276,8 +282,8 @@ class Config:
     mesh: MeshConfig = MeshConfig()
     sampling: SamplingConfig = SamplingConfig()
     generators: int = 0
-    """Processes of their own that sample, each with its own devices, which may end and come at any
-    time (extra `ray`); see docs/asynchronous.md. 0: this process samples."""
+    """Number of separate sampling processes, each with its own devices, which may die and be
+    replaced at any time (extra `ray`); see docs/asynchronous.md. 0: this process samples."""
     asynchronous: AsynchronousConfig = AsynchronousConfig()
     eval: EvalConfig = EvalConfig()
     rollout_log: RolloutLogConfig = RolloutLogConfig()

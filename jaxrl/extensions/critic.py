@@ -166,7 +166,11 @@ def with_last_states(batch: Trajectory) -> Trajectory:
     tokens, mask = (np.pad(a, ((0, 0), (0, 1))) for a in (batch.tokens, batch.action_mask))
     cut, after = _cut(batch)
     mask[cut, after[cut]] = True
-    return batch.replace(tokens=tokens, action_mask=mask)
+    extra = dict(batch.extra)
+    if "parent" in extra:
+        last = np.full((len(tokens), 1), tokens.shape[1] - 2, np.int32)
+        extra["parent"] = np.concatenate([extra["parent"], last], axis=1)
+    return batch.replace(tokens=tokens, action_mask=mask, extra=extra)
 
 
 def last_values(batch: Trajectory, values: np.ndarray) -> np.ndarray:

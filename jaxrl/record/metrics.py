@@ -9,16 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter, time
 from types import MappingProxyType
-from typing import TypeVar
-
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.proto.summary_pb2 import Summary
+from typing import TYPE_CHECKING, TypeVar
 
 from jaxrl.mesh import distributed
 from jaxrl.record import jsonl, storage
 from jaxrl.record.rundir import best_effort
 from jaxrl.record.trackers import Row, Tracker
+
+if TYPE_CHECKING:  # tensorboardX imports torch where it finds it: seconds, once the log is opened
+    from tensorboardX.event_file_writer import EventsWriter
 
 T = TypeVar("T")
 
@@ -54,6 +53,9 @@ class MetricsLog:
         self._log = jsonl.Log(path, note, lambda row: row["step"] <= resume_step)
         if storage.remote(path):
             return
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
         # Not SummaryWriter: its thread dies of a full disk, and the run would wait for it forever.
         board = directory / "tensorboard"
         board.mkdir(exist_ok=True)
@@ -75,6 +77,9 @@ class MetricsLog:
         self._tell(lambda tracker: tracker.log(step, shown))
         if self._board is None:
             return
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
         try:
             scalars = [Summary.Value(tag=k, simple_value=v) for k, v in values.items()]
             self._board.write_event(

@@ -132,7 +132,7 @@ class Sampling:
         if decode:
             done = self.drive.chunk(self._weights.version)
         else:
-            done = Chunk(self.drive.sequences, self.drive.context, 0, 0, 0, 0.0)
+            done = Chunk(self.drive.sequences, self.drive.context, 0, 0, 0, 0, 0, 0.0)
         self.busy_s += done.seconds
         self._chunks += 1
         more = {"version": self._weights.version, "decoded": decode, **done._asdict()}

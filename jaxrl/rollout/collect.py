@@ -35,6 +35,7 @@ from jaxrl.rollout.selection import Drawn, Source
 from jaxrl.sampling.logits import Guide
 from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.sampling.work import Setup
+from jaxrl.sampling.worlds import World
 from jaxrl.types import Params
 
 _SAMPLING = 1  # folded into the run's key, for its streams of sampled tokens
@@ -103,9 +104,7 @@ def open_rollouts(
         params: Params, guide: Guide, version: int, timer: Timer, log: Callable[[Chunk], None]
     ) -> tuple[Experience, dict[str, float]]:
         actor = policy._replace(guide=guide)
-        setup = sampler_setup(
-            actor, settings, config.sampler, own_key, room, turns=ctx.dialogue is not None
-        )
+        setup = sampler_setup(actor, settings, config.sampler, own_key, room, **turns_of(ctx))
         kept: list[Group] = []
         rest: list[Group] = []
         biases: list[float] = []
@@ -174,7 +173,7 @@ def collect(
     ctx = context(rollout, 0, policy, task)
     open_groups = OpenGroups(waiting=[Drawn(problem) for problem in problems], next_id=first_id)
     driver.admit(open_groups, len(problems), rollout.group_size)
-    setup = sampler_setup(policy, rollout, sampling, key, turns=ctx.dialogue is not None)
+    setup = sampler_setup(policy, rollout, sampling, key, **turns_of(ctx))
     driver.advance(
         open_groups, episodes.group, ctx,
         Local(setup, params), pool, enough=len(problems), version=version, timer=timer,
@@ -195,7 +194,16 @@ def context(rollout: RolloutConfig, seed: int, policy: Policy, task: Task) -> Co
       ValueError: the task has episodes that the tokenizer's chat template cannot carry exactly.
     """
     dialogue = tasks.dialogue(task, policy.tokenizer, rollout)
-    return Context(rollout, seed, policy.tokenizer, task, dialogue)
+    arrays = tasks.arrays(task, policy.tokenizer, rollout)
+    return Context(rollout, seed, policy.tokenizer, task, dialogue, arrays)
+
+
+def turns_of(ctx: Context) -> dict[str, Any]:
+    """What the sampler has to know of the episodes of programs, for `sampler_setup`."""
+    world = None
+    if ctx.arrays is not None:
+        world = World(ctx.arrays.step, ctx.dialogue.end, ctx.rollout.turn_tokens)
+    return {"turns": ctx.dialogue is not None, "world": world}
 
 
 def sampler_setup(
@@ -206,6 +214,7 @@ def sampler_setup(
     room: int = 0,
     *,
     turns: bool = False,
+    world: World | None = None,
     resumes: bool = False,
 ) -> Setup:
     """The sampler's setup for programs whose prompts have `room` more tokens than the task's.
@@ -214,13 +223,14 @@ def sampler_setup(
       policy, rollout, sampling, key, room: see `collect`.
       turns: the programs sample episodes, whose environments may ask for stop strings, and whose
         slots are held between turns.
+      world: their environment, where they are played within the decode loop.
       resumes: unfinished sequences leave their slots and are prefilled again later.
     """
     prompt, length = programs.limits(rollout, room, again=turns or resumes)
     return Setup(
         policy.model, key, tuple(policy.tokenizer.eos_ids), prompt, length, sampling,
         guide=policy.guide, text=policy.tokenizer.decode if turns else None,
-        hold=turns,
+        hold=turns and world is None, world=world,
     )  # fmt: skip
 
 

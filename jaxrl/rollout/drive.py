@@ -73,6 +73,10 @@ class Chunk(NamedTuple):
     """Tokens sampled."""
     read: int
     """Tokens prefilled for it, of prompts and of sequences that continue."""
+    passes: int
+    """Passes of the prefill that read them."""
+    positions: int
+    """Positions that these computed, padding included."""
     seconds: float
 
 
@@ -153,7 +157,7 @@ class Drive:
             ended.append((each.node, _log(each.node, completion)))
         self._want(ended)
         seconds = perf_counter() - start
-        return Chunk(sequences, self.context, done.steps, done.tokens, done.read, seconds)
+        return Chunk(sequences, self.context, *done[1:], seconds)
 
     @property
     def sequences(self) -> int:

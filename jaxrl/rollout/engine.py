@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
-from jaxrl.sampling import sampler
+from jaxrl.sampling import prefill, sampler, worlds
 from jaxrl.sampling.requests import start_of
 from jaxrl.sampling.work import Setup, Work
 from jaxrl.types import Completion, Params, Request
@@ -21,6 +21,10 @@ class Decoded(NamedTuple):
     """Tokens sampled."""
     read: int
     """Tokens prefilled for it, of prompts and of sequences that continue."""
+    passes: int
+    """Passes of the prefill that read them."""
+    positions: int
+    """Positions that these computed, padding included."""
 
 
 class Engine(Protocol):
@@ -66,8 +70,12 @@ class Local:
         return sum(seat.length for seat in self.work.seats if seat is not None)
 
     def put(self, requests: Sequence[Request]) -> None:
-        """Begin requests, or continue the held sequences of the same ids."""
+        """Begin requests, or continue the held sequences of the same ids and draws."""
         setup, work, waiting = self._setup, self.work, sampler.held(self.work)
+        draws = {s.request.id: s.request.draw for s in work.seats if s is not None and s.held}
+        other = [r.id for r in requests if draws.get(r.id, r.draw) != r.draw]
+        sampler.release(work, other)  # those continue in another context
+        waiting = {name: seat for name, seat in waiting.items() if name not in other}
         held = [r for r in requests if r.id in waiting]
         sampler.continue_held(setup, self._params, work, held)
         if new := [r for r in requests if r.id not in waiting]:
@@ -81,15 +89,27 @@ class Local:
     def chunk(self, version: int) -> Decoded:
         """Decode one chunk."""
         work = self.work
+        if work.queue and work.queue[0].world is not None:
+            return self._played(version)
         sampler.release_for_queue(self._setup, work)
         before, waiting = _lengths(work), {r.id: start_of(r) for r in work.queue}
         ended = sampler.advance(self._setup, self._params, work, version=version)
         after = {c.request.id: len(c.request.prompt) + len(c.tokens) for c in ended}
         after |= _lengths(work)
-        new = {name: waiting[name] for name in after if name not in before and name in waiting}
+        new = {name: start for name, start in waiting.items() if name in after.keys() - before}
         sampled = [n - before.get(name, len(new.get(name, ()))) for name, n in after.items()]
-        read = sum(map(len, set(new.values())))  # the prompt of a group is read once
-        return Decoded(ended, max(sampled, default=0), sum(sampled), read)
+        read = list(map(len, dict.fromkeys(new.values())))  # the prompt of a group is read once
+        took = prefill.work_of(read, self._setup.rows, self._setup.piece)
+        return Decoded(ended, max(sampled, default=0), sum(sampled), sum(read), *took)
+
+    def _played(self, version: int) -> Decoded:
+        """Whole episodes, as many as there are slots."""
+        prompts = {start_of(r) for r in self.work.queue}
+        setup = self._setup
+        ended = worlds.play(setup, setup.world, self._params, self.work, version=version)
+        prompts -= {start_of(r) for r in self.work.queue}
+        lengths = [len(c.tokens) for c in ended]
+        return Decoded(ended, max(lengths), sum(lengths), sum(map(len, prompts)))
 
     def unfinished(self) -> list[Completion]:
         """Sequences in progress, with the tokens sampled so far."""

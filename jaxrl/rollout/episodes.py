@@ -3,7 +3,8 @@
 Each turn is a sample whose prefix is the conversation so far. So a turn is sampled under the
 prompt, the turns and the observations that it is trained under, token for token. While the
 environment answers, the sampler holds the turn's slot, and then prefills only the observation; see
-`drive`.
+`drive`. An environment may replace the conversation; the episode then continues in another
+context, see `contexts`, and remains one row.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from jaxrl.data.environments import Message, Opening, Reply, Token, Turn
 from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import programs
+from jaxrl.rollout.contexts import Contexts
 from jaxrl.rollout.programs import (
     EMPTY,
     Act,
@@ -46,7 +48,8 @@ def group(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, An
         return rows if ctx.dialogue is None else list(map(single, rows))
     seed = int(ctx.rng(first_id, _SEED).integers(1 << 31))
     made = programs.requests(ctx, problem, first_id)
-    return (yield Fork([episode(ctx, problem, request, seed) for request in made]))
+    play = episode if ctx.arrays is None else on_device
+    return (yield Fork([play(ctx, problem, request, seed) for request in made]))
 
 
 def episode(
@@ -66,8 +69,8 @@ def episode(
     system = [{"role": "system", "content": ctx.rollout.system}] if ctx.rollout.system else []
     messages: list[Message] = [*system, *last.messages]
     read = ctx.dialogue.action if last.tools else ctx.tokenizer.decode
-    calls = 0
-    done, marks, rewards, named = EMPTY, list[int](), list[float | None](), dict[str, float]()
+    calls, stop = 0, last.stop
+    marks, rewards, named = list[int](), list[float | None](), dict[str, float]()
     error, stopped = last.error, False
     try:
         if error is None:
@@ -76,12 +79,13 @@ def episode(
             request = dataclasses.replace(request, prompt=prompt, turn_tokens=budget)
     except ValueError as refused:
         error = f"opening: {refused}"
+    contexts = Contexts(request.prompt, messages, last.tools)
+    asked, done = request, EMPTY  # of the context, and the response in it
     while error is None:
         count = len(done.tokens)
-        made = yield Sample(
-            dataclasses.replace(request, prefix=done if count else None, stop=last.stop)
-        )
+        made = yield Sample(dataclasses.replace(asked, prefix=done if count else None, stop=stop))
         done, own = parts(made), made.tokens[count:].tolist()
+        contexts.add(Prefix(*(array[count:] for array in done)))
         action = read(own)
         play = dataclasses.replace(play, actions=(*play.actions, action), said=(*play.said, last))
         if ctx.task.of(problem).turns.reads is not None:
@@ -89,11 +93,13 @@ def episode(
             heard = tuple(map(Token, own, spelled, made.logp[count:].tolist()))
             play = dataclasses.replace(play, tokens=(*play.tokens, heard))
         last = yield Act(play)
-        marks += [len(play.actions)] * (len(done.tokens) - len(marks))
+        marks += [len(play.actions)] * (contexts.length - len(marks))
         rewards.append(last.reward)
         calls += last.calls
         named |= last.parts
-        messages += [{"role": "assistant", "content": action}, *last.messages]
+        turn = {"role": "assistant", "content": action}
+        contexts.said(turn, last.messages)
+        messages += [turn, *last.messages]
         error = last.error
         if error is None and last.answer is not None:
             score = yield Grade(problem, last.answer)
@@ -103,20 +109,85 @@ def episode(
             stopped = error is None
             break
         try:
+            opening = _replaced(ctx, contexts, last, system)
+            if opening is not None:
+                stop, error, shown = opening.stop, opening.error, opening.tools
+                read = ctx.dialogue.action if shown else ctx.tokenizer.decode
+                ids = contexts.encoded(ctx.dialogue, opening.messages, shown)
+                if not contexts.replace(ids, opening.messages, shown, request.max_new_tokens):
+                    break
+                messages += opening.messages if last.opening is not None else ()
+                asked, done = contexts.request(request), EMPTY
+                continue
             joint = ctx.dialogue.joint(own[-1], last.messages)
         except ValueError as refused:
             error = f"observation: {refused}"
             break
+        stop = last.stop
         given = [forced(joint.close), forced(joint.more, Source.OBSERVATION)]
-        if len(done.tokens) + sum(len(each.tokens) for each in given) >= request.max_new_tokens:
+        if contexts.length + sum(len(each.tokens) for each in given) >= request.max_new_tokens:
             break
+        for each in given:
+            contexts.add(each)
         done = join([done, *given])
+    row = contexts.row
     return Row(
-        _completion(request, done, stopped, marks, rewards, calls),
-        ctx.tokenizer.decode(done.tokens.tolist()),
+        _completion(request, row, contexts.parent, stopped, marks, rewards, calls),
+        ctx.tokenizer.decode(row.tokens.tolist()),
         _score(error, stopped, rewards, named),
         tuple(messages),
     )
+
+
+def _replaced(
+    ctx: Context, contexts: Contexts, last: Reply, system: Sequence[Message]
+) -> Opening | None:
+    """What takes the place of the conversation after a reply, which it includes; None: nothing.
+
+    It is what the environment says, or the conversation without the reasoning of the last turn.
+    """
+    if last.opening is not None:
+        return last.opening._replace(messages=(*system, *last.opening.messages))
+    if not ctx.rollout.strip_reasoning:
+        return None
+    said, tools = contexts.conversation
+    at = len(said) - len(last.messages) - 1
+    _, found, answer = said[at]["content"].rpartition("</think>")
+    if not found:
+        return None
+    turn = {"role": "assistant", "content": answer.lstrip("\n")}
+    return Opening((*said[:at], turn, *said[at + 1 :]), last.stop, tools=tools)
+
+
+def on_device(
+    ctx: Context, problem: Problem, request: Request, seed: int
+) -> Generator[Wanted, Any, Row]:
+    """The same episode, played within the decode loop.
+
+    Args: see `episode`.
+    """
+    opening: Opening = yield Act(Turn(request.id, problem, seed))
+    messages, error = list(opening.messages), opening.error
+    try:
+        if error is None:
+            prompt = _prompt(ctx, messages, opening.tools)
+            state, budget = ctx.arrays.begin(problem), ctx.rollout.turn_tokens
+            request = dataclasses.replace(request, prompt=prompt, turn_tokens=budget, world=state)
+    except ValueError as refused:
+        error = f"opening: {refused}"
+    if error is not None:
+        done = _completion(request, EMPTY, None, False, (), (), 0)
+        return Row(done, "", Score(None, error=error), tuple(messages))
+    made: Completion = yield Sample(request)
+    for number in range(1, len(made.turn_rewards) + 1):
+        for role, kind in (("user", Source.OBSERVATION), ("assistant", Source.POLICY)):
+            ids = made.tokens[(made.turn == number) & (made.source == kind)].tolist()
+            if ids:
+                messages.append({"role": role, "content": ctx.tokenizer.decode(ids).strip("\n")})
+    named = dict(ctx.arrays.parts(made.world))
+    made = dataclasses.replace(made, request=dataclasses.replace(request, world=None), world=None)
+    text = ctx.tokenizer.decode(made.tokens.tolist())
+    return Row(made, text, _score(None, made.stopped, made.turn_rewards, named), tuple(messages))
 
 
 def single(row: Row) -> Row:
@@ -142,6 +213,7 @@ def _prompt(
 def _completion(
     request: Request,
     done: Prefix,
+    parent: np.ndarray | None,
     stopped: bool,
     marks: Sequence[int],
     rewards: Sequence[float | None],
@@ -155,6 +227,7 @@ def _completion(
         turn=np.array(marks, np.int16),
         turn_rewards=tuple(reward or 0.0 for reward in rewards),
         tool_calls=calls,
+        parent=parent,
     )
 
 

@@ -80,12 +80,16 @@ def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str
       turn_rewards: float32, the reward of a turn at its last token, 0 elsewhere.
       turn_state: int32, at each token of a turn a digest of what was read just before that turn,
         which names the state that it was taken in; 0 outside the response.
+      parent: int32, see `Completion.parent`, of all tokens.
     """
     turn, rewards = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
     state = np.zeros(shape, np.int32)
+    parent = np.tile(np.arange(-1, shape[1] - 1, dtype=np.int32), (shape[0], 1))
     for n, c in enumerate(completions):
         start = len(c.request.prompt)
         turn[n, start : start + len(c.tokens)] = c.turn
+        if c.parent is not None:
+            parent[n, start : start + len(c.tokens)] = c.parent
         seen = c.turn == np.arange(1, len(c.turn_rewards) + 1)[:, None]
         for k, value in enumerate(c.turn_rewards):
             own = np.flatnonzero(seen[k])
@@ -93,7 +97,7 @@ def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str
             read = c.tokens[seen[k] & (c.source == Source.OBSERVATION)] if k else c.request.prompt
             digest = zlib.crc32(np.asarray(read, np.int32).tobytes())
             state[n, start + own] = np.uint32(digest).astype(np.int32)
-    return dict(zip(TOKENS, (turn, rewards, state), strict=True))
+    return dict(zip(TOKENS, (turn, rewards, state), strict=True)) | {"parent": parent}
 
 
 def rewards_by_group(experience: Experience) -> np.ndarray:

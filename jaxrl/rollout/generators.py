@@ -7,6 +7,9 @@ under the same weights, so at most one chunk of its work is lost. Draws depend o
 the position alone, so the tokens are those that it would have sampled. A replacement is started,
 and takes part from the first chunk after it is ready.
 
+Weights go from device to device where `jaxrl.rollout.direct` can bring them. The first time that it
+fails they go by the host, and from then on always.
+
 The functions that start and call processes are arguments; `jaxrl.run.generators` has those of Ray.
 """
 
@@ -23,6 +26,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl.mesh import mesh
+from jaxrl.rollout.direct import Offer
 from jaxrl.rollout.engine import Decoded, Local
 from jaxrl.rollout.reshard import checksums
 from jaxrl.sampling.requests import resume
@@ -46,13 +50,14 @@ class Handle(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What a generator samples with during a step; arrays are on the host."""
+    """What a generator samples with during a step; arrays are on the host, or offered."""
 
     setup: Setup
     """Without its key and text, which do not travel."""
     key: np.ndarray
     """Data of the key."""
-    params: Params
+    params: Params = None
+    """None where they are offered."""
 
 
 class ChunkReply(NamedTuple):
@@ -67,19 +72,33 @@ class ChunkReply(NamedTuple):
 class Generator:
     """A sampler in a process of its own."""
 
-    def __init__(self, on: Mesh, text: Callable[[Sequence[int]], str]) -> None:
-        """Args: the devices of this process, and what decodes tokens, for stop strings."""
-        self._mesh, self._text = on, text
+    def __init__(
+        self,
+        on: Mesh,
+        text: Callable[[Sequence[int]], str],
+        take: Callable[[Offer], Params] | None = None,
+    ) -> None:
+        """Args: the devices of this process, what decodes tokens, for stop strings, and what takes
+        parameters that are offered."""
+        self._mesh, self._text, self._take = on, text, take
         self._engine: Local | None = None
 
-    def load(self, given: Load) -> np.ndarray:
+    def load(self, given: Load, offer: Offer | None = None) -> np.ndarray | str:
         """Begin a step: what was in progress is forgotten.
 
         Returns:
-          The sums of the parameters' bits as they arrived, see `reshard.checksums`.
+          The sums of the parameters' bits as they arrived, see `reshard.checksums`; or why what is
+          offered did not arrive, and then nothing has begun.
         """
         with jax.set_mesh(self._mesh):
-            params = jax.device_put(given.params, mesh.replicated(self._mesh))
+            if offer is None:
+                params = jax.device_put(given.params, mesh.replicated(self._mesh))
+            else:
+                try:
+                    assert self._take is not None
+                    params = self._take(offer)
+                except Exception as error:  # whatever it is, the host can bring them
+                    return f"{type(error).__name__}: {error}"
             key = jax.random.wrap_key_data(jnp.asarray(given.key))
             text = self._text if given.setup.hold else None
             self._engine = Local(given.setup._replace(key=key, text=text, hold=False), params)
@@ -104,6 +123,7 @@ class Fleet:
         share: Callable[[Any], Any],
         note: Callable[[str], None],
         patience_s: float,
+        offer: Callable[[Params], Offer] | None = None,
     ) -> None:
         """Start the generators.
 
@@ -114,8 +134,10 @@ class Fleet:
           share: makes of a `Load` what all of them can be given, sent once.
           note: called with a line when a generator dies or joins.
           patience_s: after which one that does not answer counts as gone; 0: never.
+          offer: parameters to one generator, from device to device; None: by the host.
         """
         self._start, self.share, self._note = start, share, note
+        self.offer = offer
         self._patience = patience_s or None
         self._count, self.deaths = count, 0
         self.ready: dict[str, Handle] = {}
@@ -175,6 +197,12 @@ class Fleet:
             return None
         return got
 
+    def by_host(self, why: str) -> None:
+        """Offer nothing from now on."""
+        if self.offer is not None:
+            self._note(f"weights go to generators by the host from now on: {why}")
+        self.offer = None
+
     def close(self) -> None:
         """End all of them."""
         for handle in [*self.ready.values(), *(handle for handle, _ in self._coming.values())]:
@@ -224,13 +252,12 @@ class Remote:
                 "generators sample without a guide; leave out the extension that restricts or "
                 "steers sampling, or set generators=0"
             )
-        self._fleet, self._going = fleet, dict[int, _Sequence]()
+        self._fleet, self._params, self._going = fleet, params, dict[int, _Sequence]()
         self._contexts: dict[str, int] = {}
         self._sums = mesh.fetch(checksums(jax.tree.leaves(params)))
         key = np.asarray(jax.random.key_data(setup.key))
         again = setup._replace(key=None, text=None, max_prompt=setup.max_length)
-        given = Load(again, key, mesh.fetch(params))
-        self._load = fleet.share(given)
+        self._load, self._whole = Load(again, key), None
         fleet.joined()
         self._bring(dict(fleet.ready))
 
@@ -272,8 +299,8 @@ class Remote:
             counts.append(reply.decoded[1:])
             self._contexts[name] = reply.context
         ended.sort(key=lambda completion: completion.request.id)
-        steps, tokens, read = zip(*counts, strict=True) if counts else ((0,), (0,), (0,))
-        return Decoded(ended, max(steps), sum(tokens), sum(read))
+        steps, *others = zip(*counts, strict=True) if counts else [(0,)] * 5
+        return Decoded(ended, max(steps), *map(sum, others))
 
     def unfinished(self) -> list[Completion]:
         """Sequences in progress as far as they have come; none of those that have not begun."""
@@ -281,7 +308,8 @@ class Remote:
 
     def _bring(self, handles: Mapping[str, Handle]) -> None:
         """Bring the weights to generators, and check them."""
-        calls = {name: handle.call("load", self._load) for name, handle in handles.items()}
+        left = self._offered(handles) if self._fleet.offer is not None else handles
+        calls = {name: handle.call("load", self._by_host()) for name, handle in left.items()}
         for name, future in calls.items():
             sums = self._fleet.result(name, future)
             if sums is not None and not np.array_equal(sums, self._sums):
@@ -289,6 +317,30 @@ class Remote:
                     f"the weights arrived at {name} other than they were sent; check the network "
                     "and the hardware, and continue from the last checkpoint"
                 )
+
+    def _offered(self, handles: Mapping[str, Handle]) -> dict[str, Handle]:
+        """Offer the weights to generators; those that live and do not have them after it."""
+        assert self._fleet.offer is not None
+        calls, left = dict[str, Future[Any]](), dict[str, Handle]()
+        try:
+            for name, handle in handles.items():
+                calls[name] = handle.call("load", self._load, self._fleet.offer(self._params))
+        except Exception as error:  # whatever it is, the host can bring them
+            self._fleet.by_host(f"{type(error).__name__}: {error}")
+            left = {name: handle for name, handle in handles.items() if name not in calls}
+        for name, future in calls.items():
+            sums = self._fleet.result(name, future)
+            if isinstance(sums, str) or (sums is not None and not (sums == self._sums).all()):
+                self._fleet.by_host(f"{name}: {sums if isinstance(sums, str) else 'changed'}")
+                left[name] = handles[name]
+        return left
+
+    def _by_host(self) -> Any:
+        """What all generators can be given, with the parameters; made once."""
+        if self._whole is None:
+            whole = self._load._replace(params=mesh.fetch(self._params))
+            self._whole = self._fleet.share(whole)
+        return self._whole
 
     def _placed(self) -> dict[str, list[Request]]:
         """The new requests of each generator that has work.

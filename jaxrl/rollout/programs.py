@@ -20,7 +20,7 @@ import numpy as np
 from jaxrl.config import RolloutConfig
 from jaxrl.data import extract, tokenizers
 from jaxrl.data.dialogue import Dialogue
-from jaxrl.data.environments import Message, Turn
+from jaxrl.data.environments import Arrays, Message, Turn
 from jaxrl.data.rewards import group
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.rollout.policy import encode_prompt
@@ -82,6 +82,8 @@ class Context(NamedTuple):
     task: Task
     dialogue: Dialogue | None = None
     """How the task's episodes become tokens; None for a task without turns."""
+    arrays: Arrays | None = None
+    """Of the task's environment, where episodes are played within the decode loop."""
 
     def rng(self, first_id: int, count: int) -> np.random.Generator:
         """A random generator for a group, seeded with the run's seed, the group's first id and a

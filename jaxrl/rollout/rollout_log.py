@@ -162,6 +162,7 @@ def _turns(completion: Completion) -> dict[str, Any]:
         "turn": completion.turn.tolist(),
         "turn_rewards": list(completion.turn_rewards),
         "tool_calls": completion.tool_calls,
+        **({} if completion.parent is None else {"parent": completion.parent.tolist()}),
     }
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
+
+import jax.numpy as jnp
 
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import dialogue as dialogues
 from jaxrl.data import tasks
 from jaxrl.data.dialogue import Dialogue
+from jaxrl.data.environments import Arrays
 from jaxrl.data.tokenizers import Tokenizer
 from jaxrl.data.types import Task
 
@@ -30,6 +35,34 @@ def named(config: Config) -> Task:
         for name, domain in config.domains.items()
     }
     return tasks.get("mixture", parts=json.dumps(parts))
+
+
+def arrays(task: Task, tokenizer: Tokenizer, rollout: RolloutConfig) -> Arrays | None:
+    """The environment of a task for the decode loop; None where it is not asked for.
+
+    Raises:
+      ValueError: it is asked for, and the task or the rollout cannot have it.
+    """
+    if not rollout.on_device:
+        return None
+    wrong = {
+        f"task {task.name!r} is not given as arrays": task.turns is None
+        or task.turns.arrays is None,
+        "rollout.chat": rollout.chat,
+        f"rollout.turn_tokens={rollout.turn_tokens}": rollout.turn_tokens < 1,
+    }
+    if found := [name for name, value in wrong.items() if value]:
+        raise ValueError(
+            f"rollout.on_device needs an environment in arrays, turns of bounded length and no "
+            f"chat template, but {found[0]}; set it to False"
+        )
+    return _arrays(task.turns.arrays, tokenizer)
+
+
+@functools.lru_cache(maxsize=4)
+def _arrays(make: Callable[..., Arrays], tokenizer: Tokenizer) -> Arrays:
+    """The same functions for the same arguments, so that they are compiled once."""
+    return make(jnp, tokenizer.encode)
 
 
 def dialogue(task: Task, tokenizer: Tokenizer, rollout: RolloutConfig) -> Dialogue | None:

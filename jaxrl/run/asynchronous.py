@@ -130,7 +130,7 @@ def open_batches(
     def drive(weights: Weights, known: Mapping[Asked, Future[Answer]]) -> Drive:
         setup = collect.sampler_setup(
             run.policy._replace(guide=weights.guide), config.rollout, config.sampler,
-            collect.key(config.seed), room, turns=given.dialogue is not None,
+            collect.key(config.seed), room, **collect.turns_of(given),
             resumes=config.asynchronous.staleness != 0,
         )  # fmt: skip
         engine = open_engine(setup, weights.params)

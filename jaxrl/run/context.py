@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from jaxrl.config import Config
 from jaxrl.data.scoring import Pool
-from jaxrl.data.types import Task
+from jaxrl.data.types import Problem, Score, Task
 from jaxrl.record.heartbeat import Heartbeat
 from jaxrl.record.metrics import Timer
 from jaxrl.record.writer import Writer
@@ -28,6 +28,8 @@ class Callbacks(NamedTuple):
 
     stage: Callable[[str, int, int], None] = lambda name, done, total: None
     """Called when a phase (warm start, train) has done `done` of its `total` steps."""
+    imitated: Callable[[int, float], None] = lambda step, loss: None
+    """Called with the loss of a step of the warm start, twenty times at most."""
     step: Callable[[int, dict[str, float]], None] = lambda step, metrics: None
     """Called after a training step, with its metrics."""
     sampled: Callable[[int, Experience], None] = lambda step, experience: None
@@ -35,6 +37,8 @@ class Callbacks(NamedTuple):
     each step."""
     note: Callable[[str], None] = lambda text: None
     """Called with a message for the user."""
+    scored: Callable[[Problem, str, Score], None] = lambda problem, completion, score: None
+    """Called with each completion as soon as it is scored, in another thread; not with episodes."""
 
 
 class Batches(NamedTuple):

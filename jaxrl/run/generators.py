@@ -1,7 +1,8 @@
 """Generators as Ray actors: `--generators N` on one machine, or on a cluster by `RAY_ADDRESS`.
 
 Each is a JAX world of its own on what Ray gives it, never a part of the trainer's: it may die, and
-another joins. Tokens and weights go by Ray; weights as one object that each node fetches once.
+another joins. Tokens go by Ray. Weights go from device to device, and where that fails by Ray, as
+one object that each node fetches once.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ import jax
 from jaxrl.config import Config
 from jaxrl.mesh import mesh
 from jaxrl.rollout import policy
+from jaxrl.rollout.direct import Offer, Receiver, Sender
 from jaxrl.rollout.engine import Local, Open
 from jaxrl.rollout.generators import Fleet, Generator, Gone, Handle
 from jaxrl.run.context import RunContext
+from jaxrl.types import Params
+
+_DEADLINE_S = 60.0
+"""For weights from device to device; after it they go another way."""
 
 
 def check(config: Config) -> None:
@@ -104,8 +110,15 @@ def open_fleet(run: RunContext, config: Config) -> Fleet:
         run.callbacks.note(f"{name} is started")
         return Handle(call, lambda: ray.kill(made)), call("process")
 
-    patience = config.guard.stall_seconds
-    return Fleet(start, config.generators, ray.put, run.callbacks.note, patience)
+    patience, host = config.guard.stall_seconds, ray.util.get_node_ip_address()
+    sender: list[Sender] = []
+
+    def offer(params: Params) -> Offer:
+        if not sender:
+            sender.append(Sender(host, _DEADLINE_S))
+        return sender[0].offer(params)
+
+    return Fleet(start, config.generators, ray.put, run.callbacks.note, patience, offer)
 
 
 class Actor(Generator):
@@ -113,8 +126,18 @@ class Actor(Generator):
 
     def __init__(self, config: Config) -> None:
         """Args: of the run."""
+        import ray
+
         _, tokenizer = policy.describe(config, trust=True)
-        super().__init__(mesh.make(config.sampling.mesh), tokenizer.decode)
+        on, host = mesh.make(config.sampling.mesh), ray.util.get_node_ip_address()
+        receiver: list[Receiver] = []
+
+        def take(offer: Offer) -> Params:
+            if not receiver:
+                receiver.append(Receiver(on, host, _DEADLINE_S))
+            return receiver[0].take(offer)
+
+        super().__init__(on, tokenizer.decode, take)
 
     def process(self) -> int:
         """The id of this process; answered once it can be called."""

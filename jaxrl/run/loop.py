@@ -75,7 +75,7 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
         signals.stoppable(config.checkpoint.grace_seconds, callbacks.note) as gate,
         Heartbeat(directory, config.guard.stall_seconds, callbacks.note) as heart,
         jax.set_mesh(training_mesh),
-        stages.open_pools(config, callbacks.note) as pools,
+        stages.open_pools(config, callbacks) as pools,
     ):
         rundir.save_config(directory, whole)
         checkpoint.set_aside(directory, after=checkpoint.newest(directory, callbacks.note))

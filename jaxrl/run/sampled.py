@@ -157,6 +157,12 @@ def check_prompts(config: Config, actor: Policy) -> None:
     """
     selection.check(config)
     tasks.dialogue(tasks.named(config), actor.tokenizer, config.rollout)
+    tasks.arrays(tasks.named(config), actor.tokenizer, config.rollout)
+    if config.rollout.on_device and config.generators:
+        raise ValueError(
+            f"rollout.on_device with generators={config.generators}: generators play no episodes "
+            "within their decode loop; set one of them to its default"
+        )
     whole, keep = tasks.named(config), policy.keeps(actor.tokenizer, config.rollout)
     curricula = [domain.curriculum for domain in config.domains.values()] or [config.curriculum]
     for curriculum, task in zip(curricula, whole.parts.values() or [whole], strict=True):

@@ -21,11 +21,11 @@ from jaxrl import config as configs
 from jaxrl.config import Config
 from jaxrl.data import curriculum
 from jaxrl.data.scoring import Pool, open_pool
-from jaxrl.data.types import Score
+from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import rollout_log, tasks
 from jaxrl.rollout.history import Recorder
 from jaxrl.run import guards, placement
-from jaxrl.run.context import Batches, RunContext, ToSampler
+from jaxrl.run.context import Batches, Callbacks, RunContext, ToSampler
 from jaxrl.run.extension import Context, Extension, only
 from jaxrl.training.train_step import Update, make_update
 from jaxrl.types import TrainState
@@ -116,14 +116,20 @@ def program(
 
 
 @contextlib.contextmanager
-def open_pools(config: Config, note: Callable[[str], None]) -> Iterator[dict[int, Pool]]:
+def open_pools(config: Config, callbacks: Callbacks) -> Iterator[dict[int, Pool]]:
     """What scores the completions of each stage, by its start; stages of one task share a pool.
 
-    Rows of a file are not scored: there are no pools then. `note` is called with the sandbox of
-    programs, where completions are programs.
+    Rows of a file are not scored: there are no pools then. `callbacks.scored` is called with what
+    is scored, and `note` with the first failure and with the sandbox of programs, where completions
+    are programs.
     """
     pools: dict[int, Pool] = {}
-    on_score = _first_failure(note)
+    note, failed = callbacks.note, _first_failure(callbacks.note)
+
+    def on_score(problem: Problem, completion: str, score: Score) -> None:
+        failed(score)
+        callbacks.scored(problem, completion, score)
+
     by_task: dict[str, Pool] = {}
     with contextlib.ExitStack() as stack:
         for first in () if config.data.kinds else sorted({0, *config.stages}):
@@ -137,6 +143,7 @@ def open_pools(config: Config, note: Callable[[str], None]) -> Iterator[dict[int
                     time_limit_s=config.score_seconds,
                     allow_weak=config.sandbox.allow_weak,
                     on_score=on_score,
+                    ahead=first == 0,
                 )
                 if pool.isolation:
                     note(str(pool.isolation))

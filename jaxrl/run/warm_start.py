@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import jax
+
 from jaxrl.config import Config
 from jaxrl.data import stream
 from jaxrl.data.types import Task
@@ -20,6 +22,7 @@ from jaxrl.training.train_step import make_update
 from jaxrl.types import Params
 
 _OTHER_PROBLEMS = 2 << 32
+_SHOWN = 20  # losses that are fetched for `Callbacks.imitated`
 """Added to the seed: the warm start sees other problems than the RL will."""
 
 
@@ -90,11 +93,14 @@ def warm_start(run: RunContext, params: Params) -> Params:
             while step < warm.steps:
                 with run.gate.closed():
                     batch = demonstrations.demonstrations(run.policy, config, task, next(batches))
-                    state, _ = update(state, batch, placement.pack(batch, config)[0], None)
+                    packed = placement.pack(batch, config)[0]
+                    state, measured = update(state, batch, packed, None)
                     step += 1
                     if writer.due(step):
                         writer.save(step, state, {"stream": batches.get_state()})
                 run.heart.beat("warm start", step)
+                if step % -(-warm.steps // _SHOWN) == 0:
+                    run.callbacks.imitated(step, float(jax.device_get(measured["loss"])))
                 run.callbacks.stage("warm start", step, warm.steps)
         except Stop:
             if step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -80,6 +81,22 @@ def prefill(
             from_start=start == 0,
         )
     return caches if count * used == total else _fill_up(models, caches, total)
+
+
+def work_of(lengths: Sequence[int], rows: int, piece: int) -> tuple[int, int]:
+    """What reading prompts of these lengths takes, `rows` of them at a time.
+
+    Returns:
+      Passes of at most `piece` positions of each row, and positions that they compute in all,
+      padding included.
+    """
+    passes = positions = 0
+    for first in range(0, len(lengths), rows):
+        part = lengths[first : first + rows]
+        step = min(piece, round_up(max(part), 16))
+        count = -(-max(part) // step)
+        passes, positions = passes + count, positions + len(part) * step * count
+    return passes, positions
 
 
 @functools.partial(jax.jit, static_argnames=("models", "total"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -30,13 +30,13 @@ class SamplerConfig:
     """How the sampler uses memory. None of it changes what is sampled."""
 
     slots: int = 64
-    """Sequences decoded at once; on a mesh, up to the next multiple of the batch's shards."""
+    """Sequences decoded at once; rounded up to a multiple of the mesh's batch shards."""
     prefill_rows: int = 8
-    """Prompts prefilled at once; on a mesh likewise."""
+    """Prompts prefilled at once; rounded up likewise."""
     prefill_piece: int = 256
     """Most tokens of a prompt read in one pass; a longer one is read in pieces."""
     chunk: int = 64
-    """Most tokens a slot advances between two looks from the host."""
+    """Most tokens that a slot decodes before the host reads the results."""
     bucket: int = 64
     """Cache lengths are powers of two times this, up to the greatest, which is a multiple of it."""
 
@@ -63,6 +63,8 @@ class Setup(NamedTuple):
     lean: bool = False
     """Leave out features while no live request asks for them. Faster, but what is left out is
     compiled anew the first time."""
+    world: Any = None
+    """The environment of all requests, a `worlds.World`; None: they are not played."""
     hold: bool = False
     """Keep ended sequences in their slots until `extend` or `release`, while there is room for an
     observation of one token and an answer of one."""

@@ -1,8 +1,9 @@
-"""Packs trajectories into rows of model input, with each prompt once before its completions.
+"""Packs trajectories into rows of model input, with each token once before all that reads it.
 
 A group of G completions of one prompt is laid out as a tree: the prompt's tokens, then each
 completion in turn, each attending only to the prompt and to itself (`visible_until`). The prompt is
-computed once, forward and backward, and the result equals that of G separate rows.
+computed once, forward and backward, and the result equals that of G separate rows. An episode whose
+context was replaced is a tree too, a trie of its contexts (`jaxrl.training.tries`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import numpy as np
 
 from jaxrl.mesh.buckets import round_to_eighth, round_up
 from jaxrl.sampling.chunks import WHOLE, Chunks
+from jaxrl.training import tries
+from jaxrl.training.tries import Branch
 from jaxrl.types import Completion, Packed, Source, Trajectory
 
 
@@ -34,53 +37,25 @@ class PackingConfig:
     prompt with all its completions, whichever is shorter, within `micro_batch_tokens`."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Branch:
-    """The tokens `start` to `stop` of a sequence, which continue a prompt."""
-
-    prompt: np.ndarray
-    sequence: int
-    start: int
-    stop: int
-
-
 @dataclasses.dataclass
 class _Tree:
     prompt: np.ndarray
-    branches: list[_Branch]
+    branches: list[Branch]
     size: int
 
 
-def _branches(
-    tokens: np.ndarray, first: np.ndarray, end: np.ndarray, chunks: Chunks
-) -> list[_Branch]:
-    branches: list[_Branch] = []
-    for n in np.flatnonzero(end).tolist():
-        if first[n] == 0:
-            raise ValueError(
-                f"sequence {n} begins with an action, which nothing predicts; put a token (BOS) "
-                "before it"
-            )
-        for carried, start, stop in chunks.spans(int(first[n]), int(end[n])):
-            prompt = np.concatenate([tokens[n, : first[n]], tokens[n, carried:start]])
-            # The last action is a target only: nothing is predicted from it, so it is no input.
-            branches.append(_Branch(prompt, n, start, stop - 1))
-    return branches
-
-
-def _trees(branches: Sequence[_Branch], most: int) -> list[_Tree]:
+def _trees(branches: Sequence[Branch], most: int) -> list[_Tree]:
     """Branches of equal prompts together, in trees of at most `most` tokens."""
     trees: list[_Tree] = []
     open_tree: dict[bytes, _Tree] = {}
     for branch in branches:
         name = branch.prompt.tobytes()
-        extra = branch.stop - branch.start
         tree = open_tree.get(name)
-        if tree is None or tree.size + extra > most:
+        if tree is None or tree.size + branch.size > most:
             tree = open_tree[name] = _Tree(branch.prompt, [], len(branch.prompt))
             trees.append(tree)
         tree.branches.append(branch)
-        tree.size += extra
+        tree.size += branch.size
     return trees
 
 
@@ -117,7 +92,8 @@ def pack(
     """Lay trajectories out as packed micro-batches.
 
     Args:
-      trajectory: N sequences, as NumPy arrays on the host.
+      trajectory: N sequences, as NumPy arrays on the host; `extra["parent"]` [N, T], if it is
+        there, has for each token the one before it in its context, see `jaxrl.types.Completion`.
       config: shapes.
       row_multiple: rows of a micro-batch are a multiple of this (the mesh's batch shards).
       keep: [N] bool, sequences to compute; None computes all.
@@ -138,7 +114,10 @@ def pack(
     acts = computed & mask.any(axis=1)
     first = np.where(acts, np.argmax(mask, axis=1), 0)
     end = np.where(acts, width - np.argmax(mask[:, ::-1], axis=1), 0)
-    branches = _branches(tokens, first, end, chunks)
+    parent = trajectory.extra.get("parent")
+    if parent is not None:
+        parent = np.asarray(parent)
+    branches = tries.branches(tokens, mask, first, end, parent, chunks)
     row_length = _row_length(branches, config, row_multiple)
     rows = _fill(_trees(branches, row_length), row_length)
     most = config.micro_batch_tokens // row_length
@@ -159,37 +138,37 @@ def pack(
     # chunk alone in a row: a bound that does not change with the data.
     micro = 1 if used == 1 else -(-count * len(chunks.spans(0, width)) // per_micro)
     acted = {
-        (b.sequence, b.start): int(np.count_nonzero(mask[b.sequence, b.start : b.stop + 1]))
-        for b in branches
+        (b.sequence, b.start): int(np.count_nonzero(mask[b.sequence, b.start : b.end]))
+        for root in branches
+        for b in root.whole()
     }
-    per_row = [sum(acted[b.sequence, b.start] for t in r for b in t.branches) for r in rows]
+    per_row = [
+        sum(acted[b.sequence, b.start] for t in r for root in t.branches for b in root.whole())
+        for r in rows
+    ]
     shape = (micro * per_micro, row_length)
     by_action = (shape[0], _action_bucket(max(per_row, default=0), row_length))
     inputs = {k: np.zeros(shape, np.int32) for k in ("tokens", "positions", "visible_until")}
     actions = {k: np.zeros(by_action, np.int32) for k in ("predictor", "target", "time")}
     actions["sequence"] = np.full(by_action, -1, np.int32)
     count_up = np.arange(max(width, row_length) + 1, dtype=np.int32)
+    unshared = 0
     for r, trees in enumerate(rows):
         at = done = 0
         for tree in trees:
-            root, root_stop = at, at + len(tree.prompt)
-            inputs["tokens"][r, root:root_stop] = tree.prompt
-            inputs["positions"][r, root:root_stop] = count_up[: len(tree.prompt)]
-            inputs["visible_until"][r, root:root_stop] = root + tree.size
-            at = root_stop
-            for branch in tree.branches:
+            stop = at + len(tree.prompt)
+            inputs["tokens"][r, at:stop] = tree.prompt
+            inputs["positions"][r, at:stop] = count_up[: len(tree.prompt)]
+            laid = tries.lay(tree.branches, at, 0, len(tree.prompt), inputs["visible_until"][r])
+            for branch, cell, position, before in laid:
                 n, start = branch.sequence, branch.start
-                own = slice(start, branch.stop + 1)
-                stop = at + branch.stop - start
-                inputs["tokens"][r, at:stop] = tokens[n, start : branch.stop]
-                inputs["positions"][r, at:stop] = count_up[
-                    len(tree.prompt) : len(tree.prompt) + stop - at
-                ]
-                inputs["visible_until"][r, at:stop] = stop
+                size, own = branch.stop - start, slice(start, branch.end)
+                inputs["tokens"][r, cell : cell + size] = tokens[n, start : branch.stop]
+                inputs["positions"][r, cell : cell + size] = count_up[position : position + size]
                 span = slice(done, done := done + acted[n, start])
                 # an action is predicted by the token before it; a branch's first token, by the
-                # prompt's last
-                predictors = count_up[at - 1 : stop]
+                # last that it sees of what it continues
+                predictors = count_up[cell - 1 : cell - 1 + branch.end - start]
                 if done - span.start == len(predictors):
                     chosen: slice | np.ndarray = slice(None)
                 else:
@@ -199,12 +178,14 @@ def pack(
                 actions["sequence"][r, span] = n
                 actions["time"][r, span] = count_up[own][chosen]
                 if mask[n, start]:
-                    actions["predictor"][r, span.start] = root_stop - 1
-                at = stop
+                    actions["predictor"][r, span.start] = before
+                unshared += (position + size) * branch.leaf
+            at += tree.size
 
     folded = {k: a.reshape(micro, per_micro, a.shape[1]) for k, a in (inputs | actions).items()}
     real = sum(tree.size for trees in rows for tree in trees)
-    unshared = int(np.maximum(end - 1, 0).sum())
+    if chunks.size:  # what a chunk carries over counts once
+        unshared = int(np.maximum(end - 1, 0).sum())
     return (
         Packed(
             **folded,
@@ -220,8 +201,8 @@ def pack(
     )
 
 
-def _row_length(branches: Sequence[_Branch], config: PackingConfig, row_multiple: int) -> int:
-    longest = max((len(b.prompt) + b.stop - b.start for b in branches), default=0)
+def _row_length(branches: Sequence[Branch], config: PackingConfig, row_multiple: int) -> int:
+    longest = max((len(b.prompt) + b.size for b in branches), default=0)
     # The last action is counted although it is no input, so that the budget holds as documented.
     longest += 1
     if config.row_length:

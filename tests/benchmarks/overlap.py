@@ -20,7 +20,7 @@ from tests.jaxrl import tiny
 WORKERS = 8
 PROMPTS, SIZE, TURNS = 16, 8, 3
 BASE = {
-    "sampling.devices": 1, "warm_start.steps": 0, "eval.problems": 2, "steps": 16,
+    "sampling.devices": 1, "warm_start.steps": 0, "eval.problems": 2,
     "fresh.hidden_size": 256, "fresh.intermediate_size": 512, "fresh.num_layers": 4,
     "fresh.head_dim": 64,
     "rollout.prompts": PROMPTS, "rollout.group_size": SIZE, "rollout.max_new_tokens": 256,
@@ -30,8 +30,11 @@ BASE = {
 }  # fmt: skip
 KINDS = {
     "scorer": {"task": "tests.benchmarks.sleeping:scored"},
-    "environment": {"task": "tests.benchmarks.sleeping:played", "rollout.turn_tokens": 64},
-}
+    "environment": {
+        "task": "tests.benchmarks.sleeping:played", "rollout.turn_tokens": 64,
+        "fresh.hidden_size": 128, "fresh.intermediate_size": 256, "fresh.num_layers": 2,
+    },
+}  # fmt: skip
 FIRST = 3
 """Steps that are not counted; neither are later ones in which anything is compiled."""
 
@@ -48,7 +51,7 @@ def measured(directory: Path, changes: dict[str, Any]) -> dict[str, float]:
     return found | {"seconds": statistics.mean(row["time/step"] for row in rows)}
 
 
-def compare(directory: Path, kind: str, staleness: int) -> dict[str, Any]:
+def compare(directory: Path, kind: str, staleness: int, steps: int) -> dict[str, Any]:
     """Both runs of a kind, after one that says how long sampling takes."""
     directory.mkdir(parents=True)
     own = KINDS[kind]
@@ -56,7 +59,7 @@ def compare(directory: Path, kind: str, staleness: int) -> dict[str, Any]:
     replies = TURNS if kind == "environment" else 1
     # half as long again as sampling, as part of it goes on while others are sampled
     seconds = 1.5 * alone["time/sample"] * WORKERS / (PROMPTS * SIZE * replies)
-    slow = own | {"task_args": {"seconds": round(seconds, 4)}}
+    slow = own | {"task_args": {"seconds": round(seconds, 4)}, "steps": steps}
     turns = measured(directory / "turns", slow)
     live = measured(directory / "live", slow | {"asynchronous.staleness": staleness})
     return {
@@ -75,9 +78,11 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--staleness", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=16)
     given = parser.parse_args()
     for kind in given.kinds:
-        print(json.dumps(compare(given.directory / kind, kind, given.staleness)), flush=True)
+        found = compare(given.directory / kind, kind, given.staleness, given.steps)
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """What the simulator predicts from a synchronous run's log, against runs of other schedules.
 
 `python -m tests.benchmarks.predicted DIR` trains a small policy on answers with a long tail of
-lengths: in turns, with partial rollouts, and in lockstep. Costs and lengths are read from the log
-of the first; the others' mean seconds a step are predicted from that alone, and compared.
+lengths: in turns, with partial rollouts, and in lockstep, in rounds (`tests.benchmarks.rounds`).
+Costs and lengths are read from the log of the run in turns; mean seconds a step of all three are
+predicted from that alone, and compared.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import numpy as np
 from jaxrl import config as configs
 from jaxrl.launch import costs, plan_asynchronous, simulate
 from jaxrl.rollout.schedule import Limits
-from tests.jaxrl import tiny
+from tests.benchmarks import rounds
 
 BASE = {
     "task": "tests.benchmarks.sleeping:scored", "task_args": {}, "warm_start.steps": 0,
@@ -68,13 +69,14 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--first", type=int, default=5, help="steps that are not counted")
+    parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
-    for name, changes in RUNS.items():
-        directory = given.directory / name.split()[0].strip(",:").replace(":", "")
-        if not (directory / "summary.json").exists():
-            tiny.finish(tiny.start(directory, **BASE | changes | {"steps": given.steps}))
-        real = measured(directory, given.first)
-        told = predicted(given.directory / "in", name, given.steps, given.first)
+    if not given.directory.exists():
+        runs = {name: BASE | changes | {"steps": given.steps} for name, changes in RUNS.items()}
+        rounds.run(given.directory, runs, given.rounds)
+    for name in RUNS:
+        real = measured(given.directory / name, given.first)
+        told = predicted(given.directory / "in turns", name, given.steps, given.first)
         row = {"run": name, "measured": real, "predicted": told, "error": told / real - 1}
         print(json.dumps(row), flush=True)
 

@@ -185,7 +185,6 @@ assert all(each["logprob"] < 0 for each in choice["logprobs"]["content"])
 ENDS = {
     "crash:": "sys.exit(3)",
     "timeout:": "ask(said); import time; time.sleep(60)",
-    "branch:": "ask(said); ask([{'role': 'user', 'content': 'another'}])",
     "output:": "ask(said); print('x' * (1 << 21)); import time; time.sleep(60)",
     "silent:": "",
     "type:": "ask(said); ask([*said, {'role': 'assistant', 'content': 'a b c'},"
@@ -236,6 +235,28 @@ def test_a_program_plays_an_episode_and_another_process_plays_it_again(program):
     with pool_of(program(LOOP)) as pool:  # which remembers nothing
         turn = Turn(0, PROBLEM, 3, (call, "5"), (opening, result), (TOKENS, TOKENS))
         assert pool.act(turn).result().answer == "5\n"
+
+
+CONTEXTS = """
+first = [{"role": "user", "content": sys.stdin.read()}]
+answer = ask(first)["message"]
+short = ask([{"role": "user", "content": "Say it in short."}])["message"]["content"]
+said = [*first, answer, {"role": "user", "content": short}]
+print(ask([*said, {"role": "assistant", "content": "Well"}, first[0]])["message"]["content"])
+"""
+
+
+def test_another_conversation_of_a_program_is_another_context_of_its_episode(program):
+    """It may go back to an earlier one, where the answers are as the policy wrote them."""
+    asked = {"role": "user", "content": PROBLEM.prompt}
+    with pool_of(program(CONTEXTS)) as pool:
+        opening, other, back, end = played(pool, " 5", "five", "Yes")
+    assert opening.messages == (asked,) and (other.messages, back.messages) == ((), ())
+    assert other.opening.messages == ({"role": "user", "content": "Say it in short."},)
+    kinds = [(each["role"], each["content"]) for each in back.opening.messages[1:4]]
+    assert kinds == [("assistant", " 5"), ("user", "five"), ("assistant", "Well")]
+    assert back.opening.messages[0] == back.opening.messages[4] == asked
+    assert (end.done, end.answer, end.error) == (True, "Yes\n", None)
 
 
 @pytest.mark.parametrize("kind", ENDS)

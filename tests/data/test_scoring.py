@@ -271,6 +271,21 @@ def test_no_workers_scores_in_this_process():
     assert scores[2].value == 2.0
 
 
+def test_workers_are_started_ahead_and_each_score_is_told_with_its_completion():
+    told = []
+
+    def seen(problem, completion, score):
+        told.append((problem.id, completion, score.value))
+
+    with scoring.open_pool(HOSTILE, workers=2, on_score=seen, ahead=True) as pool:
+        deadline = time.monotonic() + 30
+        while len(pool._workers) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert [s.value for s in pool.score([(PROBLEM, "")] * 4)] == [1.0] * 4
+    assert told == [("p", "", 1.0)] * 4
+
+
 def test_workers_import_neither_jax_nor_the_loader():
     program = (
         "import sys; from jaxrl.data import scoring; from jaxrl.data.tasks import get\n"

@@ -59,6 +59,8 @@ def test_epochs_and_seeds_are_shuffled_differently():
     assert flat[:50] != flat[50:] and flat[:50] != [str(i) for i in range(50)]
     assert flat != ids(stream.prompts(finite(50), seed=1, batch_size=10), 10)
     assert flat == ids(stream.prompts(finite(50), seed=0, batch_size=10), 10)
+    large = ids(stream.prompts(finite(50), seed=2 << 32, batch_size=10), 5)
+    assert sorted(large) == sorted(flat[:50])
 
 
 def test_an_endless_task_is_made_by_seed_and_index():

@@ -1,7 +1,10 @@
 """The command line: tables, flags, refusals before any compilation, a run from start to sample."""
 
+import contextlib
 import dataclasses
+import io
 import json
+import re
 from pathlib import Path
 
 import jax
@@ -24,8 +27,11 @@ TINY = [
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("cli") / "run"
-    assert cli.main(["train", *TINY, "--run-dir", str(directory), "--seed", "3"]) == 0
+    directory, said = tmp_path_factory.mktemp("cli") / "run", io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert cli.main(["train", *TINY, "--run-dir", str(directory), "--seed", "3"]) == 0
+    assert re.search(r"warm start 2/2 +loss \d+\.\d{4}\n", said.getvalue())
+    assert said.getvalue().count("first scored completions") == 1
     return directory
 
 

@@ -34,7 +34,10 @@ GPUS = ("nvidia0", "nvidia2", "nvidia10", "nvidiactl", "nvidia-uvm")
     ],
 )
 def test_what_is_there(names, environment, expected, tmp_path):
-    assert devices.found(having(tmp_path, *names), environment) == expected
+    there = having(tmp_path, *names)
+    assert devices.found(there, environment, libtpu=True) == expected
+    none = Accelerators()
+    assert devices.found(there, environment, libtpu=False) == (expected if expected.gpus else none)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +51,7 @@ def test_what_is_there(names, environment, expected, tmp_path):
 )
 def test_gpus_go_to_neighbours_and_in_equal_numbers(gpus, count, expected):
     assert devices.shares(count, Accelerators(gpus=tuple(gpus))) == [
-        {"CUDA_VISIBLE_DEVICES": own} for own in expected.split()
+        {"CUDA_VISIBLE_DEVICES": own} for own in expected
     ]
 
 

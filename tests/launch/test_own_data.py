@@ -20,6 +20,7 @@ from rich.console import Console
 
 import jaxrl
 from jaxrl import config as configs
+from jaxrl.data.types import Problem, Score
 from jaxrl.extensions.teacher import TeacherConfig
 from jaxrl.launch import (
     alerts,
@@ -37,6 +38,7 @@ from jaxrl.launch import (
 from jaxrl.launch import configs as files
 from jaxrl.launch.devices import Accelerators
 from jaxrl.record import metrics, runs
+from jaxrl.rollout.experience import Experience
 from jaxrl.run import begin
 from jaxrl.run.context import Callbacks
 from jaxrl.run.guards import Stopped
@@ -473,6 +475,20 @@ def test_the_time_left_is_seen_at_every_width():
                 watch.stage("train", step, 100)
         lines = [line for line in console.file.getvalue().splitlines() if "2/100" in line]
         assert lines and all(re.search(r"2/100 \d:\d\d:\d\d .:..:..", line) for line in lines)
+
+
+@pytest.mark.parametrize("early", [3, 2])
+def test_the_first_completions_are_shown_as_soon_as_they_are_scored(early):
+    problems = [Problem(str(n), f"question {n}", n) for n in range(4)]
+    texts, scores = [f"text {n}" for n in range(4)], [Score(n / 4, {}) for n in range(4)]
+    console = Console(width=100, file=io.StringIO())
+    with progress.shown(console, lambda: None) as watch:
+        for each in list(zip(problems, texts, scores, strict=True))[:early]:
+            watch.scored(*each)
+        before = console.file.getvalue()
+        watch.sampled(0, Experience(problems, [], texts, scores, []))
+    assert ("first scored completions" in before and "text 2" in before) == (early == 3)
+    assert console.file.getvalue().count("first scored completions") == 1
 
 
 def row(**changes):

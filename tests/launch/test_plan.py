@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 
@@ -13,7 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxrl.config import Config, FreshModel
-from jaxrl.launch import plan, roofline
+from jaxrl.launch import plan, roofline, shapes
 from jaxrl.launch.plan import PlanConfig
 from jaxrl.launch.roofline import Chip
 from jaxrl.mesh import mesh
@@ -211,6 +212,14 @@ def test_warnings_name_what_does_not_divide():
 def test_published_shapes_have_their_sizes(name, billions):
     leaves = jax.tree.leaves(decoder.abstract(plan.describe(Config(model=name)))[0])
     assert sum(math.prod(leaf.shape) for leaf in leaves) / 1e9 == pytest.approx(billions, abs=0.01)
+
+
+def test_a_config_json_alone_is_enough_and_an_unknown_name_lists_the_known(tmp_path):
+    raw = shapes.SHAPES["llama-3-8b"]
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    assert plan.describe(Config(model=str(tmp_path))) == plan.describe(Config(model="llama-3-8b"))
+    with pytest.raises(ValueError, match=r"model='llama-3-9b' is no path.*llama-3-8b"):
+        plan.describe(Config(model="llama-3-9b"))
 
 
 @pytest.mark.parametrize("asked", [["--help"], ["hl_gauss_value_classification", "--help-all"]])

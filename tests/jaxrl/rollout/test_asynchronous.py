@@ -59,7 +59,7 @@ class Counting:
             group.partial[(len(group.partial),)] = completion(group.first_id, [version])
             if len(group.partial) == 1 + group.first_id % 5:
                 self.ask(group)
-        return Chunk(sequences, 0, 1, sequences, 0, 0.001)
+        return Chunk(sequences, 0, 1, sequences, 0, 0, 0, 0.001)
 
     def ask(self, group):
         name = (group.first_id, (), 0)

@@ -32,13 +32,17 @@ def params():
 class World:
     """Generators in this process. One dies in its chunk of a number, if it has one."""
 
-    def __init__(self, dies=None, wrong=()):
-        self.dies, self.wrong, self.notes = dies or {}, wrong, []
-        self.sampled = 0
-        self.fleet = Fleet(self.start, 2, lambda given: given, self.notes.append, 0.0)
+    def __init__(self, dies=None, wrong=(), offer=None, take=None):
+        self.dies, self.wrong, self.notes, self.take = dies or {}, wrong, [], take
+        self.sampled, self.shared = 0, []
+        self.fleet = Fleet(self.start, 2, self.share, self.notes.append, 0.0, offer)
+
+    def share(self, given):
+        self.shared.append(given)
+        return given
 
     def start(self, name):
-        made = Generator(mesh.make(MeshConfig(), jax.devices()[:1]), str)
+        made = Generator(mesh.make(MeshConfig(), jax.devices()[:1]), str, self.take)
         chunks, left = 0, self.dies.get(name, -1)
 
         def call(method, *arguments):
@@ -113,6 +117,27 @@ def test_what_is_unfinished_is_told_as_far_as_it_has_come(params, alone):
 def test_weights_that_arrive_changed_are_found(params):
     with pytest.raises(RuntimeError, match="arrived at generator 1 other than they were sent"):
         World(wrong=("generator 1",)).fleet.engine(SETUP, params)
+
+
+def test_weights_that_are_taken_do_not_go_by_the_host(params, alone):
+    world = World({"generator 0": 2}, offer=lambda offered: offered, take=lambda offered: offered)
+    assert tokens(whole(world.fleet.engine(SETUP, params))) == tokens(alone)
+    assert not world.shared
+
+
+def test_weights_that_cannot_be_taken_go_by_the_host_from_then_on(params, alone):
+    tried = []
+
+    def take(offer):
+        tried.append(offer)
+        raise OSError("no route")
+
+    world = World(offer=lambda offered: 7, take=take)
+    for _ in range(2):
+        assert tokens(whole(world.fleet.engine(SETUP, params))) == tokens(alone)
+    assert tried == [7, 7] and len(world.shared) == 2, "each of two, in the first step alone"
+    (note,) = (note for note in world.notes if "by the host" in note)
+    assert note.endswith("generator 0: OSError: no route")
 
 
 def test_generators_that_die_one_after_the_other_end_the_run(params):

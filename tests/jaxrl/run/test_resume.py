@@ -40,9 +40,9 @@ def kill_in_save(process, run_dir):
     "a run that is killed and continued equals an uninterrupted one, to the last bit"
 )
 def test_killed_and_continued_equals_straight(straight, tmp_path):
-    """In the warm start, in an evaluation, in a rollout, in a save; then to the end."""
+    """In the evaluation before training, in a rollout, in a save; then to the end."""
     every = {"checkpoint.every": 1}  # how often is saved changes nothing of the run
-    for line in ("warm start 2", "note before", "train 2"):
+    for line in ("note before", "train 2"):
         assert tiny.kill_at(tiny.start(tmp_path, **every), line), f"over before {line!r}"
     assert metrics.read(tmp_path)[-1]["step"] >= 2
     assert kill_in_save(tiny.start(tmp_path, **every), tmp_path)

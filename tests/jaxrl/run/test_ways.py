@@ -59,8 +59,8 @@ WAYS = {
 }
 
 
-QUICK = {"critic": (pytest.mark.broad,), "in flight": (), "escalate": (pytest.mark.broad,)}
-"""Markers of a few; the others, which are slow, take the same paths."""
+BROAD = ("critic", "in flight", "escalate")
+"""The others are slow and take the same paths."""
 
 
 def always_shown(attempt, rewards, rng):
@@ -94,7 +94,8 @@ def started(tmp_path_factory):
     "a stopped run of every extension continues, and a step of it replays, to the last bit"
 )
 @pytest.mark.parametrize(
-    "way", [pytest.param(w, marks=QUICK.get(w, pytest.mark.slow)) for w in WAYS]
+    "way",
+    [pytest.param(w, marks=pytest.mark.broad if w in BROAD else pytest.mark.slow) for w in WAYS],
 )
 def test_a_stopped_run_continues_as_an_uninterrupted_one(way, tmp_path, started):
     given = WAYS[way] | {"warm_start.steps": 0, "model": str(started), "steps": 4}

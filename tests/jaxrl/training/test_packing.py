@@ -108,6 +108,68 @@ def test_turns_with_observations_between_them_keep_their_context():
     check_prefixes(data, pack(data, SMALL)[0])
 
 
+def branched(data: Trajectory, seed: int) -> Trajectory:
+    """The same tokens, of which some continue an earlier one than the one before."""
+    rng = np.random.default_rng(seed)
+    width = data.tokens.shape[1]
+    parent = np.tile(np.arange(-1, width - 1, dtype=np.int32), (len(data.tokens), 1))
+    mask = np.array(data.action_mask)
+    for n, row in enumerate(mask):
+        for t in np.flatnonzero(row)[1:]:
+            row[t] = rng.random() < 0.7
+            if rng.random() < 0.4:
+                parent[n, t] = rng.integers(0 if row[t] else -1, t)
+    return data.replace(action_mask=mask, extra={"parent": parent})
+
+
+@pytest.mark.exact("every action of an episode that branches sees its own context and nothing else")
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    tokens=st.sampled_from([32, 128]),
+    row_length=st.sampled_from([0, 24]),
+)
+def test_every_action_of_a_trie_sees_its_own_path_and_nothing_else(seed, tokens, row_length):
+    """Also where contexts part in the prompt, share nothing, or part again."""
+    data = branched(batch(seed, 3, 3), seed)
+    packed, cost = pack(data, PackingConfig(tokens, bucket=8, row_length=row_length))
+    found, parent = prefixes(packed), data.extra["parent"]
+    assert set(found) == set(zip(*np.nonzero(data.action_mask), strict=True))
+    for (n, t), (seen, positions, target) in found.items():
+        path = [int(parent[n, t])]
+        while path[-1] >= 0:
+            path.append(int(parent[n, path[-1]]))
+        assert seen == data.tokens[n, path[-2::-1]].tolist()
+        assert positions == list(range(len(seen)))
+        assert target == data.tokens[n, t]
+    assert cost["shared_share"] >= 0
+    sequences = np.asarray(packed.sequence).reshape(-1, packed.target.shape[-1])
+    rows = [set(row[row >= 0].tolist()) for row in sequences]
+    assert sum(map(len, rows)) == len(set().union(*rows))  # a row has an episode whole
+
+
+def test_contexts_of_an_episode_are_computed_once():
+    """Two turns, a summary of them after half the prompt, and a turn after each of both."""
+    tokens = np.array([[1, 2, 3, 4, 5, 6, 7, 8, 9]], np.int32)
+    mask = np.array([[0, 0, 0, 0, 1, 1, 0, 1, 1]], bool)
+    parent = np.array([[-1, 0, 1, 2, 3, 4, 1, 6, 5]], np.int32)
+    zeros = np.zeros(mask.shape, np.float32)
+    data = Trajectory(
+        tokens, mask, zeros, zeros.astype(np.int32), np.ones(1, np.float32), np.ones(1, bool),
+        np.zeros(1, np.int32), extra={"parent": parent},
+    )  # fmt: skip
+    packed, cost = pack(data, PackingConfig(micro_batch_tokens=8, row_length=8))
+    assert packed.tokens[0, 0].tolist() == [1, 2, 3, 4, 5, 6, 7, 0]
+    assert packed.positions[0, 0].tolist() == [0, 1, 2, 3, 4, 5, 2, 0]
+    assert packed.visible_until[0, 0].tolist() == [7, 7, 6, 6, 6, 6, 7, 0]
+    assert packed.target[0, 0, :4].tolist() == [5, 6, 9, 8]
+    assert packed.predictor[0, 0, :4].tolist() == [3, 4, 5, 6]
+    assert cost["shared_share"] == pytest.approx(1 - 7 / (6 + 3))
+    wrong = data.replace(extra={"parent": np.where(parent == 6, 8, parent)})
+    with pytest.raises(ValueError, match="token 7 continues token 8"):
+        pack(wrong, SMALL)
+
+
 def test_few_shapes_come_of_many_draws_of_lengths():
     """Another draw of the same batch seldom compiles the update anew."""
     config = dataclasses.replace(SMALL, row_length=32)

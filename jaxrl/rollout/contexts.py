@@ -1,0 +1,145 @@
+"""The tokens of an episode, over the contexts that it is sampled in.
+
+An episode has one context, its conversation, until the environment replaces it (`Reply.opening`):
+by a summary, by the conversation without earlier reasoning, or by that of another agent, from which
+it may return. All tokens stand in one row. What a new context has in common with an earlier one is
+not repeated: its first other token continues the last common one (`Completion.parent`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl.data.dialogue import Dialogue
+from jaxrl.data.environments import Message
+from jaxrl.rollout.programs import EMPTY, join
+from jaxrl.sampling.requests import forced
+from jaxrl.types import Prefix, Request, Source
+
+
+class _Turn(NamedTuple):
+    """Where a turn of the policy ended."""
+
+    context: int
+    messages: int
+    tokens: int
+
+
+class Contexts:
+    """The contexts of an episode, the last of which grows."""
+
+    def __init__(
+        self, prompt: Sequence[int], messages: Sequence[Message], tools: Sequence[Any] = ()
+    ) -> None:
+        """Args: the first context, as tokens and as messages, and the tools that it shows."""
+        self._ids = list(prompt)
+        self._places = [list(range(len(prompt)))]  # of each context's tokens in the row
+        self._said, self._tools = [list(messages)], [tools]
+        self._turns: list[_Turn] = []
+        self._parent: list[int] = []
+        self._pieces: list[Prefix] = []
+
+    @property
+    def count(self) -> int:
+        """Contexts so far."""
+        return len(self._places)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the response so far, over all contexts."""
+        return len(self._parent)
+
+    @property
+    def conversation(self) -> tuple[Sequence[Message], Sequence[Any]]:
+        """The last context, as messages, and the tools that it shows."""
+        return self._said[-1], self._tools[-1]
+
+    @property
+    def row(self) -> Prefix:
+        """The whole response."""
+        return join([EMPTY, *self._pieces])
+
+    @property
+    def parent(self) -> np.ndarray | None:
+        """[length] int32, see `Completion.parent`; None: there is one context."""
+        return np.array(self._parent, np.int32) if self.count > 1 else None
+
+    def add(self, piece: Prefix) -> None:
+        """Tokens that continue the context."""
+        places, start = self._places[-1], len(self._ids)
+        if count := len(piece.tokens):
+            self._parent += [places[-1] if places else -1, *range(start, start + count - 1)]
+            places += range(start, start + count)
+            self._ids += piece.tokens.tolist()
+            self._pieces.append(piece)
+
+    def said(self, action: Message, more: Sequence[Message]) -> None:
+        """Messages that continue the conversation: a turn of the policy, and what follows it."""
+        self._said[-1].append(action)
+        self._turns.append(_Turn(self.count - 1, len(self._said[-1]), len(self._places[-1])))
+        self._said[-1] += more
+
+    def encoded(
+        self, dialogue: Dialogue, messages: Sequence[Message], tools: Sequence[Any]
+    ) -> tuple[int, ...]:
+        """Ids of a conversation. What the policy wrote in it keeps its own.
+
+        A conversation that continues an earlier one after some turn has the ids of that one, as far
+        as it goes. Any other is encoded as an opening.
+
+        Raises:
+          ValueError: it cannot be encoded.
+        """
+        for turn in sorted(self._turns, key=lambda each: -each.messages):
+            rest = list(messages[turn.messages :])
+            known = self._said[turn.context][: turn.messages]
+            same = known == list(messages[: turn.messages]) and self._tools[turn.context] == tools
+            if same and rest and all(each["role"] != "assistant" for each in rest):
+                ids = [self._ids[place] for place in self._places[turn.context][: turn.tokens]]
+                joint = dialogue.joint(ids[-1], rest)
+                return (*ids, *joint.close, *joint.more)
+        return dialogue.opening(messages, tools)
+
+    def replace(
+        self, ids: Sequence[int], messages: Sequence[Message], tools: Sequence[Any], most: int
+    ) -> bool:
+        """Begin another context, if the response then has less than `most` tokens.
+
+        Args:
+          ids: its tokens.
+          messages: the same, as messages.
+          tools: that it shows.
+          most: see above.
+        """
+        shared = max((self._shared(places, ids) for places in self._places), key=len)
+        new = ids[len(shared) :]
+        if self.length + len(new) >= most:
+            return False
+        self._places.append(shared)
+        self._said.append(list(messages))
+        self._tools.append(tools)
+        self.add(forced(new, Source.OBSERVATION))
+        return True
+
+    def request(self, whole: Request) -> Request:
+        """What asks for the first turn of the last context.
+
+        Args:
+          whole: of the episode. Its budget is that of all contexts.
+        """
+        return dataclasses.replace(
+            whole,
+            prompt=tuple(self._ids[place] for place in self._places[-1]),
+            max_new_tokens=whole.max_new_tokens - self.length,
+            draw=whole.draw + ((self.count - 1) << 16),
+        )
+
+    def _shared(self, places: Sequence[int], ids: Sequence[int]) -> list[int]:
+        """Places of the first tokens that a context has in common with `ids`."""
+        same = (self._ids[place] == one for place, one in zip(places, ids, strict=False))
+        return list(places[: len(list(itertools.takewhile(bool, same)))])

@@ -1,0 +1,175 @@
+"""Sequences as tries: what each token continues, and where it stands in a packed row.
+
+A sequence that was read from its first token to its last is one branch after its prompt. In an
+episode whose context was replaced, by a summary or by the conversation of another agent, tokens
+continue an earlier one (`Completion.parent`): its contexts are the paths of a trie. Each token of
+it is computed once, forward and backward, and sees its own path alone.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxrl.sampling.chunks import Chunks
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """A run of a sequence's tokens, and what else continues them."""
+
+    prompt: np.ndarray
+    """[P] int32, of the whole tree."""
+    sequence: int
+    start: int
+    stop: int
+    """It has the tokens from `start` to before `stop` as input."""
+    end: int
+    """Its actions lie before this; the last of them may be a target only."""
+    sees: int
+    """Tokens that it continues, of the prompt or of the run that it continues."""
+    branches: tuple[Branch, ...] = ()
+    """That continue its own tokens."""
+
+    @property
+    def size(self) -> int:
+        """Tokens of it and all that continues it."""
+        return self.stop - self.start + sum(each.size for each in self.branches)
+
+    @property
+    def leaf(self) -> bool:
+        """Whether its context is part of no longer one."""
+        return self.end > self.stop
+
+    def whole(self) -> Iterator[Branch]:
+        """It and all that continues it."""
+        yield self
+        for each in self.branches:
+            yield from each.whole()
+
+
+def branches(
+    tokens: np.ndarray,
+    mask: np.ndarray,
+    first: np.ndarray,
+    end: np.ndarray,
+    parent: np.ndarray | None,
+    chunks: Chunks,
+) -> list[Branch]:
+    """What the sequences add to their prompts.
+
+    Args:
+      tokens: [N, T] int32.
+      mask: [N, T] bool, actions.
+      first: [N] int, the first action.
+      end: [N] int, after the last one; 0: the sequence is left out.
+      parent: [N, T] int32, the token that each one continues, -1 for none; None: the one before.
+      chunks: how responses were sampled.
+
+    Raises:
+      ValueError: an action that continues nothing, or a token that continues a later one.
+    """
+    found: list[Branch] = []
+    for n in np.flatnonzero(end).tolist():
+        begin, stop = int(first[n]), int(end[n])
+        if parent is not None and np.any(parent[n, 1:stop] != np.arange(stop - 1)):
+            found += _trie(tokens[n], mask[n], parent[n], n, begin, stop)
+            continue
+        if begin == 0:
+            raise ValueError(
+                f"sequence {n} begins with an action, which nothing predicts; put a token (BOS) "
+                "before it"
+            )
+        for carried, start, last in chunks.spans(begin, stop):
+            prompt = np.concatenate([tokens[n, :begin], tokens[n, carried:start]])
+            # The last action is a target only: nothing is predicted from it, so it is no input.
+            found.append(Branch(prompt, n, start, last - 1, last, len(prompt)))
+    return found
+
+
+def _trie(
+    tokens: np.ndarray, mask: np.ndarray, parent: np.ndarray, n: int, first: int, end: int
+) -> list[Branch]:
+    """What a sequence of several contexts adds to its prompt, the tokens before its first action.
+
+    Where a context is replaced before it, the prompt ends there.
+
+    Args:
+      tokens, mask, parent: [T], see `branches`.
+      n: its number.
+      first: the first action.
+      end: after the last action.
+    """
+    at = np.arange(end)
+    wrong = np.flatnonzero((parent[:end] >= at) | (mask[:end] & (parent[:end] < 0)))
+    if len(wrong):
+        raise ValueError(
+            f"sequence {n}: token {wrong[0]} continues token {parent[wrong[0]]}; a token must "
+            "continue an earlier one, and an action needs one"
+        )
+    broken = 1 + np.flatnonzero(parent[1:end] != at[:-1])
+    first = min(first, int(broken[0]))
+    starts = sorted({first, *broken.tolist()})
+    kept: list[list[Branch]] = [[] for _ in starts]
+    top: list[Branch] = []
+    for run, (start, stop) in reversed(list(enumerate(itertools.pairwise([*starts, end])))):
+        own = np.flatnonzero(mask[start:stop])
+        acts = int(own[-1]) if len(own) else 0
+        size = max([acts, *(each.sees for each in kept[run])])
+        if not size and not len(own):
+            continue  # nothing is predicted from it
+        last = int(parent[start])
+        holder = bisect.bisect_right(starts, last) - 1
+        sees = last + 1 if holder < 0 else last + 1 - starts[holder]
+        after = start + acts + 1 if len(own) else start
+        made = Branch(
+            tokens[:first], n, start, start + size, after, sees, tuple(reversed(kept[run]))
+        )
+        (top if holder < 0 else kept[holder]).append(made)
+    return top[::-1]
+
+
+class Laid(NamedTuple):
+    """A run of tokens in a row."""
+
+    branch: Branch
+    cell: int
+    """Of its first token in the row."""
+    position: int
+    """Of its first token in its context."""
+    before: int
+    """Cell of the token that it continues."""
+
+
+def lay(
+    branches: Sequence[Branch], at: int, position: int, size: int, visible_until: np.ndarray
+) -> list[Laid]:
+    """Lay branches out in a row, after the run of tokens that they continue.
+
+    Those that see most of it stand first, so that each token is seen by a span of the row that
+    begins with it: that of all that continue it.
+
+    Args:
+      branches: all that continue the run.
+      at: cell of its first token.
+      position: of its first token in its context.
+      size: its tokens.
+      visible_until: [L] int32 of the row; that of the run and the branches is set.
+    """
+    end = at + size
+    visible_until[at:end] = end
+    laid: list[Laid] = []
+    ordered = sorted(branches, key=lambda each: -each.sees)
+    for sees, together in itertools.groupby(ordered, key=lambda each: each.sees):
+        for branch in together:
+            own = branch.stop - branch.start
+            laid.append(Laid(branch, end, position + sees, at + sees - 1))
+            laid += lay(branch.branches, end, position + sees, own, visible_until)
+            end += branch.size
+        visible_until[at : at + sees] = end
+    return laid

@@ -1,0 +1,102 @@
+"""Episodes within the decode loop: those of the same environment on the host, token for token."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl.config import FreshModel, RolloutConfig
+from jaxrl.data import scoring, tasks, tokenizers
+from jaxrl.data.environments import keydoor
+from jaxrl.models import decoder
+from jaxrl.models.config import DecoderConfig
+from jaxrl.record.metrics import Timer
+from jaxrl.rollout import collect
+from jaxrl.rollout.policy import Policy
+from jaxrl.run import begin
+from jaxrl.sampling.work import SamplerConfig
+from jaxrl.types import Source
+from tests.jaxrl import tiny
+
+TASK = tasks.get("keydoor", level=1, turns=5)
+TOKENIZER = tokenizers.characters(TASK.alphabet)
+ROLLOUT = RolloutConfig(
+    group_size=4, max_prompt_tokens=16, max_new_tokens=40, turn_tokens=2, temperature=1.0
+)
+
+
+def test_arrays_are_the_environment():
+    """On random turns, some of two letters, of no known one, or ended by a stop token."""
+    made, rng, ended = keydoor.arrays(np, TOKENIZER.encode), np.random.default_rng(0), 0
+    task = tasks.get("keydoor", level=1, turns=12)
+    for index in range(30):
+        problem = task.problem("train", 0, index)
+        (world, _), state, done = task.turns.begin(problem, 0), made.begin(problem), False
+        while not done:
+            goal = world.door if world.held else world.key
+            word = "to"[world.held] if world.room == goal else "lr"[world.room < goal]
+            text = rng.choice([word, word, word + "\n", "\n" + word, word + word, "h", "\n", ""])
+            ids = [*TOKENIZER.encode(text), 0]
+            reply = task.turns.step(world, TOKENIZER.decode(ids))
+            given = np.array([*ids, 9, 9], np.int32)
+            state, seen, count, reward, done = made.step(state, given, len(ids))
+            assert (float(reward), bool(done)) == (reply.reward, reply.done)
+            assert made.parts(state) == reply.parts
+            if not done:
+                said = f"\n{reply.messages[0]['content']}\n"
+                assert TOKENIZER.decode(seen[:count].tolist()) == said
+        ended += float(reward) > 0.5
+    assert ended > 3
+    with pytest.raises(ValueError, match="at most 10 rooms"):
+        made.begin(tasks.get("keydoor", level=5).problem("train", 0, 0))
+
+
+@pytest.mark.exact("episodes within the decode loop are those of the host, token for token")
+def test_episodes_within_the_decode_loop_are_those_of_the_host():
+    shape = dataclasses.asdict(FreshModel(32, 64, 2, 2, 2, 16))
+    model = DecoderConfig(vocab_size=TOKENIZER.vocab_size, **shape)
+    params = decoder.init(model, jax.random.key(1))
+    actor = Policy(model, params, TOKENIZER)
+    problems = [TASK.problem("train", 0, i) for i in range(5)]
+    found = []
+    for on_device in (False, True):
+        rollout = dataclasses.replace(ROLLOUT, on_device=on_device)
+        with scoring.Pool(TASK, 0, 1.0, None, None) as pool:
+            found.append(
+                collect.collect(
+                    actor, decoder.unstack(params), problems, TASK, pool, rollout,
+                    SamplerConfig(slots=16, prefill_rows=4, bucket=32), key=jax.random.key(3),
+                    first_id=0, version=2, timer=Timer(),
+                )
+            )  # fmt: skip
+    kinds = set()
+    for host, device in zip(*(each.completions for each in found), strict=True):
+        assert device.request == host.request
+        for name in ("tokens", "version", "source", "turn", "stopped", "turn_rewards"):
+            np.testing.assert_array_equal(getattr(device, name), getattr(host, name), err_msg=name)
+        np.testing.assert_allclose(device.logp, host.logp, atol=1e-5)
+        np.testing.assert_allclose(device.entropy, host.entropy, atol=1e-5)
+        kinds |= set(device.source.tolist())
+    assert kinds == {Source.POLICY, Source.FORCED, Source.OBSERVATION}
+    assert found[0].texts == found[1].texts
+    scores = [[(score.value, score.parts) for score in each.scores] for each in found]
+    assert scores[0] == scores[1] and len({value for value, _ in scores[0]}) > 1
+    assert {c.stopped for c in found[1].completions} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"rollout.chat": True}, "chat"),
+        ({"rollout.turn_tokens": 0}, "rollout.turn_tokens=0"),
+        ({"task": "game24", "task_args": {}, "rollout.turn_tokens": 4}, "'game24' is not given"),
+    ],
+)
+def test_what_cannot_be_played_within_the_decode_loop_is_refused(changes, why, tmp_path):
+    given = {
+        "task": "keydoor", "task_args": {"level": 1}, "rollout.turn_tokens": 1,
+        "rollout.on_device": True, "warm_start.steps": 0,
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=why):
+        begin.check(tiny.config(tmp_path, **given | changes))
