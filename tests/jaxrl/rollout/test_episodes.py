@@ -4,6 +4,7 @@ import dataclasses
 import json
 import random
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -93,8 +94,8 @@ def play(monkeypatch):
             pool = wrap(scoring.Pool(task, 0, 1.0, None, None))  # it remembers no episode
             driver.advance(
                 open_groups, episodes.group, Context(played, 0, TOKENIZER, task, talk),
-                engine.Local(None, None), pool, version=0, timer=Timer(),
-                enough=min(enough, len(open_groups.groups)), log=lambda done: None,
+                engine.Local(SimpleNamespace(rows=4, piece=16), None), pool, version=0,
+                timer=Timer(), enough=min(enough, len(open_groups.groups)), log=lambda done: None,
             )  # fmt: skip
             whole = [group for group in open_groups.groups if group.rows is not None][:enough]
             found |= {group.first_id: group.rows for group in whole}
