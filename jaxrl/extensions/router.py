@@ -31,7 +31,7 @@ def router(settings: RouterConfig) -> Extension:
     `router/z`, and `router/busiest`, the tokens of the busiest expert over the mean.
 
     A balance over the batch takes one forward pass more where a step has several micro-batches, for
-    the load of all of them.
+    the load of all of them. The warm start before RL has none of these terms.
 
     Paper: Fedus et al. 2021, "Switch Transformers"; Zoph et al. 2022, "ST-MoE"; Wang et al. 2024,
     "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts"

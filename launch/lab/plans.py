@@ -29,6 +29,8 @@ from jaxrl.launch.lab.variants import variants
 
 VERSION = 1
 """Of the lab's code, as far as figures depend on it: raise it to run every arm again."""
+RANGE = (0.02, 0.98)
+"""Accuracies outside of which a task shows no difference, if those of all arms are there."""
 GUARD = 0.03
 """Loss of pass@1 that no gain in another statistic makes up for."""
 Run = Callable[[Effect, Arm, Sequence[int]], dict[str, Any]]
@@ -125,12 +127,17 @@ def cost(name: str, effect: Effect) -> float:
 
 
 def make(store: Store, name: str, effect: Effect) -> dict[str, Any]:
-    """The plan of a method: tunes all arms and a pilot, on development seeds alone."""
+    """The plan of a method: tunes all arms and a pilot, on development seeds alone.
+
+    Raises:
+      ValueError: all arms succeed at nothing, or at everything: the task can show no difference.
+    """
     family, difference = families.RECIPES[name]
     sign = 1 if effect.better == "higher" else -1
     planned = {}
     for task, variant in variants(effect).items():
         chosen = {k: tune(store, variant, a) for k, a in competitors(variant, family).items()}
+        _require_range(name, task, variant, [*chosen.values()])
         rivals = [label for label in chosen if label.startswith("baseline: ")]
         baseline = max(rivals, key=lambda label: sign * chosen[label]["score"])
         others = [k for k in chosen if k.startswith("ablation: ")] + [baseline]
@@ -268,6 +275,18 @@ def _row(
         "family": plan["family"],
         "arms": [[part["key"] for part in x] for x in (mine, other)],
     }
+
+
+def _require_range(name: str, task: str, effect: Effect, chosen: Sequence[dict[str, Any]]) -> None:
+    low, high = RANGE
+    figure = "pass@1" if _guarded(effect) else "score"
+    found = [c[figure] for c in chosen]
+    if effect.measure is None and (max(found) < low or (min(found) > high and figure == "score")):
+        raise ValueError(
+            f"{name}: on the {task} task, the accuracies of the tuned arms are {min(found):.3f} to "
+            f"{max(found):.3f}, outside {low} to {high}; give the task other difficulties or the "
+            "warm start more steps"
+        )
 
 
 def _guarded(effect: Effect) -> bool:

@@ -57,4 +57,5 @@ def effect() -> Effect:
         over="area",
         better="lower",
         minimum=0.2,
+        warm_steps=500,
     )

@@ -47,4 +47,5 @@ def effect() -> Effect:
         task=walk(chunks),
         method=method,
         ablation=dataclasses.replace(method, chunks=WHOLE),
+        warm_steps=500,
     )

@@ -209,6 +209,20 @@ def test_tuning_for_length_keeps_the_accuracy(tmp_path):
     assert plans.tune(store, accurate, effect.ablation)["learning_rate"] == 3e-4
 
 
+@pytest.mark.parametrize(("accuracy", "refused"), [(0.01, True), (0.5, False), (0.99, True)])
+def test_a_task_at_the_floor_or_the_ceiling_is_refused(tmp_path, accuracy, refused):
+    def run(effect, given, seeds):
+        figures = {"pass@1": [accuracy] * len(seeds)}
+        return {"final": figures, "area": figures, "minutes": 0.0}
+
+    store = plans.Store(tmp_path, run)
+    if not refused:
+        assert plans.make(store, "karl", EFFECTS["karl"])
+        return
+    with pytest.raises(ValueError, match=f"tuned arms are {accuracy:.3f} to {accuracy:.3f}"):
+        plans.make(store, "karl", EFFECTS["karl"])
+
+
 class Fake:
     """Arms whose figures are drawn, with a planted effect of the method."""
 
