@@ -104,12 +104,12 @@ class Local:
 
     def _played(self, version: int) -> Decoded:
         """Whole episodes, as many as there are slots."""
-        prompts = {start_of(r) for r in self.work.queue}
-        setup = self._setup
+        setup, waiting = self._setup, {r.id: start_of(r) for r in self.work.queue}
         ended = worlds.play(setup, setup.world, self._params, self.work, version=version)
-        prompts -= {start_of(r) for r in self.work.queue}
+        read = list(map(len, dict.fromkeys(waiting[c.request.id] for c in ended)))
         lengths = [len(c.tokens) for c in ended]
-        return Decoded(ended, max(lengths), sum(lengths), sum(map(len, prompts)))
+        took = prefill.work_of(read, setup.rows, setup.piece)
+        return Decoded(ended, max(lengths), sum(lengths), sum(read), *took)
 
     def unfinished(self) -> list[Completion]:
         """Sequences in progress, with the tokens sampled so far."""

@@ -19,10 +19,10 @@ from jaxrl.sampling.work import SamplerConfig
 from jaxrl.types import Source
 from tests.jaxrl import tiny
 
-TASK = tasks.get("keydoor", level=1, turns=5)
+TASK = tasks.get("keydoor", level=1, turns=10)
 TOKENIZER = tokenizers.characters(TASK.alphabet)
 ROLLOUT = RolloutConfig(
-    group_size=4, max_prompt_tokens=16, max_new_tokens=40, turn_tokens=2, temperature=1.0
+    group_size=4, max_prompt_tokens=16, max_new_tokens=90, turn_tokens=1, temperature=1.0
 )
 
 
@@ -58,7 +58,7 @@ def test_episodes_within_the_decode_loop_are_those_of_the_host():
     model = DecoderConfig(vocab_size=TOKENIZER.vocab_size, **shape)
     params = decoder.init(model, jax.random.key(1))
     actor = Policy(model, params, TOKENIZER)
-    problems = [TASK.problem("train", 0, i) for i in range(5)]
+    problems = [TASK.problem("train", 0, i) for i in range(8)]
     found = []
     for on_device in (False, True):
         rollout = dataclasses.replace(ROLLOUT, on_device=on_device)
