@@ -1,14 +1,19 @@
 """Arrays from the devices of one process to those of another, without the hosts in between.
 
 `Sender.offer` offers a tree of arrays, each on one device; `Receiver.take` takes it, once, in any
-process that can reach the address, to one device. Both have a deadline, after which the arrays are
-released. It is `jax.experimental.transfer`; who uses it needs another way for where that fails.
+process that can reach the address, to one device. Both have a deadline. It is
+`jax.experimental.transfer`; who uses it needs another way for where that fails.
+
+A pull from a process that has nothing to give, or is gone, never ends and cannot be cancelled (jax
+0.10.2, whatever its `timeout`). So it has a thread of its own, which is left behind.
 """
 
 from __future__ import annotations
 
 import datetime
 import itertools
+import queue
+import threading
 from typing import Any, NamedTuple
 
 import jax
@@ -46,7 +51,8 @@ class Sender:
             if len(leaf.devices()) > 1:
                 raise ValueError(f"an array of {leaf.shape} lies on {len(leaf.devices())} devices")
         number = next(self._numbers)
-        self._server.await_pull(number, params, timeout=_after(self._deadline))
+        until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=self._deadline)
+        self._server.await_pull(number, params, timeout=until)
         shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), params)
         return Offer(self._server.address(), number, shapes)
 
@@ -70,23 +76,37 @@ class Receiver:
         """The arrays of an offer.
 
         Raises:
-          Exception: they did not come; what is raised depends on the platform.
+          TimeoutError: they did not come before the deadline.
+          Exception: they cannot come; what is raised depends on the platform.
         """
+        done: queue.SimpleQueue[Params | Exception] = queue.SimpleQueue()
+
+        def pull() -> None:
+            try:
+                done.put(self._pull(offer))
+            except Exception as error:  # the thread that waits raises it
+                done.put(error)
+
+        threading.Thread(target=pull, name="weights", daemon=True).start()
+        try:
+            got = done.get(timeout=self._deadline)
+        except queue.Empty:
+            raise TimeoutError(
+                f"no weights came from {offer.address} in {self._deadline:g} s"
+            ) from None
+        if isinstance(got, Exception):
+            raise got
+        return got
+
+    def _pull(self, offer: Offer) -> Params:
         if offer.address not in self._known:
             self._known[offer.address] = self._server.connect(offer.address)
         wanted = jax.tree.map(
             lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=self._place), offer.shapes
         )
-        given = self._known[offer.address].pull(
-            offer.number, wanted, timeout=_after(self._deadline)
-        )
-        return jax.block_until_ready(given)
+        return jax.block_until_ready(self._known[offer.address].pull(offer.number, wanted))
 
 
 def _server(host: str) -> Any:
     backend = jax.devices()[0].client
     return transfer.start_transfer_server(backend, f"{host}:0", [f"{host}:0"])
-
-
-def _after(seconds: float) -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import random
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -80,6 +81,7 @@ def play(monkeypatch):
     monkeypatch.setattr(engine.sampler, "submit", lambda setup, work, new: work.queue.extend(new))
     task = digits()
     talk = dialogue.of(TOKENIZER, ("user",), chat=False)
+    setup = SimpleNamespace(rows=8, piece=16)  # of the prefill, which is replaced
     rollout = RolloutConfig(8, SIZE, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
 
     def run(seed, enough, replies="together", wrap=lambda pool: pool):
@@ -93,7 +95,7 @@ def play(monkeypatch):
             pool = wrap(scoring.Pool(task, 0, 1.0, None, None))  # it remembers no episode
             driver.advance(
                 open_groups, episodes.group, Context(played, 0, TOKENIZER, task, talk),
-                engine.Local(None, None), pool, version=0, timer=Timer(),
+                engine.Local(setup, None), pool, version=0, timer=Timer(),
                 enough=min(enough, len(open_groups.groups)), log=lambda done: None,
             )  # fmt: skip
             whole = [group for group in open_groups.groups if group.rows is not None][:enough]

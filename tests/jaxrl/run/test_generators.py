@@ -41,6 +41,7 @@ def test_a_killed_generator_changes_no_token(tmp_path):
     loop.train(tiny.config(killed, **SHORT | {"generators": 2}), watch)
     assert sampled(killed) == sampled(alone)
     assert [text for text in notes if "is gone" in text]
+    assert not [text for text in notes if "by the host" in text]
     assert checkpoint.steps(killed) == checkpoint.steps(alone)
     assert len(list(metrics.read(killed))) == 3
 

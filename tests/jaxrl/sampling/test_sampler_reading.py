@@ -47,7 +47,7 @@ def test_what_has_ended_is_fetched_and_nothing_else(monkeypatch):
     while work:
         rest += sampler.advance(made, params(), work)
     assert len(rest) == 63 and all(len(c.tokens) == 30 for c in rest)
-    assert fetched[-1] == 4 * 64 * 32 * 4  # when most end together, the arrays as a whole:
+    assert fetched[-1] == 4 * 64 * made.capacity * 4  # when most end together, whole arrays:
     assert transfers[-1] == 6  # one transfer for each, and not for every eight rows
 
 
