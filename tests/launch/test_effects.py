@@ -407,22 +407,25 @@ def test_pages_are_those_of_the_recorded_results():
 
 
 @pytest.mark.parametrize(
-    ("statuses", "verdict"),
+    ("statuses", "baseline", "verdict"),
     [
-        ({"all": "effect", "shaping": "contrary"}, "replicates"),
-        ({"policy loss": "contrary"}, "contrary"),
-        ({"shaping": "effect", "all": "equivalent"}, "does not replicate"),
-        ({"all": "undecided", "shaping": "effect"}, "cannot be told"),
+        ({"all": "effect", "shaping": "contrary"}, "effect", "replicates"),
+        ({"all": "effect"}, "equivalent", "beats its ablation alone"),
+        ({"all": "effect"}, "undecided", "beats its ablation alone"),
+        ({"policy loss": "contrary"}, "effect", "contrary"),
+        ({"shaping": "effect", "all": "equivalent"}, "effect", "does not replicate"),
+        ({"all": "undecided", "shaping": "effect"}, "effect", "cannot be told"),
     ],
 )
-def test_a_claim_is_judged_by_the_whole_method_in_its_regime(statuses, verdict):
+def test_a_claim_is_judged_by_the_whole_method_in_its_regime(statuses, baseline, verdict):
     base = {"task": "regime", "against": "ablation", "measured": True}
     rows = [base | {"other": part, "status": status} for part, status in statuses.items()]
     others = [row | {"status": "effect", "task": "neutral"} for row in rows]
-    others += [row | {"status": "effect", "against": "baseline"} for row in rows]
+    rows += [base | {"other": "GRPO", "against": "baseline", "status": baseline}]
     assert effects_claims.verdict(others + rows) == verdict
     assert effects_claims.verdict(others) == effects_claims.UNMEASURED
-    assert effects_claims.verdict([rows[0] | {"measured": False}]) == effects_claims.UNMEASURED
+    unmeasured = [row | {"measured": False} for row in rows]
+    assert effects_claims.verdict(unmeasured) == effects_claims.UNMEASURED
 
 
 def test_a_rerun_compares_digests(repository, monkeypatch, capsys):

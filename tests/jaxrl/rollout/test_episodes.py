@@ -81,6 +81,7 @@ def play(monkeypatch):
     monkeypatch.setattr(engine.sampler, "submit", lambda setup, work, new: work.queue.extend(new))
     task = digits()
     talk = dialogue.of(TOKENIZER, ("user",), chat=False)
+    setup = SimpleNamespace(rows=8, piece=16)  # of the prefill, which is replaced
     rollout = RolloutConfig(8, SIZE, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
 
     def run(seed, enough, replies="together", wrap=lambda pool: pool):
@@ -94,8 +95,8 @@ def play(monkeypatch):
             pool = wrap(scoring.Pool(task, 0, 1.0, None, None))  # it remembers no episode
             driver.advance(
                 open_groups, episodes.group, Context(played, 0, TOKENIZER, task, talk),
-                engine.Local(SimpleNamespace(rows=4, piece=16), None), pool, version=0,
-                timer=Timer(), enough=min(enough, len(open_groups.groups)), log=lambda done: None,
+                engine.Local(setup, None), pool, version=0, timer=Timer(),
+                enough=min(enough, len(open_groups.groups)), log=lambda done: None,
             )  # fmt: skip
             whole = [group for group in open_groups.groups if group.rows is not None][:enough]
             found |= {group.first_id: group.rows for group in whole}

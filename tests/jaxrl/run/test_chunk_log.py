@@ -6,7 +6,7 @@ from jaxrl.run.chunk_log import FILE, ChunkLog
 
 
 def test_a_step_that_is_done_again_replaces_its_chunks(tmp_path):
-    chunk = Chunk(sequences=4, context=20, steps=3, tokens=9, read=5, seconds=0.1)
+    chunk = Chunk(*range(len(Chunk._fields)))._replace(tokens=9)
     log = ChunkLog(tmp_path, print)
     log.write(0, [chunk, chunk])
     log.write(1, [chunk])
