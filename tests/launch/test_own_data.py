@@ -257,17 +257,18 @@ def test_a_method_on_another_model_leaves_its_toy_behind(name):
     assert recipes.for_model(toy, "fresh") == recipes.for_model(toy, None) == toy
 
 
-def test_a_method_is_put_on_another_model_by_a_flag_and_in_a_file(tmp_path):
+def test_a_method_is_put_on_another_model_by_a_flag_and_in_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(short, "has_template", lambda model: model == "smollm2-135m")
     given = ["--data", "train.jsonl", "--reward", "number"]
     made, _ = files.resolve(["par", "--model-name-or-path", "smollm2-135m", *given])
     assert made.rollout.max_new_tokens == 512 and made.warm_start.steps == 0
-    assert made.rollout.chat == short.has_template("smollm2-135m") and made.task == "file"
+    assert made.rollout.chat and made.task == "file"
     (tmp_path / "my.yaml").write_text(
         "{recipe: par, model: smollm2-135m, data: train.jsonl, reward: number, lr: 1e-5}"
     )
     filed, _ = files.resolve([str(tmp_path / "my.yaml")])
     assert filed.rollout.max_new_tokens == 512 and filed.optimizer.learning_rate == 1e-5
-    assert filed.rollout.chat == made.rollout.chat and filed.model == "smollm2-135m"
+    assert filed.rollout.chat and filed.model == "smollm2-135m"
     longer, _ = files.resolve(["par", "--model", "smollm2-135m", *given, "--max-new-tokens", "64"])
     assert longer.rollout.max_new_tokens == 64
     assert files.resolve(["quickstart", "--steps", "3"])[0].rollout.max_new_tokens == 8

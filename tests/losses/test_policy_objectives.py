@@ -45,7 +45,9 @@ def test_value_and_gradient_equal_the_formula(case: Case, seed: int, spread: flo
         weight = np.random.default_rng(seed).normal(size=d.logp.shape)
         grads = checks.gradients(case, d, weight)
         want = checks.oracle_gradient(case, d, weight)
-        np.testing.assert_allclose(grads.pop("logp"), want, rtol=1e-5, atol=1e-6)
+        # Differences of a sum lose the digits that its greatest terms take.
+        lost = 1e-6 + 5e-9 * np.abs(want).max()
+        np.testing.assert_allclose(grads.pop("logp"), want, rtol=1e-5, atol=lost)
         for name, grad in grads.items():
             assert not np.any(grad), f"a gradient flows into {name}"
 
