@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 from jaxrl.launch.lab import Arm, Effect, cipher, statistics
@@ -92,8 +93,24 @@ def report(found: Found, rate: float) -> str:
     return "\n\n".join(parts)
 
 
+def picture(found: Found, path: Path) -> None:
+    """Mean curves of all arms, a panel for each learning rate and lag."""
+    figure, axes = plt.subplots(len(RATES), len(LAGS), figsize=(11, 5), sharex=True, sharey=True)
+    for (rate, lag), axis in zip(itertools.product(RATES, LAGS), axes.flat, strict=True):
+        for name in ARMS:
+            each = found[f"{rate:g}/{name}/{lag}"]
+            axis.plot([0, *each["marks"]], [np.mean(c) for c in (each["before"], *each["curve"])])
+        axis.set_title(f"lag {lag}, learning rate {rate:g}", fontsize=9)
+        axis.grid(alpha=0.3)
+    axes[0, 0].legend(ARMS, fontsize=8)
+    figure.supxlabel("step")
+    figure.supylabel("held-out pass@1, mean of 6 seeds")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
-    """Measure, and print the tables."""
+    """Measure, print the tables and draw the curves."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4, 5])
@@ -101,6 +118,7 @@ def main() -> None:
     found = measure(given.results, given.seeds)
     for rate in RATES:
         print(f"\n## Learning rate {rate:g}\n\n{report(found, rate)}")
+    picture(found, Path(__file__).parents[2] / "images/lag.png")
 
 
 if __name__ == "__main__":
