@@ -106,16 +106,13 @@ class Pool:
     def submit(self, problem: Problem, completion: str) -> Future[Score]:
         """Queue one item. The future always gets a Score; it never raises what a scorer raised."""
         future: Future[Score] = Future()
-        if not self._threads:
-            score = score_completion(self._task, problem, completion)
-            future.set_result(score)
-            if self._on_score is not None:
-                self._on_score(problem, completion, score)
-            return future
         if self._on_score is not None:
             future.add_done_callback(
                 lambda done: done.cancelled() or self._on_score(problem, completion, done.result())
             )
+        if not self._threads:
+            future.set_result(score_completion(self._task, problem, completion))
+            return future
         try:
             item = pickle.dumps((problem, completion))
             limit_s, on_timeout = _limits(self._task.of(problem), problem, self._limit)

@@ -14,13 +14,12 @@ from jaxrl.mesh import mesh
 from jaxrl.record import metrics
 from jaxrl.rollout import episodes, policy, programs
 from jaxrl.rollout.contexts import Contexts
-from jaxrl.rollout.flight import Flight
 from jaxrl.rollout.programs import EMPTY
-from jaxrl.run import loop
 from jaxrl.sampling.requests import forced
 from jaxrl.types import Completion, Request, Source
 from tests.jaxrl import sampler_oracle as oracle
 from tests.jaxrl import tiny
+from tests.jaxrl.run import flights
 from tests.jaxrl.run.test_episodes import ALPHABET, PLAYED
 
 
@@ -67,17 +66,8 @@ BRANCHED = PLAYED | {
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
     """A run whose steps leave episodes in flight, and the completions that it trained on."""
-    directory, found, take = tmp_path_factory.mktemp("branches") / "run", [], Flight.take
-
-    def taken(flight, numbers):
-        groups = take(flight, numbers)
-        found.extend(row.completion for group in groups for row in group.rows)
-        return groups
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Flight, "take", taken)
-        loop.train(tiny.config(directory, **BRANCHED))
-    return directory, [c for c in found if c.request.temperature]
+    directory = tmp_path_factory.mktemp("branches") / "run"
+    return directory, flights.trained(directory, **BRANCHED)
 
 
 def contexts(c):

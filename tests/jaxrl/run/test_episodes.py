@@ -14,11 +14,11 @@ from jaxrl.launch.sample import SampleConfig
 from jaxrl.mesh import mesh
 from jaxrl.record import checkpoint, metrics
 from jaxrl.rollout import policy
-from jaxrl.rollout.flight import Flight
 from jaxrl.run import begin, loop
 from jaxrl.sampling.chunks import Chunks
 from tests.jaxrl import sampler_oracle as oracle
 from tests.jaxrl import tiny
+from tests.jaxrl.run import flights
 
 ALPHABET = "0123456789+-*\n"
 
@@ -59,17 +59,8 @@ PLAYED = {
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
     """A whole run whose steps leave episodes in flight, and the completions that it trained on."""
-    directory, found, take = tmp_path_factory.mktemp("episodes") / "run", [], Flight.take
-
-    def taken(flight, numbers):
-        groups = take(flight, numbers)
-        found.extend(row.completion for group in groups for row in group.rows)
-        return groups
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Flight, "take", taken)
-        loop.train(tiny.config(directory, **PLAYED))
-    return directory, [c for c in found if c.request.temperature]
+    directory = tmp_path_factory.mktemp("episodes") / "run"
+    return directory, flights.trained(directory, **PLAYED)
 
 
 @pytest.fixture(scope="module")
