@@ -11,9 +11,9 @@ Reading: PPO as in verl's examples: `gamma` and `lambda` 1, four updates on each
 clipped at 0.5, no KL; rates are the toy's. ReMax and GRPO are the algorithms `remax` and `grpo` on
 the same loop. Weights change layout between devices that train and devices that sample, such as
 `--mesh.fsdp 4 --sampling.devices 4 --sampling.mesh.tensor 4` on eight; not on the same devices, and
-critic and reference are always where the policy is. The claim is of speed against other systems, so
-the lab has no experiment of it. `tests/jaxrl/rollout/test_reshard.py` shows that resharding changes
-no token.
+critic and reference are always where the policy is.
+Shown: of speed against other systems, nowhere. `tests/jaxrl/rollout/test_reshard.py` has that
+resharding changes no token
 """
 
 import dataclasses

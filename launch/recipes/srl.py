@@ -12,9 +12,9 @@ inference, and training has devices or a thread of its own. The ring is two batc
 progress, as is the released `ring_size`; an episode goes on under new weights, as there with a
 ring. Not here: actors on other machines, several trainers, a server of parameters. Episodes are of
 a language model in the world of the recipe `keydoor`; PPO takes a step of GAE a turn. Lockstep
-makes the toy run deterministic; `live` is faster. The claim is of speed, so the lab has no
-experiment of it: `tests/benchmarks/overlap.py` measures slow environments both ways
-(docs/asynchronous.md).
+makes the toy run deterministic; `live` is faster.
+Shown: docs/asynchronous.md has the seconds of a step with slow environments in turns and side by
+side, by `tests/benchmarks/overlap.py`
 """
 
 import dataclasses
