@@ -25,6 +25,8 @@ RUNS = Path(__file__).parents[1]
 FIVE = (0, 1, 2, 3, 4)
 PLAY = ("--rollout.on-device", "--checkpoint.every", "100000", "--rollout-log.every", "0")
 
+TWELVE = '{"task_args.turns": 12}'
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
@@ -53,10 +55,37 @@ EXPERIMENTS = {
         claim="horizons that grow beat a long one from the start",
         arms={
             "6, 9, 12 turns": ("agentgym_rl_scalinginter_rl", *PLAY),
-            "12 turns": ("keydoor", "--steps", "72", "--objective.advantage", "group_advantages",
-                         "--objective.advantage-args", "{}", *PLAY),
+            "12 turns": ("agentgym_rl_scalinginter_rl", "--stages.0", TWELVE, "--stages.24", TWELVE,
+                         "--stages.48", TWELVE, *PLAY),
         },
         figures=("reward", "door"),
+    ),
+    "zerosearch": Experiment(
+        folder="agents",
+        claim="noise that grows beats noise from the start, at searches without noise",
+        arms={
+            "growing noise": ("zerosearch",),
+            "constant noise": ("retrieval", "--stages.0", '{"task_args.noise": 0.5}'),
+            "no noise": ("retrieval",),
+        },
+        figures=("correct", "pass@1"),
+    ),
+    "meow_tea_taro": Experiment(
+        folder="agents",
+        claim="PPO with rewards of turns beats PPO with a reward of the episode",
+        arms={
+            "turns": ("meow_tea_taro", "--warm-start.steps", "0", *PLAY),
+            "episode": ("meow_tea_taro", "--warm-start.steps", "0", "--task-args.credit", "0",
+                        *PLAY),
+            "turns, warm start": ("meow_tea_taro", *PLAY),
+        },
+        figures=("door", "key"),
+    ),
+    "router_r1": Experiment(
+        folder="agents",
+        claim="a price makes the router spend less",
+        arms={"price": ("router_r1",), "no price": ("router_r1", "--task-args.price", "0")},
+        figures=("spent", "correct"),
     ),
 }  # fmt: skip
 
@@ -121,6 +150,7 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("name", nargs="?", choices=list(EXPERIMENTS))
     parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--arms", nargs="+", help="some of them; all when omitted")
     parser.add_argument("--dry", action="store_true", help="print figures, and record none")
     parser.add_argument("--report", action="store_true")
     given = parser.parse_args()
@@ -131,7 +161,7 @@ def main() -> None:
     experiment = EXPERIMENTS[given.name]
     path = RUNS / experiment.folder / "results.json"
     for seed in given.seeds or experiment.seeds:
-        for arm in experiment.arms:
+        for arm in given.arms or experiment.arms:
             found = json.loads(path.read_text()) if path.exists() else {}
             done = found.setdefault(given.name, {}).setdefault(arm, [])
             if any(row["seed"] == seed for row in done) and not given.dry:
