@@ -70,6 +70,16 @@ EXPERIMENTS = {
         },
         figures=("correct", "pass@1"),
     ),
+    "deepresearcher": Experiment(
+        folder="agents",
+        claim="training with an engine that fails beats training with one that does not",
+        arms={
+            "failing": ("deepresearcher",),
+            "clean": ("deepresearcher", "--stages.0",
+                      '{"task_args.failures": 0.0, "task_args.noise": 0.0}'),
+        },
+        figures=("correct", "pass@1"),
+    ),
     "meow_tea_taro": Experiment(
         folder="agents",
         claim="PPO with rewards of turns beats PPO with a reward of the episode",
