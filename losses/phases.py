@@ -113,7 +113,7 @@ def light_if(
     step: jax.Array,
     priming_steps: int = 20,
     entropy_coef: float = 1.0,
-    token_share: float = 0.5,
+    token_share: float = 0.2,
     alpha: float = 10.0,
     bound: float = 5.0,
     clip_low: float = 0.2,

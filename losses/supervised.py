@@ -62,7 +62,7 @@ def entropy_sft(
     *,
     batch_mask: jax.Array,
     entropy_coef: float = 1.0,
-    token_share: float = 0.5,
+    token_share: float = 0.2,
 ) -> Objective:
     """Entropy-SFT: imitate only the tokens whose loss exceeds the policy's uncertainty the most.
 

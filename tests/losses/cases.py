@@ -413,8 +413,8 @@ def veripo(x, s, beta=0.6):
         right = [n for n in mine if s.rewards[n] >= 0.2]
         wrong = [n for n in mine if s.rewards[n] < 0.2]
         if right and wrong:
-            w, l = max(right, key=lambda n: lengths[n]), min(wrong, key=lambda n: lengths[n])
-            loss[[w, l]] = 0.5 * np.log1p(np.exp(-beta * (d[w] - d[l])))
+            best, worst = max(right, key=lengths.item), min(wrong, key=lengths.item)
+            loss[[best, worst]] = 0.5 * np.log1p(np.exp(-beta * (d[best] - d[worst])))
     return loss
 
 
@@ -425,7 +425,7 @@ def gepo(x, s, beta=0.6, equality=0.8):
         good, bad = (np.flatnonzero(mine & side) for side in (s.rewards >= 0.2, s.rewards < 0.2))
         for i in good:
             pairs = [np.log1p(np.exp(-(scores[i] - scores[j]))) for j in bad]
-            own = (np.mean(pairs) if pairs else 0.0)
+            own = np.mean(pairs) if pairs else 0.0
             own += equality * (scores[i] - scores[good].mean()) ** 2
             loss[i] = mine.sum() / len(good) * own
     return loss
