@@ -221,6 +221,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "veripo": ("objectives", "phases of preferences against none"),
     "vibethinker_1_5b_ssp_mgpo": ("objectives", "weights by how undecided a prompt is"),
     "visurf": ("gold solutions", "the label's advantage"),
+    "warmup_then_rlvr": ("skills", "a warm-up on another domain against none"),
 }
 """Recipe -> its family, and the difference to its ablation."""
 

@@ -21,26 +21,32 @@ from jaxrl.types import Params
 
 SYMBOLS, LENGTH = 12, 3
 """Of each domain, and of a prompt."""
-MARKED = 0.3
-"""Share of the demonstrations that mark their answer."""
 
 
 @functools.cache
-def domains() -> Task:
-    """Codes behind a mark. Domain 0 is the source; domain 1 the target, which alone is held out."""
+def domains(*, marked: float = 0.3, known: bool = False, problems: int = 256) -> Task:
+    """Codes behind a mark. Domain 0 is the source; domain 1 the target, which alone is held out.
+
+    Solutions of the source have the mark, those of the target as often as demonstrations do.
+
+    Args:
+      marked: share of the demonstrations that mark their answer.
+      known: whether the demonstrations of the warm start are of both domains, or of the source.
+      problems: of the target, in the train split.
+    """
 
     def make(seed: int) -> Splits:
         rng = np.random.default_rng([seed, 11])
         code = rng.permutation(2 * SYMBOLS)
 
-        def build(symbols: np.ndarray, right: float, marked: float) -> Problems:
+        def build(symbols: np.ndarray, right: float, share: float) -> Problems:
             codes, shape = FIRST + code[symbols], symbols.shape
             wrong = FIRST + rng.integers(2 * SYMBOLS, size=shape)
             said = np.where(rng.random(shape) < right, codes, wrong)
             end = np.full((len(symbols), 1), EOS)
             with_mark = np.concatenate([np.full_like(end, FILLER), said, end], axis=1)
             without = np.concatenate([said, end, 0 * end], axis=1)
-            gold = np.where(rng.random(end.shape) < marked, with_mark, without)
+            gold = np.where(rng.random(end.shape) < share, with_mark, without)
             prompt = np.concatenate([FIRST + symbols, np.full_like(end, ASK)], axis=1)
             return as_problems(prompt, codes, gold, symbols[:, 0] >= SYMBOLS)
 
@@ -49,10 +55,11 @@ def domains() -> Task:
 
         source, target = (functools.partial(draw, first=first) for first in (0, SYMBOLS))
         own = build(split.distinct(source, 256, held_out=False), 1.0, 1.0)
-        read = build(split.distinct(target, 256, held_out=False), 1.0, MARKED)
+        read = build(split.distinct(target, problems, held_out=False), 1.0, marked)
         train = jax.tree.map(lambda *a: np.concatenate(a), own, read)
         test = build(split.distinct(target, split.HELD_OUT, held_out=True), 1.0, 1.0)
-        return Splits(train, test, build(split.repeated(source, 4096), 0.9, MARKED))
+        shown = [split.repeated(draw, 4096) for draw in ([source, target] if known else [source])]
+        return Splits(train, test, build(np.concatenate(shown), 0.9, marked))
 
     def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:
         wanted = jnp.concatenate([jnp.array([FILLER]), answer, jnp.array([EOS])])

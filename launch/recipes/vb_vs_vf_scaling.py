@@ -50,7 +50,8 @@ def score(answer: jax.Array, completion: jax.Array) -> jax.Array:
         return found, found == LENGTH
 
     _, done = jax.lax.scan(read, jnp.int32(0), completion)
-    return (jnp.maximum(jnp.sum(done) - 1, 0) / (BUDGET - LENGTH)).astype(jnp.float32)
+    left = jnp.sum(done) - 2  # without the token that completes it, and room for the EOS
+    return (jnp.maximum(left, 0) / (BUDGET - LENGTH)).astype(jnp.float32)
 
 
 @functools.cache
