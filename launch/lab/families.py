@@ -215,6 +215,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "self_low_likelihood_rlvr": ("data selection", "unlikely prompts and the forward KL"),
     "simplerl_zoo": ("data selection", "prompts within reach against the hardest"),
     "sws": ("data selection", "problems of weak categories against all categories"),
+    "tp_grpo": ("objectives", "rewards for thoughts"),
     "tricks_or_traps_lite_ppo": ("objectives", "the batch's deviation and the token mean"),
     "vb_vs_vf_scaling": ("gold solutions", "RL against imitation"),
     "vcpo": ("off-policy", "step size by effective samples, and the baseline"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.losses import advantages, batch_advantages, credit, difficulty, pass_rate
+from jaxrl.losses import advantages, batch_advantages, credit, difficulty, pass_rate, thoughts
 
 FEW = settings(max_examples=10, deadline=None)
 seeds = st.integers(0, 9999)
@@ -417,3 +417,43 @@ def test_a_scale_of_the_rewards_of_a_prompt_is_lost_in_the_group():
         for r in (rewards, rewards * factor)
     )
     np.testing.assert_allclose(scaled, plain, rtol=1e-6)
+
+
+def tp_grpo_by_hand(rewards, groups, tokens, mask, valid, weight):
+    """Sample by sample: values of prefixes, runs of rises and falls, and their weights."""
+    out = np.zeros(mask.shape)
+    outcome = by_group(rewards, groups, valid, lambda x: normalised(x, 1e-4))
+    said = [tuple(t[m]) for t, m in zip(tokens, mask, strict=True)]
+    for n in np.flatnonzero(valid):
+        mates = [m for m in np.flatnonzero(valid) if groups[m] == groups[n]]
+        able = np.mean([rewards[m] for m in mates])
+        values = [able]
+        for length in range(1, len(said[n]) + 1):
+            alike = [m for m in mates if len(said[m]) >= length]
+            alike = [m for m in alike if said[m][:length] == said[n][:length]]
+            values.append(np.mean([rewards[m] for m in alike]))
+        change = np.diff(values)
+        runs = [list(run) for _, run in itertools.groupby(change, np.sign)]
+        credit = []
+        for run in runs:
+            total = sum(run)
+            share = 1 - able if total > 0 else able
+            credit += [outcome[n] + weight * total * share] * len(run)
+        out[n, mask[n]] = credit
+    return out
+
+
+@pytest.mark.exact("TP-GRPO equals a float64 loop over samples and prefixes")
+@FEW
+@given(seed=seeds)
+def test_tp_grpo_rewards_runs_of_rising_prospects(seed):
+    with jax.enable_x64(True):
+        rewards, groups, valid = batch(seed, binary=True)
+        rng = np.random.default_rng(seed)
+        groups = np.where(groups > 3, 3, groups)  # larger groups, so that prefixes are shared
+        tokens = rng.integers(3, 5, (10, 7))
+        place = np.arange(7)
+        mask = (place >= 2) & (place < rng.integers(3, 8, (10, 1))) & (place != 4)
+        given = {"num_groups": 10, "valid": valid, "weight": 0.6}
+        got = thoughts.tp_grpo(rewards, groups, tokens, mask, **given)
+        close(got, tp_grpo_by_hand(rewards, groups, tokens, mask, valid, 0.6))
