@@ -227,8 +227,9 @@ class Drive:
                 self._sampling[request.id] = each
                 submitted.append(request)
         self.engine.put(submitted)
-        acts = (each.wanted for each in self._asking.values() if isinstance(each.wanted, Act))
-        self.engine.keep({act.turn.episode for act in acts})
+        if self._ctx.dialogue is not None:
+            acts = (each.wanted for each in self._asking.values() if isinstance(each.wanted, Act))
+            self.engine.keep({act.turn.episode for act in acts})
 
 
 def results(futures: Mapping[int, Future[Answer]]) -> dict[int, Answer]:

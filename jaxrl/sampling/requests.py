@@ -168,13 +168,15 @@ def _check_tokens(config: DecoderConfig, r: Request) -> None:
         "prefix": () if r.prefix is None else r.prefix.tokens.tolist(),
         "logit_bias": [token for token, _ in r.logit_bias],
     }.items():
-        for token in tokens:
+        for token in (min(tokens), max(tokens)) if tokens else ():
             if not 0 <= token < config.vocab_size:
                 raise ValueError(
                     f"request {r.id}: {name} has token {token}, which is outside the model's "
                     f"vocabulary of {config.vocab_size}; use the tokenizer that belongs to the "
                     "model"
                 )
+    if not r.logit_bias:
+        return
     if any(not b < math.inf for _, b in r.logit_bias):  # nan compares False
         raise ValueError(
             f"request {r.id}: logit_bias={r.logit_bias}: a bias must be finite, or -inf to forbid"

@@ -116,13 +116,14 @@ def submit(setup: Setup, work: Work, requests: Sequence[Request]) -> None:
                 f"request {r.id}: {len(start_of(r))} tokens of prompt and prefix exceed max_prompt="
                 f"{setup.max_prompt}; raise it"
             )
-        if features_of([r], setup.features) != setup.features:
-            raise ValueError(
-                f"request {r.id} asks for {features_of([r])}, but features={setup.features}; "
-                "make the setup with the features of all its requests"
-            )
         if r.stop and setup.text is None:
             raise ValueError(f"request {r.id}: stop={r.stop} needs text, to decode tokens with")
+    if features_of(requests, setup.features) != setup.features:
+        r = next(r for r in requests if features_of([r], setup.features) != setup.features)
+        raise ValueError(
+            f"request {r.id} asks for {features_of([r])}, but features={setup.features}; "
+            "make the setup with the features of all its requests"
+        )
     ids = [s.request.id for s in work.seats if s] + [r.id for r in (*work.queue, *requests)]
     if setup.hold and len(set(ids)) < len(ids):
         raise ValueError("two requests have the same id; held sequences are identified by it")
@@ -347,9 +348,10 @@ def refresh(setup: Setup, params: Params, work: Work) -> None:
 
 def _needed(setup: Setup, live: Sequence[Request]) -> Features:
     """The features to decode with. What is left out keeps its place in the slots."""
-    full, asked = setup.features, features_of(live)
+    full = setup.features
     if not setup.lean:
         return full
+    asked = features_of(live)
     return dataclasses.replace(
         asked, biases=full.biases if asked.biases else 0, top=full.top if asked.top else 0
     )
