@@ -59,10 +59,10 @@ def compare(directory: Path, kind: str, staleness: int, steps: int) -> dict[str,
     directory.mkdir(parents=True)
     own = KINDS[kind]
     alone = measured(directory / "alone", own | {"steps": 7, "score_workers": 0, "task_args": {}})
-    # half as long again as sampling, as part of it goes on while others are sampled
-    wanted, workers = 1.5 * alone["time/sample"], WORKERS[kind]
-    shares = {"scorer": workers / (PROMPTS * SIZE), "environment": 1 / (TURNS * LONGEST)}
-    seconds = wanted * shares[kind]
+    # longer than sampling, as part of it goes on while others are sampled
+    workers = WORKERS[kind]
+    share = 1.75 / (TURNS * LONGEST) if kind == "environment" else 1.5 * workers / (PROMPTS * SIZE)
+    seconds = share * alone["time/sample"]
     slow = own | {"task_args": {"seconds": round(seconds, 4)}, "steps": steps}
     slow["score_workers"] = workers
     turns = measured(directory / "turns", slow)
