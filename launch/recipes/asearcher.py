@@ -43,7 +43,7 @@ def config() -> Config:
         fresh=FreshModel(64, 128, 2, 4, 4, 16),
         task="retrieval",
         task_args={"hops": 2, "searches": 6},
-        warm_start=WarmStartConfig(steps=150, batch_size=64, learning_rate=2e-3),
+        warm_start=WarmStartConfig(steps=40, batch_size=64, learning_rate=2e-3),
         rollout=RolloutConfig(
             prompts=16, group_size=8, max_prompt_tokens=32, max_new_tokens=96, turn_tokens=4
         ),
