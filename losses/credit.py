@@ -140,6 +140,49 @@ def turn_advantages(
 
 
 @checked
+def m_grpo(
+    rewards: jax.Array,
+    group_ids: jax.Array,
+    turn: jax.Array,
+    *,
+    num_groups: int,
+    mask: jax.Array,
+    valid: jax.Array | None = None,
+    eps: float = 1e-4,
+) -> jax.Array:
+    """M-GRPO: the episode's advantage in its group; each turn of an episode weighs the same.
+
+    Use it with the aggregation `seq-mean-token-mean`: the mean over an episode's tokens is then the
+    mean over its turns of the mean over a turn's tokens. A KL or entropy term is no multiple of the
+    advantage, and stays a mean over tokens.
+
+    Formula: `A_i |tau_i| / (turns_i |a_ij|)`, `A_i = (R_i - mean R) / (std R + eps)`
+    Paper: Wei et al. 2025, "WebAgent-R1: Training Web Agents via End-to-End Multi-Turn
+      Reinforcement Learning"
+
+    Args:
+      rewards: `[N]` of episodes.
+      group_ids: `[N]` int32 in `[0, num_groups)`.
+      turn: `[N, T]` int32, the turn of each token, from 1.
+      num_groups: static.
+      mask: `[N, T]`, the agent's tokens.
+      valid: `[N]` bool, False where the episode's reward is an error; None: all are valid.
+      eps: added to the standard deviation.
+
+    Returns:
+      `[N, T]`, 0 at masked tokens.
+    """
+    mask = jnp.asarray(mask, bool)
+    episode = group_advantages(rewards, group_ids, num_groups=num_groups, valid=valid, eps=eps)
+    place = jnp.where(mask, turn, 0)
+    sizes = jax.vmap(lambda row: jnp.bincount(row, length=mask.shape[1] + 1))(place)
+    turns = jnp.sum(sizes[:, 1:] > 0, axis=1, keepdims=True)
+    own = jnp.take_along_axis(sizes, place, axis=1)
+    share = jnp.sum(mask, axis=1, keepdims=True) / jnp.maximum(turns * own, 1)
+    return where_valid(mask, episode[:, None] * share)
+
+
+@checked
 def to_tokens(step_advantages: jax.Array, step_ids: jax.Array, *, mask: jax.Array) -> jax.Array:
     """Gives every action token the advantage of its step.
 

@@ -37,7 +37,7 @@ from jaxrl.run import loop
 from jaxrl.sampling.chunks import Chunks
 from tests import COMPILED
 from tests.jaxrl.tiny import arrays
-from tests.launch.test_recipes import tiny
+from tests.launch.test_recipes import EPISODES, tiny
 
 CPU = Path(__file__).with_name("digests") / "cpu.json"
 COIN = "tests.digests:coin"
@@ -89,7 +89,7 @@ def config(name: str, run_dir: Path) -> Config:
     rollout = made.rollout
     if rollout.chunks.size:  # or no response would be longer than one
         rollout = dataclasses.replace(rollout, chunks=Chunks(3, 1))
-    task = made.task if made.task == "keydoor" else COIN  # which rewards parts of a solution
+    task = made.task if made.task in EPISODES else COIN  # which rewards parts of a solution
     return dataclasses.replace(made, task=task, domains=domains, rollout=rollout)
 
 

@@ -10,18 +10,20 @@ import dataclasses
 import http.cookiejar
 import importlib
 import json
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxrl.data import generate, sources
-from jaxrl.data.environments import Environment, Opening, Reply, Turn, unscored
+from jaxrl.data.environments import Environment, Opening, Reply, Turn, agent_program, unscored
 from jaxrl.data.environments.dialects import DIALECTS, Answer, Asked
 from jaxrl.data.environments.formats import HERMES, Call
 from jaxrl.data.environments.play import Player
-from jaxrl.data.types import Problem, Task
+from jaxrl.data.types import Problem, Score, Task
 
 
 @dataclasses.dataclass
@@ -302,5 +304,52 @@ def nemo_gym(
         splits=("train",),
         sizes={"train": len(rows)},
         turns=Environment(begin, step, roles=(role,), waits=True),
+    )
+    return made
+
+
+def verifiers(
+    env: str,
+    tasks: int,
+    held_out: int = 0,
+    python: str = "",
+    seconds: float = 300.0,
+    roles: str = "tool,user",
+) -> Task:
+    """Rollouts of an environment of verifiers, each a program whose model is the policy.
+
+    Args:
+      env: what its commands take as `env`, as JSON, such as {"taskset": {"id": "my_taskset"},
+        "agent": {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}}.
+      tasks: how many tasks the taskset has.
+      held_out: the last ones of them, which are the split `test`.
+      python: a Python that has `verifiers`; empty: this one.
+      seconds, roles: as of the task `agent_program`.
+    """
+    if not 0 <= held_out < tasks:
+        raise ValueError(f"tasks={tasks}, held_out={held_out}: need 0 <= held_out < tasks")
+    if not isinstance(json.loads(env), dict):
+        raise ValueError(f"env={env!r}: give the fields of an environment as a JSON object")
+    program = str(Path(__file__).with_name("verifiers_program.py"))
+    sizes = {"train": tasks - held_out} | ({"test": held_out} if held_out else {})
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        made.check_split(split)
+        number = index % sizes[split] + (tasks - held_out) * (split == "test")
+        return generate.asked("verifiers", f"{env}/{number}", str(number), None)
+
+    def reward(problem: Problem, completion: str) -> Score:
+        said = json.loads(completion.strip().splitlines()[-1])
+        return Score(float(said["reward"]), {k: float(v) for k, v in said["parts"].items()})
+
+    made = Task(
+        "verifiers",
+        problem,
+        reward,
+        splits=tuple(sizes),
+        sizes=sizes,
+        turns=agent_program.environment(
+            [python or sys.executable, program, env], seconds, tuple(roles.split(","))
+        ),
     )
     return made

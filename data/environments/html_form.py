@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import re
 from typing import Any
 from xml.etree import ElementTree
 
 from jaxrl.data import generate
-from jaxrl.data.environments import Environment, Opening, Reply, unscored
+from jaxrl.data.environments import Environment, Message, Opening, Reply, unscored
 from jaxrl.data.types import Problem, Task
 
 TEXTS = {
@@ -29,6 +30,8 @@ RULES = (
     "Fill in the form as asked, with one action in each turn: fill ID TEXT, select ID VALUE, "
     "check ID or click ID."
 )
+LEFT_OUT = "(an earlier page)"
+"""Stands for a page that is no longer shown."""
 _ACTION = re.compile(r"(fill|select|check|click)\s+#?([a-z0-9]+)(?:\s+(.*\S))?\s*", re.IGNORECASE)
 
 
@@ -39,6 +42,10 @@ class _Page:
     """By the name of a field."""
     left: int
     """Turns that are left."""
+    prompt: str
+    compress: bool
+    acts: list[str] = dataclasses.field(default_factory=list)
+    """The actions so far, as they were written."""
 
     def seen(self) -> str:
         """What the policy reads."""
@@ -46,7 +53,11 @@ class _Page:
 
 
 def task(
-    fields: int = 3, ood_fields: int | None = None, distractors: int = 1, turns: int = 0
+    fields: int = 3,
+    ood_fields: int | None = None,
+    distractors: int = 1,
+    turns: int = 0,
+    compress: bool = False,
 ) -> Task:
     """Forms whose fields, order, and ids differ from problem to problem.
 
@@ -58,6 +69,8 @@ def task(
       ood_fields: in the ood split; None means 2 more than `fields`.
       distractors: fields to leave alone, and a button that clears the form if there are any.
       turns: the most that an episode may have; 0: two for each field, and two more.
+      compress: show the newest page alone; a few words stand for the earlier ones, and all actions
+        stay (the dynamic context compression of WebAgent-R1).
     """
     ood_fields = fields + 2 if ood_fields is None else ood_fields
     most = len(TEXTS) + len(CHOICES) + len(CHECKS)
@@ -96,9 +109,10 @@ def task(
             _form(drawn["order"], drawn["shift"], bool(distractors)),
             drawn["wanted"],
             turns or 2 * len(drawn["wanted"]) + 2,
+            problem.prompt,
+            compress,
         )
-        said = {"role": "user", "content": f"{problem.prompt}\n{page.seen()}"}
-        return page, Opening(({"role": "system", "content": RULES}, said))
+        return page, Opening(_messages(page, page.seen()))
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         page, _ = begin(problem, seed)
@@ -183,8 +197,23 @@ def step(page: _Page, action: str) -> Reply:
         return Reply(reward=float(all(right) and others), parts=parts, done=True)
     if page.left <= 0:
         return Reply(reward=0.0, parts={"fields": 0.0, "others": 0.0}, done=True)
-    reason = f"{problem}\n" if problem else ""
-    return Reply(({"role": "user", "content": reason + page.seen()},))
+    page.acts.append(action)
+    shown = (f"{problem}\n" if problem else "") + page.seen()
+    if page.compress:
+        return Reply(opening=Opening(_messages(page, shown)))
+    return Reply(({"role": "user", "content": shown},))
+
+
+def _messages(page: _Page, shown: str) -> tuple[Message, ...]:
+    """The conversation with its last page alone."""
+    pages = [*[LEFT_OUT] * len(page.acts), shown]
+    pages[0] = f"{page.prompt}\n{pages[0]}"
+    said: list[Message] = [{"role": "system", "content": RULES}]
+    for each, action in itertools.zip_longest(pages, page.acts):
+        said.append({"role": "user", "content": each})
+        if action is not None:
+            said.append({"role": "assistant", "content": action})
+    return tuple(said)
 
 
 def _act(page: _Page, verb: str, name: str, text: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,6 +35,7 @@ class _World:
     """Turns that are left."""
     held: bool = False
     words: bool = False
+    credit: float = dataclasses.field(default=0.25, repr=False)  # repr decides the split
 
     def seen(self) -> str:
         """What the policy reads."""
@@ -43,7 +45,11 @@ class _World:
 
 
 def task(
-    level: int = 1, ood_level: int | None = None, turns: int = 0, instructions: bool = False
+    level: int = 1,
+    ood_level: int | None = None,
+    turns: int = 0,
+    instructions: bool = False,
+    credit: float = 0.25,
 ) -> Task:
     """Key-and-door worlds.
 
@@ -52,6 +58,7 @@ def task(
       ood_level: of ood problems; None means one more than `level`.
       turns: the most that an episode may have; 0: two for each room, and four more.
       instructions: begin with a message that says what to do, for a model that can read it.
+      credit: part of the reward of 1 that is for taking the key; the rest is for opening the door.
     """
     ood_level = level + 1 if ood_level is None else ood_level
     if not 1 <= level < ood_level <= 100:
@@ -60,6 +67,8 @@ def task(
         )
     if turns < 0:
         raise ValueError(f"turns={turns} must be 0 (chosen by the level) or more")
+    if not 0 <= credit <= 1:
+        raise ValueError(f"credit={credit} is a part of the reward, from 0 to 1")
 
     def problem(split: str, seed: int, index: int) -> Problem:
         made.check_split(split)
@@ -68,7 +77,8 @@ def task(
         def draw(stream: random.Random) -> _World:
             key, door = stream.sample(range(rooms), 2)
             limit = turns or 2 * rooms + 4
-            return _World(stream.randrange(rooms), key, door, rooms, limit, words=instructions)
+            room = stream.randrange(rooms)
+            return _World(room, key, door, rooms, limit, words=instructions, credit=credit)
 
         stream = generate.rng("keydoor", split, seed, index)
         world = generate.draw(draw, key=repr, stream=stream, split=split, share=_HELD_OUT)
@@ -88,15 +98,23 @@ def task(
         alphabet="lrtokdh0123456789\n" if not instructions else generate.ASCII,
         description=__doc__,
         pure=True,
-        turns=Environment(begin, step, arrays=arrays),
+        turns=Environment(begin, step, gold=gold, arrays=arrays),
     )
     return made
+
+
+def gold(problem: Problem, seed: int) -> tuple[str, ...]:
+    """The shortest way, as first letters."""
+    world = problem.metadata["world"]
+    path = (world["room"], world["key"], world["door"])
+    there, on = (("r" if a < b else "l") * abs(a - b) for a, b in itertools.pairwise(path))
+    return (*there, "t", *on, "o")
 
 
 def step(world: _World, action: str) -> Reply:
     """One action: a word of `ACTIONS` or its first letter.
 
-    Taking the key earns 0.25 and opening the door 0.75.
+    Taking the key earns the world's credit, and opening the door the rest of 1.
     """
     word = action.strip().lower()
     known = {name: word in (name, name[0]) for name in ACTIONS}
@@ -107,9 +125,9 @@ def step(world: _World, action: str) -> Reply:
     elif known["right"]:
         world.room = min(world.rooms - 1, world.room + 1)
     elif known["take"] and world.room == world.key and not world.held:
-        world.held, reward = True, 0.25
+        world.held, reward = True, world.credit
     opened = known["open"] and world.held and world.room == world.door
-    reward += 0.75 * opened
+    reward += (1 - world.credit) * opened
     parts = {"key": float(world.held), "door": float(opened)}
     if opened or not world.left:
         return Reply(reward=reward, parts=parts, done=True)
@@ -140,7 +158,8 @@ def arrays(xp: Any, encode: Callable[[str], Sequence[int]]) -> Arrays:
             )
         names = ("room", "key", "door", "rooms", "left", "held")
         state = {name: np.array(world[name], np.int32) for name in names}
-        return state | {"opened": np.array(0, np.int32)}
+        credit = np.array(world["credit"], np.float32)
+        return state | {"opened": np.array(0, np.int32), "credit": credit}
 
     def act(state: dict[str, Any], tokens: Any, count: Any) -> tuple[Any, Any, Any, Any, Any]:
         spelled = (xp.arange(tokens.shape[0]) < count) & xp.any(tokens[:, None] == known, axis=1)
@@ -157,7 +176,8 @@ def arrays(xp: Any, encode: Callable[[str], Sequence[int]]) -> Arrays:
         key = xp.where(held == 1, h, digits[state["key"]])
         shown = [line, r, digits[room], k, key, d, digits[state["door"]], line]
         seen = xp.stack([xp.asarray(each, dtype="int32") for each in shown])
-        return after, seen, 8, 0.25 * taken + 0.75 * opened, over
+        credit = state["credit"]
+        return after, seen, 8, credit * taken + (1 - credit) * opened, over
 
     def parts(state: dict[str, Any]) -> dict[str, float]:
         return {"key": float(state["held"]), "door": float(state["opened"])}

@@ -74,6 +74,7 @@ def task(
     failures: float = 0.0,
     latency: float = 0.0,
     credit: float = 0.0,
+    malformed: float = 0.0,
     instructions: bool = False,
     role: str = "tool",
 ) -> Task:
@@ -84,7 +85,8 @@ def task(
 
     Without, all is in symbols, for a small model from nothing. Names are letters, and `2a` asks for
     what is two facts away from `a`. A turn is a name to search for. It finds `ab`: `b` is one fact
-    away from `a`. A turn that begins with `=`, or has no search left, is the answer.
+    away from `a`. A turn that begins with `=`, or has no search left, is the answer. A turn ends
+    with its first letter.
 
     Args:
       hops: facts between question and answer, in train and test problems; 1 to 3.
@@ -96,6 +98,7 @@ def task(
       latency: seconds that each search takes.
       credit: part of the reward of 1 that is for finding the facts between question and answer, in
         equal shares; the rest is for the answer.
+      malformed: reward of an answer that names nothing there is, 0 or less.
       instructions: sentences and tool calls, for a model that can read them.
       role: of the messages that give results in words; `user` where the chat template knows no
         `tool`.
@@ -114,10 +117,13 @@ def task(
             raise ValueError(f"{field}={chance} is no probability below 1")
     if not 0 <= credit <= 1:
         raise ValueError(f"credit={credit} is a part of the reward, from 0 to 1")
+    if malformed > 0:
+        raise ValueError(f"malformed={malformed} is a penalty: give 0 or less")
     if latency < 0:
         raise ValueError(f"latency={latency} must be at least 0, in seconds")
 
     letters = string.ascii_lowercase[: (ood_hops + 1) * names]
+    stops = () if instructions else tuple(letters)
 
     def problem(split: str, seed: int, index: int) -> Problem:
         made.check_split(split)
@@ -142,7 +148,7 @@ def task(
         library = _Library(facts, chain, allowed, seed)
         said = ({"role": "user", "content": problem.prompt},)
         offered = (_search(library),) if instructions and allowed else ()
-        return library, Opening(said, tools=tuple(each.schema for each in offered))
+        return library, Opening(said, stops, tools=tuple(each.schema for each in offered))
 
     def look(library: _Library, query: str) -> list[Fact]:
         """What a search finds."""
@@ -185,7 +191,8 @@ def task(
         known = {name for fact in library.facts for name in (fact.subject, fact.object)}
         named = [word for word in words if word in known]
         correct = float(named[-1:] == [library.chain[-1]])
-        return Reply(reward=(1 - credit) * correct, parts={"correct": correct}, done=True)
+        reward = (1 - credit) * correct if named else malformed
+        return Reply(reward=reward, parts={"correct": correct}, done=True)
 
     def in_words(library: _Library, action: str) -> Reply:
         before = earned(library)
@@ -206,7 +213,7 @@ def task(
         except ValueError:
             found = []
         said = {"role": "user", "content": "".join(found) or _NOTHING}
-        return Reply((said,), earned(library) - before, calls=1)
+        return Reply((said,), earned(library) - before, stop=stops, calls=1)
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         chain = problem.metadata["chain"]

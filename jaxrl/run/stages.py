@@ -2,9 +2,10 @@
 
 A change holds from a number of steps done until a later stage changes the field again: under
 `{100: {"rollout.max_new_tokens": 128}, 200: {"task_args.digits": 3}}` step 101 is the first with
-128 tokens, and step 201 the first of another difficulty. What an evaluation measures does not
-change: held-out problems and their budget are those of the config itself. The sequence of prompts
-continues, unless the stage changes its source; then it starts anew.
+128 tokens, and step 201 the first of another difficulty. A stage at 0 holds from the first step on.
+What an evaluation measures does not change: held-out problems and their budget are those of the
+config itself. The sequence of prompts continues, unless the stage changes its source; then it
+starts anew.
 """
 
 from __future__ import annotations
@@ -192,9 +193,9 @@ def check(config: Config) -> None:
       ValueError: naming the stage and the field.
     """
     for start in config.stages:
-        if not 0 < start < config.steps:
+        if not 0 <= start < config.steps:
             raise ValueError(
-                f"stages has a stage at {start}: it must lie between 0 and steps={config.steps}"
+                f"stages has a stage at {start}: have it at 0 or more, below steps={config.steps}"
             )
     if config.stages and config.rollout.in_flight > 1:
         raise ValueError(

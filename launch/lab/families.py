@@ -157,6 +157,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "adcl_egsr": ("gold solutions", "re-estimated order and reformulations against neither"),
     "aepo": ("objectives", "the gradient kept past the upper clip and the entropy factor"),
     "areal": ("off-policy", "the clip around the policy of the step against the sampler's"),
+    "asearcher": ("agents", "the decoupled clip with a cap against the sampler's"),
     "bleuberi": ("rewards", "BLEU against identity with the reference"),
     "campo": ("length", "stages of length and the penalty on loops"),
     "chord": ("gold solutions", "annealed imitation"),

@@ -9,7 +9,7 @@ from jaxrl.config import Config
 from jaxrl.functions import nearest
 from jaxrl.launch import algorithms
 
-READY = ("calculator", "keydoor", "quickstart", "smollm2")
+READY = ("calculator", "keydoor", "quickstart", "retrieval", "smollm2")
 """Recipes that are whole runs, with their model and task."""
 
 IDS = {"1_shot_rlvr": "one_shot_rlvr"}

@@ -6,23 +6,25 @@ updates on each batch; log-probabilities are recorded as they are sampled, so no
 policy is kept. The ratio is by token; tokens of the environment are masked.
 Formula: `A_k = R_k - mean_(j != k) R_j`; `-min(r_t A, clip(r_t) A)` on the agent's tokens
 Claim: a 32B agent beats OpenAI o1's on AppWorld by 9 points; it learns to read documentation.
-Reading: advantage and granularities recalled. The ablation is the ratio of the whole trajectory
-(normalised by length), which the paper found worse than that of the token.
+Reading: advantage and granularities recalled. Episodes are those of `keydoor`, a world with a state
+that actions change, in place of AppWorld's programs and documents; the policy begins from nothing,
+without adapters. The ablation is the ratio of the whole trajectory (normalised by length), which
+the paper found worse than that of the token.
 """
 
 import dataclasses
 
 from jaxrl.config import Config
 from jaxrl.launch.lab import Effect, arm, lookup
-from jaxrl.launch.recipes import quickstart
+from jaxrl.launch.recipes import keydoor
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
-    """The quickstart with LOOP's objective, four updates on each batch."""
+    """The episodes of `keydoor` with LOOP's objective, four updates on each batch."""
     objective = ObjectiveConfig(advantage="rloo", aggregation="token-mean")
     return dataclasses.replace(
-        quickstart.config(), recipe="loop", objective=objective, updates_per_batch=4
+        keydoor.config(), recipe="loop", objective=objective, updates_per_batch=4
     )
 
 

@@ -168,3 +168,42 @@ def test_a_server_of_openenv():
         late = player.answer(Turn(2, problem, 0))
         assert not late.error
         server.shutdown()
+
+
+@pytest.mark.extra
+def test_a_task_is_a_server_of_openenv():
+    """Its own client plays it, so both speak one protocol; bad messages end no episode."""
+    pytest.importorskip("websockets")
+    import urllib.request
+
+    from websockets.sync.client import connect
+
+    from jaxrl.data.environments import openenv_server
+
+    inner = tasks.get("game24")
+    with openenv_server.served(inner) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.socket.getsockname()[1]}"
+        task = tasks.get("jaxrl.data.environments.adapters:openenv", url=address, text="message")
+        problem, player = task.problem("train", 0, 0), play.Player(task)
+        there = inner.problem("train", 0, problem.answer)
+        said = played(player.answer, problem, *inner.turns.gold(there, problem.answer))
+        assert there.prompt in said[0].messages[0]["content"]
+        assert said[-1].done and said[-1].reward == 1 and said[1].messages
+        with connect(f"{address.replace('http', 'ws')}/ws") as socket:
+
+            def ask(kind, **data):
+                socket.send(json.dumps({"type": kind, "data": data}))
+                return json.loads(socket.recv(timeout=10))
+
+            assert ask("step", message="1")["type"] == "error"  # before it is reset
+            assert "none of reset" in ask("jump")["data"]["message"]
+            assert ask("reset", seed=3)["data"]["observation"]["tools"] == []
+            assert ask("step", wrong="1")["data"]["code"] == "EXECUTION_ERROR"
+            assert ask("step", message="1")["data"]["done"] is False
+            assert ask("state") == {"type": "state", "data": {"step_count": 1}}
+        with urllib.request.urlopen(f"{address}/health") as answer:
+            assert json.load(answer) == {"status": "healthy"}
+        server.shutdown()
+    with pytest.raises(ValueError, match="one turn"), openenv_server.served(tasks.get("maze")):
+        pass

@@ -20,7 +20,9 @@ from jaxrl.data.environments import (
 )
 from jaxrl.data.environments.formats import Call, written
 
-PURE = ("board_game", "calculator", "game24", "html_form", "keydoor", "twenty_questions")
+PURE = (
+    "board_game", "calculator", "game24", "html_form", "keydoor", "routing", "twenty_questions",
+)  # fmt: skip
 SLOWER = ("database", "repository")
 GARBAGE = ("", "\x00", "é" * 50, "9" * 5000, "<tool_call>", "left\nbet 1 / 0", "GUESS", "fill e1")
 
@@ -109,6 +111,65 @@ def test_a_simulated_user_remembers_and_loses_patience():
     fresh = twenty_questions._User({"size": "tiny", "color": "red"}, 9, 3)
     assert twenty_questions.step(fresh, "GUESS tiny red green").reward == 0
     assert twenty_questions.step(fresh, "GUESS a tiny red one").reward == 1
+
+
+def test_a_form_may_show_its_newest_page_alone():
+    whole, short = (tasks.get("html_form", compress=each) for each in (False, True))
+    problem = whole.problem("train", 0, 0)
+    actions = ("open e1", *whole.turns.gold(problem, 0))
+    long, brief = (played(play.Player(task).answer, problem, *actions) for task in (whole, short))
+    assert brief[0] == long[0] and brief[-1] == long[-1] and len(long) == len(brief) > 3
+    said = list(long[0].messages)
+    for n, (one, two) in enumerate(zip(long[1:-1], brief[1:-1], strict=True), 1):
+        said += [{"role": "assistant", "content": actions[n - 1]}, *one.messages]
+        shown = two.opening.messages
+        assert not two.messages and [m["role"] for m in shown] == [m["role"] for m in said]
+        assert shown[-1] == said[-1] and shown[2::2] == tuple(said[2::2])
+        assert (
+            sum("<form" in m["content"] for m in shown)
+            == 1
+            < sum("<form" in m["content"] for m in said)
+        )
+        assert shown[1]["content"] == f"{problem.prompt}\n{html_form.LEFT_OUT}"
+    assert short.pure
+
+
+def test_experts_are_right_up_to_their_level_and_cost_it():
+    def ends(price, *actions, level=None):
+        task = tasks.get("routing", price=price)
+        made = (task.problem("train", 0, index) for index in range(40))
+        problem = next(p for p in made if level is None or p.metadata["level"] == level)
+        able = {each: name for name, each in problem.metadata["experts"].items()}
+        wrong = str((int(problem.answer) + 1) % 10)
+        words = {"right": problem.answer, "wrong": wrong, "less": able.get(1), "most": able[3]}
+        return played(play.Player(task).answer, problem, *(words.get(a, a) for a in actions))
+
+    assert all(ends(0.5, *["less"] * 2, level=2)[n].messages != () for n in (1, 2))
+    opening, said, end = ends(0.5, "most", "right", level=2)
+    assert said.messages[0]["content"] in "0123456789" and "?2" in opening.messages[0]["content"]
+    assert end.reward == pytest.approx(1 - 0.5 * (3 / 6) ** 0.5) and end.parts["spent"] == 3
+    assert ends(0.0, "most", "most", "right")[-1].reward == 1
+    assert ends(1.0, "most", "most", "right")[-1].reward == 0
+    assert ends(1.0, "right")[-1].reward == 1 and ends(0.5, "most", "wrong")[-1].reward == 0
+    for bad in ("?", "", "12", "z"):
+        assert ends(0.5, bad)[-1].reward == -1 and ends(0.5, bad)[-1].parts["malformed"] == 1
+    assert ends(0.5, "less", "less", "less")[-1].reward == -1
+
+
+@pytest.mark.parametrize("split", ("train", "ood"))
+def test_an_able_expert_says_the_answer_and_no_other_does(split):
+    task, kinds = tasks.get("routing", calls=9), set()
+    for index in range(12):
+        problem = task.problem(split, 1, index)
+        answer, level = problem.answer, problem.metadata["level"]
+        for name, each in problem.metadata["experts"].items():
+            heard = played(play.Player(task).answer, problem, *[name] * 3)[1:]
+            right = {reply.messages[0]["content"] == answer for reply in heard}
+            assert right == {each >= level}
+            kinds |= right
+        said = played(play.Player(task).answer, problem, *task.turns.gold(problem, 0))
+        assert said[-1].parts["correct"] == 1 and said[-1].parts["spent"] == level
+    assert kinds == {True, False}
 
 
 def test_nobody_beats_perfect_play():

@@ -162,20 +162,20 @@ def test_bundled_environments_repeat_themselves(name):
         assert one[0].messages[-1]["content"] == problem.prompt
 
 
-def test_keydoor_is_solved_by_fetching_the_key():
-    task = tasks.get("keydoor", level=2)
+@pytest.mark.parametrize("credit", (0.25, 0.5, 0.0))
+def test_keydoor_is_solved_by_fetching_the_key(credit):
+    task = tasks.get("keydoor", level=2, credit=credit)
     for index in range(20):
         problem = task.problem("train", 1, index)
-        world = problem.metadata["world"]
-
-        def walk(start, end):
-            return ["left" if end < start else "r"] * abs(end - start)
-
-        actions = [*walk(world["room"], world["key"]), "take"]
-        actions += [*walk(world["key"], world["door"]), "open"]
+        assert problem.id == tasks.get("keydoor", level=2).problem("train", 1, index).id
+        actions = task.turns.gold(problem, 0)
         said = played(play.Player(task).answer, *actions, problem=problem)
-        assert sum(reply.reward for reply in said[1:]) == 1 and said[-1].done
+        earned = [reply.reward for reply in said[1:]]
+        assert sum(earned) == 1 and earned[-1] == 1 - credit and said[-1].done
+        assert earned[actions.index("t")] == credit
         assert said[-1].parts == {"key": 1.0, "door": 1.0}
+        words = [{"l": "left", "r": "right", "t": "take", "o": "open"}[each] for each in actions]
+        assert played(play.Player(task).answer, *words, problem=problem, episode=1) == said
     world = keydoor._World(0, 1, 2, 4, left=2)
     assert keydoor.step(world, "open").reward == 0 and keydoor.step(world, "?").done
 

@@ -72,6 +72,21 @@ def test_a_search_may_find_something_else_or_fail():
     assert clean.pure and not tasks.get("retrieval", latency=0.1).pure
 
 
+def test_a_turn_in_symbols_ends_with_its_letter_and_an_answer_names_something():
+    task = tasks.get("retrieval", searches=4, malformed=-1.0)
+    problem = task.problem("train", 0, 0)
+    first, second, third = problem.metadata["chain"]
+    opening, found, *_ = played(play.Player(task).answer, first, problem=problem)
+    assert opening.stop == found.stop and first in opening.stop and "=" not in opening.stop
+    for answer, reward in ((third, 1), (first, 0), ("=", -1), ("", -1)):
+        said = played(
+            play.Player(task).answer, first, second, f"={answer}", problem=problem, episode=1
+        )
+        assert said[-1].done and said[-1].reward == reward
+    with pytest.raises(ValueError, match=r"malformed=0\.5 is a penalty"):
+        tasks.get("retrieval", malformed=0.5)
+
+
 def test_retrieval_in_words_is_asked_by_calls_of_a_tool():
     pytest.importorskip("bm25s")
     task = tasks.get("retrieval", instructions=True, failures=0.5, searches=9)

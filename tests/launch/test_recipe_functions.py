@@ -13,9 +13,21 @@ from jaxrl.launch.lab import Sampled, chains, confidence
 from jaxrl.launch.lab.policy import all_logprobs
 from jaxrl.launch.lab.policy import shape as model_of
 from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
-from jaxrl.launch.recipes import bleuberi, campo, dph_rl, kimi_k1_5, rast, rlcr, rlpr, rlpt, scalerl
+from jaxrl.launch.recipes import (
+    bleuberi,
+    campo,
+    dph_rl,
+    kimi_k1_5,
+    rast,
+    rlcr,
+    rlpr,
+    rlpt,
+    scalerl,
+    zerosearch,
+)
 from jaxrl.losses import mixed
 from jaxrl.models import decoder
+from jaxrl.run import stages
 from jaxrl.sampling.chunks import Chunks
 from jaxrl.sampling.logits import Context
 
@@ -39,6 +51,16 @@ def test_kimi_adds_half_at_most_to_the_shortest_right_answer():
     rewards, lengths = jnp.array([1.0, 1.0, 0.0, 0.0]), jnp.array([2, 6, 4, 6])
     got = kimi_k1_5.brief(rewards, lengths, jnp.zeros(4, int), 1, weight=0.2)
     np.testing.assert_allclose(got, [1.1, 0.9, 0.0, -0.1], atol=1e-6)
+
+
+def test_zerosearch_searches_grow_noisier_from_the_first_step_on():
+    """By the values of the authors' `dynamic_threshold`, with exp_base 4, from 0 to 0.5."""
+    want = [0.0, 0.0690356, 1 / 6, 0.3047379, 0.5]
+    np.testing.assert_allclose([zerosearch.noise(i / 4) for i in range(5)], want, rtol=1e-6)
+    config = zerosearch.config()
+    given = {n: stages.at(config, n).task_args["noise"] for n in (0, 9, 10, 99)}
+    assert given[0] == given[9] == 0 < given[10] < given[99] == zerosearch.noise(0.9)
+    assert "noise" not in config.task_args  # held-out questions are put to a clean engine
 
 
 def test_scalerl_leaves_solved_prompts_out_while_there_are_others():

@@ -11,7 +11,7 @@ import pytest
 from jaxrl.config import FreshModel
 from jaxrl.launch import cli, effects_table, lab, recipes
 from jaxrl.record import metrics
-from jaxrl.run import loop
+from jaxrl.run import begin, loop
 from tests import broad_except
 
 EFFECTS = effects_table.names()
@@ -58,32 +58,47 @@ def with_rows(config, folder):
     return dataclasses.replace(config, data=dataclasses.replace(config.data, **data))
 
 
+EPISODES = {
+    "html_form": (512, 1024, {}),
+    "keydoor": (32, 28, {"turns": 2}),
+    "retrieval": (32, 28, {}),
+    "routing": (32, 28, {}),
+}
+"""Tasks of several turns, which have credit or stages that arithmetic has none of: the prompt's and
+the response's budgets, and parameters."""
+
+
 def tiny(config, run_dir):
     """The recipe on a model, task and shapes that all recipes share."""
     if config.data.kinds:
         config = with_rows(config, run_dir.parent)
     change = dataclasses.replace
-    turns = config.task == "keydoor"  # whose credit is for turns, which arithmetic has none of
+    turns = config.task in EPISODES
+    asked, written, given = EPISODES.get(config.task, (16, 4, {}))
+    warm = 2 if config.warm_start.steps or not turns else 0
     return change(
         config,
         run_dir=str(run_dir),
         steps=2,
         model="fresh",
         fresh=FreshModel(16, 32, 1, 1, 1, 16),
-        task="keydoor" if turns else "arithmetic",
-        task_args={"turns": 2} if turns else {"digits": 1, "operators": "+"},
+        task=config.task if turns else "arithmetic",
+        task_args=config.task_args | given if turns else {"digits": 1, "operators": "+"},
         warm_start=change(
-            config.warm_start, steps=0 if config.data.kinds or turns else 2, batch_size=16
+            config.warm_start, steps=0 if config.data.kinds else warm, batch_size=16
         ),
         rollout=change(
-            config.rollout, prompts=4, group_size=4, max_prompt_tokens=32 if turns else 16,
-            max_new_tokens=28 if turns else 4, chat=False,
+            config.rollout, prompts=4, group_size=4, max_prompt_tokens=asked,
+            max_new_tokens=written, chat=False,
         ),
-        stages=dict(zip((1,), config.stages.values(), strict=False)),
+        stages=dict(zip((0, 1)[0 not in config.stages :], config.stages.values(), strict=False)),
         extensions=small_extensions(config),
         updates_per_batch=min(config.updates_per_batch, 2),
         sampler=change(config.sampler, slots=16, prefill_rows=4, bucket=32),
-        packing=change(config.packing, micro_batch_tokens=256, bucket=32, row_length=64),
+        packing=change(
+            config.packing, micro_batch_tokens=max(256, asked + written), bucket=32,
+            row_length=max(64, asked + written),
+        ),
         eval=change(config.eval, problems=8, every=0),
         rollout_log=change(config.rollout_log, every=0),
         score_workers=0,
@@ -100,11 +115,11 @@ def small_extensions(config):
 
 
 MECHANISMS = (
-    "chord", "delethink_markovian_thinker", "dpo", "dump", "gain_rl", "kto", "prorl", "quickstart",
-    "remix", "rl4lms_grue_nlpo", "rlpr", "sasr", "sft",
+    "chord", "delethink_markovian_thinker", "dump", "quickstart", "remix", "rl4lms_grue_nlpo",
+    "rlpr",
 )  # fmt: skip
-"""Recipes that have every extension, kind of rollout, curriculum and data source between them, but
-for those of tests of their own: stages, retries of failed groups, the critic and the controller."""
+"""Recipes that differ most in extensions, rollouts and curricula. The others are broad tests; runs
+from files are in `test_fine_tuning`."""
 
 
 TAUGHT = {"distill", "distill_on_policy"}
@@ -122,9 +137,20 @@ def test_a_recipe_trains_in_the_real_loop(name, tmp_path):
     assert all(np.isfinite(row["loss"]) and row["skipped"] == 0 for row in rows)
 
 
+@pytest.mark.parametrize("name", [n for n in recipes.names() if n not in TAUGHT])
+def test_a_recipe_passes_the_checks_of_a_run_as_it_is(name):
+    """Unlike above, with its own task, budgets and stages."""
+    config = recipes.load(name)
+    if config.model == "fresh" and not config.data.kinds:
+        begin.check(config)
+
+
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name == "raft" else pytest.mark.slow) for name in EFFECTS],
+    [
+        pytest.param(name, marks=pytest.mark.broad if name == "raft" else pytest.mark.slow)
+        for name in EFFECTS
+    ],
 )
 def test_an_effect_can_be_run_again(name):
     """For a few steps only: the code, not the figure."""

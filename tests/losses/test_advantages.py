@@ -281,6 +281,23 @@ def test_step_and_turn_credit(seed):
         close(got, sums)
 
 
+def test_each_turn_of_an_episode_weighs_the_same_in_m_grpo():
+    """By the mean over tokens that the aggregation takes, turns of any length."""
+    turn = np.array([[1, 1, 1, 0, 2, 2], [1, 0, 0, 2, 3, 3], [1, 1, 1, 1, 1, 0], [0] * 6])
+    mask = turn > 0
+    rewards, groups = np.array([1.0, 0.0, 3.0, 2.0]), np.array([0, 0, 1, 1])
+    with jax.enable_x64(True):
+        got = np.asarray(credit.m_grpo(rewards, groups, turn, num_groups=2, mask=mask))
+        plain = np.asarray(advantages.group_advantages(rewards, groups, num_groups=2))
+    values = np.random.default_rng(0).normal(size=turn.shape)
+    for n in range(3):
+        turns = [values[n][turn[n] == k].mean() for k in range(1, turn[n].max() + 1)]
+        np.testing.assert_allclose(
+            (got * values)[n][mask[n]].mean(), plain[n] * np.mean(turns), rtol=1e-6
+        )
+    assert not got[~mask].any()
+
+
 def test_tokens_take_the_advantage_of_their_step():
     got = credit.to_tokens(
         jnp.array([[1.0, 2.0]]), jnp.array([[0, 0, 9, 1]]), mask=jnp.array([[1, 1, 0, 1]])

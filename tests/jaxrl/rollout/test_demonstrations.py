@@ -50,5 +50,5 @@ def test_a_solution_over_the_budget_is_refused(made):
 
 
 def test_a_task_without_solutions_is_known():
-    assert not demonstrations.demonstrable(tasks.get("keydoor"))
+    assert not demonstrations.demonstrable(tasks.get("board_game"))
     assert demonstrations.demonstrable(tasks.get("arithmetic"))

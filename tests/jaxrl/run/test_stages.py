@@ -60,8 +60,9 @@ def test_bad_stages_are_refused(changes, message):
 
 
 def test_stages_that_no_step_reaches_or_that_do_not_fit_are_refused():
-    for start in (0, 100, -1):
-        with pytest.raises(ValueError, match="between 0 and steps=100"):
+    stages.check(Config(stages={0: {"rollout.group_size": 2}}))
+    for start in (100, -1):
+        with pytest.raises(ValueError, match="0 or more, below steps=100"):
             stages.check(Config(stages={start: {"rollout.group_size": 2}}))
     stage = {5: {"rollout.group_size": 2}}
     with pytest.raises(ValueError, match=r"rollout\.in_flight=2"):

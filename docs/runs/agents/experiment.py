@@ -1,0 +1,188 @@
+"""Methods for agents against their ablations, see the PLAN.md of the folders that it writes to.
+
+python docs/runs/agents/experiment.py WORK NAME --seeds 0 1 2 3 4
+python docs/runs/agents/experiment.py WORK --report
+
+The first command trains all arms of an experiment and adds to `results.json` of its folder. The
+second prints the tables of all experiments.
+"""
+
+import argparse
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxrl.launch import configs
+from jaxrl.launch.lab import statistics
+from jaxrl.record import jsonl, metrics
+from jaxrl.run import loop
+
+RUNS = Path(__file__).parents[1]
+FIVE = (0, 1, 2, 3, 4)
+PLAY = ("--rollout.on-device", "--checkpoint.every", "100000", "--rollout-log.every", "0")
+
+TWELVE = '{"task_args.turns": 12}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Arms by name, each the arguments of `jaxrl train`; the first is the method."""
+
+    folder: str
+    claim: str
+    arms: dict[str, tuple[str, ...]]
+    figures: tuple[str, ...]
+    """Of the evaluation after the last step, or parts of its episodes; the first decides."""
+    seeds: tuple[int, ...] = FIVE
+
+
+EXPERIMENTS = {
+    "retrieval": Experiment(
+        folder="retrieval",
+        claim="GRPO with search answers more questions than GRPO without",
+        arms={
+            "search": ("retrieval",),
+            "no search": ("retrieval", "--task-args.searches", "0", "--task-args.credit", "0"),
+        },
+        figures=("correct", "pass@1"),
+    ),
+    "agentgym_rl_scalinginter_rl": Experiment(
+        folder="agents",
+        claim="horizons that grow beat a long one from the start",
+        arms={
+            "6, 9, 12 turns": ("agentgym_rl_scalinginter_rl", *PLAY),
+            "12 turns": ("agentgym_rl_scalinginter_rl", "--stages.0", TWELVE, "--stages.24", TWELVE,
+                         "--stages.48", TWELVE, *PLAY),
+        },
+        figures=("reward", "door"),
+    ),
+    "zerosearch": Experiment(
+        folder="agents",
+        claim="noise that grows beats noise from the start, at searches without noise",
+        arms={
+            "growing noise": ("zerosearch",),
+            "constant noise": ("retrieval", "--stages.0", '{"task_args.noise": 0.5}'),
+            "no noise": ("retrieval",),
+        },
+        figures=("correct", "pass@1"),
+    ),
+    "deepresearcher": Experiment(
+        folder="agents",
+        claim="training with an engine that fails beats training with one that does not",
+        arms={
+            "failing": ("deepresearcher",),
+            "clean": ("deepresearcher", "--stages.0",
+                      '{"task_args.failures": 0.0, "task_args.noise": 0.0}'),
+        },
+        figures=("correct", "pass@1"),
+    ),
+    "meow_tea_taro": Experiment(
+        folder="agents",
+        claim="PPO with rewards of turns beats PPO with a reward of the episode",
+        arms={
+            "turns": ("meow_tea_taro", "--warm-start.steps", "0", *PLAY),
+            "episode": ("meow_tea_taro", "--warm-start.steps", "0", "--task-args.credit", "0",
+                        *PLAY),
+            "turns, warm start": ("meow_tea_taro", *PLAY),
+        },
+        figures=("door", "key"),
+    ),
+    "router_r1": Experiment(
+        folder="agents",
+        claim="a price makes the router spend less",
+        arms={"price": ("router_r1",), "no price": ("router_r1", "--task-args.price", "0")},
+        figures=("spent", "correct"),
+    ),
+}  # fmt: skip
+
+
+def measure(work: Path, name: str, arm: str, seed: int) -> dict[str, object]:
+    """Train an arm, and give its figures."""
+    argv = EXPERIMENTS[name].arms[arm]
+    slug = "".join(c if c.isalnum() else "-" for c in f"{name}-{arm}-{seed}")
+    run = work / slug
+    config, _ = configs.resolve([*argv, "--seed", str(seed), "--run-dir", str(run)])
+    before = time.process_time()
+    summary = loop.train(config)
+    seconds = time.process_time() - before
+    rows = metrics.read(run)
+    found = {"seed": seed, "eval": summary["eval"], "cpu_seconds": round(seconds)}
+    for when, step in (("before", 0), ("after", config.steps)):
+        found["eval"][when] |= parts(run / "evals" / f"{step:06d}.jsonl")
+    found["tokens"] = summary["tokens"]
+    found["logp_gap_max"] = max(row["logp_gap_max"] for row in rows)
+    found["curve"] = [round(row["reward/mean"], 4) for row in rows]
+    return found
+
+
+def parts(path: Path) -> dict[str, float]:
+    """Means of the parts of the held-out episodes' rewards."""
+    rows = list(jsonl.read(path))
+    names = {name for row in rows for name in row["parts"]}
+    return {name: float(np.mean([row["parts"].get(name, 0.0) for row in rows])) for name in names}
+
+
+def table(name: str) -> str:
+    """Each figure of all arms, and the method's difference to each other arm, paired by seed."""
+    experiment = EXPERIMENTS[name]
+    found = json.loads((RUNS / experiment.folder / "results.json").read_text())[name]
+    lines = ["| figure | arm | before | after | less the arm | tokens |", "|---" * 6 + "|"]
+    method = next(iter(experiment.arms))
+    for figure in experiment.figures:
+        ends = {a: [row["eval"]["after"][figure] for row in found[a]] for a in experiment.arms}
+        for arm in experiment.arms:
+            begins = [row["eval"]["before"][figure] for row in found[arm]]
+            difference = "" if arm == method else interval(np.subtract(ends[method], ends[arm]))
+            tokens = np.mean([row["tokens"] for row in found[arm]])
+            shown = f"{np.mean(begins):.3f} | {np.mean(ends[arm]):.3f} ({spread(ends[arm])})"
+            lines.append(f"| {figure} | {arm} | {shown} | {difference} | {tokens:,.0f} |")
+    return "\n".join(lines)
+
+
+def spread(values: Sequence[float]) -> str:
+    """From the least to the largest."""
+    return f"{min(values):.2f} to {max(values):.2f}"
+
+
+def interval(differences: np.ndarray) -> str:
+    """Their mean with its 95% t interval."""
+    got = statistics.paired(differences, minimum=0.05)
+    return f"{got.effect:+.3f} [{got.low:+.3f}, {got.high:+.3f}]"
+
+
+def main() -> None:
+    """Train arms that are not yet in the results, or print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("work", type=Path)
+    parser.add_argument("name", nargs="?", choices=list(EXPERIMENTS))
+    parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--arms", nargs="+", help="some of them; all when omitted")
+    parser.add_argument("--dry", action="store_true", help="print figures, and record none")
+    parser.add_argument("--report", action="store_true")
+    given = parser.parse_args()
+    if given.report:
+        for name, experiment in EXPERIMENTS.items():
+            print(f"\n### {name}: {experiment.claim}\n\n{table(name)}")
+        return
+    experiment = EXPERIMENTS[given.name]
+    path = RUNS / experiment.folder / "results.json"
+    for seed in given.seeds or experiment.seeds:
+        for arm in given.arms or experiment.arms:
+            found = json.loads(path.read_text()) if path.exists() else {}
+            done = found.setdefault(given.name, {}).setdefault(arm, [])
+            if any(row["seed"] == seed for row in done) and not given.dry:
+                continue
+            row = measure(given.work, given.name, arm, seed)
+            print(given.name, arm, seed, row["eval"]["after"], row["cpu_seconds"], "s", flush=True)
+            print(" ", [round(float(x), 2) for x in row["curve"][:: len(row["curve"]) // 20 or 1]])
+            if not given.dry:
+                done.append(row)
+                path.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
