@@ -101,21 +101,24 @@ def tp_grpo(
       thought and have the outcome's advantage.
     """
     rewards, valid = clean_rewards(rewards, valid)
-    given = {"num_groups": num_groups, "valid": valid, "eps": eps}
-    outcome = group_advantages(rewards, group_ids, **given)
+    outcome = group_advantages(rewards, group_ids, num_groups=num_groups, valid=valid, eps=eps)
     _, able, _ = group_moments(rewards, group_ids, num_groups, valid, 0)
     mask = jnp.asarray(mask, bool) & valid[:, None]
     values = prefix_values(rewards, group_ids, tokens, mask, valid=valid)
 
-    def step(before: jax.Array, given: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def step(
+        carry: tuple[jax.Array, ...], given: tuple[jax.Array, jax.Array]
+    ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, jax.Array]]:
+        before, side, thought = carry
         value, acts = given
-        return jnp.where(acts, value, before), jnp.where(acts, value - before, 0.0)
+        change = jnp.where(acts & (jnp.abs(value - before) > 1e-6), value - before, 0.0)
+        turns = acts & (jnp.sign(change) != side)
+        side, thought = jnp.where(acts, jnp.sign(change), side), thought + turns
+        return (jnp.where(acts, value, before), side, thought), (change, thought)
 
-    _, change = jax.lax.scan(step, able, (values.T, mask.T))
-    change = jnp.where(jnp.abs(change.T) > 1e-6, change.T, 0.0)
-    side = jnp.sign(change)
-    begins = mask & (side != jnp.pad(side[:, :-1], ((0, 0), (1, 0)), constant_values=2.0))
-    thought = jnp.cumsum(begins, axis=1)
+    start = (able, jnp.full_like(able, 2.0), jnp.zeros(able.shape, jnp.int32))
+    _, (change, thought) = jax.lax.scan(step, start, (values.T, mask.T))
+    change, thought = change.T, thought.T
     totals = jax.vmap(lambda x, k: jax.ops.segment_sum(x, k, x.shape[0] + 1)[k])(change, thought)
     share = jnp.where(totals > 0, 1.0 - able[:, None], able[:, None])
     return where_valid(mask, outcome[:, None] + weight * totals * share)

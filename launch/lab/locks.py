@@ -35,8 +35,6 @@ class Trace(NamedTuple):
     """Wrong settings, each followed by going back; at most `DIALS * (SETTINGS - 1)`."""
     waits: int = 0
     """Pairs of turns that do nothing, for solutions of equal length."""
-    right: bool = True
-    """False: the last dial is left wrong."""
 
 
 @functools.cache
@@ -123,8 +121,7 @@ def written(rng: np.random.Generator, trace: Trace, answer: np.ndarray) -> np.nd
         choices += [WAIT] * (2 * waits[dial])
         for setting in wrong[: mistakes[dial]]:
             choices += [CHOICE + setting, BACK]
-        last = dial == DIALS - 1 and not trace.right
-        choices.append(CHOICE + (wrong[-1] if last else right))
+        choices.append(CHOICE + right)
     return np.array(choices)
 
 

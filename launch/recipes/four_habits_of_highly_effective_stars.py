@@ -8,10 +8,11 @@ model improves too, even if the traces end wrong.
 Formula: `-log pi(trace)` for some steps, then GRPO
 Claim: a primed Llama-3.2-3B matches Qwen-2.5-3B under the same RL; wrong solutions with the right
 habits prime as well as right ones.
-Reading: backtracking alone. `config()` is Countdown, whose solutions go back twice and end wrong
-(`backtracks`, `sound`), after which GRPO has the verifier. The toy's warm start imitates these
-traces, too. In the effect, dials are set by trying. The ablation is primed by solutions of the same
-length that end as wrong and wait where the others go back.
+Reading: backtracking alone. `config()` is Countdown, whose solutions go back twice before they end
+(`backtracks`; with `sound` false they end wrong), after which GRPO has the verifier. The toy's warm
+start imitates these traces, too. In the effect, dials are set by trying, and traces end right: that
+wrong ones do as well is not tried. The ablation is primed by right solutions of the same length
+that wait where the others go back.
 """
 
 import dataclasses
@@ -29,17 +30,17 @@ from jaxrl.training.packing import PackingConfig
 from jaxrl.types import Params
 
 PRIMED = ObjectiveConfig(
-    policy="primed", policy_args={"priming_steps": 20}, advantage="sampled_advantages"
+    policy="primed", policy_args={"priming_steps": 40}, advantage="sampled_advantages"
 )
 
 
 def config() -> Config:
-    """Countdown with three small numbers, after 20 steps on traces that go back."""
+    """Countdown with three small numbers, after 40 steps on traces that go back."""
     return dataclasses.replace(
         quickstart.config(),
         recipe="four_habits_of_highly_effective_stars",
         task="countdown",
-        task_args={"numbers": 3, "largest": 9, "operators": "+-", "backtracks": 2, "sound": False},
+        task_args={"numbers": 3, "largest": 9, "operators": "+-", "backtracks": 2},
         rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=256, max_new_tokens=224),
         packing=PackingConfig(micro_batch_tokens=4096, row_length=1024),
         extensions={"guidance": GuidanceConfig("expert_rows")},
@@ -57,9 +58,9 @@ def habits(
 
 
 def effect() -> Effect:
-    """Priming by traces that go back against traces that wait; all of them end wrong."""
-    traces = (Trace(mistakes=2, right=False), Trace(mistakes=0, waits=2, right=False))
-    method = arm(config(), steps=80, weights=(1.0, 0.0))
+    """Priming by traces that go back against traces of equal length that wait."""
+    traces = (Trace(mistakes=2), Trace(mistakes=0, waits=2))
+    method = arm(config(), steps=120, weights=(1.0, 0.0))
     return Effect(
         claim="a policy primed to go back improves by RL beyond one that was not",
         task=locks(traces),

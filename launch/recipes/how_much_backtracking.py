@@ -22,15 +22,15 @@ from jaxrl.launch.recipes import four_habits_of_highly_effective_stars as habits
 
 
 def config() -> Config:
-    """Countdown with three small numbers, after 20 steps on traces that go back three times."""
+    """Countdown with three small numbers, after 40 steps on traces that go back three times."""
     base = habits.config()
-    args = dict(base.task_args) | {"backtracks": 3, "sound": True}
+    args = dict(base.task_args) | {"backtracks": 3}
     return dataclasses.replace(base, recipe="how_much_backtracking", task_args=args)
 
 
 def effect() -> Effect:
     """Traces that go back three times against traces that go back once."""
-    method = arm(config(), steps=80, weights=(1.0, 0.0))
+    method = arm(config(), steps=120, weights=(1.0, 0.0))
     return Effect(
         claim="RL ends higher after traces that go back more often",
         task=locks((Trace(mistakes=3), Trace(mistakes=1))),

@@ -45,7 +45,7 @@ def score(answer: jax.Array, completion: jax.Array) -> jax.Array:
     """The share of the budget that is left when the codes have been written in their order."""
 
     def read(found: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array]:
-        wanted = answer[jnp.minimum(found, LENGTH - 1)]
+        wanted = jnp.asarray(answer)[jnp.minimum(found, LENGTH - 1)]
         found = found + ((found < LENGTH) & (token == wanted))
         return found, found == LENGTH
 

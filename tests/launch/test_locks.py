@@ -8,7 +8,7 @@ from jaxrl.launch.lab import locks
 from jaxrl.launch.lab.locks import BACK, CHOICE, NO, WAIT, YES, Trace
 from jaxrl.launch.lab.tasks import EOS, FILLER, PAD
 
-TRACES = (Trace(2), Trace(2, right=False), Trace(0, waits=2), Trace(0))
+TRACES = (Trace(2), Trace(1, waits=1), Trace(0, waits=2))
 TASK = locks.locks(TRACES)
 
 
@@ -21,7 +21,7 @@ def test_traces_are_what_their_domain_says(domain):
     problems = TASK.train
     rows = problems.domain == domain
     gold, trace = problems.gold[rows], TRACES[domain]
-    assert (passed(problems, problems.gold)[rows] == trace.right).all()
+    assert (passed(problems, problems.gold)[rows] == 1).all()
     assert (locks.backtracking(gold) == trace.mistakes).all()
     assert (np.sum(gold == WAIT, axis=1) == 2 * trace.waits).all()
     turns = locks.DIALS + 2 * (trace.mistakes + trace.waits)

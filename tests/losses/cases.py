@@ -533,12 +533,12 @@ CASES = {
     **{f"veripo, step {step}": Case(
         phases.veripo, lambda x, s, step=step: veripo(x, s) if step == 24 else ppo(x, s),
         {"step": step, "threshold": 0.2, "beta": 0.6})
-       for step in (4, 24, 25)},
+       for step in (4, 24)},
     **{f"iterated_sft, step {step}": Case(
         phases.iterated_sft, lambda x, s, step=step: np.where(
             s.rewards[:, None] >= 0.2, -x.logp, 0.0) if step == 44 else ppo(x, s),
         {"step": step, "threshold": 0.2})
-       for step in (4, 44, 45)},
+       for step in (44, 45)},
     "gepo": Case(equivalence.gepo, gepo, {"beta": 0.6, "equality": 0.8, "threshold": 0.2}),
     "oorl": Case(equivalence.oorl, lambda x, s: ppo(x, s) + 0.5 * gepo(x, s), {
         "beta": 0.6, "equality": 0.8, "threshold": 0.2, "weight": 0.5}),

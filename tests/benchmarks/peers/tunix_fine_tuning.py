@@ -24,9 +24,11 @@ from tunix.sft import peft_trainer  # noqa: E402
 from tunix.sft.dpo import dpo_trainer  # noqa: E402
 
 
-def padded(rows: list[list[int]], *, left: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens [N, T] int32 and their mask, T the longest row's."""
-    longest = max(map(len, rows))
+def padded(
+    rows: list[list[int]], *, left: bool = False, least: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens [N, T] int32 and their mask, T the longest row's length, or at least so many."""
+    longest = max(least, *map(len, rows))
     tokens, mask = (np.zeros((len(rows), longest), np.int32) for _ in range(2))
     for n, row in enumerate(rows):
         place = slice(longest - len(row), None) if left else slice(len(row))
@@ -43,9 +45,12 @@ def batch(tokenizer: Any) -> Any:
         return [tokenizer(row[name], add_special_tokens=False)["input_ids"] + end for row in rows]
 
     if JOB["recipe"] == "dpo":
+        sides = {name: ids(name) for name in ("prompt", "chosen", "rejected")}
+        answer = max(len(row) for name in ("chosen", "rejected") for row in sides[name])
         fields = {}
-        for name in ("prompt", "chosen", "rejected"):
-            tokens, mask = padded(ids(name), left=name == "prompt")
+        for name, side in sides.items():
+            prompt = name == "prompt"
+            tokens, mask = padded(side, left=prompt, least=0 if prompt else answer)
             fields |= {f"{name}_ids": tokens, f"{name}_mask": mask}
         return dpo_trainer.TrainingInput(**fields)
     prompts, answers = ids("prompt"), ids("completion")
