@@ -54,7 +54,7 @@ def config() -> Config:
             rows="jaxrl.losses.advantages:informative",
         ),
         asynchronous=AsynchronousConfig(staleness=4, schedule="lockstep:4", order="finished"),
-        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=5),
+        optimizer=OptimizerConfig(learning_rate=2e-4, warmup_steps=5),
         sampler=SamplerConfig(slots=128, prefill_rows=64, bucket=64),
         packing=PackingConfig(micro_batch_tokens=2048, row_length=128),
         eval=EvalConfig(problems=64),
