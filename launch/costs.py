@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
+from jaxrl import config as configs
 from jaxrl.record import jsonl, metrics
 from jaxrl.run import chunk_log
+from jaxrl.sampling.work import SMALLEST
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +27,8 @@ class Costs:
 
     decode_step: float
     """Of a decoding step, whatever is decoded."""
-    decode_token: float
-    """Of each token that a step decodes."""
+    decode_slot: float
+    """Of each slot of a step's program, whether a sequence is in it or not."""
     update: float
     """Of a training step, whatever is trained on, with all that is done once a step."""
     update_token: float
@@ -40,7 +42,9 @@ class Costs:
     read_position: float = 0.0
     """and of each position that it computes, padding included."""
     chunk: float = 0.0
-    """Of a chunk of decoding, whatever it decodes."""
+    """Of a chunk of decoding, whatever it decodes,"""
+    chunk_slot: float = 0.0
+    """and of each slot of its program, whose tokens go to the host."""
 
     def on(self, sampling: float) -> Costs:
         """The costs where a share of the devices samples and the rest trains.
@@ -51,7 +55,8 @@ class Costs:
         training = 1.0 - sampling
         return dataclasses.replace(
             self,
-            decode_token=self.decode_token / sampling,
+            decode_slot=self.decode_slot / sampling,
+            chunk_slot=self.chunk_slot / sampling,
             read_position=self.read_position / sampling,
             update=self.update / training,
             update_token=self.update_token / training,
@@ -80,8 +85,11 @@ def costs_of(run: Path) -> Costs:
     chunks = [row for row in jsonl.read(run / chunk_log.FILE) if row["step"] in sampling]
     if not chunks:
         raise ValueError(f"{run} has no {chunk_log.FILE}; costs are fitted to a synchronous run's")
-    parts = [_column(chunks, name) for name in ("steps", "tokens", "passes")]
-    step, token, whole, chunk = _fit(_column(chunks, "seconds"), *parts, np.ones(len(chunks)))
+    slots = configs.load(run / "config.json").sampler.slots
+    steps, passes = _column(chunks, "steps"), _column(chunks, "passes")
+    wide = np.array([width(slots, row["sequences"]) for row in chunks], np.float64)
+    columns = steps, steps * wide, passes, np.ones(len(chunks)), wide
+    step, slot, whole, chunk, chunk_slot = _fit(_column(chunks, "seconds"), *columns)
     for row in chunks:
         sampling[row["step"]] += row["seconds"]
     rest = _column(rows, "time/step") - np.array([sampling[row["step"] - 1] for row in rows])
@@ -89,10 +97,26 @@ def costs_of(run: Path) -> Costs:
         rest = rest - np.array([row.get(f"time/{name}", 0.0) for row in rows])
     update_token, update = _fit(rest, _column(rows, "tokens"), np.ones(len(rows)))
     push, score = (float(np.median(_column(rows, f"time/{n}"))) for n in ("sync", "score"))
-    width = np.sum(_column(chunks, "positions")) / max(1.0, np.sum(parts[2]))
-    position = float(min(update_token / 3, whole / max(1.0, width)))
-    reading = (whole - position * float(width), position)
-    return Costs(step, token, update, update_token, push, score, *reading, chunk)
+    read = float(np.sum(_column(chunks, "positions")) / max(1.0, np.sum(passes)))
+    position = min(update_token / 3, whole / max(1.0, read))
+    reading = (whole - position * read, position)
+    return Costs(step, slot, update, update_token, push, score, *reading, chunk, chunk_slot)
+
+
+def sizes(slots: int) -> list[int]:
+    """Numbers of slots that programs of the sampler have, the greatest first.
+
+    See `jaxrl.sampling.work.Setup.sizes`; on one device.
+    """
+    each = [slots]
+    while (fewer := each[-1] // (2 if len(each) < 3 else 4)) >= SMALLEST:
+        each.append(fewer)
+    return each
+
+
+def width(slots: int, live: int) -> int:
+    """Slots of the program that decodes so many sequences, of which some may wait for a slot."""
+    return min(size for size in sizes(slots) if size >= min(live, slots))
 
 
 def settled(run: Path) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.launch.costs import Costs
+from jaxrl.launch.costs import Costs, sizes, width
 from jaxrl.rollout import schedule
 from jaxrl.rollout.schedule import (
     Admit,
@@ -28,7 +28,7 @@ from jaxrl.rollout.schedule import (
     Trained,
 )
 from jaxrl.sampling.prefill import work_of
-from jaxrl.sampling.work import SMALLEST, SamplerConfig
+from jaxrl.sampling.work import SamplerConfig
 
 _WORKER = "sampler"
 
@@ -228,8 +228,9 @@ class _Run:
         seconds = self.costs.chunk + self.costs.read_pass * passes
         seconds += self.costs.read_position * positions
         steps = self.steps([row.left for row in live.values()], len(self._live) > len(live))
-        decoded = sum(min(row.left, steps) for row in live.values())
-        seconds += self.costs.decode_step * steps + self.costs.decode_token * decoded
+        slots = width(self.work.sampler.slots, len(live))
+        seconds += self.costs.decode_step * steps
+        seconds += (self.costs.decode_slot * steps + self.costs.chunk_slot) * slots
         end = self.now + seconds
         self.decoding += seconds
         self.spans.append(Span("sample", self.now, end, self.state.held[_WORKER]))
@@ -276,9 +277,9 @@ class _Run:
         """Decoding steps of a chunk, which ends early as the sampler's does: once an eighth of the
         slots could be filled anew, or where none wait, once the next smaller number would do."""
         ends = np.sort(left)
-        sizes, live = _sizes(self.work.sampler.slots), len(left)
-        total = min(size for size in sizes if size >= live)
-        smaller = max((size for size in sizes if size < total), default=0)
+        slots, live = self.work.sampler.slots, len(left)
+        total = width(slots, live)
+        smaller = max((size for size in sizes(slots) if size < total), default=0)
         stay = max(1, live - total // 8 + 1) if queue else smaller + 1
         return int(min(self.work.sampler.chunk, ends[max(0, live - stay)]))
 
@@ -289,14 +290,6 @@ class _Run:
             del self._unscored[number]
             self.tell(Finished(_WORKER, number))
             self.wake()
-
-
-def _sizes(slots: int) -> list[int]:
-    """Numbers of slots that the sampler may use, see `jaxrl.sampling.work.Setup.sizes`."""
-    each = [slots]
-    while (fewer := each[-1] // (2 if len(each) < 3 else 4)) >= SMALLEST:
-        each.append(fewer)
-    return each
 
 
 def drawn(groups: Sequence[np.ndarray], seed: int = 0) -> Callable[[int], np.ndarray]:
@@ -328,7 +321,7 @@ def example() -> str:
     seen = np.random.default_rng(0).lognormal(5.5, 0.9, 4096).astype(int) + 1
     groups = np.minimum(seen, 2048).reshape(-1, 8)
     work = Workload(drawn(groups), SamplerConfig(slots=256, chunk=64))
-    costs = Costs(decode_step=0.02, decode_token=1e-5, update=1.0, update_token=2e-4, push=0.1)
+    costs = Costs(decode_step=0.02, decode_slot=1e-5, update=1.0, update_token=2e-4, push=0.1)
     parts = []
     for staleness, overlap in ((0, False), (1, True), (2, True)):
         on = costs.on(0.5) if overlap else costs

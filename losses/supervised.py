@@ -6,7 +6,7 @@ Calling convention and masking contract as in `jaxrl.losses.policy`.
 import jax
 import jax.numpy as jnp
 
-from jaxrl.losses.masking import as_float, constant, indicator, row_constant
+from jaxrl.losses.masking import as_float, constant, indicator, row_constant, where_valid
 from jaxrl.losses.policy import Objective
 from jaxrl.losses.shapes import checked
 
@@ -29,6 +29,69 @@ def sft(logp: jax.Array, *, weights: jax.Array | None = None) -> Objective:
     """
     loss = -as_float(logp)
     return (loss if weights is None else loss * constant(weights)), {}
+
+
+@checked
+def generalised_ntp(logp: jax.Array, *, beta: float = -0.25) -> Objective:
+    """Next-token prediction as a policy gradient whose reward is scaled: precision or diversity.
+
+    The reward of the right token, `1 / pi` in cross-entropy, is multiplied by a power of its error.
+    A negative exponent weighs tokens more that are almost learned, so mass concentrates on the
+    right token; a positive one leaves them, so mass stays spread.
+
+    Formula: `-sg((1 - pi_t)^beta) log pi_t`
+    Paper: Wu et al. 2025, "Diversity or Precision? A Deep Dive into Next Token Prediction" (the
+      scale of the positive reward, recalled; negative tokens have none here)
+
+    Args:
+      logp: `[B, T]`.
+      beta: below 0 precision, above 0 diversity; 0 is cross-entropy.
+
+    Returns:
+      Loss `[B, T]`; metric `weight` `[B, T]`.
+    """
+    error = 1.0 - jnp.exp(jnp.minimum(constant(logp), 0.0))
+    weight = jnp.power(jnp.maximum(error, 1e-6), beta)
+    return -weight * as_float(logp), {"weight": weight}
+
+
+@checked
+def entropy_sft(
+    logp: jax.Array,
+    entropy: jax.Array,
+    *,
+    batch_mask: jax.Array,
+    entropy_coef: float = 1.0,
+    token_share: float = 0.2,
+) -> Objective:
+    """Entropy-SFT: imitate only the tokens whose loss exceeds the policy's uncertainty the most.
+
+    Tokens that the policy is unsure of anyway are left as they are, so entropy is kept for RL.
+
+    Formula: `-1[t among the k largest of ce_t - c H_t] (n / k) log pi_t`, `ce_t = -log pi_t`,
+      `k = max(floor(share n), 1)` of the n tokens of the batch
+    Paper: Wang et al. 2025, "Light-IF: Endowing LLMs with Generalizable Reasoning via Preview and
+      Self-Checking for Complex Instruction Following" (as in the authors' code)
+
+    Args:
+      logp: `[B, T]`.
+      entropy: `[B, T]` of the distribution; no gradient flows into it.
+      batch_mask: `[B, T]`, the tokens of the whole batch to choose among.
+      entropy_coef: c.
+      token_share: of the tokens that are kept.
+
+    Returns:
+      Loss `[B, T]`, whose mean over all tokens is that over the kept ones; metric `kept` `[B, T]`.
+    """
+    batch_mask = jnp.asarray(batch_mask, bool)
+    excess = -constant(logp) - entropy_coef * constant(entropy)
+    order = jnp.argsort(-where_valid(batch_mask, excess, -jnp.inf), axis=None)
+    rank = jnp.argsort(order).reshape(excess.shape)
+    count = jnp.sum(batch_mask)
+    keep = jnp.maximum((token_share * count).astype(jnp.int32), 1)
+    kept = batch_mask & (rank < keep)
+    loss = jnp.where(kept, -as_float(logp) * (count / keep), 0.0)
+    return loss.astype(as_float(logp).dtype), {"kept": indicator(kept)}
 
 
 @checked

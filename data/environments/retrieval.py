@@ -137,8 +137,9 @@ def task(
         subject, facts = generate.draw(draw, key=repr, stream=stream, split=split)
         asked = QUESTIONS[steps - 1].format(subject) if instructions else f"{steps}{subject}"
         chain = tuple(path(facts, subject))
+        plain = tuple(tuple(fact) for fact in facts)  # as a checkpoint can keep them
         return generate.asked(
-            "retrieval", repr((subject, facts)), asked, chain[-1], facts=facts, chain=chain
+            "retrieval", repr((subject, facts)), asked, chain[-1], facts=plain, chain=chain
         )
 
     def begin(problem: Problem, seed: int) -> tuple[_Library, Opening]:

@@ -26,6 +26,8 @@ def task(
     ood_numbers: int | None = None,
     answer_format: str = "tags",
     template: str = "",
+    backtracks: int = 0,
+    sound: bool = True,
 ) -> Task:
     """Countdown problems, each made from a solution.
 
@@ -37,6 +39,8 @@ def task(
       ood_numbers: numbers in the ood split; None means one more than `numbers`.
       answer_format: see `jaxrl.data.extract`.
       template: prompt with `{question}` in it; empty asks for the answer format.
+      backtracks: wrong attempts in the gold solution, each given up, before the answer.
+      sound: False: the answer of the gold solution is wrong too, for studies of what traces teach.
     """
     ood_numbers = numbers + 1 if ood_numbers is None else ood_numbers
     if not 2 <= numbers < ood_numbers <= 8:
@@ -47,6 +51,8 @@ def task(
         raise ValueError(f"operators={operators!r}: choose one or more of +-*/")
     if largest < 1 or largest_target < 1:
         raise ValueError(f"largest={largest}, largest_target={largest_target} must be positive")
+    if backtracks < 0:
+        raise ValueError(f"backtracks={backtracks} must be 0 or more")
     find = extract.extractor(answer_format)
     template = template or extract.INSTRUCTIONS[answer_format]
 
@@ -91,16 +97,48 @@ def task(
             {"correct": float(correct), "format": float(value is not None), "numbers": float(used)},
         )
 
+    def gold(problem: Problem) -> str:
+        wrong = attempts(problem, backtracks + (not sound))
+        last = problem.metadata["solution"] if sound else wrong.pop()[1]
+        tried = [
+            f"{written} = {value}, not {problem.answer}. Let me go back.\n"
+            for value, written in wrong
+        ]
+        return "".join(tried) + extract.written(answer_format, last)
+
     made = Task(
         name="countdown",
         problem=problem,
         reward=reward,
-        gold=lambda problem: extract.written(answer_format, problem.metadata["solution"]),
+        gold=gold,
         alphabet=generate.ASCII,
         description=__doc__,
         pure=True,
     )
     return made
+
+
+def attempts(problem: Problem, count: int) -> list[tuple[Fraction, str]]:
+    """(value, expression) of random uses of all numbers that miss the target.
+
+    Raises:
+      ValueError: in a thousand draws for each, too few miss.
+    """
+    stream = generate.rng("countdown attempts", problem.id)
+    terms = [(Fraction(n), str(n)) for n in problem.metadata["numbers"]]
+    found: list[tuple[Fraction, str]] = []
+    for _ in range(1000 * count):
+        if len(found) == count:
+            break
+        value, written = combine(stream, list(terms), problem.metadata["operators"])
+        if value != problem.answer:
+            found.append((value, written))
+    if len(found) < count:
+        raise ValueError(
+            f"{problem.id}: {len(found)} of {count} wrong attempts found; set backtracks=0, or "
+            "more operators or numbers"
+        )
+    return found
 
 
 def _plain(written: str | None, target: int) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,13 @@ from jaxrl.data.environments import Opening, Reply
 from jaxrl.data.types import Problem, Score
 from jaxrl.types import Completion, Prefix, Request
 
-_RECORDS = (Problem, Request, Prefix, Completion, Score, Opening, Reply)
+_PLAIN = frozenset({type(None), bool, int, float, str, np.ndarray})
+_SCALARS = (bool, int, float, str, np.ndarray)
+_RECORDS = {
+    kind: getattr(kind, "_fields", None) or tuple(f.name for f in dataclasses.fields(kind))
+    for kind in (Problem, Request, Prefix, Completion, Score, Opening, Reply)
+}
+"""Types and the names of their fields."""
 _COLLECTIONS: dict[str, Callable[[list[Any]], Any]] = {
     "tuple": tuple,
     "set": set,
@@ -29,27 +35,34 @@ def to_state(value: Any) -> Any:
     Raises:
       ValueError: a problem whose answer or metadata is neither of plain Python values nor arrays.
     """
-    if value is None or isinstance(value, bool | int | float | str | np.ndarray):
+    kind = type(value)
+    if kind in _PLAIN or isinstance(value, _SCALARS):
         return value
     if isinstance(value, np.generic):
         return {"scalar": np.asarray(value)}
     if isinstance(value, bytes):
         return {"bytes": np.frombuffer(value, np.uint8)}
-    if type(value) in _RECORDS:
-        names = getattr(value, "_fields", None) or [f.name for f in dataclasses.fields(value)]
-        fields = {name: to_state(getattr(value, name)) for name in names}
-        return {"record": type(value).__name__, "fields": fields}
+    if kind in _RECORDS:
+        fields = {name: to_state(getattr(value, name)) for name in _RECORDS[kind]}
+        return {"record": kind.__name__, "fields": fields}
     if isinstance(value, list):
-        return [to_state(entry) for entry in value]
+        return _entries(value)
     if isinstance(value, Mapping):
         return {"dict": [[to_state(k), to_state(v)] for k, v in value.items()]}
-    if type(value).__name__ in _COLLECTIONS:
-        return {type(value).__name__: [to_state(entry) for entry in value]}
+    if kind.__name__ in _COLLECTIONS:
+        return {kind.__name__: _entries(value)}
     raise ValueError(
-        f"a problem holds {value!r:.100}, a {type(value).__name__}, which a checkpoint cannot keep "
+        f"a problem holds {value!r:.100}, a {kind.__name__}, which a checkpoint cannot keep "
         "while the problem is unfinished; use plain values or arrays in Problem.answer and "
         "Problem.metadata, or rollout.in_flight=1"
     )
+
+
+def _entries(values: Collection[Any]) -> list[Any]:
+    """Each of a collection. A prompt's tokens are copied at once: this is done at every step."""
+    if _PLAIN.issuperset(map(type, values)):
+        return list(values)
+    return [to_state(entry) for entry in values]
 
 
 def from_state(state: Any) -> Any:

@@ -211,6 +211,7 @@ def unlike(config: Config, method: Arm) -> list[str]:
     }
     lines += [f"extensions.{n}: the lab has none" for n in sorted({*config.extensions} - known)]
     staged = {k.removeprefix("rollout.").split(".")[0] for s in config.stages.values() for k in s}
+    staged = {"weights" if name == "domains" else name for name in staged}
     changed = {name for _, fields in method.stages for name in fields}
     if bool(changed) != bool(staged) or (changed ^ staged) - SIZES:
         lines.append(f"stages: the recipe changes {sorted(staged)}, the arm {sorted(changed)}")

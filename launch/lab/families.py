@@ -104,6 +104,16 @@ def _on_verdicts(plain: Arm) -> Arm:
     return dataclasses.replace(plain, objective=_GRPO, rewards=None)
 
 
+def _untrained(plain: Arm) -> Arm:
+    return dataclasses.replace(plain, objective=_GRPO, learning_rate=0.0)
+
+
+def _on_the_target(plain: Arm) -> Arm:
+    """RL on the last domain, in place of the others."""
+    weights = (*[0.0] * (len(plain.weights) - 1), 1.0)
+    return dataclasses.replace(plain, objective=_GRPO, weights=weights)
+
+
 _DR_GRPO = _objective(advantage_args={"scale": "none"}, aggregation="seq-mean-token-sum-norm")
 
 BASELINES: dict[str, dict[str, Callable[[Arm], Arm]]] = {
@@ -131,6 +141,8 @@ BASELINES: dict[str, dict[str, Callable[[Arm], Arm]]] = {
         ),
     },
     "critics": {"PPO": _ppo, "GRPO": _grpo},
+    "priming": {"GRPO": _grpo, "SFT then RL": _sft_then_rl},
+    "skills": {"SFT on the target": _untrained, "RL on the target": _on_the_target},
     "rewards": {"GRPO on verdicts": _on_verdicts, "GRPO on the regime's rewards": _grpo},
     "agents": {
         "GRPO": _grpo,
@@ -145,30 +157,41 @@ RECIPES: dict[str, tuple[str, str]] = {
     "adcl_egsr": ("gold solutions", "re-estimated order and reformulations against neither"),
     "aepo": ("objectives", "the gradient kept past the upper clip and the entropy factor"),
     "areal": ("off-policy", "the clip around the policy of the step against the sampler's"),
+    "asearcher": ("agents", "the decoupled clip with a cap against the sampler's"),
     "bleuberi": ("rewards", "BLEU against identity with the reference"),
     "campo": ("length", "stages of length and the penalty on loops"),
     "chord": ("gold solutions", "annealed imitation"),
     "cure": ("objectives", "forks at tokens of high entropy"),
     "delethink_markovian_thinker": ("agents", "chunks against one context"),
     "dph_rl": ("objectives", "rehearsal of the first policy against a reverse KL"),
+    "dr_irl_grpo_s": ("objectives", "the scale by difficulty"),
     "drive_pre_grpo": ("data selection", "the second stage on hard prompts"),
     "dump": ("data selection", "the bandit against even shares"),
+    "echo_chamber": ("objectives", "expert iteration against no training"),
     "expo": ("gold solutions", "explanations against second samples"),
+    "four_habits_of_highly_effective_stars": ("priming", "traces that go back against waiting"),
     "gain_rl": ("data selection", "order by angles against none"),
+    "generalised_ntp_objective_precision_dive": ("gold solutions", "the precise prior"),
     "ghpo": ("gold solutions", "hints against second samples"),
     "grao": ("gold solutions", "imitation and alignment terms"),
     "hl_gauss_value_classification": ("critics", "bins against a scalar"),
+    "how_much_backtracking": ("priming", "three steps back in a trace against one"),
     "igpo": ("gold solutions", "given pieces against second samples"),
     "karl": ("off-policy", "the regression against REINFORCE"),
     "kimi_k1_5": ("length", "the length reward"),
     "kl_rl_as_bayesian_inference": ("objectives", "the KL term"),
+    "light_if": ("gold solutions", "phases that keep entropy against plain ones"),
     "limr_lim": ("data selection", "prompts by alignment against prompts at random"),
     "llamarl": ("off-policy", "the truncated weight against none"),
     "loop": ("agents", "ratios by token against ratios by trajectory"),
     "memory_r_episodic_intrinsic_reward": ("rewards", "the memory's reward"),
+    "off_the_principals_three_gate_theory": ("gold solutions", "RL against imitation"),
     "one_shot_rlvr": ("data selection", "the example by its variance against one at random"),
+    "oorl_gepo": ("objectives", "preferences between sets of equivalent answers"),
+    "openvlthinker": ("objectives", "phases of imitation against none"),
     "pacs": ("objectives", "the coupled loss against its actor term"),
     "par": ("rewards", "the sigmoid around a reference against the raw score"),
+    "past": ("skills", "the source's skill against none"),
     "pf_ppo": ("rewards", "best and worst against all samples"),
     "pope": ("gold solutions", "oracle prefixes against second samples"),
     "prefixrl": ("gold solutions", "prefixes against none"),
@@ -193,10 +216,14 @@ RECIPES: dict[str, tuple[str, str]] = {
     "self_low_likelihood_rlvr": ("data selection", "unlikely prompts and the forward KL"),
     "simplerl_zoo": ("data selection", "prompts within reach against the hardest"),
     "sws": ("data selection", "problems of weak categories against all categories"),
+    "tp_grpo": ("objectives", "rewards for thoughts"),
     "tricks_or_traps_lite_ppo": ("objectives", "the batch's deviation and the token mean"),
+    "vb_vs_vf_scaling": ("gold solutions", "RL against imitation"),
     "vcpo": ("off-policy", "step size by effective samples, and the baseline"),
+    "veripo": ("objectives", "phases of preferences against none"),
     "vibethinker_1_5b_ssp_mgpo": ("objectives", "weights by how undecided a prompt is"),
     "visurf": ("gold solutions", "the label's advantage"),
+    "warmup_then_rlvr": ("skills", "a warm-up on another domain against none"),
 }
 """Recipe -> its family, and the difference to its ablation."""
 

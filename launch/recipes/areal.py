@@ -9,9 +9,13 @@ Formula: `-(pi_prox / pi_b) min(u A, clip(u) A)`, `u = pi / pi_prox`; at most `e
 Claim: up to 2.77 times as fast as in turns. AIME24 of a 1.5B model after 1,000 updates: 42.0 in
 turns; at `eta` 4 it is 42.2, and 23.3 without the decoupled objective.
 Reading: `eta` is `asynchronous.staleness`. `lockstep` makes the toy run deterministic; a real one
-takes `live` and devices of its own for sampling. Four updates on each batch, groups in place of
-PPO's batch-wide advantages. The lab's sampler is exactly 16 steps old, and not at most. The
-ablation clips around the sampler: PPO as it is.
+takes `live` and devices of its own for sampling. Four updates on each batch. The loss is the
+paper's. The configurations of the authors' repository also leave out tokens whose weight is above 5
+(`icepop` with `low` 0, as in the recipe `asearcher`), clip at 0.4, normalise advantages by group
+and then over the batch's tokens, and take one update. Its gate counts trajectories, and a step
+takes those that finish first; here the bound holds for every token, and a step takes those that
+began first. The lab's sampler is exactly 16 steps old, and not at most. The ablation clips around
+the sampler: PPO as it is.
 """
 
 import dataclasses

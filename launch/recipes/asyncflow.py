@@ -8,8 +8,10 @@ Formula: none of its own; `L = -min(rho A, clip(rho) A)` on data of at most one 
 Claim: 1.59 times the throughput of a synchronous system on average, with rewards that differ from
 its by a negligible amount.
 Reading: the staleness and the stream of finished groups are the schedule's; their queue and planner
-of devices are not here. The speed is that of their system. Whether one step of age costs reward in
-the lab is a question of docs/runs/lag.
+of devices are not here. Only the queue is public (TransferQueue), and has no objective to compare.
+The speed is that of their system.
+Shown: docs/runs/lag has what one step of age costs without correction, at lag 1 against lag 0;
+docs/asynchronous.md has the speed of asynchronous runs of ours against runs in turns
 """
 
 import dataclasses

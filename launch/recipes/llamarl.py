@@ -7,9 +7,10 @@ The data are then a step or more off-policy. One weight per token corrects for i
 alone; nothing is clipped in the manner of PPO.
 Formula: `-sg(min(pi / pi_b, rho)) A log pi`, `rho` from 2 to 10
 Claim: 10.7 times the speed of a synchronous system in the manner of DeepSpeed-Chat at 405B.
-Reading: one step of age, in lockstep, so that the toy run is deterministic. The speed is that of
-their system and is not measured here. The ablation is the same gradient without the weight, on data
-16 steps old, which is older than theirs: at the lab's size a step of age costs nothing.
+Reading: one step of age, in lockstep, so that the toy run is deterministic; `rho` is 2. There is no
+public code to compare with. The speed is that of their system and is not measured here. The
+ablation is the same gradient without the weight, on data 16 steps old, which is older than theirs:
+at the lab's size a step of age costs nothing.
 """
 
 import dataclasses

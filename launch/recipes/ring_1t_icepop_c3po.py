@@ -8,9 +8,13 @@ weigh what is left by the ratio. C3PO++ cuts long rollouts off by a budget and c
 later weights, so that no step waits for them.
 Formula: `-M(k) min(u A, clip(u) A)`, `k = pi_prox / pi_b`, `M(k) = k` in [0.5, 5] else 0
 Claim: a mixture of a trillion parameters trains stably where GRPO collapses (recalled).
-Reading: the mismatch is real: rollouts are sampled with weights rounded to 8 bits. The budget of
-C3PO++ is one in groups (`rollout.in_flight`); ASystem is not here. The lab has no second engine:
-data 16 steps old make the mismatch. The ablation keeps all tokens, under the same weight.
+Reading: the mismatch is real: rollouts are sampled with weights rounded to 8 bits. Mask and weight
+are those of slime's `icepop_function`, where dropped tokens also stay in the mean's denominator;
+its script has [0.5, 2]. The paper takes means by answer and adds a KL term; here the mean is over
+tokens and there is none. The budget of C3PO++ is one in groups (`rollout.in_flight`) and not in
+tokens, and nothing limits how many steps a rollout may take; ASystem is not here. The lab has no
+second engine: data 16 steps old make the mismatch. The ablation keeps all tokens, under the same
+weight.
 """
 
 import dataclasses

@@ -1,12 +1,13 @@
-"""Seconds of a step of fine-tuning: SFT and DPO of SmolLM2-135M, ours and TRL's, on equal rows.
+"""Seconds of a step of fine-tuning: SFT and DPO of SmolLM2-135M, ours, TRL's and Tunix's.
 
-    python -m tests.benchmarks.fine_tuning measure --recipes sft dpo --systems jaxrl trl
+    python -m tests.benchmarks.fine_tuning measure --recipes sft dpo --systems jaxrl trl tunix
     python -m tests.benchmarks.fine_tuning table
 
 One process after another, in the environment of `tests.benchmarks.step`. The file holds the rows of
-one step, so that every step of both systems has the same rows whatever order they take them in, and
+one step, so that every step of all systems has the same rows whatever order they take them in, and
 their losses can be compared. TRL runs as its documentation has it, in fp32, with and without its
-default gradient checkpointing. What is measured lies between the ends of two steps.
+default gradient checkpointing. Tunix takes batches that its user has padded: here to the longest
+row. What is measured lies between the ends of two steps.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "jaxrl": ("ours_fine_tuning", {}),
     "trl": ("trl_fine_tuning", {}),
     "trl-no-checkpointing": ("trl_fine_tuning", {"gradient_checkpointing": False}),
+    "tunix": ("tunix_fine_tuning", {}),
 }
 """A script of `peers`, and options that it is given."""
 

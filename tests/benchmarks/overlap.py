@@ -3,8 +3,9 @@
 `python -m tests.benchmarks.overlap DIR` trains the same small policy both ways on two virtual
 devices, one of which samples, and prints seconds a step. Lengths have a long tail. Scorers and
 environments sleep, and so truly overlap with what is computed; waiting for them takes about as long
-as sampling, by a first run without them. Both runs have the same programs and the same devices: the
-ratio is that of the order of work alone.
+as sampling, by a first run without them. Seconds of replies have a long tail too, and a run in
+turns waits for the longest before the next turns. Both runs have the same programs and the same
+devices: the ratio is that of the order of work alone.
 """
 
 import argparse
@@ -17,8 +18,10 @@ from typing import Any
 from jaxrl.record import metrics
 from tests.jaxrl import tiny
 
-WORKERS = 8
 PROMPTS, SIZE, TURNS = 16, 8, 3
+WORKERS = {"scorer": 8, "environment": 32}
+LONGEST = 11.6
+"""Of as many replies as there are episodes in a batch, expected; in medians."""
 BASE = {
     "sampling.devices": 1, "warm_start.steps": 0, "eval.problems": 2,
     "fresh.hidden_size": 256, "fresh.intermediate_size": 512, "fresh.num_layers": 4,
@@ -26,7 +29,7 @@ BASE = {
     "rollout.prompts": PROMPTS, "rollout.group_size": SIZE, "rollout.max_new_tokens": 256,
     "sampler.slots": 128, "sampler.chunk": 16, "sampler.bucket": 288,
     "packing.row_length": 320, "packing.micro_batch_tokens": 1280, "packing.bucket": 320,
-    "checkpoint.every": 99, "rollout_log.every": 0, "score_workers": WORKERS,
+    "checkpoint.every": 99, "rollout_log.every": 0,
 }  # fmt: skip
 KINDS = {
     "scorer": {"task": "tests.benchmarks.sleeping:scored"},
@@ -56,10 +59,12 @@ def compare(directory: Path, kind: str, staleness: int, steps: int) -> dict[str,
     directory.mkdir(parents=True)
     own = KINDS[kind]
     alone = measured(directory / "alone", own | {"steps": 7, "score_workers": 0, "task_args": {}})
-    replies = TURNS if kind == "environment" else 1
-    # half as long again as sampling, as part of it goes on while others are sampled
-    seconds = 1.5 * alone["time/sample"] * WORKERS / (PROMPTS * SIZE * replies)
+    # longer than sampling, as part of it goes on while others are sampled
+    workers = WORKERS[kind]
+    share = 1.75 / (TURNS * LONGEST) if kind == "environment" else 1.5 * workers / (PROMPTS * SIZE)
+    seconds = share * alone["time/sample"]
     slow = own | {"task_args": {"seconds": round(seconds, 4)}, "steps": steps}
+    slow["score_workers"] = workers
     turns = measured(directory / "turns", slow)
     live = measured(directory / "live", slow | {"asynchronous.staleness": staleness})
     return {

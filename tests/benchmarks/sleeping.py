@@ -36,13 +36,13 @@ def scored(seconds: float = 0.0, longest: int = 256, sigma: float = 1.0) -> Task
 
 
 def played(seconds: float = 0.0, turns: int = 3, longest: int = 256, sigma: float = 1.0) -> Task:
-    """An environment each of whose replies takes so many seconds."""
+    """An environment whose replies take time: lognormal, with a median of so many seconds."""
 
     def begin(problem: Problem, seed: int) -> tuple[list[str], Opening]:
         return [], Opening(({"role": "user", "content": problem.prompt},))
 
     def step(said: list[str], action: str) -> Reply:
-        time.sleep(seconds)
+        time.sleep(seconds * generate.rng("reply", len(said), action).lognormvariate(0.0, sigma))
         said.append(action)
         message = {"role": "user", "content": str(len(said) % 10)}
         return Reply((message,), _share(action), done=len(said) == turns)

@@ -256,6 +256,26 @@ def test_countdown_evaluates_only_plain_expressions():
     assert countdown.evaluate("2*3", operators="+-") is None
 
 
+def test_traces_of_countdown_go_back_as_often_as_asked():
+    """Each attempt is a use of all numbers that misses, and the answer comes last."""
+    args = {"numbers": 3, "largest": 9, "operators": "+-", "backtracks": 2}
+    for sound in (True, False):
+        task = tasks.get("countdown", **args, sound=sound)
+        for problem in some(task, "train"):
+            *tried, _ = task.gold(problem).split("\n")
+            assert len(tried) == 2 and task.reward(problem, task.gold(problem)).value == sound
+            for line in tried:
+                written, value = re.match(r"(.*) = (-?\d+), not", line).groups()
+                assert countdown.evaluate(written) == int(value) != problem.answer
+                numbers = sorted(map(int, re.findall(r"\d+", written)))
+                assert numbers == sorted(problem.metadata["numbers"])
+    with pytest.raises(ValueError, match="backtracks=-1"):
+        tasks.get("countdown", backtracks=-1)
+    task = tasks.get("countdown", numbers=2, operators="+", backtracks=1)
+    with pytest.raises(ValueError, match="0 of 1 wrong attempts"):
+        task.gold(task.problem("train", 0, 0))
+
+
 def test_countdown_takes_any_solution_and_no_repeated_number():
     task = tasks.get("countdown", numbers=2, largest=9, operators="+", answer_format="text")
     for problem in some(task, "train"):

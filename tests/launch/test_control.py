@@ -245,6 +245,7 @@ def test_an_experiment_names_what_exists(name):
         assert {claim.first, claim.second} <= set(labels)
 
 
+@pytest.mark.broad
 def test_a_bench_leaves_a_record_a_figure_and_a_table(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench, "OUT", tmp_path)
     env = point_mass.make(horizon=5)

@@ -59,10 +59,16 @@ def where(module):
     return environments.get("cartpole" if discrete else "point_mass", horizon=10)
 
 
+QUICK = ("mopo", "pa_rl", "sac")
+MIXTURES = ("expo", "h2o", "hilp", "moorl", "oni", "recoil", "td3")
+"""More whose batches have several parts or minibatches."""
+
+
 def slow_but_mixtures(name):
     """A parameter of the slow tests, unless a batch has several parts or minibatches."""
-    quick = ["expo", "h2o", "hilp", "moorl", "mopo", "oni", "pa_rl", "recoil", "sac", "td3"]
-    return name if name in quick else pytest.param(name, marks=pytest.mark.slow)
+    if name in QUICK:
+        return name
+    return pytest.param(name, marks=pytest.mark.broad if name in MIXTURES else pytest.mark.slow)
 
 
 def rows(count, seed=0, lead=(), space=SPACE, **extra):

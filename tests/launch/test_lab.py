@@ -123,6 +123,7 @@ def test_the_sampler_records_what_the_trainer_computes(params):
     np.testing.assert_allclose(entropy[real], written.entropy[real], atol=1e-5)
 
 
+@pytest.mark.broad
 @pytest.mark.exact("in chunks, log-probs of the lab's sampler equal those of its trainer to 1e-5")
 def test_in_chunks_the_sampler_records_what_the_trainer_computes(params):
     """And what that is: each token under the prompt and the chunk that it was written in."""
@@ -209,6 +210,7 @@ def test_an_update_follows_the_gradient_of_reinforce(params):
     assert (after.steps == 1).all()
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("head", [ValueConfig(), ValueConfig(bins=21, low=-0.5, high=1.5)])
 def test_a_critic_learns_what_its_states_are_worth(params, head):
     """With lambda 1 the return of every action is the reward, and a first value is the same."""
@@ -350,6 +352,7 @@ def seen_by(params, arm, task=TASK, steps=4):
     return np.array(seen)
 
 
+@pytest.mark.broad
 def test_prompts_come_from_the_real_curricula(params):
     """Passes show all of the first 32 before any again; weights divide the batch by domain."""
     passes = CurriculumConfig("passes", prompts=32)
@@ -444,6 +447,7 @@ def test_stale_data_is_recorded_as_such(params):
     assert (seen[0] != seen[3]).any()
 
 
+@pytest.mark.broad
 @pytest.mark.exact("two equal arms of an experiment differ by 0")
 def test_equal_arms_have_no_effect():
     """And each mark of a run counts the tokens and updates so far."""
@@ -460,6 +464,7 @@ def test_equal_arms_have_no_effect():
     assert "pass@2" in figures["final"] and "pass@2" not in figures["area"]
 
 
+@pytest.mark.broad
 def test_blocks_of_seeds_are_run_by_the_same_programs(monkeypatch, caplog):
     """A second call, another rate and another width of the clip compile nothing either."""
     monkeypatch.setattr(experiment, "SAMPLES", 1)
@@ -479,6 +484,7 @@ def test_blocks_of_seeds_are_run_by_the_same_programs(monkeypatch, caplog):
     assert other["final"]["entropy"] != one["final"]["entropy"]
 
 
+@pytest.mark.broad
 def test_the_warm_start_is_as_long_for_a_short_arm(monkeypatch):
     """Arms of fewer steps than the warm start begin from the same policies as longer ones."""
     monkeypatch.setattr(experiment, "SAMPLES", 1)

@@ -45,7 +45,8 @@ GROUPS, SIZE, REPLAYED = 8, 4, 4
 """Groups of the batch, sequences of each, and groups that a replay adds."""
 NORMS = {"last": 1.5, "warm": 1.0}
 """Of the gradient of imitation, where a recipe goes by them."""
-QUICK = ("remix", "rl4lms_grue_nlpo")
+MARKS = {"rl4lms_grue_nlpo": (), "remix": pytest.mark.broad}
+"""The others are slow."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -202,7 +203,7 @@ def _update_of(name: str) -> tuple[str, bool, bool, int]:
 @pytest.mark.exact("an update of the lab equals that of the real loop to 1e-6, for every recipe")
 @pytest.mark.parametrize(
     "name",
-    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in effects_table.names()],
+    [pytest.param(n, marks=MARKS.get(n, pytest.mark.slow)) for n in effects_table.names()],
 )
 def test_the_lab_updates_as_the_loop_does(name):
     gap, change = difference(representative(name))

@@ -40,6 +40,7 @@ def models(tmp_path_factory):
     return folder
 
 
+@pytest.mark.broad
 def test_merged_models_and_what_changed(models, tmp_path, capsys):
     base, one, two = (str(models / name) for name in ("base", "model0", "model1"))
     out = tmp_path / "merged"

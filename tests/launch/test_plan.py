@@ -93,6 +93,7 @@ def test_what_a_run_holds_is_counted_to_the_byte(changes):
     assert expected["critic"] > (0.1 if config.lora.rank else 2.5) * expected["parameters"]
 
 
+@pytest.mark.broad
 def test_the_plan_compiles_the_update_that_runs():
     """With its critic, average and guards: what it takes is at least what the state takes."""
     config = tiny.changed(CONFIG, ALL)

@@ -116,11 +116,11 @@ def small_extensions(config):
 
 
 MECHANISMS = (
-    "chord", "delethink_markovian_thinker", "dpo", "dump", "gain_rl", "kto", "prorl", "quickstart",
-    "remix", "rl4lms_grue_nlpo", "rlpr", "sasr", "sft",
+    "chord", "delethink_markovian_thinker", "dump", "quickstart", "remix", "rl4lms_grue_nlpo",
+    "rlpr",
 )  # fmt: skip
-"""Recipes that have every extension, kind of rollout, curriculum and data source between them, but
-for those of tests of their own: stages, retries of failed groups, the critic and the controller."""
+"""Recipes that differ most in extensions, rollouts and curricula. The others are broad tests; runs
+from files are in `test_fine_tuning`."""
 
 
 TAUGHT = {"distill", "distill_on_policy"}
@@ -148,7 +148,10 @@ def test_a_recipe_passes_the_checks_of_a_run_as_it_is(name):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name == "raft" else pytest.mark.slow) for name in EFFECTS],
+    [
+        pytest.param(name, marks=pytest.mark.broad if name == "raft" else pytest.mark.slow)
+        for name in EFFECTS
+    ],
 )
 def test_an_effect_can_be_run_again(name):
     """For a few steps only: the code, not the figure."""

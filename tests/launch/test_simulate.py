@@ -15,7 +15,7 @@ from jaxrl.rollout.schedule import Limits
 from jaxrl.sampling.work import SamplerConfig
 from tests.jaxrl import tiny
 
-COSTS = Costs(decode_step=1.0, decode_token=0.0, update=5.0, update_token=0.0)
+COSTS = Costs(decode_step=1.0, decode_slot=0.0, update=5.0, update_token=0.0)
 
 
 def ten(number):
@@ -46,12 +46,13 @@ def test_two_steps_by_hand(staleness, slots, overlap, seconds, decoding):
     assert out.lag == (0.5 if staleness else 0.0)
 
 
-def test_costs_of_scores_weights_and_chunks_by_hand():
-    own = Costs(1.0, 0.5, 5.0, 0.1, push=2.0, score=3.0, chunk=0.25)
-    out = simulate.simulate(Limits(1, 0, steps=1), own, work(ten, 1, 4), overlap=True)
-    once = 10 + 5 + 3 * 0.25 + 3 + 5 + 1
+def test_costs_of_scores_weights_chunks_and_slots_by_hand():
+    """One of two slots is empty and is computed too."""
+    own = Costs(1.0, 0.5, 5.0, 0.1, push=2.0, score=3.0, chunk=0.25, chunk_slot=0.125)
+    out = simulate.simulate(Limits(1, 0, steps=1), own, work(ten, 2, 4), overlap=True)
+    once = 10 + 0.5 * 2 * 10 + 3 * (0.25 + 2 * 0.125) + 3 + 5 + 1
     assert out.seconds == pytest.approx(once)
-    again = simulate.simulate(Limits(1, 0, steps=2), own, work(ten, 1, 4), overlap=True)
+    again = simulate.simulate(Limits(1, 0, steps=2), own, work(ten, 2, 4), overlap=True)
     assert again.seconds == pytest.approx(2 * once + 2)
 
 
@@ -92,8 +93,10 @@ def test_in_lockstep_a_batch_that_is_whole_already_waits_for_what_may_begin():
 
 
 def test_a_share_of_the_devices_takes_longer_but_for_latency():
-    shared = Costs(1.0, 2.0, 3.0, 4.0, read_pass=2.0, read_position=1.0, chunk=0.5).on(0.25)
-    assert shared == Costs(1.0, 8.0, 4.0, 16.0 / 3, read_pass=2.0, read_position=4.0, chunk=0.5)
+    given = {"read_pass": 2.0, "chunk": 0.5}
+    shared = Costs(1.0, 2.0, 3.0, 4.0, read_position=1.0, chunk_slot=0.5, **given).on(0.25)
+    wanted = Costs(1.0, 8.0, 4.0, 16.0 / 3, read_position=4.0, chunk_slot=2.0, **given)
+    assert shared == wanted
 
 
 def test_the_timeline_shows_who_worked_on_which_step():
@@ -116,10 +119,12 @@ def logged(tmp_path):
         lengths = rng.integers(50, 500, 16)
         sample = 0.0
         for chunk in range(5):
-            did = {"steps": int(rng.integers(1, 64)), "tokens": int(rng.integers(1, 900))}
+            live = int(rng.integers(1, 40))
+            did = {"sequences": live, "steps": int(rng.integers(1, 64))}
             first = chunk == 0
             did |= {"read": 40 * first, "passes": 1 * first, "positions": 64 * first}
-            took = 0.02 * did["steps"] + 1e-4 * did["tokens"] + 0.04 * first + 0.005
+            slots = 16 if live > 8 else 8 if live > 4 else 4
+            took = (0.02 + 1e-3 * slots) * did["steps"] + 0.04 * first + 0.005 + 2e-3 * slots
             chunks.append({"step": step, "chunk": chunk, **did, "seconds": took})
             sample += took
         train = 1.0 + 6e-4 * lengths.sum() + (100.0 if step == 0 else 0.0)
@@ -151,7 +156,7 @@ def test_costs_are_those_of_the_log(logged):
     """A position of a pass costs a third of a trained token, and the rest of a pass is its own."""
     found = dataclasses.astuple(costs.costs_of(logged))
     read = (0.04 - 64 * 2e-4, 2e-4)
-    assert found == pytest.approx((0.02, 1e-4, 1.5, 6e-4, 0.25, 0.5, *read, 0.005))
+    assert found == pytest.approx((0.02, 1e-3, 1.5, 6e-4, 0.25, 0.5, *read, 0.005, 2e-3))
     assert costs.prompt_of(logged, 4) == 10
     groups = costs.groups_of(logged)
     assert len(groups) == 7 * 4 and all(len(group) == 4 for group in groups)

@@ -59,6 +59,7 @@ def plan(*flags: str) -> str:
     return done.stdout
 
 
+@pytest.mark.broad
 def test_a_plan_of_a_cluster_compiles_on_virtual_devices():
     said = plan("--mesh", "fsdp=4,tensor=2", "--topology", "h100-8")
     assert said.startswith("fresh on fsdp=4, tensor=2\n")

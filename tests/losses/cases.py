@@ -12,10 +12,12 @@ import jax
 import numpy as np
 
 from jaxrl.losses import (
+    equivalence,
     lagged,
     mirror,
     mixed,
     off_policy,
+    phases,
     policy,
     sequence,
     supervised,
@@ -38,6 +40,8 @@ class Case:
     """Aggregation of this loss, and of the REINFORCE it then equals at `behavior_logp = logp`."""
     advantages: str = "advantages"
     """Which advantages that REINFORCE uses."""
+    live: tuple[str, ...] = ()
+    """Arrays beside `logp` that a gradient flows into, by a test of their own."""
 
 
 def draw(seed: int, spread: float = 0.4, rows: int = 6, length: int = 5) -> Arrays:
@@ -358,6 +362,75 @@ def remix(x, s):
     return ppo(x, s) + 0.3 * (0.25 * k3(x, s) + 0.75 * (u - np.log(u) - 1))
 
 
+def shaped(x, s, beta):
+    return -((1 - np.exp(s.logp)) ** beta) * x.logp
+
+
+def entropy_sft(x, s, tokens, coefficient=0.7, share=0.4):
+    """The tokens one by one, as the authors sort them."""
+    excess = -s.logp - coefficient * s.entropy
+    order = sorted(zip(*np.nonzero(tokens), strict=True), key=lambda i: -excess[i])
+    keep = max(int(share * len(order)), 1)
+    loss = np.zeros(x.logp.shape)
+    for i in order[:keep]:
+        loss[i] = -x.logp[i] * len(order) / keep
+    return loss
+
+
+def tea(x, s, tokens, alpha=2.0, bound=0.9):
+    a, logp = (np.broadcast_to(v, s.logp.shape) for v in (s.advantages, s.logp))
+    loss = ppo(x, s)
+    for n in range(len(loss)):
+        own = np.flatnonzero(tokens[n])
+        cov = (a[n] - a[tokens].mean()) * (logp[n] - logp[tokens].mean())
+        share = np.exp(cov[own]) / np.exp(cov[own]).sum()
+        loss[n, own] -= np.minimum(alpha * share, bound) * s.entropy[n, own]
+    return loss
+
+
+def primed(x, s, priming, imitation, after=ppo):
+    loss = imitation(x, s) if priming else after(x, s)
+    return np.where(s.expert[:, None] == priming, loss, 0.0)
+
+
+def light_if(x, s, priming):
+    expert = s.expert[:, None]
+    return primed(
+        x, s, priming, lambda x, s: entropy_sft(x, s, s.mask & expert),
+        lambda x, s: tea(x, s, s.mask & ~expert),
+    )  # fmt: skip
+
+
+def implicit(x, s):
+    return total(x.logp - s.ref_logp, s.mask)[:, 0]
+
+
+def veripo(x, s, beta=0.6):
+    """Pair by pair: the longest that passed, the shortest that failed, of equals the first."""
+    loss, d, lengths = np.zeros(x.logp.shape), implicit(x, s), s.mask.sum(1)
+    for g in set(s.group_ids):
+        mine = [n for n in np.flatnonzero(s.group_ids == g) if lengths[n]]
+        right = [n for n in mine if s.rewards[n] >= 0.2]
+        wrong = [n for n in mine if s.rewards[n] < 0.2]
+        if right and wrong:
+            best, worst = max(right, key=lengths.item), min(wrong, key=lengths.item)
+            loss[[best, worst]] = 0.5 * np.log1p(np.exp(-beta * (d[best] - d[worst])))
+    return loss
+
+
+def gepo(x, s, beta=0.6, equality=0.8):
+    loss, scores = np.zeros(x.logp.shape), beta * implicit(x, s)
+    for g in set(s.group_ids):
+        mine = (s.group_ids == g) & s.mask.any(1)
+        good, bad = (np.flatnonzero(mine & side) for side in (s.rewards >= 0.2, s.rewards < 0.2))
+        for i in good:
+            pairs = [np.log1p(np.exp(-(scores[i] - scores[j]))) for j in bad]
+            own = np.mean(pairs) if pairs else 0.0
+            own += equality * (scores[i] - scores[good].mean()) ** 2
+            loss[i] = mine.sum() / len(good) * own
+    return loss
+
+
 SEQUENCE = {"advantages": "sequence_advantages"}
 TOKEN = ("token-sum", "token-sum")
 ROW = ("seq-mean-token-mean", "seq-mean-token-sum")
@@ -442,6 +515,33 @@ CASES = {
                              {"beta": 0.8, "balanced": False}, {"rewards": "labels"}),
     "distributional_pg": Case(mirror.distributional_pg, distributional,
                               {"beta": 0.7, "log_z": 0.2}),
+    "generalised_ntp": Case(supervised.generalised_ntp, lambda x, s: shaped(x, s, -0.4),
+                            {"beta": -0.4}),
+    "entropy_sft": Case(supervised.entropy_sft, lambda x, s: entropy_sft(x, s, s.mask),
+                        {"entropy_coef": 0.7, "token_share": 0.4}),
+    "tea": Case(phases.tea, lambda x, s: tea(x, s, s.mask), {"alpha": 2.0, "bound": 0.9},
+                live=("entropy",)),
+    **{f"primed, step {step}": Case(
+        phases.primed, lambda x, s, step=step: primed(
+            x, s, step < 20, lambda x, s: shaped(x, s, 0.5)), {"step": step, "beta": 0.5})
+       for step in (19, 20)},
+    **{f"light_if, step {step}": Case(
+        phases.light_if, lambda x, s, step=step: light_if(x, s, step < 20),
+        {"step": step, "entropy_coef": 0.7, "token_share": 0.4, "alpha": 2.0, "bound": 0.9},
+        live=("entropy",))
+       for step in (19, 20)},
+    **{f"veripo, step {step}": Case(
+        phases.veripo, lambda x, s, step=step: veripo(x, s) if step == 24 else ppo(x, s),
+        {"step": step, "threshold": 0.2, "beta": 0.6})
+       for step in (4, 24)},
+    **{f"iterated_sft, step {step}": Case(
+        phases.iterated_sft, lambda x, s, step=step: np.where(
+            s.rewards[:, None] >= 0.2, -x.logp, 0.0) if step == 44 else ppo(x, s),
+        {"step": step, "threshold": 0.2})
+       for step in (44, 45)},
+    "gepo": Case(equivalence.gepo, gepo, {"beta": 0.6, "equality": 0.8, "threshold": 0.2}),
+    "oorl": Case(equivalence.oorl, lambda x, s: ppo(x, s) + 0.5 * gepo(x, s), {
+        "beta": 0.6, "equality": 0.8, "threshold": 0.2, "weight": 0.5}),
     "sft": Case(supervised.sft, lambda x, s: -s.weights * x.logp),
     "raft": Case(supervised.raft, raft),
     "expert_iteration": Case(supervised.expert_iteration, lambda x, s: np.where(

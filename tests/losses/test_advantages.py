@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.losses import advantages, batch_advantages, credit, pass_rate
+from jaxrl.losses import advantages, batch_advantages, credit, difficulty, pass_rate, thoughts
 
 FEW = settings(max_examples=10, deadline=None)
 seeds = st.integers(0, 9999)
@@ -375,3 +375,102 @@ def test_samples_are_compared_among_themselves(seed):
     )
     want = by_group(rewards, groups, valid & ~expert, lambda r: (r - r.mean()) / (std(r) + 1e-4))
     np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def grpo_s_by_hand(rewards, groups, tokens, mask, expert, valid):
+    """Group by group: distances from the demonstration, then factors around the batch's mean."""
+    features = np.zeros((len(rewards), 7))
+    for n in range(len(rewards)):
+        for token in tokens[n][mask[n]]:
+            features[n, token % 7] += 1
+    shown = {g: np.flatnonzero((groups == g) & expert & valid) for g in set(groups)}
+    own = {g: np.flatnonzero((groups == g) & ~expert & valid) for g in set(groups)}
+    far, gap = {}, {}
+    for g, rows in shown.items():
+        if len(rows) and len(own[g]):
+            unit = [f / np.linalg.norm(f) for f in features]
+            cosines = [np.mean([unit[i] @ unit[y] for y in rows]) for i in own[g]]
+            far[g] = 1 - np.mean(cosines)
+            gap[g] = rewards[rows].mean() - rewards[own[g]].mean()
+    sizes = [len(own[g]) for g in far]
+    out = np.zeros(len(rewards))
+    for g, rows in own.items():
+        if not len(rows):
+            continue
+        scale = 1.0
+        if g in far:
+            for distance, slope in ((far, 2.0), (gap, 3.0)):
+                centre = np.average([*distance.values()], weights=sizes)
+                scale *= 2 / (1 + np.exp(-slope * (distance[g] - centre)))
+        out[rows] = scale * normalised(rewards[rows], 1e-4)
+    return out
+
+
+@pytest.mark.exact("GRPO-S equals a float64 loop over groups")
+@FEW
+@given(seed=seeds)
+def test_grpo_s_scales_what_is_unlike_its_demonstration(seed):
+    with jax.enable_x64(True):
+        rewards, groups, valid = batch(seed)
+        rng = np.random.default_rng(seed)
+        tokens, expert = rng.integers(0, 12, (10, 5)), rng.random(10) < 0.3
+        mask = np.arange(5) < rng.integers(1, 6, (10, 1))
+        given = {"num_groups": 10, "expert": expert, "valid": valid, "features": 7}
+        slopes = {"hardness": 2.0, "responsiveness": 3.0}
+        got = difficulty.grpo_s(rewards, groups, tokens, mask, **given, **slopes)
+        close(got, grpo_s_by_hand(rewards, groups, tokens, mask, expert, valid))
+        flat = {"hardness": 0.0, "responsiveness": 0.0}
+        plain = difficulty.grpo_s(rewards, groups, tokens, mask, **given, **flat)
+        own = {"expert": expert, "valid": valid}
+        close(plain, advantages.sampled_advantages(rewards, groups, num_groups=10, **own))
+
+
+def test_a_scale_of_the_rewards_of_a_prompt_is_lost_in_the_group():
+    """Why GRPO-S scales advantages: a factor of a group's rewards leaves GRPO's as they were."""
+    rewards, groups = np.array([0.0, 1.0, 1.0, 0.0, 0.0, 1.0]), np.array([0, 0, 0, 1, 1, 1])
+    factor = np.array([3.0, 0.5])[groups]
+    plain, scaled = (
+        advantages.group_advantages(r, groups, num_groups=2, eps=0.0)
+        for r in (rewards, rewards * factor)
+    )
+    np.testing.assert_allclose(scaled, plain, rtol=1e-6)
+
+
+def tp_grpo_by_hand(rewards, groups, tokens, mask, valid, weight):
+    """Sample by sample: values of prefixes, runs of rises and falls, and their weights."""
+    out = np.zeros(mask.shape)
+    outcome = by_group(rewards, groups, valid, lambda x: normalised(x, 1e-4))
+    said = [tuple(t[m]) for t, m in zip(tokens, mask, strict=True)]
+    for n in np.flatnonzero(valid):
+        mates = [m for m in np.flatnonzero(valid) if groups[m] == groups[n]]
+        able = np.mean([rewards[m] for m in mates])
+        values = [able]
+        for length in range(1, len(said[n]) + 1):
+            alike = [m for m in mates if len(said[m]) >= length]
+            alike = [m for m in alike if said[m][:length] == said[n][:length]]
+            values.append(np.mean([rewards[m] for m in alike]))
+        change = np.diff(values)
+        runs = [list(run) for _, run in itertools.groupby(change, np.sign)]
+        credit = []
+        for run in runs:
+            total = sum(run)
+            share = 1 - able if total > 0 else able
+            credit += [outcome[n] + weight * total * share] * len(run)
+        out[n, mask[n]] = credit
+    return out
+
+
+@pytest.mark.exact("TP-GRPO equals a float64 loop over samples and prefixes")
+@FEW
+@given(seed=seeds)
+def test_tp_grpo_rewards_runs_of_rising_prospects(seed):
+    with jax.enable_x64(True):
+        rewards, groups, valid = batch(seed, binary=True)
+        rng = np.random.default_rng(seed)
+        groups = np.where(groups > 3, 3, groups)  # larger groups, so that prefixes are shared
+        tokens = rng.integers(3, 5, (10, 7))
+        place = np.arange(7)
+        mask = (place >= 2) & (place < rng.integers(3, 8, (10, 1))) & (place != 4)
+        given = {"num_groups": 10, "valid": valid, "weight": 0.6}
+        got = thoughts.tp_grpo(rewards, groups, tokens, mask, **given)
+        close(got, tp_grpo_by_hand(rewards, groups, tokens, mask, valid, 0.6))

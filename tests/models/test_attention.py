@@ -51,6 +51,7 @@ def test_splash_is_exact_on_trees(value_size, softcap, window):
         np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(b).max())
 
 
+@pytest.mark.broad
 @pytest.mark.exact("a decoder with splash attention has the loss and gradients of XLA's")
 def test_a_decoder_by_splash():
     """Alternating windows and a soft-cap: hidden states and gradients of every parameter."""

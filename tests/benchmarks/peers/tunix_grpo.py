@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import time
-from pathlib import Path
 from typing import Any
 
 import clock
@@ -17,10 +15,9 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
 import transformers  # noqa: E402
+import tunix_model  # noqa: E402
 from flax import nnx  # noqa: E402
 from tunix.generate.sampler import Sampler  # noqa: E402
-from tunix.models.llama3 import model as llama  # noqa: E402
-from tunix.models.llama3 import params as llama_params  # noqa: E402
 from tunix.rl import rl_cluster as cluster  # noqa: E402
 from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner  # noqa: E402
 from tunix.rl.rollout.base_rollout import RolloutConfig  # noqa: E402
@@ -41,25 +38,9 @@ def scheduled(sample: Any) -> Any:
 
 def main() -> None:
     """Train, and write down what each step took."""
-    shape = json.loads((Path(JOB["model"]) / "config.json").read_text())
-    mesh = jax.make_mesh((1, 1), ("fsdp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-    config = llama.ModelConfig(
-        num_layers=shape["num_hidden_layers"],
-        vocab_size=shape["vocab_size"],
-        embed_dim=shape["hidden_size"],
-        hidden_dim=shape["intermediate_size"],
-        num_heads=shape["num_attention_heads"],
-        head_dim=shape["hidden_size"] // shape["num_attention_heads"],
-        num_kv_heads=shape["num_key_value_heads"],
-        rope_theta=int(shape["rope_theta"]),
-        norm_eps=shape["rms_norm_eps"],
-        weight_tying=shape["tie_word_embeddings"],
-    )
+    mesh = tunix_model.mesh()
     Sampler._sample = scheduled(Sampler._sample)
-    with mesh:
-        model = llama_params.create_model_from_safe_tensors(
-            JOB["model"], config, mesh, dtype=jnp.float32
-        )
+    model = tunix_model.load(JOB["model"], mesh)
     longest, prompts = max(JOB["lengths"]), len(JOB["lengths"]) // JOB["group_size"]
     role = cluster.Role
     learner = GRPOLearner(

@@ -150,7 +150,7 @@ def test_the_state_after_the_last_token_has_its_value():
     assert np.abs(returns - ended).max() > 1e-3
 
 
-@pytest.mark.parametrize("base", broad_except(["nf4"], ["plain", "int8", "nf4"]))
+@pytest.mark.parametrize("base", broad_except(["plain"], ["plain", "int8", "nf4"]))
 def test_under_adapters_the_critic_trains_its_own_on_the_same_base(base):
     """It learns, the policy's parameters stay, and no second copy of them is held."""
     made, data, adapters = config(clip=0.0), batch(0), LoraConfig(rank=2, base=base)

@@ -72,6 +72,7 @@ def test_comparisons_favour_no_order(by):
     assert [score.value for score in same] == pytest.approx([0.5] * 4)
 
 
+@pytest.mark.broad
 def test_a_run_rewards_itself(tmp_path):
     """Two steps by the policy's own verdicts, renormalised; the history is in the checkpoint."""
     path = tmp_path / "rubric.yaml"

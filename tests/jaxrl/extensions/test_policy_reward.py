@@ -42,6 +42,7 @@ def probability(model, params, prompt, reasoning, answer):
     return np.mean([probs[start - 1 + i, token] for i, token in enumerate(answer)])
 
 
+@pytest.mark.broad
 @pytest.mark.exact("the policy's own reward equals a plain forward pass over each spliced sequence")
 def test_mean_probability_of_the_reference_answer(world):
     task, tokenizer, model, params = world

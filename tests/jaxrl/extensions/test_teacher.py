@@ -61,6 +61,7 @@ def logits(folder, ids):
     return states[0] @ decoder.unembedding(params).T
 
 
+@pytest.mark.broad
 def test_the_loss_is_the_divergence_at_the_learned_tokens(files, tmp_path):
     given = {
         "model": str(files / "student"),

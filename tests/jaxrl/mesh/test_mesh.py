@@ -64,6 +64,7 @@ def reports() -> dict[str, dict]:
     return run(MESHES)
 
 
+@pytest.mark.broad
 @pytest.mark.exact(
     "an update and its log-probs on any of four meshes equal those of one device to 1e-5"
 )
@@ -74,10 +75,12 @@ def test_a_mesh_gives_what_one_device_gives(reports, name):
     assert report["same_tokens"]
 
 
+@pytest.mark.broad
 def test_replicas_exchange_gradients_and_nothing_else(reports):
     assert {kind for kind, _ in reports["data"]["collectives"]} == {"all-reduce"}
 
 
+@pytest.mark.broad
 def test_no_device_gathers_more_than_one_matrix_of_one_layer(reports):
     """Neither a whole stack of layers nor the activations of other devices."""
     largest = max(

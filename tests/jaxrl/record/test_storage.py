@@ -91,6 +91,7 @@ def test_full_disk_at_every_file(small_disk):
     assert equal(checkpoint.restore(small_disk, step, like()).state, state(step))
 
 
+@pytest.mark.broad
 def test_input_output_error_at_every_file(tmp_path, monkeypatch):
     """EIO when the n-th file is synced, then the manifest and the two directories: nothing is
     committed that was not synced whole. How many files Orbax writes differs from save to save."""

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from jaxrl.data import tasks
 from jaxrl.data.types import Problem, Score
 from jaxrl.record import checkpoint
 from jaxrl.rollout import driver, state
@@ -60,6 +61,17 @@ def equal(a, b):
 def test_a_problem_of_any_plain_values_is_read_back(value):
     problem = Problem("id", "1+1=", value, ({"role": "user", "content": "x"},), {"own": value})
     assert equal(kept(problem), problem)
+
+
+@pytest.mark.parametrize("name", sorted({*tasks.BUNDLED} - {*tasks.NEED_PARAMETERS}))
+def test_problems_of_every_task_can_be_kept(name):
+    """So that runs with groups in progress can be continued on it."""
+    try:
+        task = tasks.get(name)
+    except (ImportError, OSError) as missing:
+        pytest.skip(f"{name} needs what is not installed: {missing}")
+    problem = task.problem("train", 0, 0)
+    assert kept(problem).prompt == problem.prompt
 
 
 @pytest.mark.exact("groups under way are read back from a checkpoint as they were kept")

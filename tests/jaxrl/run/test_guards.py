@@ -222,6 +222,7 @@ def test_a_stop_saves_the_state_before_the_bad_update(tmp_path, trips_at_step_3)
     assert tiny.artefacts(tmp_path / "stopped") == tiny.artefacts(tmp_path / "straight")
 
 
+@pytest.mark.broad
 def test_the_rate_in_the_log_is_that_of_the_last_update_applied(tmp_path, trips_at_step_3):
     """A linear schedule from 0.001 to 0 over 4 updates, of which the third is skipped."""
     run(tmp_path, **LEARNS, **{"guard.kl": "skip"})
