@@ -29,7 +29,7 @@ PRIMED = {"priming_steps": WARMUP}
 
 def config() -> Config:
     """The quickstart's sums, after 20 steps of imitation on subtractions."""
-    few = CurriculumConfig("uniform", prompts=100)
+    few = CurriculumConfig("jaxrl.data.curriculum:uniform", prompts=100)
     return dataclasses.replace(
         quickstart.config(),
         recipe="warmup_then_rlvr",
