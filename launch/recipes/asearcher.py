@@ -14,8 +14,9 @@ released configurations; `icepop` with `low` 0 is that cap. Their deviation is o
 tokens, here of the batch's rewards. They sample on until a batch is full of groups that differ;
 here those that do not differ are left out and not replaced. The world is `retrieval`, in symbols,
 with three searches for each that is needed; the reward is the answer alone, as no answer has a form
-to be wrong in. Lockstep makes the toy run deterministic. The lab's sampler is 8 steps old; the
-ablation is PPO, which clips around that sampler.
+to be wrong in. Lockstep makes the toy run deterministic. That it learns has not been seen: at a
+rate of 1e-3 its reward fell from 0.20 to 0.02 in 20 steps, and at this one, 2e-4, it has not been
+run. The lab's sampler is 8 steps old; the ablation is PPO, which clips around that sampler.
 """
 
 import dataclasses

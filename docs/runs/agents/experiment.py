@@ -4,7 +4,7 @@ python docs/runs/agents/experiment.py WORK NAME --seeds 0 1 2 3 4
 python docs/runs/agents/experiment.py WORK --report
 
 The first command trains all arms of an experiment and adds to `results.json` of its folder. The
-second prints the tables of all experiments.
+second prints the tables of the experiments that have results.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -119,6 +120,12 @@ def measure(work: Path, name: str, arm: str, seed: int) -> dict[str, object]:
     return found
 
 
+def recorded(name: str) -> dict[str, list[dict[str, Any]]]:
+    """The figures of each arm of an experiment; empty before its first run."""
+    path = RUNS / EXPERIMENTS[name].folder / "results.json"
+    return json.loads(path.read_text()).get(name, {}) if path.exists() else {}
+
+
 def parts(path: Path) -> dict[str, float]:
     """Means of the parts of the held-out episodes' rewards."""
     rows = list(jsonl.read(path))
@@ -129,7 +136,7 @@ def parts(path: Path) -> dict[str, float]:
 def table(name: str) -> str:
     """Each figure of all arms, and the method's difference to each other arm, paired by seed."""
     experiment = EXPERIMENTS[name]
-    found = json.loads((RUNS / experiment.folder / "results.json").read_text())[name]
+    found = recorded(name)
     lines = ["| figure | arm | before | after | less the arm | tokens |", "|---" * 6 + "|"]
     method = next(iter(experiment.arms))
     for figure in experiment.figures:
@@ -166,7 +173,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.report:
         for name, experiment in EXPERIMENTS.items():
-            print(f"\n### {name}: {experiment.claim}\n\n{table(name)}")
+            if recorded(name):
+                print(f"\n### {name}: {experiment.claim}\n\n{table(name)}")
         return
     experiment = EXPERIMENTS[given.name]
     path = RUNS / experiment.folder / "results.json"
