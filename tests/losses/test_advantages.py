@@ -436,6 +436,16 @@ def test_a_scale_of_the_rewards_of_a_prompt_is_lost_in_the_group():
     np.testing.assert_allclose(scaled, plain, rtol=1e-6)
 
 
+def test_the_value_of_a_prefix_is_the_mean_reward_of_those_that_begin_with_it():
+    """Two groups with the same tokens, and an invalid sample that counts nowhere."""
+    tokens = jnp.array([[1, 2], [1, 3], [2, 2], [1, 2], [1, 2]])
+    groups, valid = jnp.array([0, 0, 0, 1, 0]), jnp.array([True, True, True, True, False])
+    mask = jnp.array([[1, 1], [1, 1], [1, 0], [1, 1], [1, 1]], bool)
+    rewards = jnp.array([1.0, 0.0, 1.0, 0.25, 9.0])
+    got = thoughts.prefix_values(rewards, groups, tokens, mask, valid=valid)
+    close(got, [[0.5, 1.0], [0.5, 0.0], [1.0, 0.0], [0.25, 0.25], [0.0, 0.0]])
+
+
 def tp_grpo_by_hand(rewards, groups, tokens, mask, valid, weight):
     """Sample by sample: values of prefixes, runs of rises and falls, and their weights."""
     out = np.zeros(mask.shape)
