@@ -30,16 +30,21 @@ def arm(name: str, lag: int, rate: float) -> Arm:
     return Arm(objective, steps=80, delay=lag, updates_per_batch=4, learning_rate=rate)
 
 
-def measure(path: Path, seeds: list[int]) -> Found:
-    """Figures of all arms, lags and rates, continued from what the file has."""
-    plain = arm("none", 0, RATES[0])
+def arms() -> dict[str, Arm]:
+    """All arms, lags and rates, by their keys in the results."""
+    every = itertools.product(RATES, LAGS, ARMS)
+    return {f"{rate:g}/{name}/{lag}": arm(name, lag, rate) for rate, lag, name in every}
+
+
+def measure(path: Path, seeds: list[int], wanted: dict[str, Arm]) -> Found:
+    """Figures of arms, continued from what the file has."""
+    plain = Arm(steps=80)
     effect = Effect("", cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)), plain, plain)
     found: Found = json.loads(path.read_text()) if path.exists() else {}
-    for rate, lag, name in itertools.product(RATES, LAGS, ARMS):
-        key = f"{rate:g}/{name}/{lag}"
+    for key, each in wanted.items():
         if key in found:
             continue
-        figures = run_arm(effect, arm(name, lag, rate), seeds)
+        figures = run_arm(effect, each, seeds)
         found[key] = {
             "before": figures["before"]["pass@1"],
             "marks": figures["marks"],
@@ -115,7 +120,7 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4, 5])
     given = parser.parse_args()
-    found = measure(given.results, given.seeds)
+    found = measure(given.results, given.seeds, arms())
     for rate in RATES:
         print(f"\n## Learning rate {rate:g}\n\n{report(found, rate)}")
     picture(found, Path(__file__).parents[2] / "images/lag.png")

@@ -6,15 +6,13 @@ PYTHONPATH=. python docs/runs/lag/methods.py RESULTS.json --seeds 0 1 2 3 4 5
 import argparse
 import dataclasses
 import itertools
-import json
 from pathlib import Path
 
 import experiment
 import matplotlib.pyplot as plt
 import numpy as np
 
-from jaxrl.launch.lab import Arm, Effect, cipher
-from jaxrl.launch.lab.effect import run_arm
+from jaxrl.launch.lab import Arm
 from jaxrl.launch.recipes import karl, scalerl, vcpo
 
 RECIPES = {"vcpo": vcpo, "scalerl": scalerl, "karl": karl}
@@ -29,25 +27,10 @@ def arm(name: str, which: str, lag: int) -> Arm:
     return dataclasses.replace(given, steps=80, delay=lag, sync_every=1, learning_rate=RATE)
 
 
-def measure(path: Path, seeds: list[int]) -> experiment.Found:
-    """Figures of all arms and lags, continued from what the file has."""
-    plain = Arm(steps=80)
-    effect = Effect("", cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)), plain, plain)
-    found: experiment.Found = json.loads(path.read_text()) if path.exists() else {}
-    for lag, name, which in itertools.product(LAGS, RECIPES, ARMS):
-        key = f"{name}/{which}/{lag}"
-        if key in found:
-            continue
-        figures = run_arm(effect, arm(name, which, lag), seeds)
-        found[key] = {
-            "before": figures["before"]["pass@1"],
-            "marks": figures["marks"],
-            "curve": figures["curves"]["pass@1"],
-            "minutes": figures["minutes"],
-        }
-        path.write_text(json.dumps(found, indent=1))
-        print(key, np.mean(found[key]["curve"], axis=1).round(3), figures["minutes"], flush=True)
-    return found
+def arms() -> dict[str, Arm]:
+    """All recipes, arms and lags, by their keys in the results."""
+    every = itertools.product(LAGS, RECIPES, ARMS)
+    return {f"{name}/{which}/{lag}": arm(name, which, lag) for lag, name, which in every}
 
 
 def report(found: experiment.Found) -> str:
@@ -112,7 +95,7 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4, 5])
     given = parser.parse_args()
-    found = measure(given.results, given.seeds)
+    found = experiment.measure(given.results, given.seeds, arms())
     print(report(found))
     picture(found, Path(__file__).parents[2] / "images/lag-methods.png")
 
