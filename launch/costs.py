@@ -18,7 +18,7 @@ from scipy.optimize import nnls
 from jaxrl import config as configs
 from jaxrl.record import jsonl, metrics
 from jaxrl.run import chunk_log
-from jaxrl.sampling.work import SMALLEST
+from jaxrl.sampling.work import slot_counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,20 +103,9 @@ def costs_of(run: Path) -> Costs:
     return Costs(step, slot, update, update_token, push, score, *reading, chunk, chunk_slot)
 
 
-def sizes(slots: int) -> list[int]:
-    """Numbers of slots that programs of the sampler have, the greatest first.
-
-    See `jaxrl.sampling.work.Setup.sizes`; on one device.
-    """
-    each = [slots]
-    while (fewer := each[-1] // (2 if len(each) < 3 else 4)) >= SMALLEST:
-        each.append(fewer)
-    return each
-
-
 def width(slots: int, live: int) -> int:
     """Slots of the program that decodes so many sequences, of which some may wait for a slot."""
-    return min(size for size in sizes(slots) if size >= min(live, slots))
+    return next(size for size in slot_counts(slots) if size >= min(live, slots))
 
 
 def settled(run: Path) -> list[dict[str, Any]]:

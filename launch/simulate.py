@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.launch.costs import Costs, sizes, width
+from jaxrl.launch.costs import Costs, width
 from jaxrl.rollout import schedule
 from jaxrl.rollout.schedule import (
     Admit,
@@ -28,7 +28,7 @@ from jaxrl.rollout.schedule import (
     Trained,
 )
 from jaxrl.sampling.prefill import work_of
-from jaxrl.sampling.work import SamplerConfig
+from jaxrl.sampling.work import SamplerConfig, slot_counts
 
 _WORKER = "sampler"
 
@@ -279,7 +279,7 @@ class _Run:
         ends = np.sort(left)
         slots, live = self.work.sampler.slots, len(left)
         total = width(slots, live)
-        smaller = max((size for size in sizes(slots) if size < total), default=0)
+        smaller = max((size for size in slot_counts(slots) if size < total), default=0)
         stay = max(1, live - total // 8 + 1) if queue else smaller + 1
         return int(min(self.work.sampler.chunk, ends[max(0, live - stay)]))
 

@@ -103,12 +103,8 @@ class Setup(NamedTuple):
 
     @property
     def sizes(self) -> list[int]:
-        """Numbers of slots that there may be, ascending: all, half, then a quarter each time."""
-        shards = self.shards
-        each = [-(-self.sampler.slots // shards)]
-        while (fewer := each[-1] // (2 if len(each) < 3 else 4)) * shards >= SMALLEST:
-            each.append(fewer)
-        return [n * shards for n in reversed(each)]
+        """Numbers of slots that there may be, see `slot_counts`."""
+        return slot_counts(self.sampler.slots, self.shards)
 
     @property
     def widths(self) -> list[int]:
@@ -132,6 +128,19 @@ class Setup(NamedTuple):
     def width(self, slots: int, least: int) -> int:
         """The least width of at least `least` positions that caches of `slots` slots may have."""
         return next(width for width in self.shapes[slots] if width >= least)
+
+
+def slot_counts(slots: int, shards: int = 1) -> list[int]:
+    """Numbers of slots that there may be, ascending: all, half, then a quarter each time.
+
+    Args:
+      slots: asked for; rounded up to a multiple of `shards`, as each number is.
+      shards: parts that slots are cut into.
+    """
+    each = [-(-slots // shards)]
+    while (fewer := each[-1] // (2 if len(each) < 3 else 4)) * shards >= SMALLEST:
+        each.append(fewer)
+    return [n * shards for n in reversed(each)]
 
 
 def route(setup: Setup, start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
