@@ -19,6 +19,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import platform
 import sys
 import tempfile
@@ -53,6 +54,7 @@ _CLEAR = 8
 
 def compile_once() -> None:
     """Each program is compiled once, with the options of the tests and into their cache."""
+    os.environ.pop("XLA_FLAGS", None)  # before the first program
     jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_compilation_cache_dir", COMPILED)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
