@@ -24,6 +24,7 @@ BUNDLED: dict[str, str] = {
     "code": "jaxrl.data.tasks.code",
     "countdown": "jaxrl.data.tasks.countdown",
     "database": "jaxrl.data.environments.database",
+    "emotional_support": "jaxrl.data.environments.emotional_support",
     "file": "jaxrl.data.tasks.file",
     "format_following": "jaxrl.data.tasks.format_following",
     "game24": "jaxrl.data.environments.game24",

@@ -24,7 +24,7 @@ NAMES = (
 """Every task that `jaxrl tasks` lists, but for reasoning_gym, which has tests of its own."""
 
 EPISODES = (
-    "board_game", "calculator", "database", "game24", "html_form", "keydoor",
+    "board_game", "calculator", "database", "emotional_support", "game24", "html_form", "keydoor",
     "repository", "retrieval", "routing", "twenty_questions", "with_tools",
 )  # fmt: skip
 

@@ -59,6 +59,7 @@ def with_rows(config, folder):
 
 
 EPISODES = {
+    "emotional_support": (32, 28, {"turns": 5}),
     "html_form": (512, 1024, {}),
     "keydoor": (32, 28, {"turns": 2}),
     "retrieval": (32, 28, {}),

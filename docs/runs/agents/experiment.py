@@ -27,6 +27,7 @@ FIVE = (0, 1, 2, 3, 4)
 PLAY = ("--rollout.on-device", "--checkpoint.every", "100000", "--rollout-log.every", "0")
 
 TWELVE = '{"task_args.turns": 12}'
+QUIET = ("--checkpoint.every", "100000", "--rollout-log.every", "0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +98,18 @@ EXPERIMENTS = {
         claim="a price makes the router spend less",
         arms={"price": ("router_r1",), "no price": ("router_r1", "--task-args.price", "0")},
         figures=("spent", "correct"),
+    ),
+    "rlver": Experiment(
+        folder="agents",
+        claim="training with users of normal difficulty beats training with hard ones",
+        arms={
+            "GRPO": ("rlver", *QUIET),
+            "PPO": ("rlver", "--with", "critic", "--critic.mixing", "1",
+                    "--critic.optimizer.learning-rate", "2e-3", *QUIET),
+            "GRPO, hard": ("rlver", "--stages.0", '{"task_args.difficulty": "hard"}', *QUIET),
+            "GRPO, simple": ("rlver", "--stages.0", '{"task_args.difficulty": "simple"}', *QUIET),
+        },
+        figures=("emotion", "content"),
     ),
 }  # fmt: skip
 
