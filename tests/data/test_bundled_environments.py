@@ -21,8 +21,8 @@ from jaxrl.data.environments import (
 from jaxrl.data.environments.formats import Call, written
 
 PURE = (
-    "board_game", "calculator", "emotional_support", "game24", "html_form", "keydoor", "routing",
-    "twenty_questions",
+    "board_game", "calculator", "diagnosis", "emotional_support", "game24", "html_form", "keydoor",
+    "routing", "twenty_questions", "workshop",
 )  # fmt: skip
 SLOWER = ("database", "repository")
 GARBAGE = ("", "\x00", "é" * 50, "9" * 5000, "<tool_call>", "left\nbet 1 / 0", "GUESS", "fill e1")
@@ -57,7 +57,7 @@ def test_they_repeat_themselves_and_survive_anything(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["emotional_support", "game24", "html_form", "twenty_questions", *SLOWER]
+    "name", ["emotional_support", "game24", "html_form", "twenty_questions", "workshop", *SLOWER]
 )
 def test_their_solutions_earn_the_full_reward(name):
     task = tasks.get(name)
@@ -315,6 +315,8 @@ def test_a_pool_plays_them():
 
 
 REFUSED = {
+    "workshop": ({"explorer": "bold"}, {"steps": 0}, {"horizon": 0}, {"turns": 4}),
+    "diagnosis": ({"importance": "none"}, {"questions": 0}, {"known": 0}, {"temperature": 0.0}),
     "emotional_support": ({"difficulty": "kind"}, {"turns": 4}, {"openness": 2.0}),
     "game24": ({"numbers": 9}, {"largest": 0}, {"mistakes": -1}),
     "twenty_questions": ({"traits": 9}, {"patience": 0}),

@@ -24,8 +24,8 @@ NAMES = (
 """Every task that `jaxrl tasks` lists, but for reasoning_gym, which has tests of its own."""
 
 EPISODES = (
-    "board_game", "calculator", "database", "emotional_support", "game24", "html_form", "keydoor",
-    "repository", "retrieval", "routing", "twenty_questions", "with_tools",
+    "board_game", "calculator", "database", "diagnosis", "emotional_support", "game24", "html_form",
+    "keydoor", "repository", "retrieval", "routing", "twenty_questions", "with_tools", "workshop",
 )  # fmt: skip
 
 CONSTANTS = {

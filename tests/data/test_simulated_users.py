@@ -1,9 +1,13 @@
-"""Simulated users, by hand: how their mood moves."""
+"""Simulated users, by hand: how a mood moves, and what a question is worth."""
 
+import itertools
+import math
+
+import numpy as np
 import pytest
 
 from jaxrl.data import tasks
-from jaxrl.data.environments import emotional_support
+from jaxrl.data.environments import diagnosis, emotional_support
 
 
 def conversation(task, problem, *actions):
@@ -68,3 +72,64 @@ def test_users_let_slip_what_they_need():
     assert sum(right) / len(right) == pytest.approx(0.5 + 0.5 / 5, abs=0.04)
     assert emotional_support.mood(70) == "A" and emotional_support.mood(39) == "C"
     assert [emotional_support.distance(4, each) for each in "lcpaq"] == [1, 2, 2, 1, 0]
+
+
+def test_shapley_values_of_the_glove_game():
+    """Player 0 has a left glove, 1 and 2 have right ones; a pair is worth 1 (Shapley 1953)."""
+    worth = np.array([0, 0, 0, 1, 0, 1, 0, 1.0])  # of {}, 0, 1, 01, 2, 02, 12, 012
+    np.testing.assert_allclose(diagnosis.shapley(worth), [2 / 3, 1 / 6, 1 / 6])
+
+
+def test_shapley_values_are_means_over_orders():
+    worth = np.random.default_rng(0).normal(size=16)
+    want = np.zeros(4)
+    for order in itertools.permutations(range(4)):
+        joined = 0
+        for player in order:
+            want[player] += (worth[joined | 1 << player] - worth[joined]) / math.factorial(4)
+            joined |= 1 << player
+    np.testing.assert_allclose(diagnosis.shapley(worth), want)
+
+
+def test_what_a_finding_adds_to_the_right_disease():
+    """By hand: the first finding is likely in diseases 0 to 2 and unlikely in 3 to 5."""
+    worth = diagnosis.worth(0, (1, 1, 0, 0, 0, 0, 0, 0))
+    assert worth[0] == pytest.approx(-math.log(6))
+    assert worth[1] == pytest.approx(math.log(0.95 / (3 * 0.95 + 3 * 0.05)))
+    first, second = 0.95 * 0.95, 0.95 * 0.05
+    other = 3 * 0.05 * 0.5
+    assert worth[3] == pytest.approx(math.log(first / (first + 2 * second + other)))
+    assert worth[1 << 7] == pytest.approx(worth[0])  # the last finding says nothing
+    weights = diagnosis.weighed(0, (1, 1, 0, 0, 0, 0, 0, 0), 0.25)
+    assert sum(weights) == pytest.approx(1) and min(weights[:2]) > 3 * max(weights[5:])
+    assert weights[5] == pytest.approx(weights[7])
+
+
+def test_a_question_earns_its_weight_once():
+    task = tasks.get("diagnosis")
+    problem = task.problem("train", 0, 0)
+    (given,) = problem.metadata["known"]
+    assert problem.prompt == "abcdefgh"[given] + "-+"[problem.metadata["findings"][given]]
+    new = next(j for j in range(8) if j != given)
+    asked = "abcdefgh"[new]
+    _, replies = conversation(task, problem, asked, asked, problem.prompt[0], asked)
+    assert replies[0].reward == problem.metadata["weights"][new]
+    assert replies[0].messages[0]["content"] == "-+"[problem.metadata["findings"][new]]
+    assert [r.messages[0]["content"] for r in replies[1:3]] == ["?", "?"]
+    assert [r.reward for r in replies[1:]] == [0, 0, 0] and replies[3].done
+    _, (end,) = conversation(task, problem, problem.answer)
+    assert end.done and end.reward == end.parts["correct"] == 1 and end.parts["asked"] == 0
+    _, (end,) = conversation(task, problem, "U" if problem.answer != "U" else "V")
+    assert end.done and end.reward == 0
+    alike = tasks.get("diagnosis", importance="uniform").problem("train", 0, 0)
+    assert set(alike.metadata["weights"]) == {1 / 8} and alike.prompt == problem.prompt
+
+
+def test_solutions_ask_for_what_weighs_most():
+    task = tasks.get("diagnosis", temperature=0.25)
+    problem = task.problem("train", 0, 1)
+    *asked, named = task.turns.gold(problem, 0)
+    _, replies = conversation(task, problem, *asked, named)
+    gains = [r.reward for r in replies[:-1]]
+    assert gains == sorted(gains, reverse=True) and len(gains) == 3 and named == problem.answer
+    assert replies[-1].reward == 1 and replies[-1].parts["gained"] == pytest.approx(sum(gains))

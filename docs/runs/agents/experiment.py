@@ -111,6 +111,27 @@ EXPERIMENTS = {
         },
         figures=("emotion", "content"),
     ),
+    "promed": Experiment(
+        folder="agents",
+        claim="Shapley-weighted questions beat a reward for the answer, and for any new fact",
+        arms={
+            "Shapley": ("promed", *QUIET),
+            "answer alone": ("promed", "--objective.advantage-args.process", "0",
+                             "--objective.advantage-args.outcome", "0", *QUIET),
+            "uniform": ("promed", "--task-args.importance", "uniform", *QUIET),
+        },
+        figures=("correct", "asked"),
+    ),
+    "cues": Experiment(
+        folder="agents",
+        claim="goals from curious exploration beat goals from a random walk",
+        arms={
+            "curious": ("cues", *QUIET),
+            "random": ("cues", "--task-args.explorer", "random", *QUIET),
+            "every goal": ("cues", "--task-args.explorer", "none", *QUIET),
+        },
+        figures=("made", "used"),
+    ),
 }  # fmt: skip
 
 

@@ -1,0 +1,98 @@
+"""Tasks from exploration, by hand: plans, abstraction, checks, and what curiosity finds."""
+
+import collections
+import random
+
+import pytest
+
+from jaxrl.data import generate, tasks
+from jaxrl.data.environments import workshop
+from jaxrl.data.environments.workshop import Goal, Made
+
+
+@pytest.mark.parametrize(
+    ("start", "thing", "steps"),
+    [
+        ("ab", "e", ("e",)),
+        ("abcy", "i", ("e", "f", "i")),
+        ("abcd", "l", ("f", "g", "e", "i", "l")),
+        ("ab", "i", None),
+        ("ab", "a", ()),
+    ],
+)
+def test_plans_take_the_fewest_tools(start, thing, steps):
+    found = workshop.plan(start, thing)
+    assert found is None if steps is None else sorted(found) == sorted(steps)
+    things = set(start)
+    assert all([workshop.use(things, tool) for tool in found or ()])
+
+
+def test_a_tool_needs_its_things_and_works_once():
+    things = set("ab")
+    assert not workshop.use(things, "f") and not workshop.use(things, "a")
+    assert workshop.use(things, "e") and not workshop.use(things, "e") and things == set("abe")
+
+
+@pytest.mark.parametrize(
+    ("made", "goal"),
+    [
+        (Made("abcx", ("g", "e", "h", "f", "i")), Goal("abcx", "i", ("e", "f", "i"))),
+        (Made("abcd", ("e", "f", "g", "h", "j")), Goal("abcd", "j", ("f", "g", "j"))),
+        (Made("ab", ("e",)), Goal("ab", "e", ("e",))),
+    ],
+)
+def test_a_goal_keeps_the_tools_that_it_needs(made, goal):
+    assert workshop.abstracted(made) == goal
+
+
+def test_goals_are_played_again_and_kept_once():
+    good, same = Goal("ab", "e", ("e",)), Goal("ab", "e", ("e", "e"))
+    wrong = [Goal("ab", "f", ("f",)), Goal("abc", "i", ("i",)), Goal("ab", "h", ("e",)), same]
+    assert workshop.checked([good, *wrong, good]) == [good]
+
+
+def test_curiosity_takes_what_was_used_least_and_then_what_works():
+    state, stream = frozenset("abc"), random.Random(0)
+    counts = collections.Counter({(state, tool): 1 for tool in workshop.NEEDS})
+    del counts[state, "f"], counts[state, "m"]
+    assert {workshop.novel(stream, state, counts) for _ in range(40)} == {"f", "m"}
+    counts[frozenset(), "f"] = 1
+    assert {workshop.novel(stream, state, counts) for _ in range(40)} == {"f"}
+    counts[state, "f"] = 1
+    assert workshop.novel(stream, state, counts) == "m"
+
+
+def test_curious_exploration_finds_more_and_deeper_goals():
+    for seed in range(3):
+        curious, chance = (workshop.found(seed, 400, 12, curious=each) for each in (True, False))
+        deep = [sum(len(goal.steps) >= 3 for goal in goals) for goals in (curious, chance)]
+        assert len(curious) > len(chance) and deep[0] > 2 * deep[1]
+        assert not any(generate.held_out(goal.prompt, 0.25) for goal in (*curious, *chance))
+        assert set(map(len, workshop.explore(random.Random(0), 30, 12, workshop.novel))) == {2}
+
+
+@pytest.mark.parametrize("explorer", workshop.EXPLORERS)
+def test_training_goals_come_from_exploration_and_others_from_the_world(explorer):
+    task = tasks.get("workshop", explorer=explorer)
+    known = {goal.prompt for goal in workshop.world()}
+    train = {task.problem("train", 0, i).prompt for i in range(800)}
+    assert train < known
+    if explorer != "none":
+        found = workshop.found(0, 400, 12, curious=explorer == "curious")
+        assert train == {goal.prompt for goal in found}
+    test = {task.problem("test", 0, i).prompt for i in range(800)}
+    assert test == {prompt for prompt in known if generate.held_out(prompt, 0.25)}
+
+
+def test_making_the_goal_earns_one_and_ends():
+    task = tasks.get("workshop", turns=5)
+    made = (task.problem("train", 0, i) for i in range(99))
+    problem = next(p for p in made if p.answer == "i")
+    bench, opening = task.turns.begin(problem, 0)
+    assert opening.messages[0]["content"] == f"{problem.metadata['start']}>i"
+    replies = [task.turns.step(bench, action) for action in ("i", "e", "f", "i")]
+    assert [r.messages[0]["content"] for r in replies[:3]] == ["-", "+", "+"]
+    assert replies[3].done and replies[3].reward == 1 and replies[3].parts["used"] == 4
+    bench, _ = task.turns.begin(problem, 0)
+    replies = [task.turns.step(bench, action) for action in ("e", "f", "?", "", "n")]
+    assert [r.done for r in replies] == [False] * 4 + [True] and replies[-1].reward == 0
