@@ -42,8 +42,8 @@ def main() -> None:
         shares = [held[when]["pass@1"] for when in ("before", "after")]
         axis.plot([0, steps[-1]], shares, "o", color=line[0].get_color())
         gap = max(row["logp_gap_max"] for row in curve)
-        print(f"{path.stem}: {shares[0]:.3f} to {shares[1]:.3f}, reward {held['after']['reward']:.3f}, "
-              f"{run['seconds']:.0f} s, logp_gap_max {gap:.1e}")  # fmt: skip
+        print(f"{path.stem}: {shares[0]:.3f} to {shares[1]:.3f}, {run['seconds']:.0f} s")
+        print(f"  reward {held['after']['reward']:.3f}, logp_gap_max {gap:.1e}")
     axis.set(xlabel="step", ylabel="mean reward (dots: door open, held out)", ylim=(-0.05, 1.05))
     axis.legend(fontsize=8)
     figure.tight_layout()
