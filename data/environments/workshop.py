@@ -2,7 +2,8 @@
 
 What each tool needs is the same in all problems, and nothing says it. A world like this comes
 without tasks. `found` makes them: it explores, abstracts each thing that was made into a goal with
-its steps, plays the steps again to check them, and keeps each goal once.
+its steps, plays the steps again to check them, and keeps each goal once. The world may also be
+replaced by a model of it, which predicts what tools do from logged experience.
 """
 
 from __future__ import annotations
@@ -48,13 +49,17 @@ class Goal(NamedTuple):
         return f"{self.start}>{self.thing}"
 
 
-class Made(NamedTuple):
-    """A step of exploration that made something new."""
+class Tried(NamedTuple):
+    """A step of exploration."""
 
     start: str
     """Of the episode."""
     tools: tuple[str, ...]
-    """Used so far, with or without success; the last made a thing of its name."""
+    """Used so far, with or without success."""
+    things: frozenset[str] = frozenset()
+    """That were there before the step."""
+    made: bool = True
+    """Whether the last tool made its thing."""
 
 
 @dataclasses.dataclass
@@ -63,6 +68,8 @@ class _Bench:
     goal: str
     left: int
     """Turns that are left."""
+    model: Callable[[frozenset[str], str], bool] | None
+    """What takes the place of the world: (things, tool) -> whether it makes its thing."""
     used: int = 0
 
 
@@ -71,6 +78,8 @@ def task(
     steps: int = 400,
     horizon: int = 12,
     turns: int = 8,
+    experience: int = 0,
+    neighbours: int = 3,
 ) -> Task:
     """Things to make, in symbols.
 
@@ -85,11 +94,19 @@ def task(
       steps: of exploration, in all.
       horizon: steps of an episode of exploration.
       turns: the most that an episode may have.
+      experience: steps of curious exploration that a model of the world is made of, in which the
+        train split is then played; each seed of a run has its own. 0: the world itself.
+      neighbours: logged steps with the same tool that the model asks, those whose things are most
+        alike (by Jaccard's index); the majority decides.
     """
     if explorer not in EXPLORERS:
         raise ValueError(f"explorer={explorer!r}: choose one of {', '.join(EXPLORERS)}")
     if min(steps, horizon) < 1:
         raise ValueError(f"steps={steps}, horizon={horizon}: must be positive")
+    if experience < 0 or neighbours < 1:
+        raise ValueError(
+            f"experience={experience}, neighbours={neighbours}: need 0 or more, and 1 or more"
+        )
     if turns < 5:
         raise ValueError(f"turns={turns}: some goals take 5 tools; allow 5 or more")
 
@@ -108,12 +125,17 @@ def task(
             split=split,
             share=_HELD_OUT,
         )
+        modelled = experience if split == "train" else 0
         return generate.asked(
-            "workshop", goal.prompt, goal.prompt, goal.thing, start=goal.start, steps=goal.steps
-        )
+            "workshop", goal.prompt, goal.prompt, goal.thing,
+            start=goal.start, steps=goal.steps, seed=seed, experience=modelled,
+        )  # fmt: skip
 
     def begin(problem: Problem, seed: int) -> tuple[_Bench, Opening]:
-        bench = _Bench(set(problem.metadata["start"]), problem.answer, turns)
+        given, model = problem.metadata, None
+        if given["experience"]:
+            model = modelled(given["seed"], given["experience"], horizon, neighbours)
+        bench = _Bench(set(given["start"]), problem.answer, turns, model)
         return bench, Opening(({"role": "user", "content": problem.prompt},))
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
@@ -135,7 +157,7 @@ def step(bench: _Bench, action: str) -> Reply:
     """One tool."""
     bench.left -= 1
     bench.used += 1
-    made = use(bench.things, action)
+    made = use(bench.things, action, bench.model)
     reached = made and action == bench.goal
     parts = {"made": float(reached), "used": float(bench.used)}
     if reached or not bench.left:
@@ -143,12 +165,25 @@ def step(bench: _Bench, action: str) -> Reply:
     return Reply(({"role": "user", "content": "-+"[made]},), 0.0, parts)
 
 
-def use(things: set[str], tool: str) -> bool:
-    """Whether a tool makes its thing, which is then added."""
-    if tool not in NEEDS or tool in things or not things.issuperset(NEEDS[tool]):
-        return False
-    things.add(tool)
-    return True
+def works(things: frozenset[str], tool: str) -> bool:
+    """Whether a tool makes its thing in the world itself."""
+    return tool in NEEDS and tool not in things and things.issuperset(NEEDS[tool])
+
+
+def use(
+    things: set[str], tool: str, model: Callable[[frozenset[str], str], bool] | None = None
+) -> bool:
+    """Whether a tool makes its thing, which is then added.
+
+    Args:
+      things: that are there.
+      tool: that is used.
+      model: in place of `works`.
+    """
+    made = (model or works)(frozenset(things), tool)
+    if made:
+        things.add(tool)
+    return made
 
 
 def plan(start: str, thing: str) -> tuple[str, ...] | None:
@@ -204,7 +239,7 @@ def found(seed: int, steps: int, horizon: int, curious: bool) -> tuple[Goal, ...
     """
     stream = generate.rng("workshop", "exploration", seed)
     trail = explore(stream, steps, horizon, novel if curious else _any)
-    goals = checked([abstracted(each) for each in trail])
+    goals = checked([abstracted(each) for each in trail if each.made])
     kept = tuple(goal for goal in goals if not generate.held_out(goal.prompt, _HELD_OUT))
     if not kept:
         raise ValueError(f"steps={steps}: exploration has made nothing; raise it")
@@ -220,8 +255,8 @@ def explore(
     steps: int,
     horizon: int,
     choose: Callable[[random.Random, frozenset[str], Counts], str],
-) -> list[Made]:
-    """Everything new that episodes of exploration make.
+) -> list[Tried]:
+    """Every step of episodes of exploration.
 
     Args:
       stream: of chances.
@@ -239,9 +274,9 @@ def explore(
             tool = choose(stream, state, counts)
             counts[state, tool] += 1
             tools.append(tool)
-            if use(things, tool):
-                counts[frozenset(), tool] += 1
-                out.append(Made(start, tuple(tools)))
+            made = use(things, tool)
+            counts[frozenset(), tool] += made
+            out.append(Tried(start, tuple(tools), state, made))
     return out
 
 
@@ -264,17 +299,17 @@ def _any(stream: random.Random, state: frozenset[str], counts: Counts) -> str:
     return stream.choice(list(NEEDS))
 
 
-def abstracted(made: Made) -> Goal:
+def abstracted(step: Tried) -> Goal:
     """The goal that a step of exploration has reached, without the tools that it did not need."""
-    things, worked = set(made.start), []
-    for tool in made.tools:
+    things, worked = set(step.start), []
+    for tool in step.tools:
         if use(things, tool):
             worked.append(tool)
-    thing, needed = made.tools[-1], {made.tools[-1]}
+    thing, needed = step.tools[-1], {step.tools[-1]}
     for tool in reversed(worked):
         if tool in needed:
             needed |= set(NEEDS[tool])
-    return Goal(made.start, thing, tuple(tool for tool in worked if tool in needed))
+    return Goal(step.start, thing, tuple(tool for tool in worked if tool in needed))
 
 
 def checked(goals: Sequence[Goal]) -> list[Goal]:
@@ -289,3 +324,50 @@ def checked(goals: Sequence[Goal]) -> list[Goal]:
         if all([use(things, tool) for tool in goal.steps]) and goal.thing in things:
             kept.setdefault(goal.prompt, goal)
     return list(kept.values())
+
+
+@functools.lru_cache(maxsize=8)
+def modelled(
+    seed: int, steps: int, horizon: int, neighbours: int
+) -> Callable[[frozenset[str], str], bool]:
+    """A model of the world, made of logged experience.
+
+    Args:
+      seed: of the exploration that is logged.
+      steps: of it, in all.
+      horizon: steps of an episode.
+      neighbours: see `predicted`.
+
+    Returns:
+      (things, tool) -> whether the tool makes its thing. States in which the thing is there already
+      are compared with such alone.
+    """
+    stream = generate.rng("workshop", "experience", seed)
+    logs = collections.defaultdict(list)
+    for step in explore(stream, steps, horizon, novel):
+        tool = step.tools[-1]
+        logs[tool, tool in step.things].append((step.things, step.made))
+
+    @functools.cache
+    def model(things: frozenset[str], tool: str) -> bool:
+        return predicted(logs[tool, tool in things], things, neighbours)
+
+    return model
+
+
+def predicted(
+    log: Sequence[tuple[frozenset[str], bool]], things: frozenset[str], neighbours: int
+) -> bool:
+    """Whether a tool made its thing in more than half of the logged states that are most alike.
+
+    Args:
+      log: things that were there and whether the tool made its thing, in order of time.
+      things: that are there now.
+      neighbours: how many states to ask; of equally alike ones, the first.
+    """
+
+    def alike(step: tuple[frozenset[str], bool]) -> float:
+        return len(step[0] & things) / max(len(step[0] | things), 1)
+
+    nearest = sorted(log, key=alike, reverse=True)[:neighbours]
+    return 2 * sum(made for _, made in nearest) > len(nearest)

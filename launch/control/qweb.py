@@ -45,9 +45,9 @@ class Config:
     updates: int = 2
     warmup: int = 500
     """Steps at random that a phase begins with."""
-    hidden: tuple[int, ...] = (64,)
+    hidden: tuple[int, ...] = (32,)
     learning_rate: float = 1e-3
-    batch_size: int = 128
+    batch_size: int = 64
     discount: float = 0.95
     polyak: float = 0.01
 
@@ -62,12 +62,14 @@ def network(config: Config, count: int) -> dqn.Network:
     width = config.hidden[-1]
 
     def init(key: jax.Array) -> dict[str, Any]:
-        page, element, typing, send = jax.random.split(key, 4)
+        page, element, place, field, typing, send = jax.random.split(key, 6)
         own = 2 * count + 1
         return {
             "page": mlp.init(page, (own, *config.hidden, width)),
             "element": mlp.init(element, (own + width, *config.hidden, 1)),
-            "typing": mlp.init(typing, (own + count + width, *config.hidden, 1)),
+            "place": mlp.init(place, (own + width, width)),
+            "field": mlp.init(field, (count, width)),
+            "typing": mlp.init(typing, (width, 1)),
             "send": mlp.init(send, (width, *config.hidden, 1)),
         }
 
@@ -78,11 +80,9 @@ def network(config: Config, count: int) -> dqn.Network:
         whole = jnp.mean(mlp.apply(params["page"], own), axis=-2)
         over = (*own.shape[:-1], width)
         seen = jnp.concatenate([own, jnp.broadcast_to(whole[..., None, :], over)], axis=-1)
-        pairs = (*own.shape[:-1], count)
-        one = jnp.broadcast_to(seen[..., :, None, :], (*pairs, seen.shape[-1]))
-        other = jnp.broadcast_to(fields[..., None, :, :], (*pairs, count))
-        joint = mlp.apply(params["typing"], jnp.concatenate([one, other], axis=-1))[..., 0]
-        q = mlp.apply(params["element"], seen) + joint
+        place, field = mlp.apply(params["place"], seen), mlp.apply(params["field"], fields)
+        pairs = jax.nn.relu(place[..., :, None, :] + field[..., None, :, :])  # [..., K, K, width]
+        q = mlp.apply(params["element"], seen) + mlp.apply(params["typing"], pairs)[..., 0]
         send = mlp.apply(params["send"], whole)
         return jnp.concatenate([q.reshape(*q.shape[:-2], -1), send], axis=-1)
 

@@ -8,15 +8,16 @@ from jaxrl.launch.experiments import Arm, Claim, Experiment, Setting
 
 
 def experiment() -> Experiment:
-    """Forms of five fields, 0 where every form is sent wrong and 100 where every one is right."""
+    """Forms of four fields, 0 where every form is sent wrong and 100 where every one is right."""
 
     def make() -> Setting:
-        return Setting(form.make(), Bounds(-1.0, 1.0))
+        return Setting(form.make(4), Bounds(-1.0, 1.0))
 
+    online = {"worlds": 4, "updates": 2, "warmup": 2500, "discount": 0.95, "batch_size": 64}
     arms = (
         Arm("QWeb", "qweb"),
         Arm("QWeb, never filled in", "qweb", {"prefill": (0.0,), "warmup": 2500}),
-        Arm("DQN, never filled in", "dqn", {"worlds": 4, "updates": 2, "discount": 0.95}),
+        Arm("DQN, never filled in", "dqn", online),
     )
     claims = (
         Claim(

@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl.data import generate, tasks
 from jaxrl.data.environments import workshop
-from jaxrl.data.environments.workshop import Goal, Made
+from jaxrl.data.environments.workshop import Goal, Tried
 
 
 @pytest.mark.parametrize(
@@ -34,15 +34,15 @@ def test_a_tool_needs_its_things_and_works_once():
 
 
 @pytest.mark.parametrize(
-    ("made", "goal"),
+    ("step", "goal"),
     [
-        (Made("abcx", ("g", "e", "h", "f", "i")), Goal("abcx", "i", ("e", "f", "i"))),
-        (Made("abcd", ("e", "f", "g", "h", "j")), Goal("abcd", "j", ("f", "g", "j"))),
-        (Made("ab", ("e",)), Goal("ab", "e", ("e",))),
+        (Tried("abcx", ("g", "e", "h", "f", "i")), Goal("abcx", "i", ("e", "f", "i"))),
+        (Tried("abcd", ("e", "f", "g", "h", "j")), Goal("abcd", "j", ("f", "g", "j"))),
+        (Tried("ab", ("e",)), Goal("ab", "e", ("e",))),
     ],
 )
-def test_a_goal_keeps_the_tools_that_it_needs(made, goal):
-    assert workshop.abstracted(made) == goal
+def test_a_goal_keeps_the_tools_that_it_needs(step, goal):
+    assert workshop.abstracted(step) == goal
 
 
 def test_goals_are_played_again_and_kept_once():
@@ -68,7 +68,13 @@ def test_curious_exploration_finds_more_and_deeper_goals():
         deep = [sum(len(goal.steps) >= 3 for goal in goals) for goals in (curious, chance)]
         assert len(curious) > len(chance) and deep[0] > 2 * deep[1]
         assert not any(generate.held_out(goal.prompt, 0.25) for goal in (*curious, *chance))
-        assert set(map(len, workshop.explore(random.Random(0), 30, 12, workshop.novel))) == {2}
+
+
+def test_exploration_takes_as_many_steps_as_are_asked_for():
+    trail = workshop.explore(random.Random(0), 30, 12, workshop.novel)
+    assert [len(each.tools) for each in trail] == [*range(1, 13), *range(1, 13), *range(1, 7)]
+    for each in trail:
+        assert workshop.works(each.things, each.tools[-1]) == each.made
 
 
 @pytest.mark.parametrize("explorer", workshop.EXPLORERS)
@@ -96,3 +102,43 @@ def test_making_the_goal_earns_one_and_ends():
     bench, _ = task.turns.begin(problem, 0)
     replies = [task.turns.step(bench, action) for action in ("e", "f", "?", "", "n")]
     assert [r.done for r in replies] == [False] * 4 + [True] and replies[-1].reward == 0
+
+
+def test_a_model_says_what_was_logged_where_things_were_most_alike():
+    log = [(frozenset("ab"), True), (frozenset("abc"), True), (frozenset("cd"), False)]
+    log += [(frozenset("d"), False), (frozenset("bcd"), False)]
+    ask = workshop.predicted
+    assert ask(log, frozenset("ab"), 1) and ask(log, frozenset("abx"), 3)
+    assert not ask(log, frozenset("cd"), 1) and not ask(log, frozenset("cdx"), 3)
+    assert not ask(log, frozenset("ab"), 5)  # two of five
+    assert not ask([], frozenset("ab"), 3)
+    assert not ask([(frozenset("ab"), True), (frozenset("ac"), False)], frozenset("a"), 2)
+
+
+def test_training_is_played_in_the_model_and_held_out_goals_in_the_world():
+    task = tasks.get("workshop", experience=12, neighbours=1)
+    model = workshop.modelled(0, 12, 12, 1)
+    states = [(frozenset(goal.start), tool) for goal in workshop.world() for tool in "efgh"]
+    wrong = [(s, t) for s, t in states if model(s, t) != workshop.works(s, t)]
+    assert 0 < len(wrong) < len(states)
+    for split in ("train", "test"):
+        for index in range(20):
+            problem = task.problem(split, 0, index)
+            for tool in "efgh":
+                bench, _ = task.turns.begin(problem, 0)
+                state = frozenset(problem.metadata["start"])
+                expected = (model if split == "train" else workshop.works)(state, tool)
+                reply = task.turns.step(bench, tool)
+                assert (reply.done or reply.messages[0]["content"] == "+") == expected
+
+
+def test_a_model_of_more_experience_is_right_more_often():
+    goals = workshop.world()
+    states = {frozenset(g.start) | set(g.steps[:n]) for g in goals for n in range(len(g.steps))}
+
+    def right(steps):
+        model = workshop.modelled(0, steps, 12, 3)
+        pairs = [(s, tool) for s in states for tool in workshop.NEEDS]
+        return sum(model(s, t) == workshop.works(s, t) for s, t in pairs) / len(pairs)
+
+    assert right(60) < right(600) < right(3000) and right(3000) > 0.9

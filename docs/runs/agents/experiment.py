@@ -27,6 +27,8 @@ FIVE = (0, 1, 2, 3, 4)
 PLAY = ("--rollout.on-device", "--checkpoint.every", "100000", "--rollout-log.every", "0")
 
 TWELVE = '{"task_args.turns": 12}'
+REAL = '{"task_args.experience": 0}'
+DREAM = '{"task_args.experience": 1200}'
 QUIET = ("--checkpoint.every", "100000", "--rollout-log.every", "0")
 
 
@@ -129,6 +131,19 @@ EXPERIMENTS = {
             "curious": ("cues", *QUIET),
             "random": ("cues", "--task-args.explorer", "random", *QUIET),
             "every goal": ("cues", "--task-args.explorer", "none", *QUIET),
+        },
+        figures=("made", "used"),
+    ),
+    "dreamgym": Experiment(
+        folder="agents",
+        claim="RL in a model of the world and a tenth of the steps in it match RL in the world",
+        arms={
+            "model, then world": ("dreamgym", *QUIET),
+            "world": ("dreamgym", "--stages.0", REAL, *QUIET),
+            "world, a tenth": ("cues", "--task-args.explorer", "none", "--curriculum.choose",
+                               "difficulty_targeted", "--curriculum.prompts", "512",
+                               "--steps", "10", *QUIET),
+            "model alone": ("dreamgym", "--stages.90", DREAM, *QUIET),
         },
         figures=("made", "used"),
     ),
