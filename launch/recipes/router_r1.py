@@ -13,8 +13,8 @@ the last 1,000 episodes; here it is scaled by what an episode can cost. PPO with
 theirs, with gamma and lambda of 1 and a KL penalty of 0.001. The models are programs, the task
 `routing`: each can answer questions up to a level, and charges by it. The policy does not think
 first. It begins from 40 steps of imitation, in place of a language model that can already ask:
-from nothing it learned to guess without asking. With a price, a right answer earns less than 1: read `correct`
-among the parts of the reward, not `pass@1`.
+from nothing it learned to guess without asking. With a price, a right answer earns less than 1:
+read `correct` among the parts of the reward, not `pass@1`.
 """
 
 import dataclasses
