@@ -36,7 +36,7 @@ QUESTIONS = (
 _SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
 _NAMES = ["".join(each).capitalize() for each in itertools.product(_SYLLABLES, repeat=3)]
 _PASSAGES = 2  # that a search gives, in words
-_NOTHING = "-"  # found, in symbols
+NOTHING = "-"  # found, in symbols
 
 
 class Fact(NamedTuple):
@@ -130,7 +130,7 @@ def task(
         steps = ood_hops if split == "ood" else hops
 
         def draw(stream: random.Random) -> tuple[str, tuple[Fact, ...]]:
-            facts = _world(stream, steps, names, _NAMES if instructions else letters)
+            facts = world(stream, steps, names, _NAMES if instructions else letters)
             return stream.choice([fact.subject for fact in facts if not fact.relation]), facts
 
         stream = generate.rng("retrieval", split, seed, index)
@@ -213,7 +213,7 @@ def task(
             found = [fact.subject + fact.object for fact in look(library, action)]
         except ValueError:
             found = []
-        said = {"role": "user", "content": "".join(found) or _NOTHING}
+        said = {"role": "user", "content": "".join(found) or NOTHING}
         return Reply((said,), earned(library) - before, stop=stops, calls=1)
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
@@ -229,7 +229,7 @@ def task(
         name="retrieval",
         problem=problem,
         reward=unscored,
-        alphabet=generate.ASCII if instructions else f"{letters}{hops}{ood_hops}={_NOTHING}\n",
+        alphabet=generate.ASCII if instructions else f"{letters}{hops}{ood_hops}={NOTHING}\n",
         description=__doc__,
         pure=not latency,
         turns=Environment(
@@ -251,7 +251,7 @@ def path(facts: Sequence[Fact], subject: str) -> Iterator[str]:
         yield subject
 
 
-def _world(stream: random.Random, hops: int, names: int, pool: Sequence[str]) -> tuple[Fact, ...]:
+def world(stream: random.Random, hops: int, names: int, pool: Sequence[str]) -> tuple[Fact, ...]:
     """A fact about each name but those of the last kind, in random order.
 
     Args:

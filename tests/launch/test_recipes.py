@@ -61,6 +61,8 @@ def with_rows(config, folder):
 EPISODES = {
     "html_form": (512, 1024, {}),
     "keydoor": (32, 28, {"turns": 2}),
+    "ledger": (32, 60, {}),
+    "planning": (32, 28, {}),
     "retrieval": (32, 28, {}),
     "routing": (32, 28, {}),
 }
