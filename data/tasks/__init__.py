@@ -42,6 +42,7 @@ BUNDLED: dict[str, str] = {
     "reasoning_gym": "jaxrl.data.tasks.reasoning_gym",
     "repository": "jaxrl.data.environments.repository",
     "retrieval": "jaxrl.data.environments.retrieval",
+    "revision": "jaxrl.data.environments.revision",
     "routing": "jaxrl.data.environments.routing",
     "sat": "jaxrl.data.tasks.sat",
     "shortest_path": "jaxrl.data.tasks.shortest_path",

@@ -1,4 +1,4 @@
-"""Tool-Star with two tools in symbols, without its data pipeline: a bonus for several tools, and DPO.
+"""Tool-Star without its data pipeline, tools in symbols: a bonus for several tools, and DPO.
 
 Paper: Dong et al. 2025, "Tool-Star: Empowering LLM-Brained Multi-Tool Reasoner via Reinforcement
 Learning"

@@ -19,11 +19,12 @@ from jaxrl.data.environments import (
     twenty_questions,
 )
 from jaxrl.data.environments.formats import Call, written
+from jaxrl.data.rewards import reflection
 from jaxrl.data.types import Problem
 
 PURE = (
-    "board_game", "calculator", "game24", "html_form", "keydoor", "ledger", "planning", "routing",
-    "twenty_questions",
+    "board_game", "calculator", "game24", "html_form", "keydoor", "ledger", "planning", "revision",
+    "routing", "twenty_questions",
 )  # fmt: skip
 SLOWER = ("database", "repository")
 GARBAGE = ("", "\x00", "é" * 50, "9" * 5000, "<tool_call>", "left\nbet 1 / 0", "GUESS", "fill e1")
@@ -237,6 +238,44 @@ def test_a_call_that_fails_is_taken_back():
     assert run.messages == held[1:] and lost.opening.messages == (asked, *held)
     assert wrong.messages[0]["content"] == "!" and wrong.opening is None  # none is left
     assert end.reward == 1 and end.parts["calls"] == 4 and end.parts["failed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("scores", "reward"),
+    [
+        ([0, 1], 1 + 0.5 * (1 + 0.5) + (1 + 1)),
+        ([1, 1], 1 + 0.5 * (1 + 0.5 * 0.05) + 1),
+        ([0, 0], 1 + 0.5 * -0.5),
+        ([1, 0], 1 + 0.5 * -0.5 - 1),
+        # the second gain weighs exp(0.2) times the first: 0.549834 of both
+        ([0, 0, 1], 1 + 0.5 * (1 + 0.5 * (0.549834 - 0.450166)) + (0.5 + 1)),
+        # seven reflections: 1 / (1 + 0.1 * 16) * exp(-0.2), and the sine is 0
+        ([1] * 8, 1 + 0.3148965 * (0.5 * 1.025 + 1 / 7)),
+    ],
+)
+def test_chains_of_attempts_are_paid_as_by_reflexicoders_code(scores, reward):
+    assert reflection.chain(scores) == pytest.approx(reward, abs=1e-6)
+
+
+def test_a_sum_is_revised_in_one_turn():
+    task = tasks.get("revision")
+    problem = Problem("p", "17+8=", 25)
+    says = lambda text, **params: tasks.get("revision", **params).turns.step(problem, text)  # noqa: E731
+    fixed, broken = says("15!25"), says("25!15")
+    assert (
+        fixed.reward == pytest.approx(3.75) and fixed.parts["fixed"] == 1 == fixed.parts["judged"]
+    )
+    assert broken.parts["broken"] == 1 and broken.parts["correct"] == 0 == broken.parts["judged"]
+    assert says("25~25~25").parts["reflections"] == 2 and says("25~25").parts["judged"] == 1
+    assert says("15~25", shaped=False).reward == 2 and says("25~15", shaped=False).reward == 1
+    for bad in ("", "25", "25~", "~25", "25~!25", "25 ~ 25", "a~25"):
+        assert says(bad).reward == 0 == says(bad).parts["format"] and says(bad).done
+    golds = [task.turns.gold(p, 0) for p in (task.problem("train", 0, i) for i in range(60))]
+    assert {sign for (text,) in golds for sign in "!~" if sign in text} == {"!", "~"}
+    with pytest.raises(ValueError, match="digits"):
+        tasks.get("revision", digits=0)
+    with pytest.raises(ValueError, match="two attempts"):
+        reflection.chain([1.0])
 
 
 def test_nobody_beats_perfect_play():

@@ -64,6 +64,7 @@ EPISODES = {
     "ledger": (32, 60, {}),
     "planning": (32, 28, {}),
     "retrieval": (32, 28, {}),
+    "revision": (16, 12, {}),
     "routing": (32, 28, {}),
 }
 """Tasks of several turns, which have credit or stages that arithmetic has none of: the prompt's and

@@ -285,9 +285,7 @@ def test_thor_compares_calls_with_calls_from_the_same_state():
     """By hand: two episodes of a group, one right; the first call of the wrong one failed twice."""
     steps = np.array([[0.0, 0.0, 1.0, np.nan], [-1.0, -1.0, 0.0, 0.0]])
     mask = np.array([[1, 1, 1, 0], [1, 1, 1, 1]])
-    states = np.array(
-        [[0, 1, 2, 0], [0, 0, 0, 2]]
-    )  # the last turns read the same, and are no calls
+    states = np.array([[0, 1, 2, 0], [0, 0, 0, 2]])  # the last turns are no calls
     with jax.enable_x64(True):
         got = credit.thor(
             np.zeros(2, int), steps, states, num_groups=1, num_states=3, step_mask=mask, weight=0.5,
