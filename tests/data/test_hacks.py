@@ -25,7 +25,8 @@ NAMES = (
 
 EPISODES = (
     "board_game", "calculator", "database", "diagnosis", "emotional_support", "game24", "html_form",
-    "keydoor", "repository", "retrieval", "routing", "twenty_questions", "with_tools", "workshop",
+    "keydoor", "ledger", "planning", "repository", "retrieval", "revision", "routing",
+    "twenty_questions", "with_tools", "workshop",
 )  # fmt: skip
 
 CONSTANTS = {
