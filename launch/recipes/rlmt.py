@@ -41,5 +41,6 @@ def effect() -> Effect:
         task=sums_aloud(),
         method=method,
         ablation=dataclasses.replace(method, weights=(0.0, 1.0)),
+        warm_steps=500,
         measure=own_domain,
     )
