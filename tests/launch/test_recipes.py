@@ -59,6 +59,8 @@ def with_rows(config, folder):
 
 
 EPISODES = {
+    "diagnosis": (32, 28, {}),
+    "emotional_support": (32, 28, {"turns": 5}),
     "html_form": (512, 1024, {}),
     "keydoor": (32, 28, {"turns": 2}),
     "ledger": (32, 60, {}),
@@ -66,6 +68,7 @@ EPISODES = {
     "retrieval": (32, 28, {}),
     "revision": (16, 12, {}),
     "routing": (32, 28, {}),
+    "workshop": (32, 28, {"turns": 5}),
 }
 """Tasks of several turns, which have credit or stages that arithmetic has none of: the prompt's and
 the response's budgets, and parameters."""
