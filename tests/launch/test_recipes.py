@@ -63,7 +63,7 @@ EPISODES = {
     "emotional_support": (32, 28, {"turns": 5}),
     "html_form": (512, 1024, {}),
     "keydoor": (32, 28, {"turns": 2}),
-    "ledger": (32, 60, {}),
+    "ledger": (32, 60, {"failed": -0.5}),
     "planning": (32, 28, {}),
     "retrieval": (32, 28, {}),
     "revision": (16, 12, {}),
