@@ -74,13 +74,17 @@ EPISODES = {
 the response's budgets, and parameters."""
 
 
+WRITTEN = {"octothinker": 12}
+"""Recipes whose solutions are longer, and the response's budget."""
+
+
 def tiny(config, run_dir):
     """The recipe on a model, task and shapes that all recipes share."""
     if config.data.kinds:
         config = with_rows(config, run_dir.parent)
     change = dataclasses.replace
     turns = config.task in EPISODES
-    asked, written, given = EPISODES.get(config.task, (16, 4, {}))
+    asked, written, given = EPISODES.get(config.task, (16, WRITTEN.get(config.recipe, 4), {}))
     solved = config.warm_start.steps and config.task != "keydoor"  # which takes over two turns
     warm = 2 if solved or not turns else 0
     return change(
