@@ -104,6 +104,32 @@ def passes(state: Prompts, count: int, allowed: np.ndarray) -> tuple[Prompts, np
     return state._replace(draws=state.draws + 1), chosen
 
 
+def closest(
+    state: Prompts,
+    count: int,
+    allowed: np.ndarray,
+    closeness: np.ndarray,
+    *,
+    share: float = 0.3,
+) -> tuple[Prompts, np.ndarray]:
+    """Uniform over the share of the allowed prompts whose solutions are worth most, by DONOD.
+
+    Args:
+      state: of the prompts.
+      count: of a batch.
+      allowed: [N] bool.
+      closeness: [N], see `jaxrl.losses.pruning.donod`.
+      share: of the allowed prompts, above 0 and up to 1.
+
+    Raises:
+      ValueError: a share out of range, or too small for a batch.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share={share}: use a share above 0 and up to 1")
+    kept = highest(state, round(share * allowed.sum()), allowed, closeness)[1]
+    return uniform(state, count, np.isin(np.arange(len(allowed)), kept))
+
+
 def difficulty_targeted(
     state: Prompts, count: int, allowed: np.ndarray, *, target: float = 0.5, width: float = 0.2
 ) -> tuple[Prompts, np.ndarray]:

@@ -25,6 +25,8 @@ BUNDLED: dict[str, str] = {
     "code": "jaxrl.data.tasks.code",
     "countdown": "jaxrl.data.tasks.countdown",
     "database": "jaxrl.data.environments.database",
+    "diagnosis": "jaxrl.data.environments.diagnosis",
+    "emotional_support": "jaxrl.data.environments.emotional_support",
     "file": "jaxrl.data.tasks.file",
     "format_following": "jaxrl.data.tasks.format_following",
     "fractions": "jaxrl.data.tasks.fractions",
@@ -54,6 +56,7 @@ BUNDLED: dict[str, str] = {
     "translation": "jaxrl.data.tasks.translation",
     "twenty_questions": "jaxrl.data.environments.twenty_questions",
     "with_tools": "jaxrl.data.environments.with_tools",
+    "workshop": "jaxrl.data.environments.workshop",
 }
 """Name to module; its function `task(**params) -> Task` makes the task."""
 

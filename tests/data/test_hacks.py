@@ -24,9 +24,9 @@ NAMES = (
 """Every task that `jaxrl tasks` lists, but for reasoning_gym, which has tests of its own."""
 
 EPISODES = (
-    "board_game", "calculator", "database", "game24", "html_form", "keydoor",
-    "ledger", "planning", "repository", "retrieval", "revision", "routing",
-    "twenty_questions", "with_tools",
+    "board_game", "calculator", "database", "diagnosis", "emotional_support", "game24", "html_form",
+    "keydoor", "ledger", "planning", "repository", "retrieval", "revision", "routing",
+    "twenty_questions", "with_tools", "workshop",
 )  # fmt: skip
 
 CONSTANTS = {

@@ -59,16 +59,23 @@ def with_rows(config, folder):
 
 
 EPISODES = {
+    "diagnosis": (32, 28, {}),
+    "emotional_support": (32, 28, {"turns": 5}),
     "html_form": (512, 1024, {}),
     "keydoor": (32, 28, {"turns": 2}),
-    "ledger": (32, 60, {}),
+    "ledger": (32, 60, {"failed": -0.5}),
     "planning": (32, 28, {}),
     "retrieval": (32, 28, {}),
     "revision": (16, 12, {}),
     "routing": (32, 28, {}),
+    "workshop": (32, 28, {"turns": 5}),
 }
 """Tasks of several turns, which have credit or stages that arithmetic has none of: the prompt's and
 the response's budgets, and parameters."""
+
+
+WRITTEN = {"octothinker": 12}
+"""Recipes whose solutions are longer, and the response's budget."""
 
 
 def tiny(config, run_dir):
@@ -77,7 +84,7 @@ def tiny(config, run_dir):
         config = with_rows(config, run_dir.parent)
     change = dataclasses.replace
     turns = config.task in EPISODES
-    asked, written, given = EPISODES.get(config.task, (16, 4, {}))
+    asked, written, given = EPISODES.get(config.task, (16, WRITTEN.get(config.recipe, 4), {}))
     solved = config.warm_start.steps and config.task != "keydoor"  # which takes over two turns
     warm = 2 if solved or not turns else 0
     return change(
