@@ -280,6 +280,20 @@ def within_reach(state: Prompts, *, target: float = 0.5) -> np.ndarray:
     return -np.abs(pass_rate(state) - target)
 
 
+def central(state: Prompts, *, low: float = 0.25, high: float = 0.75) -> np.ndarray:
+    """[N] minus the distance from the median of the mean rewards, in ranks; Rubric Anchors' filter.
+
+    nan outside the quantiles `low` and `high`, and where a prompt was never visited. What earns
+    most teaches nothing, and of what earns least much is noise (Huang et al. 2025; which
+    quantiles, the paper does not say).
+    """
+    rate = pass_rate(state)
+    below, above = np.nanquantile(rate, [low, high]) if (~np.isnan(rate)).any() else (0.0, 0.0)
+    inside = (rate >= below) & (rate <= above)
+    ranks = np.array([np.sum(rate < r) + np.sum(rate == r) / 2 for r in rate])
+    return np.where(inside, -np.abs(ranks - np.sum(~np.isnan(rate)) / 2), np.nan)
+
+
 def hardest_retained(
     state: Prompts, count: int, allowed: np.ndarray, *, solved: float = 1.0
 ) -> tuple[Prompts, np.ndarray]:

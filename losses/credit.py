@@ -191,6 +191,61 @@ def turn_advantages(
 
 
 @checked
+def promed(
+    step_rewards: jax.Array,
+    group_ids: jax.Array,
+    *,
+    num_groups: int,
+    step_mask: jax.Array,
+    process: float = 1.0,
+    outcome: float = 1.0,
+    answer: float = 3.0,
+    scale: str = "group",
+    eps: float = 1e-4,
+) -> jax.Array:
+    """ProMed's distribution of the reward over turns: questions by their gain, and by the answer.
+
+    The authors' code compares the reward of each token with the mean over all tokens of the group,
+    without what follows. Here a turn is compared, with what follows it, to the group's turns of
+    the same number: otherwise to answer at once would be better than any question.
+
+    Formula: `r_k = process g_k + outcome g_k c` for a question, `answer c` for the last turn;
+      `A_k = (G_k - mean_g G_k) / (std_g G_k + eps)`, `G_k = sum_(j >= k) r_j`
+    Paper: Ding et al. 2025, "ProMed: Shapley Information Gain Guided Reinforcement Learning for
+      Proactive Medical LLMs"
+
+    Args:
+      step_rewards: `[N, S]`: the gain of a question, below 1; of the last turn 1 where the answer
+        is right.
+      group_ids: `[N]` int32 in `[0, num_groups)`.
+      num_groups: static.
+      step_mask: `[N, S]`, a prefix of each row.
+      process: weight of a gain.
+      outcome: weight of a gain that a right answer followed.
+      answer: weight of a right answer.
+      scale: `group` or `none`.
+      eps: added to the standard deviation.
+
+    Returns:
+      `[N, S]`, 0 at masked steps.
+    """
+    mask = jnp.asarray(step_mask, bool)
+    rewards = where_valid(mask, constant(step_rewards))
+    later = jnp.cumsum(mask[:, ::-1], axis=1)[:, ::-1] - mask
+    last = mask & (later == 0)
+    right = jnp.any(last & (rewards >= 1.0), axis=1, keepdims=True)
+    earned = jnp.where(last, answer * right, (process + outcome * right) * rewards)
+    going = discounted_returns(earned, step_mask=mask)
+
+    def compare(returns: jax.Array, valid: jax.Array) -> jax.Array:
+        return group_advantages(
+            returns, group_ids, num_groups=num_groups, scale=scale, valid=valid, eps=eps
+        )
+
+    return where_valid(mask, jax.vmap(compare, in_axes=1, out_axes=1)(going, mask))
+
+
+@checked
 def m_grpo(
     rewards: jax.Array,
     group_ids: jax.Array,

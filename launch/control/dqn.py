@@ -11,8 +11,9 @@ Claim: human level on most of Atari; classification scales with the network wher
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -63,15 +64,31 @@ def config() -> Config:
     return Config()
 
 
-def make(space: Space, config: Config) -> Algorithm:
-    """The algorithm for observations and choices of these sizes."""
+class Network(NamedTuple):
+    """What says the value of every choice."""
+
+    init: Callable[[jax.Array], Any]
+    """key -> parameters."""
+    outputs: Callable[[Any, jax.Array], jax.Array]
+    """parameters, observations -> [..., choices], or the atoms of all of them side by side."""
+
+
+def make(space: Space, config: Config, network: Network | None = None) -> Algorithm:
+    """The algorithm for observations and choices of these sizes; a perceptron without a network."""
     adam = optax.adam(config.learning_rate)
     atoms = 1 if config.critic == "scalar" else config.atoms
     centers = jnp.linspace(config.low, config.high, config.atoms)
 
+    net = network or Network(
+        lambda key: critics.init(
+            key, space.observation, config.hidden, members=1, outputs=space.action * atoms
+        ),
+        lambda critic, observations: critics.outputs(critic, observations)[0],
+    )
+
     def outputs(critic: Any, observations: jax.Array) -> jax.Array:
         """[..., choices, atoms]."""
-        out = critics.outputs(critic, observations)[0]
+        out = net.outputs(critic, observations)
         return out.reshape(*out.shape[:-1], space.action, atoms)
 
     def values(out: jax.Array) -> jax.Array:
@@ -79,8 +96,7 @@ def make(space: Space, config: Config) -> Algorithm:
         return out[..., 0] if atoms == 1 else value.categorical_value(out, centers)
 
     def init(key: jax.Array) -> TrainState:
-        sizes = space.observation, config.hidden
-        critic = critics.init(key, *sizes, members=1, outputs=space.action * atoms)
+        critic = net.init(key)
         epsilon = jnp.ones(())
         return fresh({"critic": critic, "target": critic, "epsilon": epsilon}, {"critic": adam})
 

@@ -23,8 +23,8 @@ from jaxrl.data.rewards import reflection
 from jaxrl.data.types import Problem
 
 PURE = (
-    "board_game", "calculator", "game24", "html_form", "keydoor", "ledger", "planning", "revision",
-    "routing", "twenty_questions",
+    "board_game", "calculator", "diagnosis", "emotional_support", "game24", "html_form", "keydoor",
+    "ledger", "planning", "revision", "routing", "twenty_questions", "workshop",
 )  # fmt: skip
 SLOWER = ("database", "repository")
 GARBAGE = ("", "\x00", "é" * 50, "9" * 5000, "<tool_call>", "left\nbet 1 / 0", "GUESS", "fill e1")
@@ -58,7 +58,10 @@ def test_they_repeat_themselves_and_survive_anything(name):
         assert {c for m in one[0].messages for c in m["content"]} <= set(task.alphabet)
 
 
-@pytest.mark.parametrize("name", ["game24", "html_form", "ledger", "twenty_questions", *SLOWER])
+@pytest.mark.parametrize(
+    "name",
+    ["emotional_support", "game24", "html_form", "ledger", "twenty_questions", "workshop", *SLOWER],
+)
 def test_their_solutions_earn_the_full_reward(name):
     task = tasks.get(name)
     for index, split in itertools.product(range(4 if name in PURE else 1), task.splits):
@@ -418,6 +421,9 @@ def test_a_pool_plays_them():
 
 
 REFUSED = {
+    "workshop": ({"explorer": "bold"}, {"steps": 0}, {"horizon": 0}, {"turns": 4}),
+    "diagnosis": ({"importance": "none"}, {"questions": 0}, {"known": 0}, {"temperature": 0.0}),
+    "emotional_support": ({"difficulty": "kind"}, {"turns": 4}, {"openness": 2.0}),
     "game24": ({"numbers": 9}, {"largest": 0}, {"mistakes": -1}),
     "twenty_questions": ({"traits": 9}, {"patience": 0}),
     "board_game": ({"game": "go"}, {"opponent": "x"}, {"mistakes": -1}),

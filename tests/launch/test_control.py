@@ -54,7 +54,8 @@ def tiny(module):
 def where(module):
     """A small environment that the algorithm can act in."""
     discrete = getattr(module, "DISCRETE", False)
-    return environments.get("cartpole" if discrete else "point_mass", horizon=10)
+    name = getattr(module, "ENVIRONMENT", "cartpole" if discrete else "point_mass")
+    return environments.get(name, horizon=10)
 
 
 @pytest.mark.parametrize("name", control.names())

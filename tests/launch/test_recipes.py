@@ -59,13 +59,16 @@ def with_rows(config, folder):
 
 
 EPISODES = {
+    "diagnosis": (32, 28, {}),
+    "emotional_support": (32, 28, {"turns": 5}),
     "html_form": (512, 1024, {}),
     "keydoor": (32, 28, {"turns": 2}),
-    "ledger": (32, 60, {}),
+    "ledger": (32, 60, {"failed": -0.5}),
     "planning": (32, 28, {}),
     "retrieval": (32, 28, {}),
     "revision": (16, 12, {}),
     "routing": (32, 28, {}),
+    "workshop": (32, 28, {"turns": 5}),
 }
 """Tasks of several turns, which have credit or stages that arithmetic has none of: the prompt's and
 the response's budgets, and parameters."""

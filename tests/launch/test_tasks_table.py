@@ -23,7 +23,7 @@ def test_rows_are_complete_and_true():
     assert "chain_sum" in by_name["reasoning_gym"]["generators"]
     assert by_name["maze"]["splits"] == ["train", "test", "ood"]
     assert {row["name"] for row in rows if row["turns"]} == {
-        "agent_program", "board_game", "calculator", "database", "game24", "html_form", "keydoor",
-        "ledger", "planning", "repository", "retrieval", "revision", "routing", "twenty_questions",
-        "with_tools",
+        "agent_program", "board_game", "calculator", "database", "diagnosis", "emotional_support",
+        "game24", "html_form", "keydoor", "ledger", "planning", "repository", "retrieval",
+        "revision", "routing", "twenty_questions", "with_tools", "workshop",
     }  # fmt: skip

@@ -297,6 +297,21 @@ def test_thor_compares_calls_with_calls_from_the_same_state():
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+def test_questions_earn_their_gain_and_share_in_a_right_answer():
+    """By hand: 2 questions and a right answer against a question and a wrong one; then a row that
+    is alone with its turns."""
+    steps = jnp.array([[0.5, 0.25, 1.0], [0.5, 0.0, jnp.nan], [1.0, jnp.nan, jnp.nan]])
+    given = {"num_groups": 2, "step_mask": jnp.array([[1, 1, 1], [1, 1, 0], [1, 0, 0]])}
+    groups = jnp.array([0, 0, 1])
+    got = credit.promed(steps, groups, scale="none", **given)
+    # the rewards are 1, 0.5, 3 and 0.5, 0; with what follows 4.5, 3.5, 3 and 0.5, 0
+    np.testing.assert_allclose(got, [[2, 1.75, 0], [-2, -1.75, 0], [0, 0, 0]], atol=1e-6)
+    alone = credit.promed(steps, groups, scale="none", process=0.0, outcome=0.0, **given)
+    np.testing.assert_allclose(alone, [[1.5, 1.5, 0], [-1.5, -1.5, 0], [0, 0, 0]], atol=1e-6)
+    scaled = credit.promed(steps, groups, **given)
+    np.testing.assert_allclose(scaled[:2, :2], [[2**-0.5] * 2, [-(2**-0.5)] * 2], rtol=1e-3)
+
+
 def test_each_turn_of_an_episode_weighs_the_same_in_m_grpo():
     """By the mean over tokens that the aggregation takes, turns of any length."""
     turn = np.array([[1, 1, 1, 0, 2, 2], [1, 0, 0, 2, 3, 3], [1, 1, 1, 1, 1, 0], [0] * 6])

@@ -27,6 +27,9 @@ FIVE = (0, 1, 2, 3, 4)
 PLAY = ("--rollout.on-device", "--checkpoint.every", "100000", "--rollout-log.every", "0")
 
 TWELVE = '{"task_args.turns": 12}'
+REAL = '{"task_args.experience": 0}'
+DREAM = '{"task_args.experience": 1200}'
+QUIET = ("--checkpoint.every", "100000", "--rollout-log.every", "0")
 STAR = ("--task-args.malformed", "-1.0", "--updates-per-batch", "1", "--objective.aggregation",
         "seq-mean-token-mean")  # fmt: skip
 
@@ -167,6 +170,52 @@ EXPERIMENTS = {
             "end": ("reflexicoder", "--task-args.shaped", "false"),
         },
         figures=("fixed", "broken", "correct", "first", "judged", "reflections"),
+    ),
+    "rlver": Experiment(
+        folder="agents",
+        claim="training with users of normal difficulty beats training with hard ones",
+        arms={
+            "GRPO": ("rlver", *QUIET),
+            "PPO": ("rlver", "--with", "critic", "--critic.mixing", "1",
+                    "--critic.optimizer.learning-rate", "2e-3", *QUIET),
+            "GRPO, hard": ("rlver", "--stages.0", '{"task_args.difficulty": "hard"}', *QUIET),
+            "GRPO, simple": ("rlver", "--stages.0", '{"task_args.difficulty": "simple"}', *QUIET),
+        },
+        figures=("emotion", "content"),
+    ),
+    "promed": Experiment(
+        folder="agents",
+        claim="Shapley-weighted questions beat a reward for the answer, and for any new fact",
+        arms={
+            "Shapley": ("promed", *QUIET),
+            "answer alone": ("promed", "--objective.advantage-args.process", "0",
+                             "--objective.advantage-args.outcome", "0", *QUIET),
+            "uniform": ("promed", "--task-args.importance", "uniform", *QUIET),
+        },
+        figures=("correct", "asked"),
+    ),
+    "cues": Experiment(
+        folder="agents",
+        claim="goals from curious exploration beat goals from a random walk",
+        arms={
+            "curious": ("cues", *QUIET),
+            "random": ("cues", "--task-args.explorer", "random", *QUIET),
+            "every goal": ("cues", "--task-args.explorer", "none", *QUIET),
+        },
+        figures=("made", "used"),
+    ),
+    "dreamgym": Experiment(
+        folder="agents",
+        claim="RL in a model of the world and a tenth of the steps in it match RL in the world",
+        arms={
+            "model, then world": ("dreamgym", *QUIET),
+            "world": ("dreamgym", "--stages.0", REAL, *QUIET),
+            "world, a tenth": ("cues", "--task-args.explorer", "none", "--curriculum.choose",
+                               "difficulty_targeted", "--curriculum.prompts", "512",
+                               "--steps", "10", *QUIET),
+            "model alone": ("dreamgym", "--stages.90", DREAM, *QUIET),
+        },
+        figures=("made", "used"),
     ),
 }  # fmt: skip
 
