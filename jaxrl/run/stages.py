@@ -108,7 +108,7 @@ def program(
         reading=ctx.reading,
         noise=config.data.noise,
         seed=config.seed,
-        weights=config.asynchronous.staleness is not None,
+        weights=bool(config.asynchronous.staleness),  # at 0, the program of the synchronous run
         router=only(extensions, "router"),
     )
     for extension in extensions.values():

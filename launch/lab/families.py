@@ -77,6 +77,14 @@ def _sft_then_rl(plain: Arm) -> Arm:
     return dataclasses.replace(plain, stages=((0, first), (plain.steps // 2, then)))
 
 
+def _penalised(weight: float) -> Callable[[Arm], Arm]:
+    return _objective(
+        shaping=f"{__name__}:linear_length",
+        shaping_args={"weight": weight},
+        aggregation="seq-mean-token-mean",
+    )
+
+
 def _with_experts(policy: str, advantage: str, **args: float) -> Callable[[Arm], Arm]:
     objective = ObjectiveConfig(policy=policy, policy_args=args, advantage=advantage)
     return lambda plain: dataclasses.replace(plain, objective=objective, guidance=EXPERTS)
@@ -136,9 +144,9 @@ BASELINES: dict[str, dict[str, Callable[[Arm], Arm]]] = {
     },
     "data selection": {"uniform": _grpo, "dynamic sampling": _sampled_dynamically},
     "length": {
-        "linear penalty": _objective(
-            shaping=f"{__name__}:linear_length", aggregation="seq-mean-token-mean"
-        ),
+        "linear penalty": _penalised(0.02),
+        "linear penalty, a quarter": _penalised(0.005),
+        "linear penalty, four times": _penalised(0.08),
     },
     "critics": {"PPO": _ppo, "GRPO": _grpo},
     "priming": {"GRPO": _grpo, "SFT then RL": _sft_then_rl},

@@ -4,7 +4,8 @@ The task is `keydoor`: four rooms in a row, a key to fetch and a door to open. T
 letter a turn, l, r, t or o, and reads where it then is: `r0k2d3` is room 0, the key in room 2, the
 door in room 3. An episode is one row of its group, and its reward the sum of its turns': 0.25 for
 the key, 0.75 for the door. Credit goes to turns by GiGPO (Feng et al. 2025): a turn is compared
-with those that the group took in the same state. What it reached is in docs/environments.md.
+with those that the group took in the same state. The environment is compiled into the decode loop.
+What it reached is in docs/environments.md.
 """
 
 from jaxrl.config import CheckpointConfig, Config, EvalConfig, FreshModel, RolloutConfig
@@ -18,7 +19,7 @@ def config() -> Config:
     """The recipe."""
     return Config(
         recipe="keydoor",
-        steps=64,
+        steps=150,
         model="fresh",
         fresh=FreshModel(
             hidden_size=64,
@@ -31,7 +32,12 @@ def config() -> Config:
         task="keydoor",
         task_args={"level": 1, "turns": 12},
         rollout=RolloutConfig(
-            prompts=16, group_size=8, max_prompt_tokens=32, max_new_tokens=132, turn_tokens=1
+            prompts=16,
+            group_size=8,
+            max_prompt_tokens=32,
+            max_new_tokens=132,
+            turn_tokens=1,
+            on_device=True,
         ),
         objective=ObjectiveConfig(
             advantage="gigpo", advantage_args={"discount": 0.9}, entropy_coef=0.02

@@ -54,11 +54,10 @@ def run(tmp_path_factory):
 
 
 def trained(directory):
-    """Everything that training made of a run, but for what only asynchronous runs have."""
+    """Everything that training made of a run, but for the state of an asynchronous one."""
     found = tiny.artefacts(directory)
-    rows = [{k: v for k, v in row.items() if k != "ess"} for row in found["rows"]]
     texts = {k: v for k, v in found["texts"].items() if k.startswith("rollouts")}
-    return found["arrays"], texts, rows
+    return found["arrays"], texts, found["rows"]
 
 
 def problems(directory):
