@@ -28,7 +28,8 @@ class MergeConfig:
     weights: tuple[float, ...] = ()
     """Of each model; empty: equal."""
     scale: float = 1.0
-    """Factor on what is added to the base; of `ram`, on what one model alone has changed."""
+    """Factor on what is added to the base; of `ram`, the greatest on what one model alone has
+    changed, 1 or more."""
     density: float = 0.2
     """Of `ties` and `dare`: share of the changes that is kept."""
     share: float = 0.5

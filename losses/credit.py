@@ -96,6 +96,57 @@ def gigpo(
 
 
 @checked
+def thor(
+    group_ids: jax.Array,
+    step_rewards: jax.Array,
+    state_ids: jax.Array,
+    *,
+    num_groups: int,
+    num_states: int,
+    step_mask: jax.Array,
+    valid: jax.Array | None = None,
+    weight: float = 1.0,
+    eps: float = 1e-4,
+) -> jax.Array:
+    """THOR: the outcome compared in its group, each call of a tool with calls from the same state.
+
+    Every turn but the last is a call, whose reward says whether it ran; the last turn's reward is
+    the outcome. So an episode must end by itself, and not with its budget of tokens.
+
+    Formula: `A_E + w A_S`, `A_E = (R_i - mean_g R) / (std_g R + eps)` of the outcomes `R`, and
+      `A_S = (c_ik - mean_s c) / (std_s c + eps)` of the calls `c` that the group took in the state
+      s; `A_S = 0` on last turns
+    Paper: Chang et al. 2025, "THOR: Tool-Integrated Hierarchical Optimization via RL for
+      Mathematical Reasoning"
+
+    Args:
+      group_ids: `[N]` int32 in `[0, num_groups)`.
+      step_rewards: `[N, S]`.
+      state_ids: `[N, S]` int32 in `[0, num_states)`: equal for equal states *of the same group*.
+      num_groups, num_states: static.
+      step_mask: `[N, S]`, a prefix of each row.
+      valid: `[N]` bool, False where the episode's reward is an error; None: all are valid.
+      weight: of the calls' advantage.
+      eps: added to the standard deviation.
+
+    Returns:
+      `[N, S]`, 0 at masked steps; a call alone in its state has no advantage of its own.
+    """
+    mask = jnp.asarray(step_mask, bool)
+    last = mask & ~jnp.pad(mask[:, 1:], ((0, 0), (0, 1)))
+    outcome = jnp.sum(where_valid(last, constant(step_rewards)), axis=1)
+    episode = group_advantages(outcome, group_ids, num_groups=num_groups, valid=valid, eps=eps)
+    call = group_advantages(
+        step_rewards.reshape(-1),
+        state_ids.reshape(-1),
+        num_groups=num_states,
+        valid=(mask & ~last).reshape(-1),
+        eps=eps,
+    ).reshape(mask.shape)
+    return where_valid(mask, episode[:, None] + weight * call)
+
+
+@checked
 def turn_advantages(
     step_rewards: jax.Array,
     group_ids: jax.Array,

@@ -217,6 +217,64 @@ def veripo(
 
 
 @checked
+def tool_star(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    ref_logp: jax.Array,
+    advantages: jax.Array,
+    rewards: jax.Array,
+    *,
+    mask: jax.Array,
+    group_ids: jax.Array,
+    step: jax.Array,
+    period: int = 20,
+    preference_steps: int = 5,
+    beta: float = 0.1,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+) -> Objective:
+    """Tool-Star's self-critic: GRPO, then DPO on the policy's own best and worst, in turns.
+
+    A pair is the rollout of a prompt with the highest reward and the one with the lowest, if these
+    differ; of equals the first. When which of the two is trained is as in `veripo`.
+
+    Formula: `-log sigmoid(beta (d_w - d_l))`, `d = log(pi(y) / pi_ref(y))`, while
+      `step mod period < preference_steps` and `step >= period`; else `ppo_clip`
+    Paper: Dong et al. 2025, "Tool-Star: Empowering LLM-Brained Multi-Tool Reasoner via
+      Reinforcement Learning"
+
+    Args:
+      logp, behavior_logp, ref_logp: `[B, T]`; the rows of a group must be in the same call.
+      advantages: `[B, T]` or `[B, 1]`.
+      rewards: `[B]`.
+      mask: `[B, T]`; rows without action tokens are in no pair.
+      group_ids: `[B]` int32.
+      step: scalar int, updates done.
+      period: updates from one preference phase to the next.
+      preference_steps: updates of a preference phase.
+      beta: as in `dpo`.
+      clip_low, clip_high: widths as in `ppo_clip`.
+
+    Returns:
+      Loss `[B, T]`, half of a pair's on each of its rows, equal along a row, in a preference phase;
+      the metrics of `ppo_clip` and `paired` `[B]`.
+    """
+    policy, metrics = ppo_clip(
+        logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high
+    )
+    rewards = row_constant(rewards, logp)
+    acts, rows = jnp.any(jnp.asarray(mask, bool), axis=-1), jnp.arange(len(rewards))
+    together = (group_ids[:, None] == group_ids[None, :]) & acts[None, :]
+    best = jnp.argmax(jnp.where(together, rewards[None, :], -jnp.inf), axis=1)
+    worst = jnp.argmin(jnp.where(together, rewards[None, :], jnp.inf), axis=1)
+    d = row_sum(mask, as_float(logp) - constant(ref_logp))
+    paired = acts & (rewards[best] > rewards[worst]) & ((rows == best) | (rows == worst))
+    loss = jnp.where(paired, -0.5 * jax.nn.log_sigmoid(beta * (d[best] - d[worst])), 0.0)
+    preferring = _second(step, period, preference_steps)
+    return jnp.where(preferring, loss[:, None], policy), metrics | {"paired": indicator(paired)}
+
+
+@checked
 def iterated_sft(
     logp: jax.Array,
     behavior_logp: jax.Array,

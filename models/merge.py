@@ -184,24 +184,46 @@ def ram(
     """RAM: entries that several models changed are averaged over those, the others kept whole.
 
     The updates of reinforcement learning are sparse, so that a mean over all models would shrink
-    what only one of them has changed. The overlap-dependent factor of its variant RAM+ is not
-    computed: `scale` is one factor for all models.
+    what only one of them has changed. With a `scale` above 1 it is RAM+, which enlarges what model
+    k alone has changed, the more the larger the share is that it has in common with others.
 
-    Paper: Yuan et al. 2026, "Behavior Knowledge Merge in Reinforced Agentic Models"
+    Formula: `base + mean_(k in K) tau_k` of the models K that changed an entry, and
+      `base + (1 + (scale - 1) min(shared_k / alone_k, 1)) tau_k` where K is k alone; `shared_k` and
+      `alone_k` count entries of all parameters
+    Paper: Yuan et al. 2026, "Behavior Knowledge Merge in Reinforced Agentic Models" (as in the
+      authors' code, whose RAM+ has a scale of 1.2)
 
     Args:
       base: of all models.
       models: one or more.
       threshold: absolute change above which an entry counts as changed.
-      scale: of the entries that one model alone has changed.
+      scale: greatest factor of what one model alone has changed, 1 or more.
+
+    Raises:
+      ValueError: a scale below 1.
     """
+    if scale < 1:
+        raise ValueError(f"scale={scale}: of ram, it must be 1 or more")
+    shared, alone = np.zeros((2, len(models)))
+
+    def changes(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        changed = np.abs(vectors) > threshold
+        return changed, changed.sum(axis=0)
+
+    def counted(b: np.ndarray, *x: np.ndarray) -> None:
+        changed, count = (each.reshape(-1, b.size) for each in changes(np.stack(x) - b))
+        shared[:] += np.sum(changed & (count > 1), axis=1)
+        alone[:] += np.sum(changed & (count == 1), axis=1)
 
     def merged(vectors: np.ndarray) -> np.ndarray:
-        changed = np.abs(vectors) > threshold
-        count = changed.sum(axis=0)
-        total = np.sum(np.where(changed, vectors, 0.0), axis=0)
-        return np.where(count == 1, scale * total, total / np.maximum(count, 1))
+        changed, count = changes(vectors)
+        kept = np.where(changed, vectors, 0.0)
+        enlarged = np.tensordot(factors, kept, 1)
+        return np.where(count == 1, enlarged, kept.sum(axis=0) / np.maximum(count, 1))
 
+    _by_leaf(counted, base, *models)
+    ratios = np.minimum(shared / np.maximum(alone, 1), 1.0)
+    factors = (1 + (scale - 1) * ratios).astype(np.float32)
     return _added(base, models, merged)
 
 

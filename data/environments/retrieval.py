@@ -13,7 +13,7 @@ import re
 import string
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxrl.data import generate
 from jaxrl.data.environments import Environment, Opening, Reply, toolbox, tools, unscored
@@ -36,7 +36,7 @@ QUESTIONS = (
 _SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
 _NAMES = ["".join(each).capitalize() for each in itertools.product(_SYLLABLES, repeat=3)]
 _PASSAGES = 2  # that a search gives, in words
-_NOTHING = "-"  # found, in symbols
+NOTHING = "-"  # found, in symbols
 
 
 class Fact(NamedTuple):
@@ -55,11 +55,14 @@ class Fact(NamedTuple):
 @dataclasses.dataclass
 class _Library:
     facts: tuple[Fact, ...]
-    chain: tuple[str, ...]
-    """The name in the question, and those that follow from it, to the answer."""
+    needed: frozenset[tuple[str, str]]
+    """Subject and object of the facts that lead to the answers."""
+    answers: tuple[str, ...]
     left: int
     """Searches that are left."""
     seed: int
+    right: list[bool] = dataclasses.field(default_factory=list)
+    """Whether each answer so far was."""
     asked: int = 0
     """Searches so far."""
     found: set[Fact] = dataclasses.field(default_factory=set)
@@ -75,6 +78,7 @@ def task(
     latency: float = 0.0,
     credit: float = 0.0,
     malformed: float = 0.0,
+    masks: int = 0,
     instructions: bool = False,
     role: str = "tool",
 ) -> Task:
@@ -86,7 +90,8 @@ def task(
     Without, all is in symbols, for a small model from nothing. Names are letters, and `2a` asks for
     what is two facts away from `a`. A turn is a name to search for. It finds `ab`: `b` is one fact
     away from `a`. A turn that begins with `=`, or has no search left, is the answer. A turn ends
-    with its first letter.
+    with its first letter. With `masks` a prompt is not a question but facts whose objects are
+    masked, `a-d-`, and the answers are these, a turn each (MaskSearch's pre-training).
 
     Args:
       hops: facts between question and answer, in train and test problems; 1 to 3.
@@ -99,6 +104,7 @@ def task(
       credit: part of the reward of 1 that is for finding the facts between question and answer, in
         equal shares; the rest is for the answer.
       malformed: reward of an answer that names nothing there is, 0 or less.
+      masks: facts of a prompt whose objects are masked, in place of a question; 0: a question.
       instructions: sentences and tool calls, for a model that can read them.
       role: of the messages that give results in words; `user` where the chat template knows no
         `tool`.
@@ -119,6 +125,11 @@ def task(
         raise ValueError(f"credit={credit} is a part of the reward, from 0 to 1")
     if malformed > 0:
         raise ValueError(f"malformed={malformed} is a penalty: give 0 or less")
+    if not 0 <= masks <= 2 * hops or (masks and instructions):
+        raise ValueError(
+            f"masks={masks}, instructions={instructions}: mask up to {2 * hops} facts, two a hop, "
+            "and in symbols alone"
+        )
     if latency < 0:
         raise ValueError(f"latency={latency} must be at least 0, in seconds")
 
@@ -129,12 +140,21 @@ def task(
         made.check_split(split)
         steps = ood_hops if split == "ood" else hops
 
-        def draw(stream: random.Random) -> tuple[str, tuple[Fact, ...]]:
-            facts = _world(stream, steps, names, _NAMES if instructions else letters)
+        def draw(stream: random.Random) -> tuple[Any, tuple[Fact, ...]]:
+            facts = world(stream, steps, names, _NAMES if instructions else letters)
+            if masks:
+                return tuple(tuple(fact) for fact in stream.sample(facts, masks)), facts
             return stream.choice([fact.subject for fact in facts if not fact.relation]), facts
 
         stream = generate.rng("retrieval", split, seed, index)
         subject, facts = generate.draw(draw, key=repr, stream=stream, split=split)
+        if masks:
+            text = "".join(f"{name}{NOTHING}" for _, name, _ in subject)
+            return generate.asked(
+                "retrieval", repr((subject, facts)), text, "".join(each[2] for each in subject),
+                facts=tuple(tuple(fact) for fact in facts),
+                needed=tuple(tuple(each[1:]) for each in subject),
+            )  # fmt: skip
         asked = QUESTIONS[steps - 1].format(subject) if instructions else f"{steps}{subject}"
         chain = tuple(path(facts, subject))
         plain = tuple(tuple(fact) for fact in facts)  # as a checkpoint can keep them
@@ -144,9 +164,9 @@ def task(
 
     def begin(problem: Problem, seed: int) -> tuple[_Library, Opening]:
         facts = tuple(Fact(*fact) for fact in problem.metadata["facts"])
-        chain = problem.metadata["chain"]
-        allowed = len(chain) - 1 if searches is None else searches
-        library = _Library(facts, chain, allowed, seed)
+        needed, answers = wanted(problem)
+        allowed = len(needed) if searches is None else searches
+        library = _Library(facts, frozenset(needed), answers, allowed, seed)
         said = ({"role": "user", "content": problem.prompt},)
         offered = (_search(library),) if instructions and allowed else ()
         return library, Opening(said, stops, tools=tuple(each.schema for each in offered))
@@ -183,17 +203,22 @@ def task(
 
     def earned(library: _Library) -> float:
         """The reward so far for facts that lead to the answer."""
-        needed = set(itertools.pairwise(library.chain))
         known = {(fact.subject, fact.object) for fact in library.found}
-        return credit * len(needed & known) / len(needed)
+        return credit * len(library.needed & known) / len(library.needed)
 
     def judged(library: _Library, words: Sequence[str]) -> Reply:
-        """Whether the last name among the words is the answer."""
+        """Whether the last name among the words is the answer that is due."""
         known = {name for fact in library.facts for name in (fact.subject, fact.object)}
         named = [word for word in words if word in known]
-        correct = float(named[-1:] == [library.chain[-1]])
-        reward = (1 - credit) * correct if named else malformed
-        return Reply(reward=reward, parts={"correct": correct}, done=True)
+        right = named[-1:] == [library.answers[len(library.right)]]
+        library.right.append(right)
+        library.left, count = 0, len(library.answers)
+        reward = (1 - credit) * right / count if named else malformed
+        parts = {"correct": sum(library.right) / count}
+        return Reply(
+            reward=reward, parts=parts, done=len(library.right) == count,
+            stop=() if instructions else stops,
+        )  # fmt: skip
 
     def in_words(library: _Library, action: str) -> Reply:
         before = earned(library)
@@ -213,23 +238,24 @@ def task(
             found = [fact.subject + fact.object for fact in look(library, action)]
         except ValueError:
             found = []
-        said = {"role": "user", "content": "".join(found) or _NOTHING}
+        said = {"role": "user", "content": "".join(found) or NOTHING}
         return Reply((said,), earned(library) - before, stop=stops, calls=1)
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
-        chain = problem.metadata["chain"]
-        allowed = len(chain) - 1 if searches is None else searches
-        calls = chain[:-1][:allowed]
+        needed, answers = wanted(problem)
+        allowed = len(needed) if searches is None else searches
+        calls = [subject for subject, _ in needed][:allowed]
         if instructions:
             asked = [RELATIONS[i].format(name, "").strip(" .") for i, name in enumerate(calls)]
-            return (*(written(Call("search", {"query": each})) for each in asked), chain[-1])
-        return (*calls, "=" * (allowed > len(calls)) + chain[-1])
+            return (*(written(Call("search", {"query": each})) for each in asked), *answers)
+        first, *rest = answers
+        return (*calls, "=" * (allowed > len(calls)) + first, *rest)
 
     made = Task(
         name="retrieval",
         problem=problem,
         reward=unscored,
-        alphabet=generate.ASCII if instructions else f"{letters}{hops}{ood_hops}={_NOTHING}\n",
+        alphabet=generate.ASCII if instructions else f"{letters}{hops}{ood_hops}={NOTHING}\n",
         description=__doc__,
         pure=not latency,
         turns=Environment(
@@ -242,6 +268,15 @@ def task(
     return made
 
 
+def wanted(problem: Problem) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """Subject and object of the facts that lead to the answers of a problem, and the answers."""
+    if "needed" in problem.metadata:
+        needed = tuple((subject, object_) for subject, object_ in problem.metadata["needed"])
+        return needed, tuple(object_ for _, object_ in needed)
+    chain = problem.metadata["chain"]
+    return tuple(itertools.pairwise(chain)), (chain[-1],)
+
+
 def path(facts: Sequence[Fact], subject: str) -> Iterator[str]:
     """A name, and those that follow from it fact by fact."""
     following = {fact.subject: fact.object for fact in facts}
@@ -251,7 +286,7 @@ def path(facts: Sequence[Fact], subject: str) -> Iterator[str]:
         yield subject
 
 
-def _world(stream: random.Random, hops: int, names: int, pool: Sequence[str]) -> tuple[Fact, ...]:
+def world(stream: random.Random, hops: int, names: int, pool: Sequence[str]) -> tuple[Fact, ...]:
     """A fact about each name but those of the last kind, in random order.
 
     Args:

@@ -79,7 +79,8 @@ def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str
       turn: int32, the turn of each token of a response, from 1; 0 elsewhere.
       turn_rewards: float32, the reward of a turn at its last token, 0 elsewhere.
       turn_state: int32, at each token of a turn a digest of what was read just before that turn,
-        which names the state that it was taken in; 0 outside the response.
+        which names the state that it was taken in; 0 outside the response. A turn that takes the
+        place of another, after the same tokens, was taken in the state of the other.
       parent: int32, see `Completion.parent`, of all tokens.
     """
     turn, rewards = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
@@ -91,11 +92,15 @@ def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str
         if c.parent is not None:
             parent[n, start : start + len(c.tokens)] = c.parent
         seen = c.turn == np.arange(1, len(c.turn_rewards) + 1)[:, None]
+        states = dict[int, int]()  # by the place of the token that the turn continues
         for k, value in enumerate(c.turn_rewards):
             own = np.flatnonzero(seen[k])
             rewards[n, start + int(own[-1])] = value
             read = c.tokens[seen[k] & (c.source == Source.OBSERVATION)] if k else c.request.prompt
             digest = zlib.crc32(np.asarray(read, np.int32).tobytes())
+            first = np.flatnonzero(seen[k] & c.actions)[:1]
+            before = int(parent[n, start + (first if len(first) else own)[0]])
+            digest = states.setdefault(before, digest)
             state[n, start + own] = np.uint32(digest).astype(np.int32)
     return dict(zip(TOKENS, (turn, rewards, state), strict=True)) | {"parent": parent}
 

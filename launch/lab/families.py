@@ -28,6 +28,7 @@ DEVELOPMENT = tuple(range(10_000, 10_006))
 EXPERTS = GuidanceConfig("expert_rows")
 
 _CLIP_HIGHER = {"clip_low": 0.2, "clip_high": 0.28}
+_RAW = {"baseline": "none", "scale": "none"}
 _GRPO = ObjectiveConfig(aggregation="seq-mean-token-mean")
 _SFT = ObjectiveConfig(policy="chord", policy_args={"mu": 1.0}, advantage="sampled_advantages")
 
@@ -149,6 +150,15 @@ BASELINES: dict[str, dict[str, Callable[[Arm], Arm]]] = {
         "linear penalty, four times": _penalised(0.08),
     },
     "critics": {"PPO": _ppo, "GRPO": _grpo},
+    "preferences": {
+        "GRPO": _grpo,
+        "online DPO": _objective(
+            policy="pair_dpo", advantage_args=_RAW, aggregation="seq-mean-token-mean"
+        ),
+        "rejection sampling": _objective(
+            policy="raft", advantage_args=_RAW, aggregation="seq-mean-token-sum"
+        ),
+    },
     "priming": {"GRPO": _grpo, "SFT then RL": _sft_then_rl},
     "skills": {"SFT on the target": _untrained, "RL on the target": _on_the_target},
     "rewards": {"GRPO on verdicts": _on_verdicts, "GRPO on the regime's rewards": _grpo},
@@ -157,7 +167,7 @@ BASELINES: dict[str, dict[str, Callable[[Arm], Arm]]] = {
         "leave-one-out REINFORCE": _objective(policy="reinforce", advantage="rloo"),
     },
 }
-"""Family -> baseline -> the arm that it makes of a plain one. Preferences have no lab task yet."""
+"""Family -> baseline -> the arm that it makes of a plain one."""
 
 RECIPES: dict[str, tuple[str, str]] = {
     "ace_rl": ("rewards", "a verdict on each item against one on the whole"),
@@ -195,7 +205,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "memory_r_episodic_intrinsic_reward": ("rewards", "the memory's reward"),
     "off_the_principals_three_gate_theory": ("gold solutions", "RL against imitation"),
     "one_shot_rlvr": ("data selection", "the example by its variance against one at random"),
-    "oorl_gepo": ("objectives", "preferences between sets of equivalent answers"),
+    "oorl_gepo": ("preferences", "preferences between sets of equivalent answers"),
     "openvlthinker": ("objectives", "phases of imitation against none"),
     "pacs": ("objectives", "the coupled loss against its actor term"),
     "par": ("rewards", "the sigmoid around a reference against the raw score"),
@@ -228,7 +238,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "tricks_or_traps_lite_ppo": ("objectives", "the batch's deviation and the token mean"),
     "vb_vs_vf_scaling": ("gold solutions", "RL against imitation"),
     "vcpo": ("off-policy", "step size by effective samples, and the baseline"),
-    "veripo": ("objectives", "phases of preferences against none"),
+    "veripo": ("preferences", "phases of preferences against none"),
     "vibethinker_1_5b_ssp_mgpo": ("objectives", "weights by how undecided a prompt is"),
     "visurf": ("gold solutions", "the label's advantage"),
     "warmup_then_rlvr": ("skills", "a warm-up on another domain against none"),

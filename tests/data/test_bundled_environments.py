@@ -19,9 +19,12 @@ from jaxrl.data.environments import (
     twenty_questions,
 )
 from jaxrl.data.environments.formats import Call, written
+from jaxrl.data.rewards import reflection
+from jaxrl.data.types import Problem
 
 PURE = (
-    "board_game", "calculator", "game24", "html_form", "keydoor", "routing", "twenty_questions",
+    "board_game", "calculator", "game24", "html_form", "keydoor", "ledger", "planning", "revision",
+    "routing", "twenty_questions",
 )  # fmt: skip
 SLOWER = ("database", "repository")
 GARBAGE = ("", "\x00", "é" * 50, "9" * 5000, "<tool_call>", "left\nbet 1 / 0", "GUESS", "fill e1")
@@ -55,7 +58,7 @@ def test_they_repeat_themselves_and_survive_anything(name):
         assert {c for m in one[0].messages for c in m["content"]} <= set(task.alphabet)
 
 
-@pytest.mark.parametrize("name", ["game24", "html_form", "twenty_questions", *SLOWER])
+@pytest.mark.parametrize("name", ["game24", "html_form", "ledger", "twenty_questions", *SLOWER])
 def test_their_solutions_earn_the_full_reward(name):
     task = tasks.get(name)
     for index, split in itertools.product(range(4 if name in PURE else 1), task.splits):
@@ -170,6 +173,109 @@ def test_an_able_expert_says_the_answer_and_no_other_does(split):
         said = played(play.Player(task).answer, problem, *task.turns.gold(problem, 0))
         assert said[-1].parts["correct"] == 1 and said[-1].parts["spent"] == level
     assert kinds == {True, False}
+
+
+def test_a_plan_is_paid_for_what_a_frozen_model_gains_by_it():
+    def ends(*actions, known, chain="abc", **params):
+        """The last reply, on a world of the chain and others, of whose names some are known."""
+        task = tasks.get("planning", **{"searches": 4, "cost": 0.5, "process": 0.2} | params)
+        facts = ((0, "a", "b"), (1, "b", "c"), (0, "d", "e"), (1, "e", "f"))
+        problem = Problem("p", "2a", "c", metadata={"facts": facts, "chain": tuple(chain)})
+        plan, opening = task.turns.begin(problem, 0)
+        plan.known = frozenset(known)
+        assert opening.stop[-1] == "=" or "frozen" in params
+        replies = [task.turns.step(plan, action) for action in actions]
+        assert not any(reply.done for reply in replies[:-1])
+        return [reply.messages[0]["content"] for reply in replies[:-1]], replies[-1]
+
+    said, full = ends("a", "b", "=", known="")
+    assert said == ["ab", "bc"] and full.parts == {"correct": 1, "searches": 2}
+    assert full.reward == pytest.approx(1 + 0.2 + 0.5 * (1 - 2 / 4))
+    assert ends("a", "=", known="b")[1].reward == pytest.approx(1 + 0.2 + 0.5 * 3 / 4)
+    assert ends("a", "=", known="a")[1].reward == pytest.approx(0.2 + 0.5 * 3 / 4)  # still wrong
+    assert ends("=", known="ab")[1].reward == pytest.approx(0.2 + 0.5)  # right, and no gain
+    said, odd = ends("a", "d", "b", "a", "=", known="")  # one unseen, one twice
+    assert odd.reward == pytest.approx(1 + 0.2 * 2 / 4) and said[1] == "de"
+    assert ends("c", "=", known="")[0] == ["-"]
+    for bad in ("", "?", "ab", "2"):
+        assert ends(bad, known="")[1].reward == -1
+    assert ends("a", "a", "a", "a", "a", known="")[1].reward == -1
+    own = ends("a", "b", "=c", known="", frozen=False)[1]
+    assert own.reward == full.reward and ends("=b", known="", frozen=False)[1].parts["correct"] == 0
+    assert ends("=", known="ab", frozen=False)[1].reward == -1
+
+
+def desk(*actions, prompt="a+b", ledger=(("a", "37"), ("b", "58")), answer="95", **params):
+    """The replies of a ledger to actions."""
+    task = tasks.get("ledger", **params)
+    problem = Problem("p", prompt, answer, metadata={"ledger": dict(ledger)})
+    state, _ = task.turns.begin(problem, 0)
+    return [task.turns.step(state, action) for action in actions]
+
+
+def test_a_ledger_is_read_and_added_by_calls():
+    *said, end = desk("a?", "b?", "37+58=", "95.", bonus=0.1)
+    assert [reply.messages[0]["content"] for reply in said] == ["37", "58", "95"]
+    assert end.reward == pytest.approx(1.1) and end.done and end.parts["multi_tool"] == 1
+    assert desk("a?", "b?", "95.", bonus=0.1)[-1].reward == 1  # one tool of two
+    assert desk("a?", "96.", bonus=0.1)[-1].reward == 0
+    for bad in ("", ".", "a.", "-5.", "95"):
+        assert desk(bad, malformed=-1.0)[-1].reward == -1
+    for bad in ("z?", "?", "ab?", "a+b=", "1+=", "=", "2*3=", f"{'9' * 200}="):
+        (error,) = desk(bad, failed=-0.5)
+        assert error.messages[0]["content"] == "!" and error.reward == -0.5 and not error.done
+    assert desk("37+58=", tools="lookup")[0].messages[0]["content"] == "!"
+    assert desk("95.", tools="", bonus=0.1)[-1].reward == 1
+    over = desk("a?", "a?", "95.", calls=1)[1]
+    assert over.done and over.reward == 0
+
+
+def test_a_call_that_fails_is_taken_back():
+    first, run, lost, wrong, end = desk("z?", "a?", "y?", "1+=", "95.", failed=-1.0, again=2)
+    asked = {"role": "user", "content": "a+b"}
+    assert first.opening.messages == (asked,) and not first.messages and first.reward == -1
+    held = ({"role": "assistant", "content": "a?"}, {"role": "user", "content": "37"})
+    assert run.messages == held[1:] and lost.opening.messages == (asked, *held)
+    assert wrong.messages[0]["content"] == "!" and wrong.opening is None  # none is left
+    assert end.reward == 1 and end.parts["calls"] == 4 and end.parts["failed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("scores", "reward"),
+    [
+        ([0, 1], 1 + 0.5 * (1 + 0.5) + (1 + 1)),
+        ([1, 1], 1 + 0.5 * (1 + 0.5 * 0.05) + 1),
+        ([0, 0], 1 + 0.5 * -0.5),
+        ([1, 0], 1 + 0.5 * -0.5 - 1),
+        # the second gain weighs exp(0.2) times the first: 0.549834 of both
+        ([0, 0, 1], 1 + 0.5 * (1 + 0.5 * (0.549834 - 0.450166)) + (0.5 + 1)),
+        # seven reflections: 1 / (1 + 0.1 * 16) * exp(-0.2), and the sine is 0
+        ([1] * 8, 1 + 0.3148965 * (0.5 * 1.025 + 1 / 7)),
+    ],
+)
+def test_chains_of_attempts_are_paid_as_by_reflexicoders_code(scores, reward):
+    assert reflection.chain(scores) == pytest.approx(reward, abs=1e-6)
+
+
+def test_a_sum_is_revised_in_one_turn():
+    task = tasks.get("revision")
+    problem = Problem("p", "17+8=", 25)
+    says = lambda text, **params: tasks.get("revision", **params).turns.step(problem, text)  # noqa: E731
+    fixed, broken = says("15!25"), says("25!15")
+    assert (
+        fixed.reward == pytest.approx(3.75) and fixed.parts["fixed"] == 1 == fixed.parts["judged"]
+    )
+    assert broken.parts["broken"] == 1 and broken.parts["correct"] == 0 == broken.parts["judged"]
+    assert says("25~25~25").parts["reflections"] == 2 and says("25~25").parts["judged"] == 1
+    assert says("15~25", shaped=False).reward == 2 and says("25~15", shaped=False).reward == 1
+    for bad in ("", "25", "25~", "~25", "25~!25", "25 ~ 25", "a~25"):
+        assert says(bad).reward == 0 == says(bad).parts["format"] and says(bad).done
+    golds = [task.turns.gold(p, 0) for p in (task.problem("train", 0, i) for i in range(60))]
+    assert {sign for (text,) in golds for sign in "!~" if sign in text} == {"!", "~"}
+    with pytest.raises(ValueError, match="digits"):
+        tasks.get("revision", digits=0)
+    with pytest.raises(ValueError, match="two attempts"):
+        reflection.chain([1.0])
 
 
 def test_nobody_beats_perfect_play():
@@ -318,6 +424,18 @@ REFUSED = {
     "html_form": ({"fields": 0}, {"distractors": 9}, {"turns": -1}),
     "database": ({"places": 1}, {"calls": 0}),
     "repository": ({"bugs": 0}, {"calls": 0}),
+    "planning": ({"hops": 4}, {"names": 9}, {"searches": 0}, {"famous": 2.0}, {"cost": -1.0}),
+    "ledger": (
+        {"digits": 0},
+        {"terms": 0},
+        {"names": 1},
+        {"given": 2.0},
+        {"tools": "sql"},
+        {"calls": -1},
+        {"bonus": -1.0},
+        {"malformed": 1.0},
+        {"failed": 1.0},
+    ),
 }
 
 

@@ -25,7 +25,8 @@ NAMES = (
 
 EPISODES = (
     "board_game", "calculator", "database", "game24", "html_form", "keydoor",
-    "repository", "retrieval", "routing", "twenty_questions", "with_tools",
+    "ledger", "planning", "repository", "retrieval", "revision", "routing",
+    "twenty_questions", "with_tools",
 )  # fmt: skip
 
 CONSTANTS = {

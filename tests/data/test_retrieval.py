@@ -72,6 +72,24 @@ def test_a_search_may_find_something_else_or_fail():
     assert clean.pure and not tasks.get("retrieval", latency=0.1).pure
 
 
+@pytest.mark.parametrize("credit", (0.0, 0.5))
+def test_masked_facts_are_searched_for_and_filled_in_turn(credit):
+    task = tasks.get("retrieval", masks=2, credit=credit)
+    for index, split in enumerate(task.splits * 3):
+        problem = task.problem(split, 1, index)
+        (one, first), (two, second) = problem.metadata["needed"]
+        assert problem.prompt == f"{one}-{two}-" and problem.answer == first + second
+        said = gold(task, problem)
+        assert [reply.reward for reply in said[1:]] == [credit / 2] * 2 + [(1 - credit) / 2] * 2
+        assert said[-1].done and said[-1].parts == {"correct": 1} and not said[-2].done
+        answer, wrong = play.Player(task).answer, one
+        said = played(answer, one, f"={wrong}", second, problem=problem, episode=1)
+        assert said[1].messages[0]["content"] == one + first
+        assert [reply.reward for reply in said[1:]] == [credit / 2, 0, (1 - credit) / 2]
+        assert said[-1].done and said[-1].parts == {"correct": 0.5}
+    assert task.alphabet == tasks.get("retrieval").alphabet  # one tokenizer for both
+
+
 def test_a_turn_in_symbols_ends_with_its_letter_and_an_answer_names_something():
     task = tasks.get("retrieval", searches=4, malformed=-1.0)
     problem = task.problem("train", 0, 0)
@@ -113,6 +131,8 @@ def test_retrieval_in_words_is_asked_by_calls_of_a_tool():
         ({"noise": 1.0}, r"noise=1\.0"),
         ({"latency": -1.0}, "latency"),
         ({"credit": 2.0}, "credit"),
+        ({"masks": 5}, "masks=5"),
+        ({"masks": 1, "instructions": True}, "masks=1"),
     ],
 )
 def test_a_retrieval_world_that_cannot_be_is_refused(params, why):

@@ -18,6 +18,7 @@ from jaxrl.launch.recipes import (
     campo,
     dph_rl,
     kimi_k1_5,
+    masksearch,
     rast,
     rlcr,
     rlpr,
@@ -61,6 +62,13 @@ def test_zerosearch_searches_grow_noisier_from_the_first_step_on():
     given = {n: stages.at(config, n).task_args["noise"] for n in (0, 9, 10, 99)}
     assert given[0] == given[9] == 0 < given[10] < given[99] == zerosearch.noise(0.9)
     assert "noise" not in config.task_args  # held-out questions are put to a clean engine
+
+
+def test_masksearch_masks_more_and_more_facts_and_then_asks():
+    config = masksearch.config()
+    given = [stages.at(config, n).task_args["masks"] for n in (0, 19, 20, 59, 60, 159)]
+    assert given == [1, 1, 2, 3, 0, 0] and config.steps == 160
+    assert "masks" not in config.task_args  # held-out problems are questions
 
 
 def test_scalerl_leaves_solved_prompts_out_while_there_are_others():

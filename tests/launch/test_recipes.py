@@ -61,7 +61,10 @@ def with_rows(config, folder):
 EPISODES = {
     "html_form": (512, 1024, {}),
     "keydoor": (32, 28, {"turns": 2}),
+    "ledger": (32, 60, {}),
+    "planning": (32, 28, {}),
     "retrieval": (32, 28, {}),
+    "revision": (16, 12, {}),
     "routing": (32, 28, {}),
 }
 """Tasks of several turns, which have credit or stages that arithmetic has none of: the prompt's and

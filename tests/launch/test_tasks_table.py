@@ -24,5 +24,6 @@ def test_rows_are_complete_and_true():
     assert by_name["maze"]["splits"] == ["train", "test", "ood"]
     assert {row["name"] for row in rows if row["turns"]} == {
         "agent_program", "board_game", "calculator", "database", "game24", "html_form", "keydoor",
-        "repository", "retrieval", "routing", "twenty_questions", "with_tools",
+        "ledger", "planning", "repository", "retrieval", "revision", "routing", "twenty_questions",
+        "with_tools",
     }  # fmt: skip

@@ -418,6 +418,17 @@ def veripo(x, s, beta=0.6):
     return loss
 
 
+def tool_star(x, s, beta=0.6):
+    """Pair by pair: the highest reward and the lowest of a group, of equals the first."""
+    loss, d = np.zeros(x.logp.shape), implicit(x, s)
+    for g in set(s.group_ids):
+        mine = [n for n in np.flatnonzero(s.group_ids == g) if s.mask[n].any()]
+        best, worst = max(mine, key=s.rewards.item), min(mine, key=s.rewards.item)
+        if s.rewards[best] > s.rewards[worst]:
+            loss[[best, worst]] = 0.5 * np.log1p(np.exp(-beta * (d[best] - d[worst])))
+    return loss
+
+
 def gepo(x, s, beta=0.6, equality=0.8):
     loss, scores = np.zeros(x.logp.shape), beta * implicit(x, s)
     for g in set(s.group_ids):
@@ -533,6 +544,10 @@ CASES = {
     **{f"veripo, step {step}": Case(
         phases.veripo, lambda x, s, step=step: veripo(x, s) if step == 24 else ppo(x, s),
         {"step": step, "threshold": 0.2, "beta": 0.6})
+       for step in (4, 24)},
+    **{f"tool_star, step {step}": Case(
+        phases.tool_star, lambda x, s, step=step: tool_star(x, s) if step == 24 else ppo(x, s),
+        {"step": step, "beta": 0.6})
        for step in (4, 24)},
     **{f"iterated_sft, step {step}": Case(
         phases.iterated_sft, lambda x, s, step=step: np.where(

@@ -281,6 +281,22 @@ def test_step_and_turn_credit(seed):
         close(got, sums)
 
 
+def test_thor_compares_calls_with_calls_from_the_same_state():
+    """By hand: two episodes of a group, one right; the first call of the wrong one failed twice."""
+    steps = np.array([[0.0, 0.0, 1.0, np.nan], [-1.0, -1.0, 0.0, 0.0]])
+    mask = np.array([[1, 1, 1, 0], [1, 1, 1, 1]])
+    states = np.array([[0, 1, 2, 0], [0, 0, 0, 2]])  # the last turns are no calls
+    with jax.enable_x64(True):
+        got = credit.thor(
+            np.zeros(2, int), steps, states, num_groups=1, num_states=3, step_mask=mask, weight=0.5,
+            eps=1e-9,
+        )  # fmt: skip
+    half = np.sqrt(0.5)  # of outcomes 1 and 0: their deviation is sqrt(1/2), so +-0.5 / sqrt(1/2)
+    call = 0.5 * 0.5 / np.sqrt(1 / 3)  # of 0, -1, -1, 0: the mean is -1/2, the deviation sqrt(1/3)
+    want = [[half + call, half, half, 0], [-half - call, -half - call, -half + call, -half]]
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
 def test_each_turn_of_an_episode_weighs_the_same_in_m_grpo():
     """By the mean over tokens that the aggregation takes, turns of any length."""
     turn = np.array([[1, 1, 1, 0, 2, 2], [1, 0, 0, 2, 3, 3], [1, 1, 1, 1, 1, 0], [0] * 6])

@@ -33,6 +33,18 @@ def test_ram_keeps_what_one_model_alone_has_changed():
     close(merge.ram(BASE, [ONE, TWO], scale=2.0), want)
 
 
+def test_ram_enlarges_what_is_alone_by_the_overlap_of_its_model():
+    """ONE shares 1 entry and has 2 alone, TWO shares 1 and has 1: factors 1 + 0.4 / 2 and 1.4."""
+    base = {"a": np.zeros(3), "b": np.zeros(2)}
+    one = {"a": np.array([1.0, 2.0, 0.0]), "b": np.array([4.0, 0.0])}
+    two = {"a": np.array([3.0, 0.0, -5.0]), "b": np.zeros(2)}
+    close(
+        merge.ram(base, [one, two], scale=1.4),
+        {"a": [2.0, 1.2 * 2.0, 1.4 * -5.0], "b": [1.2 * 4.0, 0.0]},
+    )
+    close(merge.ram(base, [one, two]), {"a": [2.0, 2.0, -5.0], "b": [4.0, 0.0]})
+
+
 def test_dare_keeps_the_expected_change():
     base, model = {"a": np.zeros(20_000)}, {"a": np.full(20_000, 0.5)}
     found = merge.dare(base, [model, model], density=0.25)["a"]
@@ -57,6 +69,7 @@ def test_slerp_follows_the_great_circle():
         (lambda: merge.mean([ONE, TWO], (1, -1)), "their sum must be above 0"),
         (lambda: merge.ties(BASE, [ONE], density=0.0), "density=0.0"),
         (lambda: merge.slerp(ONE, TWO, share=2.0), "share=2.0"),
+        (lambda: merge.ram(BASE, [ONE], scale=0.5), "scale=0.5"),
     ],
 )
 def test_refusals_name_the_argument(call, says):

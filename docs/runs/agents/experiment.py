@@ -27,6 +27,14 @@ FIVE = (0, 1, 2, 3, 4)
 PLAY = ("--rollout.on-device", "--checkpoint.every", "100000", "--rollout-log.every", "0")
 
 TWELVE = '{"task_args.turns": 12}'
+STAR = ("--task-args.malformed", "-1.0", "--updates-per-batch", "1", "--objective.aggregation",
+        "seq-mean-token-mean")  # fmt: skip
+
+
+def masks(*counts: int) -> tuple[str, ...]:
+    """The masks of each stage of `masksearch`, as arguments."""
+    stages = ((str(20 * i), json.dumps({"task_args.masks": n})) for i, n in enumerate(counts))
+    return tuple(each for step, fields in stages for each in (f"--stages.{step}", fields))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +105,68 @@ EXPERIMENTS = {
         claim="a price makes the router spend less",
         arms={"price": ("router_r1",), "no price": ("router_r1", "--task-args.price", "0")},
         figures=("spent", "correct"),
+    ),
+    "verltool": Experiment(
+        folder="agents",
+        claim="tools raise success on sums that are too long for the policy",
+        arms={
+            "both tools": ("verltool",),
+            "lookup alone": ("verltool", "--task-args.tools", "lookup"),
+            "no tools": ("verltool", "--task-args.tools", ""),
+        },
+        figures=("correct", "calls"),
+    ),
+    "tool_star": Experiment(
+        folder="agents",
+        claim="a bonus for several tools, and pairs, raise success over the flat reward",
+        arms={
+            "bonus and pairs": ("tool_star",),
+            "bonus": ("verltool", *STAR, "--task-args.bonus", "0.1"),
+            "flat reward": ("verltool", *STAR),
+        },
+        figures=("correct", "multi_tool", "calls"),
+    ),
+    "thor_tirgen_hierarchical_rl": Experiment(
+        folder="agents",
+        claim="credit for calls that run beats credit for the episode alone; taking back helps",
+        arms={
+            "episode and calls": ("thor_tirgen_hierarchical_rl",),
+            "episode alone": ("thor_tirgen_hierarchical_rl", "--objective.advantage-args.weight",
+                              "0.0"),
+            "nothing taken back": ("thor_tirgen_hierarchical_rl", "--task-args.again", "0"),
+        },
+        figures=("correct", "failed"),
+    ),
+    "ai_searchplanner": Experiment(
+        folder="agents",
+        claim="a planner for a frozen model needs fewer searches than a policy that answers itself",
+        arms={
+            "alpha 0.1": ("ai_searchplanner",),
+            "alpha 0": ("ai_searchplanner", "--task-args.cost", "0.0"),
+            "alpha 0.5": ("ai_searchplanner", "--task-args.cost", "0.5"),
+            "end to end": ("ai_searchplanner", "--task-args.frozen", "false",
+                           "--rollout.turn-tokens", "2"),
+        },
+        figures=("correct", "searches"),
+    ),
+    "masksearch": Experiment(
+        folder="agents",
+        claim="masked facts first, with more and more masks, beat questions alone",
+        arms={
+            "1, 2, 3 masks": ("masksearch",),
+            "3, 1, 2 masks": ("masksearch", *masks(3, 1, 2)),
+            "questions alone": ("masksearch", *masks(0, 0, 0)),
+        },
+        figures=("correct", "pass@1"),
+    ),
+    "reflexicoder": Experiment(
+        folder="agents",
+        claim="a reward of the path puts more right and breaks less than a reward of the end",
+        arms={
+            "path": ("reflexicoder",),
+            "end": ("reflexicoder", "--task-args.shaped", "false"),
+        },
+        figures=("fixed", "broken", "correct", "first", "judged", "reflections"),
     ),
 }  # fmt: skip
 

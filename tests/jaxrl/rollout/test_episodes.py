@@ -20,7 +20,7 @@ from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.programs import Context
 from jaxrl.rollout.selection import Drawn
 from jaxrl.sampling.requests import limit_of
-from jaxrl.types import Completion, Source
+from jaxrl.types import Completion, Request, Source
 from tests.jaxrl import tiny
 from tests.jaxrl.run.test_episodes import ALPHABET, digits
 
@@ -186,6 +186,21 @@ def test_turns_become_arrays(play):
     figures = experience._episodes(made)
     assert figures["episode/errors"] == sum(row.score.error is not None for row in rows)
     assert figures["episode/turns"] == np.mean([len(c.turn_rewards) for c in completions])
+
+
+def test_a_turn_that_takes_the_place_of_another_was_taken_in_its_state():
+    """Three tries of the second turn: each continues the observation that the first try read."""
+    source = np.array([0, 2, 0, 0, 0, 2, 0], np.int8)
+    c = Completion(
+        Request(0, (5, 6), 9), np.array([1, 7, 2, 3, 4, 8, 9], np.int32), *np.zeros((3, 7)), True,
+        source=source, turn=np.array([1, 2, 2, 3, 4, 5, 5], np.int16), turn_rewards=(0.0,) * 5,
+        parent=np.array([1, 2, 3, 3, 3, 6, 7], np.int32),
+    )  # fmt: skip
+    assert (Source.POLICY, Source.OBSERVATION) == (0, 2)
+    state = experience.turns([c], (1, 9))["turn_state"][0, 2:]
+    one, two, other = state[0], state[1], state[5]
+    assert state.tolist() == [one, two, two, two, two, other, other]
+    assert len({one, two, other}) == 3
 
 
 def test_an_episode_counts_once_however_many_turns_it_has(play, tmp_path):
