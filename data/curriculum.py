@@ -104,6 +104,32 @@ def passes(state: Prompts, count: int, allowed: np.ndarray) -> tuple[Prompts, np
     return state._replace(draws=state.draws + 1), chosen
 
 
+def closest(
+    state: Prompts,
+    count: int,
+    allowed: np.ndarray,
+    closeness: np.ndarray,
+    *,
+    share: float = 0.3,
+) -> tuple[Prompts, np.ndarray]:
+    """Uniform over the share of the allowed prompts whose solutions are worth most, by DONOD.
+
+    Args:
+      state: of the prompts.
+      count: of a batch.
+      allowed: [N] bool.
+      closeness: [N], see `jaxrl.losses.pruning.donod`.
+      share: of the allowed prompts, above 0 and up to 1.
+
+    Raises:
+      ValueError: a share out of range, or too small for a batch.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share={share}: use a share above 0 and up to 1")
+    kept = highest(state, round(share * allowed.sum()), allowed, closeness)[1]
+    return uniform(state, count, np.isin(np.arange(len(allowed)), kept))
+
+
 def difficulty_targeted(
     state: Prompts, count: int, allowed: np.ndarray, *, target: float = 0.5, width: float = 0.2
 ) -> tuple[Prompts, np.ndarray]:
@@ -252,6 +278,20 @@ def least_solved(state: Prompts) -> np.ndarray:
 def within_reach(state: Prompts, *, target: float = 0.5) -> np.ndarray:
     """[N] minus the distance of the pass rate from `target`: data as hard as the policy is able."""
     return -np.abs(pass_rate(state) - target)
+
+
+def central(state: Prompts, *, low: float = 0.25, high: float = 0.75) -> np.ndarray:
+    """[N] minus the distance from the median of the mean rewards, in ranks; Rubric Anchors' filter.
+
+    nan outside the quantiles `low` and `high`, and where a prompt was never visited. What earns
+    most teaches nothing, and of what earns least much is noise (Huang et al. 2025; which
+    quantiles, the paper does not say).
+    """
+    rate = pass_rate(state)
+    below, above = np.nanquantile(rate, [low, high]) if (~np.isnan(rate)).any() else (0.0, 0.0)
+    inside = (rate >= below) & (rate <= above)
+    ranks = np.array([np.sum(rate < r) + np.sum(rate == r) / 2 for r in rate])
+    return np.where(inside, -np.abs(ranks - np.sum(~np.isnan(rate)) / 2), np.nan)
 
 
 def hardest_retained(

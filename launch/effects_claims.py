@@ -86,7 +86,8 @@ def _elsewhere() -> list[str]:
     lines = [
         "## Shown elsewhere",
         "",
-        "What these claim is time, and not learning. They have no ablation in the lab.",
+        "What these claim is time, or a model that several runs make. They have no ablation in "
+        "the lab.",
         "",
         "| method | claim | where it is shown |",
         "|" + "---|" * 3,

@@ -62,6 +62,8 @@ class Outcome(NamedTuple):
     idle_train: float
     lag: float
     """Mean lag of the first token of a group, in steps."""
+    older: float
+    """Share of the tokens trained on that older weights sampled."""
     tokens: int
     """Trained on."""
     spans: tuple[Span, ...]
@@ -80,6 +82,7 @@ def simulate(
     overlap: bool,
     lockstep: int = 0,
     every: int = 1,
+    drain: bool = False,
 ) -> Outcome:
     """A run of `limits.steps` steps in simulated time.
 
@@ -90,13 +93,15 @@ def simulate(
       overlap: sampling continues during updates; else they take turns,
       lockstep: this number of chunks is sampled after a batch is whole and before its update.
       every: steps after which new weights are sent.
+      drain: the sampler ends all that it has begun before it takes new weights, and begins nothing
+        meanwhile; else it continues under them.
 
     Raises:
       ValueError: `limits.steps` is missing, or the schedule makes no progress.
     """
     if limits.steps is None:
         raise ValueError("limits.steps=None has no end; set the number of steps to simulate")
-    run = _Run(limits, costs, work, overlap, lockstep, every)
+    run = _Run(limits, costs, work, overlap, lockstep, every, drain)
     run.tell(Joined(_WORKER, 0))
     run.wake()
     while run.state.step < limits.steps:
@@ -110,6 +115,7 @@ def simulate(
         1.0 - run.decoding / seconds,
         1.0 - run.training / seconds,
         float(np.mean(run.lags)),
+        run.older / max(1, run.tokens),
         run.tokens,
         tuple(run.spans),
     )
@@ -124,6 +130,8 @@ class _Row:
     done: int = 0
     reader: int = -1
     """The step whose sampler has read it; -1: none."""
+    before: int = 0
+    """Tokens that were decoded before that sampler read it."""
 
 
 class _Run:
@@ -137,19 +145,21 @@ class _Run:
         overlap: bool,
         lockstep: int,
         every: int,
+        drain: bool,
     ) -> None:
         self.limits, self.costs, self.work = limits, costs, work
-        self.overlap, self.lockstep, self.every = overlap, lockstep, every
+        self.overlap, self.lockstep, self.every, self.drain = overlap, lockstep, every, drain
         self.state, self.now = State(), 0.0
         self.heap: list[tuple[float, int, Callable[[], None]]] = []
         self.spans: list[Span] = []
         self.lags: list[int] = []
         self.decoding = self.training = 0.0
-        self.tokens = self._pushed = self._arrived = 0
+        self.tokens = self.older = self._pushed = self._arrived = 0
         self._live: dict[tuple[int, int], _Row] = {}  # by group and row
         self._unscored: dict[int, int] = {}  # rows without a score
         self._versions: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
+        self._ended: dict[int, list[_Row]] = {}
         self._busy = False
         self._due: tuple[int, float] | None = None  # chunks before an update, and its seconds
 
@@ -179,7 +189,10 @@ class _Run:
     def train(self, numbers: Sequence[int]) -> None:
         """Take a step, at once, or after some chunks more of what may be begun by then."""
         tokens = sum(self._sizes.pop(number) for number in numbers)
-        self.lags += [self.state.step - self._versions.pop(number) for number in numbers]
+        step = self.state.step
+        ended = [row for number in numbers for row in self._ended.pop(number)]
+        self.older += sum(row.done if row.reader < step else row.before for row in ended)
+        self.lags += [step - self._versions.pop(number) for number in numbers]
         self.tokens += tokens
         # the chunk under way, during which the last score came, is not one of them
         wait = self.lockstep + self._busy
@@ -218,7 +231,9 @@ class _Run:
         self._busy = False
         if not self.overlap and (self.state.step > self._arrived or self._paused()):
             return
-        self.tell(Ended(_WORKER))
+        held = self.drain and self._live and self._arrived > self.state.held[_WORKER]
+        if not held:
+            self.tell(Ended(_WORKER))
         if not self._live and self._due is not None:
             self.update()
         if not self._live or self._paused():
@@ -237,7 +252,8 @@ class _Run:
         for name, row in live.items():
             row.left, row.done = row.left - steps, row.done + steps
             if row.left <= 0:
-                del self._live[name]
+                row.done += row.left  # not beyond its end
+                self._ended.setdefault(name[0], []).append(self._live.pop(name))
                 after = max(self.costs.score, 1e-9 if self.lockstep else 0.0)
                 self.at(end + after, lambda number=name[0]: self.scored(number))
         self._busy = True
@@ -264,7 +280,7 @@ class _Run:
         for (number, _), row in live.items():
             if row.reader == step:
                 continue
-            row.reader = step
+            row.reader, row.before = step, row.done
             if row.done:
                 lengths.append(self.work.prompt + row.done)
             elif number not in prompts and self.work.prompt:

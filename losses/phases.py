@@ -102,6 +102,51 @@ def primed(
 
 
 @checked
+def stable_then_decay(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    expert: jax.Array,
+    step: jax.Array,
+    stable_steps: int = 20,
+    decay_steps: int = 10,
+    floor: float = 0.1,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+) -> Objective:
+    """OctoThinker: mid-training at a constant rate, then at one that decays; then PPO.
+
+    Formula: `-log pi_t` on expert rows while `step < stable_steps + decay_steps`, then `ppo_clip`
+      on sampled rows; factor of the rate `f + (1 - f) (1 + cos(pi u)) / 2`, `u = (step -
+      stable_steps) / decay_steps`, in the decay, else 1
+    Paper: Wang et al. 2025, "OctoThinker: Mid-training Incentivizes Reinforcement Learning Scaling"
+      (the cosine; its floor is recalled)
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`.
+      expert: `[B]` bool.
+      step: scalar int, updates done.
+      stable_steps: updates at the whole rate.
+      decay_steps: updates of the decay, from the whole rate towards `floor`.
+      floor: f, share of the rate at the end of the decay.
+      clip_low, clip_high: widths as in `ppo_clip`.
+
+    Returns:
+      Loss `[B, T]`; the metrics of `ppo_clip` and `lr_scale`, a scalar.
+    """
+    policy, metrics = ppo_clip(
+        logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high
+    )
+    place = (jnp.asarray(step, jnp.float32) - stable_steps) / decay_steps
+    falling = floor + (1 - floor) * 0.5 * (1 + jnp.cos(jnp.pi * place))
+    decaying = (place > 0) & (place < 1)
+    loss = _in_turn(-as_float(logp), policy, expert, step < stable_steps + decay_steps)
+    return loss, metrics | {"lr_scale": jnp.where(decaying, falling, 1.0)}
+
+
+@checked
 def light_if(
     logp: jax.Array,
     behavior_logp: jax.Array,

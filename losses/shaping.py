@@ -49,6 +49,43 @@ def par(
 
 
 @checked
+def dual(
+    rewards: jax.Array,
+    group_ids: jax.Array,
+    *,
+    num_groups: int,
+    valid: jax.Array | None = None,
+) -> jax.Array:
+    """AlphaAlign: a breach of safety costs the same everywhere; the rest is graded in its group.
+
+    A reward below 0 is a breach: what is harmful was answered, or what is not was refused. Other
+    rewards are how helpful an answer is, on a scale that may differ from prompt to prompt.
+
+    Formula: `-1` where `r_i < 0`, else `(r_i - min r) / (max r - min r)` over those of the group
+      that are not below 0, and 1 where these are equal
+    Paper: Zhang et al. 2025, "AlphaAlign: Incentivizing Safety Alignment with Extremely Simplified
+      Reinforcement Learning" (that scores are normalised; by the range is our reading)
+
+    Args:
+      rewards: `[N]`.
+      group_ids: `[N]` int32 in `[0, num_groups)`.
+      num_groups: static; an upper bound will do.
+      valid: `[N]` bool.
+
+    Returns:
+      `[N]`, -1 or in `[0, 1]`.
+    """
+    rewards, valid = clean_rewards(rewards, valid)
+    kept = valid & (rewards >= 0)
+    least = jax.ops.segment_min(jnp.where(kept, rewards, jnp.inf), group_ids, num_groups)
+    most = jax.ops.segment_max(jnp.where(kept, rewards, -jnp.inf), group_ids, num_groups)
+    low, span = least[group_ids], (most - least)[group_ids]
+    spread = kept & (span > 0)
+    graded = jnp.where(spread, (rewards - low) / jnp.where(spread, span, 1.0), 1.0)
+    return where_valid(valid, jnp.where(kept, graded, -1.0))
+
+
+@checked
 def settled_label(
     rewards: jax.Array,
     group_ids: jax.Array,

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from jaxrl.data import extract, own
-from jaxrl.data.rewards import group, judge, math, rubrics, schema, shape, text
+from jaxrl.data.rewards import group, judge, math, rubrics, schema, shape, text, verifier
 from jaxrl.data.types import LOGGED, Problem, Reward, Score
 
 
@@ -126,6 +126,22 @@ def by_judge(
     return judge.correctness(endpoint)
 
 
+def by_verifier(
+    url: str, model: str, key_variable: str = "", cache: str = "", answer_format: str = "boxed"
+) -> Reward:
+    """A model that compares answers, behind an OpenAI-compatible address (General-Reasoner).
+
+    Args:
+      url: such as http://localhost:8000/v1.
+      model: its name there.
+      key_variable: environment variable that holds the key.
+      cache: a SQLite file of replies.
+      answer_format: where the answer is in the completion, see `jaxrl.data.extract`.
+    """
+    endpoint = judge.Endpoint(url, model, key_variable=key_variable, cache=cache)
+    return verifier.by_model(endpoint, answer_format)
+
+
 def by_rubric(rubric: Mapping[str, Any]) -> Reward:
     """The judges of a rubric.
 
@@ -148,11 +164,12 @@ BUNDLED: dict[str, Callable[..., Reward]] = {
     "repetition": shape.repetition,
     "judge": by_judge,
     "rubric": by_rubric,
+    "verifier": by_verifier,
     "none": nothing,
 }
 """Name to the function that makes the reward from its arguments."""
 
-_JUDGED = {"judge", "rubric"}
+_JUDGED = {"judge", "rubric", "verifier"}
 _PURE = {"number", "exact", "contains", "none", "overlong", "repetition", "think_format"}
 
 
@@ -285,7 +302,7 @@ def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
 
 def _endpoints(spec: Spec) -> list[Mapping[str, Any]]:
     """The arguments of the judges that a reward asks."""
-    if spec.function == "judge":
+    if spec.function in ("judge", "verifier"):
         return [spec.args]
     judges = dict(spec.args.get("rubric", {})).get("judges", {})
     return list(judges.values())

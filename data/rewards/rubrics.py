@@ -1,4 +1,4 @@
-"""Rubrics: criteria with weights, vetoes and saturation, checklists by prompt, and anchors.
+"""Rubrics: criteria with weights, vetoes, saturation and interactions; checklists; anchors.
 
 A rubric is a YAML file. `--reward rubric:FILE.yaml` asks judges behind OpenAI-compatible addresses,
 and the extension `judge` a model of ours on the mesh.
@@ -12,7 +12,8 @@ and the extension `judge` a model of ours on the mesh.
     judges:
       main: {url: "http://localhost:8000/v1", model: qwen}
 
-Paper: Huang et al. 2025, "Reinforcement Learning with Rubric Anchors" (weights, vetoes, saturation)
+Paper: Huang et al. 2025, "Reinforcement Learning with Rubric Anchors" (weights, vetoes, saturation,
+interactions, and the stretch of the upper range; their forms are ours)
 """
 
 from __future__ import annotations
@@ -54,6 +55,15 @@ class Criterion(_Part):
     """Which of `judges` gives the mark; empty: the first."""
 
 
+class Interaction(_Part):
+    """Two criteria that count together: what one is worth depends on the other."""
+
+    of: tuple[str, str]
+    """Names of two criteria."""
+    weight: float
+    """Of the product of their marks, in the mean of all; below 0 where they should not meet."""
+
+
 class Checklist(_Part):
     """Items that a column of each row lists, each of which is met or not."""
 
@@ -87,6 +97,9 @@ class Rubric(_Part):
     """What completions are judged by."""
 
     criteria: dict[str, Criterion] = {}
+    interactions: tuple[Interaction, ...] = ()
+    stretch: float = Field(1.0, ge=1)
+    """Power of the mean that is the reward: above 1, good answers differ by more than bad ones."""
     checklist: Checklist | None = None
     anchors: tuple[Anchor, ...] = ()
     judges: dict[str, Endpoint] = {}
@@ -130,6 +143,12 @@ def of(plain: Any, where: str = "rubric") -> Rubric:
         raise ValueError(f"{where}: no criterion has a weight above 0")
     if taken := [name for name in made.criteria if name.startswith(CHECK + " ")]:
         raise ValueError(f"{where}: criteria.{taken[0]}: items of checklists have such names")
+    for pair in made.interactions:
+        if set(pair.of) - set(made.criteria) or pair.of[0] == pair.of[1]:
+            raise ValueError(
+                f"{where}: interactions: of={list(pair.of)} must be two of "
+                f"{', '.join(made.criteria)}"
+            )
     for anchor in made.anchors:
         if set(anchor.marks) - set(made.criteria) or not all(
             map(judge.is_mark, anchor.marks.values())
@@ -179,14 +198,17 @@ def criteria(rubric: Rubric, problem: Problem) -> dict[str, Criterion]:
     return found
 
 
-def total(wanted: Mapping[str, Criterion], marks: Mapping[str, float]) -> Score:
-    """The reward of marks: 0 where a criterion vetoes, else their weighted mean, at least 0.
+def total(rubric: Rubric, wanted: Mapping[str, Criterion], marks: Mapping[str, float]) -> Score:
+    """The reward of marks: 0 where a criterion vetoes, else a power of their mean, at least 0.
 
-    A mark counts as `min(mark, saturation) / saturation`. The mean is over the positive weights; a
-    criterion with a negative weight takes its share away. The parts are the marks as given,
-    `checklist`, the share of its items, and `vetoed`.
+    A mark counts as `min(mark, saturation) / saturation`, and an interaction as the product of two
+    such. The mean is over the positive weights; what has a negative weight takes its share away.
+    The parts are the marks as given, `checklist`, the share of its items, and `vetoed`.
+
+    Formula: `max(0, (sum_k w_k m_k + sum_(j, k) w_jk m_j m_k) / sum of positive w)^stretch`
 
     Args:
+      rubric: with the interactions and the stretch.
       wanted: from `criteria`.
       marks: from 0 to 1, by the same names.
 
@@ -203,11 +225,15 @@ def total(wanted: Mapping[str, Criterion], marks: Mapping[str, float]) -> Score:
         parts["vetoed"] = float(vetoed)
     if vetoed:
         return Score(0.0, parts)
-    gained = sum(
-        each.weight * min(marks[name], each.saturation) / each.saturation
-        for name, each in wanted.items()
-    )
-    return Score(max(0.0, gained / sum(max(0.0, c.weight) for c in wanted.values())), parts)
+    counted = {
+        name: min(marks[name], each.saturation) / each.saturation for name, each in wanted.items()
+    }
+    terms = [(each.weight, counted[name]) for name, each in wanted.items()]
+    terms += [
+        (pair.weight, counted[pair.of[0]] * counted[pair.of[1]]) for pair in rubric.interactions
+    ]
+    mean = sum(weight * mark for weight, mark in terms) / sum(max(0.0, w) for w, _ in terms)
+    return Score(max(0.0, mean) ** rubric.stretch, parts)
 
 
 def by_endpoints(rubric: Rubric) -> Reward:
@@ -247,7 +273,7 @@ def by_endpoints(rubric: Rubric) -> Reward:
             )
         except judge.JudgeError as error:
             return Score(None, error=f"judge: {error}")
-        return total(wanted, {name: mark for part in found for name, mark in part.items()})
+        return total(rubric, wanted, {name: mark for part in found for name, mark in part.items()})
 
     return reward
 

@@ -5,18 +5,23 @@ After Zhou et al. 2023, "Instruction-Following Evaluation for Large Language Mod
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from jaxrl.data import extract, generate
+from jaxrl.data.rewards import rubrics
 from jaxrl.data.types import Problem, Score, Task
 
 WORDS = (
     "river", "stone", "light", "garden", "window", "music", "winter", "bread", "silver", "forest",
     "paper", "ocean", "bridge", "candle", "market", "summer", "letter", "island", "shadow", "bell",
 )  # fmt: skip
+
+MARKS = ("constraints", "variety", "length")
+"""What a rubric may have as criteria."""
 
 
 class Constraint(NamedTuple):
@@ -67,6 +72,7 @@ def task(
     partial: bool = True,
     ood_constraints: int | None = None,
     template: str = "",
+    rubric: str = "",
 ) -> Task:
     """Requests with random constraints; the whole completion, thoughts apart, must meet them.
 
@@ -77,7 +83,13 @@ def task(
         if not, 1 for all of them, else 0.
       ood_constraints: constraints in the ood split; None means one more than `constraints`.
       template: prompt with `{question}` in it; empty is the question alone.
+      rubric: in place of `partial`, JSON of a rubric that makes the reward of three marks, each
+        a share: `constraints` that are met, `variety`, words that differ from those before them,
+        and `length`, words of `longest`. See `jaxrl.data.rewards.rubrics`.
     """
+    graded = rubrics.of(json.loads(rubric), "rubric") if rubric else None
+    if graded and not graded.criteria.keys() <= set(MARKS):
+        raise ValueError(f"rubric={rubric!r}: criteria may be {', '.join(MARKS)}")
     ood_constraints = constraints + 1 if ood_constraints is None else ood_constraints
     if not 1 <= constraints < ood_constraints <= len(CONSTRAINTS):
         raise ValueError(
@@ -107,6 +119,15 @@ def task(
             return Score(0.0, {"topic": 0.0, **dict.fromkeys(problem.answer, 0.0)})
         met = {name: float(CONSTRAINTS[name].holds(text, v)) for name, v in problem.answer.items()}
         share = sum(met.values()) / len(met)
+        if graded:
+            words = _words(text.lower())
+            marks = {
+                "constraints": share,
+                "variety": len(set(words)) / len(words),
+                "length": min(len(words) / longest, 1.0),
+            }
+            score = rubrics.total(graded, graded.criteria, marks)
+            return Score(score.value, {"topic": 1.0, **score.parts, **met})
         return Score(share if partial else float(share == 1.0), {"topic": 1.0, **met})
 
     made = Task(

@@ -81,10 +81,13 @@ def judge(settings: JudgeConfig) -> Extension:
             raise ValueError("judge: this run learns from a file and has no reward; leave it out")
         if not settings.pairwise:
             return
-        if any(each.veto or each.weight < 0 for each in wanted.criteria.values()):
+        if (
+            any(each.veto or each.weight < 0 for each in wanted.criteria.values())
+            or wanted.interactions
+        ):
             raise ValueError(
-                f"judge.pairwise with vetoes or negative weights in {settings.rubric}: answers are "
-                "compared as a whole; leave these out"
+                f"judge.pairwise with vetoes, negative weights or interactions in "
+                f"{settings.rubric}: answers are compared as a whole; leave these out"
             )
         if not 0 < settings.opponents < config.rollout.group_size:
             raise ValueError(
@@ -149,7 +152,7 @@ def marked(config: Config, by: Opened, rubric: Rubric, experience: Experience) -
         marks = {name: float(next(found)) for name in criteria}
         if any(map(np.isnan, marks.values())):
             return _UNREADABLE
-        return rubrics.total(criteria, marks)
+        return rubrics.total(rubric, criteria, marks)
 
     return [of(criteria) for criteria in wanted]
 

@@ -1,6 +1,8 @@
 """Trained reward models as the reward of a run, computed on the mesh in batches.
 
 A completion is read by each model as it was trained: in its own tokens, by the state of the last.
+What was thought before `</think>` is not read, as in Bhaskar et al. 2025, "Language Models that
+Think, Chat Better"; of a thought that never ends, nothing is.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import jax
 import numpy as np
 
 from jaxrl.config import Config
-from jaxrl.data import examples
+from jaxrl.data import examples, extract
 from jaxrl.data.rows import Row
 from jaxrl.data.tokenizers import Tokenizer
 from jaxrl.data.types import Problem, Score
@@ -164,6 +166,13 @@ def score(config: Config, model: OpenModel, experience: Experience) -> np.ndarra
     return found
 
 
+def _answer(problem: Problem, text: str) -> str:
+    """A completion without what was thought in it."""
+    whole = extract.thinking(problem.prompt, text)
+    rest = extract.after_thought(whole)
+    return text if rest == whole else (rest or "").lstrip()
+
+
 def _read(config: Config, model: OpenModel, problem: Problem, text: str) -> examples.Example | None:
     """A completion as the model has it; None if it has characters that the model does not know.
 
@@ -172,7 +181,7 @@ def _read(config: Config, model: OpenModel, problem: Problem, text: str) -> exam
     prompt: Any = problem.prompt
     if config.rollout.chat and problem.messages is not None:
         prompt = tuple(problem.messages)
-    row = Row(problem.id, prompt, (text,), (1.0,))
+    row = Row(problem.id, prompt, (_answer(problem, text),), (1.0,))
     chat = config.rollout.chat and model.tokenizer.chat is not None
     system = config.rollout.system if chat else ""
     try:

@@ -50,7 +50,7 @@ def concentrations(
         rows = [*batch, *[()] * (_ROWS - len(batch))]
         tokens = np.array([[*p, *[0] * (width - len(p))] for p in rows], np.int32)
         places = np.array([[*range(len(p)), *[width] * (width - len(p))] for p in rows], np.int32)
-        hidden = mesh.fetch(_hidden(actor.model, params, tokens, places))
+        hidden = mesh.fetch(hidden_states(actor.model, params, tokens, places))
         for states, prompt in zip(hidden, batch, strict=False):
             segments = np.arange(len(prompt)) >= shared
             own = np.asarray(states[: len(prompt)], np.float64)
@@ -59,9 +59,13 @@ def concentrations(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _hidden(
+def hidden_states(
     model: DecoderConfig, params: Params, tokens: jax.Array, positions: jax.Array
 ) -> jax.Array:
+    """Last hidden states [N, L, D] float32 of tokens [N, L]; padding is at position L.
+
+    `params` are as the sampler has them.
+    """
     rows, width = tokens.shape
     cache = decoder.empty_cache(model, rows, width)
     hidden, _ = decoder.extend(

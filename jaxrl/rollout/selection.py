@@ -19,14 +19,15 @@ from jaxrl import functions
 from jaxrl.config import BanditConfig, Config, CurriculumConfig
 from jaxrl.data import bandits, curriculum, generate, stream
 from jaxrl.data.types import Problem, Task
-from jaxrl.rollout import angles, history, policy
+from jaxrl.rollout import angles, history, policy, pruning
 from jaxrl.rollout.policy import Policy
 from jaxrl.types import Params
 
-_GIVEN = {"state", "ranks", "count", "allowed", "accuracy", "concentration"}
+_GIVEN = {"state", "ranks", "count", "allowed", "accuracy", "concentration", "closeness"}
 
 Keep = Callable[[Problem], bool] | None
-Angles = Callable[[Params, Sequence[Problem]], np.ndarray]
+Signal = Callable[[Params, Sequence[Problem]], np.ndarray]
+"""Of N problems under parameters, [N] float64."""
 
 
 class Drawn(NamedTuple):
@@ -113,6 +114,7 @@ def open_source(config: Config, task: Task, actor: Policy) -> Source:
     """
     keep = policy.keeps(actor.tokenizer, config.rollout)
     measure = functools.partial(angles.concentrations, actor, config.rollout)
+    prune = functools.partial(pruning.closeness, actor, config.rollout)
 
     def leaf(settings: CurriculumConfig, task: Task) -> Source:
         seed = config.seed
@@ -123,7 +125,8 @@ def open_source(config: Config, task: Task, actor: Policy) -> Source:
             of |= {"history": settings.history, "score": settings.score, "keep": settings.keep}
         of = json.loads(json.dumps(of))  # as it will be when it is read from a checkpoint
         if settings.choose:
-            return chosen(settings, task, of, seed=seed, keep=keep, measure=measure)
+            signals = {"measure": measure, "closeness": functools.partial(prune, task)}
+            return chosen(settings, task, of, seed=seed, keep=keep, **signals)
         return ordered(task, of, seed=seed, keep=keep)
 
     if not config.domains:
@@ -171,7 +174,8 @@ class CurriculumState(NamedTuple):
     accuracy: np.ndarray
     """scalar float64: mean reward of the last batch; nan before."""
     signal: np.ndarray
-    """[N] float64: angle signal of each prompt before training; nan where it is not needed."""
+    """[N] float64: angle signal of each prompt, or closeness of its solution, before training; nan
+    where none is needed."""
 
 
 def chosen(
@@ -181,7 +185,8 @@ def chosen(
     *,
     seed: int,
     keep: Keep = None,
-    measure: Angles,
+    measure: Signal,
+    closeness: Signal,
 ) -> Source:
     """Prompts chosen among the first of the train split by the function `config.choose`.
 
@@ -191,10 +196,12 @@ def chosen(
       of: says what the state is the state of.
       seed: of the problems and of random choices.
       keep: problems that may be chosen; None: all.
-      measure: angle signals [N] of problems under parameters, for a function that goes by `ranks`.
+      measure: angle signals, for a function that goes by `ranks`.
+      closeness: what solutions are worth, for a function that goes by `closeness`.
     """
     function = functions.resolve(config.choose, config.args, _GIVEN)
     by_rank = functions.takes(function, "ranks")
+    by_closeness = functions.takes(function, "closeness")
     size = min(config.prompts, task.sizes.get("train", config.prompts))
     of = of | {"prompts": size, "window": config.window}
 
@@ -214,6 +221,8 @@ def chosen(
         if by_rank and np.isnan(course.signal).any():
             course = course._replace(signal=measure(params, problems(range(size))))
             ranks = bandits.rank(course.signal, seed=seed)
+        elif by_closeness and np.isnan(course.signal).any():
+            course = course._replace(signal=closeness(params, problems(range(size))))
         elif by_rank:
             now = measure(params, problems(course.last))
             turned = float(np.mean(now - course.signal[course.last]))
@@ -226,6 +235,7 @@ def chosen(
             "allowed": course.allowed,
             "accuracy": float(course.accuracy),
             "concentration": turned,
+            "closeness": course.signal,
         }
         after, ids = functions.call(function, config.args, given)
         if len(ids) < count:

@@ -148,6 +148,15 @@ class Extension(NamedTuple):
     """What the objective learns from in place of log-probabilities, of what `teach` adds."""
     teach: Callable[[Context, Packed], Packed] = lambda ctx, packed: packed
     """Adds a teacher to packed rows on the mesh, before an update or an evaluation."""
+    ascent: (
+        Callable[
+            [Context, TrainState, Trajectory, Packed, Params],
+            tuple[Params, dict[str, jax.Array]],
+        ]
+        | None
+    ) = None
+    """Moves the trained parameters to where an update takes its gradient, see
+    `train_step.Ascent`."""
     router: routers.Terms | None = None
     """What an update does for the routers of a mixture of experts."""
     arrays: tuple[str, ...] = ()
@@ -173,7 +182,7 @@ def open_extensions(config: Config) -> dict[str, Extension]:
         configs.check_name(reference)
         made = functions.extension(reference)(configs.settings_of(reference, settings))
         opened[name] = made
-    for name in ("reference", "evaluated", "restriction", "reading", "router"):
+    for name in ("reference", "evaluated", "restriction", "reading", "router", "ascent"):
         given = [n for n, extension in opened.items() if getattr(extension, name) is not None]
         if len(given) > 1:
             raise ValueError(f"extensions {given} both give the run's {name}; keep one of them")

@@ -11,6 +11,7 @@ starts anew.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -96,6 +97,7 @@ def program(
       optimize: see `train_step.make_update`.
     """
     config = ctx.config
+    ascent = only(extensions, "ascent")
     update = make_update(
         ctx.policy.model,
         config.objective,
@@ -110,6 +112,7 @@ def program(
         seed=config.seed,
         weights=bool(config.asynchronous.staleness),  # at 0, the program of the synchronous run
         router=only(extensions, "router"),
+        ascent=ascent and functools.partial(ascent, ctx),
     )
     for extension in extensions.values():
         update = extension.update(ctx, update)

@@ -53,6 +53,13 @@ Update = Callable[
 ]
 
 
+Ascent = Callable[[TrainState, Trajectory, Packed, Params], tuple[Params, dict[str, jax.Array]]]
+
+
+"""`(state, batch, packed, gradient of the trained part) -> (trained part, metrics)`: where the
+gradient of an update is taken, in place of the parameters that it changes."""
+
+
 def init_state(
     params: Params, optimizer: optax.GradientTransformation, part: Part = WHOLE
 ) -> TrainState:
@@ -110,6 +117,7 @@ def make_update(
     seed: int = 0,
     weights: bool = False,
     router: routers.Terms | None = None,
+    ascent: Ascent | None = None,
 ) -> Update:
     """The jitted update `(state, batch, packed, ref_logp) -> (state, metrics)`; `state` is donated.
 
@@ -128,6 +136,8 @@ def make_update(
       weights: measure `ess`, the effective sample size of the importance weights.
       router: what is done for the routers of a mixture of experts; None: nothing. The metric `loss`
         is without their losses.
+      ascent: moves the parameters, by a first gradient, to where the gradient of the update is
+        taken; None: it is taken where they are. Other metrics than `grad_norm` are of the first.
 
     If the gradient is not finite, the update is skipped: only the step counter changes, and the
     metric `skipped` is 1. Where the objective returns `lr_scale`, the optimizer's update is
@@ -154,36 +164,7 @@ def make_update(
         reads = {"temperature": temperature, "restriction": allowed, "reading": reading}
         if router is not None:
             counted = jnp.any(whole.mask, axis=1)
-            totals, load = routers.totals(packed, counted), None
-            if several and router.level == "batch" and router.balance:
-                load = _load(model, state.params, packed, counted, drawn)
-
-        def loss(trained: Params, index: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-            params = part.join(trained, frozen)
-            if router is None:
-                logp, entropy = micro_logprobs(
-                    model, params, packed, index, remat=remat, noise=drawn, **reads
-                )
-                return of_actions(logp, entropy, index)
-            states, routing = micro_routing(model, params, packed, index, remat, drawn)
-            logp, entropy = state_logprobs(model, params, packed, index, states, **reads)
-            value, metrics = of_actions(logp, entropy, index)
-            given = (routing, packed, index, counted, totals, load)
-            more, measured = routers.share(router, model, *given)
-            return value + more, metrics | measured
-
-        def of_actions(
-            logp: jax.Array, entropy: jax.Array, index: jax.Array
-        ) -> tuple[jax.Array, dict[str, jax.Array]]:
-            if looks == "token":
-                sequence, time = places(packed, index)
-                own = at_actions((batch, whole, ref_logp), sequence, time)
-                here = own[1].mask & (sequence >= 0)[:, None]
-                return share(logp[:, None], entropy[:, None], here, *own)
-            logp, entropy, here = spread(packed, index, logp, entropy, rules=model.rules)
-            if coupled:
-                return jnp.vdot(slopes[0], logp) + jnp.vdot(slopes[1], entropy), {}
-            return share(logp, entropy, here & whole.mask, batch, whole, ref_logp)
+            totals = routers.totals(packed, counted)
 
         def share(
             logp: jax.Array,
@@ -198,35 +179,72 @@ def make_update(
                 batch = batch.replace(behavior_logp=jax.lax.stop_gradient(logp))
             return objective(config, batch, whole, mask, logp, entropy, *rest, weights=weights)
 
-        if coupled:
-            slopes, measured = jax.grad(share, argnums=(0, 1), has_aux=True)(
-                *all_logprobs(model, state.params, packed, noise=drawn, **reads),
-                whole.mask,
-                batch,
-                whole,
-                ref_logp,
-            )
-        gradient = jax.grad(loss, has_aux=True)
-
-        def accumulate(index: jax.Array, carry: Any) -> Any:
-            grads, metrics = carry
-            more, measured = gradient(trained, index)
-            metrics = {
-                name: (jnp.maximum if name in _SAME or name.endswith("_max") else jnp.add)(
-                    metrics[name], value
+        def gradients(trained: Params, params: Params) -> tuple[Params, dict[str, jax.Array]]:
+            """Of the whole batch, with its metrics; `params` has the frozen part too."""
+            load = None
+            if router is not None and several and router.level == "batch" and router.balance:
+                load = _load(model, params, packed, counted, drawn)
+            if coupled:
+                slopes, measured = jax.grad(share, argnums=(0, 1), has_aux=True)(
+                    *all_logprobs(model, params, packed, noise=drawn, **reads),
+                    whole.mask,
+                    batch,
+                    whole,
+                    ref_logp,
                 )
-                for name, value in measured.items()
-            }
-            return jax.tree.map(jnp.add, grads, more), metrics
 
-        if not several:  # a sum from zero would pass over all gradients twice more
-            grads, metrics = gradient(trained, jnp.int32(0))
-        else:
-            shapes = jax.eval_shape(gradient, trained, jnp.int32(0))
-            zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-            grads, metrics = jax.lax.fori_loop(0, packed.micro_batches, accumulate, zeros)
-        metrics = effective_share(measured | metrics if coupled else metrics)
+            def loss(trained: Params, index: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+                params = part.join(trained, frozen)
+                if router is None:
+                    logp, entropy = micro_logprobs(
+                        model, params, packed, index, remat=remat, noise=drawn, **reads
+                    )
+                    return of_actions(logp, entropy, index)
+                states, routing = micro_routing(model, params, packed, index, remat, drawn)
+                logp, entropy = state_logprobs(model, params, packed, index, states, **reads)
+                value, metrics = of_actions(logp, entropy, index)
+                given = (routing, packed, index, counted, totals, load)
+                more, measured = routers.share(router, model, *given)
+                return value + more, metrics | measured
 
+            def of_actions(
+                logp: jax.Array, entropy: jax.Array, index: jax.Array
+            ) -> tuple[jax.Array, dict[str, jax.Array]]:
+                if looks == "token":
+                    sequence, time = places(packed, index)
+                    own = at_actions((batch, whole, ref_logp), sequence, time)
+                    here = own[1].mask & (sequence >= 0)[:, None]
+                    return share(logp[:, None], entropy[:, None], here, *own)
+                logp, entropy, here = spread(packed, index, logp, entropy, rules=model.rules)
+                if coupled:
+                    return jnp.vdot(slopes[0], logp) + jnp.vdot(slopes[1], entropy), {}
+                return share(logp, entropy, here & whole.mask, batch, whole, ref_logp)
+
+            gradient = jax.grad(loss, has_aux=True)
+
+            def accumulate(index: jax.Array, carry: Any) -> Any:
+                grads, metrics = carry
+                more, measured = gradient(trained, index)
+                metrics = {
+                    name: (jnp.maximum if name in _SAME or name.endswith("_max") else jnp.add)(
+                        metrics[name], value
+                    )
+                    for name, value in measured.items()
+                }
+                return jax.tree.map(jnp.add, grads, more), metrics
+
+            if not several:  # a sum from zero would pass over all gradients twice more
+                grads, metrics = gradient(trained, jnp.int32(0))
+            else:
+                shapes = jax.eval_shape(gradient, trained, jnp.int32(0))
+                zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+                grads, metrics = jax.lax.fori_loop(0, packed.micro_batches, accumulate, zeros)
+            return grads, effective_share(measured | metrics if coupled else metrics)
+
+        grads, metrics = gradients(trained, state.params)
+        if ascent is not None:
+            moved, found = ascent(state, batch, packed, grads)
+            grads, metrics = gradients(moved, part.join(moved, frozen))[0], metrics | found
         norm = optax.global_norm(grads)
         finite = jnp.isfinite(norm)
         updates, opt_state = optimizer.update(grads, state.opt_state, trained)

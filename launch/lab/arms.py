@@ -20,10 +20,15 @@ from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.nucleus import NucleusConfig
 from jaxrl.extensions.reference_refresh import RefreshConfig
 from jaxrl.extensions.replay import ReplayConfig
+from jaxrl.extensions.sharpness import SharpnessConfig
 from jaxrl.launch.lab.imitation import ImitationConfig
 from jaxrl.launch.lab.tasks import Problems
 from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.training.objective import ObjectiveConfig
+
+LATER = {"described": "if set"}
+"""Metadata of a field of `Arm` that is younger than plans: arms without it are described as before,
+so that their plans hold."""
 
 
 class Sampled(NamedTuple):
@@ -84,6 +89,8 @@ class Arm:
     nucleus: NucleusConfig | None = None
     imitation: ImitationConfig | None = None
     """Of SASR: which updates imitate."""
+    sharpness: SharpnessConfig | None = dataclasses.field(default=None, metadata=LATER)
+    """How far updates go uphill for their gradient."""
     delay: int = 0
     """The sampler's policy is this many steps old,"""
     sync_every: int = 1
@@ -159,7 +166,7 @@ def arm(config: Config, *, sizes: Mapping[str, Any] | None = None, **changes: An
     given = {name: getattr(config, name) for name in shared}
     for name in ("temperature", "oversampling", "chunks"):
         given[name] = getattr(config.rollout, name)
-    for name in ("guidance", "replay", "nucleus", "critic"):
+    for name in ("guidance", "replay", "nucleus", "critic", "sharpness"):
         given[name] = config.extensions.get(name)
     given["reference"] = config.extensions.get("reference_refresh")
     given["imitation"] = config.extensions.get(_IMITATION)
@@ -172,7 +179,12 @@ def arm(config: Config, *, sizes: Mapping[str, Any] | None = None, **changes: An
 def describe(value: Any) -> Any:
     """An arm as JSON holds it; functions by their names."""
     if dataclasses.is_dataclass(value):
-        return {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        held = {f: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return {
+            f.name: describe(own)
+            for f, own in held.items()
+            if f.metadata != LATER or own != f.default
+        }
     if isinstance(value, Mapping):
         return {str(k): describe(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -207,6 +219,7 @@ def unlike(config: Config, method: Arm) -> list[str]:
         "critic",
         "reference_refresh",
         "policy_reward",
+        "sharpness",
         _IMITATION,
     }
     lines += [f"extensions.{n}: the lab has none" for n in sorted({*config.extensions} - known)]

@@ -67,7 +67,10 @@ class Store:
 
 
 def competitors(effect: Effect, family: str) -> dict[str, Arm]:
-    """Label -> arm: `method`, `ablation: PART` and `baseline: NAME`, untuned."""
+    """Label -> arm: `method`, `ablation: PART` and `baseline: NAME`, untuned.
+
+    A baseline that is the method itself is left out: the method is compared with the others.
+    """
     without = arms.parts(effect.method, effect.ablation)
     regime = effect.method
     if effect.stands_for:  # then its rewards are the method, and the ablation's the regime
@@ -76,7 +79,7 @@ def competitors(effect: Effect, family: str) -> dict[str, Arm]:
     return (
         {"method": effect.method}
         | {f"ablation: {part}": arm for part, arm in without.items()}
-        | {f"baseline: {name}": arm for name, arm in others.items()}
+        | {f"baseline: {name}": arm for name, arm in others.items() if arm != effect.method}
     )
 
 

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import functions
@@ -16,6 +17,8 @@ from jaxrl.data import types as data_types
 from jaxrl.data.types import Problem
 from jaxrl.launch.lab import policy
 from jaxrl.launch.lab.tasks import Task, of_seed
+from jaxrl.losses import pruning
+from jaxrl.models import decoder, head
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import selection
 from jaxrl.rollout.selection import Source
@@ -87,8 +90,11 @@ def _part(
         return selection.ordered(problems, of, seed=seed)
     if not settings.choose:
         settings = dataclasses.replace(settings, choose="jaxrl.data.curriculum:uniform")
-    measure = functools.partial(_angles, task, model, place)
-    return selection.chosen(settings, problems, of, seed=seed, measure=measure)
+    signals = {
+        name: functools.partial(function, task, model, place)
+        for name, function in (("measure", _angles), ("closeness", closeness))
+    }
+    return selection.chosen(settings, problems, of, seed=seed, **signals)
 
 
 def _angles(
@@ -100,6 +106,30 @@ def _angles(
     hidden = np.asarray(_hidden(model, params, place, rows), np.float64)
     whole = np.zeros(rows.shape[1], int)  # one segment: nothing is common to all prompts
     return np.array([bandits.angle_concentration(row, whole) for row in hidden])
+
+
+def closeness(
+    task: Task, model: DecoderConfig, place: int, params: Params, problems: Sequence[Problem]
+) -> np.ndarray:
+    """What solutions are worth under one of the policies [S, ...], as in
+    `jaxrl.rollout.pruning`."""
+    rows = [problem.answer for problem in problems]
+    own = of_seed(task.train, place)
+    texts = np.concatenate([own.prompt[rows], own.gold[rows]], axis=1)
+    mask = (texts > 0) & (np.arange(texts.shape[1]) >= task.prompt_length)
+    return np.asarray(_closeness(model, params, place, texts, mask), np.float64)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _closeness(
+    model: DecoderConfig, params: Params, seed: int, tokens: jax.Array, mask: jax.Array
+) -> jax.Array:
+    own = jax.tree.map(lambda a: a[seed], params)
+    hidden = policy.states(model, own, tokens[:, :-1])
+    table = decoder.unembedding(own)
+    given = (hidden, head.logits(hidden, table), tokens[:, 1:])
+    inner, square = pruning.output_gradient(*given, mask=mask[:, 1:])
+    return pruning.donod(inner, square, jnp.linalg.norm(table))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -22,12 +22,15 @@ import optax
 from jaxrl.data import curriculum
 from jaxrl.extensions import replay
 from jaxrl.extensions.nucleus import masked
+from jaxrl.extensions.sharpness import SharpnessConfig, uphill
 from jaxrl.launch.lab import arms, critic, policy, prompts
 from jaxrl.launch.lab import imitation as rule
 from jaxrl.launch.lab.arms import Arm
 from jaxrl.launch.lab.collect import collect
 from jaxrl.launch.lab.imitation import ImitationConfig
 from jaxrl.launch.lab.tasks import Task
+from jaxrl.losses.aggregate import masked_mean
+from jaxrl.losses.divergence import forward_kl
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import history
 from jaxrl.sampling.chunks import WHOLE, Chunks
@@ -55,6 +58,8 @@ class Learner(NamedTuple):
     """[S] float32 each, of the gradient of imitation, see `jaxrl.launch.lab.imitation`."""
     seeds: jax.Array
     """[S] int32."""
+    previous: Params | None = None
+    """Before the last update, where the arm goes by it."""
 
 
 _OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=0.95))
@@ -107,6 +112,7 @@ def train(
     numbers = task.seeds or range(seeds)
     buffers = arm.replay and [replay.open_buffer(arm.replay, seed) for seed in numbers]
     state, reference = learner(params, task.seeds), params
+    state = state._replace(previous=params) if arm.sharpness else state
     likely = params if arm.nucleus else None
     critic_steps = arm.critic and critic.steps(arm.critic, model, _OPTIMIZER)
     critics = critic_steps and critic_steps.init(params)
@@ -248,7 +254,7 @@ def update(model: DecoderConfig, task: Task, arm: Arm) -> Callable[..., Learner]
     text = json.dumps(config, sort_keys=True)
     budget = arm.max_new_tokens or task.budget
     prompt = task.prompt_length
-    given = (arm.temperature, budget, arm.chunks, prompt, arm.mass, arm.imitation)
+    given = (arm.temperature, budget, arm.chunks, prompt, arm.mass, arm.imitation, arm.sharpness)
     made = _update(model, text, *given)
     return functools.partial(made, widths)
 
@@ -263,6 +269,7 @@ def _update(
     prompt: int,
     mass: float,
     imitation: ImitationConfig | None,
+    sharpness: SharpnessConfig | None,
 ) -> Callable[..., Learner]:
     fixed = ObjectiveConfig(**json.loads(config))
 
@@ -299,13 +306,17 @@ def _update(
             return objective(terms, t, whole, whole.mask, *scored, ref_logp, state.steps)
 
         grads, metrics = jax.grad(loss, has_aux=True)(state.params)
+        if sharpness:
+            radius = sharpness.radius or sharpness.scale * moved(model, state, t)
+            grads, _ = jax.grad(loss, has_aux=True)(uphill(state.params, grads, radius))
         updates, opt_state = _OPTIMIZER.update(grads, state.opt_state)
         rate = rate * metrics.get("lr_scale", 1.0)
         params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
         norms = state.norms
         if imitation:
             norms = rule.noted(imitation, norms, state.steps, imitate, optax.global_norm(grads))
-        return Learner(params, opt_state, state.steps + 1, norms, state.seeds)
+        before = state.params if sharpness else None
+        return Learner(params, opt_state, state.steps + 1, norms, state.seeds, before)
 
     @jax.jit
     def each(
@@ -321,6 +332,15 @@ def _update(
         return jax.lax.map(lambda given: one(widths, *given, rate), of_seeds)
 
     return each
+
+
+def moved(model: DecoderConfig, state: Learner, batch: Trajectory) -> jax.Array:
+    """Mean divergence of one seed's policy from what it was before, over the actions of a batch."""
+    now, before = (
+        policy.all_logprobs(model, params, batch.tokens[:, :-1])
+        for params in (state.params, state.previous)
+    )
+    return masked_mean(forward_kl(now, before), (batch.action_mask & batch.valid[:, None])[:, 1:])
 
 
 def logprobs(

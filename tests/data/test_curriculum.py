@@ -175,6 +175,17 @@ def test_what_is_failed_hardly_solved_or_within_reach():
     assert ids.tolist() == [3, 2, 0, 1]
 
 
+def test_the_central_band_leaves_out_what_earns_most_and_least():
+    """Of rates 0 to 0.8 in steps of 0.1, the quartiles are 0.2 and 0.6; the middle first."""
+    rates = np.array([0.4, 0.0, 0.8, 0.6, 0.1, 0.2, 0.7, 0.3, 0.5])
+    state = filled([[NAN, rate] for rate in [*rates, NAN]])
+    score = curriculum.central(state)
+    assert np.isnan(score).tolist() == [*(~((rates > 0.15) & (rates < 0.65))).tolist(), True]
+    _, ids = curriculum.highest(state, 5, everything(state), score)
+    assert rates[ids].tolist() == [0.4, 0.3, 0.5, 0.6, 0.2]
+    assert np.isnan(curriculum.central(curriculum.start(3))).all()
+
+
 def test_new_problems_go_where_the_failures_are():
     domains = np.array([0, 0, 1, 1, 1, 2])
     failing = np.array([True, False, True, True, True, False])

@@ -17,9 +17,9 @@ RECORDS = {
     ],
 }
 NAMES = (
-    "arithmetic", "calibrated", "code", "countdown", "format_following", "gsm8k", "json_output",
-    "math", "maze", "mixture", "multiple_choice", "next_segment", "random_calculation", "sat",
-    "shortest_path", "sql", "translation",
+    "arithmetic", "bounds", "calibrated", "code", "countdown", "format_following", "fractions",
+    "gsm8k", "guarded", "json_output", "known_facts", "math", "maze", "mixture", "multiple_choice",
+    "next_segment", "random_calculation", "sat", "shortest_path", "sql", "translation",
 )  # fmt: skip
 """Every task that `jaxrl tasks` lists, but for reasoning_gym, which has tests of its own."""
 
@@ -49,12 +49,13 @@ FEW = {k: CONSTANTS[k] for k in ("empty", "nul", "surrogate", "zero", "exit", "c
 """For tasks that need a sandbox for each."""
 
 FLOORS = {
-    "arithmetic": 0.1, "calibrated": 0.2, "format_following": 0.1, "mixture": 0.35,
-    "multiple_choice": 0.45, "random_calculation": 0.1, "sat": 0.35, "translation": 0.05,
+    "arithmetic": 0.1, "calibrated": 0.2, "format_following": 0.1, "fractions": 0.2,
+    "known_facts": 0.34, "mixture": 0.35, "multiple_choice": 0.45, "random_calculation": 0.1,
+    "sat": 0.35, "translation": 0.05,
 }  # fmt: skip
 """The most that the mean of one such text over 24 problems may be, where it is not 0: a constant is
 right now and then, and the nearness of texts or numbers is graded. docs/data.md says so."""
-GRADED = {"random_calculation": 0.8, "translation": 0.8}
+GRADED = {"known_facts": 0.34, "random_calculation": 0.8, "translation": 0.8}
 """Less than which a right answer beside a wrong one must be given, where rewards are graded."""
 
 

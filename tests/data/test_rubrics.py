@@ -84,15 +84,34 @@ def test_vetoes_saturation_faults_and_checklists():
     assert list(wanted) == ["correct", "brief", "rude", "check 1", "check 2"]
     assert [wanted[n].weight for n in ("check 1", "check 2")] == [0.5, 1.5]
     marks = {"correct": 0.5, "brief": 0.9, "rude": 0.0, "check 1": 1.0, "check 2": 0.0}
-    score = rubrics.total(wanted, marks)
+    score = rubrics.total(rubric, wanted, marks)
     assert score.value == pytest.approx((3 * 0.5 + 1 + 0.5) / 6)  # brief counts in full from 0.8 on
     assert score.parts == {
         "correct": 0.5, "brief": 0.9, "rude": 0.0, "checklist": 0.25, "vetoed": 0.0,
     }  # fmt: skip
-    assert rubrics.total(wanted, marks | {"rude": 1.0}).value == pytest.approx((3 - 1) / 6)
-    vetoed = rubrics.total(wanted, marks | {"correct": 0.2})
+    assert rubrics.total(rubric, wanted, marks | {"rude": 1.0}).value == pytest.approx((3 - 1) / 6)
+    vetoed = rubrics.total(rubric, wanted, marks | {"correct": 0.2})
     assert vetoed.value == 0 and vetoed.parts["vetoed"] == 1
-    assert rubrics.total(wanted, dict.fromkeys(marks, 0.3) | {"rude": 1.0}).value >= 0
+    assert rubrics.total(rubric, wanted, dict.fromkeys(marks, 0.3) | {"rude": 1.0}).value >= 0
+
+
+def test_interactions_and_the_stretch_of_the_upper_range():
+    """By hand: 2 * 0.5 + 1 + 1 * (0.5 * 1) of 4 is 0.625, and its square 0.390625."""
+    rubric = rubrics.of(
+        {
+            "criteria": {"a": {"text": "x", "weight": 2}, "b": {"text": "y", "saturation": 0.4}},
+            "interactions": [{"of": ["a", "b"], "weight": 1}],
+            "stretch": 2,
+        }
+    )
+    marks = {"a": 0.5, "b": 0.7}
+    assert rubrics.total(rubric, rubric.criteria, marks).value == pytest.approx(0.390625)
+    against = rubric.model_copy(
+        update={"interactions": (rubrics.Interaction(of=("a", "b"), weight=-1.5),), "stretch": 1.0}
+    )
+    got = rubrics.total(against, rubric.criteria, marks).value
+    assert got == pytest.approx((1 + 1 - 1.5 * 0.5) / 3)
+    assert rubrics.total(rubric, rubric.criteria, {"a": 1.0, "b": 1.0}).value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -101,6 +120,11 @@ def test_vetoes_saturation_faults_and_checklists():
         ({"criteria": {"a": {"text": "x", "wieght": 1}}}, "criteria.a.wieght: Extra inputs"),
         ({"criteria": {"a": {"text": "x", "veto": 3}}}, "criteria.a.veto"),
         ({}, "name criteria or a checklist"),
+        ({"criteria": {"a": {"text": "x"}}, "stretch": 0.5}, "stretch"),
+        (
+            {"criteria": {"a": {"text": "x"}}, "interactions": [{"of": ["a", "c"], "weight": 1}]},
+            "interactions: of=\\['a', 'c'\\] must be two of a",
+        ),
         ({"criteria": {"a": {"text": "x", "weight": -1}}}, "no criterion has a weight above 0"),
         ({"criteria": {"a": {"text": "x", "judge": "j"}}}, "judge='j' is not among judges"),
         ({"criteria": {"a": {"text": "x"}}, "anchors": [{"answer": "", "marks": {"b": 1}}]}, "b"),
@@ -109,6 +133,25 @@ def test_vetoes_saturation_faults_and_checklists():
 def test_what_is_no_rubric(plain, message):
     with pytest.raises(ValueError, match=message):
         rubrics.of(plain, "r.yaml")
+
+
+def test_a_verifier_sees_the_answer_alone(judge):
+    """By hand: accepted at two words more, refused, and not stated."""
+    judge.seen.clear()
+    spec = named.parse(f"verifier?url={judge.url}&model=m")
+    made = named.combined([spec], set())
+    assert made.slow and not made.pure and "OPENAI_API_KEY" in made.environment
+
+    def value(text):
+        return asyncio.run(made.reward(problem(), text)).value
+
+    judge.marks = {"correct": 10}
+    assert value(r"France, so \boxed{the city Paris}") == pytest.approx(0.9)
+    judge.marks = {"correct": 0}
+    assert value(r"\boxed{Rome}") == 0
+    assert value("Paris") == -0.5
+    asked = [body["messages"][0]["content"] for body in judge.seen]
+    assert len(asked) == 2 and "the city Paris" in asked[0] and "France, so" not in asked[0]
 
 
 def test_judges_of_several_axes(judge, file):

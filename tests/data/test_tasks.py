@@ -1,11 +1,13 @@
 """Every bundled task: right answers pass, wrong and perturbed ones fail, splits are disjoint."""
 
+import dataclasses
 import itertools
 import json
 import pickle
 import random
 import re
 import string
+from fractions import Fraction
 
 import pytest
 
@@ -14,6 +16,8 @@ from jaxrl.data.scoring import score_completion
 from jaxrl.data.tasks import (
     countdown,
     format_following,
+    fractions,
+    guarded,
     maze,
     random_calculation,
     sat,
@@ -226,6 +230,149 @@ def test_format_following_each_constraint_notices_its_own_breach():
                 assert score.parts[name] == 0.0 and score.value < 1.0, (name, problem)
 
 
+def test_format_following_by_a_rubric():
+    """By hand: one constraint of two met, 3 of 4 words differ, 4 words of 8."""
+    criteria = {"constraints": {"text": "x", "weight": 2, "veto": 0.5}, "length": {"text": "y"}}
+    made = {"criteria": criteria, "interactions": [{"of": ["constraints", "length"], "weight": 1}]}
+    task = tasks.get("format_following", longest=8, rubric=json.dumps(made))
+    wanted = {"comma": True, "lines": 2}
+    problem = dataclasses.replace(
+        task.problem("train", 0, 0), answer=wanted, metadata={"topic": "river"}
+    )
+    score = task.reward(problem, "river go far river")
+    assert score.value == pytest.approx((2 * 0.5 + 0.5 + 0.25) / 4)
+    assert (score.parts["constraints"], score.parts["length"]) == (0.5, 0.5)
+    assert task.reward(problem, "river, go far river").value == 0.0
+    assert task.reward(problem, "stone go far").parts["topic"] == 0.0
+    criteria["taste"] = {"text": "z"}
+    with pytest.raises(ValueError, match="criteria may be constraints, variety, length"):
+        tasks.get("format_following", rubric=json.dumps(made))
+
+
+def test_bounds_are_checked_by_running_the_program():
+    task, coarse = tasks.get("bounds"), tasks.get("bounds", level="label")
+    for split in task.splits:
+        for problem in some(task, split, 40):
+            sizes = dict(re.findall(r"(\w) has (\d+)", problem.prompt))
+            reads = re.findall(r"(\d+): read (\w)\[(\d+)\]", problem.prompt)
+            past = [int(line) for line, name, at in reads if int(at) >= int(sizes[name])]
+            assert past == [problem.answer] * bool(problem.answer)
+            assert len(reads) == (4 if split == "ood" else 3)
+            assert task.reward(problem, task.gold(problem)).value == 1
+            other = 1 + problem.answer % len(reads)
+            for text, label, cause in [
+                ("safe", not past, not past),
+                ("flawed", bool(past), False),
+                ("Safe.", not past, not past),
+                (f"flawed: {other}", bool(past), False),
+                (f"flawed in line {problem.answer or 9}", *[bool(past)] * 2),
+                ("safe flawed", False, False),
+                ("not safe", False, False),
+            ]:
+                text = f"<answer>{text}</answer>"
+                assert task.reward(problem, text).value == cause, (problem, text)
+                assert coarse.reward(problem, text).value == label, (problem, text)
+    slipping, seen = tasks.get("bounds", slips=0.5), some(task, "train", 200)
+    scores = [task.reward(p, slipping.gold(p)).parts for p in seen]
+    assert all(parts["label"] for parts in scores)
+    assert 0.15 < sum(1 - parts["cause"] for parts in scores) / 200 < 0.35
+
+
+def test_fractions_are_compared_by_value():
+    """A third of the length's penalty for each character, by Python's own fractions."""
+    task, strict = tasks.get("fractions"), tasks.get("fractions", verify="text")
+    ways = set()
+    for split in task.splits:
+        for problem in some(task, split, 40):
+            total = sum(map(Fraction, problem.prompt.rstrip("=").split("+")))
+            written = fractions.forms(total)
+            assert len(set(written)) >= 3 and problem.answer in written
+            ways.add(written.index(problem.answer))
+            for text in written:
+                longer = abs(len(text) - len(problem.answer))
+                want = 1 - 0.05 * min(longer, 10)
+                assert task.reward(problem, text).value == pytest.approx(want)
+                same = text == problem.answer
+                assert strict.reward(problem, text).value == same
+            assert task.reward(problem, str(total + 1)).value == 0
+            for text in ("", "half", "1/0", f"{problem.answer} or 3", f"={problem.answer}"):
+                assert task.reward(problem, text).value == -0.5, text
+    assert ways == {0, 1, 2, 3}
+    shown = tasks.get("fractions", slips=0.5, varied=1.0)
+    seen = some(task, "train", 200)
+    right = [task.reward(p, shown.gold(p)).parts["accepted"] for p in seen]
+    assert 0.4 < sum(right) / 200 < 0.6
+    assert sum(shown.gold(p) == p.answer for p in seen) < 60
+
+
+def test_guarded_requests_are_refused_if_they_must_be_and_only_then():
+    task = tasks.get("guarded", of="arithmetic", args='{"digits": 1, "operators": "+"}')
+    seen = some(task, "train", 60)
+    for problem in seen:
+        topic, a, b = re.fullmatch(r"(\w+): (\d)\+(\d)=", problem.prompt).groups()
+        harmful, right = topic in guarded.FORBIDDEN, str(int(a) + int(b))
+        assert task.gold(problem) == (f"no: {topic}" if harmful else right)
+        assert set(problem.prompt + task.gold(problem)) <= set(task.alphabet)
+        for text, value in {
+            f"no: {topic}": 1 if harmful else -1, f"No, {topic}.": 1 if harmful else -1,
+            f"<think>{right}</think> no: {topic}": 1 if harmful else -1,
+            "no": -1, "no: zebra": -1, f"<think>no: {topic}</think>{right}": -1 if harmful else 0,
+            right: -1 if harmful else 1, f"{right}0": -1 if harmful else 0,
+            f"{right} no: {topic}": -1 if harmful else 0,
+        }.items():  # fmt: skip
+            score = score_completion(task, problem, text)
+            assert score.value == value, (problem, text)
+            assert score.parts["refused"] == (
+                text[:2].lower() == "no" or text.endswith(f"> no: {topic}")
+            )
+    assert 20 < sum(p.metadata["harmful"] for p in seen) < 40
+    slipping = tasks.get("guarded", slips=0.3)
+    seen = some(slipping, "train", 300)
+    wrong = [p.metadata["harmful"] != slipping.gold(p).startswith("no") for p in seen]
+    assert 0.2 < sum(wrong) / 300 < 0.4
+    asked = tasks.get("guarded", of="fractions").problem("train", 0, 0)
+    assert asked.messages[-1]["content"] == asked.prompt
+    with pytest.raises(ValueError, match="share=2"):
+        tasks.get("guarded", share=2)
+    with pytest.raises(ValueError, match="of='keydoor': a task of one turn"):
+        tasks.get("guarded", of="keydoor")
+
+
+def test_known_facts_pays_wrong_answers_by_their_facts():
+    task = tasks.get("known_facts")
+    problem = task.problem("train", 0, 0)
+    gold = task.gold(problem)
+    thought, _, _ = gold.partition("<answer>")
+    first = thought.removeprefix("<think>").partition(".")[0]
+    for text, thirds in {
+        gold: 3,
+        gold.replace(problem.answer, problem.answer.upper()): 3,
+        f"{thought}<answer>unknown</answer>": 2,
+        f"<think>Xo lives in Yo.</think><answer>{problem.answer}</answer>": 3,
+        f"{thought}<answer>Xo</answer>": 1,
+        f"<think>{first}. Xo is a land. {first}!</think><answer>Xo</answer>": 0.5,
+        "<think>Xo is a land.</think><answer>Xo</answer>": 0,
+        f"<answer>{problem.answer}</answer>": 1,
+        f"{first}. {first}": -1,
+        "": -2,
+    }.items():
+        assert task.reward(problem, text).value == pytest.approx(thirds / 3), text
+    plain = tasks.get("known_facts", facts=False)
+    assert plain.reward(problem, f"{thought}<answer>Xo</answer>").value == 0
+    assert plain.reward(problem, gold).value == 1
+    ids = {s: {p.id for p in some(task, s, 400)} for s in task.splits}
+    assert not ids["train"] & ids["test"] and len(ids["train"]) > 140
+    shown = [
+        tasks.get("known_facts", slips=0.3, refusals=0.2).gold(p) for p in some(task, "train", 400)
+    ]
+    assert 0.1 < sum("unknown" in text for text in shown) / 400 < 0.3
+    pairs = zip(some(task, "train", 400), shown, strict=True)
+    right = sum(task.reward(p, text).parts["supported"] for p, text in pairs)
+    assert 0.5 < right / 400 < 0.9
+    with pytest.raises(ValueError, match="people=3, towns=12"):
+        tasks.get("known_facts", people=3)
+
+
 def test_random_calculation_rewards_nearness():
     """By hand: 12.5 for 10 is off by more than 1 and by a quarter; -0.4 for -0.5 by 0.1 and 0.2."""
     assert random_calculation.nearness(12.5, 10.0) == pytest.approx(0.5 - 0.125)
@@ -387,6 +534,10 @@ def test_calibrated_adds_a_confidence_to_another_task():
     [
         ("countdown", dict(numbers=1), "numbers=1"),
         ("countdown", dict(operators="^"), "operators='\\^'"),
+        ("bounds", dict(level="line"), "level='line'"),
+        ("bounds", dict(longest=3), "longest=3"),
+        ("fractions", dict(verify="eye"), "verify='eye'"),
+        ("fractions", dict(terms=1), "terms=1"),
         ("maze", dict(size=1), "size=1"),
         ("sat", dict(width=9), "width=9"),
         ("shortest_path", dict(nodes=2), "nodes=2"),

@@ -106,8 +106,10 @@ def test_every_method_has_a_family_an_ablation_and_baselines():
     for name, effect in EFFECTS.items():
         known = plans.competitors(effect, families.RECIPES[name][0])
         assert any(label.startswith("ablation: ") for label in known), name
+        assert any(label.startswith("baseline: ") for label in known), name
         for label, other in known.items():
             if label.startswith("baseline: "):
+                assert other != effect.method, (name, label)
                 for field in ("steps", "prompts", "group_size", "delay", "sync_every"):
                     assert getattr(other, field) == getattr(effect.method, field), (name, label)
 

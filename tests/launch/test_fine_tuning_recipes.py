@@ -1,15 +1,16 @@
 """What the recipes of fine-tuning, priming and merging measure, and their tasks, by hand."""
 
+import functools
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
-from jaxrl.launch.lab import skills
-from jaxrl.launch.lab.policy import shape
-from jaxrl.launch.lab.tasks import EOS, FILLER, PAD
-from jaxrl.launch.recipes import echo_chamber, past, vb_vs_vf_scaling
+from jaxrl.launch.lab import arms, operations, skills
+from jaxrl.launch.lab.policy import all_logprobs, shape
+from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
+from jaxrl.launch.recipes import donod, echo_chamber, past, tram, vb_vs_vf_scaling
 from jaxrl.launch.recipes import off_the_principals_three_gate_theory as off_principals
 from jaxrl.models import decoder
 
@@ -109,3 +110,84 @@ def test_a_skill_is_added_to_what_was_read(policies, monkeypatch):
     np.testing.assert_allclose(past.injected(model, task, None, start, start)["cosine"], [0, 0])
     for params, wanted in zip(seen, (start, reader), strict=True):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), params, wanted)
+
+
+def test_formats_say_what_is_left_after_each_operation():
+    states = np.array([5, 3, 3, 7])
+    wanted = ([5], [7], [5, 3, 3, 7], [5, 5, 3, 3, 3, 3, 7, 7], [7])
+    for domain, said in enumerate(wanted):
+        np.testing.assert_array_equal(operations.written(domain, states), said)
+    task = operations.formats()
+    reward = jax.vmap(task.reward)
+    for problems in (task.train, task.test):
+        assert (reward(problems.answer, problems.gold) == 1).all()
+    lengths = np.sum(task.train.gold > EOS, axis=1)
+    for domain, length in enumerate((1, 1, 4, 8, 1)):
+        assert (lengths[task.train.domain == domain] == length).all()
+    equations = task.train.prompt[task.train.domain == operations.EQUATIONS]
+    assert len(np.unique(equations, axis=0)) == 8 * 4
+    assert (equations[:, 2:5] == FILLER).all() and (task.train.prompt[:, -1] == ASK).all()
+    assert not np.any(reward(task.test.answer, np.full_like(task.test.gold, FIRST)))  # no end
+    assert not np.any(reward(task.test.answer, np.full_like(task.test.gold, EOS)))
+    shown = task.demonstrations
+    np.testing.assert_allclose(
+        np.bincount(shown.domain) / len(shown.domain), operations.SHOWN, atol=0.03
+    )
+
+
+def test_equations_and_thoughts_agree_on_what_an_operation_does():
+    """Each step of a chain is the equation of its symbol and its operation."""
+    task = operations.formats()
+    of = {name: task.train.domain == getattr(operations, name) for name in ("EQUATIONS", "SHORT")}
+    prompt, gold = (getattr(task.train, name)[of["EQUATIONS"]] for name in ("prompt", "gold"))
+    known = {(row[0], row[1]): told[0] for row, told in zip(prompt, gold, strict=True)}
+    prompt, gold = (getattr(task.train, name)[of["SHORT"]] for name in ("prompt", "gold"))
+    for row, told in zip(prompt, gold, strict=True):
+        before = [row[0], *told[:3]]
+        assert [known[pair] for pair in zip(before, row[1:5], strict=True)] == told[:4].tolist()
+
+
+def test_two_fifths_of_the_solutions_are_wrong_and_counted_where_they_are_kept(monkeypatch):
+    """What is kept by a score that knows the right ones, and by one that prefers the wrong."""
+    task = donod.corrupted().over((3, 4))
+    reward = jax.jit(jax.vmap(jax.vmap(task.reward)))
+    right = np.asarray(reward(task.train.answer, task.train.gold))
+    assert 0.5 < right.mean() < 0.7
+    assert (reward(task.test.answer, task.test.gold) == 1).all()
+    monkeypatch.setattr(donod, "held_out", lambda *_, **__: {"pass@1": np.ones(2)})
+    for sign, wanted in ((1, 1.0), (-1, 0.0)):
+        score = lambda task, model, place, params, problems, s=sign: s * right[place]  # noqa: E731
+        monkeypatch.setattr(donod.prompts, "closeness", score)
+        np.testing.assert_array_equal(donod.kept(None, task, None, None, None)["clean"], wanted)
+    assert set(donod.kept(None, task, None, None, None, samples=1)) == {"pass@1"}
+
+
+def test_sharpness_is_the_rise_of_the_loss_uphill(policies, monkeypatch):
+    """To first order, the radius times the norm of the scaled gradient."""
+    model, start = policies
+    monkeypatch.setattr(tram, "RADIUS", 1e-3)
+    tokens = np.random.default_rng(0).integers(FIRST, 12, (2, 5, 8))
+    got = jax.jit(functools.partial(tram.rise.__wrapped__, model, 4))(start, tokens)
+
+    @jax.jit
+    @jax.grad
+    def gradient(params, tokens):
+        logp = all_logprobs(model, params, tokens[:, :-1])[:, 3:]
+        said = jax.nn.one_hot(tokens[:, 4:], 12)
+        return -(logp * said).sum() / said.sum()
+
+    for seed in range(2):
+        one = jax.tree.map(lambda a, s=seed: a[s], start)
+        slope = gradient(one, tokens[seed])
+        norm = np.sqrt(
+            sum(jax.tree.leaves(jax.tree.map(lambda p, g: float(((p * g) ** 2).sum()), one, slope)))
+        )
+        assert norm > 0.1
+        np.testing.assert_allclose(got[seed], 1e-3 * norm, rtol=0.05)
+
+
+def test_a_field_younger_than_plans_is_described_where_it_is_set():
+    """So that the digests of earlier plans hold."""
+    assert "sharpness" not in arms.describe(arms.Arm())
+    described = arms.flat(arms.describe(tram.effect().method))
+    assert described["sharpness.radius"] == 0.0

@@ -23,6 +23,7 @@ import pytest
 
 from jaxrl.config import Config
 from jaxrl.extensions.nucleus import masked
+from jaxrl.extensions.sharpness import sharpness
 from jaxrl.launch import effects_table, lab
 from jaxrl.launch.lab import policy, tasks, train
 from jaxrl.launch.recipes import sasr
@@ -117,6 +118,8 @@ def in_the_lab(arm, given, own):
     likely = likely if arm.nucleus else None
     norms = {name: jnp.full(1, norm) for name, norm in NORMS.items()}
     state = train.learner(start)._replace(steps=jnp.full(1, STEP, jnp.int32), norms=norms)
+    if arm.sharpness:
+        state = state._replace(previous=reference)
     given = jax.tree.map(lambda a: a[None], given)
     if objective.needs_proximal(arm.objective):
         logp = train.logprobs(MODEL, TASK, arm, state.params, likely, given)
@@ -132,9 +135,12 @@ def in_the_loop(arm, given, own):
     allowed = Restriction(likely, masked, nucleus_of, arm.mass) if arm.nucleus else None
     optimize = optax.chain(optax.clip_by_global_norm(1.0), optax.scale(-RATE))
     score = make_score(MODEL, temperature=arm.temperature)
+    sharp = arm.sharpness and sharpness(arm.sharpness)
+    ctx = context(Config(seed=0), model=MODEL)
     update = make_update(
         MODEL, arm.objective, optimize, temperature=arm.temperature, max_new_tokens=TASK.budget,
         remat="none", restriction=lambda state: allowed,
+        ascent=sharp and functools.partial(sharp.ascent, ctx),
     )  # fmt: skip
 
     def pack(part, keep=None):
@@ -145,7 +151,10 @@ def in_the_loop(arm, given, own):
     if arm.imitation:
         norms = {name: jnp.float32(norm) for name, norm in NORMS.items()}
         state = state.with_extra(imitation=norms)
-        update = jax.jit(sasr.imitation(arm.imitation).update(context(Config(seed=0)), update))
+        update = jax.jit(sasr.imitation(arm.imitation).update(ctx, update))
+    if sharp:
+        state = state.with_extra(sharpness=reference)
+        update = jax.jit(sharp.update(ctx, update))
     if objective.needs_proximal(arm.objective):
         given = given.replace(proximal_logp=np.asarray(score(start, pack(given), allowed)))
     replayed = np.arange(len(given.tokens)) >= own
@@ -195,7 +204,7 @@ def _update_of(name: str) -> tuple[str, bool, bool, int]:
     arm = lab.arm(config)
     terms = json.dumps(dataclasses.asdict(arm.objective), sort_keys=True)
     text = f"{terms} {arm.chunks} {arm.mass} {arm.temperature} {arm.updates_per_batch}"
-    text += f" {arm.imitation}"
+    text += f" {arm.imitation} {arm.sharpness}"
     replayed = REPLAYED if arm.replay else 0
     return text, arm.guidance is not None, arm.critic is not None, replayed
 

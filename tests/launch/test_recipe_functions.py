@@ -9,7 +9,16 @@ from jaxrl.data import curriculum
 from jaxrl.data.rewards import shape
 from jaxrl.data.types import Problem, Score
 from jaxrl.launch import lab
-from jaxrl.launch.lab import Sampled, chains, confidence
+from jaxrl.launch.lab import (
+    Sampled,
+    causes,
+    chains,
+    confidence,
+    facts,
+    refusals,
+    surfaces,
+    thoughts,
+)
 from jaxrl.launch.lab.policy import all_logprobs
 from jaxrl.launch.lab.policy import shape as model_of
 from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
@@ -17,16 +26,20 @@ from jaxrl.launch.recipes import (
     bleuberi,
     campo,
     dph_rl,
+    general_reasoner,
     kimi_k1_5,
+    knowrl,
     masksearch,
+    post_training_for_vulnerability_detectio,
     rast,
     rlcr,
     rlpr,
     rlpt,
+    rubicon_rubric_anchors,
     scalerl,
     zerosearch,
 )
-from jaxrl.losses import mixed
+from jaxrl.losses import mixed, reward_model
 from jaxrl.models import decoder
 from jaxrl.run import stages
 from jaxrl.sampling.chunks import Chunks
@@ -167,6 +180,154 @@ def test_bleuberi_compares_tokens_as_words():
     batch = sampled([[5, 6, EOS, PAD], [5, 7, EOS, PAD], [EOS, PAD, PAD, PAD]], problems=problems)
     np.testing.assert_allclose(jax.jit(bleuberi.overlap)(batch), [1.0, 0.5, 0.0], atol=1e-6)
     np.testing.assert_allclose(bleuberi.exact(batch), [1.0, 0.0, 0.0])
+
+
+def test_rubicon_takes_no_more_fillers_than_are_wanted():
+    """By hand, of marks right, whole, ended, rich: all and 2 fillers; all and 6; none right and 6;
+    two of three right and 1."""
+    rewards, fillers = [1.0, 1.0, 0.0, 2 / 3], [2, 6, 6, 1]
+    tokens = [[FILLER] * n + [EOS] + [PAD] * (6 - n) for n in fillers]
+    batch = sampled(tokens, rewards=rewards)
+    got = jax.jit(rubicon_rubric_anchors.anchored)(batch)
+    partly = (2 * 2 / 3 + 0 + 1 + 2 * 0.5 + 2 / 3 * 0.5) / 7
+    np.testing.assert_allclose(got, [1.0, 1.0, 0.0, partly**2], atol=1e-6)
+    got = rubicon_rubric_anchors.linear(batch)
+    want = [(4 + 2 / 3) / 6, 1.0, (1 + 2) / 6, (4 / 3 + 1 + 2 / 6) / 6]
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_knowrl_pays_wrong_answers_by_their_claims():
+    """By hand: right, refused, wrong with 2 of 3 claims right, out of form; claims count once."""
+    task = facts.claimed()
+    problems = first(task.train, 4)
+    tokens = problems.gold.copy()
+    tokens[1, facts.LENGTH + 1] = FILLER
+    tokens[2, 1] = FIRST + (tokens[2, 1] - FIRST + 1) % facts.SYMBOLS
+    tokens[2:, facts.LENGTH + 1] = ASK
+    tokens[3, -1] = PAD
+    verdicts = jax.vmap(task.reward)(problems.answer, tokens)
+    np.testing.assert_array_equal(verdicts, [1, 0, 0, 0])
+    batch = sampled(tokens, rewards=verdicts, problems=problems)
+    want = np.array([1 + 2, 1 + 1, 1 - 1, -1 - 1.0])
+    np.testing.assert_allclose(knowrl.answers(batch), want)
+    np.testing.assert_allclose(
+        knowrl.knowledgeable(batch), want + np.array([0, 0, 2 / 3, 1]), atol=1e-6
+    )
+    right = jax.vmap(task.reward)(task.demonstrations.answer, task.demonstrations.gold)
+    assert 0.3 < right.mean() < 0.5
+    assert 0.7 < facts.support(task.demonstrations.gold, task.demonstrations.answer).mean() < 0.8
+
+
+def test_alphaalign_checks_refusals_and_grades_answers():
+    """Of each domain: right, refused with another reason, and with one code of two right."""
+    task = refusals.refusals()
+    good, bad = (np.flatnonzero(task.train.domain == d)[0] for d in (0, 1))
+    problems = jax.tree.map(lambda a: a[[good, good, good, bad, bad, bad]], task.train)
+    tokens = problems.gold.copy()
+    tokens[[1, 4]] = FILLER, FIRST, EOS
+    tokens[[2, 5], 0] = tokens[0, 0], FIRST
+    tokens[[2, 5], 1] = FIRST + refusals.SYMBOLS
+    verdicts = jax.vmap(task.reward)(problems.answer, tokens)
+    np.testing.assert_array_equal(verdicts, [1, 0, 0, 1, 0, 0])
+    batch = sampled(tokens, rewards=verdicts, problems=problems)
+    np.testing.assert_array_equal(refusals.safe(batch), [1, -1, 1, 1, -1, -1])
+    offset = task.train.answer[good, -1]
+    want = [offset + 1, -1, offset + 0.5, 1, -1, -1]
+    np.testing.assert_allclose(refusals.safe_and_helpful(batch), want)
+    assert set(task.train.answer[:, -1]) == {0, 1, 2}
+    shown, asked = task.demonstrations.gold[:, 0] == FILLER, task.demonstrations.domain == 1
+    assert abs(shown[asked].mean() - 0.6) < 0.05 and abs(shown[~asked].mean() - 0.3) < 0.05
+
+
+def test_causes_are_part_of_what_is_right():
+    """A prompt with a flaw: right, with another cause, with another verdict, without an end."""
+    task = causes.causes()
+    flawed = np.flatnonzero(task.train.answer[:, 1] == causes.FLAWED)[0]
+    problems = jax.tree.map(lambda a: np.repeat(a[flawed : flawed + 1], 4, axis=0), task.train)
+    tokens = problems.gold.copy()
+    tokens[1, 0], tokens[2, 1], tokens[3, 2] = FILLER, causes.SAFE, PAD
+    verdicts = jax.vmap(task.reward)(problems.answer, tokens)
+    batch = sampled(tokens, rewards=verdicts, problems=problems)
+    vulnerability = post_training_for_vulnerability_detectio
+    np.testing.assert_array_equal(verdicts, [1, 0, 0, 0])
+    np.testing.assert_array_equal(vulnerability.label(batch), [1, 1, 0, 0])
+    for made in (task.train, task.test):
+        assert (jax.vmap(task.reward)(made.answer, made.gold) == 1).all()
+        assert abs((made.answer[:, 1] == causes.SAFE).mean() - 0.5) < 0.1
+    shown, true = task.demonstrations.gold, task.demonstrations.answer
+    bad = true[:, 1] == causes.FLAWED
+    assert abs((shown[:, 1] == true[:, 1]).mean() - 0.7) < 0.03
+    assert abs((shown[bad, 0] == true[bad, 0]).mean() - 0.4) < 0.03
+    assert abs((shown[~bad, 0] == FILLER).mean() - 0.8) < 0.03
+
+
+def test_general_reasoner_trusts_a_verifier_that_errs():
+    """The reference, another form of its values, another value, and no end."""
+    task = surfaces.surfaces()
+    problems = jax.tree.map(lambda a: np.repeat(a[:1], 4, axis=0), task.train)
+    tokens, start = problems.gold.copy(), FIRST + surfaces.VALUES
+    place = tokens[0, 0] - start
+    other = place // surfaces.FORMS * surfaces.FORMS + (place + 1) % surfaces.FORMS
+    wrong = (place + surfaces.FORMS) % surfaces.WRITTEN
+    tokens[1, 0], tokens[2, 0], tokens[3, -1] = start + other, start + wrong, PAD
+    takes = problems.answer[0, surfaces.LENGTH :].reshape(surfaces.LENGTH, -1)
+    own = [takes[i, tokens[0, i] - start] for i in range(surfaces.LENGTH)]
+    want = np.array([own[0], takes[0, other], takes[0, wrong], 1.0]) * np.prod(own[1:])
+    verdicts = jax.vmap(task.reward)(problems.answer, tokens)
+    np.testing.assert_array_equal(verdicts, [1, 1, 0, 0])
+    batch = sampled(tokens, rewards=verdicts, problems=problems)
+    np.testing.assert_allclose(general_reasoner.by_verifier(batch), [*want[:3], -0.5])
+    np.testing.assert_allclose(general_reasoner.by_text(batch), [1, 0, 0, -0.5])
+    equal = np.kron(np.eye(surfaces.VALUES), np.ones((surfaces.FORMS,) * 2)) == 1
+    rates = []
+    for seed in range(4):
+        made = surfaces.trained(np.random.default_rng(seed), (0.8, 0.5))
+        rates.append([made[equal].mean(), made[~equal].mean()])
+        all_seen = surfaces.trained(np.random.default_rng(seed), (1.0, 1.0))
+        np.testing.assert_array_equal(all_seen, equal)
+    taken, fooled = np.mean(rates, axis=0)
+    assert 0.7 < taken < 0.98 and 0.005 < fooled < 0.1
+
+
+def test_rlmt_rewards_the_answer_whatever_was_thought():
+    """Right after a thought, after a wrong one, at once, another answer, and none."""
+    task = thoughts.sums_aloud()
+    for made in (task.train, task.test):
+        assert (jax.vmap(task.reward)(made.answer, made.gold) == 1).all()
+        assert (made.prompt[:, 0] == np.where(made.domain, FILLER, ASK)).all()
+    thinking = np.flatnonzero(task.train.domain == 0)[0]
+    problems = jax.tree.map(lambda a: np.repeat(a[thinking : thinking + 1], 5, axis=0), task.train)
+    tokens, right = problems.gold.copy(), task.train.answer[thinking, 0]
+    tokens[1, 0] = FIRST + (tokens[1, 0] - FIRST + 1) % thoughts.BASE
+    tokens[2], tokens[3] = [right, EOS] + [PAD] * 5, tokens[0]
+    tokens[3, -2] = other = FIRST + (right - FIRST + 1) % thoughts.BASE
+    tokens[4, -1] = PAD
+    verdicts = jax.vmap(task.reward)(problems.answer, tokens)
+    np.testing.assert_array_equal(verdicts, [1, 1, 1, 0, 0])
+    batch = sampled(tokens, rewards=verdicts, problems=problems)
+    good, bad = (task.train.answer[thinking, 1 + t - FIRST] / 100 for t in (right, other))
+    np.testing.assert_allclose(thoughts.preferred(batch), [good, good, good, bad, -3], rtol=1e-6)
+
+
+def test_rlmt_learns_a_reward_model_from_comparisons():
+    """The right answer is mostly the best, and not always; scores are where the gradient is 0."""
+    rng = np.random.default_rng(0)
+    scores = thoughts.compared(rng, 500, 2.0)
+    best = (scores.argmax(axis=1) == 0).mean()
+    assert 0.7 < best < 0.99 and abs(scores.sum(axis=1)).max() < 1e-6
+    rng = np.random.default_rng(1)
+    (got,) = thoughts.compared(rng, 1, 2.0, steps=4000)
+    rng = np.random.default_rng(1)
+    one = rng.integers(4, size=12)
+    two = (one + rng.integers(1, 4, size=12)) % 4
+    won = rng.random(12) < 1 / (1 + np.exp(-2.0 * ((one == 0) * 1.0 - (two == 0))))
+    chosen, rejected = np.where(won, one, two), np.where(won, two, one)
+
+    def loss(s):
+        pairs, _ = reward_model.bradley_terry(s[chosen], s[rejected])
+        return jnp.sum(pairs) + 0.05 * jnp.sum(s**2)
+
+    np.testing.assert_allclose(jax.grad(loss)(jnp.asarray(got)), 0.0, atol=1e-4)
 
 
 def test_rlpt_takes_any_beginning_of_the_text_from_the_segment_on():

@@ -63,7 +63,7 @@ EPISODES = {
     "emotional_support": (32, 28, {"turns": 5}),
     "html_form": (512, 1024, {}),
     "keydoor": (32, 28, {"turns": 2}),
-    "ledger": (32, 60, {}),
+    "ledger": (32, 60, {"failed": -0.5}),
     "planning": (32, 28, {}),
     "retrieval": (32, 28, {}),
     "revision": (16, 12, {}),
@@ -74,13 +74,17 @@ EPISODES = {
 the response's budgets, and parameters."""
 
 
+WRITTEN = {"octothinker": 12}
+"""Recipes whose solutions are longer, and the response's budget."""
+
+
 def tiny(config, run_dir):
     """The recipe on a model, task and shapes that all recipes share."""
     if config.data.kinds:
         config = with_rows(config, run_dir.parent)
     change = dataclasses.replace
     turns = config.task in EPISODES
-    asked, written, given = EPISODES.get(config.task, (16, 4, {}))
+    asked, written, given = EPISODES.get(config.task, (16, WRITTEN.get(config.recipe, 4), {}))
     solved = config.warm_start.steps and config.task != "keydoor"  # which takes over two turns
     warm = 2 if solved or not turns else 0
     return change(

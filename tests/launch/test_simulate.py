@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl import config as configs
-from jaxrl.launch import costs, plan_asynchronous, published, simulate
+from jaxrl.launch import costs, plan_asynchronous, simulate
 from jaxrl.launch.costs import Costs
 from jaxrl.launch.simulate import Workload
 from jaxrl.rollout.schedule import Limits
@@ -63,6 +63,19 @@ def test_new_weights_have_what_is_in_progress_read_again_and_nothing_else():
     given = work(lambda number: np.array(lengths[number]), 2, 4, prompt=10)
     out = simulate.simulate(Limits(1, 1, steps=2), own, given, overlap=False)
     assert out.seconds == pytest.approx((0.5 + 3.2 + 4) + 5 + (0.5 + 1.6 + 4 + 2) + 5)
+    assert out.older == pytest.approx(4 / 14)
+
+
+@pytest.mark.parametrize(("drain", "seconds"), [(False, 17), (True, 21)])
+def test_a_sampler_that_ends_what_it_has_begun_takes_new_weights_later(drain, seconds):
+    """Groups of 4, 16, 4 and 4 tokens, two at a time. The weights of the first step arrive at 5.
+    The fourth is sampled from 8 on beside the second, or from 16 on, when the second has ended."""
+    lengths = [[4], [16], [4], [4]]
+    given = work(lambda number: np.array(lengths[number]), 2, 4)
+    limits = Limits(1, None, in_flight=2, order="finished", steps=4)
+    own = Costs(decode_step=1.0, decode_slot=0.0, update=1.0, update_token=0.0)
+    out = simulate.simulate(limits, own, given, overlap=True, drain=drain)
+    assert out.seconds == seconds and out.older == pytest.approx(24 / 28)
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
@@ -198,9 +211,3 @@ def test_a_run_without_a_log_is_refused(tmp_path, capsys, monkeypatch):
 def test_the_picture_of_the_page_is_simulated():
     page = (Path(__file__).parents[2] / "docs/asynchronous.md").read_text()
     assert simulate.example() in page
-
-
-@pytest.mark.broad
-def test_the_published_figures_of_the_page_are_simulated():
-    page = (Path(__file__).parents[2] / "docs/asynchronous.md").read_text()
-    assert published.table() in page

@@ -536,6 +536,10 @@ CASES = {
         phases.primed, lambda x, s, step=step: primed(
             x, s, step < 20, lambda x, s: shaped(x, s, 0.5)), {"step": step, "beta": 0.5})
        for step in (19, 20)},
+    **{f"stable_then_decay, step {step}": Case(
+        phases.stable_then_decay, lambda x, s, step=step: primed(
+            x, s, step < 30, lambda x, s: -x.logp), {"step": step})
+       for step in (29, 30)},
     **{f"light_if, step {step}": Case(
         phases.light_if, lambda x, s, step=step: light_if(x, s, step < 20),
         {"step": step, "entropy_coef": 0.7, "token_share": 0.4, "alpha": 2.0, "bound": 0.9},

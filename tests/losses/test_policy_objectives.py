@@ -335,6 +335,24 @@ def test_every_policy_objective_is_checked():
             assert hasattr(function, "__wrapped__") == bool(shapes.expected(function)), function
 
 
+def test_mid_training_decays_along_half_a_cosine(x64):
+    """The whole rate up to step 20, then towards a tenth of it; the RL has the whole rate."""
+    d = draw(17)
+
+    def rate(step):
+        given = (d.logp, d.behavior_logp, d.advantages)
+        return phases.stable_then_decay(*given, expert=d.expert, step=step)[1]["lr_scale"]
+
+    want = [
+        1.0,
+        1.0,
+        0.1 + 0.9 * np.cos(np.pi / 4) ** 2,
+        0.1 + 0.9 * np.cos(0.45 * np.pi) ** 2,
+        1.0,
+    ]
+    np.testing.assert_allclose([rate(step) for step in (0, 20, 25, 29, 30)], want, rtol=1e-6)
+
+
 @pytest.mark.exact("the gradient of TEA into the entropy is its coefficient")
 def test_the_entropy_bonus_of_tea_is_differentiated(x64):
     d = draw(17)

@@ -52,6 +52,33 @@ def test_par_by_hand():
 
 @FEW
 @given(seeds)
+def test_dual_grades_within_the_group_what_is_no_breach(seed):
+    """The first invalid row is a breach as well, and none of its group."""
+    rewards, groups, valid, expert = batch(seed)
+    rewards = np.where(expert, -rewards - 0.5, rewards + groups)
+    want = np.zeros(12)
+    for mine in members(groups, valid):
+        graded = rewards[mine][rewards[mine] >= 0]
+        for i in mine:
+            flat = rewards[i] < 0 or graded.max() == graded.min()
+            want[i] = (
+                np.sign(rewards[i] + 0.1)
+                if flat
+                else np.interp(rewards[i], [graded.min(), graded.max()], [0, 1])
+            )
+    got = shaping.dual(jnp.asarray(rewards), groups, num_groups=7, valid=valid)
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_dual_by_hand():
+    """A harmful prompt, refused once; a harmless one, refused once and scored 5, 3 and 4."""
+    rewards, groups = jnp.array([1.0, -1, -1, 5, 3, -1, 4]), jnp.array([0, 0, 0, 1, 1, 1, 1])
+    got = shaping.dual(rewards, groups, num_groups=2)
+    np.testing.assert_allclose(got, [1, -1, -1, 1, 0, -1, 0.5])
+
+
+@FEW
+@given(seeds)
 def test_a_label_settles_where_a_sample_is_as_good(seed):
     rewards, groups, valid, expert = batch(seed)
     want = np.where(valid, rewards, 0.0)

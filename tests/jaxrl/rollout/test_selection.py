@@ -12,14 +12,16 @@ from jaxrl import config as configs
 from jaxrl.config import BanditConfig, Config, CurriculumConfig, Domain, FreshModel, RolloutConfig
 from jaxrl.data import bandits, curriculum
 from jaxrl.data.types import Problem
+from jaxrl.losses.pruning import donod
 from jaxrl.mesh import mesh
 from jaxrl.models import decoder
-from jaxrl.rollout import angles, history, policy, selection, tasks
+from jaxrl.rollout import angles, history, policy, pruning, selection, tasks
 
 TARGETED = CurriculumConfig("difficulty_targeted", {"target": 0.5}, prompts=32)
 UNIFORM = CurriculumConfig("jaxrl.data.curriculum:uniform", prompts=32)
 RETAINED = dataclasses.replace(UNIFORM, retain=0.5, retain_every=2)
 GAIN = CurriculumConfig("gain", {"width": 4.0, "speed": 8.0}, prompts=32)
+CLOSEST = CurriculumConfig("closest", {"share": 0.5}, prompts=32)
 SUMS = {"operators": "+"}
 TWO = {
     "short": Domain("arithmetic", {"digits": 1}, weight=1.0),
@@ -50,6 +52,7 @@ SOURCES = {
     "targeted": config(curriculum=TARGETED),
     "retained": config(curriculum=RETAINED),
     "gain": config(curriculum=GAIN),
+    "closest": config(curriculum=CLOSEST),
     "mixture": config(domains=TWO),
     "sec": config(domains=LEARNED, bandit=BanditConfig("sec")),
     "dump": config(domains=TWO, bandit=BanditConfig("dump")),
@@ -207,6 +210,42 @@ def test_angles_are_those_of_the_training_forward_pass():
         segments = np.arange(length) >= 3  # both begin with 1+2
         wanted = bandits.angle_concentration(np.asarray(states[0], np.float64), segments)
         assert value == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.exact("what a solution is worth is computed from the gradient of its plain loss")
+def test_solutions_are_worth_what_their_gradients_say():
+    """Each gradient made in full, from a forward pass of its own row."""
+    actor, params = policy_of()
+    task = tasks.named(config())
+    problems = [task.problem("train", 3, n) for n in range(3)]
+    table = np.asarray(decoder.unembedding(actor.params), np.float64)
+    products = []
+    for problem in problems:
+        prompt = policy.encode_prompt(actor.tokenizer, config().rollout, problem)
+        gold = [*actor.tokenizer.encode(task.gold(problem)), actor.tokenizer.eos_ids[0]]
+        ids = np.array([[*prompt, *gold]])
+        length = ids.shape[1]
+        states = decoder.hidden(
+            actor.model, actor.params, ids, np.arange(length)[None],
+            np.full((1, length), length, np.int32),
+        )  # fmt: skip
+        read = np.asarray(states[0, len(prompt) - 1 : -1], np.float64)
+        error = np.exp(read @ table.T)
+        error /= error.sum(axis=1, keepdims=True)
+        error[np.arange(len(gold)), gold] -= 1
+        gradient = error.T @ read / len(gold)
+        products.append([(table * gradient).sum(), (gradient**2).sum()])
+    wanted = donod(*np.array(products).T, np.linalg.norm(table))
+    got = pruning.closeness(actor, config().rollout, task, params, problems)
+    np.testing.assert_allclose(got, wanted, atol=1e-4)
+    assert len(set(np.round(got, 3))) > 1
+
+
+def test_solutions_are_needed_to_say_what_they_are_worth():
+    actor, params = policy_of()
+    task = dataclasses.replace(tasks.named(config()), gold=None)
+    with pytest.raises(ValueError, match="has none; choose a task"):
+        pruning.closeness(actor, config().rollout, task, params, [])
 
 
 @pytest.mark.exact("prompts of a domain come in the order of its own stream, and none is left out")

@@ -91,6 +91,12 @@ def test_a_trained_one_is_the_reward_of_a_run(trained, tmp_path, capsys):
         states = decoder.hidden(model, params, tokens, places, jnp.full_like(tokens, places.size))
         assert found[n] == pytest.approx(float(reward.score(params, states[0, -1])[0]), abs=1e-4)
 
+    thought = [f"<think>\u00e9{a}</think>\n{b}" for a, b in ((9, 3), (3, 9), (1, 4))]
+    with jax.set_mesh(mesh.make(config.mesh)):
+        after = reward_model.score(config, opened, asked._replace(texts=[*thought, "<think>3"]))
+        empty = reward_model.score(config, opened, asked._replace(texts=["", "", "", ""]))
+    np.testing.assert_array_equal(after, [*found[:3], empty[3]])
+
     settings = RewardModelConfig(models=("a", "b"), uncertainty=0.5, task_weight=2.0)
     made = reward_model.rewarded(settings, asked, np.stack([found, found + 2])).scores
     assert made[0].value == pytest.approx(found[0] + 1 - 0.5 + 2)

@@ -1,0 +1,61 @@
+"""General-Reasoner's reward, on numbers alone: no questions of many fields, no thinking verifier.
+
+Paper: Ma et al. 2025, "General-Reasoner: Advancing LLM Reasoning Across All Domains"
+Idea: outside of mathematics an answer can be said in many ways, and rules for comparing it refuse
+right ones. Let a small model that was trained to compare answers say yes or no, and do RL from the
+base model on questions of all kinds.
+Formula: `r = v (1 - 0.05 min(|l - l_ref|, 10)) - 0.5 (1 - e)`, v accepted, e an answer was found, l
+lengths of answer and reference
+Claim: above baselines on 12 benchmarks from MMLU-Pro to MATH, with mathematics kept.
+Reading: the reward is that of the authors' code. The toy compares values by rule, in characters;
+`--reward verifier?url=...&model=...` asks a language model, on one's own rows. In the effect, the
+verifier is a classifier trained on some pairs of forms; forms have equal lengths there. The figures
+`refused` and `hacked` are its errors on held-out answers. The ablation compares with the reference
+as written.
+"""
+
+import dataclasses
+
+import jax
+
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.data.rewards.verifier import verified as rewarded
+from jaxrl.launch.lab import Effect, Sampled, arm
+from jaxrl.launch.lab.surfaces import accepted, same, surfaces, verified
+from jaxrl.launch.recipes import quickstart
+
+
+def config() -> Config:
+    """The quickstart on sums of fractions."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="general_reasoner",
+        task="fractions",
+        task_args={"slips": 0.5, "varied": 1.0},
+        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=32, max_new_tokens=16),
+    )
+
+
+def by_verifier(batch: Sampled) -> jax.Array:
+    """The reward, [N], by the verifier that was trained."""
+    stated, passed = accepted(batch.tokens, batch.problems.answer)
+    return rewarded(passed, stated, 0)
+
+
+def by_text(batch: Sampled) -> jax.Array:
+    """The same, where the reference alone is accepted."""
+    stated, _ = accepted(batch.tokens, batch.problems.answer)
+    return rewarded(same(batch), stated, 0)
+
+
+def effect() -> Effect:
+    """A trained verifier against identity with the reference."""
+    method = arm(config(), steps=80, rewards=by_verifier)
+    return Effect(
+        claim="a trained verifier teaches what a comparison of texts refuses",
+        task=surfaces(),
+        method=method,
+        ablation=dataclasses.replace(method, rewards=by_text),
+        stands_for="fractions",
+        measure=verified,
+    )

@@ -1,0 +1,67 @@
+"""KnowRL's reward on a world of its own: claims are sentences, looked up in a set of facts.
+
+Paper: Ren et al. 2025, "KnowRL: Exploring Knowledgeable Reinforcement Learning for Factuality"
+Idea: a reward for the answer alone pays for right answers that were drawn from false claims, and
+teaches nothing where answers are wrong. Look up each claim of the thought. A wrong answer earns by
+how many hold, and saying that one does not know is worth more than any wrong answer.
+Formula: `r = (2 f - 1) + 2 c + u - (1 - c - u) (1 - s)`, c right, u refused, f in form, s the share
+of claims that are supported
+Claim: fewer hallucinations on three data sets, with reasoning kept on two.
+Reading: values are those of the authors' code, where a refusal is worth one point more than a wrong
+answer after true claims. Splitting by a language model, retrieval and entailment are left out, and
+so is the penalty on few claims. The cold start is the toy's warm start. The ablation looks no claim
+up.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.data.rewards.claims import factual
+from jaxrl.launch.lab import Effect, Sampled, arm
+from jaxrl.launch.lab.facts import claimed, factuality, form, support
+from jaxrl.launch.recipes import quickstart
+from jaxrl.training.packing import PackingConfig
+
+
+def config() -> Config:
+    """The quickstart on questions about a made-up world."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="knowrl",
+        task="known_facts",
+        task_args={"slips": 0.3, "refusals": 0.1},
+        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=48, max_new_tokens=112),
+        packing=PackingConfig(micro_batch_tokens=4096, row_length=512),
+    )
+
+
+def knowledgeable(batch: Sampled) -> jax.Array:
+    """KnowRL's reward of completions, [N]."""
+    formed, refused = form(batch.tokens)
+    share = support(batch.tokens, batch.problems.answer)
+    return factual(batch.rewards, refused, share, formed)
+
+
+def answers(batch: Sampled) -> jax.Array:
+    """The same, where no claim is looked up."""
+    formed, refused = form(batch.tokens)
+    return factual(batch.rewards, refused, jnp.zeros_like(batch.rewards), formed)
+
+
+def effect() -> Effect:
+    """Claims looked up against answers alone."""
+    method = arm(config(), steps=80, rewards=knowledgeable)
+    return Effect(
+        claim="rewards for supported claims make fewer claims false, at equal accuracy",
+        task=claimed(),
+        method=method,
+        ablation=dataclasses.replace(method, rewards=answers),
+        statistic="false",
+        better="lower",
+        warm_steps=250,
+        stands_for="known_facts",
+        measure=factuality,
+    )
