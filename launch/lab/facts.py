@@ -24,17 +24,21 @@ SYMBOLS, LENGTH = 18, 3
 
 @functools.cache
 def claimed(
-    *, skills: tuple[float, float] = (0.9, 0.5), refusing: float = 0.1, problems: int = 256
+    *,
+    skill: float = 0.75,
+    follows: tuple[float, float] = (0.9, 0.15),
+    refusing: float = 0.05,
+    problems: int = 256,
 ) -> Task:
     """Claim the code of each symbol; then, after `ASK`, answer with the phrase of the first code.
 
     A symbol has another code at each place, so that the answer says nothing of the other claims. An
-    answer of `FILLER` says that one does not know. In demonstrations a claim is right as often as
-    its symbol's skill says, the answer follows from the first claim, and some refuse. `answer` is
-    the codes, then the phrase.
+    answer of `FILLER` says that one does not know. `answer` is the codes, then the phrase.
 
     Args:
-      skills: of each half of the symbols.
+      skill: probability that a claim is right in a demonstration.
+      follows: that its answer is the phrase of the first claim, for each half of the codes;
+        otherwise it is another code's.
       refusing: share of the demonstrations that refuse.
       problems: in the train split.
     """
@@ -43,20 +47,22 @@ def claimed(
         rng = np.random.default_rng([seed, 12])
         ring = np.stack([rng.permutation(SYMBOLS) for _ in range(LENGTH)])
         place, phrase = np.argsort(ring, axis=1), rng.permutation(SYMBOLS)
-        skill = rng.permutation(np.repeat(skills, SYMBOLS // 2))
+        known = rng.permutation(np.repeat(follows, SYMBOLS // 2))
 
         def draw(size: int) -> np.ndarray:
             return rng.integers(SYMBOLS, size=(size, LENGTH))
 
         def build(symbols: np.ndarray, *, imperfect: bool = False) -> Problems:
             size, each = len(symbols), np.arange(LENGTH)
-            right = rng.random(symbols.shape) < (skill[symbols] if imperfect else 1.0)
+            right = rng.random(symbols.shape) < (skill if imperfect else 1.0)
             true, said = (
                 ring[each, (place[each, symbols] + k) % SYMBOLS] for k in (1, np.where(right, 1, 2))
             )
             mark, end = np.full((size, 1), ASK), np.full((size, 1), EOS)
             concluded = FIRST + SYMBOLS + phrase[said[:, :1]]
             if imperfect:
+                slips = rng.random((size, 1)) >= known[said[:, :1]]
+                concluded = FIRST + SYMBOLS + phrase[(said[:, :1] + slips) % SYMBOLS]
                 concluded = np.where(rng.random((size, 1)) < refusing, FILLER, concluded)
             gold = np.concatenate([FIRST + said, mark, concluded, end], axis=1)
             prompt = np.concatenate([FIRST + symbols, mark], axis=1)

@@ -21,13 +21,13 @@ SYMBOLS, OPERATIONS, LENGTH = 8, 4, 4
 EQUATIONS, DIRECT, SHORT, LONG, TARGET = range(5)
 """Domains: one operation and its result; the answer alone; each result; each result twice; and
 prompts to do RL on, whose solutions are answers alone."""
-SHOWN = (0.4, 0.4, 0.1, 0.1)
+SHOWN = (0.3, 0.3, 0.2, 0.2)
 """Shares of the first four among the demonstrations of the warm start."""
 BUDGET = 2 * LENGTH + 1
 
 
 @functools.cache
-def formats(*, skill: float = 0.7, problems: int = 256) -> Task:
+def formats(*, skill: float = 0.9, problems: int = 256) -> Task:
     """Prompts of four operations are held out. Each instance has its own operations.
 
     Args:

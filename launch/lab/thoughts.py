@@ -16,7 +16,7 @@ from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, Problems, Splits, Ta
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
-BASE, TERMS = 6, 4
+BASE, TERMS = 4, 6
 """Digits, and how many of them are added."""
 STEPS = TERMS - 1
 """Of a sum: as many digits are answer and thought together."""
@@ -25,7 +25,7 @@ UNIT = 100
 
 
 @functools.cache
-def sums_aloud(*, skill: float = 0.8, sure: float = 2.0, problems: int = 256) -> Task:
+def sums_aloud(*, skill: float = 0.9, sure: float = 2.0, problems: int = 256) -> Task:
     """The last digit of a sum: in domain 0 after its partial sums and `ASK`, in domain 1 at once.
 
     A prompt says which, by its first token. The task's reward looks at the answer alone. `answer`
@@ -77,7 +77,7 @@ def sums_aloud(*, skill: float = 0.8, sure: float = 2.0, problems: int = 256) ->
 
 
 def compared(
-    rng: np.random.Generator, prompts: int, sure: float, *, pairs: int = 24, steps: int = 200
+    rng: np.random.Generator, prompts: int, sure: float, *, pairs: int = 12, steps: int = 200
 ) -> np.ndarray:
     """Scores [prompts, BASE] of answers, the first of which is right: Bradley-Terry on comparisons.
 

@@ -61,6 +61,7 @@ def effect() -> Effect:
         ablation=dataclasses.replace(method, rewards=answers),
         statistic="false",
         better="lower",
+        warm_steps=250,
         stands_for="known_facts",
         measure=factuality,
     )

@@ -69,5 +69,5 @@ def effect() -> Effect:
         task=formats(),
         method=method,
         ablation=ablation,
-        warm_steps=300,
+        warm_steps=600,
     )

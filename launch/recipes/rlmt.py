@@ -10,8 +10,8 @@ creative writing and knowledge.
 Reading: `--reward RUN` names the reward model, which reads what follows `</think>`. Without it the
 toy has the task's own reward, on sums whose work is shown. On-policy DPO and PPO, which the paper
 tries too, are left out. In the effect, the reward model is trained on noisy comparisons of answers,
-and gives each prompt scores of its own. The ablation answers the same questions at once, under the
-same reward model; both are measured by the true answer.
+and gives each prompt scores of its own. The ablation answers the same questions at once, which two
+layers hardly learn, under the same reward model; both are measured by the true answer.
 """
 
 import dataclasses
@@ -41,5 +41,6 @@ def effect() -> Effect:
         task=sums_aloud(),
         method=method,
         ablation=dataclasses.replace(method, weights=(0.0, 1.0)),
+        warm_steps=500,
         measure=own_domain,
     )

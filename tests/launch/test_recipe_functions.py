@@ -214,8 +214,8 @@ def test_knowrl_pays_wrong_answers_by_their_claims():
         knowrl.knowledgeable(batch), want + np.array([0, 0, 2 / 3, 1]), atol=1e-6
     )
     right = jax.vmap(task.reward)(task.demonstrations.answer, task.demonstrations.gold)
-    assert 0.5 < right.mean() < 0.75
-    assert 0.6 < facts.support(task.demonstrations.gold, task.demonstrations.answer).mean() < 0.8
+    assert 0.3 < right.mean() < 0.5
+    assert 0.7 < facts.support(task.demonstrations.gold, task.demonstrations.answer).mean() < 0.8
 
 
 def test_alphaalign_checks_refusals_and_grades_answers():
@@ -299,7 +299,7 @@ def test_rlmt_rewards_the_answer_whatever_was_thought():
     problems = jax.tree.map(lambda a: np.repeat(a[thinking : thinking + 1], 5, axis=0), task.train)
     tokens, right = problems.gold.copy(), task.train.answer[thinking, 0]
     tokens[1, 0] = FIRST + (tokens[1, 0] - FIRST + 1) % thoughts.BASE
-    tokens[2], tokens[3] = [right, EOS, PAD, PAD, PAD], tokens[0]
+    tokens[2], tokens[3] = [right, EOS] + [PAD] * 5, tokens[0]
     tokens[3, -2] = other = FIRST + (right - FIRST + 1) % thoughts.BASE
     tokens[4, -1] = PAD
     verdicts = jax.vmap(task.reward)(problems.answer, tokens)
@@ -318,9 +318,9 @@ def test_rlmt_learns_a_reward_model_from_comparisons():
     rng = np.random.default_rng(1)
     (got,) = thoughts.compared(rng, 1, 2.0, steps=4000)
     rng = np.random.default_rng(1)
-    one = rng.integers(6, size=24)
-    two = (one + rng.integers(1, 6, size=24)) % 6
-    won = rng.random(24) < 1 / (1 + np.exp(-2.0 * ((one == 0) * 1.0 - (two == 0))))
+    one = rng.integers(4, size=12)
+    two = (one + rng.integers(1, 4, size=12)) % 4
+    won = rng.random(12) < 1 / (1 + np.exp(-2.0 * ((one == 0) * 1.0 - (two == 0))))
     chosen, rejected = np.where(won, one, two), np.where(won, two, one)
 
     def loss(s):
