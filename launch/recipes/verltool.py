@@ -9,8 +9,10 @@ Claim: comparable to specialised systems in six domains, and rollouts nearly twi
 tools are called asynchronously.
 Reading: the tools are a ledger to look names up in and a calculator, in the task `ledger`, whose
 sums a policy cannot do without the first and hardly without the second. The reward is 1 for a right
-answer. A warm start on the task's own episodes shows the form of calls. That slow tools stall no
-other episode is measured in docs/environments.md; image and video tools are not here.
+answer. A warm start on the task's own episodes shows the form of calls; it leaves RL little to do:
+before RL, one seed was right on 0.99 of 256 held-out problems, and `--warm-start.steps` leaves it
+more. That slow tools stall no other episode is measured in docs/environments.md; image and video
+tools are not here.
 """
 
 import dataclasses
