@@ -9,7 +9,7 @@ Formula: `grad L(theta + d theta^2 g / |theta g|)`, `g = grad L(theta)`,
 Claim: lower perplexity and higher accuracy on domains that fine-tuning has not seen, than Adam,
 SAM, ASAM and penalties of trust regions; flatter minima.
 Reading: of the paper's variants, the one by the policy before the last update. The formula is the
-paper's; the authors' code moves parameters by `theta^2` alone, without the sign of the gradient.
+paper's; in the authors' code the move is `d theta^2 / |theta g|`, in which the gradient is missing.
 What is fine-tuned on are solutions of the task. An update costs two gradients, and steps are equal:
 plain fine-tuning has half as many. In the effect, an answer has to be marked, which solutions of
 one domain teach; the other domain is held out. `sharpness` is by how much ASAM's move of 0.05
