@@ -137,7 +137,7 @@ def gain(model: str, trained: int) -> float:
 def between_weights() -> int:
     """Sequences between two weights, in the unit of `gain`, that fit the gain of 1.5B best."""
     wanted = INTERRUPTED["1.5B"][0] / INTERRUPTED["1.5B"][1]
-    candidates = [round(_AT_ONCE * 2 ** (n / 4)) for n in range(17)]
+    candidates = [round(_AT_ONCE * 2 ** (n / 2)) for n in range(9)]
     return min(candidates, key=lambda n: abs(gain("1.5B", n) - wanted))
 
 

@@ -63,7 +63,7 @@ def ratio(setup: Setup, spread: float) -> float:
         out = simulate(limits, Costs(1.0, 0.0, update, 0.0), work, overlap=overlap)
         return seconds_a_step(out, 4)
 
-    steps = 16
+    steps = 24
     turns = Limits(_SEQUENCES, steps=steps)
     whole = seconds(turns, _SEQUENCES, setup.updates * setup.training * update, overlap=False)
     if setup.staleness is None:
@@ -75,12 +75,11 @@ def ratio(setup: Setup, spread: float) -> float:
 
 @functools.cache
 def fitted(setup: Setup, wanted: float) -> float:
-    """The spread of lengths that gives a speed, from 0.05 to 1.2.
-
-    Raises:
-      ValueError: none does.
-    """
-    return float(brentq(lambda spread: ratio(setup, spread) - wanted, 0.05, 1.2, xtol=0.01))
+    """The spread of lengths that gives a speed, from 0.05 to 1.5; the nearer end if none does."""
+    low, high = 0.05, 1.5
+    if ratio(setup, low) >= wanted or ratio(setup, high) <= wanted:
+        return low if ratio(setup, low) >= wanted else high
+    return float(brentq(lambda spread: ratio(setup, spread) - wanted, low, high, xtol=0.01))
 
 
 def longest(setup: Setup, spread: float) -> float:
