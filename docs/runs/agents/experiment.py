@@ -240,9 +240,12 @@ def measure(work: Path, name: str, arm: str, seed: int) -> dict[str, object]:
 
 
 def recorded(name: str) -> dict[str, list[dict[str, Any]]]:
-    """The figures of each arm of an experiment; empty before its first run."""
+    """The figures of each arm, for the seeds that all arms have; empty if there are none."""
     path = RUNS / EXPERIMENTS[name].folder / "results.json"
-    return json.loads(path.read_text()).get(name, {}) if path.exists() else {}
+    found = json.loads(path.read_text()).get(name, {}) if path.exists() else {}
+    rows = {arm: {row["seed"]: row for row in found.get(arm, [])} for arm in EXPERIMENTS[name].arms}
+    seeds = sorted(set.intersection(*(set(own) for own in rows.values())))
+    return {arm: [own[seed] for seed in seeds] for arm, own in rows.items()} if seeds else {}
 
 
 def parts(path: Path) -> dict[str, float]:
