@@ -32,6 +32,7 @@ OTHERS = {
     "temperature": 1.0, "target_entropy": -1.0, "log_temperature": 0.0, "weight": 0.5,
     "scale": 1.0, "width": 1.0, "denominator": 4.0, "max_length": 8, "buffer": 2, "step": 3,
     "presample_steps": 2, "kl": 0.1, "target": 0.1, "num_experts": 5, "total": 1.0, "speed": 0.1,
+    "weight_norm": 1.0,
 }  # fmt: skip
 """Values of the arguments that are no arrays of a shape."""
 
