@@ -52,10 +52,7 @@ Update = Callable[
     [TrainState, Trajectory, Packed, jax.Array | None], tuple[TrainState, dict[str, jax.Array]]
 ]
 
-
 Ascent = Callable[[TrainState, Trajectory, Packed, Params], tuple[Params, dict[str, jax.Array]]]
-
-
 """`(state, batch, packed, gradient of the trained part) -> (trained part, metrics)`: where the
 gradient of an update is taken, in place of the parameters that it changes."""
 
