@@ -47,7 +47,7 @@ TEACHERS = {"distill": "sft", "distill_on_policy": "quickstart"}
 TOLERANCE = 1e-3
 """Of a metric elsewhere: absolute, and relative to what was recorded."""
 
-_UNSTEADY = ("time/", "memory/", "compilations")
+_UNSTEADY = ("time/", "memory/", "compilations", "idle/")
 _CLEAR = 8
 """Recipes whose programs a process holds at a time."""
 
