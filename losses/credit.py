@@ -84,14 +84,7 @@ def gigpo(
         rewards, group_ids, num_groups=num_groups, scale=scale, valid=valid, eps=eps
     )
     returns = discounted_returns(step_rewards, step_mask=step_mask, discount=discount)
-    step = group_advantages(
-        returns.reshape(-1),
-        state_ids.reshape(-1),
-        num_groups=num_states,
-        scale=scale,
-        valid=jnp.asarray(step_mask, bool).reshape(-1),
-        eps=eps,
-    ).reshape(returns.shape)
+    step = _among_states(returns, state_ids, step_mask, num_states, scale=scale, eps=eps)
     return where_valid(step_mask, episode[:, None] + weight * step)
 
 
@@ -136,14 +129,28 @@ def thor(
     last = mask & ~jnp.pad(mask[:, 1:], ((0, 0), (0, 1)))
     outcome = jnp.sum(where_valid(last, constant(step_rewards)), axis=1)
     episode = group_advantages(outcome, group_ids, num_groups=num_groups, valid=valid, eps=eps)
-    call = group_advantages(
-        step_rewards.reshape(-1),
+    call = _among_states(step_rewards, state_ids, mask & ~last, num_states, eps=eps)
+    return where_valid(mask, episode[:, None] + weight * call)
+
+
+def _among_states(
+    values: jax.Array,
+    state_ids: jax.Array,
+    mask: jax.Array,
+    num_states: int,
+    *,
+    scale: str = "group",
+    eps: float,
+) -> jax.Array:
+    """Values of steps [N, S] compared with those of the steps from the same state."""
+    return group_advantages(
+        values.reshape(-1),
         state_ids.reshape(-1),
         num_groups=num_states,
-        valid=(mask & ~last).reshape(-1),
+        scale=scale,
+        valid=jnp.asarray(mask, bool).reshape(-1),
         eps=eps,
-    ).reshape(mask.shape)
-    return where_valid(mask, episode[:, None] + weight * call)
+    ).reshape(values.shape)
 
 
 @checked

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jaxrl.losses.masking import as_float, constant, indicator, row_constant, row_sum, where_valid
 from jaxrl.losses.policy import Objective, ppo_clip
+from jaxrl.losses.preference import online_dpo
 from jaxrl.losses.shapes import checked
 from jaxrl.losses.supervised import entropy_sft, generalised_ntp
 from jaxrl.losses.surrogates import token_covariance
@@ -280,8 +281,8 @@ def tool_star(
 ) -> Objective:
     """Tool-Star's self-critic: GRPO, then DPO on the policy's own best and worst, in turns.
 
-    A pair is the rollout of a prompt with the highest reward and the one with the lowest, if these
-    differ; of equals the first. When which of the two is trained is as in `veripo`.
+    Pairs are those of `online_dpo`: of a prompt, the rollouts with the highest and the lowest
+    reward. When which of the two is trained is as in `veripo`.
 
     Formula: `-log sigmoid(beta (d_w - d_l))`, `d = log(pi(y) / pi_ref(y))`, while
       `step mod period < preference_steps` and `step >= period`; else `ppo_clip`
@@ -307,16 +308,11 @@ def tool_star(
     policy, metrics = ppo_clip(
         logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high
     )
-    rewards = row_constant(rewards, logp)
-    acts, rows = jnp.any(jnp.asarray(mask, bool), axis=-1), jnp.arange(len(rewards))
-    together = (group_ids[:, None] == group_ids[None, :]) & acts[None, :]
-    best = jnp.argmax(jnp.where(together, rewards[None, :], -jnp.inf), axis=1)
-    worst = jnp.argmin(jnp.where(together, rewards[None, :], jnp.inf), axis=1)
-    d = row_sum(mask, as_float(logp) - constant(ref_logp))
-    paired = acts & (rewards[best] > rewards[worst]) & ((rows == best) | (rows == worst))
-    loss = jnp.where(paired, -0.5 * jax.nn.log_sigmoid(beta * (d[best] - d[worst])), 0.0)
+    preference, found = online_dpo(
+        logp, ref_logp, rewards, mask=mask, group_ids=group_ids, beta=beta
+    )
     preferring = _second(step, period, preference_steps)
-    return jnp.where(preferring, loss[:, None], policy), metrics | {"paired": indicator(paired)}
+    return jnp.where(preferring, preference, policy), metrics | {"paired": found["paired"]}
 
 
 @checked
