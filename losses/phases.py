@@ -7,7 +7,15 @@ rows that an expert wrote. `step` is the number of updates done, a scalar int.
 import jax
 import jax.numpy as jnp
 
-from jaxrl.losses.masking import as_float, constant, indicator, row_constant, row_sum, where_valid
+from jaxrl.losses.masking import (
+    as_float,
+    constant,
+    in_turn,
+    indicator,
+    row_constant,
+    row_sum,
+    where_valid,
+)
 from jaxrl.losses.policy import Objective, ppo_clip
 from jaxrl.losses.preference import online_dpo
 from jaxrl.losses.shapes import checked
@@ -99,7 +107,7 @@ def primed(
         logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high
     )
     imitation, _ = generalised_ntp(logp, beta=beta)
-    return _in_turn(imitation, policy, expert, step < priming_steps), metrics
+    return in_turn(imitation, policy, expert, step < priming_steps), metrics
 
 
 @checked
@@ -143,7 +151,7 @@ def stable_then_decay(
     place = (jnp.asarray(step, jnp.float32) - stable_steps) / decay_steps
     falling = floor + (1 - floor) * 0.5 * (1 + jnp.cos(jnp.pi * place))
     decaying = (place > 0) & (place < 1)
-    loss = _in_turn(-as_float(logp), policy, expert, step < stable_steps + decay_steps)
+    loss = in_turn(-as_float(logp), policy, expert, step < stable_steps + decay_steps)
     return loss, metrics | {"lr_scale": jnp.where(decaying, falling, 1.0)}
 
 
@@ -195,7 +203,7 @@ def light_if(
     policy, metrics = tea(
         logp, behavior_logp, advantages, entropy, batch_mask=own, alpha=alpha, bound=bound, **widths
     )
-    return _in_turn(imitation, policy, expert, step < priming_steps), metrics
+    return in_turn(imitation, policy, expert, step < priming_steps), metrics
 
 
 @checked
@@ -356,14 +364,6 @@ def iterated_sft(
     )
     imitation, _ = expert_iteration(logp, rewards, threshold=threshold)
     return jnp.where(_second(step, period, imitation_steps), imitation, policy), metrics
-
-
-def _in_turn(
-    imitation: jax.Array, policy: jax.Array, expert: jax.Array, priming: jax.Array | bool
-) -> jax.Array:
-    """The loss of the phase on the rows that it is about, 0 on the others."""
-    expert = jnp.asarray(expert, bool)[:, None]
-    return jnp.where(expert == jnp.asarray(priming), jnp.where(expert, imitation, policy), 0.0)
 
 
 def _second(step: jax.Array, period: int, length: int) -> jax.Array:

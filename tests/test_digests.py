@@ -41,9 +41,10 @@ def test_the_recorded_recipes_exist_and_learn():
         assert recorded["environment"]["platform"] == "cpu", name
         assert [row["step"] for row in recorded["metrics"]] == [1, 2], name
         config = recipes.load(name)
-        # rows have no rewards, and a model this small opens no door, fills no form, makes no 24;
-        # in so few episodes of dreamgym it makes no goal
-        hard = config.task in ("game24", "keydoor", "html_form") or name == "dreamgym"
+        # rows have no rewards, and a model this small opens no door, fills no form, makes no 24,
+        # ends no match; in so few episodes of dreamgym it makes no goal
+        never = ("board_game", "game24", "keydoor", "html_form")
+        hard = config.task in never or name == "dreamgym"
         if not config.data.kinds and not hard:
             assert any(row["reward/std"] > 0 for row in recorded["metrics"]), name
 

@@ -25,11 +25,12 @@ class _Match:
     stream: random.Random
     left: int
     """Illegal moves that are left."""
+    symbols: bool = False
 
 
 def task(
     game: str = "tic_tac_toe", opponent: str = "random", ood_opponent: str = "strong",
-    mistakes: int = 1, instructions: bool = True,
+    mistakes: int = 1, instructions: bool = True, symbols: bool = False,
 ) -> Task:  # fmt: skip
     """A match for each problem; in half of them the opponent moves first.
 
@@ -43,6 +44,8 @@ def task(
       ood_opponent: of the ood split.
       mistakes: illegal moves that an episode may have; one more loses.
       instructions: begin with a message that says what to do.
+      symbols: for a small model from nothing, tic-tac-toe alone: what is seen are the nine cells,
+        such as `.x..o....`, where x is the policy's own mark.
     """
     if game not in games.GAMES:
         raise ValueError(f"game={game!r}: choose one of {', '.join(games.GAMES)}")
@@ -51,6 +54,11 @@ def task(
             raise ValueError(f"opponent={each!r}: choose one of {', '.join(_OPPONENTS)}")
     if mistakes < 0:
         raise ValueError(f"mistakes={mistakes} must be 0 or more")
+    if symbols and (instructions or game != "tic_tac_toe"):
+        raise ValueError(
+            f"symbols=True with game={game!r}, instructions={instructions}: only tic_tac_toe is "
+            "given in symbols, with instructions=False"
+        )
 
     def problem(split: str, seed: int, index: int) -> Problem:
         made.check_split(split)
@@ -59,12 +67,13 @@ def task(
             lambda stream: stream.randrange(1 << 30), key=str, stream=stream, split=split
         )
         against = ood_opponent if split == "ood" else opponent
-        match = _begun(game, against, number, mistakes)
-        shown = match.game.seen(match.state, match.seat)
+        match = _begun(game, against, number, mistakes, symbols)
+        shown = _seen(match) if symbols else match.game.seen(match.state, match.seat)
         return generate.asked("board_game", f"{game}/{number}", shown, number, opponent=against)
 
     def begin(problem: Problem, seed: int) -> tuple[_Match, Opening]:
-        match = _begun(game, problem.metadata["opponent"], problem.answer, mistakes)
+        against = problem.metadata["opponent"]
+        match = _begun(game, against, problem.answer, mistakes, symbols)
         lead = {"role": "system", "content": f"{match.game.rules} Answer with your move."}
         said = {"role": "user", "content": _seen(match)}
         return match, Opening((lead, said) if instructions else (said,))
@@ -73,7 +82,7 @@ def task(
         name="board_game",
         problem=problem,
         reward=unscored,
-        alphabet=generate.ASCII,
+        alphabet="xo.123456789\n" if symbols else generate.ASCII,
         description=__doc__,
         pure=True,
         turns=Environment(begin, step),
@@ -81,15 +90,18 @@ def task(
     return made
 
 
-def _begun(name: str, opponent: str, number: int, mistakes: int) -> _Match:
+def _begun(name: str, opponent: str, number: int, mistakes: int, symbols: bool) -> _Match:
     game, stream = games.GAMES[name], generate.rng("board_game", number)
     seat = stream.randrange(2)
-    match = _Match(game, game.start(stream), seat, name, opponent, stream, mistakes)
+    match = _Match(game, game.start(stream), seat, name, opponent, stream, mistakes, symbols)
     _answered(match)
     return match
 
 
 def _seen(match: _Match) -> str:
+    if match.symbols:
+        marks = ("xo", "ox")[match.seat]
+        return match.state.cells.translate(str.maketrans(f"{marks} ", "xo."))
     moves = ", ".join(match.game.moves(match.state))
     return f"{match.game.seen(match.state, match.seat)}\nmoves: {moves}"
 
@@ -117,7 +129,8 @@ def step(match: _Match, action: str) -> Reply:
         match.left -= 1
         if match.left < 0:
             return Reply(reward=0.0, parts={"won": 0.0, "illegal": 1.0}, done=True)
-        said = {"role": "user", "content": f"that is no legal move\n{_seen(match)}"}
+        refused = "" if match.symbols else "that is no legal move\n"
+        said = {"role": "user", "content": f"{refused}{_seen(match)}"}
         return Reply((said,), parts={"illegal": 1.0})
     match.state = match.game.play(match.state, named[-1])
     _answered(match)

@@ -57,12 +57,7 @@ def corrector(settings: CorrectorConfig) -> Extension:
                 "module:function, such as jaxrl.launch.recipes.gtr:corrected"
             )
         functions.resolve(settings.correct, settings.args, _GIVEN)
-        task = tasks.named(config)
-        if all(each.turns is None for each in (task, *task.parts.values())):
-            raise ValueError(
-                f"corrector: task {task.name!r} is answered in one turn, and has no thoughts to "
-                "correct; use a task with turns"
-            )
+        tasks.require_turns(config, "corrector", of_all=False)
         if settings.groups < 1 or settings.groups % config.updates_per_batch:
             raise ValueError(
                 f"corrector.groups={settings.groups} with updates_per_batch="

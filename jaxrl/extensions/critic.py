@@ -82,12 +82,9 @@ def critic(settings: CriticConfig) -> Extension:
     values: Callable[..., jax.Array] | None = None
 
     def check(config: Config) -> None:
-        task = tasks.named(config)
-        if settings.credit != "gae" and all(t.turns is None for t in (task, *task.parts.values())):
-            raise ValueError(
-                f"critic.credit={settings.credit!r}: task {task.name!r} is answered in one turn; "
-                "use gae, or a task with turns"
-            )
+        if settings.credit != "gae":
+            asked_by = f"critic.credit={settings.credit!r}"
+            tasks.require_turns(config, asked_by, of_all=False, or_else=", or credit gae")
 
     def init(ctx: Context, state: TrainState) -> TrainState:
         model = ctx.policy.model

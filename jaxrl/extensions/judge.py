@@ -51,6 +51,8 @@ class JudgeConfig:
     has none with the reference answer, in place of the group's other answers."""
     task_weight: float = 0.0
     """Weight of the task's own reward, which is added."""
+    weight: float = 1.0
+    """Of the verdict; with 0 it is the part `judge` alone, which `renormalise` may take."""
 
 
 class Opened(NamedTuple):
@@ -123,8 +125,7 @@ def judge(settings: JudgeConfig) -> Extension:
         found = verdicts(ctx, state, experience)
         return experience._replace(
             scores=[
-                _combined(settings.task_weight, *each)
-                for each in zip(experience.scores, found, strict=True)
+                _combined(settings, *each) for each in zip(experience.scores, found, strict=True)
             ]
         )
 
@@ -358,11 +359,12 @@ def _open(ctx: Context, model: str, state: TrainState) -> Opened:
     return Opened(params, tokenizer, make_score(shape, temperature=1.0), shape.max_positions)
 
 
-def _combined(weight: float, task: Score, verdict: Score) -> Score:
+def _combined(settings: JudgeConfig, task: Score, verdict: Score) -> Score:
     if task.error or verdict.error:
         return task if task.error else verdict
     parts = {**verdict.parts, "task": task.value, "judge": verdict.value}
-    return Score(verdict.value + weight * task.value, parts)
+    value = settings.weight * verdict.value + settings.task_weight * task.value
+    return Score(value, parts)
 
 
 def _asked(experience: Experience) -> list[Problem]:

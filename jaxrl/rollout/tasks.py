@@ -37,6 +37,28 @@ def named(config: Config) -> Task:
     return tasks.get("mixture", parts=json.dumps(parts))
 
 
+def require_turns(config: Config, asked_by: str, *, of_all: bool = True, or_else: str = "") -> None:
+    """Refuse a task that is answered in one turn.
+
+    Args:
+      config: of the run.
+      asked_by: what needs turns, which the error names first.
+      of_all: whether every part of a mixture must have turns, and not one of them alone.
+      or_else: a second remedy.
+
+    Raises:
+      ValueError: it is answered in one turn.
+    """
+    whole = named(config)
+    parts = whole.parts.values() or [whole]
+    single = [part.name for part in parts if part.turns is None]
+    if single and (of_all or len(single) == len(parts)):
+        raise ValueError(
+            f"{asked_by}: task {single[0]!r} is answered in one turn; use a task with turns"
+            f"{or_else}"
+        )
+
+
 def arrays(task: Task, tokenizer: Tokenizer, rollout: RolloutConfig) -> Arrays | None:
     """The environment of a task for the decode loop; None where it is not asked for.
 

@@ -26,11 +26,17 @@ from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Program
 from jaxrl.run.placement import Complete
+from jaxrl.sampling.logits import Guide
 from jaxrl.training import routers
 from jaxrl.training.logprobs import Reading, Restriction, make_score
 from jaxrl.training.train_step import Update
 from jaxrl.training.trainable import Part
 from jaxrl.types import Packed, Params, TrainState, Trajectory
+
+_SINGLE = (
+    "reference", "evaluated", "samples", "steering", "restriction", "reading", "router", "ascent",
+)  # fmt: skip
+"""Fields that one extension of a run may give."""
 
 
 class Context(NamedTuple):
@@ -121,6 +127,8 @@ class Extension(NamedTuple):
     """Adds its state to a train state at step 0; traced to find the shapes."""
     program: Callable[[Program], Program] = lambda program: program
     """Wraps the rollout program."""
+    plays: bool = False
+    """Whether the program plays the episodes of a task with turns."""
     room: Callable[[Config], int] = lambda config: 0
     """Tokens that its program adds to prompts, at most."""
     reward: Callable[[Context, TrainState, Experience], Experience] = lambda ctx, state, e: e
@@ -142,6 +150,11 @@ class Extension(NamedTuple):
     """Gives the reference policy, in place of a stored copy."""
     evaluated: Callable[[Context, TrainState], Params] | None = None
     """Gives the parameters that evaluations measure, in place of the trained ones."""
+    samples: Callable[[Context, TrainState], tuple[Params, int]] | None = None
+    """Gives the parameters that sample a step, and their version, in place of the trained ones."""
+    steering: Callable[..., Guide | None] | None = None
+    """`(ctx, state, to_sampler)`: gives what steers the policy where it is evaluated, by models
+    whose parameters `to_sampler` puts into the sampler's form; None: nothing steers it."""
     restriction: Callable[[Context, TrainState], Restriction] | None = None
     """Gives the tokens that the policy may choose among, in sampling and in training."""
     reading: Reading | None = None
@@ -182,7 +195,7 @@ def open_extensions(config: Config) -> dict[str, Extension]:
         configs.check_name(reference)
         made = functions.extension(reference)(configs.settings_of(reference, settings))
         opened[name] = made
-    for name in ("reference", "evaluated", "restriction", "reading", "router", "ascent"):
+    for name in _SINGLE:
         given = [n for n, extension in opened.items() if getattr(extension, name) is not None]
         if len(given) > 1:
             raise ValueError(f"extensions {given} both give the run's {name}; keep one of them")

@@ -21,7 +21,7 @@ from jaxrl.rollout.policy import Policy
 from jaxrl.run import asynchronous, evaluate, generators, guards, stages, warm_start
 from jaxrl.run.chunk_log import ChunkLog
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
-from jaxrl.run.extension import Context, Extension
+from jaxrl.run.extension import Context, Extension, only
 from jaxrl.training import objective
 from jaxrl.training.logprobs import guide_of
 from jaxrl.types import TrainState
@@ -50,9 +50,12 @@ def origin(config: Config, actor: Policy) -> Origin:
         run: RunContext, ctx: Context, state: TrainState, to_sampler: ToSampler, step: int
     ) -> dict[str, float]:
         params = to_sampler(state.params)
+        steering = only(run.extensions, "steering")
+        guide = steering(ctx, state, to_sampler) if steering else None
+        actor = run.policy if guide is None else run.policy._replace(guide=guide)
         with jax.set_mesh(run.sampling_mesh):
             figures, sampled = evaluate.evaluate(
-                run.policy, params, held_out, task, run.pools[0], config.rollout, config.sampler
+                actor, params, held_out, task, run.pools[0], config.rollout, config.sampler
             )
         for extension in run.extensions.values():
             figures |= extension.measure(ctx, state, sampled)
@@ -100,15 +103,16 @@ def open_batches(
             config, run.policy, task, run.pools[start], source, rollout, room=room,
             open_engine=open_engine,
         )  # fmt: skip
-    chunks = ChunkLog(run.directory, run.callbacks.note)
+    chunks, samples = ChunkLog(run.directory, run.callbacks.note), only(run.extensions, "samples")
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
         with timer("sync"):
-            params = to_sampler(state.params)
+            weights, made_at = samples(ctx, state) if samples else (state.params, version)
+            params = to_sampler(weights)
             guide = guide_of(run.policy.model, ctx.restriction(state), to_sampler)
         done: list[Chunk] = []
         with jax.set_mesh(run.sampling_mesh):
-            made = rollouts.step(params, guide, version, timer, done.append)
+            made = rollouts.step(params, guide, made_at, timer, done.append)
         with timer("record"):
             chunks.write(version // config.updates_per_batch, done)
         return made
@@ -135,7 +139,8 @@ def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:
     ]
     if not played:
         return False
-    alone = [name for name, e in extensions.items() if e.program is not Extension().program]
+    plain = Extension().program
+    alone = [n for n, e in extensions.items() if e.program is not plain and not e.plays]
     refused = {
         "rollout.chunks": config.rollout.chunks.size,
         f"objective.advantage={config.objective.advantage!r}, which needs greedy answers":

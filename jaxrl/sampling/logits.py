@@ -7,6 +7,7 @@ log-probabilities are those of the distribution that comes out in the end.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -90,6 +91,14 @@ def value_guided(logits: jax.Array, context: Context, args: Any) -> jax.Array:
     head, beta = args
     hidden, head = context.hidden.astype(jnp.float32), head.astype(jnp.float32)
     return logits + beta * jnp.matmul(hidden, head.T, precision=jax.lax.Precision.HIGHEST)
+
+
+def q_guided(logits: jax.Array, context: Context, args: Any) -> jax.Array:
+    """ILQL's decoding (Snell et al. 2023): `logits + beta * min_h Q_h`, with `args` beta.
+
+    The logits of the guide's models are values of each next token.
+    """
+    return logits + args * functools.reduce(jnp.minimum, context.others)
 
 
 def add_bias(logits: jax.Array, ids: jax.Array, bias: jax.Array) -> jax.Array:

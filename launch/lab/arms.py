@@ -20,6 +20,7 @@ from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.latents import LatentsConfig
 from jaxrl.extensions.nucleus import NucleusConfig
 from jaxrl.extensions.reference_refresh import RefreshConfig
+from jaxrl.extensions.renormalise import RenormaliseConfig
 from jaxrl.extensions.replay import ReplayConfig
 from jaxrl.extensions.sharpness import SharpnessConfig
 from jaxrl.launch.lab.imitation import ImitationConfig
@@ -94,6 +95,8 @@ class Arm:
     """How far updates go uphill for their gradient."""
     latents: LatentsConfig | None = dataclasses.field(default=None, metadata=LATER)
     """Of RA3: how often the text that stands behind sampled latents is imitated."""
+    renormalise: RenormaliseConfig | None = dataclasses.field(default=None, metadata=LATER)
+    """Which rewards are put into units of their history: all, or with a `part` the second ones."""
     delay: int = 0
     """The sampler's policy is this many steps old,"""
     sync_every: int = 1
@@ -101,7 +104,7 @@ class Arm:
     rewards: Callable[[Sampled], jax.Array] | None = None
     """-> [N] float32: the environment's rewards in place of the verifier's, such as noisy ones; nan
     leaves the sequence out, as a failed score does. What a method does to rewards is rather the
-    objective's `shaping`."""
+    objective's `shaping`. Or [N, 2]: the reward and another part of it, which are added."""
     stages: tuple[tuple[int, Mapping[str, Any]], ...] = ()
     """(first step, fields that change there), the first from step 0 on."""
 
@@ -169,7 +172,7 @@ def arm(config: Config, *, sizes: Mapping[str, Any] | None = None, **changes: An
     given = {name: getattr(config, name) for name in shared}
     for name in ("temperature", "oversampling", "chunks"):
         given[name] = getattr(config.rollout, name)
-    for name in ("guidance", "replay", "nucleus", "critic", "sharpness", "latents"):
+    for name in ("guidance", "replay", "nucleus", "critic", "sharpness", "latents", "renormalise"):
         given[name] = config.extensions.get(name)
     given["reference"] = config.extensions.get("reference_refresh")
     given["imitation"] = config.extensions.get(_IMITATION)
@@ -226,6 +229,7 @@ def unlike(config: Config, method: Arm) -> list[str]:
         "sharpness",
         _IMITATION,
         "latents",
+        "renormalise",
     }
     lines += [f"extensions.{n}: the lab has none" for n in sorted({*config.extensions} - known)]
     staged = {k.removeprefix("rollout.").split(".")[0] for s in config.stages.values() for k in s}

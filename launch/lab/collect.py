@@ -35,8 +35,10 @@ def collect(
     *,
     versions: np.ndarray,
     likely: Params | None = None,
+    settle: Callable[[np.ndarray], np.ndarray] = lambda rewards: rewards,
 ) -> tuple[Trajectory, np.ndarray]:
-    """Sample and score the groups of the prompts `ids` [S, P]; `likely` is as in `policy.sample`.
+    """Sample and score the groups of the prompts `ids` [S, P]; `likely` is as in `policy.sample`,
+    and `settle` makes of `arm.rewards` what is trained on, see `scores.settling`.
 
     Returns:
       The batch on the host, fields [S, N, ...], prompts first as in the real loop; and the rewards
@@ -85,6 +87,7 @@ def collect(
         steps = np.full(seeds, step)
         sampled = Sampled(problems, *written, rewards, group_ids, steps, keys)
         rewards = np.asarray(_rewarded(arm.rewards, model, params, sampled))
+    rewards = settle(rewards)
     batch = _trajectory(problems, written, rewards, group_ids, experts, versions)
     return batch, rewards.reshape(seeds, count, group)
 

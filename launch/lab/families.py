@@ -14,7 +14,8 @@ import jax.numpy as jnp
 
 from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab.arms import Arm
+from jaxrl.launch.lab import routes
+from jaxrl.launch.lab.arms import Arm, Sampled
 from jaxrl.losses.mixed import sft
 from jaxrl.losses.policy import Objective, ppo_clip
 from jaxrl.training.objective import ObjectiveConfig
@@ -113,8 +114,27 @@ def _on_verdicts(plain: Arm) -> Arm:
     return dataclasses.replace(plain, objective=_GRPO, rewards=None)
 
 
+def _rewarded(rewards: Callable[[Sampled], jax.Array]) -> Callable[[Arm], Arm]:
+    return lambda plain: dataclasses.replace(plain, objective=_GRPO, rewards=rewards)
+
+
 def _untrained(plain: Arm) -> Arm:
     return dataclasses.replace(plain, objective=_GRPO, learning_rate=0.0)
+
+
+def _on_texts(weigh: Callable[[int], tuple[float, ...]]) -> Callable[[Arm], Arm]:
+    """Imitation throughout, of domains by the weights that their number gives."""
+    sft = {"objective": _SFT, "guidance": EXPERTS}
+    return lambda plain: dataclasses.replace(plain, weights=weigh(len(plain.weights)), **sft)
+
+
+def shares(method: Arm) -> tuple[float, ...]:
+    """Of each domain among all prompts of a method, whatever the order that they come in."""
+    drawn = [method.at(step).weights for step in range(method.steps)]
+    return tuple(
+        sum(weights[domain] / sum(weights) for weights in drawn) / len(drawn)
+        for domain in range(len(method.weights))
+    )
 
 
 def _on_the_target(plain: Arm) -> Arm:
@@ -159,9 +179,17 @@ BASELINES: dict[str, dict[str, Callable[[Arm], Arm]]] = {
             policy="raft", advantage_args=_RAW, aggregation="seq-mean-token-sum"
         ),
     },
+    "mixtures": {
+        "SFT on an even mixture": _on_texts(lambda count: (1.0,) * count),
+        "SFT on the target": _on_texts(lambda count: (*[0.0] * (count - 1), 1.0)),
+    },
     "priming": {"GRPO": _grpo, "SFT then RL": _sft_then_rl},
     "skills": {"SFT on the target": _untrained, "RL on the target": _on_the_target},
     "rewards": {"GRPO on verdicts": _on_verdicts, "GRPO on the regime's rewards": _grpo},
+    "routing": {
+        "GRPO on rules": _rewarded(routes.by_rule),
+        "GRPO on a judge": _rewarded(routes.by_judge),
+    },
     "agents": {
         "GRPO": _grpo,
         "leave-one-out REINFORCE": _objective(policy="reinforce", advantage="rloo"),
@@ -175,13 +203,16 @@ RECIPES: dict[str, tuple[str, str]] = {
     "alphaalign": ("rewards", "helpfulness, normalised in the group, beside safety"),
     "adcl_egsr": ("gold solutions", "re-estimated order and reformulations against neither"),
     "aepo": ("objectives", "the gradient kept past the upper clip and the entropy factor"),
+    "armed": ("rewards", "scores in units of their history against scores as they are"),
     "areal": ("off-policy", "the clip around the policy of the step against the sampler's"),
     "asearcher": ("agents", "the decoupled clip with a cap against the sampler's"),
     "bleuberi": ("rewards", "BLEU against identity with the reference"),
     "campo": ("length", "stages of length and the penalty on loops"),
     "chord": ("gold solutions", "annealed imitation"),
+    "creative_slm_rlaif": ("rewards", "corrected principles against a reward model from pairs"),
     "cure": ("objectives", "forks at tokens of high entropy"),
     "delethink_markovian_thinker": ("agents", "chunks against one context"),
+    "domain_upsampling": ("mixtures", "the domain upsampled at the end against the base mixture"),
     "donod": ("gold solutions", "the best 30% of the solutions against 30% at random"),
     "dph_rl": ("objectives", "rehearsal of the first policy against a reverse KL"),
     "dr_irl_grpo_s": ("objectives", "the scale by difficulty"),
@@ -195,6 +226,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "generalised_ntp_objective_precision_dive": ("gold solutions", "the precise prior"),
     "ghpo": ("gold solutions", "hints against second samples"),
     "grao": ("gold solutions", "imitation and alignment terms"),
+    "guimid": ("mixtures", "mid-training on other tasks against trajectories alone"),
     "hl_gauss_value_classification": ("critics", "bins against a scalar"),
     "how_much_backtracking": ("priming", "three steps back in a trace against one"),
     "igpo": ("gold solutions", "given pieces against second samples"),
@@ -206,12 +238,14 @@ RECIPES: dict[str, tuple[str, str]] = {
     "limr_lim": ("data selection", "prompts by alignment against prompts at random"),
     "llamarl": ("off-policy", "the truncated weight against none"),
     "loop": ("agents", "ratios by token against ratios by trajectory"),
+    "magic_token_co_training": ("priming", "all modes at once against one after the other"),
     "memory_r_episodic_intrinsic_reward": ("rewards", "the memory's reward"),
     "octothinker": ("skills", "a decay on chains of thought against one on answers"),
     "off_the_principals_three_gate_theory": ("gold solutions", "RL against imitation"),
     "one_shot_rlvr": ("data selection", "the example by its variance against one at random"),
     "oorl_gepo": ("preferences", "preferences between sets of equivalent answers"),
     "openvlthinker": ("objectives", "phases of imitation against none"),
+    "p5": ("mixtures", "three tasks against one"),
     "pacs": ("objectives", "the coupled loss against its actor term"),
     "pairwise_rl": ("critics", "a pair model with an anchor against a scalar model"),
     "par": ("rewards", "the sigmoid around a reference against the raw score"),
@@ -229,6 +263,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "recap": ("data selection", "moving shares against even ones"),
     "relift": ("gold solutions", "imitation of failed prompts"),
     "remix": ("off-policy", "replayed rollouts and a second update"),
+    "research_idea_dynamic_control": ("skills", "weights of the prompt against even ones"),
     "ring_1t_icepop_c3po": ("off-policy", "the mask of discrepant tokens against none"),
     "rl4lms_grue_nlpo": ("critics", "the mask against none"),
     "rl_plus": ("gold solutions", "the external term"),
@@ -245,6 +280,8 @@ RECIPES: dict[str, tuple[str, str]] = {
     "simplerl_zoo": ("data selection", "prompts within reach against the hardest"),
     "spare": ("rewards", "labels of one pass against labels of rollouts"),
     "sws": ("data selection", "problems of weak categories against all categories"),
+    "telechat2_telechat2_5_t1": ("priming", "DPO between SFT and RL against none"),
+    "tom_rl_vs_sft": ("gold solutions", "RL against no training"),
     "tp_grpo": ("objectives", "rewards for thoughts"),
     "tram": ("gold solutions", "a radius by the divergence against a constant one"),
     "tricks_or_traps_lite_ppo": ("objectives", "the batch's deviation and the token mean"),
@@ -254,6 +291,8 @@ RECIPES: dict[str, tuple[str, str]] = {
     "vibethinker_1_5b_ssp_mgpo": ("objectives", "weights by how undecided a prompt is"),
     "visurf": ("gold solutions", "the label's advantage"),
     "warmup_then_rlvr": ("skills", "a warm-up on another domain against none"),
+    "wethink": ("routing", "rules where they can check beside a judge, against rules alone"),
+    "wingpt_3_0": ("rewards", "RL on a rule and a reward model against SFT alone"),
 }
 """Recipe -> its family, and the difference to its ablation."""
 
@@ -271,4 +310,8 @@ def baselines(family: str, method: Arm) -> dict[str, Arm]:
     """The baselines of a family in the regime of a method."""
     if family not in BASELINES:
         raise ValueError(f"family={family!r} is unknown; use one of {sorted(BASELINES)}")
-    return {name: make(plain(method)) for name, make in BASELINES[family].items()}
+    made = {name: make(plain(method)) for name, make in BASELINES[family].items()}
+    if family == "mixtures" and method.stages:
+        mixed = _on_texts(lambda count: shares(method))
+        made["SFT on as many texts of each, mixed"] = mixed(plain(method))
+    return made

@@ -76,6 +76,12 @@ def paired(differences: np.ndarray, *, minimum: float, level: float = LEVEL) -> 
     )
 
 
+def interval(differences: np.ndarray) -> str:
+    """The mean of differences [S] with its 95% t interval, for a table."""
+    got = paired(differences, minimum=1.0)
+    return f"{got.effect:+.3f} [{got.low:+.3f}, {got.high:+.3f}]"
+
+
 def unpaired(a: np.ndarray, b: np.ndarray, level: float = LEVEL) -> tuple[float, float, float]:
     """Difference of means of two independent samples and its Welch interval at 1 - level."""
     each = [float(np.var(x, ddof=1)) / len(x) for x in (a, b)]

@@ -23,7 +23,7 @@ from jaxrl.data import curriculum
 from jaxrl.extensions import replay
 from jaxrl.extensions.nucleus import masked
 from jaxrl.extensions.sharpness import SharpnessConfig, uphill
-from jaxrl.launch.lab import arms, critic, policy, prompts
+from jaxrl.launch.lab import arms, critic, policy, prompts, scores
 from jaxrl.launch.lab import imitation as rule
 from jaxrl.launch.lab.arms import Arm
 from jaxrl.launch.lab.collect import collect
@@ -114,6 +114,7 @@ def train(
     state, reference = learner(params, task.seeds), params
     state = state._replace(previous=params) if arm.sharpness else state
     likely = params if arm.nucleus else None
+    settle = scores.settling(arm.renormalise, seeds)
     critic_steps = arm.critic and critic.steps(arm.critic, model, _OPTIMIZER)
     critics = critic_steps and critic_steps.init(params)
     samplers = collections.deque[Learner](maxlen=arm.delay + 1)
@@ -141,7 +142,9 @@ def train(
         asked = round(now.prompts * now.oversampling)
         drawn = [source.draw(asked, old) for source in sources]
         ids = np.array([[d.problem.answer for d in problems] for problems in drawn])
-        batch, rewards = collect(task, model, old, now, ids, step, versions=versions, likely=likely)
+        batch, rewards = collect(
+            task, model, old, now, ids, step, versions=versions, likely=likely, settle=settle
+        )
         note(ids, rewards)
         kept, sampled = informative(rewards, now.prompts)
         written = batch.action_mask.sum(axis=2).reshape(rewards.shape).sum(axis=2)

@@ -63,6 +63,7 @@ def with_rows(config, folder):
 
 
 EPISODES = {
+    "board_game": (16, 28, {}),
     "diagnosis": (32, 28, {}),
     "emotional_support": (32, 28, {"turns": 5}),
     "game24": (32, 128, {}),
@@ -80,11 +81,17 @@ EPISODES = {
 the response's budgets, and parameters."""
 
 
-ASKED = {"pairwise_reward": (400, 4, {}), "pairwise_rl": (32, 16, {})}
+ASKED = {"armed": (32, 16, {}), "pairwise_reward": (400, 4, {}), "pairwise_rl": (32, 16, {})}
 """Recipes with questions in words, for which arithmetic has no letters: the same."""
 
 
-WRITTEN = {"octothinker": 12, "ra3": 20}
+WRITTEN = {
+    "guimid": 20,
+    "magic_token_co_training": 10,
+    "octothinker": 12,
+    "ra3": 20,
+    "wethink": 8,
+}
 """Recipes whose solutions are longer, and the response's budget."""
 
 

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from jaxrl.losses import (
+    courses,
     equivalence,
     lagged,
     mirror,
@@ -73,6 +74,7 @@ def draw(seed: int, spread: float = 0.4, rows: int = 6, length: int = 5) -> Arra
         labels=(rewards > 0).astype(float),
         group_ids=groups,
         expert=np.arange(rows) % 3 == 0,
+        first=np.arange(rows) == 0,
         weights=rng.random((rows, length)),
         entropy=rng.random((rows, length)),
     )
@@ -429,6 +431,14 @@ def tool_star(x, s, beta=0.6):
     return loss
 
 
+def sft_dpo_rl(x, s, stage):
+    """Imitation of experts, the best and the worst of a group's own samples, or PPO on these."""
+    expert = s.first.astype(bool)[:, None]
+    own = Arrays(**(vars(s) | {"mask": s.mask & ~expert}))
+    loss = [-x.logp, tool_star(x, own), ppo(x, s)][stage]
+    return np.where(expert == (stage == 0), loss, 0.0)
+
+
 def gepo(x, s, beta=0.6, equality=0.8):
     loss, scores = np.zeros(x.logp.shape), beta * implicit(x, s)
     for g in set(s.group_ids):
@@ -553,6 +563,10 @@ CASES = {
         phases.tool_star, lambda x, s, step=step: tool_star(x, s) if step == 24 else ppo(x, s),
         {"step": step, "beta": 0.6})
        for step in (4, 24)},
+    **{f"sft_dpo_rl, step {step}": Case(
+        courses.sft_dpo_rl, lambda x, s, stage=stage: sft_dpo_rl(x, s, stage),
+        {"step": step, "sft_steps": 10, "dpo_steps": 5, "beta": 0.6}, {"expert": "first"})
+       for step, stage in ((9, 0), (10, 1), (14, 1), (15, 2))},
     **{f"iterated_sft, step {step}": Case(
         phases.iterated_sft, lambda x, s, step=step: np.where(
             s.rewards[:, None] >= 0.2, -x.logp, 0.0) if step == 44 else ppo(x, s),

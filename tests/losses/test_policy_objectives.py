@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jaxrl.launch import losses_table
 from jaxrl.losses import (
     aggregate,
+    courses,
     equivalence,
     mirror,
     mixed,
@@ -327,6 +328,7 @@ def test_every_policy_objective_is_checked():
         mirror,
         mixed,
         phases,
+        courses,
         equivalence,
         supervised,
         trust_region,

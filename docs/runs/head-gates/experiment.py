@@ -3,12 +3,7 @@
 PYTHONPATH=. python docs/runs/head-gates/experiment.py RESULTS.json
 """
 
-import argparse
-import functools
-import json
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxrl.launch.lab import Arm, Task, cipher, held_out, imitate, policy, statistics
+from jaxrl.launch.lab import Arm, Task, cipher, experiment, held_out, imitate, policy, statistics
 from jaxrl.launch.lab.collect import attempt, collect
 from jaxrl.launch.lab.tasks import taken
 from jaxrl.losses.regularizers import adaptive_sparsity
@@ -177,13 +172,6 @@ def block(seeds: tuple[int, ...], steps: int) -> Found:
     }
 
 
-def joined(one: Any, two: Any) -> Any:
-    """The seeds of both."""
-    if isinstance(one, dict):
-        return {name: joined(value, two[name]) for name, value in one.items()}
-    return one + two
-
-
 def curves(found: Found) -> dict[str, np.ndarray]:
     """pass@1 [seeds, full heads from 1 to 7] of each choice; `random` is the mean of its orders."""
     made = {
@@ -195,10 +183,9 @@ def curves(found: Found) -> dict[str, np.ndarray]:
     return made | {"random": np.mean(orders, axis=0)}
 
 
-def interval(values: np.ndarray) -> str:
-    """Mean and 95% t interval."""
-    got = statistics.paired(values, minimum=0.03)
-    return f"{got.effect:+.3f} [{got.low:+.3f}, {got.high:+.3f}]"
+def run(seeds: tuple[int, ...], steps: int) -> Found:
+    """Figures of all seeds."""
+    return experiment.in_blocks(block, seeds, steps)
 
 
 def report(found: Found) -> str:
@@ -219,11 +206,11 @@ def report(found: Found) -> str:
         lines.append(f"| {name} | " + " | ".join(f"{x:.3f}" for x in figures) + " |")
     lines += ["", "| difference, mean over 1 to 7 full heads | |", "|---|---|"]
     lines += [
-        f"| RLKV less {name} | {interval((made['RLKV'] - made[name]).mean(axis=1))} |"
+        f"| RLKV less {name} | {statistics.interval((made['RLKV'] - made[name]).mean(axis=1))} |"
         for name in ("random", "attention", "constant penalty")
     ]
     half = made["RLKV"][:, heads // 2 - 1] - np.array(ends[str(heads)])
-    lines.append(f"| RLKV with 4 full heads less all 8 | {interval(half)} |")
+    lines.append(f"| RLKV with 4 full heads less all 8 | {statistics.interval(half)} |")
     for name, alpha in found["alpha"].items():
         mean = np.sort(np.array(alpha).reshape(len(alpha), -1))[:, ::-1].mean(axis=0)
         text = ", ".join(f"{a:.2f}" for a in mean)
@@ -232,25 +219,5 @@ def report(found: Found) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(6)))
-    parser.add_argument("--steps", type=int, default=120)
-    given = parser.parse_args()
-    began = time.perf_counter()
-    if given.results.exists():
-        print(report(json.loads(given.results.read_text())))
-        return
-    parts = [
-        block(tuple(given.seeds[i : i + 6]), given.steps) for i in range(0, len(given.seeds), 6)
-    ]
-    found = functools.reduce(joined, parts)
-    given.results.write_text(json.dumps(found, indent=1))
-    print(report(found))
-    print(f"{(time.perf_counter() - began) / 60:.1f} minutes")
-
-
 if __name__ == "__main__":
-    main()
+    experiment.main(__doc__, run, report, seeds=6, steps=120)

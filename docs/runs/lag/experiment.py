@@ -57,12 +57,6 @@ def measure(path: Path, seeds: list[int], wanted: dict[str, Arm]) -> Found:
     return found
 
 
-def interval(difference: np.ndarray) -> str:
-    """Its mean and 95% t interval."""
-    got = statistics.paired(difference, minimum=0.03)
-    return f"{got.effect:+.3f} [{got.low:+.3f}, {got.high:+.3f}]"
-
-
 def table(title: str, columns: Iterable[object], rows: dict[str, list[str]]) -> str:
     """In Markdown."""
     names = [title, *map(str, columns)]
@@ -80,9 +74,11 @@ def report(found: Found, rate: float) -> str:
     ends = {key: curve[-1] for key, curve in curves.items()}
     lags = [f"lag {lag}" for lag in LAGS]
     means = {f"`{n}`": [f"{ends[n, lag].mean():.3f}" for lag in LAGS] for n in ARMS}
-    aged = {f"`{n}`": [interval(ends[n, lag] - ends[n, 0]) for lag in LAGS[1:]] for n in ARMS}
+    aged = {
+        f"`{n}`": [statistics.interval(ends[n, lag] - ends[n, 0]) for lag in LAGS[1:]] for n in ARMS
+    }
     gains = {
-        f"`{n}`": [interval(ends[n, lag] - ends["none", lag]) for lag in LAGS]
+        f"`{n}`": [statistics.interval(ends[n, lag] - ends["none", lag]) for lag in LAGS]
         for n in list(ARMS)[1:]
     }
     shown = {

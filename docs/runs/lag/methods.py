@@ -12,7 +12,7 @@ import experiment
 import matplotlib.pyplot as plt
 import numpy as np
 
-from jaxrl.launch.lab import Arm
+from jaxrl.launch.lab import Arm, statistics
 from jaxrl.launch.recipes import karl, scalerl, vcpo
 
 RECIPES = {"vcpo": vcpo, "scalerl": scalerl, "karl": karl}
@@ -43,14 +43,14 @@ def report(found: experiment.Found) -> str:
     }
     aged = {
         f"`{name}`, {which}": [
-            experiment.interval(curves[f"{name}/{which}/{n}"][-1] - curves[f"{name}/{which}/0"][-1])
+            statistics.interval(curves[f"{name}/{which}/{n}"][-1] - curves[f"{name}/{which}/0"][-1])
             for n in LAGS[1:]
         ]
         for name, which in itertools.product(RECIPES, ARMS)
     }
     gains = {
         f"`{name}`": [
-            experiment.interval(
+            statistics.interval(
                 curves[f"{name}/method/{n}"][-1] - curves[f"{name}/ablation/{n}"][-1]
             )
             for n in LAGS

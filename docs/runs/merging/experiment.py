@@ -3,19 +3,15 @@
 PYTHONPATH=. python docs/runs/merging/experiment.py RESULTS.json
 """
 
-import argparse
 import functools
-import json
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Arm, Task, cipher, held_out, imitate, statistics
+from jaxrl.launch.lab import Arm, Task, cipher, experiment, held_out, imitate, statistics
 from jaxrl.launch.lab.policy import shape
 from jaxrl.launch.lab.train import train
 from jaxrl.models import merge
@@ -107,18 +103,9 @@ def block(seeds: tuple[int, ...], steps: int) -> Found:
     return {"pass@1": arms, "RL": moved(first, policies), "SFT": moved(first, readers)}
 
 
-def joined(one: Found, two: Found) -> Found:
-    """The seeds of both."""
-    return {
-        name: {k: values + two[name][k] for k, values in figures.items()}
-        for name, figures in one.items()
-    }
-
-
-def interval(values: np.ndarray) -> str:
-    """Mean and 95% t interval."""
-    got = statistics.paired(values, minimum=0.03)
-    return f"{got.effect:+.3f} [{got.low:+.3f}, {got.high:+.3f}]"
+def run(seeds: tuple[int, ...], steps: int) -> Found:
+    """Figures of all seeds."""
+    return experiment.in_blocks(block, seeds, steps)
 
 
 def report(found: Found) -> str:
@@ -132,12 +119,13 @@ def report(found: Found) -> str:
     own = np.stack([passed[f"trained on {d}"][:, d] for d in range(DOMAINS)], axis=1)
     lines += ["", "| difference of the mean | |", "|---|---|"]
     pairs = [("RAM", "mean"), ("RAM", "task arithmetic"), ("RAM", "TIES"), ("RAM+", "RAM")]
-    lines += [f"| {a} less {b} | {interval(mean[a] - mean[b])} |" for a, b in pairs]
-    lines.append(f"| RAM less each domain's own | {interval(mean['RAM'] - own.mean(axis=1))} |")
-    small = {k: np.array(found[k]["small"]).mean(axis=1) for k in ("RL", "SFT")}
+    lines += [f"| {a} less {b} | {statistics.interval(mean[a] - mean[b])} |" for a, b in pairs]
     lines.append(
-        f"| share moved by 1e-2 at most, RL less SFT | {interval(small['RL'] - small['SFT'])} |"
+        f"| RAM less each domain's own | {statistics.interval(mean['RAM'] - own.mean(axis=1))} |"
     )
+    small = {k: np.array(found[k]["small"]).mean(axis=1) for k in ("RL", "SFT")}
+    moved = statistics.interval(small["RL"] - small["SFT"])
+    lines.append(f"| share moved by 1e-2 at most, RL less SFT | {moved} |")
     lines += ["", "| changes | moved by 1e-2 at most | equal in bfloat16 |", "|---|---|---|"]
     for kind in ("RL", "SFT"):
         means = [np.mean(found[kind][name]) for name in ("small", "unchanged")]
@@ -145,25 +133,5 @@ def report(found: Found) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(12)))
-    parser.add_argument("--steps", type=int, default=60)
-    given = parser.parse_args()
-    began = time.perf_counter()
-    if given.results.exists():
-        print(report(json.loads(given.results.read_text())))
-        return
-    parts = [
-        block(tuple(given.seeds[i : i + 6]), given.steps) for i in range(0, len(given.seeds), 6)
-    ]
-    found = functools.reduce(joined, parts)
-    given.results.write_text(json.dumps(found, indent=1))
-    print(report(found))
-    print(f"{(time.perf_counter() - began) / 60:.1f} minutes")
-
-
 if __name__ == "__main__":
-    main()
+    experiment.main(__doc__, run, report, seeds=12, steps=60)

@@ -158,6 +158,13 @@ def test_a_run_rewards_itself(tmp_path):
     assert abs(rows[0]["reward/mean"]) < 1e-5  # of the first batch itself
 
 
+def test_a_verdict_may_count_as_a_part_alone():
+    for weight, wanted in ((1.0, 2.25), (0.0, 2.0)):
+        settings = judge.JudgeConfig(pairwise=True, task_weight=2.0, weight=weight)
+        score = judge._combined(settings, Score(1.0), Score(0.25))
+        assert score.value == wanted and score.parts["judge"] == 0.25
+
+
 def test_a_narrow_judge_is_spread_out():
     extension = renormalise.renormalise(renormalise.RenormaliseConfig(part="judge", weight=0.5))
     rng = np.random.default_rng(0)

@@ -1,0 +1,202 @@
+"""Episodes that branch where a tool's result leaves the policy unsure, from a budget of rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl.config import Config
+from jaxrl.data.types import Problem
+from jaxrl.rollout import episodes, programs, tasks
+from jaxrl.rollout.programs import Context, Fork, Program, Row, Sample, Wanted
+from jaxrl.run.extension import Extension
+from jaxrl.types import Completion, Request, Source
+
+_SEED, _DRAWN = 1 << 20, 2  # counts of `Context.rng`: of the environments, and of the branches
+
+
+@dataclasses.dataclass(frozen=True)
+class BranchingConfig:
+    """How a group's rows are divided, and where episodes branch. Entropies are shares of log V."""
+
+    fresh: float | None = None
+    """Share of a group's rows that begin anew, the others being branches; None: by the entropies
+    of its first row (AEPO)."""
+    beta: float = 4.0
+    """How much a row more or less begins anew for the entropy of the first turn above that of the
+    turns after results."""
+    probability: float = 0.5
+    """Of a branch at a turn whose entropy is that of the first turn."""
+    weight: float = 1.0
+    """What a rise of the entropy over the first turn's adds to it."""
+    penalty: float = 0.3
+    """Part of it that each branch at the turns right before takes away; 0: none (ARPO)."""
+    tokens: int = 20
+    """Tokens of a turn, its first, that its entropy is the mean of."""
+
+
+def branching(settings: BranchingConfig) -> Extension:
+    """AEPO's rollout: some rows of a group begin anew, and others leave an earlier one midway.
+
+    A branch shares all turns and results before its own, and has the same environment. Rows that no
+    branch takes begin anew, too.
+
+    Paper: Dong et al. 2025, "Agentic Entropy-Balanced Policy Optimization"; with `fresh`, and
+    without a penalty, Dong et al. 2025, "Agentic Reinforced Policy Optimization"
+    """
+
+    def check(config: Config) -> None:
+        shares = {"probability": settings.probability, "penalty": settings.penalty}
+        shares |= {} if settings.fresh is None else {"fresh": settings.fresh}
+        for name, value in shares.items():
+            if not 0 <= value <= 1:
+                raise ValueError(f"branching.{name}={value} is no share from 0 to 1")
+        if settings.tokens < 1:
+            raise ValueError(f"branching.tokens={settings.tokens}: count one token or more")
+        tasks.require_turns(config, "branching")
+        if config.rollout.on_device:
+            raise ValueError(
+                "branching with rollout.on_device: episodes within the decode loop have no "
+                "branches; set it to False"
+            )
+
+    return Extension(check=check, program=lambda program: branched(settings), plays=True)
+
+
+class Branch(NamedTuple):
+    """Where a row leaves an earlier one."""
+
+    row: int
+    turn: int
+    """The first of its own, from 2."""
+
+
+def branched(settings: BranchingConfig) -> Program:
+    """A group of fresh episodes and branches of these."""
+
+    def program(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
+        requests = programs.requests(ctx, problem, first_id)
+        seed = int(ctx.rng(first_id, _SEED).integers(1 << 31))
+        rng, size = ctx.rng(first_id, _DRAWN), len(requests)
+        most = math.log(ctx.tokenizer.vocab_size)
+
+        def entropies(row: Row) -> list[float]:
+            return [each / most for each in turn_entropies(row.completion, settings.tokens)]
+
+        rows: list[Row] = yield Fork([episodes.episode(ctx, problem, requests[0], seed)])
+        count = fresh_rows(settings, size, entropies(rows[0]))
+        fresh = [episodes.episode(ctx, problem, each, seed) for each in requests[1:count]]
+        if fresh:
+            rows += yield Fork(fresh)
+        found = branches(settings, [entropies(row) for row in rows], size - count, rng)
+        rest: list[Generator[Wanted, Any, Row]] = []
+        for n, request in enumerate(requests[count:]):
+            play = episodes.episode(ctx, problem, request, seed)
+            if n < len(found):
+                play = _after(play, rows[found[n].row].completion, found[n].turn)
+            rest.append(play)
+        return [*rows, *(yield Fork(rest))] if rest else rows
+
+    return program
+
+
+def turn_entropies(completion: Completion, tokens: int) -> list[float]:
+    """Of each turn of an episode, the mean entropy of its first tokens, in nats.
+
+    None of an episode whose context was replaced, where turns do not follow one another.
+    """
+    if completion.parent is not None or completion.turn is None or completion.source is None:
+        return []
+    own = np.where(completion.source == Source.POLICY, completion.turn, 0)
+    last = int(own.max(initial=0))
+    return [float(completion.entropy[own == k][:tokens].mean()) for k in range(1, last + 1)]
+
+
+def fresh_rows(settings: BranchingConfig, size: int, entropies: list[float]) -> int:
+    """How many of a group's rows begin anew, at least one.
+
+    `size sigmoid(beta (H_root - H_tool))`, with the entropy of the first turn and the mean of the
+    others; of an episode of one turn, all.
+
+    Args:
+      settings: of the extension.
+      size: rows of the group.
+      entropies: of the turns of its first row.
+    """
+    share = settings.fresh
+    if share is None:
+        if len(entropies) < 2:
+            return size
+        rise = float(np.mean(entropies[1:])) - entropies[0]
+        share = 1 / (1 + math.exp(settings.beta * rise))
+    return min(size, max(1, round(size * share)))
+
+
+def probability(settings: BranchingConfig, rise: float, before: int) -> float:
+    """Of a branch: `min(1, max(0, p + w rise)) max(0, 1 - penalty l)`.
+
+    Args:
+      settings: of the extension.
+      rise: of the entropy over the first turn's.
+      before: l, branches at the turns right before.
+    """
+    plain = min(1.0, max(0.0, settings.probability + settings.weight * rise))
+    return plain * max(0.0, 1.0 - settings.penalty * before)
+
+
+def branches(
+    settings: BranchingConfig,
+    entropies: list[list[float]],
+    count: int,
+    rng: np.random.Generator,
+) -> list[Branch]:
+    """Where `count` rows leave others, or fewer; turn by turn, all rows at each.
+
+    Args:
+      settings: of the extension.
+      entropies: of the turns of each fresh row.
+      count: rows that are left.
+      rng: draws.
+    """
+    found: list[Branch] = []
+    before = [0] * len(entropies)
+    for turn in range(2, 1 + max((len(each) for each in entropies), default=0)):
+        for row, own in enumerate(entropies):
+            if turn > len(own):
+                continue
+            chance = probability(settings, own[turn - 1] - own[0], before[row])
+            if rng.random() >= chance:
+                before[row] = 0
+                continue
+            before[row] += 1
+            found.append(Branch(row, turn))
+    return found[:count]
+
+
+def _after(
+    play: Generator[Wanted, Any, Row], earlier: Completion, turn: int
+) -> Generator[Wanted, Any, Row]:
+    """An episode whose turns before `turn` are those of an earlier one."""
+    own = np.where(earlier.source == Source.POLICY, earlier.turn, 0)
+    number, wanted = 0, next(play)
+    try:
+        while True:
+            if isinstance(wanted, Sample):
+                number += 1
+                if number < turn:
+                    end = int(np.flatnonzero(own == number)[-1]) + 1
+                    wanted = play.send(_until(earlier, wanted.request, end))
+                    continue
+            wanted = play.send((yield wanted))
+    except StopIteration as ended:
+        return ended.value
+
+
+def _until(earlier: Completion, request: Request, end: int) -> Completion:
+    """The first `end` tokens of a completion, as that of a request."""
+    arrays = (getattr(earlier, name)[:end] for name in ("tokens", "logp", "entropy", "version"))
+    return Completion(request, *arrays, True, earlier.source[:end])

@@ -1,0 +1,245 @@
+"""Implicit Q-learning for language models: values of tokens, trained beside a policy and added to
+its logits where it is evaluated."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxrl.config import Config
+from jaxrl.losses import returns
+from jaxrl.losses import value as loss
+from jaxrl.losses.aggregate import masked_mean
+from jaxrl.models import value
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.remat import Remat
+from jaxrl.models.value import ValueConfig
+from jaxrl.rollout import tasks
+from jaxrl.run.extension import Context, Extension
+from jaxrl.sampling.logits import Guide, q_guided
+from jaxrl.training import optimizer
+from jaxrl.training.logprobs import micro_states, places, spread
+from jaxrl.training.objective import at_actions
+from jaxrl.training.optimizer import OptimizerConfig
+from jaxrl.training.train_step import Update
+from jaxrl.types import Packed, Params, TrainState, Trajectory
+
+
+@struct.dataclass
+class Values:
+    """What a run carries of its values."""
+
+    params: Params
+    """`decoder`, shaped as the policy less its output head; `q`, heads [H, V, D]; `value`."""
+    target: Params
+    """A moving average of `decoder` and `q`."""
+    opt_state: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class IlqlConfig:
+    """How values are trained, and how much they steer."""
+
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-4)
+    targets: Literal["td", "returns"] = "td"
+    """What Q is regressed on: `td`, the reward and the next state's V, with two heads of which the
+    smaller counts; or `returns`, what was earned from there on, with one head and no V."""
+    discount: float = 0.99
+    """gamma, from one action token to the next."""
+    tau: float = 0.7
+    """Expectile of V: 1/2 is the mean of Q over the actions in the data, towards 1 its maximum."""
+    conservatism: float = 0.0
+    """Weight of the term that pushes down actions that are not in the data (CQL)."""
+    rate: float = 0.005
+    """Share of the new parameters in the moving average of each update."""
+    beta: float = 8.0
+    """What Q is multiplied by where it is added to the logits; 0: the policy alone."""
+
+
+def ilql(settings: IlqlConfig) -> Extension:
+    """Q and V of tokens by a decoder of their own; evaluations sample from `pi exp(beta Q)`.
+
+    V is constant over the next tokens, so adding `beta (Q - V)` to logits is adding `beta Q`. The
+    slow copy of Q steers. An episode that its budget cut off counts as ended. `jaxrl eval RUN` has
+    the policy alone.
+
+    Paper: Snell et al. 2023, "Offline RL for Natural Language Generation with Implicit Language Q
+    Learning"; with `returns`, the Monte-Carlo baseline of Abdulhai et al. 2023, "LMRL Gym"
+    """
+
+    def check(config: Config) -> None:
+        tasks.require_turns(config, "ilql")
+        if config.lora.rank:
+            raise ValueError(
+                f"ilql with lora.rank={config.lora.rank}: values train a decoder of their own; set "
+                "it to 0"
+            )
+
+    def init(ctx: Context, state: TrainState) -> TrainState:
+        model = ctx.policy.model
+        heads = 2 if settings.targets == "td" else 1
+        slow = {
+            "decoder": {name: leaf for name, leaf in state.params.items() if name != "head"},
+            "q": jnp.zeros((heads, model.vocab_size, model.hidden_size)),
+        }
+        slow = jax.tree.map(lambda x: jnp.array(x, jnp.float32), slow)
+        params = jax.tree.map(jnp.copy, slow)
+        params["value"] = value.init(ValueConfig(), model.hidden_size)
+        optimize = optimizer.make(settings.optimizer, ctx.updates, model)
+        return state.with_extra(ilql=Values(params, slow, optimize.init(params)))
+
+    def update(ctx: Context, inner: Update) -> Update:
+        model = ctx.policy.model
+        optimize = optimizer.make(settings.optimizer, ctx.updates, model)
+        own = make_update(settings, model, optimize, ctx.config.remat)
+
+        def both(
+            state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
+        ) -> tuple[TrainState, dict[str, jax.Array]]:
+            state, metrics = inner(state, batch, packed, ref_logp)
+            values, more = own(state.extra["ilql"], batch, packed)
+            return state.with_extra(ilql=values), metrics | more
+
+        return both
+
+    def steering(
+        ctx: Context, state: TrainState, to_sampler: Callable[[Params], Params]
+    ) -> Guide | None:
+        if not settings.beta:
+            return None
+        slow = state.extra["ilql"].target
+        q_models = tuple(to_sampler(slow["decoder"] | {"head": head}) for head in slow["q"])
+        model = dataclasses.replace(ctx.policy.model, logit_softcap=None)
+        beta = jnp.float32(settings.beta)
+        return Guide(q_guided, beta, (model,) * len(q_models), q_models)
+
+    return Extension(check=check, init=init, update=update, steering=steering)
+
+
+def make_update(
+    settings: IlqlConfig,
+    model: DecoderConfig,
+    optimize: optax.GradientTransformation,
+    remat: Remat,
+) -> Callable[[Values, Trajectory, Packed], tuple[Values, dict[str, jax.Array]]]:
+    """`(values, batch, packed) -> (values, metrics)`.
+
+    Metrics: `value_loss`, of Q and V together, and `q_mean`, of the actions in the data.
+    """
+
+    def update(
+        own: Values, batch: Trajectory, packed: Packed
+    ) -> tuple[Values, dict[str, jax.Array]]:
+        mask = batch.action_mask & batch.valid[:, None]
+        counted = mask & packed.computed[:, None]
+        tokens = jnp.maximum(jnp.sum(counted), 1)
+
+        def known(index: jax.Array, total: tuple[jax.Array, jax.Array]) -> Any:
+            q, _ = outputs(model, own.target, packed, index, "none")
+            _, v = outputs(model, own.params, packed, index, "none")
+            lowest = jnp.min(taken(q, packed.target[index].reshape(-1)), axis=0)
+            *found, _ = spread(packed, index, lowest, v)
+            return jax.tree.map(jnp.add, total, tuple(found))
+
+        zero = jnp.zeros((len(packed.computed), packed.length), jnp.float32)
+        expected, v = jax.lax.fori_loop(0, packed.micro_batches, known, (zero, zero))
+        backed = targets(settings, batch.extra["turn_rewards"], v, mask=mask)
+
+        def share(params: Params, index: jax.Array) -> tuple[jax.Array, jax.Array]:
+            q, v = outputs(model, params, packed, index, remat)
+            sequence, time = places(packed, index)
+            here = {"counted": counted, "backed": backed, "expected": expected}
+            here = {k: x[:, 0] for k, x in at_actions(here, sequence, time).items()}
+            valid = here.pop("counted") & (sequence >= 0)
+            actions = packed.target[index].reshape(-1)
+            each = losses(settings, q, v, actions, **here)
+            mean = masked_mean(jnp.mean(taken(q, actions), axis=0), valid, tokens)
+            return masked_mean(each, valid, tokens), mean
+
+        def accumulate(index: jax.Array, carry: Any) -> Any:
+            slopes = jax.value_and_grad(share, has_aux=True)(own.params, index)
+            return jax.tree.map(jnp.add, carry, slopes)
+
+        scalar = jnp.float32(0)
+        zeros = ((scalar, scalar), jax.tree.map(jnp.zeros_like, own.params))
+        (total, mean), grads = jax.lax.fori_loop(0, packed.micro_batches, accumulate, zeros)
+        finite = jnp.isfinite(optax.global_norm(grads))
+        updates, opt_state = optimize.update(grads, own.opt_state, own.params)
+        params = optax.apply_updates(own.params, updates)
+        fast = {name: params[name] for name in own.target}
+        target = optax.incremental_update(fast, own.target, settings.rate)
+        proposed = Values(params, target, opt_state)
+        kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), proposed, own)
+        return kept, {"value_loss": total, "q_mean": mean}
+
+    return update
+
+
+def outputs(
+    model: DecoderConfig, params: Params, packed: Packed, index: jax.Array, remat: Remat
+) -> tuple[jax.Array, jax.Array | None]:
+    """Q [H, S, V] of all next tokens and V [S], in the states that the S actions of a micro-batch
+    are chosen in; None for V where `params` has none."""
+    states = micro_states(model, params["decoder"], packed, index, remat)
+    states = states.reshape(-1, states.shape[-1]).astype(jnp.float32)
+    q = jnp.einsum("sd,hvd->hsv", states, params["q"], precision=jax.lax.Precision.HIGHEST)
+    return q, value.outputs(params["value"], states)[..., 0] if "value" in params else None
+
+
+def taken(q: jax.Array, actions: jax.Array) -> jax.Array:
+    """[H, S]: of Q [H, S, V], that of the actions [S]."""
+    return jnp.take_along_axis(q, actions[None, :, None], axis=-1)[..., 0]
+
+
+def targets(
+    settings: IlqlConfig, rewards: jax.Array, v: jax.Array, *, mask: jax.Array
+) -> jax.Array:
+    """What Q is regressed on, [N, T].
+
+    Args:
+      settings: of the extension.
+      rewards: [N, T], of a turn at its last token.
+      v: [N, T], in the state before each token.
+      mask: [N, T] bool, the action tokens.
+    """
+    bootstrapped = settings.targets == "td"
+    base = v if bootstrapped else jnp.zeros_like(v)
+    mixing = 0.0 if bootstrapped else 1.0
+    return returns.gae(rewards, base, mask=mask, discount=settings.discount, mixing=mixing)[1]
+
+
+def losses(
+    settings: IlqlConfig,
+    q: jax.Array,
+    v: jax.Array,
+    actions: jax.Array,
+    *,
+    backed: jax.Array,
+    expected: jax.Array,
+) -> jax.Array:
+    """The loss of each action, [S], unreduced, as in the authors' code.
+
+    `sum_h (Q_h(a) - y)^2 / 2 + c sum_h (log sum exp Q_h - Q_h(a)) + |tau - 1[u < 0]| u^2 / 2`, with
+    `u = min_h Qbar_h(a) - V`; without its last term where Q is regressed on returns.
+
+    Args:
+      settings: of the extension.
+      q: [H, S, V].
+      v: [S].
+      actions: [S] int32.
+      backed: [S], y, from `targets`.
+      expected: [S], the slow copy's `min_h Qbar_h(a)`.
+    """
+    every = jnp.broadcast_to(actions, q.shape[:-1])
+    each = loss.squared_error(taken(q, actions), backed)
+    each += settings.conservatism * loss.cql_term(q, every)
+    total = jnp.sum(each, axis=0)
+    if settings.targets == "returns":
+        return total
+    return total + 0.5 * loss.expectile_loss(v, expected, tau=settings.tau)
