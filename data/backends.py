@@ -21,7 +21,8 @@ class Backend(NamedTuple):
 
     encode: Callable[[str], tuple[list[int], list[Span]]]
     """Text to ids and the characters each stands for; special tokens are known where they are
-    spelled out, and none is added."""
+    spelled out, and none is added. A ValueError where UTF-8 cannot encode the text, here and in
+    `plain`."""
     plain: Callable[[str], list[int]]
     """Text to ids, none of them special: a special token that is spelled out is text."""
     decode: Callable[[Sequence[int]], str]
@@ -40,7 +41,7 @@ def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
     tokenizer.no_truncation()
 
     def encode(text: str) -> tuple[list[int], list[Span]]:
-        encoding = tokenizer.encode(text, add_special_tokens=False)
+        encoding = tokenizer.encode(_utf8(text), add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
     @functools.cache
@@ -51,12 +52,28 @@ def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
 
     return Backend(
         encode,
-        plain=lambda text: as_text().encode(text, add_special_tokens=False).ids,
+        plain=lambda text: as_text().encode(_utf8(text), add_special_tokens=False).ids,
         decode=lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True),
         size=max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
         ids=tokenizer.token_to_id,
         spelled=lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False),
     )
+
+
+def _utf8(text: str) -> str:
+    """The text, which may have half of a surrogate pair, as JSON can spell it.
+
+    Raises:
+      ValueError: it has; the libraries raise what they raise for a value that is no text.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"character {error.start} of a text, {text[error.start]!r}, is half of a surrogate "
+            "pair, which UTF-8 cannot encode; leave it out"
+        ) from error
+    return text
 
 
 def from_sentencepiece(
@@ -82,6 +99,7 @@ def from_sentencepiece(
         ids: list[int] = []
         spans: list[Span] = []
         at = 0
+        _utf8(text)
         for part in cut.split(text) if cut else [text]:
             if part in special:
                 ids.append(special[part])
@@ -108,7 +126,7 @@ def from_sentencepiece(
 
     return Backend(
         encode,
-        lambda text: processor.encode(text) if text else [],
+        lambda text: processor.encode(_utf8(text)) if text else [],
         decode,
         size=max([size - 1, *special.values()]) + 1,
         ids=lambda token: special.get(token, pieces.get(token)),

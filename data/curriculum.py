@@ -142,6 +142,22 @@ def difficulty_targeted(
     return sample(state, count, np.where(allowed, np.maximum(weights, 1e-12), 0.0))
 
 
+def frontier(
+    state: Prompts, count: int, allowed: np.ndarray, *, visits: float = 2
+) -> tuple[Prompts, np.ndarray]:
+    """Prompts that the policy passes at times, then untried ones, then all others.
+
+    A prompt is passed at times if its mean reward at the last visit was above 0 and below 1; it
+    counts as such for its first `visits` visits. Untried prompts come in their order, and others by
+    the fewest visits: so an improved policy tries again what an earlier one never or always passed.
+    KARL keeps synthesised questions by such pass rates (Databricks 2026); the order is ours.
+    """
+    last, most = state.curve[:, -1], state.visits.max(initial=0) + 1
+    at_times = (last > 0) & (last < 1) & (state.visits < visits)
+    tier = np.where(at_times, 2.0, state.visits == 0)
+    return highest(state, count, allowed, tier - state.visits / most)
+
+
 def informative(rewards: np.ndarray) -> np.ndarray:
     """[P] bool: whether the scored rewards [P, G] of a prompt differ; others train nothing."""
     scored = ~np.isnan(rewards)

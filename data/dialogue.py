@@ -5,30 +5,21 @@ between the end of an assistant's turn and the beginning of the next. `of` prove
 of several turns that this gives the tokens of the whole conversation, and refuses a template for
 which it does not.
 
-A text from outside that spells out special tokens is encoded as text. Earlier turns stay as they
-were written: a template that leaves out earlier reasoning would leave it out only in a new prompt.
+A text from outside that spells out special tokens is encoded as text. Where the template leaves the
+reasoning of earlier turns out of a new prompt, the conversation goes on in such a prompt.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxrl.data import extract, rendering
 from jaxrl.data.environments import Message, formats
-from jaxrl.data.environments.tools import instructions
+from jaxrl.data.rendering import Joint
 from jaxrl.data.tokenizers import Tokenizer
-
-
-class Joint(NamedTuple):
-    """What stands between two turns of the policy."""
-
-    close: tuple[int, ...]
-    """Ends a turn that the policy has not ended itself; empty where it has."""
-    more: tuple[int, ...]
-    """The messages, up to where the policy writes again."""
 
 
 class Dialogue(NamedTuple):
@@ -38,21 +29,32 @@ class Dialogue(NamedTuple):
     """`(messages, tools=())`: ids up to where the policy writes its first turn. Where the template
     does not show the tools, a system message explains them."""
     joint: Callable[[int, Sequence[Message]], Joint]
-    """`(last token of a turn, messages)`: what is appended after the turn."""
+    """`(last token of a turn, messages, tools=())`: what is appended after the turn."""
     end: int
     """The token that ends a turn."""
-    action: Callable[[Sequence[int]], str]
-    """The text of a turn in which tools may be called, its calls as environments read them."""
+    action: Callable[..., str]
+    """`(ids before a turn, its ids, tools=())`: the text of the turn as environments read it. Calls
+    of tools are in one format, see `formats`, and a thought that was begun before it has its
+    `<think>`."""
+    ids: Callable[..., tuple[int, ...]]
+    """`(ids before a turn, its text as environments read it, tools=())`: the turn as the policy is
+    taught to write it, the token that ends it included. A ValueError where it cannot be written."""
+    kept: Callable[..., Sequence[Message]] = lambda messages, tools=(): messages
+    """`(messages, tools=())`: the conversation without the reasoning that the template leaves out
+    of a prompt."""
 
 
 @functools.lru_cache(maxsize=4)
-def of(tokenizer: Tokenizer, roles: tuple[str, ...], *, chat: bool) -> Dialogue:
+def of(
+    tokenizer: Tokenizer, roles: tuple[str, ...], *, chat: bool, tools: bool = False
+) -> Dialogue:
     """The dialogue of a model.
 
     Args:
       tokenizer: of the model.
       roles: of the messages that follow a turn.
       chat: use the model's chat template; else each message is its content and a line break.
+      tools: whether its openings may offer tools; if not, the first that does is tried on them.
 
     Raises:
       ValueError: there is no chat template, or its conversations cannot be continued exactly; the
@@ -62,19 +64,65 @@ def of(tokenizer: Tokenizer, roles: tuple[str, ...], *, chat: bool) -> Dialogue:
         return _in_lines(tokenizer)
     if tokenizer.render is None:
         raise ValueError("chat is asked for, but this model has no chat template; turn it off")
-    opening = functools.partial(_opening, tokenizer)
-    action = functools.partial(_action, tokenizer)
-    made = Dialogue(opening, functools.partial(_joint, tokenizer), -1, action)
-    for turns in conversations(roles):
-        if problem := _differs(tokenizer, made, turns):
+
+    def opening(
+        messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[int, ...]:
+        _prove(tokenizer, roles, tools=bool(tools))
+        return rendering.opening(tokenizer, messages, tools)
+
+    for offered in {False, tools}:
+        _prove(tokenizer, roles, tools=offered)
+    parts = (functools.partial(each, tokenizer) for each in (_action, _turn_ids, rendering.kept))
+    return Dialogue(
+        opening, functools.partial(rendering.joint, tokenizer), rendering.end(tokenizer), *parts
+    )
+
+
+TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Looks up a word.",
+        "parameters": {
+            "type": "object",
+            "properties": {"word": {"type": "string", "description": "in lower case"}},
+            "required": ["word"],
+        },
+    },
+}
+"""The tool that a template is tried on."""
+_CALL = formats.written(formats.Call("look_up", {"word": "tree"}))
+_REASONING = "<think>\nHm.\n</think>\n\n"
+
+
+@functools.lru_cache(maxsize=16)
+def _prove(tokenizer: Tokenizer, roles: tuple[str, ...], *, tools: bool) -> None:
+    """Try a template on conversations, with tools or without, and with reasoning.
+
+    Raises:
+      ValueError: one of them cannot be continued exactly.
+    """
+    given = (TOOL,) if tools else ()
+    reasoned = (f"{_REASONING}Yes", f"{_REASONING}No, 7.")
+    answers = [reasoned, (_CALL if tools else "Yes", "No, 7.")]
+    if _begins_reasoning(tokenizer, given):
+        answers = [reasoned]
+    for turns in (t for each in answers[::-1] for t in conversations(roles, each)):
+        if problem := _differs(tokenizer, turns, given):
             raise ValueError(
-                f"the chat template cannot be continued turn by turn: {problem}, in the "
-                f"conversation {turns}; use another template, or rollout.chat=False"
+                f"the chat template cannot be continued turn by turn{' with tools' * tools}: "
+                f"{problem}, in the conversation {turns}; use another template"
+                f"{', give results another role' * tools}, or rollout.chat=False"
             )
-    return made._replace(end=_end(tokenizer))
 
 
-def conversations(roles: Sequence[str]) -> list[list[Message]]:
+def _begins_reasoning(tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]) -> bool:
+    asked = [{"role": "user", "content": "Hello"}]
+    return rendering.rendered(tokenizer, asked, tools).rstrip().endswith("<think>")
+
+
+def conversations(roles: Sequence[str], answers: Sequence[str]) -> list[list[Message]]:
     """What a template is tried on: turns followed by messages of the roles, one or two at once."""
     said = ["Go on.", "42", "two\n\nlines", '{"a": [1, 2]}']
     found: list[list[Message]] = []
@@ -83,7 +131,7 @@ def conversations(roles: Sequence[str]) -> list[list[Message]]:
             texts = itertools.cycle(said)
             turns = [{"role": "system", "content": "Be brief."}] if system else []
             turns.append({"role": "user", "content": "Hello"})
-            for answer in ("Yes", "No, 7."):
+            for answer in answers:
                 turns.append({"role": "assistant", "content": answer})
                 turns += [{"role": role, "content": next(texts)} for _ in range(together)]
             found.append(turns)
@@ -101,103 +149,91 @@ def _in_lines(tokenizer: Tokenizer) -> Dialogue:
         messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
     ) -> tuple[int, ...]:
         lead = () if tokenizer.bos_id is None else (tokenizer.bos_id,)
-        return (*lead, *plain(lines(_explained(messages, tools))))
+        return (*lead, *plain(lines(rendering.explained(messages, tools))))
 
-    def joint(last: int, messages: Sequence[Message]) -> Joint:
+    def joint(
+        last: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Joint:
         close = () if last in tokenizer.eos_ids else (end,)
         return Joint(close, tuple(plain("\n" + lines(messages))))
 
-    return Dialogue(opening, joint, end, tokenizer.decode)
+    def action(
+        before: Sequence[int], ids: Sequence[int], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
+        return _thought(tokenizer, before, tokenizer.decode(ids))
+
+    def ids(
+        before: Sequence[int], action: str, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[int, ...]:
+        return (*tokenizer.encode(_thoughtless(tokenizer, before, action)), end)
+
+    return Dialogue(opening, joint, end, action, ids)
 
 
-_MARK = re.compile("\ue000([0-9]+)\ue001")
+def _thought(tokenizer: Tokenizer, before: Sequence[int], text: str) -> str:
+    """A turn, with the `<think>` that what precedes it ends in."""
+    return extract.thinking(tokenizer.decode(list(before[-8:])), text)
 
 
-def _opening(
-    tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
-) -> tuple[int, ...]:
-    text = _rendered(tokenizer, _marked(messages), tools)
-    if tools and text == _rendered(tokenizer, _marked(messages)):
-        messages = _explained(messages, tools)
-        text = _rendered(tokenizer, _marked(messages))
-    return tuple(_ids(tokenizer, text, messages))
-
-
-def _explained(
-    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
-) -> Sequence[Message]:
-    """The messages, with the tools in a system message."""
-    if not tools:
-        return messages
-    first = [m["content"] for m in messages[:1] if m["role"] == "system"]
-    content = "\n\n".join([*first, instructions(tools)])
-    return [{"role": "system", "content": content}, *messages[len(first) :]]
-
-
-def _action(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    form = formats.of_template(tokenizer.template)
-    if form is formats.HERMES or tokenizer.spelled is None:
-        return tokenizer.decode(ids)
-    own = ids[:-1] if ids[-1] == _end(tokenizer) else ids
-    return formats.canonical(form, tokenizer.spelled(own))
-
-
-def _joint(tokenizer: Tokenizer, last: int, messages: Sequence[Message]) -> Joint:
-    turn = "\ue002"
-    before = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": turn}]
-    text = _rendered(tokenizer, [*before, *_marked(messages)])
-    if text.count(turn) != 1:
-        raise ValueError(f"the chat template writes a turn {text.count(turn)} times; it must once")
-    ids = tuple(_ids(tokenizer, text.partition(turn)[2], messages))
-    if ids[0] not in tokenizer.eos_ids:
-        raise ValueError(
-            f"the chat template ends a turn with token {ids[0]}, which does not end a sequence"
-        )
-    return Joint(() if last == ids[0] else ids[:1], ids[1:])
-
-
-@functools.lru_cache(maxsize=4)
-def _end(tokenizer: Tokenizer) -> int:
-    """The token with which the template ends a turn."""
-    return _joint(tokenizer, -1, [{"role": "user", "content": "Hello"}]).close[0]
-
-
-def _marked(messages: Sequence[Message]) -> list[Message]:
-    """The messages with numbers in place of what they say."""
-    return [{**m, "content": f"\ue000{i}\ue001"} for i, m in enumerate(messages)]
-
-
-def _rendered(
-    tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+def _action(
+    tokenizer: Tokenizer,
+    before: Sequence[int],
+    ids: Sequence[int],
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    import jinja2
-
-    try:
-        return tokenizer.render(messages, list(tools) or None, add_generation_prompt=True).text
-    except jinja2.TemplateError as error:
-        raise ValueError(f"the chat template refuses a conversation: {error}") from error
-
-
-def _ids(tokenizer: Tokenizer, text: str, messages: Sequence[Message]) -> list[int]:
-    """Ids of a rendered text, with what the messages say in place of their numbers."""
-    pieces = _MARK.split(text)
-    if [int(piece) for piece in pieces[1::2]] != list(range(len(messages))):
-        raise ValueError("the chat template leaves out a message, or changes their order")
-    said = [message["content"] for message in messages]
-    if all(tokenizer.plain(each) == tokenizer.encode(each) for each in said):
-        return tokenizer.encode(_MARK.sub(lambda found: said[int(found[1])], text))
-    out = tokenizer.encode(pieces[0])
-    for each, after in zip(said, pieces[2::2], strict=True):
-        out += [*tokenizer.plain(each), *tokenizer.encode(after)]
-    return out
+    form = formats.of_template(tokenizer.template) if tools else formats.HERMES
+    if form is formats.HERMES or tokenizer.spelled is None:
+        return _thought(tokenizer, before, tokenizer.decode(ids))
+    own = ids[:-1] if ids[-1] in tokenizer.eos_ids else ids
+    text = _thought(tokenizer, before, tokenizer.spelled(own))
+    return formats.canonical(form, text, tools)
 
 
-def _differs(tokenizer: Tokenizer, made: Dialogue, turns: Sequence[Message]) -> str:
+def _thoughtless(tokenizer: Tokenizer, before: Sequence[int], text: str) -> str:
+    """A turn that ends the thought which what precedes it begins, unless it does."""
+    begun = _thought(tokenizer, before, "") != ""
+    return f"</think>{text}" if begun and "</think>" not in text else text
+
+
+def _turn_ids(
+    tokenizer: Tokenizer,
+    before: Sequence[int],
+    action: str,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> tuple[int, ...]:
+    if tools and _shown(tokenizer, tools):
+        form = formats.of_template(tokenizer.template)
+        action = formats.taught(form, action, tools, tokenizer.template)
+    own = tokenizer.encode(_thoughtless(tokenizer, before, action))
+    ended = bool(own) and own[-1] in tokenizer.eos_ids
+    return tuple(own) if ended else (*own, rendering.end(tokenizer))
+
+
+def _shown(tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the chat template shows tools."""
+    asked = [{"role": "user", "content": "Hello"}]
+    return rendering.rendered(tokenizer, asked, tools) != rendering.rendered(tokenizer, asked)
+
+
+def _differs(
+    tokenizer: Tokenizer, turns: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+) -> str:
     """How a conversation in parts differs from the same one encoded at once; empty: nowhere."""
     first = next(i for i, turn in enumerate(turns) if turn["role"] == "assistant")
     try:
-        whole = tokenizer.encode(_rendered(tokenizer, turns))
-        start = made.opening(turns[:first])
+        told, shown = rendering.told(tokenizer, turns, tools)
+        whole = tokenizer.encode(
+            rendering.rendered(tokenizer, rendering.taught(tokenizer, told, shown), shown)
+        )
+        kept = rendering.kept(tokenizer, turns, tools)
+        if kept != turns:
+            rest = itertools.takewhile(lambda turn: turn["role"] != "assistant", turns[::-1])
+            given = list(rest)[::-1]
+            ended = rendering.joint(tokenizer, -1, given, tools)
+            if rendering.opening(tokenizer, kept, tools) != tuple(whole):
+                return "it changes more than that it leaves out reasoning"
+            return _spelled_out(tokenizer, given, ended, tools)
+        start = rendering.opening(tokenizer, turns[:first], tools)
         if tuple(whole[: len(start)]) != start:
             return "its opening changes once a turn follows"
         at = len(start)
@@ -205,7 +241,9 @@ def _differs(tokenizer: Tokenizer, made: Dialogue, turns: Sequence[Message]) -> 
             rest = itertools.takewhile(lambda turn: turn["role"] != "assistant", turns[i + 1 :])
             given = list(rest)
             at = next(n for n in range(at, len(whole)) if whole[n] in tokenizer.eos_ids)
-            ended, cut = made.joint(whole[at], given), made.joint(-1, given)
+            ended, cut = (
+                rendering.joint(tokenizer, last, given, tools) for last in (whole[at], -1)
+            )
             if ended.close or cut != Joint((whole[at],), ended.more):
                 return "a turn that was cut off is not ended as others are"
             at += 1
@@ -214,18 +252,21 @@ def _differs(tokenizer: Tokenizer, made: Dialogue, turns: Sequence[Message]) -> 
             at += len(ended.more)
         if at != len(whole):
             return "tokens are missing at its end"
-        return _spelled_out(tokenizer, made, given, ended)
+        return _spelled_out(tokenizer, given, ended, tools)
     except (ValueError, StopIteration) as error:
         return str(error) or "a turn has no token that ends it"
 
 
 def _spelled_out(
-    tokenizer: Tokenizer, made: Dialogue, given: Sequence[Message], ended: Joint
+    tokenizer: Tokenizer,
+    given: Sequence[Message],
+    ended: Joint,
+    tools: Sequence[Mapping[str, Any]],
 ) -> str:
     """Whether messages that spell out the template's own tokens bring any of them in."""
-    hostile = _rendered(tokenizer, [{"role": "user", "content": "Hello"}])
+    hostile = rendering.rendered(tokenizer, [{"role": "user", "content": "Hello"}])
     said = [{**message, "content": hostile} for message in given]
-    more = made.joint(-1, said).more
+    more = rendering.joint(tokenizer, -1, said, tools).more
     special = {i for i in ended.more if not tokenizer.decode([i])} | set(tokenizer.eos_ids)
     if sum(i in special for i in more) != sum(i in special for i in ended.more):
         return "special tokens that a message spells out are not encoded as text"

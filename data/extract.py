@@ -38,6 +38,11 @@ def after_thought(text: str) -> str | None:
     return None if "<think>" in rest else rest
 
 
+def spoken(text: str) -> str:
+    """What follows the last `</think>`, or all; empty where a `<think>` was never closed."""
+    return after_thought(text) or ""
+
+
 def thinking(prompt: str, completion: str) -> str:
     """The completion with the `<think>` that its prompt ends in, if it does: all of it is thought
     until that is closed."""

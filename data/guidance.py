@@ -190,6 +190,8 @@ def forks(
 ) -> list[Hint]:
     """Row `g + G / 2` branches from row `g` before one of its `top` least certain tokens.
 
+    The branch of an empty row begins anew.
+
     Paper: "CURE: Critical-Token-Guided Re-Concatenation for Entropy-Collapse Prevention"
     """
     if attempt != 1:
@@ -197,7 +199,7 @@ def forks(
     half, hints = group_size // 2, []
     for p, (written, unsure) in enumerate(zip(tokens, entropies, strict=True)):
         for g in range(half):
-            at = int(rng.choice(np.argsort(-unsure[g])[:top]))
+            at = int(rng.choice(np.argsort(-unsure[g])[:top])) if len(unsure[g]) else 0
             beginning = tuple(int(t) for t in written[g][:at])
             hints.append(Hint(p, half + g, begin=beginning))
     return hints

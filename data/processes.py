@@ -1,4 +1,4 @@
-"""Ending a process for certain, with all that it started."""
+"""Ending a process for certain, with all that it started; and what is said of a failure in one."""
 
 from __future__ import annotations
 
@@ -38,6 +38,13 @@ def hide() -> None:
     """Keep this process's memory and environment from other processes of its user (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)
+
+
+def failure(error: BaseException) -> str:
+    """An exception of a user's code as an error, `kind: explanation`."""
+    if isinstance(error, MemoryError):
+        return "memory: there is no more for this process; it may leak, or score_memory_mb is low"
+    return f"exception: {type(error).__name__}: {error}"
 
 
 def _children(pid: int) -> list[int]:

@@ -39,6 +39,10 @@ from jaxrl.data import cgroups, processes, seccomp
 ALLOW_WEAK = "JAXRL_ALLOW_WEAK_SANDBOX"
 """Environment variable that allows `rlimits`, for calls that name no isolation, if it is 1."""
 
+ALIKE = ("-s", "-P", "-S")
+"""Options of a Python whose runs in the sandbox are to be alike: as `-I -S`, but it obeys the fixed
+PYTHONHASHSEED there."""
+
 _OWN_MB, _OWN_PROCESSES = 64, 8  # what bubblewrap and the supervisor take of a control group
 START_S = 20.0
 """Beyond the program's own time, how long the sandbox may take."""
@@ -332,6 +336,7 @@ _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
     "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }

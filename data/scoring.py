@@ -12,28 +12,25 @@ that a completion subverts can lie about scores, but runs nothing here.
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import inspect
-import json
 import os
 import pickle
-import queue
-import socket
-import struct
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from jaxrl.data import processes, sandbox, scratch, sources, tasks
+from jaxrl.data import processes, sandbox, scratch, tasks
 from jaxrl.data.environments import Opening, Reply, Turn, play
+from jaxrl.data.queues import Queues
+from jaxrl.data.scoring_process import read_score, score_completion
 from jaxrl.data.types import Problem, Score, Task
+from jaxrl.data.waiting import Waiting
 from jaxrl.data.workers import Failed, Worker
 
 _GRACE_S = 5.0  # for a machine that is busy
-_WAITING = 64  # episodes whose environments are waited for at once
+_IN_FLIGHT = 1 << 14  # episodes that are remembered in this process
 _ENVIRONMENT = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME",
     "PYTHONHASHSEED", "VIRTUAL_ENV", "HF_HOME", "HF_DATASETS_CACHE", "TFDS_DATA_DIR",
@@ -47,26 +44,15 @@ OnScore = Callable[[Problem, str, Score], None]
 class _Job(NamedTuple):
     item: bytes
     limit_s: float
+    again_s: float
+    """The limit where an episode has to be played again."""
     read: Callable[[bytes, int], Any]
     """`(what a worker wrote, the number of the message that it must answer) -> result`."""
     failed: Callable[[str], Any]
     """The result where there is none, for the reason."""
-    late: Callable[[], Any]
-    """The result of an item that overran the limit."""
+    late: Callable[[float], Any]
+    """The result of an item that overran the limit, in seconds."""
     future: Future[Any]
-
-
-def score_completion(task: Task, problem: Problem, completion: str) -> Score:
-    """The task's score of one completion; what the reward raises becomes the score's error."""
-    try:
-        score = task.reward(problem, completion)
-        if inspect.isawaitable(score):
-            score = asyncio.run(_await(score))
-        if not isinstance(score, Score):
-            raise TypeError(f"the reward returned {score!r}; return a jaxrl.data.types.Score")
-        return score
-    except (Exception, SystemExit) as error:
-        return Score(None, error=f"exception: {type(error).__name__}: {error}")
 
 
 class Pool:
@@ -85,19 +71,20 @@ class Pool:
         self.isolation = isolation
         """What programs run in, if the task runs any."""
         self._task = task
-        self._player = play.Player(task)
-        self._waiting: ThreadPoolExecutor | None = None
+        self._player = play.Player(task, _IN_FLIGHT)
+        turns = [each.turns for each in (task, *task.parts.values()) if each.turns is not None]
+        self._waiting = Waiting(self._player) if any(each.waits for each in turns) else None
         self._spec = pickle.dumps((task.name, dict(task.params), memory_limit_mb))
         self._limit = time_limit_s
         self._environment = _environment(task, isolation)
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._queues = Queues(workers)
         self._on_score = on_score
         self._ahead = ahead
         self._closed = False
         self._lock = threading.Lock()
         self._workers: set[Worker] = set()
         self._threads = [
-            threading.Thread(target=self._watch, name=f"scoring-{i}", daemon=True)
+            threading.Thread(target=self._watch, args=(i,), name=f"scoring-{i}", daemon=True)
             for i in range(workers)
         ]
         for thread in self._threads:
@@ -120,48 +107,63 @@ class Pool:
             message = f"exception: problem {problem.id!r} does not pickle, or has no limit: {error}"
             future.set_result(Score(None, error=message))
             return future
-        late = functools.partial(_late, limit_s, on_timeout)
-        return self._put(_Job(item, limit_s, _read_score, _unscored, late, future))
+        late = functools.partial(_late, on_timeout=on_timeout)
+        return self._put(_Job(item, limit_s, limit_s, read_score, _unscored, late, future))
 
     def act(self, turn: Turn) -> Future[Opening | Reply]:
         """Queue a turn of an episode; the future gets what the environment answers.
 
-        It never raises: what fails, or takes longer than the pool's limit, is an answer's `error`.
-        A worker that does not remember the episode plays its actions again within the same limit.
+        It never raises: what fails, or takes longer than the environment's limit and the pool's, is
+        an answer's `error`. What does not remember the episode plays its actions again, within the
+        limits of all of them.
         """
-        environment = self._task.of(turn.problem).turns
-        if environment.waits:
-            return self._threads_for_waiting().submit(self._player.answer, turn)
+        task = self._task.of(turn.problem)
         future: Future[Opening | Reply] = Future()
-        if not self._threads:
+        if not (task.turns.waits or self._threads):
             future.set_result(self._player.answer(turn))
             return future
         failed = functools.partial(play.failed, turn)
         try:
-            item = pickle.dumps(turn)
+            limit_s, again_s = _turn_limits(task, turn, self._limit)
+            item = b"" if task.turns.waits else pickle.dumps(turn)
         except Exception as error:
-            future.set_result(failed(f"exception: the problem does not pickle: {error}"))
+            message = f"exception: the problem does not pickle, or has no limit: {error}"
+            future.set_result(failed(message))
             return future
-        read = functools.partial(play.read, turn=turn, environment=environment)
-        late = functools.partial(failed, f"timeout: no reply after {self._limit:g} s")
-        return self._put(_Job(item, self._limit, read, failed, late, future))
+        if task.turns.waits:
+            with self._lock:
+                self._check_open()
+            return self._waiting.ask(turn, limit_s if self._player.knows(turn.episode) else again_s)
+        read = functools.partial(play.read, turn=turn, environment=task.turns)
+
+        def late(seconds: float) -> Opening | Reply:
+            return failed(f"timeout: no reply after {seconds:g} s")
+
+        return self._put(_Job(item, limit_s, again_s, read, failed, late, future), turn.episode)
 
     def over(self, episode: int) -> None:
         """Close an episode that has ended without its environment, as by its budget of tokens."""
-        self._player.forget(episode)
+        if self._waiting is not None:
+            self._waiting.over(episode)
+        else:
+            self._player.forget(episode)
+        self._forget(episode)
 
-    def _threads_for_waiting(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("this scoring pool is closed; open another")
-            self._waiting = self._waiting or ThreadPoolExecutor(_WAITING, "waiting")
-            return self._waiting
+    def _forget(self, episode: int, but: int | None = None) -> None:
+        """Tell the workers that have played an episode that it is over."""
+        for worker in self._queues.over(episode, but):
+            item, late = pickle.dumps(episode), functools.partial(_late, on_timeout=None)
+            job = _Job(item, self._limit, self._limit, read_score, _unscored, late, Future())
+            self._queues.put(job, worker=worker)
 
-    def _put(self, job: _Job) -> Future[Any]:
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this scoring pool is closed; open another")
+
+    def _put(self, job: _Job, episode: int | None = None) -> Future[Any]:
         with self._lock:
-            if self._closed:
-                raise RuntimeError("this scoring pool is closed; open another")
-            self._jobs.put(job)
+            self._check_open()
+            self._queues.put(job, episode)
         return job.future
 
     def score(self, items: Sequence[tuple[Problem, str]]) -> list[Score]:
@@ -175,12 +177,11 @@ class Pool:
             self._closed = True
             for worker in self._workers:
                 worker.kill()
-        for _ in self._threads:
-            self._jobs.put(None)
+        self._queues.close()
         for thread in self._threads:
             thread.join()
         if self._waiting is not None:
-            self._waiting.shutdown(wait=False, cancel_futures=True)
+            self._waiting.close()
         self._player.close()
 
     def __enter__(self) -> Pool:
@@ -189,18 +190,24 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _watch(self) -> None:
+    def _watch(self, number: int) -> None:
         """Feed one worker at a time, from its first item until the pool closes."""
         if worker := self._replace(None, self._ahead):
             worker.prepare()
-        while (job := self._jobs.get()) is not None:
+        while (taken := self._queues.take(number)) is not None:
+            job, episode, known = taken
             if not job.future.set_running_or_notify_cancel():
                 continue
             if worker is None or not worker.alive():
-                worker = self._replace(worker)
-            result = _answered(worker, job) if worker else None
+                worker, known = self._replace(worker), False
+            limit_s = job.limit_s if known else job.again_s
+            result = _answered(worker, job, limit_s) if worker else None
+            if worker and not worker.alive():
+                self._queues.ended(number)
             if self._closed:
                 result = job.failed("closed: the pool was closed before this was answered")
+            elif episode is not None and (result.error or getattr(result, "done", False)):
+                self._forget(episode, but=number)
             job.future.set_result(result)
         self._replace(worker, start=False)
 
@@ -239,7 +246,8 @@ def open_pool(
         task's reward is pure, see `jaxrl.data.types.Task`, and in one worker where it is not.
       time_limit_s: wall-clock limit of one item, the worker's start not included. A task that keeps
         limits of its own is given what those allow, if it is more.
-      memory_limit_mb: limit of a worker's address space; None for no limit.
+      memory_limit_mb: what a worker, and each process that it starts, may write to (Linux); one
+        that reaches it costs an item, and is replaced. None: no limit.
       allow_weak: for a task that runs programs, take resource limits where bubblewrap does not
         work; see `jaxrl.data.sandbox`.
       on_score: called with each problem, completion and score as soon as the score is there, in a
@@ -283,6 +291,16 @@ def _limits(task: Task, problem: Problem, limit_s: float) -> tuple[float, float 
     return max(limit_s, task.seconds(problem) + _GRACE_S), None
 
 
+def _turn_limits(task: Task, turn: Turn, limit_s: float) -> tuple[float, float]:
+    """The time limits of a turn, alone and with those before it."""
+    own = task.turns.seconds
+    if own is None:
+        alone, _ = _limits(task, turn.problem, limit_s)
+        return alone, alone
+    each = [own(turn.problem, action) for action in ("", *turn.actions)]
+    return max(limit_s, each[-1] + _GRACE_S), max(limit_s, sum(each) + _GRACE_S)
+
+
 def _environment(task: Task, isolation: sandbox.Isolation | None) -> dict[str, str]:
     """What a worker gets of this process's environment: nothing that could be secret."""
     kept = {*_ENVIRONMENT, *task.environment}
@@ -296,18 +314,18 @@ def _environment(task: Task, isolation: sandbox.Isolation | None) -> dict[str, s
     }
 
 
-def _answered(worker: Worker, job: _Job) -> Any:
+def _answered(worker: Worker, job: _Job, limit_s: float) -> Any:
     """The result of an item; after a time-out or a crash the worker is dead."""
     try:
-        result = job.read(*worker.ask(job.item, job.limit_s))
+        result = job.read(*worker.ask(job.item, limit_s))
     except TimeoutError:
         worker.kill()
-        return job.late()
+        return job.late(limit_s)
     except Failed as error:
         worker.kill()
         return job.failed(str(error))
-    if result.error and result.error.startswith("reply:"):
-        worker.kill()  # what it says next may answer something else
+    if result.error and result.error.startswith(("reply:", "memory:")):
+        worker.kill()  # what it says next may answer something else, and it may keep its memory
     return result
 
 
@@ -319,81 +337,3 @@ def _late(limit_s: float, on_timeout: float | None) -> Score:
     if on_timeout is None:
         return Score(None, error=f"timeout: no score after {limit_s:g} s")
     return Score(on_timeout, timed_out=True)
-
-
-def serve(fd: int) -> None:
-    """The worker's life: build the task it is given, then score what it is sent until the end."""
-    processes.die_with_parent()
-    processes.hide()  # what a sandboxed program of this user must not read
-    with socket.socket(fileno=fd) as connection, connection.makefile("rb") as stream:
-
-        def answer(value: Any) -> None:
-            connection.sendall(json.dumps(value).encode() + b"\n")
-
-        name, params, memory_limit_mb = pickle.loads(_next(stream)[1])
-        try:
-            with sources.already_checked():
-                task = tasks.get(name, **params)
-            if memory_limit_mb is not None:
-                import resource
-
-                limit = memory_limit_mb * 2**20
-                resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        except Exception as error:
-            answer(f"{type(error).__name__}: {error}")
-            return
-        answer(None)
-        player = play.Player(task)
-        while (message := _next(stream))[1]:
-            number, item = message
-            try:
-                given = pickle.loads(item)
-            except Exception as error:  # an item that does not unpickle here
-                score = Score(None, error=f"exception: {type(error).__name__}: {error}")
-                answer(_written(score, number))
-                continue
-            if isinstance(given, Turn):
-                answer(play.written(player.answer(given), number))
-            else:
-                answer(_written(score_completion(task, *given), number))
-
-
-def _next(stream: Any) -> tuple[int, bytes]:
-    """The number of the next message, and the message; empty when there is none."""
-    head = stream.read(16)
-    if len(head) < 16:
-        return 0, b""
-    number, length = struct.unpack("!QQ", head)
-    return number, stream.read(length)
-
-
-def _written(score: Score, number: int) -> dict[str, Any]:
-    return {
-        "answers": number,
-        "value": None if score.value is None else float(score.value),
-        "parts": {str(name): float(part) for name, part in score.parts.items()},
-        "error": score.error,
-        "timed_out": score.timed_out,
-    }
-
-
-def _read_score(line: bytes, number: int) -> Score:
-    """The score that a worker wrote, which is data from a process that may have been subverted.
-
-    Args:
-      number: of the message that it must answer.
-    """
-    try:
-        reply = json.loads(line)
-        error = reply["error"]
-        if not (error is None or isinstance(error, str)) or not isinstance(reply["parts"], dict):
-            raise ValueError("not a score")
-        if reply["answers"] != number:
-            raise ValueError(f"it answers message {reply['answers']!r}, not {number}")
-        return Score(reply["value"], reply["parts"], error, reply["timed_out"] is True)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        return Score(None, error=f"reply: the worker's answer is no score: {error}")
-
-
-async def _await(score: Any) -> Score:
-    return await score

@@ -42,7 +42,7 @@ class Tokenizer:
     """Text to token ids and back."""
 
     encode: Callable[[str], list[int]]
-    """Text to ids, adding no special token."""
+    """Text to ids, adding no special token. A ValueError where the tokenizer cannot encode it."""
     decode: Callable[[Sequence[int]], str]
     """Ids to text, leaving special tokens out."""
     vocab_size: int

@@ -25,7 +25,7 @@ class Failed(RuntimeError):
 
 
 class Worker:
-    """A process that runs `jaxrl.data.scoring.serve`."""
+    """A process that runs `jaxrl.data.scoring_process.serve`."""
 
     def __init__(self, spec: bytes, environment: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair()
@@ -38,7 +38,7 @@ class Worker:
             [
                 sys.executable,
                 "-c",
-                f"from jaxrl.data import scoring; scoring.serve({theirs.fileno()})",
+                f"from jaxrl.data import scoring_process as s; s.serve({theirs.fileno()})",
             ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,

@@ -19,7 +19,7 @@ import tyro
 from rich.console import Console
 
 from jaxrl.functions import nearest
-from jaxrl.launch import effects_claims, effects_table, flags, lab
+from jaxrl.launch import effects_claims, effects_real, effects_table, flags, lab
 from jaxrl.launch.cli import refused
 from jaxrl.launch.lab import arms, families, plans
 from jaxrl.launch.lab.variants import variants
@@ -40,7 +40,8 @@ class Options:
     each file as it is made; stopped, it continues where it was."""
     check: bool = False
     """Compare each arm with its recipe and look for held-out problems in the train split; exits
-    with 1 where something differs or overlaps."""
+    with 1 where something differs or overlaps. Where the regime differs, such as the staleness, it
+    says so."""
     rerun: bool = False
     """Run the arms of the methods' plans again and compare the digests of their figures with those
     recorded; exits with 1 where one differs on a machine of the same type."""
@@ -51,10 +52,9 @@ class Options:
     table: bool = False
     """Write the table and the page of claims again from the recorded results."""
     real: bool = False
-    """Train SmolLM2-135M with the methods, without names with those chosen beforehand, and compare
-    them with a shared GRPO baseline."""
-    seeds: int = 3
-    """With --real: seeds of each method; the baseline has 5."""
+    """Do the runs of SmolLM2-135M that are planned and not done, without names those of all
+    planned methods, and compare them with a shared GRPO baseline; at low priority, each committed
+    as it comes. With --plan: write their plan, to be committed first."""
 
 
 def main(argv: list[str]) -> int:
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> int:
         from jaxrl.launch import effects_page
 
         Path(options.html).write_text(
-            effects_page.page(effects_table.rows(), effects_table.RESULTS)
+            effects_page.page(effects_table.rows(), effects_table.RESULTS, effects_real.headline())
         )
         return 0
     if options.table:
@@ -85,17 +85,7 @@ def main(argv: list[str]) -> int:
     said = functools.partial(Console().print, highlight=False)
     try:
         if options.real:
-            from jaxrl.launch import effects_real
-
-            if not options.methods:
-                methods = effects_real.chosen()
-            effects_real.measure(methods, effects_table.RESULTS / "real", options.seeds, said)
-            lab_effects = {
-                effects_table.module_name(row["id"]): row["effect"]
-                for row in effects_table.rows()
-                if row["measured"] and (row["task"], row["against"]) == ("regime", "baseline")
-            }
-            said(effects_real.agreement(effects_table.RESULTS / "real", lab_effects))
+            _real(methods if options.methods else [], options, said)
         elif options.queue:
             queue(methods, said)
         elif options.rerun:
@@ -106,6 +96,14 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         return refused(error)
     return 0
+
+
+def _real(methods: Sequence[str], options: Options, said: Callable[[str], None]) -> None:
+    if options.plan:
+        effects_real.write_plan(said)
+        return
+    _politely()
+    effects_real.measure(methods, said, _write_pages)
 
 
 def _one(name: str, options: Options, said: Callable[[str], None]) -> None:
@@ -124,7 +122,7 @@ def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
     A plan that exists is kept. Arms that were run are not run again, so that a queue which was
     stopped continues where it was.
     """
-    os.nice(max(0, 19 - os.nice(0)))
+    _politely()
     for name in sorted(methods, key=lambda n: plans.cost(n, effects_table.module(n).effect())):
         path = effects_table.RESULTS / f"{name}.plan.json"
         try:
@@ -202,12 +200,17 @@ def rerun(methods: Sequence[str], said: Callable[[str], None]) -> int:
 
 
 def check(methods: Sequence[str]) -> int:
-    """Print in what arms differ from recipes, and overlaps of splits; 1 if there are any."""
+    """Print in what arms differ from recipes, and overlaps of splits; 1 if there are any.
+
+    Differences of the regime are printed too. The protocol allows them, so they are no problems.
+    """
     wrong = 0
     for name in methods:
         for line in problems(name):
             print(f"{name}: {line}")
             wrong += 1
+        for line in effects_table.regime(name):
+            print(f"{name}: regime differs: {line}")
     print(f"{len(methods)} methods, {wrong} problems")
     return int(wrong > 0)
 
@@ -246,8 +249,13 @@ def overlap(task: lab.Task, seed: int) -> int:
     return len(contents(made.train) & contents(made.test))
 
 
+def _politely() -> None:
+    """At the lowest priority from here on."""
+    os.nice(max(0, 19 - os.nice(0)))
+
+
 def _write_pages() -> None:
-    effects_table.TABLE.write_text(effects_table.markdown())
+    effects_table.TABLE.write_text(effects_table.markdown(effects_real.markdown()))
     effects_claims.write()
 
 

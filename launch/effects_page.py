@@ -24,14 +24,15 @@ figcaption { color: #475467; }
 _WIDTH, _LABELS, _ROW, _SPAN = 900, 420, 22, 6.0
 
 
-def page(rows: Sequence[dict[str, Any]], results: Path) -> str:
+def page(rows: Sequence[dict[str, Any]], results: Path, headline: str) -> str:
     """The page.
 
     Args:
       rows: of the table, see `jaxrl effects --json`.
       results: directory whose `arms` hold the learning curves.
+      headline: what the lab's effects say of those on the real model.
     """
-    parts = ["<h1>Effects</h1>", _legend(rows)]
+    parts = ["<h1>Effects</h1>", f"<p><strong>{html.escape(headline)}</strong></p>", _legend(rows)]
     for family in sorted({row["family"] for row in rows}):
         own = [row for row in rows if row["family"] == family]
         measured = [row for row in own if row["measured"]]

@@ -1,13 +1,15 @@
-"""`jaxrl effects NAME --real`: a method on SmolLM2-135M, against GRPO from the same seeds.
+"""`jaxrl effects --real`: methods on SmolLM2-135M, each against GRPO in the same regime.
 
-The runs are those of the recipe `smollm2` (60 steps), with the fields that make up the method taken
-from the method's own recipe. GRPO is run once for all methods. Results are files `METHOD.SEED.json`
-of a directory, so that a measurement which was stopped continues where it was.
+A method and GRPO differ on the real model in what the method and its ablation differ in in the lab.
+Everything else is that of `shared` in both. A directory holds `plan.json` and a file for each run,
+`METHOD.SEED.json`, so that a measurement which was stopped continues where it was.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import json
 import tempfile
 import time
@@ -15,122 +17,318 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
-from scipy import stats
 
 from jaxrl.config import Config
+from jaxrl.data import tasks
 from jaxrl.launch import effects_table, recipes
-from jaxrl.launch.lab import plans, statistics
+from jaxrl.launch.lab import arms, families, plans, scales, views
+from jaxrl.launch.lab.arms import Arm
+from jaxrl.launch.lab.variants import variants
 from jaxrl.run import loop
+from jaxrl.training.objective import ObjectiveConfig
 
 BASELINE = "grpo"
-BASELINE_SEEDS = 5
+SEEDS = {"baseline": 5, "method": 3}
 STATISTIC = "pass@1"
-METHOD = ("objective", "curriculum", "updates_per_batch", "extensions")
-"""Fields of a config that a method consists of. Its tasks, domains, stages, lengths and rates are
-those of its own scale."""
-Run = Callable[[Config], float]
+TASK, AGAINST = "neutral", "ablation"
+"""The lab's rows that are compared with the real model: those without the whole method."""
+WITHOUT = {"advantage": {"mgpo": {"strength": 0.0}}}
+"""Functions of an objective -> settings that make them GRPO's own."""
+Run = Callable[[Config], dict[str, Any]]
+"""A run's figures, `STATISTIC` among them."""
 
 
-def chosen() -> list[str]:
-    """The methods that were chosen before any was measured on the real model."""
-    return [
-        name for name in effects_table.names() if effects_table.module(name).effect().on_real_model
-    ]
+def directory() -> Path:
+    """Where plan and results are."""
+    return effects_table.RESULTS / "real"
+
+
+def shared(seed: int = 0) -> Config:
+    """GRPO on the real model: what a method is put into, and compared with."""
+    base = recipes.load("smollm2")
+    grpo = dataclasses.replace(base.objective, aggregation="seq-mean-token-mean")
+    return dataclasses.replace(base, objective=grpo, seed=seed, recipe=BASELINE)
+
+
+def unfit(name: str) -> list[str]:
+    """Why a method cannot be compared with GRPO at both scales; one line each, empty if it can."""
+    own, effect, plain = recipes.load(name), effects_table.module(name).effect(), Arm()
+    method, found, lines = effect.method, variants(effect), []
+    if TASK not in found or found[TASK].statistic != STATISTIC:
+        lines.append(f"the lab has no {STATISTIC} of it on the {TASK} task")
+    regime = ("updates_per_batch", "oversampling", "temperature", "delay", "sync_every")
+    for field in regime:
+        if (value := getattr(method, field)) != getattr(plain, field):
+            lines.append(f"its regime has {field}={value}, that of the real model has not")
+    if method.before is not None:
+        lines.append("it reads an earlier run")
+    lines += [f"its recipe has {f}, which the real model's task has not"
+              for f in ("domains", "stages") if getattr(own, f)]  # fmt: skip
+    if own.task != "arithmetic":
+        lines.append(f"its recipe is of the task {own.task}")
+    kept = _kept(effect.ablation)
+    if kept:
+        lines.append(f"its ablation is not GRPO: {', '.join(kept)}")
+    return lines
+
+
+def _kept(ablation: Arm) -> list[str]:
+    """In what an ablation differs from GRPO, the aggregation aside."""
+    plain = arms.describe(families.plain(ablation))
+    objective = arms.flat(arms.describe(ablation.objective))
+    for field, known in WITHOUT.items():
+        args = known.get(objective[field])
+        if args == getattr(ablation.objective, f"{field}_args"):
+            objective = arms.flat(arms.describe(_plain_in(ablation.objective, field)))
+    grpo = arms.flat(arms.describe(ObjectiveConfig(aggregation=ablation.objective.aggregation)))
+    lines = [f"{path}={value}" for path, value in objective.items() if grpo.get(path) != value]
+    own = arms.describe(ablation) | {"objective": None, "learning_rate": None}
+    plain |= {"objective": None, "learning_rate": None}
+    return lines + [name for name, value in own.items() if plain.get(name) != value]
+
+
+def _plain_in(objective: ObjectiveConfig, field: str) -> ObjectiveConfig:
+    plain = ObjectiveConfig()
+    both = (field, f"{field}_args")
+    return dataclasses.replace(objective, **{name: getattr(plain, name) for name in both})
 
 
 def config_of(name: str, seed: int) -> Config:
-    """The run of a method on the real model.
-
-    Args:
-      name: a recipe, or `BASELINE`.
-      seed: of the run.
+    """The run of a method on the real model, or of `BASELINE`.
 
     Raises:
-      ValueError: the method is one of domains, stages or chunks, which that task has not.
+      ValueError: the method cannot be compared there.
     """
-    base = dataclasses.replace(recipes.load("smollm2"), seed=seed, recipe=name)
+    base = shared(seed)
     if name == BASELINE:
         return base
+    if reasons := unfit(name):
+        raise ValueError(f"{name} is not measured on the real model: {'; '.join(reasons)}")
     own = recipes.load(name)
-    elsewhere = [f for f in ("domains", "stages") if getattr(own, f)]
-    if elsewhere or own.rollout.chunks.size or own.task not in ("arithmetic", base.task):
-        raise ValueError(
-            f"{name} is measured on the real model by its {', '.join(elsewhere) or 'task'}, which "
-            f"{base.task} has not; choose a method of the objective, of data or of extensions"
-        )
-    rollout = dataclasses.replace(base.rollout, oversampling=own.rollout.oversampling)
-    fields = {name: getattr(own, name) for name in METHOD}
-    return dataclasses.replace(base, rollout=rollout, **fields)
+    objective = dataclasses.replace(own.objective, aggregation=base.objective.aggregation)
+    fields = {"curriculum": own.curriculum, "extensions": own.extensions}
+    return dataclasses.replace(base, recipe=name, objective=objective, **fields)
 
 
-def trained(config: Config) -> float:
-    """Held-out greedy accuracy after a run of a config."""
+def fitting() -> list[str]:
+    """All methods that can be compared with GRPO at both scales."""
+    return [name for name in effects_table.names() if not unfit(name)]
+
+
+def plan_of(methods: Sequence[str]) -> dict[str, Any]:
+    """What is to be measured, written before any result."""
+    return {
+        "model": shared().model,
+        "steps": shared().steps,
+        "statistic": STATISTIC,
+        "lab": {"task": TASK, "against": AGAINST, "over": "final"},
+        "seeds": SEEDS,
+        "task": _task_digest(),
+        "methods": list(methods),
+        "described": {name: described(name) for name in [BASELINE, *methods]},
+    }
+
+
+def described(name: str) -> str:
+    """Digest of a run's settings, its seed and those that are the defaults aside."""
+    default = arms.flat(arms.describe(Config()))
+    own = arms.flat(arms.describe(config_of(name, default["seed"])))
+    return plans.digest({k: v for k, v in own.items() if default.get(k, ...) != v})
+
+
+@functools.cache
+def _task_digest() -> str:
+    """Of the first problems that the real model is trained and judged on."""
+    task, made = tasks.get(shared().task, **shared().task_args), hashlib.blake2b(digest_size=8)
+    for split in ("train", "test"):
+        for index in range(64):
+            problem = task.problem(split, 0, index)
+            made.update(json.dumps([problem.prompt, problem.answer]).encode())
+    return made.hexdigest()
+
+
+def planned() -> dict[str, Any]:
+    """The plan; without one, that of no methods."""
+    path = directory() / "plan.json"
+    if not path.exists():
+        return {"task": "", "seeds": SEEDS, "methods": [], "described": {}}
+    return json.loads(path.read_text())
+
+
+def write_plan(said: Callable[[str], None]) -> None:
+    """The plan of all methods that fit; runs of the same settings count under the new plan too."""
+    plan = plan_of(fitting())
+    plans.write(directory() / "plan.json", plan)
+    said(f"planned: {len(wanted(plan))} runs, of {BASELINE} and {', '.join(plan['methods'])}")
+
+
+def wanted(plan: dict[str, Any]) -> list[tuple[str, int]]:
+    """(method, seed) of all runs of a plan, in their order: the baseline's come first."""
+    out = [(BASELINE, seed) for seed in range(plan["seeds"]["baseline"])]
+    return out + [(n, seed) for n in plan["methods"] for seed in range(plan["seeds"]["method"])]
+
+
+def trained(config: Config) -> dict[str, Any]:
+    """Held-out greedy accuracy before and after a run of a config, and the tokens it trained on."""
     with tempfile.TemporaryDirectory() as folder:
         summary = loop.train(dataclasses.replace(config, run_dir=folder))
-    return float(summary["eval"]["after"][STATISTIC])
+    before, after = (float(summary["eval"][when][STATISTIC]) for when in ("before", "after"))
+    return {STATISTIC: after, "before": before, "tokens": int(summary["tokens"])}
 
 
 def measure(
     methods: Sequence[str],
-    directory: Path,
-    seeds: int,
     said: Callable[[str], None],
+    publish: Callable[[], None],
     run: Run = trained,
 ) -> None:
-    """Run methods and baseline, each seed once, and print the results."""
-    for name in methods:
-        config_of(name, 0)  # all that cannot be measured are refused before the first run
-    wanted = [(BASELINE, seed) for seed in range(BASELINE_SEEDS)]
-    wanted += [(name, seed) for name in methods for seed in range(seeds)]
-    for name, seed in wanted:
-        path = directory / f"{name}.{seed}.json"
-        if path.exists():
+    """Do the runs of the plan that are not done, and commit each.
+
+    Args:
+      methods: of the plan, beside the baseline; empty: all.
+      said: is told of every run.
+      publish: writes the table again; it is committed with the run.
+      run: trains a config.
+
+    Raises:
+      ValueError: the plan is missing, is not committed, is not what the code would run, or has not
+        one of the methods.
+    """
+    commit = plans.committed(directory() / "plan.json")
+    plan = planned()
+    if others := sorted({*methods} - {*plan["methods"]}):
+        reasons = [f"{name}: {'; '.join(unfit(name)) or 'it fits'}" for name in others]
+        raise ValueError(f"{'. '.join(reasons)}. The plan has {', '.join(plan['methods'])}")
+    now = json.loads(json.dumps(plan_of(plan["methods"])))
+    if differing := [k for k, v in now.items() if plan.get(k) != v]:
+        raise ValueError(
+            f"the plan of the real model is not what would be measured: {', '.join(differing)} "
+            "differ. Restore the code, or make and commit another plan (`jaxrl effects --real "
+            "--plan`)"
+        )
+    for name, seed in wanted(plan):
+        path = directory() / f"{name}.{seed}.json"
+        if name not in [BASELINE, *(methods or plan["methods"])] or _result(plan, name, seed):
             continue
         began = time.perf_counter()
-        value = run(config_of(name, seed))
+        figures = run(config_of(name, seed))
         minutes = round((time.perf_counter() - began) / 60, 1)
-        plans.write(path, {"method": name, "seed": seed, STATISTIC: value, "minutes": minutes})
-        said(f"{name}, seed {seed}: {value:.3f} ({minutes} min)")
-    for name in methods:
-        row = compared(directory, name)
-        said(f"{name}: {row['effect']:+.3f} {row['interval']} against GRPO, {row['seeds']} seeds")
+        kept = {"task": plan["task"], "described": plan["described"][name], "plan": commit}
+        machine = {"machine": views.machine(), "minutes": minutes}
+        plans.write(path, {"method": name, "seed": seed} | figures | kept | machine)
+        publish()
+        plans.commit([path, effects_table.TABLE], f"Real model: {name}, seed {seed}")
+        said(f"{name}, seed {seed}: {figures[STATISTIC]:.3f} ({minutes} min)")
+        jax.clear_caches()
+    said(headline())
 
 
-def compared(directory: Path, name: str) -> dict[str, Any]:
-    """A method against the baseline: Welch's interval, seeds being independent runs."""
-    mine, other = (_values(directory, n) for n in (name, BASELINE))
-    mean, low, high = statistics.unpaired(mine, other)
-    interval = [round(low, 4), round(high, 4)]
-    return {"id": name, "effect": round(mean, 4), "interval": interval, "seeds": len(mine)}
+def _result(plan: dict[str, Any], name: str, seed: int) -> dict[str, Any] | None:
+    """A run of the plan, if it is there and was of the same task and settings."""
+    path = directory() / f"{name}.{seed}.json"
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text())
+    same = (found["task"], found["described"]) == (plan["task"], plan["described"][name])
+    return found if same else None
 
 
-def agreement(directory: Path, lab: dict[str, float]) -> str:
-    """How well effects in the lab, method -> effect, predict those on the real model; one line."""
-    known = {path.name.partition(".")[0] for path in directory.glob("*.json")} - {BASELINE}
-    real = {name: compared(directory, name)["effect"] for name in sorted(known)}
-    try:
-        rho, low, high = rank_correlation(lab, real)
-    except ValueError as error:
-        return f"rank correlation of lab and real model: {error}"
-    return f"rank correlation of lab and real model: {rho:.2f} [{low:.2f}, {high:.2f}]"
+def compared() -> list[dict[str, Any]]:
+    """For each method of the plan, its effect at both scales, None where there is none yet."""
+    plan, out = planned(), []
+    runs = {name: [] for name in plan["described"]}
+    for name, seed in wanted(plan):
+        if found := _result(plan, name, seed):
+            runs[name].append(found)
+    lab = in_the_lab(plan["methods"])
+    for name in plan["methods"]:
+        values, tokens = (
+            [[run[figure] for run in runs[n]] for n in (name, BASELINE)]
+            for figure in (STATISTIC, "tokens")
+        )
+        done = [len(runs[n]) for n in (name, BASELINE)]
+        out.append(
+            {
+                "id": effects_table.identity(name),
+                "lab": lab.get(name),
+                "real": scales.difference(*values) if all(done) else None,
+                "tokens": float(np.mean(tokens[0]) / np.mean(tokens[1])) if all(done) else None,
+                "seeds": done[0],
+                "complete": done == [plan["seeds"]["method"], plan["seeds"]["baseline"]],
+            }
+        )
+    return out
 
 
-def rank_correlation(lab: dict[str, float], real: dict[str, float]) -> tuple[float, float, float]:
-    """Spearman's correlation of effects in the lab and on the real model, with its 95% interval.
+def in_the_lab(methods: Sequence[str]) -> dict[str, float]:
+    """Effects in the lab, as on the real model: final accuracy of the method less GRPO's.
 
-    The interval is that of Fisher's transform with the error of Bonett & Wright (2000); it needs
-    four methods.
+    Those of the recorded rows' arms, whatever the rows' own statistic over the run.
     """
-    both = sorted({*lab} & {*real})
-    if len(both) < 4:
-        raise ValueError(f"{len(both)} methods were measured at both scales: 4 or more are needed")
-    rho = float(stats.spearmanr([lab[n] for n in both], [real[n] for n in both]).statistic)
-    error = np.sqrt((1 + rho**2 / 2) / (len(both) - 3))
-    edges = np.tanh(np.arctanh(np.clip(rho, -0.9999, 0.9999)) + np.array([-1.96, 1.96]) * error)
-    return rho, float(edges[0]), float(edges[1])
+    out = {}
+    for name in methods:
+        rows = [
+            row
+            for row in effects_table.rows([name])
+            if row["measured"] and (row["task"], row["against"]) == (TASK, AGAINST)
+        ]
+        if whole := [row for row in rows if row["other"] == "all"] or rows:
+            mine, other = (_final(keys) for keys in whole[0]["arms"])
+            out[name] = float(np.mean(mine) - np.mean(other))
+    return out
 
 
-def _values(directory: Path, name: str) -> np.ndarray:
-    rows = [json.loads(path.read_text()) for path in sorted(directory.glob(f"{name}.*.json"))]
-    return np.array([row[STATISTIC] for row in rows])
+def _final(keys: Sequence[str]) -> np.ndarray:
+    files = [effects_table.RESULTS / "arms" / f"{key}.json" for key in keys]
+    return np.concatenate([json.loads(f.read_text())["final"][STATISTIC] for f in files])
+
+
+def headline() -> str:
+    """How far the runs are, and the rank correlation once it can be computed; one sentence."""
+    plan = planned()
+    keys = wanted(plan)
+    done = f"{sum(_result(plan, *key) is not None for key in keys)} of {len(keys)} runs"
+    both = [row for row in compared() if row["complete"] and row["lab"] is not None]
+    found = scales.correlation(
+        {row["id"]: row["lab"] for row in both}, {row["id"]: row["real"].effect for row in both}
+    )
+    if found is None:
+        return (
+            f"{done}, correlation not yet computed: {len(both)} methods are measured at both "
+            f"scales, and {scales.FEWEST} of different effects are needed."
+        )
+    return (
+        f"Rank correlation of the effects of {found.methods} methods in the lab and on "
+        f"SmolLM2-135M: {found.rho:.2f} [{found.low:.2f}, {found.high:.2f}] ({done})."
+    )
+
+
+def markdown() -> list[str]:
+    """The section on both scales of the table of effects; lines."""
+    lines = [
+        "## Two scales",
+        "",
+        f"**{headline()}**",
+        "",
+        "Final accuracy of the method less that of GRPO in the same regime, on the lab's neutral "
+        "task and on\nsums in words that SmolLM2-135M answers. A method counts once all its seeds "
+        "are there.",
+        "",
+        "| method | in the lab | on SmolLM2-135M | tokens there | seeds there |",
+        "|" + "---|" * 5,
+    ]
+    for row in compared():
+        lab = "not measured" if row["lab"] is None else f"{row['lab']:+.3f}"
+        real = "not yet" if row["real"] is None else said(row["real"])
+        tokens = "" if row["tokens"] is None else f"{row['tokens']:.2f}"
+        lines.append(f"| {row['id']} | {lab} | {real} | {tokens} | {row['seeds']} |")
+    return lines
+
+
+def said(found: scales.Difference) -> str:
+    """A difference, with its interval where there is one."""
+    if found.low is None or found.high is None:
+        return f"{found.effect:+.3f} (no interval from one run)"
+    return f"{found.effect:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"

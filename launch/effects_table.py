@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from jaxrl.launch import recipes
-from jaxrl.launch.lab import families, plans
+from jaxrl.launch.lab import arms, families, plans
 
 TABLE = Path(recipes.__file__).with_name("README.md")
 RESULTS = Path(recipes.__file__).with_name("effects")
@@ -77,8 +77,10 @@ def _shown(name: str, row: dict[str, Any], looks: int) -> dict[str, Any]:
         "seeds": compared["seeds"],
         "looks": looks,
         "status": row["status"],
+        "why": row["why"],
         "plan": row["plan"],
         "measured": True,
+        "regime": regime(name),
         "arms": row["arms"],
     }
 
@@ -103,8 +105,10 @@ def _unmeasured(name: str, against: str) -> dict[str, Any]:
         "seeds": 0,
         "looks": 0,
         "status": "undecided",
+        "why": "not measured",
         "plan": None,
         "measured": False,
+        "regime": regime(name),
         "arms": [[], []],
     }
 
@@ -112,6 +116,12 @@ def _unmeasured(name: str, against: str) -> dict[str, Any]:
 def names() -> list[str]:
     """The recipes that have an effect, sorted."""
     return [name for name in recipes.names() if hasattr(module(name), "effect")]
+
+
+def regime(name: str) -> list[str]:
+    """In what the regime of a recipe's arm differs from the recipe's."""
+    effect = module(name).effect()
+    return arms.regime(module(name).config(), effect.method, effect.stands_for)
 
 
 def identity(name: str) -> str:
@@ -131,17 +141,28 @@ def describe(row: dict[str, Any]) -> str:
     return (
         f"{row['task']}, against {row['against']} ({row['other']}): {row['statistic']} {mine:.3f} "
         f"against {other:.3f}, {row['effect']:+.3f} [{low:+.3f}, {high:+.3f}], {row['seeds']} "
-        f"seeds; {row['status']}"
+        f"seeds; {said(row)}"
     )
 
 
-def markdown() -> str:
-    """The table, from the recipes and the results."""
+def said(row: dict[str, Any]) -> str:
+    """The status of a row, and why it is undecided where p values alone would decide it."""
+    return f"{row['status']} ({row['why']})" if row["why"] else row["status"]
+
+
+def markdown(scales: Sequence[str] = ()) -> str:
+    """The table, from the recipes and the results.
+
+    Args:
+      scales: lines on the real model, which come first.
+    """
     every = rows()
     measured = [row for row in every if row["measured"]]
     known = {row["id"] for row in measured}
     lines = [
         _HEADER,
+        *scales,
+        *["", "## The lab", ""] * bool(scales),
         f"Measured: {len(known)} of {len(names())} methods. The others have the status `undecided` "
         "until the queue\n(`jaxrl effects --queue`) reaches them; what was measured before this "
         "protocol is in [effects/before](effects/before)\nand counts for nothing here.\n",
@@ -159,21 +180,21 @@ def markdown() -> str:
             row["id"], row["family"], row["task"], f"{row['against']}: {row['other']}",
             row["statistic"], f"{row['effect']:+.3f} [{low:+.3f}, {high:+.3f}]", guard,
             f"{row['tokens']:.2f}, {row['updates']:.2f}", equal, str(row["seeds"]),
-            str(row["looks"]), row["status"], before(row["id"]),
+            str(row["looks"]), said(row), before(row["id"]),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     lines += [""] * bool(measured) + [
         "## Methods",
         "",
-        "| method | paper | mechanism | family | measured |",
+        "| method | paper | mechanism | family | measured | regime: in what the lab differs |",
     ]
-    lines.append("|" + "---|" * 5)
+    lines.append("|" + "---|" * 6)
     for name in names():
         doc = inspect.getdoc(module(name)) or ""
         cells = [
             f"[{identity(name)}]({name}.py)", field(doc, "Paper"),
             doc.partition("\n")[0].rstrip("."), families.RECIPES[name][0],
-            "yes" if identity(name) in known else "not yet",
+            "yes" if identity(name) in known else "not yet", "; ".join(regime(name)),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

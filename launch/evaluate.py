@@ -35,7 +35,7 @@ class EvaluateConfig:
     """Number of problems."""
     k: int = 1
     """Completions per problem, for pass@1, unbiased pass@k and majority vote. One passes with a
-    reward of 1 or more."""
+    reward of 1 or more. An episode votes with its last turn."""
     temperature: float | None = None
     """Sampling temperature; None: greedy for k = 1, else the run's, or 1 for a model."""
     max_new_tokens: int | None = None
@@ -115,6 +115,7 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
             task.params,
             workers=settings.score_workers,
             time_limit_s=config.score_seconds,
+            memory_limit_mb=config.score_memory_mb,
             allow_weak=config.sandbox.allow_weak or settings.allow_weak,
         ) as pool,
     ):

@@ -46,7 +46,8 @@ def main(actor: Policy, config: SampleConfig) -> int:
         ended = row.score.error or f"reward {row.score.value:g}"
         console.rule(f"episode {i}: {ended}")
         for message in row.messages:
-            console.print(Text(f"{message['role']}: {message['content']}"))
+            said = message["content"].encode("utf-8", "backslashreplace").decode()
+            console.print(Text(f"{message['role']}: {said}"))
     return 0
 
 

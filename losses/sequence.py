@@ -1,8 +1,9 @@
 """Objectives whose unit of action is the whole sequence.
 
 Calling convention as in `jaxrl.losses.policy`, with `mask [B, T]` required: a row is one sequence,
-and only its action tokens enter the row's ratio. `gspo`, `gspo_token` and `gmpo` put the sequence's
-loss on every token of its row: reduce them with `seq-mean-token-mean`. `topr` and `a_lol` weight
+and only its action tokens enter the row's ratio. `gspo`, `gspo_token`, `gmpo` and `ppo_trajectory`
+put the sequence's loss on every token of its row, and `ppo_turn` that of a turn on every token of
+the turn: reduce them with `seq-mean-token-mean`. `topr` and `a_lol` weight
 ordinary token losses: reduce with `seq-mean-token-sum` for the paper's form.
 """
 
@@ -17,6 +18,7 @@ from jaxrl.losses.masking import (
     row_mean,
     row_sum,
     token_constant,
+    where_valid,
 )
 from jaxrl.losses.masking import ratio as importance_ratio
 from jaxrl.losses.policy import Objective, clipped_surrogate
@@ -47,6 +49,71 @@ def sequence_log_ratio(
 
 
 @checked
+def ppo_trajectory(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    mask: jax.Array,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+) -> Objective:
+    """PPO's clip on the likelihood ratio of the whole trajectory, which is one action.
+
+    Formula: `-min(s A, clip(s) A)`, `s = pi(y) / pi_b(y)`
+    Paper: Chen et al. 2025, "Reinforcement Learning for Long-Horizon Interactive LLM Agents" (LOOP
+      compares it with the ratios of turns and of tokens)
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, 1]` or `[B, T]`, the first one a trajectory.
+      mask: `[B, T]`.
+      clip_low, clip_high: widths around 1, in units of the trajectory's ratio.
+
+    Returns:
+      Loss `[B, T]`, equal along a row for `[B, 1]` advantages; the metrics of `ppo_clip` `[B, T]`.
+    """
+    log_ratio = sequence_log_ratio(logp, behavior_logp, mask=mask)
+    return _clipped(log_ratio, logp.shape, advantages, clip_low, clip_high)
+
+
+@checked
+def ppo_turn(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    mask: jax.Array,
+    turn: jax.Array,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+) -> Objective:
+    """PPO's clip on the likelihood ratio of each turn, which is one action of an episode.
+
+    Formula: `-min(s_k A, clip(s_k) A)`, `s_k = prod_(t in turn k) pi_t / pi_b,t`
+    Paper: Chen et al. 2025, "Reinforcement Learning for Long-Horizon Interactive LLM Agents" (LOOP
+      compares it with the ratios of trajectories and of tokens)
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, 1]` or `[B, T]`.
+      mask: `[B, T]`.
+      turn: `[B, T]` int32, equal for the tokens of a turn, which follow one another.
+      clip_low, clip_high: widths around 1, in units of a turn's ratio.
+
+    Returns:
+      Loss `[B, T]`, equal along a turn for equal advantages; the metrics of `ppo_clip` `[B, T]`.
+    """
+    rows, length = logp.shape
+    begins = jnp.pad(turn[:, 1:] != turn[:, :-1], ((0, 0), (1, 0)))
+    place = jnp.arange(rows)[:, None], jnp.cumsum(begins, axis=-1)
+    moved = where_valid(mask, as_float(logp) - constant(behavior_logp))
+    of_turns = jnp.zeros((rows, length), moved.dtype).at[place].add(moved)
+    s = bounded_exp(of_turns)[place]
+    return clipped_surrogate(s, advantages, clip_low=clip_low, clip_high=clip_high)
+
+
+@checked
 def gspo(
     logp: jax.Array,
     behavior_logp: jax.Array,
@@ -70,9 +137,8 @@ def gspo(
     Returns:
       Loss `[B, T]`, equal along a row for `[B, 1]` advantages; the metrics of `ppo_clip` `[B, T]`.
     """
-    s = bounded_exp(sequence_log_ratio(logp, behavior_logp, mask=mask, mean=True))
-    s = jnp.broadcast_to(s, logp.shape)
-    return clipped_surrogate(s, advantages, clip_low=clip_low, clip_high=clip_high)
+    log_ratio = sequence_log_ratio(logp, behavior_logp, mask=mask, mean=True)
+    return _clipped(log_ratio, logp.shape, advantages, clip_low, clip_high)
 
 
 @checked
@@ -224,3 +290,11 @@ def a_lol(
     kept = jnp.maximum(advantages, 0.0)
     loss = -weight * kept * as_float(logp)
     return loss, {"weight": weight, "dropped": indicator(advantages < 0)}
+
+
+def _clipped(
+    log_ratio: jax.Array, shape: tuple[int, ...], advantages: jax.Array, low: float, high: float
+) -> Objective:
+    """PPO's clip on log-ratios [B, 1] of sequences, for every token of these."""
+    ratio = jnp.broadcast_to(bounded_exp(log_ratio), shape)
+    return clipped_surrogate(ratio, advantages, clip_low=low, clip_high=high)

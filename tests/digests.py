@@ -44,6 +44,8 @@ CPU = Path(__file__).with_name("digests") / "cpu.json"
 COIN = "tests.digests:coin"
 TEACHERS = {"distill": "sft", "distill_on_policy": "quickstart"}
 """Recipes that need a teacher, and the recipe whose run is one with the same tokenizer."""
+FOUND = {"credit": 0.5}
+"""Parameters of domains of several turns: a model this small finds facts, and answers nothing."""
 TOLERANCE = 1e-3
 """Of a metric elsewhere: absolute, and relative to what was recorded."""
 
@@ -87,12 +89,13 @@ def coin(**params: Any) -> Task:
 def config(name: str, run_dir: Path) -> Config:
     """The run of a recipe."""
     made = tiny(recipes.load(name), run_dir)
-    domains = {k: dataclasses.replace(v, task=COIN) for k, v in made.domains.items()}
     rollout = made.rollout
     if rollout.chunks.size:  # or no response would be longer than one
         rollout = dataclasses.replace(rollout, chunks=Chunks(3, 1))
     kept = made.task in EPISODES or name in ASKED
     task = made.task if kept else COIN  # which rewards parts of a solution
+    change = (lambda own: {"args": own.args | FOUND}) if kept else (lambda own: {"task": COIN})
+    domains = {k: dataclasses.replace(v, **change(v)) for k, v in made.domains.items()}
     return dataclasses.replace(made, task=task, domains=domains, rollout=rollout)
 
 

@@ -42,9 +42,10 @@ def test_the_recorded_recipes_exist_and_learn():
         assert [row["step"] for row in recorded["metrics"]] == [1, 2], name
         config = recipes.load(name)
         # rows have no rewards, and a model this small opens no door, fills no form, makes no 24,
-        # ends no match; in so few episodes of dreamgym it makes no goal
-        never = ("board_game", "game24", "keydoor", "html_form")
-        hard = config.task in never or name == "dreamgym"
+        # ends no match, changes no app as asked, finds no goal; in so few episodes of dreamgym it
+        # makes none
+        never = ("apps", "board_game", "game24", "keydoor", "html_form")
+        hard = config.task in never or name in ("dreamgym", "tig_grid")
         if not config.data.kinds and not hard:
             assert any(row["reward/std"] > 0 for row in recorded["metrics"]), name
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from jaxrl.data.types import Problem, Score
 
 Message = Mapping[str, str]
-"""`role` and `content`. The role is `system` or `user` in an opening, and one of the environment's
-`roles` in a reply."""
+"""`role` and `content`. The role is one of the environment's `roles`, and in an opening also
+`system`, `user`, or `assistant`, for what is read as the policy's turns and not trained on."""
 
 
 class Opening(NamedTuple):
@@ -109,9 +109,17 @@ class Environment(NamedTuple):
     arrays: Callable[[Any, Callable[[str], Sequence[int]]], Arrays] | None = None
     """`(array namespace, encode) -> Arrays`: the same environment for the decode loop, where the
     namespace is `jax.numpy`. Equal functions give equal programs."""
+    tools: bool = False
+    """Whether its openings may offer tools; a chat template is then proved with tools before a
+    run, and not only with the first opening that does."""
     waits: bool = False
-    """Whether its replies wait for other processes and keep a time limit of their own. Each is
-    then asked on a thread of the process that trains, as many at once as there are episodes."""
+    """Whether its replies wait for other processes. Each is then asked on a thread of the process
+    that trains, as many at once as there are episodes."""
+    seconds: Callable[[Problem, str], float] | None = None
+    """`(problem, action) -> seconds` that its answer to an action may take, by limits that it keeps
+    itself; of its opening, where the action is empty. An episode whose answer takes longer than
+    that and 5 s, and longer than `score_seconds`, is void. None: it keeps no limits, and
+    `Task.seconds` or `score_seconds` is the only one."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,8 +18,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl.data import generate, sources
-from jaxrl.data.environments import Environment, Opening, Reply, Turn, agent_program, unscored
+from jaxrl.data import extract, generate, scoring, sources
+from jaxrl.data.environments import (
+    Environment,
+    Opening,
+    Reply,
+    Turn,
+    agent_program,
+    tools,
+    unscored,
+)
 from jaxrl.data.environments.dialects import DIALECTS, Answer, Asked
 from jaxrl.data.environments.formats import HERMES, Call
 from jaxrl.data.environments.play import Player
@@ -58,14 +66,18 @@ def five_tuples(
 
     def begin(problem: Problem, seed: int) -> tuple[_Played, Opening]:
         played = _Played(make(), turns)
-        observation, _ = played.env.reset(seed=seed)
-        said = {"role": "user", "content": show(played.env, observation)}
+        try:
+            observation, _ = played.env.reset(seed=seed)
+            said = {"role": "user", "content": show(played.env, observation)}
+        except BaseException:
+            played.env.close()
+            raise
         lead = ({"role": "system", "content": help},) if help else ()
         return played, Opening((*lead, said))
 
     def step(played: _Played, action: str) -> Reply:
         played.left -= 1
-        named = [numbers[word] for word in action.split() if word in numbers]
+        named = [numbers[word] for word in extract.spoken(action).split() if word in numbers]
         if not named:
             said = {"role": "user", "content": f"choose one of {', '.join(actions)}"}
             return Reply((said,), 0.0, done=played.left <= 0)
@@ -113,7 +125,11 @@ class Gym:
         self._turn: Turn | None = None
 
     def reset(self, seed: int = 0) -> tuple[str, dict[str, Any]]:
-        """Begin the episode of problem `seed`: what is read first, and the tools that there are."""
+        """Begin the episode of problem `seed`: what is read first, and the tools that there are.
+
+        The episode before it is closed.
+        """
+        self._player.close()
         self._count += 1
         self._turn = Turn(self._count, self._task.problem(self._split, 0, seed), seed)
         opening = self._player.answer(self._turn)
@@ -126,7 +142,7 @@ class Gym:
         """One turn: observation, reward, terminated, truncated (never), and the reply's parts.
 
         Raises:
-          RuntimeError: the environment has failed.
+          RuntimeError: the environment has failed, or the task's reward of its answer.
         """
         turn = dataclasses.replace(self._turn, actions=(*self._turn.actions, action))
         reply = self._player.answer(turn)
@@ -134,7 +150,14 @@ class Gym:
             raise RuntimeError(reply.error)
         self._turn = dataclasses.replace(turn, said=(*turn.said, reply))
         messages = reply.messages if reply.opening is None else reply.opening.messages
-        return _joined(messages), reply.reward or 0.0, reply.done, False, dict(reply.parts)
+        reward, parts = reply.reward or 0.0, dict(reply.parts)
+        if reply.answer is not None:
+            task = self._task.of(turn.problem)
+            score = scoring.score_completion(task, turn.problem, reply.answer)
+            if score.error:
+                raise RuntimeError(score.error)
+            reward, parts = reward + score.value, parts | dict(score.parts)
+        return _joined(messages), reward, reply.done, False, parts
 
     def close(self) -> None:
         """End the episode."""
@@ -215,7 +238,10 @@ def openenv(
         reward = None if reply["reward"] is None else float(reply["reward"])
         return Reply(() if done else shown(reply), reward, done=done)
 
-    world = Environment(begin, step, close=lambda session: session.socket.close(), waits=True)
+    world = Environment(
+        begin, step, close=lambda session: session.socket.close(), waits=True,
+        seconds=lambda problem, action: seconds if action else 2 * seconds,
+    )  # fmt: skip
     return _seeded("openenv", url, world)
 
 
@@ -289,7 +315,7 @@ def nemo_gym(
                 given = {"call_id": f"call_{number}_{i}", "output": result}
                 state.outputs.append({"type": "function_call_output", **given})
                 results.append(result)
-            results_message = {"role": role, "content": "\n".join(results)}
+            results_message = {"role": role, "content": tools.joined(results)}
             return Reply((results_message,), calls=len(read))
         response = {**whole, "output": state.outputs}
         status, reply = post(state, "verify", {**state.row, "response": response})
@@ -303,7 +329,14 @@ def nemo_gym(
         unscored,
         splits=("train",),
         sizes={"train": len(rows)},
-        turns=Environment(begin, step, roles=(role,), waits=True),
+        turns=Environment(
+            begin,
+            step,
+            roles=(role,),
+            tools=True,
+            waits=True,
+            seconds=lambda problem, action: seconds * max(1, len(HERMES.read(action)[1])),
+        ),
     )
     return made
 

@@ -129,7 +129,14 @@ def environment(
         return Reply(calls=calls, opening=Opening(whole, heard.asked.stop, tools=episode.tools))
 
     return Environment(
-        begin, step, roles=roles, close=_Episode.close, reads=_Episode.hear, waits=True
+        begin,
+        step,
+        roles=roles,
+        close=_Episode.close,
+        reads=_Episode.hear,
+        tools="tool" in roles,
+        waits=True,
+        seconds=lambda problem, action: seconds,
     )
 
 
@@ -148,6 +155,9 @@ class _Episode:
         self._gateway = Gateway(self._events.put)
         self._directory = tempfile.TemporaryDirectory(prefix="agent-")
         self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: int | None = None
+        """The end of a pipe, which the system closes at the latest when this process ends; the
+        program, and what it has started, then end too."""
         self._tokens: tuple[Token, ...] = ()
         self._turns = 0
         self.pending: Pending | None = None
@@ -162,9 +172,12 @@ class _Episode:
     def start(self, problem: Problem, seed: int) -> None:
         """Run the program; its requests and its end are events."""
         base, key = self._gateway.base, self._gateway.secret
+        keeper = str(Path(__file__).with_name("keeper.py"))
+        alive, self._lifeline = os.pipe()
         kept = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith("LC_")}
         self._process = subprocess.Popen(
-            list(self._command),
+            [sys.executable, "-I", "-S", keeper, str(alive), *self._command],
+            pass_fds=[alive],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -180,6 +193,7 @@ class _Episode:
             },
             start_new_session=True,
         )
+        os.close(alive)
         prompt = problem.prompt.encode("utf-8", "replace")
         threading.Thread(target=self._watch, args=(self._process, prompt), daemon=True).start()
 
@@ -292,6 +306,9 @@ class _Episode:
         """End the program with all that it has started."""
         if self._process is not None and self._process.poll() is None:
             processes.kill_tree(self._process.pid)
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
         self._gateway.close()
         self._directory.cleanup()
 

@@ -6,7 +6,7 @@ import dataclasses
 import random
 import re
 
-from jaxrl.data import generate
+from jaxrl.data import extract, generate
 from jaxrl.data.environments import Environment, Opening, Reply, games, unscored
 from jaxrl.data.environments.games import Game, State
 from jaxrl.data.types import Problem, Task
@@ -30,7 +30,7 @@ class _Match:
 
 def task(
     game: str = "tic_tac_toe", opponent: str = "random", ood_opponent: str = "strong",
-    mistakes: int = 1, instructions: bool = True, symbols: bool = False,
+    mistakes: int = 1, instructions: bool = True, symbols: bool = False, think: bool = False,
 ) -> Task:  # fmt: skip
     """A match for each problem; in half of them the opponent moves first.
 
@@ -46,6 +46,8 @@ def task(
       instructions: begin with a message that says what to do.
       symbols: for a small model from nothing, tic-tac-toe alone: what is seen are the nine cells,
         such as `.x..o....`, where x is the policy's own mark.
+      think: solutions, which only tic-tac-toe has, have a thought before each move, see `thought`.
+        They are perfect play, which wins or draws.
     """
     if game not in games.GAMES:
         raise ValueError(f"game={game!r}: choose one of {', '.join(games.GAMES)}")
@@ -59,6 +61,8 @@ def task(
             f"symbols=True with game={game!r}, instructions={instructions}: only tic_tac_toe is "
             "given in symbols, with instructions=False"
         )
+    if think and game != "tic_tac_toe":
+        raise ValueError(f"think=True with game={game!r}: only tic_tac_toe has solutions")
 
     def problem(split: str, seed: int, index: int) -> Problem:
         made.check_split(split)
@@ -78,14 +82,24 @@ def task(
         said = {"role": "user", "content": _seen(match)}
         return match, Opening((lead, said) if instructions else (said,))
 
+    def gold(problem: Problem, seed: int) -> tuple[str, ...]:
+        match, _ = begin(problem, seed)
+        said = []
+        while match.game.moves(match.state):
+            why, move = thought(match.state)
+            said.append(why * think + move)
+            match.state = match.game.play(match.state, move)
+            _answered(match)
+        return tuple(said)
+
     made = Task(
         name="board_game",
         problem=problem,
         reward=unscored,
-        alphabet="xo.123456789\n" if symbols else generate.ASCII,
+        alphabet="xo.123456789\n" + "wb-" * think if symbols else generate.ASCII,
         description=__doc__,
         pure=True,
-        turns=Environment(begin, step),
+        turns=Environment(begin, step, gold=gold if game == "tic_tac_toe" else None),
     )
     return made
 
@@ -121,10 +135,27 @@ def _answered(match: _Match) -> None:
         match.state = game.play(match.state, move)
 
 
+def thought(board: games.Board) -> tuple[str, str]:
+    """What is at stake in tic-tac-toe, and a best move for it.
+
+    The thought is `w` where the move wins, `b` where it stops the other from winning next, else
+    `-`.
+    """
+    best = games.perfect(board)
+    wins = [move for move in best if games.winner(games.TIC_TAC_TOE.play(board, move))]
+    if wins:
+        return "w", wins[0]
+    return "b" if games.threatened(board) else "-", best[0]
+
+
 def step(match: _Match, action: str) -> Reply:
     """A move: the last word of the turn that is one."""
     moves = match.game.moves(match.state)
-    named = [word for word in re.findall(r"[a-z]+|[0-9]+", action.lower()) if word in moves]
+    named = [
+        word
+        for word in re.findall(r"[a-z]+|[0-9]+", extract.spoken(action).lower())
+        if word in moves
+    ]
     if not named:
         match.left -= 1
         if match.left < 0:

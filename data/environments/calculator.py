@@ -9,7 +9,7 @@ import random
 import re
 from fractions import Fraction
 
-from jaxrl.data import generate
+from jaxrl.data import extract, generate
 from jaxrl.data.environments import Environment, Opening, Reply, tools, unscored
 from jaxrl.data.environments.formats import Call, written
 from jaxrl.data.environments.tools import Tool
@@ -82,14 +82,13 @@ def task(
 
     def step(desk: _Desk, action: str) -> Reply:
         outputs = tools.results([CALCULATOR], action)
-        failed = sum(each.startswith("error") for each in outputs)
         desk.calls += len(outputs)
-        parts = {"calls": float(desk.calls), "malformed": float(failed)}
+        parts = {"calls": float(desk.calls), "malformed": float(tools.malformed(action))}
         if outputs and desk.left:
             desk.left -= 1
-            said = ({"role": role, "content": "\n".join(outputs)},)
+            said = ({"role": role, "content": tools.joined(outputs)},)
             return Reply(said, parts=parts, calls=len(outputs))
-        numbers = [] if outputs else _NUMBER.findall(action)
+        numbers = [] if outputs else _NUMBER.findall(extract.spoken(action))
         correct = bool(numbers) and numbers[-1].replace(",", "") == str(desk.answer)
         parts |= {"correct": float(correct)}
         return Reply(reward=float(correct), parts=parts, done=True, calls=len(outputs))
@@ -101,7 +100,7 @@ def task(
         alphabet=generate.ASCII,
         description=__doc__,
         pure=True,
-        turns=Environment(begin, step, roles=(role,), gold=gold),
+        turns=Environment(begin, step, roles=(role,), gold=gold, tools=True),
     )
     return made
 

@@ -6,10 +6,11 @@ import dataclasses
 import random
 import re
 
-from jaxrl.data import generate
+from jaxrl.data import extract, generate
 from jaxrl.data.environments import Environment, Opening, Reply, toolbox, tools, unscored
 from jaxrl.data.environments.formats import Call, written
 from jaxrl.data.environments.tools import Tool
+from jaxrl.data.rewards import sql
 from jaxrl.data.types import Problem, Task
 
 _NUMBER = re.compile(r"-?[0-9]+")
@@ -79,14 +80,13 @@ def task(
         return (*made, str(problem.answer))
 
     def step(desk: _Desk, action: str) -> Reply:
-        outputs = tools.results([desk.tool], action)
-        failed = sum(each.startswith("error") for each in outputs)
-        parts = {"failed": float(failed)}
+        outputs = tools.outcomes([desk.tool], action)
+        parts = {"failed": float(sum(each.failed for each in outputs))}
         if outputs and desk.left:
             desk.left -= 1
-            said = ({"role": role, "content": "\n".join(outputs)},)
+            said = ({"role": role, "content": tools.joined([each.text for each in outputs])},)
             return Reply(said, parts=parts, calls=len(outputs))
-        numbers = [] if outputs else _NUMBER.findall(action)
+        numbers = [] if outputs else _NUMBER.findall(extract.spoken(action))
         correct = bool(numbers) and numbers[-1] == str(desk.answer)
         parts |= {"correct": float(correct)}
         return Reply(reward=float(correct), parts=parts, done=True, calls=len(outputs))
@@ -97,7 +97,14 @@ def task(
         reward=unscored,
         alphabet=generate.ASCII,
         description=__doc__,
-        turns=Environment(begin, step, roles=(role,), gold=gold),
+        turns=Environment(
+            begin,
+            step,
+            roles=(role,),
+            gold=gold,
+            tools=True,
+            seconds=lambda problem, action: sql.WALL_S * max(1, tools.count(action)),
+        ),
     )
     return made
 

@@ -10,13 +10,12 @@ import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from jaxrl.data import generate
+from jaxrl.data import extract, generate
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.types import Problem, Task
 
 _NUMBER = r"(-?(?<![0-9])[0-9]{1,9}(?:/[0-9]{1,9})?(?![0-9]))"
 _STEP = re.compile(rf"{_NUMBER}\s{{0,9}}([-+*/])\s{{0,9}}{_NUMBER}")
-_THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 
 RULES = (
     "Make {target} from the numbers, each used once. In each turn think as long as you like in "
@@ -114,7 +113,7 @@ def step(table: _Table, action: str) -> Reply:
     """One turn: its last line that is a step is taken. Reaching the target earns 1."""
     table.turns += 1
     table.thoughts += "<think>" in action
-    after = _taken(table.numbers, _THOUGHT.sub("", action))
+    after = _taken(table.numbers, extract.spoken(action))
     if after is None:
         table.left -= 1
         if table.left < 0:

@@ -171,6 +171,12 @@ def perfect(state: Board) -> tuple[str, ...]:
     return tuple(m for m, v in zip(moves, values, strict=True) if v == max(values))
 
 
+def threatened(state: Board) -> bool:
+    """Whether the player whose turn it is not could win tic-tac-toe with a move."""
+    mark = "xo"[1 - _board_player(state)]
+    return any(winner(_put(state, int(move) - 1, mark)) for move in _free(state))
+
+
 def equilibrium(hands: Hands) -> dict[str, float]:
     """Chance of each move in the equilibrium of Kuhn poker in which player 0 never bets first
     (Kuhn 1950). Player 0 loses 1/18 of a stake on average.

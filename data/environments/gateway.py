@@ -95,7 +95,8 @@ class Gateway:
         Raises:
           CancelledError: the episode is over.
         """
-        key = (asked.messages, asked.after)
+        tools = json.dumps(asked.tools, sort_keys=True)
+        key = (asked.messages, asked.after, tools, asked.stop)  # all that changes the answer
         with self._lock:
             pending = self._known.get(key)
             new = pending is None

@@ -9,7 +9,7 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
-from jaxrl.data import generate
+from jaxrl.data import extract, generate
 from jaxrl.data.environments import Environment, Message, Opening, Reply, unscored
 from jaxrl.data.types import Problem, Task
 
@@ -183,7 +183,8 @@ def value(element: ElementTree.Element) -> Any:
 def step(page: _Page, action: str) -> Reply:
     """One action; one that is impossible is answered with the reason, and costs a turn."""
     page.left -= 1
-    found = _ACTION.fullmatch(action.strip().splitlines()[-1].strip() if action.strip() else "")
+    last = extract.spoken(action).strip().splitlines()[-1:]
+    found = _ACTION.fullmatch(last[0].strip() if last else "")
     problem = "that is no action" if found is None else _act(page, *found.groups())
     if problem == "sent":
         held = {each.get("name"): value(each) for each in page.form if each.tag != "button"}

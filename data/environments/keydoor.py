@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.data import generate
+from jaxrl.data import extract, generate
 from jaxrl.data.environments import Arrays, Environment, Message, Opening, Reply, unscored
 from jaxrl.data.types import Problem, Task
 
@@ -124,7 +124,7 @@ def step(world: _World, action: str) -> Reply:
 
     Taking the key earns the world's credit, and opening the door the rest of 1.
     """
-    word = action.strip().lower()
+    word = extract.spoken(action).strip().lower()
     if world.think:
         word = word[1:] if len(word) == 2 else ""
     known = {name: word in (name, name[0]) for name in ACTIONS}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import importlib.util
 import ipaddress
 import os
@@ -20,6 +21,9 @@ from typing import Any
 from jaxrl.data.environments.tools import Tool
 
 _KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR")
+
+_END_S = 15.0
+"""A program is asked to end, and killed some seconds later."""
 
 
 def check(server: str) -> None:
@@ -62,6 +66,11 @@ def connect(server: str, seconds: float = 30.0) -> list[Tool]:
     session = _Session(server, seconds)
     try:
         listed = session.wait(session.client.list_tools())
+    except TimeoutError:
+        session.close()
+        raise RuntimeError(
+            f"the MCP server {server!r} does not list its tools within {seconds:g} s"
+        ) from None
     except BaseException:
         session.close()
         raise
@@ -82,12 +91,17 @@ class _Session:
     def __init__(self, server: str, seconds: float) -> None:
         self._seconds = seconds
         self._loop = asyncio.new_event_loop()
-        self._ended = asyncio.Event()
         self._ready: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._thread = threading.Thread(target=self._live, args=(server,), daemon=True)
+        self._life = self._loop.create_task(self._serve(server))
+        self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
         try:
             self.client = self._ready.result(seconds)
+        except TimeoutError:
+            self.close()
+            raise RuntimeError(
+                f"the MCP server {server!r} does not start within {seconds:g} s"
+            ) from None
         except Exception as error:
             self.close()
             raise RuntimeError(f"the MCP server {server!r} does not start: {error!r}") from error
@@ -116,15 +130,15 @@ class _Session:
         return text
 
     def close(self) -> None:
-        """End the session, and the program that it has started."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._ended.set)
-            self._thread.join(self._seconds)
+        """End the session, also one that is about to begin, and the program that it has started."""
+        with contextlib.suppress(RuntimeError):  # its loop is closed
+            self._loop.call_soon_threadsafe(self._life.cancel)
+        self._thread.join(_END_S)
 
-    def _live(self, server: str) -> None:
+    def _live(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._serve(server))
+            self._loop.run_until_complete(self._life)
         except BaseException as error:
             if not self._ready.done():
                 self._ready.set_exception(RuntimeError(repr(error)))
@@ -141,4 +155,4 @@ class _Session:
             target = mcp.StdioServerParameters(command=program, args=words, env=kept)
         async with mcp.Client(target) as client:
             self._ready.set_result(client)
-            await self._ended.wait()
+            await asyncio.Event().wait()  # until it is cancelled

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 from jaxrl.data import generate
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
-from jaxrl.data.environments.retrieval import NOTHING, Fact, path, world
+from jaxrl.data.environments.facts import Fact, path, world
+from jaxrl.data.environments.retrieval import NOTHING
 from jaxrl.data.types import Problem, Task
 
 _HAND_OVER = "="

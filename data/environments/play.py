@@ -6,10 +6,13 @@ import dataclasses
 import json
 import math
 import numbers
+import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
+from jaxrl.data import processes
 from jaxrl.data.environments import Environment, Opening, Reply, Turn
 from jaxrl.data.types import LOGGED, Task
 
@@ -35,6 +38,7 @@ class Player:
     def __init__(self, task: Task, most: int = 1024) -> None:
         self._task, self._most = task, most
         self._known: OrderedDict[int, _Episode] = OrderedDict()
+        self._unwarned = threading.Semaphore()
 
     def answer(self, turn: Turn) -> Opening | Reply:
         """The opening where the turn has no actions, else the reply to the last of them.
@@ -47,12 +51,12 @@ class Player:
             self.forget(turn.episode)
             if isinstance(error, _Wrong):
                 return failed(turn, f"type: {error}")
-            return failed(turn, f"exception: {type(error).__name__}: {error}")
+            return failed(turn, processes.failure(error))
 
     def _answer(self, turn: Turn) -> Opening | Reply:
         episode = self._known.pop(turn.episode, None)
         if episode is not None and not _leads_to(episode.turn, turn):
-            episode.environment.close(episode.state)
+            self._close(episode.environment, episode.state)
             episode = None
         if episode is None:
             environment = self._task.of(turn.problem).turns
@@ -60,7 +64,11 @@ class Player:
             if not isinstance(started, tuple) or len(started) != 2:
                 raise _Wrong(f"begin returned {started!r:.100}; return (state, Opening)")
             state, opening = started
-            opening = checked(opening, Opening, environment)
+            try:
+                opening = checked(opening, Opening, environment)
+            except BaseException:
+                self._close(environment, state)
+                raise
             first = dataclasses.replace(turn, actions=(), said=(opening,))
             episode = _Episode(environment, first, state)
         self._known[turn.episode] = episode
@@ -84,19 +92,41 @@ class Player:
         if answer.error or (isinstance(answer, Reply) and answer.done):
             self.forget(turn.episode)
         while len(self._known) > self._most:
-            self.forget(next(iter(self._known)))
+            _, episode = self._known.popitem(last=False)
+            self._close(episode.environment, episode.state)
         return answer
+
+    def knows(self, name: int) -> bool:
+        """Whether an episode is remembered."""
+        return name in self._known
+
+    def known(self) -> list[int]:
+        """The episodes that are remembered."""
+        return list(self._known)
 
     def close(self) -> None:
         """Forget all episodes."""
-        for name in list(self._known):
+        for name in self.known():
             self.forget(name)
 
     def forget(self, name: int) -> None:
         """Close an episode that will not be asked for again, if it is remembered."""
         episode = self._known.pop(name, None)
         if episode is not None:
-            episode.environment.close(episode.state)
+            self._close(episode.environment, episode.state)
+
+    def _close(self, environment: Environment, state: Any) -> None:
+        """End an episode. What its environment raises is a warning: no result depends on it."""
+        try:
+            environment.close(state)
+        except (Exception, SystemExit) as error:
+            if self._unwarned.acquire(blocking=False):  # threads may close episodes at once
+                warnings.warn(
+                    f"Environment.close raised {type(error).__name__}: {error}; what the episode "
+                    "held may be left behind. Later ones are not reported",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
 
 def _leads_to(known: Turn, turn: Turn) -> bool:
@@ -123,7 +153,12 @@ def checked(
     Raises:
       TypeError: it is none, or more than `LONGEST`.
     """
-    return _checked(answer, kind, ("system", "user") if kind is Opening else environment.roles)
+    roles = environment.roles
+    return _checked(answer, kind, _opening_roles(roles) if kind is Opening else roles)
+
+
+def _opening_roles(roles: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(("system", "user", "assistant", *roles)))
 
 
 def _checked(
@@ -157,8 +192,7 @@ def _checked(
     if opening is not None:
         if messages or answer.done or not getattr(opening, "messages", ()):
             raise _Wrong("an opening in a reply takes the place of its messages, and has some")
-        every = tuple(dict.fromkeys(("system", "user", "assistant", *roles)))
-        opening = _checked(opening, Opening, every)
+        opening = _checked(opening, Opening, _opening_roles(roles))
     return Reply(
         messages, reward, parts, answer.done, answer.error, stop, calls, answer.answer, opening
     )

@@ -221,7 +221,7 @@ def task(calls: int = 8, bugs: int = 1, ood_bugs: int | None = None, role: str =
         outputs = tools.results(checkout.tools, action)
         if outputs and checkout.left:
             checkout.left -= 1
-            said = ({"role": role, "content": "\n".join(outputs)},)
+            said = ({"role": role, "content": tools.joined(outputs)},)
             return Reply(said, calls=len(outputs))
         if outputs:
             return Reply(reward=0.0, done=True, calls=len(outputs))
@@ -234,7 +234,7 @@ def task(calls: int = 8, bugs: int = 1, ood_bugs: int | None = None, role: str =
         alphabet=generate.ASCII,
         description=__doc__,
         sandboxed=True,
-        turns=Environment(begin, step, roles=(role,), gold=gold),
+        turns=Environment(begin, step, roles=(role,), gold=gold, tools=True, seconds=_seconds),
     )
     return made
 
@@ -279,12 +279,18 @@ def _values(broken: Mapping[str, int], cases: Sequence[Case]) -> list[Any]:
     return [known[name](*arguments) for name, arguments in cases]
 
 
+def _seconds(problem: Problem, action: str) -> float:
+    """That a turn may take: each call may run the tests once, and so does the end."""
+    runs = max(1, tools.count(action))
+    return runs * (sandbox.Limits().wall_s + sandbox.START_S)
+
+
 def _run(files: Mapping[str, str], cases: Sequence[str], explain: bool) -> tuple[str, list[Any]]:
     """What cases print, and give, in the sandbox; None where they give no literal."""
     mark = secrets.token_hex(8)
     asked = {"mark": mark, "expressions": list(cases), "explain": explain}
     outcome = sandbox.run(
-        [sys.executable, "-I", "-S", "evaluate.py"],
+        [sys.executable, *sandbox.ALIKE, "evaluate.py"],
         files={**files, "evaluate.py": _EVALUATE},
         stdin=json.dumps(asked),
     )

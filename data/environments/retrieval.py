@@ -1,4 +1,4 @@
-"""Questions of several hops over a small world of made-up facts, with a search engine to ask.
+"""Questions over a small world of made-up facts, with a search engine to ask.
 
 Each problem has facts of its own: people live in cities, cities lie in countries, and so on. So an
 answer cannot be remembered, only found, one fact after another. Answers are unique.
@@ -6,27 +6,33 @@ answer cannot be remembered, only found, one fact after another. Answers are uni
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import itertools
 import random
 import re
 import string
-import time
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-from jaxrl.data import generate
-from jaxrl.data.environments import Environment, Opening, Reply, toolbox, tools, unscored
+from jaxrl.data import extract, generate
+from jaxrl.data.environments import (
+    Environment,
+    Opening,
+    Reply,
+    engine,
+    questions,
+    toolbox,
+    tools,
+    unscored,
+)
+from jaxrl.data.environments.facts import RELATIONS, Fact, world
 from jaxrl.data.environments.formats import Call, written
+from jaxrl.data.environments.questions import NUMBERS, REGIMES
 from jaxrl.data.environments.tools import Tool
 from jaxrl.data.types import Problem, Task
 
-RELATIONS = (
-    "{} lives in {}.",
-    "{} is a city in {}.",
-    "The language of {} is {}.",
-    "{} is written in the script {}.",
-)
 QUESTIONS = (
     "In which city does {} live?",
     "In which country does {} live?",
@@ -37,19 +43,6 @@ _SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
 _NAMES = ["".join(each).capitalize() for each in itertools.product(_SYLLABLES, repeat=3)]
 _PASSAGES = 2  # that a search gives, in words
 NOTHING = "-"  # found, in symbols
-
-
-class Fact(NamedTuple):
-    """`subject` has `object` in the relation of that index."""
-
-    relation: int
-    subject: str
-    object: str
-
-    @property
-    def sentence(self) -> str:
-        """In words."""
-        return RELATIONS[self.relation].format(self.subject, self.object)
 
 
 @dataclasses.dataclass
@@ -66,6 +59,8 @@ class _Library:
     asked: int = 0
     """Searches so far."""
     found: set[Fact] = dataclasses.field(default_factory=set)
+    pages: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    """Searches for each name that found what they should."""
 
 
 def task(
@@ -79,6 +74,8 @@ def task(
     credit: float = 0.0,
     malformed: float = 0.0,
     masks: int = 0,
+    regime: str = "hops",
+    synthesis: int = 0,
     instructions: bool = False,
     role: str = "tool",
 ) -> Task:
@@ -93,11 +90,19 @@ def task(
     with its first letter. With `masks` a prompt is not a question but facts whose objects are
     masked, `a-d-`, and the answers are these, a turn each (MaskSearch's pre-training).
 
+    Other regimes are in symbols alone. Of `count`, `#c` asks for the number of facts about `c`: a
+    search for `c` finds one of them, the next search for `c` another one, and one that finds
+    nothing shows that these were all. The answer is a digit, and a digit is an answer. Of
+    `compare`, `>ab` asks for the name with the larger number, and a search for `a` finds `a7`.
+
     Args:
-      hops: facts between question and answer, in train and test problems; 1 to 3.
-      ood_hops: of ood problems, to 4; None means one more than `hops`.
-      names: of each kind; a world has a fact about each name but those of the last kind.
-      searches: that an episode may have; None: as many as facts are needed; 0: no search engine.
+      hops: facts between question and answer, in train and test problems; 1 to 3. Of `count`, the
+        most that the answer may be; of `compare`, names to compare, 2 or 3.
+      ood_hops: of ood problems, to 4; None means one more than `hops`. Of `count`, the answer.
+      names: of each kind; a world has a fact about each name but those of the last kind. Of
+        `compare`, in all.
+      searches: that an episode may have; None: as many as facts are needed, and of `count` as
+        many as `hops` and one; 0: no search engine.
       noise: probability that a search finds another fact than it should.
       failures: probability that a search fails, which the policy sees.
       latency: seconds that each search takes.
@@ -105,6 +110,9 @@ def task(
         equal shares; the rest is for the answer.
       malformed: reward of an answer that names nothing there is, 0 or less.
       masks: facts of a prompt whose objects are masked, in place of a question; 0: a question.
+      regime: what has to be found: hops, count or compare.
+      synthesis: searches of a synthesiser, which explores the world of a train problem and composes
+        the question of what it has found; 0: the question is composed of the whole world.
       instructions: sentences and tool calls, for a model that can read them.
       role: of the messages that give results in words; `user` where the chat template knows no
         `tool`.
@@ -118,9 +126,7 @@ def task(
         raise ValueError(f"names={names}: a kind has 2 to 5, so that letters suffice")
     if searches is not None and searches < 0:
         raise ValueError(f"searches={searches} must be None or at least 0")
-    for field, chance in (("noise", noise), ("failures", failures)):
-        if not 0 <= chance < 1:
-            raise ValueError(f"{field}={chance} is no probability below 1")
+    faults = engine.checked(noise, failures, latency)
     if not 0 <= credit <= 1:
         raise ValueError(f"credit={credit} is a part of the reward, from 0 to 1")
     if malformed > 0:
@@ -130,62 +136,96 @@ def task(
             f"masks={masks}, instructions={instructions}: mask up to {2 * hops} facts, two a hop, "
             "and in symbols alone"
         )
-    if latency < 0:
-        raise ValueError(f"latency={latency} must be at least 0, in seconds")
+    if regime not in REGIMES:
+        raise ValueError(f"regime={regime!r}: choose one of {', '.join(REGIMES)}")
+    if regime != "hops" and (masks or instructions):
+        raise ValueError(
+            f"regime={regime!r} with masks={masks}, instructions={instructions}: masks and words "
+            "are for the regime hops alone; leave them out"
+        )
+    if regime != "hops" and not (ood_hops <= names and hops > (regime == "compare")):
+        raise ValueError(
+            f"regime={regime!r} with hops={hops}, ood_hops={ood_hops}, names={names}: need as many "
+            "names as facts, and 2 facts to compare"
+        )
+    fewest = hops + (regime == "count")
+    if synthesis and (masks or synthesis < fewest):
+        raise ValueError(
+            f"synthesis={synthesis} with masks={masks}: it composes questions, and needs {fewest} "
+            "searches or more for one"
+        )
 
     letters = string.ascii_lowercase[: (ood_hops + 1) * names]
-    stops = () if instructions else tuple(letters)
+    numbers = NUMBERS[:ood_hops] if regime == "count" else ""
+    stops = () if instructions else (*letters, *numbers)
+    marks = {"hops": f"{hops}{ood_hops}", "count": f"#{numbers}", "compare": f">{NUMBERS}"}[regime]
 
     def problem(split: str, seed: int, index: int) -> Problem:
         made.check_split(split)
         steps = ood_hops if split == "ood" else hops
+        pool: Sequence[str] = _NAMES if instructions else letters
 
         def draw(stream: random.Random) -> tuple[Any, tuple[Fact, ...]]:
-            facts = world(stream, steps, names, _NAMES if instructions else letters)
             if masks:
+                facts = world(stream, steps, names, pool)
                 return tuple(tuple(fact) for fact in stream.sample(facts, masks)), facts
-            return stream.choice([fact.subject for fact in facts if not fact.relation]), facts
+            explored = synthesis if split == "train" else 0
+            least = steps if split == "ood" else 1
+            return questions.drawn(
+                regime, stream, steps, names, pool, searches=explored, least=least
+            )
+
+        def content(drawn: tuple[Any, tuple[Fact, ...]]) -> str:
+            question, facts = drawn
+            if regime != "hops":
+                return repr((regime, sorted(question.about), sorted(facts)))
+            return repr((question if masks else question.about[0], facts))
 
         stream = generate.rng("retrieval", split, seed, index)
-        subject, facts = generate.draw(draw, key=repr, stream=stream, split=split)
-        if masks:
-            text = "".join(f"{name}{NOTHING}" for _, name, _ in subject)
-            return generate.asked(
-                "retrieval", repr((subject, facts)), text, "".join(each[2] for each in subject),
-                facts=tuple(tuple(fact) for fact in facts),
-                needed=tuple(tuple(each[1:]) for each in subject),
-            )  # fmt: skip
-        asked = QUESTIONS[steps - 1].format(subject) if instructions else f"{steps}{subject}"
-        chain = tuple(path(facts, subject))
+        found = generate.draw(draw, key=content, stream=stream, split=split)
+        question, facts = found
         plain = tuple(tuple(fact) for fact in facts)  # as a checkpoint can keep them
-        return generate.asked(
-            "retrieval", repr((subject, facts)), asked, chain[-1], facts=plain, chain=chain
-        )
+        posed = functools.partial(generate.asked, "retrieval", content(found), facts=plain)
+        if masks:
+            text = "".join(f"{name}{NOTHING}" for _, name, _ in question)
+            return posed(
+                text, "".join(each[2] for each in question),
+                needed=tuple(tuple(each[1:]) for each in question),
+            )  # fmt: skip
+        if regime != "hops":
+            return posed(
+                question.prompt, question.answer, needed=question.needed, calls=question.calls,
+                searches=steps + (regime == "count"),
+            )  # fmt: skip
+        text = QUESTIONS[steps - 1].format(*question.about) if instructions else question.prompt
+        chain = (*question.about, *(each for _, each in question.needed))
+        return posed(text, question.answer, chain=chain)
 
     def begin(problem: Problem, seed: int) -> tuple[_Library, Opening]:
         facts = tuple(Fact(*fact) for fact in problem.metadata["facts"])
         needed, answers = wanted(problem)
-        allowed = len(needed) if searches is None else searches
+        allowed = problem.metadata.get("searches", len(needed)) if searches is None else searches
         library = _Library(facts, frozenset(needed), answers, allowed, seed)
         said = ({"role": "user", "content": problem.prompt},)
         offered = (_search(library),) if instructions and allowed else ()
         return library, Opening(said, stops, tools=tuple(each.schema for each in offered))
 
-    def look(library: _Library, query: str) -> list[Fact]:
-        """What a search finds."""
-        time.sleep(latency)
-        library.asked += 1
-        chance = random.Random(f"{library.seed}/{library.asked}")
-        if chance.random() < failures:
-            raise ValueError("the search engine does not answer; ask again")
-        if chance.random() < noise:
-            found = [chance.choice(library.facts)]
-        elif instructions:
+    def right(library: _Library, query: str) -> list[Fact]:
+        """What a search should find."""
+        if instructions:
             sentences = {fact.sentence: fact for fact in library.facts}
             find = toolbox.ranked(list(sentences))
-            found = [sentences[each] for each in find(query, _PASSAGES)]
-        else:
-            found = [fact for fact in library.facts if fact.subject == query]
+            return [sentences[each] for each in find(query, _PASSAGES)]
+        found = questions.results(regime, library.facts, query, library.pages[query])
+        library.pages[query] += 1
+        return found
+
+    def look(library: _Library, query: str) -> list[Fact]:
+        """What a search finds."""
+        library.asked += 1
+        found = engine.search(
+            faults, library.seed, library.asked, library.facts, lambda: right(library, query)
+        )
         library.found.update(found)
         return found
 
@@ -208,7 +248,9 @@ def task(
 
     def judged(library: _Library, words: Sequence[str]) -> Reply:
         """Whether the last name among the words is the answer that is due."""
-        known = {name for fact in library.facts for name in (fact.subject, fact.object)}
+        known = {name for fact in library.facts for name in (fact.subject, fact.object)} | {
+            *numbers
+        }
         named = [word for word in words if word in known]
         right = named[-1:] == [library.answers[len(library.right)]]
         library.right.append(right)
@@ -224,13 +266,15 @@ def task(
         before = earned(library)
         outputs = tools.results([_search(library)], action) if library.left else []
         if not outputs:
-            return judged(library, [word.capitalize() for word in re.findall(r"\w+", action)])
+            return judged(
+                library, [word.capitalize() for word in re.findall(r"\w+", extract.spoken(action))]
+            )
         library.left -= 1
-        said = {"role": role, "content": "\n".join(outputs)}
+        said = {"role": role, "content": tools.joined(outputs)}
         return Reply((said,), earned(library) - before, calls=len(outputs))
 
     def in_symbols(library: _Library, action: str) -> Reply:
-        if not library.left or action.startswith("="):
+        if not library.left or action.startswith("=") or action in tuple(numbers):
             return judged(library, [action.removeprefix("=")])
         before = earned(library)
         library.left -= 1
@@ -243,19 +287,19 @@ def task(
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         needed, answers = wanted(problem)
-        allowed = len(needed) if searches is None else searches
-        calls = [subject for subject, _ in needed][:allowed]
+        allowed = problem.metadata.get("searches", len(needed)) if searches is None else searches
+        calls = problem.metadata.get("calls", [subject for subject, _ in needed])[:allowed]
         if instructions:
             asked = [RELATIONS[i].format(name, "").strip(" .") for i, name in enumerate(calls)]
             return (*(written(Call("search", {"query": each})) for each in asked), *answers)
         first, *rest = answers
-        return (*calls, "=" * (allowed > len(calls)) + first, *rest)
+        return (*calls, "=" * (allowed > len(calls) and not numbers) + first, *rest)
 
     made = Task(
         name="retrieval",
         problem=problem,
         reward=unscored,
-        alphabet=generate.ASCII if instructions else f"{letters}{hops}{ood_hops}={NOTHING}\n",
+        alphabet=generate.ASCII if instructions else f"{letters}{marks}={NOTHING}\n",
         description=__doc__,
         pure=not latency,
         turns=Environment(
@@ -263,6 +307,7 @@ def task(
             in_words if instructions else in_symbols,
             roles=(role if instructions else "user",),
             gold=None if noise or failures else gold,
+            tools=instructions,
         ),
     )
     return made
@@ -272,36 +317,6 @@ def wanted(problem: Problem) -> tuple[tuple[tuple[str, str], ...], tuple[str, ..
     """Subject and object of the facts that lead to the answers of a problem, and the answers."""
     if "needed" in problem.metadata:
         needed = tuple((subject, object_) for subject, object_ in problem.metadata["needed"])
-        return needed, tuple(object_ for _, object_ in needed)
+        return needed, tuple(problem.answer)
     chain = problem.metadata["chain"]
     return tuple(itertools.pairwise(chain)), (chain[-1],)
-
-
-def path(facts: Sequence[Fact], subject: str) -> Iterator[str]:
-    """A name, and those that follow from it fact by fact."""
-    following = {fact.subject: fact.object for fact in facts}
-    yield subject
-    while subject in following:
-        subject = following[subject]
-        yield subject
-
-
-def world(stream: random.Random, hops: int, names: int, pool: Sequence[str]) -> tuple[Fact, ...]:
-    """A fact about each name but those of the last kind, in random order.
-
-    Args:
-      stream: of random numbers.
-      hops: kinds of facts.
-      names: of each kind.
-      pool: where names come from.
-    """
-    count = (hops + 1) * names
-    drawn = stream.sample(pool, count)
-    kinds = [drawn[i : i + names] for i in range(0, count, names)]
-    facts = [
-        Fact(relation, subject, stream.choice(kinds[relation + 1]))
-        for relation in range(hops)
-        for subject in kinds[relation]
-    ]
-    stream.shuffle(facts)
-    return tuple(facts)

@@ -1,4 +1,4 @@
-"""Tools that come along: a calculator, a Python interpreter, a search engine and a database.
+"""Tools that come along: a calculator, an interpreter, a search engine, a database, a dictionary.
 
 Each function makes a tool for one episode. What an episode's calls did is remembered by its own
 tools alone, so an episode that is played again from its actions comes to the same state.
@@ -6,21 +6,25 @@ tools alone, so an episode that is played again from its actions comes to the sa
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxrl.data import sandbox, sources
 from jaxrl.data.environments.calculator import CALCULATOR
+from jaxrl.data.environments.glossary import WORDS
 from jaxrl.data.environments.tools import Tool, tool
 from jaxrl.data.rewards import sql as queries
 
 _SHELL = """
-import ast, contextlib, io, json, sys, traceback
-cells = json.load(sys.stdin)
+import ast, contextlib, io, json, random, sys, traceback
+seed, cells = json.load(sys.stdin)
+random.seed(seed)
 names = {"__name__": "__main__"}
 for n, cell in enumerate(cells):
     last = n == len(cells) - 1
@@ -44,14 +48,20 @@ def calculator() -> Tool:
     return CALCULATOR
 
 
-def python(limits: sandbox.Limits = sandbox.Limits()) -> Tool:
+_ADDRESS = re.compile(r"(?<= at )0x[0-9a-f]{9,}")
+
+
+def python(limits: sandbox.Limits = sandbox.Limits(), seed: int = 0) -> Tool:
     """A Python interpreter in the sandbox, in which variables stay from call to call.
 
     Each call runs the code of the calls before it again, unseen, and then its own, in a fresh
-    sandbox: nothing runs between calls, and no interpreter is left behind.
+    sandbox: nothing runs between calls, and no interpreter is left behind. So that all runs of a
+    code are alike, hashes are fixed, `random` begins with the seed, and an address in the output,
+    as of a function, is `0x0`. Clocks and `os.urandom` are not fixed.
 
     Args:
       limits: of a call, with those before it.
+      seed: of the module `random`.
     """
     cells: list[str] = []
 
@@ -64,9 +74,9 @@ def python(limits: sandbox.Limits = sandbox.Limits()) -> Tool:
           code: one or more lines of Python.
         """
         outcome = sandbox.run(
-            [sys.executable, "-I", "-S", "shell.py"],
+            [sys.executable, *sandbox.ALIKE, "shell.py"],
             files={"shell.py": _SHELL},
-            stdin=json.dumps([*cells, code]),
+            stdin=json.dumps([seed, [*cells, code]]),
             limits=limits,
         )
         if outcome.end == "timeout":
@@ -74,7 +84,7 @@ def python(limits: sandbox.Limits = sandbox.Limits()) -> Tool:
         if outcome.status:
             raise ValueError(f"it ended the interpreter and was undone\n{outcome.stderr[-500:]}")
         cells.append(code)
-        return outcome.stdout
+        return _ADDRESS.sub("0x0", outcome.stdout)
 
     return tool(run, name="python")
 
@@ -156,3 +166,44 @@ def database(script: str) -> Tool:
         return "\n".join(json.dumps(row, default=str) for row in rows) or "no rows"
 
     return tool(run, name="sql")
+
+
+def dictionary(file: str = "") -> Tool:
+    """Meanings of words.
+
+    Args:
+      file: a JSON object of words and their meanings; empty: a few words of arithmetic, statistics
+        and geography.
+
+    Raises:
+      ValueError: the file is something else.
+    """
+    known = _meanings(file) if file else WORDS
+
+    def run(word: str) -> str:
+        """Says what a word means.
+
+        Args:
+          word: to look up, in any case.
+        """
+        key = word.strip().lower()
+        if key not in known:
+            near = difflib.get_close_matches(key[:80], known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"the dictionary has no word {word[:80]!r}{hint}")
+        return known[key]
+
+    return tool(run, name="dictionary")
+
+
+@functools.lru_cache(maxsize=4)
+def _meanings(file: str) -> dict[str, str]:
+    try:
+        given = json.loads(Path(file).read_text(encoding="utf-8"))
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or not all(isinstance(each, str) for each in given.values()):
+        raise ValueError(
+            f"dictionary={file!r}: give a file with a JSON object of words and meanings"
+        )
+    return {word.strip().lower(): meaning for word, meaning in given.items()}

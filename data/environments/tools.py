@@ -16,8 +16,20 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
-_LONGEST = 4000  # characters of one result
+from jaxrl.data.environments import schemas
+from jaxrl.data.environments.calls import Call, Malformed
+from jaxrl.data.environments.formats import HERMES
+
+_LONGEST, _LONGEST_TOGETHER = 4000, 1 << 15  # characters of a result, and of those of a turn
+
+
+class Result(NamedTuple):
+    """What a call gave."""
+
+    text: str
+    """For the policy."""
+    failed: bool
+    """Whether it is an error: the tool has raised one, or was not called."""
 
 
 class Tool(NamedTuple):
@@ -31,6 +43,8 @@ class Tool(NamedTuple):
     """Called with the arguments by name. A ValueError that it raises is shown to the policy."""
     close: Callable[[], None] = lambda: None
     """Called when the episode is over; more than once does no harm."""
+    parts: Callable[[], Mapping[str, float]] = dict
+    """Named figures of the episode so far, for the log."""
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -48,17 +62,23 @@ def tool(function: Callable[..., str], *, name: str = "", description: str = "")
 
     Args:
       function: its arguments have type hints that JSON knows: str, int, float, bool, Literal, None,
-        lists and dicts of these. Its docstring describes it, and under `Args:` its arguments.
+        lists and dicts of these. It returns a text. Its docstring describes it, and under `Args:`
+        its arguments.
       name: in place of the function's.
       description: in place of its docstring's first paragraph.
 
     Raises:
-      ValueError: an argument has no type hint.
+      ValueError: an argument has no type hint, or the hint of what it returns is not str.
     """
     import pydantic
 
     doc = inspect.getdoc(function) or ""
     helps, hints = _helps(doc), typing.get_type_hints(function)
+    if hints.get("return", str) is not str:
+        raise ValueError(
+            f"tool {name or function.__name__!r} returns {hints['return']}; return a text, such as "
+            "str() or json.dumps() of it, and annotate it with str"
+        )
     properties, required = dict[str, Any](), list[str]()
     for argument in inspect.signature(function).parameters.values():
         if argument.name not in hints:
@@ -87,12 +107,12 @@ def _helps(doc: str) -> dict[str, str]:
     return found
 
 
-def instructions(schemas: Sequence[Mapping[str, Any]]) -> str:
+def instructions(given: Sequence[Mapping[str, Any]]) -> str:
     """A system message that says which tools there are and how they are called.
 
     It is for models whose chat template does not.
     """
-    listed = "\n".join(json.dumps(schema.get("function", schema)) for schema in schemas)
+    listed = "\n".join(json.dumps(schema.get("function", schema)) for schema in given)
     return (
         f"You may call these tools:\n<tools>\n{listed}\n</tools>\nTo call one, write\n<tool_call>\n"
         '{"name": NAME, "arguments": ARGUMENTS}\n</tool_call>\nand you will receive the result.'
@@ -100,29 +120,80 @@ def instructions(schemas: Sequence[Mapping[str, Any]]) -> str:
 
 
 def results(tools: Sequence[Tool], text: str) -> list[str]:
+    """The texts of `outcomes`."""
+    return [each.text for each in outcomes(tools, text)]
+
+
+def joined(texts: Sequence[str]) -> str:
+    """The results of a turn as one message; a longer one is cut off, and says so."""
+    return _cut("\n".join(texts), _LONGEST_TOGETHER)
+
+
+def outcomes(tools: Sequence[Tool], text: str) -> list[Result]:
     """What the calls in a text gave, in order; empty where it calls nothing.
 
-    A call that is no JSON, names no tool, or has arguments that do not fit the schema gives a text
-    that says so.
+    A call that is no JSON or has a text that UTF-8 cannot encode, names no tool, or has arguments
+    that do not fit the schema gives a text that says so. A long result is cut off, and says so.
+
+    Raises:
+      TypeError: a tool gave something else than a text.
     """
-    return [_result(tools, call) for call in _CALL.findall(text)]
+    return [_result(tools, call) for call in HERMES.read(text)[1]]
 
 
-def _result(tools: Sequence[Tool], call: str) -> str:
-    try:
-        parsed = json.loads(call)
-        name, arguments = parsed["name"], parsed["arguments"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return "error: a call is a JSON object with a name and arguments"
-    tool = next((tool for tool in tools if tool.name == name), None)
+def _cut(text: str, most: int) -> str:
+    more = len(text) - most
+    return text if more <= 0 else f"{text[:most]}\n[{more} more characters]"
+
+
+def count(text: str) -> int:
+    """Number of calls in a text, malformed ones included."""
+    return len(HERMES.read(text)[1])
+
+
+def malformed(text: str) -> int:
+    """How many calls in a text cannot be read."""
+    return sum(isinstance(call, Malformed) for call in HERMES.read(text)[1])
+
+
+def _result(tools: Sequence[Tool], call: Call | Malformed) -> Result:
+    if isinstance(call, Malformed):
+        return Result("error: a call is a JSON object with a name and arguments", True)
+    tool = next((tool for tool in tools if tool.name == call.name), None)
     if tool is None:
-        return f"error: there is no tool {str(name)[:80]!r}"
+        return Result(f"error: there is no tool {call.name[:80]!r}", True)
+    try:
+        given = _given(tool, call.arguments)
+        said = tool.run(**given)
+    except ValueError as error:
+        return Result(f"error: {str(error)[:200]}", True)
+    if not isinstance(said, str):
+        raise TypeError(
+            f"tool {tool.name!r} gave a {type(said).__name__}, {said!r:.100}; return a text, such "
+            "as str() or json.dumps() of it"
+        )
+    return Result(_cut(said, _LONGEST), False)
+
+
+def _signature(function: Callable[..., str]) -> inspect.Signature:
+    """Of a function; one that takes anything where it has none, as some of Python's own."""
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        return inspect.signature(lambda **arguments: "")
+
+
+def _given(tool: Tool, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments that a tool is called with.
+
+    Raises:
+      ValueError: they do not fit.
+    """
     import jsonschema  # a tenth of a second, which only calls of tools need
 
     try:
         jsonschema.validate(arguments, {"type": "object", **tool.parameters})
-        return tool.run(**arguments)[:_LONGEST]
-    except jsonschema.ValidationError as error:
-        return f"error: {error.message[:200]}"
-    except ValueError as error:
-        return f"error: {str(error)[:200]}"
+        _signature(tool.run).bind(**arguments)
+    except (jsonschema.ValidationError, TypeError) as error:
+        raise ValueError(getattr(error, "message", str(error))) from error
+    return schemas.fitted(arguments, tool.parameters, tool.parameters)

@@ -7,7 +7,7 @@ import math
 import random
 import re
 
-from jaxrl.data import generate
+from jaxrl.data import extract, generate
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.types import Problem, Task
 
@@ -102,7 +102,7 @@ def task(
 
 def step(user: _User, action: str) -> Reply:
     """A question, or the guess that ends the episode and earns 1 where it is right."""
-    before, guess, after = action.partition("GUESS")
+    before, guess, after = extract.spoken(action).partition("GUESS")
     words = re.findall(r"[a-z]+", (after if guess else before).lower())
     if guess:
         named = {word for word in words if any(word in each for each in TRAITS.values())}

@@ -13,7 +13,7 @@ class Bounds(NamedTuple):
     """Returns that a score is relative to."""
 
     low: float
-    """Mean return of the random policy."""
+    """Mean return of the random policy, or the least return."""
     high: float
     """Mean return of the expert."""
 
@@ -38,6 +38,35 @@ def normalised_score(value: np.ndarray | float, bounds: Bounds) -> np.ndarray | 
     if bounds.high <= bounds.low:
         raise ValueError(f"bounds {tuple(bounds)}: the expert must be above the random policy")
     return 100.0 * (value - bounds.low) / (bounds.high - bounds.low)
+
+
+def centred_score(value: float, bounds: Bounds, average: float) -> float:
+    """LMRL-Gym's score: 0 for the least return, 50 for the data's mean, 100 for the best.
+
+    It is linear between these. In the authors' code the least return is the worst that a game can
+    end with, and the best the mean of optimal play.
+
+    Formula: `50 (R - low) / (average - low)` below the average, else
+    `50 + 50 (R - average) / (high - average)`
+    Paper: Abdulhai et al. 2023, "LMRL Gym: Benchmarks for Multi-Turn Reinforcement Learning with
+    Language Models"
+
+    Args:
+      value: R, a mean return.
+      bounds: the least and the best return.
+      average: mean return of the data.
+
+    Raises:
+      ValueError: the average is not between the bounds.
+    """
+    if not bounds.low < average < bounds.high:
+        raise ValueError(
+            f"average={average}, bounds {tuple(bounds)}: the mean return of the data must be "
+            "between the least and the best return"
+        )
+    if value < average:
+        return 50.0 * (value - bounds.low) / (average - bounds.low)
+    return 50.0 + 50.0 * (value - average) / (bounds.high - average)
 
 
 def trajectory_quality(data: Transitions, bounds: Bounds) -> float:

@@ -17,6 +17,7 @@ from jaxrl.data.types import Task
 
 BUNDLED: dict[str, str] = {
     "agent_program": "jaxrl.data.environments.agent_program",
+    "apps": "jaxrl.data.environments.apps",
     "arithmetic": "jaxrl.data.tasks.arithmetic",
     "board_game": "jaxrl.data.environments.board_game",
     "boolean": "jaxrl.data.tasks.boolean",
@@ -32,6 +33,7 @@ BUNDLED: dict[str, str] = {
     "format_following": "jaxrl.data.tasks.format_following",
     "fractions": "jaxrl.data.tasks.fractions",
     "game24": "jaxrl.data.environments.game24",
+    "geography": "jaxrl.data.environments.geography",
     "gsm8k": "jaxrl.data.tasks.gsm8k",
     "guarded": "jaxrl.data.tasks.guarded",
     "html_form": "jaxrl.data.environments.html_form",
@@ -58,6 +60,7 @@ BUNDLED: dict[str, str] = {
     "sat": "jaxrl.data.tasks.sat",
     "shortest_path": "jaxrl.data.tasks.shortest_path",
     "sql": "jaxrl.data.tasks.sql",
+    "text_grid": "jaxrl.data.environments.text_grid",
     "translation": "jaxrl.data.tasks.translation",
     "twenty_questions": "jaxrl.data.environments.twenty_questions",
     "with_tools": "jaxrl.data.environments.with_tools",

@@ -109,7 +109,7 @@ def carve(stream: random.Random, size: int, loops: int) -> str:
 def solve(maze: str) -> str:
     """A shortest string of moves, by breadth-first search."""
     rows = maze.split("\n")
-    start, goal = _find(rows, "S"), _find(rows, "G")
+    start, goal = find(maze, "S"), find(maze, "G")
     queue, seen = deque([(start, "")]), {start}
     while queue:
         (y, x), moves = queue.popleft()
@@ -126,7 +126,7 @@ def solve(maze: str) -> str:
 def walk(maze: str, moves: str) -> bool:
     """Whether the moves, none of them into a wall, end at the goal."""
     rows = maze.split("\n")
-    y, x = _find(rows, "S")
+    y, x = find(maze, "S")
     for letter in moves:
         if letter not in MOVES:
             return False
@@ -136,5 +136,7 @@ def walk(maze: str, moves: str) -> bool:
     return rows[y][x] == "G"
 
 
-def _find(rows: list[str], letter: str) -> tuple[int, int]:
+def find(maze: str, letter: str) -> tuple[int, int]:
+    """Row and column of a letter."""
+    rows = maze.split("\n")
     return next((y, row.index(letter)) for y, row in enumerate(rows) if letter in row)

@@ -80,7 +80,7 @@ class RolloutConfig:
     slow environments. Partial rollouts that wait for one then differ from run to run."""
     strip_reasoning: bool = False
     """Leave the reasoning of a turn, up to `</think>`, out of what later turns of an episode read,
-    as templates of reasoning models do. What follows such a turn is another context."""
+    also where the chat template keeps it. What follows such a turn is another context."""
     on_device: bool = False
     """Play episodes within the decode loop, where the task's environment is also given as arrays,
     as that of `keydoor` is. Tokens and rewards are the same."""
@@ -304,4 +304,6 @@ class Config:
     in one other process."""
     score_seconds: float = 10.0
     """Time limit of one score, in seconds; a task's own limits can raise it."""
+    score_memory_mb: int = 4096
+    """Memory that each of these processes may have, in MB; an item that needs more is an error."""
     sandbox: SandboxConfig = SandboxConfig()

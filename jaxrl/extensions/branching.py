@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Generator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -42,8 +42,8 @@ class BranchingConfig:
 def branching(settings: BranchingConfig) -> Extension:
     """AEPO's rollout: some rows of a group begin anew, and others leave an earlier one midway.
 
-    A branch shares all turns and results before its own, and has the same environment. Rows that no
-    branch takes begin anew, too.
+    A branch shares all turns and results before its own, has the same environment, and may have
+    branches itself. Rows that no branch takes begin anew, too.
 
     Paper: Dong et al. 2025, "Agentic Entropy-Balanced Policy Optimization"; with `fresh`, and
     without a penalty, Dong et al. 2025, "Agentic Reinforced Policy Optimization"
@@ -67,16 +67,22 @@ def branching(settings: BranchingConfig) -> Extension:
     return Extension(check=check, program=lambda program: branched(settings), plays=True)
 
 
-class Branch(NamedTuple):
-    """Where a row leaves an earlier one."""
+@dataclasses.dataclass
+class Path:
+    """A row that others may leave."""
 
-    row: int
-    turn: int
-    """The first of its own, from 2."""
+    entropies: list[float]
+    """Of its turns."""
+    before: int = 0
+    """Branches at its last turns, one after another; a branch has those of the row that it left."""
 
 
 def branched(settings: BranchingConfig) -> Program:
-    """A group of fresh episodes and branches of these."""
+    """A group of fresh episodes, and branches of these and of one another.
+
+    Branches are found turn by turn, in all rows at each, as if the rows were played side by side;
+    a row's later turns, which are there already, decide nothing before their time.
+    """
 
     def program(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
         requests = programs.requests(ctx, problem, first_id)
@@ -92,13 +98,22 @@ def branched(settings: BranchingConfig) -> Program:
         fresh = [episodes.episode(ctx, problem, each, seed) for each in requests[1:count]]
         if fresh:
             rows += yield Fork(fresh)
-        found = branches(settings, [entropies(row) for row in rows], size - count, rng)
-        rest: list[Generator[Wanted, Any, Row]] = []
-        for n, request in enumerate(requests[count:]):
-            play = episodes.episode(ctx, problem, request, seed)
-            if n < len(found):
-                play = _after(play, rows[found[n].row].completion, found[n].turn)
-            rest.append(play)
+        paths, turn = [Path(entropies(row)) for row in rows], 2
+        while len(rows) < size and turn <= max(len(path.entropies) for path in paths):
+            found = branches(settings, paths, turn, size - len(rows), rng)
+            plays = [
+                _after(episodes.episode(ctx, problem, request, seed), rows[row].completion, turn)
+                for request, row in zip(requests[len(rows) :], found, strict=False)
+            ]
+            if plays:
+                rows += yield Fork(plays)
+                new = rows[-len(plays) :]
+                paths += [
+                    Path(entropies(row), paths[left].before)
+                    for row, left in zip(new, found, strict=True)
+                ]
+            turn += 1
+        rest = [episodes.episode(ctx, problem, each, seed) for each in requests[len(rows) :]]
         return [*rows, *(yield Fork(rest))] if rest else rows
 
     return program
@@ -150,31 +165,30 @@ def probability(settings: BranchingConfig, rise: float, before: int) -> float:
 
 def branches(
     settings: BranchingConfig,
-    entropies: list[list[float]],
+    paths: list[Path],
+    turn: int,
     count: int,
     rng: np.random.Generator,
-) -> list[Branch]:
-    """Where `count` rows leave others, or fewer; turn by turn, all rows at each.
+) -> list[int]:
+    """The rows that others leave before a turn, at most `count`; `before` of all is renewed.
 
     Args:
       settings: of the extension.
-      entropies: of the turns of each fresh row.
+      paths: of the rows so far.
+      turn: from 2.
       count: rows that are left.
       rng: draws.
     """
-    found: list[Branch] = []
-    before = [0] * len(entropies)
-    for turn in range(2, 1 + max((len(each) for each in entropies), default=0)):
-        for row, own in enumerate(entropies):
-            if turn > len(own):
-                continue
-            chance = probability(settings, own[turn - 1] - own[0], before[row])
-            if rng.random() >= chance:
-                before[row] = 0
-                continue
-            before[row] += 1
-            found.append(Branch(row, turn))
-    return found[:count]
+    found: list[int] = []
+    for row, path in enumerate(paths):
+        if turn > len(path.entropies) or len(found) == count:
+            continue
+        rise = path.entropies[turn - 1] - path.entropies[0]
+        taken = rng.random() < probability(settings, rise, path.before)
+        path.before = path.before + 1 if taken else 0
+        if taken:
+            found.append(row)
+    return found
 
 
 def _after(

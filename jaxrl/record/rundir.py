@@ -26,9 +26,9 @@ from jaxrl.mesh import distributed
 from jaxrl.record import storage
 
 MAY_CHANGE = (
-    "steps", "run_dir", "score_workers", "score_seconds", "sandbox.", "eval.every", "wandb",
-    "trackio", "mlflow", "track.", "compute_dtype", "attention", "remat", "rollout_log.",
-    "checkpoint.", "guard.", "mesh.", "sampler.",
+    "steps", "run_dir", "score_workers", "score_seconds", "score_memory_mb", "sandbox.",
+    "eval.every", "wandb", "trackio", "mlflow", "track.", "compute_dtype", "attention", "remat",
+    "rollout_log.", "checkpoint.", "guard.", "mesh.", "sampler.",
 )  # fmt: skip
 """Fields, or groups of fields, that a continued run may be given new values of."""
 

@@ -60,6 +60,11 @@ class Contexts:
         return self._said[-1], self._tools[-1]
 
     @property
+    def end(self) -> list[int]:
+        """The last tokens of the context, eight at most."""
+        return [self._ids[place] for place in self._places[-1][-8:]]
+
+    @property
     def row(self) -> Prefix:
         """The whole response."""
         return join([EMPTY, *self._pieces])
@@ -101,7 +106,7 @@ class Contexts:
             same = known == list(messages[: turn.messages]) and self._tools[turn.context] == tools
             if same and rest and all(each["role"] != "assistant" for each in rest):
                 ids = [self._ids[place] for place in self._places[turn.context][: turn.tokens]]
-                joint = dialogue.joint(ids[-1], rest)
+                joint = dialogue.joint(ids[-1], rest, tools)
                 return (*ids, *joint.close, *joint.more)
         return dialogue.opening(messages, tools)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from jaxrl.config import Config
+from jaxrl.data.environments import Opening
 from jaxrl.data.environments.play import Player
 from jaxrl.data.types import Problem, Task
 from jaxrl.mesh.buckets import round_up
@@ -61,15 +63,18 @@ def _played(ctx: Context, problem: Problem, request: Request) -> Completion:
     """An episode whose turns are the environment's own solution, played in this process."""
     task, player = ctx.task.of(problem), Player(ctx.task)
     seed = int(np.random.default_rng([ctx.seed, request.id]).integers(1 << 31))
-    actions = iter(task.turns.gold(problem, seed))
+    actions, tools = iter(task.turns.gold(problem, seed)), ()
     program = episodes.episode(ctx, problem, request, seed)
     wanted = next(program)
     try:
         while True:
             if isinstance(wanted, Act):
-                wanted = program.send(player.answer(wanted.turn))
+                answer = player.answer(wanted.turn)
+                shown = answer if isinstance(answer, Opening) else answer.opening
+                tools = tools if shown is None else shown.tools
+                wanted = program.send(answer)
             else:
-                wanted = program.send(_turn(ctx, wanted, next(actions, "")))
+                wanted = program.send(_turn(ctx, wanted, next(actions, ""), tools))
     except StopIteration as ended:
         row: programs.Row = ended.value
     if not row.score.value:
@@ -81,8 +86,12 @@ def _played(ctx: Context, problem: Problem, request: Request) -> Completion:
     return row.completion
 
 
-def _turn(ctx: Context, wanted: Sample, action: str) -> Completion:
+def _turn(
+    ctx: Context, wanted: Sample, action: str, tools: Sequence[Mapping[str, Any]]
+) -> Completion:
     """The completion of a request for a turn that an expert plays."""
-    own = forced([*ctx.tokenizer.encode(action), ctx.dialogue.end], Source.EXPERT)
-    done = own if wanted.request.prefix is None else programs.join([wanted.request.prefix, own])
+    prefix = wanted.request.prefix or programs.EMPTY
+    before = [*wanted.request.prompt[-8:], *prefix.tokens[-8:].tolist()]
+    own = forced(ctx.dialogue.ids(before, action, tools), Source.EXPERT)
+    done = programs.join([prefix, own])
     return Completion(wanted.request, *done[:4], True, done.source)

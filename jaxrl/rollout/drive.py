@@ -245,7 +245,8 @@ def several() -> bool:
 
 def _submit(n: int, pool: Pool, wanted: Grade | Act) -> Future[Answer] | None:
     """Submit a text for scoring or an action to its environment, if it is this process's share."""
-    if n % jax.process_count() != jax.process_index():
+    share = wanted.turn.episode if isinstance(wanted, Act) else n  # an episode stays in a process
+    if share % jax.process_count() != jax.process_index():
         return None
     if isinstance(wanted, Act):
         return pool.act(wanted.turn)

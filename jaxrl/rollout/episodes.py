@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.data import rendering
 from jaxrl.data.environments import Message, Opening, Reply, Token, Turn
 from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import programs
@@ -68,7 +69,6 @@ def episode(
     last: Opening | Reply = yield Act(play)
     system = [{"role": "system", "content": ctx.rollout.system}] if ctx.rollout.system else []
     messages: list[Message] = [*system, *last.messages]
-    read = ctx.dialogue.action if last.tools else ctx.tokenizer.decode
     calls, stop = 0, last.stop
     marks, rewards, named = list[int](), list[float | None](), dict[str, float]()
     error, stopped = last.error, False
@@ -85,8 +85,8 @@ def episode(
         count = len(done.tokens)
         made = yield Sample(dataclasses.replace(asked, prefix=done if count else None, stop=stop))
         done, own = parts(made), made.tokens[count:].tolist()
+        action = ctx.dialogue.action(contexts.end, own, contexts.conversation[1])
         contexts.add(Prefix(*(array[count:] for array in done)))
-        action = read(own)
         play = dataclasses.replace(play, actions=(*play.actions, action), said=(*play.said, last))
         if ctx.task.of(problem).turns.reads is not None:
             spelled = (ctx.tokenizer.decode([each]) for each in own)
@@ -112,14 +112,13 @@ def episode(
             opening = _replaced(ctx, contexts, last, system)
             if opening is not None:
                 stop, error, shown = opening.stop, opening.error, opening.tools
-                read = ctx.dialogue.action if shown else ctx.tokenizer.decode
                 ids = contexts.encoded(ctx.dialogue, opening.messages, shown)
                 if not contexts.replace(ids, opening.messages, shown, request.max_new_tokens):
                     break
                 messages += opening.messages if last.opening is not None else ()
                 asked, done = contexts.request(request), EMPTY
                 continue
-            joint = ctx.dialogue.joint(own[-1], last.messages)
+            joint = ctx.dialogue.joint(own[-1], last.messages, contexts.conversation[1])
         except ValueError as refused:
             error = f"observation: {refused}"
             break
@@ -144,19 +143,17 @@ def _replaced(
 ) -> Opening | None:
     """What takes the place of the conversation after a reply, which it includes; None: nothing.
 
-    It is what the environment says, or the conversation without the reasoning of the last turn.
+    It is what the environment says, or the conversation without reasoning that the template leaves
+    out, or that the config does: that of the last turn.
     """
     if last.opening is not None:
         return last.opening._replace(messages=(*system, *last.opening.messages))
-    if not ctx.rollout.strip_reasoning:
-        return None
     said, tools = contexts.conversation
+    kept = list(ctx.dialogue.kept(said, tools))
     at = len(said) - len(last.messages) - 1
-    _, found, answer = said[at]["content"].rpartition("</think>")
-    if not found:
-        return None
-    turn = {"role": "assistant", "content": answer.lstrip("\n")}
-    return Opening((*said[:at], turn, *said[at + 1 :]), last.stop, tools=tools)
+    if ctx.rollout.strip_reasoning and "</think>" in kept[at]["content"]:
+        kept[at] = rendering.answer(kept[at])
+    return None if kept == said else Opening(tuple(kept), last.stop, tools=tools)
 
 
 def on_device(

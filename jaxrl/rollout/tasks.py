@@ -97,4 +97,5 @@ def dialogue(task: Task, tokenizer: Tokenizer, rollout: RolloutConfig) -> Dialog
     if not worlds:
         return None
     roles = tuple(sorted({role for world in worlds for role in world.roles}))
-    return dialogues.of(tokenizer, roles, chat=rollout.chat)
+    offered = any(world.tools for world in worlds)
+    return dialogues.of(tokenizer, roles, chat=rollout.chat, tools=offered)

@@ -12,7 +12,7 @@ from jaxrl import config as configs
 from jaxrl.config import Config
 from jaxrl.record import checkpoint, references, storage
 from jaxrl.record.checkpoint import Saved
-from jaxrl.rollout import policy
+from jaxrl.rollout import policy, programs
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import asynchronous, generators, offline, placement, reference, sampled, stages
 from jaxrl.run.context import Origin, RunContext
@@ -38,6 +38,8 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     """
     configs.check(config)
     stages.check(config)
+    for staged in stages.all_of(config):
+        _check_rows(staged)
     asynchronous.check(config)
     generators.check(config)
     extensions = open_extensions(config)
@@ -55,6 +57,20 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     if config.fork:
         checkpoint.require(*fork_point(config.fork))
     return origin, actor, extensions
+
+
+def _check_rows(config: Config) -> None:
+    """Refuse rows that the longest response possible does not fit in.
+
+    What is read from a file is as long as its texts are, and is refused when it is packed.
+    """
+    row_length, longest = config.packing.row_length, programs.limits(config.rollout)[1]
+    if not config.data.kinds and 0 < row_length < longest - 1:  # the last token is no input
+        raise ValueError(
+            f"packing.row_length={row_length} is shorter than the longest sequence, which has "
+            f"{longest} tokens (rollout.max_prompt_tokens + rollout.max_new_tokens); set it to "
+            f"{longest} or to 0, which chooses it"
+        )
 
 
 def begin(

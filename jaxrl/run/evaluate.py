@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -82,21 +83,44 @@ def evaluate(
         version=0,
         timer=Timer(),
     )
-    return figures(experience, k), experience
+    return figures(experience, k, answers(experience, policy.tokenizer.decode)), experience
 
 
-def figures(experience: Experience, k: int) -> dict[str, float]:
+def answers(experience: Experience, decode: rollout_log.Decode) -> list[str | None]:
+    """What each completion votes for: its text, or the policy's last turn of an episode.
+
+    None: the episode was cut off, or is void, so that its last turn is no answer.
+    """
+    given: list[str | None] = []
+    for n, c in enumerate(experience.completions):
+        if c.turn is None:
+            given.append(experience.texts[n].strip())
+        elif experience.scores[n].error is not None or not c.stopped:
+            given.append(None)
+        else:
+            own = c.actions & (c.turn == len(c.turn_rewards))
+            given.append(decode(c.tokens[own].tolist()).strip())
+    return given
+
+
+def figures(experience: Experience, k: int, votes: Sequence[str | None]) -> dict[str, float]:
     """pass@1, pass@k and maj@k with 95% intervals from 2000 bootstrap draws over problems.
 
-    A completion passes with a reward of 1 or more. One whose scoring failed counts as not passed,
+    Args:
+      experience: P problems and P * k completions.
+      k: completions a problem.
+      votes: of the completions, for maj@k: the first that gives the most frequent answer counts.
+
+    Where problems are of several domains, each figure is also given by domain. A completion
+    passes with a reward of 1 or more. One whose scoring failed counts as not passed,
     and is counted in `errors`: an evaluation must not gain from failures of its scorer.
     """
     passed = np.array([(s.value or 0.0) >= 1.0 for s in experience.scores]).reshape(-1, k)
     per_problem = {"pass@1": passed.mean(axis=1)}
     if k > 1:
         per_problem[f"pass@{k}"] = pass_at_k(passed.sum(axis=1), k, k)
-        votes = [_majority(experience.texts[i : i + k]) for i in range(0, passed.size, k)]
-        per_problem[f"maj@{k}"] = np.array([passed[p, v] for p, v in enumerate(votes)], dtype=float)
+        chosen = [_majority(votes[i : i + k]) for i in range(0, passed.size, k)]
+        per_problem[f"maj@{k}"] = passed[np.arange(len(passed)), chosen].astype(float)
     out: dict[str, float] = {}
     draws = np.random.default_rng(0).integers(len(passed), size=(2000, len(passed)))
     for name, values in per_problem.items():
@@ -104,8 +128,8 @@ def figures(experience: Experience, k: int) -> dict[str, float]:
         out |= {name: float(values.mean()), f"{name}/low": float(low), f"{name}/high": float(high)}
     domains = np.array([problem.domain for problem in experience.problems])
     if len(set(domains)) > 1:
-        for name in np.unique(domains):
-            out[f"pass@1/{name}"] = float(per_problem["pass@1"][domains == name].mean())
+        for figure, name in itertools.product(list(per_problem), np.unique(domains)):
+            out[f"{figure}/{name}"] = float(per_problem[figure][domains == name].mean())
     lengths = [len(c.tokens) for c in experience.completions]
     return out | {
         "reward": float(np.mean([s.value for s in experience.scores if s.value is not None] or 0)),
@@ -145,7 +169,7 @@ def pass_at_k(correct: np.ndarray, n: int, k: int) -> np.ndarray:
     return 1.0 - np.prod(np.maximum(factors, 0.0), axis=1)
 
 
-def _majority(texts: Sequence[str]) -> int:
-    """Index of the first completion that gives the most frequent answer."""
-    answers = [text.strip() for text in texts]
-    return answers.index(Counter(answers).most_common(1)[0][0])
+def _majority(votes: Sequence[str | None]) -> int:
+    """Index of the first completion that gives the most frequent answer; 0 if none gives any."""
+    given = Counter(vote for vote in votes if vote is not None)
+    return votes.index(given.most_common(1)[0][0]) if given else 0

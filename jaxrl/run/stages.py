@@ -145,6 +145,7 @@ def open_pools(config: Config, callbacks: Callbacks) -> Iterator[dict[int, Pool]
                     task.params,
                     workers=config.score_workers,
                     time_limit_s=config.score_seconds,
+                    memory_limit_mb=config.score_memory_mb,
                     allow_weak=config.sandbox.allow_weak,
                     on_score=on_score,
                     ahead=first == 0,

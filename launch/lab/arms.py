@@ -240,6 +240,38 @@ def unlike(config: Config, method: Arm) -> list[str]:
     return lines
 
 
+def regime(config: Config, method: Arm, stands_for: str = "") -> list[str]:
+    """In what the circumstances of an arm differ from those of its recipe; one line each.
+
+    Args:
+      config: of the recipe.
+      method: the arm.
+      stands_for: what of the recipe the arm's rewards are in the lab, if anything.
+    """
+    lines = []
+    allowed = config.asynchronous.staleness
+    recipe = f"up to {allowed}" if allowed else "0"
+    oldest = method.delay + method.sync_every - 1
+    lab = str(oldest) if method.sync_every == 1 else f"up to {oldest}"
+    if method.sync_every > method.steps:
+        lines.append(
+            f"data sampled once before training in the lab, staleness {recipe} in the recipe"
+        )
+    elif lab != recipe:
+        lines.append(f"staleness {lab} in the lab, {recipe} in the recipe")
+    if method.rewards is not None:
+        module, name = method.rewards.__module__, method.rewards.__qualname__
+        own = f"{module.removeprefix('jaxrl.launch.')}:{name}"
+        lines.append(f"rewards of {own} in the lab, of {stands_for or config.task} in the recipe")
+    mine, other = len(method.weights), len(config.domains)
+    if mine != other:
+        lines.append(f"{mine or 1} domains in the lab, {other or 1} in the recipe")
+    if (method.before is not None) != bool(config.curriculum.history):
+        where = ("the lab", "the recipe") if method.before else ("the recipe", "the lab")
+        lines.append("an earlier run read in {} and none in {}".format(*where))
+    return lines
+
+
 def parts(method: Arm, ablation: Arm) -> dict[str, Arm]:
     """What a method consists of: part -> the method without it.
 

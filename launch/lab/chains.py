@@ -97,12 +97,12 @@ def is_prefix(text: jax.Array, completion: jax.Array, least: jax.Array) -> jax.A
 
 
 @functools.cache
-def walk(chunks: Chunks, *, symbols: int = 128, trained: int = 4, longest: int = 8) -> Task:
+def walk(chunks: Chunks, *, symbols: int = 192, trained: int = 4, longest: int = 10) -> Task:
     """From a symbol, follow its code a given number of times; write each and the steps left.
 
-    Demonstrations start anywhere on a walk but are no longer than a chunk. A problem is a symbol
-    and a number of steps. Held-out problems have more steps than any training problem, so the
-    splits differ in length.
+    A problem is a symbol and a number of steps. Problems are divided by a hash of the two.
+    Held-out problems are longer than those of training too. Demonstrations are of all lengths, but
+    of the training side alone: they start anywhere on a walk and are no longer than a chunk.
 
     Args:
       chunks: the length of a demonstration.
@@ -121,26 +121,25 @@ def walk(chunks: Chunks, *, symbols: int = 128, trained: int = 4, longest: int =
         def after(symbol: int, more: int) -> int:
             return int(ring[(place[symbol] + more) % symbols])
 
-        def build(size: int, low: int, high: int, *, imperfect: bool) -> Problems:
+        def between(low: int, high: int) -> Callable[[int], np.ndarray]:
+            spans = np.array([[0, low], [symbols, high + 1]])
+            return lambda size: rng.integers(*spans, size=(size, 2))
+
+        def build(content: np.ndarray, *, imperfect: bool = False) -> Problems:
+            size = len(content)
             gold = np.full((size, 2 * longest + 2), PAD)
             prompt, way = np.full((size, 5), FILLER), np.full((size, longest + 1), -1)
-            if imperfect:
-                symbol = rng.integers(symbols, size=size)
-                steps = rng.integers(low, high + 1, size=size)
-            else:
-                some = rng.permutation(symbols * (high + 1 - low))[:size]
-                symbol, steps = some % symbols, low + some // symbols
-            for n in range(size):
-                now, written = int(symbol[n]), []
-                for left in range(steps[n])[::-1]:
+            for n, (symbol, steps) in enumerate(content.tolist()):
+                now, written = symbol, []
+                for left in range(steps)[::-1]:
                     known = not imperfect or rng.random() < hard[now]
                     now = after(now, 1 if known else 2)
                     written += [FIRST + now, count + left]
-                asked = [FIRST + symbol[n], count + steps[n], ASK]
-                way[n, : steps[n]] = [after(symbol[n], k + 1) for k in range(steps[n])]
-                way[n, longest] = steps[n]
+                asked = [FIRST + symbol, count + steps, ASK]
+                way[n, :steps] = [after(symbol, k + 1) for k in range(steps)]
+                way[n, longest] = steps
                 if imperfect:  # a random start, and no longer than a chunk
-                    start = 2 * rng.integers(steps[n]) * rng.integers(2)
+                    start = 2 * rng.integers(steps) * rng.integers(2)
                     asked += written[max(start - chunks.carry, 0) : start]
                     written = [*written[start:], EOS][: chunks.size - min(start, chunks.carry)]
                 else:
@@ -149,10 +148,11 @@ def walk(chunks: Chunks, *, symbols: int = 128, trained: int = 4, longest: int =
                 gold[n, : len(written)] = written
             return as_problems(prompt, way, gold)
 
+        short, long = between(1, trained), between(trained + 1, longest)
         return Splits(
-            build(256, 1, trained, imperfect=False),
-            build(HELD_OUT, trained + 1, longest, imperfect=False),
-            build(4096, 1, longest, imperfect=True),
+            build(split.distinct(short, 256, held_out=False, name="a walk")),
+            build(split.distinct(long, HELD_OUT, held_out=True, name="a walk")),
+            build(split.repeated(between(1, longest), 4096), imperfect=True),
         )
 
     def reward(answer: jax.Array, completion: jax.Array) -> jax.Array:

@@ -62,7 +62,7 @@ class Effect:
     """The recipe's task or extension whose reward `method.rewards` is in the lab, where that reward
     is the method's own and not the regime's."""
     on_real_model: bool = False
-    """Chosen beforehand for `jaxrl effects --real`, and so measured on two more tasks here."""
+    """Among those first chosen for the real model, and so measured on two more tasks here."""
 
 
 def run_arm(

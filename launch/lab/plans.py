@@ -24,7 +24,7 @@ import numpy as np
 from jaxrl.launch.lab import arms, families, statistics, views
 from jaxrl.launch.lab.arms import Arm
 from jaxrl.launch.lab.effect import BLOCK, Effect, held_out, run_arm
-from jaxrl.launch.lab.statistics import Comparison
+from jaxrl.launch.lab.statistics import Comparison, Status
 from jaxrl.launch.lab.variants import variants
 
 VERSION = 1
@@ -33,6 +33,8 @@ RANGE = (0.02, 0.98)
 """Accuracies outside of which a task shows no difference, if those of all arms are there."""
 GUARD = 0.03
 """Loss of pass@1 that no gain in another statistic makes up for."""
+BUDGET = 0.1
+"""Generated tokens of two arms that differ by more than this share are no equal budgets."""
 Run = Callable[[Effect, Arm, Sequence[int]], dict[str, Any]]
 
 
@@ -104,7 +106,7 @@ def tune(store: Store, effect: Effect, given: Arm) -> dict[str, Any]:
         }  # fmt: skip
 
     def best(tries: list[dict[str, Any]]) -> dict[str, Any]:
-        if _guarded(effect):
+        if _guarded(effect.statistic):
             least = max(t["pass@1"] for t in tries) - GUARD
             tries = [t for t in tries if t["pass@1"] >= least]
         return max(tries, key=lambda t: sign * t["score"])
@@ -258,7 +260,7 @@ def _row(
 
     got = compared(effect.statistic, effect.minimum)
     guard = None
-    if _guarded(effect) and "pass@1" in mine[0][effect.over]:
+    if _guarded(effect.statistic) and "pass@1" in mine[0][effect.over]:
         guard = compared("pass@1", GUARD)
     alone = statistics.status(got, got.p, better=effect.better, guard=guard, minimum=GUARD)
     return {
@@ -282,7 +284,7 @@ def _row(
 
 def _require_range(name: str, task: str, effect: Effect, chosen: Sequence[dict[str, Any]]) -> None:
     low, high = RANGE
-    figure = "pass@1" if _guarded(effect) else "score"
+    figure = "pass@1" if _guarded(effect.statistic) else "score"
     found = [c[figure] for c in chosen]
     if effect.measure is None and (max(found) < low or (min(found) > high and figure == "score")):
         raise ValueError(
@@ -292,9 +294,9 @@ def _require_range(name: str, task: str, effect: Effect, chosen: Sequence[dict[s
         )
 
 
-def _guarded(effect: Effect) -> bool:
-    """Whether the statistic is no accuracy, and so is read beside one."""
-    return not effect.statistic.startswith(("pass@1", "score", "pass@8", "derived"))
+def _guarded(statistic: str) -> bool:
+    """Whether a statistic is no accuracy, and so is read beside one."""
+    return not statistic.startswith(("pass@1", "score", "pass@8", "derived"))
 
 
 def _final(parts: list[dict], name: str) -> float:
@@ -328,16 +330,47 @@ def digest_of(figures: dict[str, Any]) -> str:
 
 
 def corrected(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with `p` and `status` after Holm's correction within each family."""
+    """Rows with `p`, `status` and `why`, after Holm's correction within each family.
+
+    Differences and equivalence are each corrected. `why` says what makes a row undecided whose
+    p values alone would decide it; it is empty otherwise.
+    """
     out = [dict(row) for row in rows]
     for family in sorted({row["family"] for row in rows}):
         own = [row for row in out if row["family"] == family]
         compared = [Comparison(**row["comparison"]) for row in own]
-        for row, c, p in zip(own, compared, statistics.holm([c.p for c in compared]), strict=True):
-            guard = row["guard"] and Comparison(**row["guard"])
-            status = statistics.status(c, p, better=row["better"], guard=guard, minimum=GUARD)
-            row |= {"p": p, "status": status}
+        different = statistics.holm([c.p for c in compared])
+        equivalent = statistics.holm([c.p_equivalent for c in compared])
+        for row, c, p, same in zip(own, compared, different, equivalent, strict=True):
+            status, why = _read(row, c, p, same)
+            row |= {"p": p, "status": status, "why": why}
     return out
+
+
+def _read(
+    row: dict[str, Any], comparison: Comparison, different: float, equivalent: float
+) -> tuple[Status, str]:
+    """The status of a row, and why it is undecided where its p values would decide it."""
+    low, high = RANGE
+    given = {"better": row["better"], "equivalent": equivalent}
+    found = statistics.status(comparison, different, **given)
+    guard = row["guard"] and Comparison(**row["guard"])
+    if found == "undecided":
+        return found, ""
+    if row["statistic"].startswith("pass@") and not low <= sum(row["means"]) / 2 <= high:
+        return "undecided", "no room"
+    if statistics.status(comparison, different, guard=guard, minimum=GUARD, **given) != found:
+        return "undecided", "accuracies differ"
+    if row["at_tokens"] and abs(row["tokens"] - 1) > BUDGET:
+        equal = Comparison(**row["at_tokens"])
+        agrees = (
+            max(-equal.low, equal.high) < row["minimum"]
+            if found == "equivalent"
+            else min(equal.low * comparison.effect, equal.high * comparison.effect) > 0
+        )
+        if not agrees:
+            return "undecided", "otherwise at equal tokens"
+    return found, ""
 
 
 def committed(path: Path) -> str:

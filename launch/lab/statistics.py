@@ -122,6 +122,7 @@ def status(
     corrected: float,
     *,
     better: str,
+    equivalent: float | None = None,
     guard: Comparison | None = None,
     minimum: float = 0.0,
 ) -> Status:
@@ -131,18 +132,29 @@ def status(
       comparison: of the statistic.
       corrected: its `p` after the correction within its family.
       better: `higher` or `lower`.
+      equivalent: its `p_equivalent` after the correction; None: as it is.
       guard: the accuracy of the same arms, where the statistic is another.
-      minimum: loss of accuracy from which an effect does not count.
+      minimum: difference of accuracy from which arms cannot be compared by the statistic.
     """
-    if comparison.p_equivalent < LEVEL:
-        return "equivalent"
-    if corrected >= LEVEL:
-        return "undecided"
-    if (comparison.effect > 0) != (better == "higher"):
-        return "contrary"
-    if guard is not None and guard.low <= -minimum:
-        return "undecided"
-    return "effect"
+    equivalent = comparison.p_equivalent if equivalent is None else equivalent
+    if comparison.p_equivalent < LEVEL:  # too small to matter, if only in itself, is no effect
+        found = "equivalent" if equivalent < LEVEL else "undecided"
+    elif corrected >= LEVEL:
+        found = "undecided"
+    else:
+        found = "effect" if (comparison.effect > 0) == (better == "higher") else "contrary"
+    return found if guard is None or _matched(found, guard, minimum) else "undecided"
+
+
+def _matched(found: Status, guard: Comparison, minimum: float) -> bool:
+    """Whether no arm that a status speaks for has paid with accuracy."""
+    method_kept, other_kept = guard.low > -minimum, guard.high < minimum
+    return {
+        "effect": method_kept,
+        "contrary": other_kept,
+        "equivalent": method_kept and other_kept,
+        "undecided": True,
+    }[found]
 
 
 def power(deviation: float, minimum: float, seeds: int, level: float = LEVEL) -> float:

@@ -24,10 +24,10 @@ SUMS_WARM_STEPS = 500
 def variants(effect: Effect) -> dict[str, Effect]:
     """Name of a task -> the experiment on it.
 
-    `regime` is the paper's. `neutral` is a plain cipher; a method has none if the regime's rewards,
-    domains, chunks or lengths are of the task, or figures are of the experiment's own. A method of
-    the real model also has `carries`, sums whose demonstrations forget carries, and `hostile`, the
-    neutral task with wrong verdicts.
+    `regime` is the paper's. `neutral` is a plain cipher, where pass@k is pass@1; a method has none
+    if the regime's rewards, domains, chunks or lengths are of the task, or figures are of the
+    experiment's own. A method that was first chosen for the real model also has `carries`, sums
+    whose demonstrations forget carries, and `hostile`, the neutral task with wrong verdicts.
     """
     out, method = {"regime": effect}, effect.method
     own = (method.rewards, effect.ablation.rewards, method.weights, method.stages)
@@ -40,6 +40,8 @@ def variants(effect: Effect) -> dict[str, Effect]:
     ):
         return out
     statistic = effect.statistic.partition("/")[0]
+    if statistic.startswith("pass@"):
+        statistic = "pass@1"  # with more samples all arms solve all problems there
     out["neutral"] = dataclasses.replace(effect, task=neutral(), statistic=statistic)
     if effect.on_real_model:
         out["carries"] = dataclasses.replace(

@@ -11,11 +11,12 @@ Formula: `-(1 + e) / sg(r) r A'` where `A > 0` and `r > 1 + e`, PPO's clip elsew
 branch has `P = (p + w (H_t - H_root)) (1 - c l)`
 Claim: beats seven RL algorithms on 14 agent data sets; GAIA 47.6 with 1,000 samples.
 Reading: formulas recalled, constants ours; the authors' code for ARPO gave how rows are filled up
-and entropies are normalised, and their code for AEPO was not found. Branches are drawn when the
-fresh rows have ended, and have none of their own. `config()` is of one turn, for the real model of
-the effects; the rollout is `--with branching`, on episodes: `jaxrl train retrieval --with branching
---objective.policy aepo`, where `--branching.fresh 0.5 --branching.penalty 0` branches as ARPO does.
-The lab's effect is of the loss alone; its ablation is DAPO's clip at the same widths.
+and entropies are normalised, and their code for AEPO was not found. Branches are drawn turn by
+turn, from fresh rows and from branches, after the row that they leave has ended. `config()` is of
+one turn, for the real model of the effects; the rollout is `--with branching`, on episodes: `jaxrl
+train retrieval --with branching --objective.policy aepo`, where `--branching.fresh 0.5
+--branching.penalty 0` branches as ARPO does. The lab's effect is of the loss alone; its ablation is
+DAPO's clip at the same widths.
 """
 
 import dataclasses

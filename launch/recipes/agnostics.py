@@ -37,6 +37,7 @@ def config() -> Config:
         rollout=RolloutConfig(prompts=8, group_size=8, max_prompt_tokens=24, max_new_tokens=56),
         objective=ObjectiveConfig(),
         optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
+        packing=dataclasses.replace(base.packing, row_length=80),
         eval=dataclasses.replace(base.eval, problems=96),
         score_workers=2,
     )

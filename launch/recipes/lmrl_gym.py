@@ -1,4 +1,4 @@
-"""LMRL-Gym's toolkit on one small game of questions: values of tokens from logged games.
+"""LMRL-Gym's toolkit on a small game of questions: values of tokens from logged games.
 
 Paper: Abdulhai et al. 2023, "LMRL Gym: Benchmarks for Multi-Turn Reinforcement Learning with
 Language Models"
@@ -14,8 +14,11 @@ Reading: losses, two heads with a slow copy that steers, and separate decoders o
 are those of the authors' code; constants are ours. Policy and values begin from nothing, both on
 the same batches, where theirs imitate first. In the place of their twenty questions: `diagnosis`,
 where each new finding earns 1/8 and the right disease 1. The log has 4 games for each of 256
-patients; `player` says who played them. `--ilql.targets returns` is MC returns, `--ilql.beta 0` is
-BC, and with `--objective.policy expert_iteration --objective.policy-args.threshold 1` filtered BC.
+patients; `player` says who played them. `lmrl_gym_maze` is the same in mazes; the other six tasks
+are not here. Returns are normalised as in the authors' code by
+`jaxrl.data.offline.statistics.centred_score`. `--ilql.targets returns` is MC returns, `--ilql.beta
+0` is BC, and with `--objective.policy expert_iteration --objective.policy-args.threshold 1`
+filtered BC.
 """
 
 import dataclasses

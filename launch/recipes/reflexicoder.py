@@ -24,14 +24,14 @@ from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
-    """Sums of up to two digits, after a warm start with as many slips as right attempts."""
+    """Sums of two digits, after a warm start with as many slips as right attempts."""
     base = retrieval.config()
     return dataclasses.replace(
         base,
         recipe="reflexicoder",
         steps=60,
         task="revision",
-        task_args={"digits": 2, "slips": 0.5},
+        task_args={"digits": 1, "slips": 0.5},
         warm_start=WarmStartConfig(steps=300, batch_size=64, learning_rate=2e-3),
         rollout=RolloutConfig(prompts=32, group_size=8, max_prompt_tokens=8, max_new_tokens=16),
         objective=ObjectiveConfig(aggregation="seq-mean-token-mean", kl_coef=0.01),

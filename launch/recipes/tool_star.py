@@ -39,6 +39,5 @@ def config() -> Config:
             policy="tool_star",
             policy_args={"period": PERIOD, "preference_steps": 5},
             aggregation="seq-mean-token-mean",
-            entropy_coef=base.objective.entropy_coef,
         ),
     )

@@ -9,10 +9,11 @@ Claim: comparable to specialised systems in six domains, and rollouts nearly twi
 tools are called asynchronously.
 Reading: the tools are a ledger to look names up in and a calculator, in the task `ledger`, whose
 sums a policy cannot do without the first and hardly without the second. The reward is 1 for a right
-answer. A warm start on the task's own episodes shows the form of calls; it leaves RL little to do:
-before RL, one seed was right on 0.99 of 256 held-out problems, and `--warm-start.steps` leaves it
-more. That slow tools stall no other episode is measured in docs/environments.md; image and video
-tools are not here.
+answer. A short warm start on the task's own episodes shows the form of calls. Of the one run that
+was looked at, held-out answers were right in 0.50 after it and in 0.93 after RL; with 150 steps of
+it in place of 100, RL had nothing left to do, and with a rate of 1e-3 or half of the prompts
+accuracy fell. That slow tools stall no other episode is measured in docs/environments.md; image and
+video tools are not here.
 """
 
 import dataclasses
@@ -31,12 +32,11 @@ def config() -> Config:
         steps=60,
         task="ledger",
         task_args={"digits": 2, "terms": 2, "names": 4, "calls": 5},
-        warm_start=WarmStartConfig(steps=150, batch_size=32, learning_rate=2e-3),
+        warm_start=WarmStartConfig(steps=100, batch_size=32, learning_rate=2e-3),
         rollout=RolloutConfig(
-            prompts=16, group_size=8, max_prompt_tokens=8, max_new_tokens=64, turn_tokens=8
+            prompts=32, group_size=8, max_prompt_tokens=8, max_new_tokens=64, turn_tokens=8
         ),
-        objective=ObjectiveConfig(advantage="group_advantages", entropy_coef=0.01),
-        optimizer=dataclasses.replace(base.optimizer, learning_rate=1e-3),
-        sampler=dataclasses.replace(base.sampler, slots=128),
+        objective=ObjectiveConfig(advantage="group_advantages"),
+        optimizer=dataclasses.replace(base.optimizer, learning_rate=4e-4),
         packing=dataclasses.replace(base.packing, row_length=96),
     )

@@ -126,7 +126,8 @@ def flaky() -> Task:
 
 
 def worlds() -> Task:
-    """Episodes of which some hang, crash, answer with nonsense or 10 MB, or never end."""
+    """Episodes of which some hang, crash, leak, answer with nonsense or 10 MB, or never end."""
+    leaked: list[bytes] = []
 
     def problem(split: str, seed: int, index: int) -> Problem:
         return Problem(f"{split}/{seed}/{index}", str(index % 10), index % 9)
@@ -145,6 +146,8 @@ def worlds() -> Task:
                 return Reply(({"role": "user", "content": "1" * 10_000_000},))
             case 4:
                 return Reply(said, 0.1)
+            case 5:
+                leaked.append(bytes(200 << 20))  # three of them are more than a worker may have
         good = float(action[:1] in ("1", "2", "3"))
         return Reply(said, good, done=state[1] == 3)
 

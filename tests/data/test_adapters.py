@@ -1,5 +1,6 @@
 """Environments of other libraries by their protocols, against stand-ins and the real packages."""
 
+import dataclasses
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -7,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from jaxrl.data import tasks
-from jaxrl.data.environments import Turn, adapters, play
+from jaxrl.data.environments import Environment, Opening, Reply, Turn, adapters, play
 from jaxrl.data.environments.formats import Call, written
-from jaxrl.data.types import Problem
+from jaxrl.data.types import Problem, Score
 from tests.data.test_bundled_environments import played
 
 PROBLEM = Problem("p", "", 7)
@@ -56,6 +57,55 @@ def test_an_environment_is_five_tuples():
     assert (seen, reward, ended, cut, parts["solved"]) == ("", 1.0, True, False, 1.0)
     assert gym.reset(seed=4)[0] == gym.reset(seed=4)[0] != gym.reset(seed=5)[0]
     gym.close()
+
+
+def test_an_episode_that_is_left_or_does_not_begin_is_closed():
+    """As where a trainer resets before the end, or `reset` raises."""
+    closed, made = [], []
+
+    class Watched(Line):
+        def reset(self, seed=None):
+            made.append(self)
+            if seed == 13:
+                raise OSError("no display")
+            return super().reset(seed)
+
+        def close(self):
+            closed.append(self)
+
+    world = adapters.five_tuples(Watched, ("back", "on"), lambda env, seen: f"at {seen}", turns=4)
+    task = adapters._seeded("line", "line", world)
+    task = dataclasses.replace(task, turns=world)
+    gym = adapters.Gym(task)
+    for seed in (0, 0, 1):
+        gym.reset(seed)
+        gym.step("on")
+    assert closed == made[:2]
+    with pytest.raises(RuntimeError, match="no display"):
+        gym.reset(13)
+    assert closed == made
+    gym.close()
+    assert closed == made
+
+
+def test_the_reward_of_an_answer_is_in_the_last_of_the_five():
+    """It is the task's, as `Reply.answer` says; one that fails is an error and never 0."""
+
+    def reward(problem, completion):
+        return Score(float(completion), {"length": 1.0})
+
+    def step(state, action):
+        return Reply(reward=0.25, done=True, answer=action)
+
+    world = Environment(
+        lambda problem, seed: ([], Opening(({"role": "user", "content": "?"},))), step
+    )
+    gym = adapters.Gym(dataclasses.replace(tasks.get("arithmetic"), reward=reward, turns=world))
+    gym.reset()
+    assert gym.step("0.5")[1:] == (0.75, True, False, {"length": 1.0})
+    gym.reset()
+    with pytest.raises(RuntimeError, match="could not convert"):
+        gym.step("half")
 
 
 @pytest.mark.extra

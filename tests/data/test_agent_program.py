@@ -2,6 +2,7 @@
 
 import json
 import socket
+import subprocess
 import sys
 import textwrap
 import threading
@@ -134,6 +135,19 @@ def test_a_repeated_request_gets_the_answer_that_was_recorded():
     answers.append(program.post({**body, "temperature": 2.0}))
     assert len(seen) == 1 and len(set(answers)) == 1 and len(answers) == 4
     assert json.loads(answers[0][1])["choices"][0]["message"]["content"] == "Hi"
+    program.gateway.close()
+
+
+def test_a_request_with_other_tools_or_stops_is_another_one():
+    seen = []
+    program = Program(lambda pending: (seen.append(pending), pending.answer.set_result(
+        Answer(len(seen), str(len(seen)), (), TOKENS))))  # fmt: skip
+    body = {"messages": [{"role": "user", "content": "Hello"}]}
+    changes = [{}, {"tools": [{"type": "function", "function": FUNCTION}]}, {"stop": ["x"]}]
+    for n, change in enumerate(changes * 2):  # each of them twice
+        _, said = program.post({**body, **change, "stream": False})
+        assert json.loads(said)["choices"][0]["message"]["content"] == str(n % 3 + 1)
+    assert len(seen) == 3
     program.gateway.close()
 
 
@@ -276,6 +290,88 @@ def test_a_program_that_is_left_is_ended(program):
         (episode,) = pool._player._known.values()
         pool.over(0)
         assert episode.state._process.wait(5) and not pool._player._known
+
+
+BEGUN = """
+example = [{"role": "user", "content": "What is 1 + 1?"},
+           {"role": "assistant", "content": None, "tool_calls": [{"id": "x", "type": "function",
+            "function": {"name": "add", "arguments": '{"a": 1, "b": 1}'}}]},
+           {"role": "tool", "tool_call_id": "x", "content": "2"},
+           {"role": "assistant", "content": "It is 2."}]
+tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+said = [*example, {"role": "user", "content": sys.stdin.read()}]
+print(ask(said, tools=tools)["message"]["content"])
+"""
+
+
+def test_a_program_may_begin_with_turns_that_the_policy_did_not_write(program):
+    """Examples are read as the rest of the opening is; no action is among them."""
+    with pool_of(program(BEGUN)) as pool:
+        opening, end = played(pool, "5")
+    roles = [message["role"] for message in opening.messages]
+    assert roles == ["user", "assistant", "tool", "assistant", "user"] and end.answer == "5\n"
+    call = formats.written(Call("add", {"a": 1, "b": 1}))
+    assert opening.messages[1]["content"] == call
+
+
+def running(pid):
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(pid, seconds=10.0):
+    end = time.monotonic() + seconds
+    while running(pid) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not running(pid)
+
+
+CHILDREN = """
+import subprocess
+sleeps = [subprocess.Popen(["sleep", "300"], start_new_session=n) for n in (False, True)]
+print(*(each.pid for each in sleeps), flush=True)
+answer = ask([{"role": "user", "content": " ".join(str(each.pid) for each in sleeps)}])
+if answer["message"]["content"] == "stay":
+    ask([{"role": "user", "content": "again"}])
+"""
+
+
+@pytest.mark.parametrize("ends", ["by itself", "left", "the trainer is killed"])
+def test_what_a_program_has_started_ends_with_it(ends, program, tmp_path):
+    """Also what is in a session of its own, and holds the output open."""
+    made = program(CHILDREN)
+    if ends == "the trainer is killed":
+        source = (
+            "import sys, time; from tests.data import test_agent_program as t\n"
+            "from jaxrl.data.environments import agent_program\n"
+            f"file = {str(tmp_path / 'agent.py')!r}\n"
+            "made = agent_program.environment([sys.executable, '-S', file], 20.0)\n"
+            "pool = t.pool_of(made)\n"
+            "print(t.played(pool)[0].messages[0]['content'], flush=True); time.sleep(60)"
+        )
+        trainer = subprocess.Popen(
+            [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True
+        )
+        pids = trainer.stdout.readline().split()
+        assert len(pids) == 2 and all(map(running, pids))
+        trainer.kill()
+        trainer.communicate()
+    else:
+        with pool_of(made) as pool:
+            pids = played(pool)[0].messages[0]["content"].split()
+            assert len(pids) == 2 and all(map(running, pids))
+            if ends == "left":
+                pool.over(0)
+            else:
+                last = played(pool, "go", episode=1)[-1]
+                assert last.done and last.error is None
+                pids = last.answer.split()
+            assert all(map(gone, pids))
+    assert all(map(gone, pids))
 
 
 SHUT_IN = """

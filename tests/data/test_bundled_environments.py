@@ -23,10 +23,13 @@ from jaxrl.data.rewards import reflection
 from jaxrl.data.types import Problem
 
 PURE = (
-    "board_game", "calculator", "diagnosis", "emotional_support", "game24", "html_form", "keydoor",
-    "ledger", "planning", "recall", "revision", "routing", "twenty_questions", "workshop",
+    "apps", "board_game", "calculator", "diagnosis", "emotional_support", "game24", "html_form",
+    "keydoor", "ledger", "planning", "recall", "revision", "routing", "text_grid",
+    "twenty_questions", "workshop",
 )  # fmt: skip
 SLOWER = ("database", "repository")
+EXTRA = ("geography",)
+"""Those that need a package of the extras."""
 GARBAGE = ("", "\x00", "é" * 50, "9" * 5000, "<tool_call>", "left\nbet 1 / 0", "GUESS", "fill e1")
 
 
@@ -40,10 +43,24 @@ def played(answer, problem, *actions, episode=0, seed=3):
     return said
 
 
-@pytest.mark.parametrize("name", PURE + SLOWER)
+def installed(task):
+    """Skip the test unless the packages of a task are."""
+    try:
+        task.problem("train", 0, 0)
+    except ImportError as missing:
+        pytest.skip(str(missing))
+
+
+def optional(names):
+    return [pytest.param(name, marks=pytest.mark.extra) for name in names]
+
+
+@pytest.mark.parametrize("name", [*PURE, *SLOWER, *optional(EXTRA)])
 def test_they_repeat_themselves_and_survive_anything(name):
     task = tasks.get(name)
-    assert task.pure == (name in PURE)
+    assert task.pure == (name in (*PURE, "geography"))
+    if name in EXTRA:
+        installed(task)
     made = {s: [task.problem(s, 0, i) for i in range(12)] for s in task.splits}
     assert not {p.id for p in made["train"]} & {p.id for p in made["test"]}
     assert made["train"][3] == task.problem("train", 0, 3) != task.problem("train", 1, 3)
@@ -61,18 +78,23 @@ def test_they_repeat_themselves_and_survive_anything(name):
 @pytest.mark.parametrize(
     "name",
     [
+        "apps",
         "emotional_support",
         "game24",
         "html_form",
         "ledger",
         "recall",
+        "text_grid",
         "twenty_questions",
         "workshop",
         *SLOWER,
+        *optional(EXTRA),
     ],
 )
 def test_their_solutions_earn_the_full_reward(name):
     task = tasks.get(name)
+    if name in EXTRA:
+        installed(task)
     for index, split in itertools.product(range(4 if name in PURE else 1), task.splits):
         problem = task.problem(split, 5, index)
         actions = task.turns.gold(problem, 0)
@@ -375,6 +397,28 @@ def test_a_match_is_won_drawn_or_lost(name):
     assert not board_game.step(match, "jump").done and board_game.step(match, "99").reward == 0
 
 
+def test_solutions_of_tic_tac_toe_say_what_is_at_stake_and_never_lose():
+    task = tasks.get("board_game", instructions=False, symbols=True, mistakes=0, think=True)
+    plain, thoughts = tasks.get("board_game", symbols=True, instructions=False), set()
+    for index in range(40):
+        problem = task.problem("train", 0, index)
+        said = task.turns.gold(problem, 0)
+        assert plain.turns.gold(problem, 0) == tuple(each[1:] for each in said)
+        assert {c for each in said for c in each} <= set(task.alphabet)
+        replies = played(play.Player(task).answer, problem, *said)
+        assert replies[-1].done and replies[-1].reward in (0.5, 1.0)
+        assert (said[-1][0] == "w") == (replies[-1].reward == 1)  # a win is said to be one
+        assert all(each[0] != "w" for each in said[:-1])
+        thoughts |= {each[0] for each in said}
+    assert thoughts == set("wb-")
+    for cells, why, moves in (
+        ("xx oo    ", "w", "3"), ("oo  x   x", "b", "3"), ("         ", "-", "123456789")
+    ):  # fmt: skip
+        found = board_game.thought(games.Board(cells, 3, 3))
+        assert found[0] == why and found[1] in moves
+    assert tasks.get("board_game", game="kuhn_poker").turns.gold is None
+
+
 def _first_moves(task, problem):
     match, _ = task.turns.begin(problem, 0)
     return match.game.moves(match.state)
@@ -445,12 +489,19 @@ def test_a_pool_plays_them():
 
 
 REFUSED = {
+    "apps": ({"goals": "sort"}, {"ood_goals": ""}, {"apps": 1}, {"keys": 5}, {"turns": 4}),
     "workshop": ({"explorer": "bold"}, {"steps": 0}, {"horizon": 0}, {"turns": 4}),
+    "text_grid": ({"size": 9}, {"walls": 0}, {"turns": 3}, {"view": "x"}, {"cost": -1.0}),
     "diagnosis": ({"importance": "none"}, {"questions": 0}, {"known": 0}, {"temperature": 0.0}),
     "emotional_support": ({"difficulty": "kind"}, {"turns": 4}, {"openness": 2.0}),
     "game24": ({"numbers": 9}, {"largest": 0}, {"mistakes": -1}),
     "twenty_questions": ({"traits": 9}, {"patience": 0}),
-    "board_game": ({"game": "go"}, {"opponent": "x"}, {"mistakes": -1}),
+    "board_game": (
+        {"game": "go"},
+        {"opponent": "x"},
+        {"mistakes": -1},
+        {"think": True, "game": "kuhn_poker"},
+    ),
     "html_form": ({"fields": 0}, {"distractors": 9}, {"turns": -1}),
     "database": ({"places": 1}, {"calls": 0}),
     "repository": ({"bugs": 0}, {"calls": 0}),

@@ -99,6 +99,23 @@ def test_difficulty_targeted_prefers_the_middle_and_the_unseen():
     assert sorted(ids) == [0, 1, 2, 3]  # no weight underflows to never
 
 
+def test_the_frontier_is_what_is_passed_at_times_then_what_is_new_then_the_rest():
+    state = filled([[NAN, 1.0], [NAN, 0.0], [NAN, 0.5], [NAN, NAN], [0.0, 0.2], [0.5, 0.0]])
+    everyone = everything(state)
+    for visits, order in (
+        (2, [2, 3, 0, 1, 4, 5]),
+        (3, [2, 4, 3, 0, 1, 5]),
+        (1, [3, 0, 1, 2, 4, 5]),
+    ):
+        _, ids = curriculum.frontier(state, 6, everyone, visits=visits)
+        assert ids.tolist() == order
+    after = curriculum.record(state, [1], [[0, 1]])  # an improved policy tries it again
+    assert curriculum.frontier(after, 2, everyone, visits=3)[1].tolist() == [2, 1]
+    assert curriculum.frontier(state, 1, np.arange(6) == 5)[1].tolist() == [5]
+    with pytest.raises(ValueError, match="only 5 prompts"):
+        curriculum.frontier(state, 6, np.arange(6) > 0)
+
+
 def test_informative_groups():
     rewards = np.array([[0, 0, 1], [1, 1, 1], [0, 0, 0], [NAN, 1, 1], [NAN, 0, 1], [NAN] * 3])
     np.testing.assert_array_equal(

@@ -1,7 +1,9 @@
 """Environments: what they answer, what is made of bad ones, and how their turns become tokens."""
 
 import dataclasses
+import itertools
 import json
+import os
 import time
 
 import pytest
@@ -20,8 +22,11 @@ from jaxrl.data.environments import (
     play,
     tools,
     unscored,
+    with_tools,
 )
 from jaxrl.data.types import Problem, Task
+from jaxrl.models import catalog
+from tests.data import test_chat
 
 PROBLEM = Problem("p", "hello", None)
 SAID = ({"role": "user", "content": "hello"},)
@@ -115,6 +120,62 @@ def test_an_episode_is_played_again_where_it_is_not_remembered():
     assert first.answer(other).messages[0]["content"] == "3"
 
 
+@pytest.mark.parametrize("bad", [None, Reply(), Opening(({"role": "tool", "content": "x"},))])
+def test_what_began_is_closed_where_its_opening_is_refused(bad):
+    closed = []
+    world = Environment(lambda problem, seed: ("state", bad), None, close=closed.append)
+    player = play.Player(dataclasses.replace(hostile(), turns=world))
+    assert player.answer(Turn(0, PROBLEM, 3)).error.startswith("type:")
+    assert closed == ["state"]
+    player.close()
+    assert closed == ["state"]
+
+
+def broken_close():
+    """`hostile`, whose close raises."""
+
+    def close(state):
+        raise SystemExit(1) if len(state) % 2 else OSError("no disk")
+
+    task = hostile()
+    return dataclasses.replace(task, pure=True, turns=task.turns._replace(close=close))
+
+
+@pytest.mark.parametrize("waits", (False, True))
+def test_what_close_raises_is_reported_once_and_changes_no_result(waits):
+    task = broken_close()
+    task = dataclasses.replace(task, turns=task.turns._replace(waits=waits))
+    with (
+        pytest.warns(RuntimeWarning, match="Environment.close raised") as warned,
+        scoring.Pool(task, 0, 5.0, None, None) as pool,
+    ):
+
+        def answer(turn):
+            return pool.act(turn).result()
+
+        assert played(answer, "a", "end", episode=0)[-1] == Reply(reward=1.0, done=True)
+        assert played(answer, "raise", episode=1)[-1].error == "exception: OSError: no disk"
+        for episode in (2, 3):
+            played(answer, *"a" * (episode - 1), episode=episode)
+            pool.over(episode)
+        played(answer, "a", episode=4)
+    said = [str(each.message) for each in warned]  # unclosed files of other tests may be among them
+    assert sum("Environment.close raised" in each for each in said) == 1
+
+
+def test_what_close_raises_in_a_worker_changes_no_result():
+    name = "tests.data.test_environments:broken_close"
+    with scoring.open_pool(name, workers=1, time_limit_s=5.0) as pool:
+
+        def answer(turn):
+            return pool.act(turn).result()
+
+        assert played(answer, "a", "end", episode=0)[-1] == Reply(reward=1.0, done=True)
+        played(answer, "a", episode=1)
+        pool.over(1)
+        assert played(answer, "end", episode=2)[-1] == Reply(reward=1.0, done=True)
+
+
 def test_an_environment_that_does_not_repeat_itself_is_an_error():
     said = played(play.Player(hostile()).answer, "random")
     asked = Turn(0, PROBLEM, 3, ("random", "b"), tuple(said))
@@ -138,6 +199,131 @@ def test_a_pool_bounds_what_hangs_or_dies():
         assert played(answer, "die", episode=2)[-1].error.startswith("crash:")
     with pytest.raises(RuntimeError, match="closed"):
         pool.act(Turn(0, PROBLEM, 3))
+
+
+def leaking():
+    """Each step keeps 200 MB for good."""
+    kept = []
+
+    def step(state, action):
+        if action == "leak":
+            kept.append(bytes(200 << 20))
+        return Reply(SAID, 0.5)
+
+    world = Environment(lambda problem, seed: ([], Opening(SAID)), step)
+    return dataclasses.replace(hostile(), name="leaking", turns=world)
+
+
+def test_a_pool_bounds_what_leaks():
+    """The worker that is full is replaced, so that what it kept costs one episode."""
+    name = "tests.data.test_environments:leaking"
+    with scoring.open_pool(name, workers=1, memory_limit_mb=600) as pool:
+
+        def answer(turn):
+            return pool.act(turn).result()
+
+        said = played(answer, "a")
+        for episode in range(1, 6):
+            *_, last = played(answer, "leak", episode=episode)
+            if last.error:
+                break
+        assert last.error.startswith("memory:") and "score_memory_mb" in last.error
+        after = pool.act(Turn(0, PROBLEM, 3, ("a", "leak"), tuple(said))).result()
+        assert after == Reply(SAID, 0.5)
+
+
+def noted(path):
+    """Each step takes a line of a file, and so does each close."""
+
+    def note(text):
+        with open(path, "a") as file:
+            file.write(f"{text} {os.getpid()}\n")
+
+    def step(state, action):
+        note(f"step {action}")
+        if action == "hang":
+            time.sleep(60)
+        return Reply(SAID, 1.0, done=action == "end")
+
+    return Task(
+        "noted",
+        lambda split, seed, index: PROBLEM,
+        unscored,
+        turns=Environment(
+            lambda problem, seed: (seed, Opening(SAID)), step, close=lambda s: note(f"close {s}")
+        ),
+    )
+
+
+def test_an_episode_stays_with_one_worker_and_is_closed_there(tmp_path):
+    """No action is played twice while its worker lives, and a worker is told what is over."""
+    file = tmp_path / "notes"
+    file.touch()
+    given = {"path": str(file)}
+
+    def noted_lines():
+        return [line.split() for line in file.read_text().splitlines()]
+
+    name = "tests.data.test_environments:noted"
+    with scoring.open_pool(name, given, workers=2, time_limit_s=20.0) as pool:
+        said = [[pool.act(Turn(n, PROBLEM, n)).result()] for n in range(6)]
+        for k in range(5):
+            actions = [tuple(f"{n}.{i}" for i in range(k + 1)) for n in range(6)]
+            turns = [Turn(n, PROBLEM, n, actions[n], tuple(said[n])) for n in range(6)]
+            for n, future in enumerate([pool.act(turn) for turn in turns]):
+                said[n].append(future.result())
+        played_by = {}
+        for _, action, pid in noted_lines():
+            played_by.setdefault(action.split(".")[0], []).append(pid)
+        assert all(len(pids) == 5 and len(set(pids)) == 1 for pids in played_by.values())
+        for n in range(6):
+            pool.over(n)
+        deadline = time.monotonic() + 10
+        while len(noted_lines()) < 36 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        ended = {which: pid for what, which, pid in noted_lines() if what == "close"}
+        assert ended == {n: pids[0] for n, pids in played_by.items()}
+        end = Turn(9, PROBLEM, 9, ("end",), (pool.act(Turn(9, PROBLEM, 9)).result(),))
+        assert pool.act(end).result().done and not pool._queues.over(9)
+
+
+def sleepy():
+    """Sums, with a tool that takes 0.6 s."""
+
+    def nap() -> str:
+        """Sleeps."""
+        time.sleep(0.6)
+        return "slept"
+
+    inner = tasks.get("arithmetic")
+    world = with_tools.environment(inner, lambda seed: [tools.tool(nap)], seconds=0.6)
+    return dataclasses.replace(inner, reward=unscored, pure=False, turns=world)
+
+
+def test_a_turn_may_take_the_time_of_all_its_calls():
+    name = "tests.data.test_environments:sleepy"
+    problem, nap = tasks.get("arithmetic").problem("test", 0, 0), call_of("nap")
+    with scoring.open_pool(name, workers=1, time_limit_s=1.0) as pool:
+
+        def answer(turn):
+            return pool.act(turn).result()
+
+        said = played(answer, nap * 3, str(problem.answer), problem=problem)
+        assert said[1].messages[0]["content"] == "slept\nslept\nslept"
+        assert said[2].done and said[2].error is None
+
+
+@pytest.mark.parametrize("inner", ("arithmetic", "code"))
+def test_an_answer_after_tools_has_the_limit_that_it_has_without(inner):
+    task = tasks.get("with_tools", name=inner, tools="python")
+    problem = task.problem("test", 0, 0)
+
+    def limit(*actions):
+        return scoring._turn_limits(task, Turn(0, problem, 0, actions), 10.0)[0]
+
+    assert limit("the answer") >= scoring._limits(tasks.get(inner), problem, 10.0)[0]
+    run = call_of("python", code="while True: pass")
+    assert limit(run) > 5 and limit(run * 2) - limit(run) >= 5
 
 
 def test_what_a_subverted_worker_says_is_checked():
@@ -180,9 +366,47 @@ def test_keydoor_is_solved_by_fetching_the_key(credit):
     assert keydoor.step(world, "open").reward == 0 and keydoor.step(world, "?").done
 
 
-def call(expression, name="calculator"):
-    content = json.dumps({"name": name, "arguments": {"expression": expression}})
+@pytest.mark.parametrize(
+    "name",
+    ["board_game", "calculator", "database", "game24", "html_form", "keydoor", "text_grid",
+     "twenty_questions"],
+)  # fmt: skip
+def test_a_thought_is_no_action(name):
+    """What the solution does in thoughts that do not end earns nothing; after one, all."""
+    task = tasks.get(name)
+    problem = task.problem("train", 0, 0)
+    gold = task.turns.gold(problem, 3)
+    thought = [f"<think>{action}" for action in gold]
+    closed = [f"<think>{gold[-1]}</think>{action}" for action in gold]
+
+    def earned(actions, episode):
+        answers = (
+            reply.reward or 0.0
+            for reply in ended(play.Player(task).answer, actions, problem, episode)
+        )
+        return sum(answers)
+
+    assert earned(closed, 1) == earned(gold, 0) > 0 >= earned(thought, 2)
+
+
+def ended(answer, actions, problem, episode):
+    """The replies to actions, until one of them ends the episode."""
+    said = [answer(Turn(episode, problem, 3))]
+    for n in range(len(actions)):
+        said.append(answer(Turn(episode, problem, 3, tuple(actions[: n + 1]), tuple(said))))
+        if said[-1].done:
+            break
+    assert not any(reply.error for reply in said)
+    return said[1:]
+
+
+def call_of(name, **arguments):
+    content = json.dumps({"name": name, "arguments": arguments})
     return f"<tool_call>\n{content}\n</tool_call>"
+
+
+def call(expression, name="calculator"):
+    return call_of(name, expression=expression)
 
 
 def test_the_calculator_is_called_and_its_result_is_the_answer():
@@ -312,21 +536,115 @@ def test_tools_are_shown_by_the_template_or_in_words(backend):
 def test_calls_are_read_as_the_template_teaches_them(backend):
     """Special tokens are seen, and the token that ends the turn is not part of it."""
     mistral = with_template(backend, CHATML + "{# [TOOL_CALLS] #}")
-    talk = dialogue.of(mistral, ("tool",), chat=True)
+    talk, schemas = dialogue.of(mistral, ("tool",), chat=True), (calculator.CALCULATOR.schema,)
     ids = backend.encode('[TOOL_CALLS][{"name": "calculator", "arguments": {"expression": "1+1"}}]')
-    read = talk.action([*ids[0], talk.end])
+    read = talk.action([], [*ids[0], talk.end], schemas)
     assert tools.results([calculator.CALCULATOR], read) == ["2"]
     plain = dialogue.of(with_template(backend, CHATML), ("tool",), chat=True)
-    assert plain.action([*backend.encode(call("1+2"))[0], plain.end]) == call("1+2")
+    own = [*backend.encode(call("1+2"))[0], plain.end]
+    assert plain.action([], own, schemas) == plain.action([], own) == call("1+2")
 
 
-def test_a_template_that_leaves_out_earlier_reasoning_is_continued_after_it(backend):
-    """What is appended does not depend on it: earlier turns are never written again."""
-    stripping = CHATML.replace("message.content +", "message.content.split('</think>')[-1] +")
-    talk = dialogue.of(with_template(backend, stripping), ("tool",), chat=True)
-    plain = dialogue.of(with_template(backend, CHATML), ("tool",), chat=True)
+QWEN3 = test_chat.QWEN3.replace(
+    "{{- message.content }}",
+    """{%- set content = message.content %}
+    {%- if message.role == 'assistant' and '</think>' in content and loop.index0 < ns.last %}
+        {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+    {%- endif %}
+    {{- content }}""",
+)
+LATE_TOOLS = """{%- for message in messages %}
+{%- set after = messages[loop.index:]|selectattr('role', 'eq', 'user')|list %}
+{%- if message.role == 'user' and tools and not after %}
+{{- '<|im_start|>tools\n' + tools|tojson + '<|im_end|>\n' }}{%- endif %}
+{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
+OTHER_RESULTS = WITH_TOOLS + CHATML.replace(
+    "message.content +",
+    "('(' + message.content + ')' if tools and message.role == 'tool' else message.content) +",
+)
+R1 = CHATML.replace(
+    "message.content +",
+    "(message.content.split('</think>')[-1] if message.role == 'assistant' else message.content) +",
+).replace("assistant\\n", "assistant\\n<think>\\n")
+SCHEMAS = (calculator.CALCULATOR.schema,)
+
+
+TRIED = test_chat.TEMPLATES | {
+    "stripping": QWEN3, "r1": R1, "late tools": LATE_TOOLS, "other results": OTHER_RESULTS,
+}  # fmt: skip
+REFUSED = {("llama3", "user"), ("llama3", "tool"), ("late tools", "user")}
+"""With tools, which these put after an earlier turn."""
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_templates_are_tried_with_and_without_tools(name, backend):
+    template = TRIED[name].replace("<|eot_id|>", "<|im_end|>")
+    special = {"eos_token": "<|im_end|>", "bos_token": ""}
+    made = tokenizers._assemble(
+        backend, eos_ids=[256], bos_id=None, template=template, special=special
+    )
+    for role in ("user", "tool"):
+        assert dialogue.of(made, (role,), chat=True).end in made.eos_ids
+        if (name, role) not in REFUSED:
+            assert dialogue.of(made, (role,), chat=True, tools=True).end in made.eos_ids
+            continue
+        with pytest.raises(ValueError, match=r"with tools: .*, in the conversation .*another role"):
+            dialogue.of(made, (role,), chat=True, tools=True)
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize("name", catalog.PACKAGED)
+def test_the_templates_of_packaged_models_can_be_continued(name):
+    try:
+        made = tokenizers.load(catalog.locate(name))
+    except ModuleNotFoundError:
+        pytest.skip(f"{name} is not installed")
+    if made.render is None:
+        pytest.skip(f"{name} has no chat template")
+    for role, offered in itertools.product(("user", "tool"), (False, True)):
+        assert dialogue.of(made, (role,), chat=True, tools=offered)
+
+
+def test_tools_that_were_not_announced_are_proved_when_they_are_offered(backend):
+    talk = dialogue.of(with_template(backend, LATE_TOOLS), ("user",), chat=True)
+    asked = [{"role": "user", "content": "Hello"}]
+    assert talk.opening(asked)
+    with pytest.raises(ValueError, match="with tools"):
+        talk.opening(asked, SCHEMAS)
+
+
+def test_results_are_written_as_where_tools_are_given(backend):
+    made = with_template(backend, OTHER_RESULTS)
+    talk = dialogue.of(made, ("tool",), chat=True, tools=True)
     said = [{"role": "tool", "content": "4"}]
-    assert talk.joint(talk.end, said) == plain.joint(plain.end, said)
+    assert "(4)" in backend.spelled(talk.joint(talk.end, said, SCHEMAS).more)
+    assert "(4)" not in backend.spelled(talk.joint(talk.end, said).more)
+
+
+def test_reasoning_that_a_template_leaves_out_is_known(backend):
+    """Where the template leaves it out, and no more."""
+    user, tool = ({"role": role, "content": "Go on."} for role in ("user", "tool"))
+    turn, short = ({"role": "assistant", "content": c} for c in ("<think>a</think>\n\nYes", "Yes"))
+    whole = {"role": "assistant", "content": "\n\nYes"}
+    for template, talk, left in (
+        (QWEN3, [user, turn, tool], [user, turn, tool]),
+        (QWEN3, [user, turn, tool, turn, user], [user, short, tool, short, user]),
+        (QWEN3, [user, turn, user, turn, tool], [user, short, user, turn, tool]),
+        (R1, [user, turn, tool], [user, whole, tool]),
+        (CHATML, [user, turn, user], [user, turn, user]),
+    ):
+        made = with_template(backend, template)
+        kept = dialogue.of(made, ("tool", "user"), chat=True).kept(talk)
+        assert kept == left
+        rendered = made.render(talk, None, add_generation_prompt=True).text
+        assert made.render(kept, None, add_generation_prompt=True).text == rendered
+
+
+def test_a_template_that_rewrites_turns_beside_their_reasoning_is_refused(backend):
+    changed = QWEN3.replace("lstrip('\\n')", "replace('Y', 'y')")
+    with pytest.raises(ValueError, match="more than that it leaves out reasoning"):
+        dialogue.of(with_template(backend, changed), ("user",), chat=True)
 
 
 def test_a_model_without_a_template_talks_in_lines():

@@ -57,3 +57,9 @@ def test_forks_are_before_the_least_certain_token():
     assert (first.problem, first.row, first.begin) == (0, 2, (5, 6))
     assert (second.row, second.begin) == (3, ())
     assert guidance.forks(2, None, rng, **given) == []
+
+
+def test_an_empty_row_has_a_branch_that_begins_anew():
+    rng, given = np.random.default_rng(0), {"tokens": [[[], [8]]], "entropies": [[[], [0.3]]]}
+    (hint,) = guidance.forks(1, None, rng, **given, group_size=2)
+    assert (hint.row, hint.begin) == (1, ())

@@ -1,8 +1,10 @@
 """Tools of MCP servers: a program, and an address on loopback."""
 
+import shlex
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -109,3 +111,14 @@ def test_servers_that_cannot_be_are_refused(server, why):
 def test_a_server_that_does_not_start_is_an_error():
     with pytest.raises(RuntimeError, match="does not start"):
         mcp_tools.connect(f"{sys.executable} -c pass", seconds=20)
+
+
+def test_a_server_that_hangs_at_its_start_is_ended(tmp_path):
+    """The error says which, and after how long."""
+    file = tmp_path / "pid"
+    program = f"echo $$ > {file}; exec sleep 300"
+    start = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"server .*exec sleep 300.* start within 1 s"):
+        mcp_tools.connect(shlex.join(["sh", "-c", program]), seconds=1.0)
+    assert time.monotonic() - start < 20
+    assert not Path(f"/proc/{int(file.read_text())}").exists()

@@ -210,6 +210,17 @@ def test_scores_by_hand():
         statistics.normalised_score(0.0, statistics.Bounds(1.0, 1.0))
 
 
+def test_scores_around_the_mean_of_the_data_by_hand():
+    """The numbers are those of the authors' code for their maze, worked out by hand."""
+    bounds = statistics.Bounds(-101.0, -6.84)
+    for value, score in ((-101, 0), (-92, 25), (-83, 50), (-44.92, 75), (-6.84, 100)):
+        assert statistics.centred_score(value, bounds, -83.0) == pytest.approx(score)
+    assert statistics.centred_score(-72.1, bounds, -83.0) == pytest.approx(57.156, abs=1e-3)
+    for average in (-101.0, -6.84, 0.0):
+        with pytest.raises(ValueError, match="average="):
+            statistics.centred_score(-50.0, bounds, average)
+
+
 def test_coverage_counts_distinct_pairs():
     data = rows([40])
     half = transitions.take(data, slice(0, 20))

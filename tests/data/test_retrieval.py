@@ -1,11 +1,14 @@
 """The retrieval world: its answers are found fact by fact, and its searches may fail."""
 
+import collections
 import json
+import random
+import string
 
 import pytest
 
-from jaxrl.data import tasks
-from jaxrl.data.environments import play
+from jaxrl.data import generate, tasks
+from jaxrl.data.environments import play, questions
 from tests.data.test_environments import played
 
 
@@ -105,6 +108,108 @@ def test_a_turn_in_symbols_ends_with_its_letter_and_an_answer_names_something():
         tasks.get("retrieval", malformed=0.5)
 
 
+REGIMES = {
+    "hops": {"regime": "hops", "hops": 2},
+    "count": {"regime": "count", "hops": 3},
+    "compare": {"regime": "compare", "hops": 2},
+}
+
+
+def truth(problem):
+    """The answer to a question in symbols, from all facts of its world."""
+    facts = [fact[1:] for fact in problem.metadata["facts"]]
+    mark, *names = problem.prompt
+    if mark == "#":
+        return str(sum(object_ == names[0] for _, object_ in facts))
+    if mark == ">":
+        return max(names, key=lambda name: int(dict(facts)[name]))
+    for _ in range(int(mark)):
+        names = [dict(facts)[names[0]]]
+    return names[0]
+
+
+@pytest.mark.parametrize("synthesis", (0, 5))
+@pytest.mark.parametrize("credit", (0.0, 0.5))
+@pytest.mark.parametrize("regime", REGIMES)
+def test_every_regime_is_answered_by_searches(regime, credit, synthesis):
+    task = tasks.get("retrieval", **REGIMES[regime], credit=credit, synthesis=synthesis)
+    answers = collections.Counter()
+    for index, split in enumerate(task.splits * 30):
+        problem = task.problem(split, 1, index)
+        assert problem.answer == truth(problem)
+        answers[split, problem.answer] += 1
+        opening, *replies = gold(task, problem)
+        facts = len(problem.metadata.get("needed", problem.metadata.get("chain", "")[1:]))
+        assert len(replies) == facts + (regime == "count") + 1 and replies[-1].done
+        assert sum(reply.reward for reply in replies) == pytest.approx(1)
+        said = [m["content"] for reply in (opening, *replies) for m in reply.messages]
+        assert set("".join(said)) <= set(task.alphabet)
+        lone = tasks.get("retrieval", **REGIMES[regime], credit=credit, searches=0)
+        (_, ended), _ = [played(play.Player(lone).answer, a, problem=problem) for a in ("a", "=")]
+        assert ended.done  # without a search engine, the first turn is the answer
+        wrong = next(n for n in opening.stop if n != problem.answer)
+        calls = task.turns.gold(problem, 3)[:-1]
+        end = played(play.Player(task).answer, *calls, f"={wrong}", problem=problem)[-1]
+        assert end.done and end.reward == 0 and end.parts == {"correct": 0}
+    if regime == "count":
+        assert {answer for split, answer in answers if split != "ood"} == {*"123"}
+        assert {answer for split, answer in answers if split == "ood"} == {"4"}
+
+
+@pytest.mark.parametrize("synthesis", (0, 5))
+@pytest.mark.parametrize("regime", REGIMES)
+def test_what_is_trained_on_is_never_held_out(regime, synthesis):
+    """By the hash of what is asked and of the facts, which is the problem's id."""
+    task = tasks.get("retrieval", **REGIMES[regime], synthesis=synthesis)
+    share = generate.TEST_SHARE * 2**64
+
+    def hashes(split):
+        return [int(task.problem(split, 0, i).id.partition("/")[2], 16) for i in range(100)]
+
+    assert min(train := hashes("train")) >= share > max(hashes("test"))
+    assert len(set(train)) == 100
+
+
+@pytest.mark.parametrize("searches", (2, 4, 8, 16))
+@pytest.mark.parametrize("regime", REGIMES)
+def test_a_synthesiser_asks_only_what_it_has_found(regime, searches):
+    """Questions from what was found are among those of the whole world, with the same answers."""
+    size = REGIMES[regime]["hops"]
+    found = 0
+    for seed in range(40):
+        stream = random.Random(seed)
+        facts = questions.populated(regime, stream, size, 4, string.ascii_lowercase)
+        known, ended = questions.explored(regime, stream, facts, searches)
+        assert len(known) <= searches and set(known) <= set(facts)
+        made = questions.composed(regime, known, size, ended)
+        names = {name for fact in facts for name in fact[1:]}
+        whole = questions.composed(regime, facts, size, names)
+        right = {(*sorted(each.about), each.answer) for each in whole}
+        assert {(*sorted(each.about), each.answer) for each in made} <= right
+        assert len({tuple(sorted(each.about)) for each in made}) == len(made)  # no duplicates
+        pairs = {fact[1:] for fact in known}
+        assert all(set(each.needed) <= pairs for each in made)
+        found += len(made)
+    least = 6 if regime == "hops" else 0  # what a search has found is searched for next
+    assert found > least or (regime, searches) == ("count", 2)
+
+
+def test_a_count_is_found_one_fact_at_a_time():
+    task = tasks.get("retrieval", regime="count", hops=3, searches=30, failures=0.7)
+    problem = next(p for i in range(99) for p in [task.problem("train", 0, i)] if p.answer == "3")
+    name = problem.prompt[1]
+    opening, *replies = played(play.Player(task).answer, *name * 30, problem=problem)
+    said = [reply.messages[0]["content"] for reply in replies]
+    facts = [each for each in said if each != "-"]
+    assert sorted(facts) == sorted(a + b for a, b in problem.metadata["needed"])  # none is lost
+    assert "-" in said[: said.index(facts[-1])] and said[-1] == "-"
+    assert {*"1234"} <= {*opening.stop}
+    (*_, answered) = played(play.Player(task).answer, name, "3", problem=problem, episode=1)
+    assert answered.done and answered.reward == 1
+    (*_, other) = played(play.Player(task).answer, name, "2", problem=problem, episode=2)
+    assert other.done and other.reward == 0
+
+
 def test_retrieval_in_words_is_asked_by_calls_of_a_tool():
     pytest.importorskip("bm25s")
     task = tasks.get("retrieval", instructions=True, failures=0.5, searches=9)
@@ -133,6 +238,13 @@ def test_retrieval_in_words_is_asked_by_calls_of_a_tool():
         ({"credit": 2.0}, "credit"),
         ({"masks": 5}, "masks=5"),
         ({"masks": 1, "instructions": True}, "masks=1"),
+        ({"regime": "report"}, "regime='report'"),
+        ({"regime": "count", "instructions": True}, "words are for the regime hops"),
+        ({"regime": "count", "hops": 3, "names": 3}, "need as many names"),
+        ({"regime": "compare", "hops": 1}, "2 facts to compare"),
+        ({"synthesis": 1}, "synthesis=1"),
+        ({"regime": "count", "hops": 3, "synthesis": 3}, "needs 4 searches"),
+        ({"masks": 1, "synthesis": 4}, "synthesis=4 with masks=1"),
     ],
 )
 def test_a_retrieval_world_that_cannot_be_is_refused(params, why):

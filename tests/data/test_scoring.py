@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl.data import sandbox, scoring, tasks
+from jaxrl.data import sandbox, scoring, scoring_process, tasks
 from jaxrl.data.types import Problem, Score, count_errors
 
 HOSTILE = "tests.data.hostile:make"
@@ -124,7 +124,8 @@ def test_memory_limit_and_a_problem_that_does_not_pickle():
         hog, bad, good = pool.score(
             [(PROBLEM, "hog"), (Problem("p", "", lambda: 0), ""), (PROBLEM, "")]
         )
-    assert "MemoryError" in hog.error and "does not pickle" in bad.error and good.value == 1.0
+    assert hog.error.startswith("memory:") and "score_memory_mb" in hog.error
+    assert "does not pickle" in bad.error and good.value == 1.0
 
 
 def test_what_overruns_gets_the_score_stated_for_that_and_is_marked():
@@ -207,13 +208,18 @@ def test_workers_receive_only_the_variables_that_a_task_names(monkeypatch):
     ],
 )  # fmt: skip
 def test_a_reply_is_data_and_a_bad_one_an_error(line):
-    assert scoring._read_score(line, 1).error.startswith("reply:")
+    assert scoring_process.read_score(line, 1).error.startswith("reply:")
 
 
 def test_scores_arrive_as_they_were():
     timed_out = Score(1, {}, None, True)
     for score in [Score(0.1 + 0.2, {"a": 1e-300}), Score(None, error="x: y"), timed_out]:
-        assert scoring._read_score(json.dumps(scoring._written(score, 3)).encode(), 3) == score
+        assert (
+            scoring_process.read_score(
+                json.dumps(scoring_process.written_score(score, 3)).encode(), 3
+            )
+            == score
+        )
 
 
 def test_a_hostile_worker_affects_one_item_only():

@@ -1,11 +1,16 @@
 """The bundled tools, and tasks that are given some."""
 
+import contextlib
+import dataclasses
+import functools
+import http.server
 import json
+import threading
 
 import pytest
 
 from jaxrl.data import scoring, tasks
-from jaxrl.data.environments import Turn, formats, play, toolbox, tools
+from jaxrl.data.environments import Turn, formats, play, router, toolbox, tools, with_tools
 from jaxrl.data.environments.formats import Call
 
 
@@ -26,6 +31,70 @@ def test_python_keeps_its_variables():
     assert called(made, code=1).startswith("error: 1 is not of type")
 
 
+REPEATS = [
+    "s = {f'w{i}' for i in range(50)}\nprint(s, [hash(w) for w in sorted(s)])",
+    "import random\nrandom.random(), random.sample(range(1000), 9), random.Random('x').random()",
+    "def f(): pass\nf, object(), (i for i in s)",
+    "print(sorted(s)[:3], random.gauss(0, 1))\ns.add('x'); list(s)",
+]
+
+
+def test_python_repeats_itself():
+    """In interpreters of their own, whatever the calls show but clocks and the system's chances."""
+    makes = [toolbox.python, toolbox.python, functools.partial(toolbox.python, seed=1)]
+    one, two, other = ([called(made, code=c) for c in REPEATS] for made in (m() for m in makes))
+    assert one == two and not any("Error" in each for each in one)
+    assert [a == b for a, b in zip(one, other, strict=True)] == [True, False, True, False]
+
+
+def test_the_seed_of_an_episode_is_that_of_its_tools():
+    task = tasks.get("with_tools", name="arithmetic", tools="python")
+    problem = task.problem("train", 0, 0)
+    drawn = formats.written(Call("python", {"code": "import random\nrandom.random()"}))
+
+    def said(seed):
+        bench, _ = task.turns.begin(problem, seed)
+        return task.turns.step(bench, drawn).messages[0]["content"]
+
+    assert said(3) == said(3) != said(4)
+
+
+def test_a_result_is_an_error_where_its_tool_says_so():
+    """Whatever its text begins with; a policy cannot make one of what it asks for."""
+
+    def echo(text: str) -> str:
+        """Says it."""
+        if text == "raise":
+            raise ValueError("no")
+        return text
+
+    made = [tools.tool(echo)]
+    asked = [formats.written(Call("echo", {"text": t})) for t in ("error: none", "raise", "a")]
+    asked += [formats.written(Call("no", {})), "<tool_call>2+3"]
+    found = tools.outcomes(made, "\n".join(asked))
+    assert [each.failed for each in found] == [False, True, False, True, True]
+    assert [each.text for each in found] == tools.results(made, "\n".join(asked))
+
+
+@pytest.mark.parametrize("call", [Call("long", {}), Call("short", {}), Call("no", {})])
+def test_many_and_long_results_are_cut_off_and_void_no_episode(call):
+    """Else a policy could void an episode that goes badly, by calling often."""
+    made = [tools.tool(lambda: "x" * 5000, name="long"), tools.tool(lambda: "y", name="short")]
+    world = with_tools.environment(tasks.get("arithmetic"), lambda seed: made)
+    task = dataclasses.replace(tasks.get("arithmetic"), turns=world)
+    player, problem = play.Player(task), task.problem("train", 0, 0)
+    opening = player.answer(Turn(0, problem, 0))
+    several = formats.written(call) * 2000
+    reply = player.answer(Turn(0, problem, 0, (several,), (opening,)))
+    (said,) = reply.messages
+    assert reply.error is None and reply.calls == 2000
+    assert len(said["content"]) <= play.LONGEST
+    if call.name != "short":
+        assert said["content"].endswith(" more characters]")
+    (one,) = tools.results(made, formats.written(Call("long", {})))
+    assert one == "x" * 4000 + "\n[1000 more characters]"
+
+
 def test_search_finds_passages(tmp_path):
     pytest.importorskip("bm25s")
     corpus = tmp_path / "corpus.jsonl"
@@ -43,6 +112,101 @@ def test_sql_reads_a_database(tmp_path):
     assert called(made, query="SELECT * FROM t ORDER BY a DESC") == '[2, "y"]\n[1, "x"]'
     assert called(made, query="SELECT * FROM t WHERE a > 9") == "no rows"
     assert called(made, query="DROP TABLE t").startswith("error: ")
+
+
+def test_a_dictionary_is_a_file_or_the_bundled_one(tmp_path):
+    bundled = toolbox.dictionary()
+    assert called(bundled, word="prime").startswith("of a number")
+    assert called(bundled, word=" Prime ") == called(bundled, word="prime")
+    assert called(bundled, word="xyzzy") == "error: the dictionary has no word 'xyzzy'"
+    assert "did you mean 'median'" in called(bundled, word="medain")
+    made = tmp_path / "words.json"
+    made.write_text(json.dumps({"Zebra": "a striped animal"}))
+    assert called(toolbox.dictionary(str(made)), word="zebra") == "a striped animal"
+    for n, wrong in enumerate(('["zebra"]', '{"zebra": 1}', "zebra")):
+        made = tmp_path / f"{n}words.json"
+        made.write_text(wrong)
+        with pytest.raises(ValueError, match=r"words\.json.*JSON object of words and meanings"):
+            toolbox.dictionary(str(made))
+    task = tasks.get("with_tools", tools="dictionary")
+    assert task.pure and task.turns.begin(task.problem("train", 0, 0), 0)[1].tools
+
+
+@contextlib.contextmanager
+def served():
+    """Address of a server of two models: one answers in capitals, the other one not at all."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            said = asked["messages"][0]["content"].upper()
+            text = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
+            self.send_response(400 if asked["model"] == "down" else 200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        server.shutdown()
+
+
+def models(path, address, **more):
+    """A file of the models there, with their prices."""
+    rows = [
+        {"name": "small", "url": address, "model": "up", "price": 1, "about": "quick"},
+        {"name": "large", "url": address, "model": "down", "price": 2.5} | more,
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_a_router_asks_other_models_and_adds_up_their_prices(tmp_path):
+    with served() as url:
+        made = router.router(models(tmp_path / "models.jsonl", url))
+        assert made.description.endswith("small: costs 1, quick; large: costs 2.5")
+        assert made.parts() == {"spent": 0.0}
+        assert called(made, model="small", question="why?") == "WHY?"
+        assert called(made, model="small", question="how?") == "HOW?"
+        assert called(made, model="large", question="?").startswith("error: large gave no reply")
+        assert called(made, model="other", question="?").startswith("error: 'other' is not one of")
+        assert made.parts() == {"spent": 2.0}
+
+
+@pytest.mark.parametrize("price", (0.0, 0.1))
+def test_what_a_router_spent_is_in_the_episode(tmp_path, price):
+    with served() as url:
+        task = tasks.get(
+            "with_tools", tools="router,calculator", models=models(tmp_path / "m.jsonl", url),
+            price=price, calls=2,
+        )  # fmt: skip
+        problem = task.problem("train", 0, 0)
+        inner = tasks.get("arithmetic")
+        call = formats.written(Call("router", {"model": "small", "question": "1+1"}))
+        with scoring.Pool(task, 0, 1.0, None, None) as pool:
+            for episode, answer in enumerate((inner.gold(problem), "no idea")):
+                said = [pool.act(Turn(episode, problem, 0)).result()]
+                for actions in ((call,), (call, call), (call, call, answer)):
+                    said.append(pool.act(Turn(episode, problem, 0, actions, tuple(said))).result())
+                assert [each.parts["spent"] for each in said[1:]] == [1.0, 2.0, 2.0]
+                assert said[-1].done and said[-1].answer == answer
+                assert (said[-1].reward or 0) == pytest.approx(-2 * price)
+            over = pool.act(Turn(1, problem, 0, (call, call, call), tuple(said[:3]))).result()
+        assert over.done and not over.error
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [({"price": -1}, "price"), ({"price": "1"}, "price"), ({"name": "small"}, "name"),
+     ({"model": 3}, "model"), ({"cost": 1}, "cost"), ({"url": "ftp://x"}, "url")],
+)  # fmt: skip
+def test_models_that_cannot_be_asked_are_refused(tmp_path, more, why):
+    with pytest.raises(ValueError, match=why):
+        router.router(models(tmp_path / "models.jsonl", "http://127.0.0.1:9/v1", **more))
 
 
 def test_a_task_with_tools():
@@ -77,6 +241,9 @@ def test_a_task_with_tools():
         ({"name": "keydoor"}, "one by one"),
         ({"tools": "hammer"}, "'hammer' is none of"),
         ({"tools": "search"}, "name the file"),
+        ({"tools": "router"}, "name the file of router"),
+        ({"price": 0.1}, "price=0.1 without the tool router"),
+        ({"price": -0.1, "tools": "router", "models": "x"}, "price=-0.1"),
         ({"calls": 0}, "allow one"),
     ],
 )

@@ -61,6 +61,30 @@ def test_a_shorter_answer_that_is_wrong_is_no_effect():
     assert statistics.status(shorter, 0.001, guard=as_good, **given) == "effect"
 
 
+@pytest.mark.parametrize("better", ["higher", "lower"])
+def test_no_status_speaks_for_an_arm_that_paid_with_accuracy(better):
+    """The same comparison seen from either arm."""
+    wider = statistics.paired(np.linspace(0.9, 1.1, 12), minimum=0.2)
+    alike = statistics.paired(np.linspace(-0.01, 0.01, 12), minimum=0.2)
+    lost = statistics.paired(np.linspace(-0.2, -0.1, 12), minimum=0.03)
+    won = statistics.paired(np.linspace(0.1, 0.2, 12), minimum=0.03)
+    given = {"better": better, "minimum": 0.03}
+    effect = better == "higher"
+    found = statistics.status(wider, 0.001, guard=lost, **given)
+    assert found == ("undecided" if effect else "contrary")
+    found = statistics.status(wider, 0.001, guard=won, **given)
+    assert found == ("effect" if effect else "undecided")
+    for guard in (lost, won):
+        assert statistics.status(alike, 1.0, guard=guard, **given) == "undecided"
+
+
+def test_equivalence_is_corrected_too():
+    small = statistics.paired(np.random.default_rng(0).normal(0.005, 0.01, 20), minimum=0.03)
+    given = {"better": "higher"}
+    assert statistics.status(small, 0.001, equivalent=0.04, **given) == "equivalent"
+    assert statistics.status(small, 0.001, equivalent=0.06, **given) == "undecided"
+
+
 def test_power_is_that_of_simulated_tests():
     rng = np.random.default_rng(3)
     samples = rng.normal(0.03, 0.05, (4000, 20))
@@ -107,7 +131,8 @@ def simulated(effect: float, *, looks: bool, bimodal: bool = False) -> list[str]
 @pytest.mark.parametrize("looks", [False, True])
 @pytest.mark.parametrize("bimodal", [False, True])
 def test_a_planted_null_is_no_effect(looks, bimodal):
-    assert simulated(0.0, looks=looks, bimodal=bimodal).count("effect") <= 5
+    found = simulated(0.0, looks=looks, bimodal=bimodal)
+    assert found.count("effect") + found.count("contrary") <= 5
 
 
 @pytest.mark.parametrize("looks", [False, True])

@@ -63,7 +63,8 @@ def with_rows(config, folder):
 
 
 EPISODES = {
-    "board_game": (16, 28, {}),
+    "apps": (32, 60, {}),
+    "board_game": (16, 80, {}),
     "diagnosis": (32, 28, {}),
     "emotional_support": (32, 28, {"turns": 5}),
     "game24": (32, 128, {}),
@@ -75,6 +76,7 @@ EPISODES = {
     "retrieval": (32, 28, {}),
     "revision": (16, 12, {}),
     "routing": (32, 28, {}),
+    "text_grid": (32, 224, {}),
     "workshop": (32, 28, {"turns": 5}),
 }
 """Tasks of several turns, which have credit or stages that arithmetic has none of: the prompt's and

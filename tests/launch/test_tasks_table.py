@@ -23,7 +23,8 @@ def test_rows_are_complete_and_true():
     assert "chain_sum" in by_name["reasoning_gym"]["generators"]
     assert by_name["maze"]["splits"] == ["train", "test", "ood"]
     assert {row["name"] for row in rows if row["turns"]} == {
-        "agent_program", "board_game", "calculator", "database", "diagnosis", "emotional_support",
-        "game24", "html_form", "keydoor", "ledger", "planning", "recall", "repository",
-        "retrieval", "revision", "routing", "twenty_questions", "with_tools", "workshop",
+        "agent_program", "apps", "board_game", "calculator", "database", "diagnosis",
+        "emotional_support", "game24", "geography", "html_form", "keydoor", "ledger", "planning",
+        "recall", "repository", "retrieval", "revision", "routing", "text_grid", "twenty_questions",
+        "with_tools", "workshop",
     }  # fmt: skip

@@ -77,6 +77,7 @@ def draw(seed: int, spread: float = 0.4, rows: int = 6, length: int = 5) -> Arra
         first=np.arange(rows) == 0,
         weights=rng.random((rows, length)),
         entropy=rng.random((rows, length)),
+        turn=np.tile([1, 1, 2, 2, 5] + [6] * length, (rows, 1))[:, :length],
     )
 
 
@@ -121,6 +122,12 @@ def k3(x, s):
 def sequence_ratio(x, s, other="behavior_logp", normalise=False):
     d = x.logp - getattr(s, other)
     return np.exp((mean if normalise else total)(d, s.mask))
+
+
+def turn_ratio(x, s):
+    d = np.where(s.mask, x.logp - s.behavior_logp, 0.0)
+    same = s.turn[:, :, None] == s.turn[:, None, :]
+    return np.exp((same * d[:, None, :]).sum(-1))
 
 
 def gspo_token(x, s):
@@ -490,6 +497,11 @@ CASES = {
     "clip_cov": Case(surrogates.clip_cov, clip_cov,
                      {"fraction": 0.3, "cov_low": 0.1, "cov_high": 2.0}),
     "kl_cov": Case(surrogates.kl_cov, kl_cov, {"fraction": 0.3, "beta": 0.7}),
+    "ppo_trajectory": Case(sequence.ppo_trajectory, lambda x, s: spread_rows(
+        clip_loss(sequence_ratio(x, s), s.advantages), x.logp), rename=SEQUENCE,
+        on_policy=("seq-mean-token-mean", "seq-mean-token-sum"),
+        advantages="sequence_advantages"),
+    "ppo_turn": Case(sequence.ppo_turn, lambda x, s: clip_loss(turn_ratio(x, s), s.advantages)),
     "gspo": Case(sequence.gspo, lambda x, s: spread_rows(
         clip_loss(sequence_ratio(x, s, normalise=True), s.advantages), x.logp),
         NARROW, SEQUENCE, on_policy=("seq-mean-token-mean",) * 2,

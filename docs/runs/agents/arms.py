@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import games
@@ -20,10 +21,15 @@ PPO = ("--warm-start.steps", "0", "--rollout.prompts", "16", "--updates-per-batc
 WARM = ("--warm-start.steps", "40", "--warm-start.batch-size", "64", "--warm-start.learning-rate",
         "2e-3", "--objective.entropy-coef", "0", "--updates-per-batch", "4")  # fmt: skip
 SHORT = ("--steps", "16", *QUIET)
+NOTHING = ("--warm-start.steps", "0", "--objective.entropy-coef", "0.05",
+           "--optimizer.learning-rate", "2e-3", "--task-args.think", "false",
+           "--rollout.turn-tokens", "1")  # fmt: skip
+MAZE = ("--task-args.size", "5", "--task-args.walls", "6", "--task-args.turns", "10",
+        "--task-args.view", "near", "--task-args.cost", "0.1", "--task-args.think", "false",
+        "--rollout.turn-tokens", "1", "--optimizer.learning-rate", "2e-3",
+        "--objective.entropy-coef", "0.03")  # fmt: skip
 LAGGED = ("--with", "sampler_refresh", "--sampler-refresh.every", "20")
-GRADIENT = ("retrieval", *WARM, "--objective.policy", "reinforce", "--objective.advantage",
-            "group_advantages", "--objective.advantage-args.scale", "none",
-            "--objective.aggregation", "seq-mean-token-mean")  # fmt: skip
+GRADIENT = str(Path(__file__).with_name("karl_gradient.yaml"))
 GROUPS = ("retrieval", *WARM, "--objective.advantage", "group_advantages",
           "--objective.policy-args.clip_high", "0.28")  # fmt: skip
 BALANCED = ("retrieval", *WARM, "--objective.advantage", "group_advantages",
@@ -284,18 +290,18 @@ EXPERIMENTS = {
             "BC": ("lmrl_gym", "--ilql.beta", "0", *QUIET),
             "PPO, own games": ("promed", "--task-args.importance", "uniform", *PPO, *QUIET),
         },
-        figures=("correct", "reward"),
+        figures=("correct", "reward", "score"),
     ),
     "karl": Experiment(
         claim="with a sampler renewed every 20 steps, regression beats the policy gradient",
         arms={
             "regression": ("karl", *LAGGED, *QUIET),
-            "policy gradient": (*GRADIENT, *LAGGED, *QUIET),
+            "policy gradient": (GRADIENT, *LAGGED, *QUIET),
             "regression, int8": ("karl", "--sampling.weights", "int8", *LAGGED, *QUIET),
-            "policy gradient, int8": (*GRADIENT, "--sampling.weights", "int8", *LAGGED, *QUIET),
-            "policy gradient, every step": (*GRADIENT, *QUIET),
+            "policy gradient, int8": (GRADIENT, "--sampling.weights", "int8", *LAGGED, *QUIET),
+            "policy gradient, every step": (GRADIENT, *QUIET),
         },
-        figures=("correct", "pass@1"),
+        figures=("pass@1", "pass@1/hops", "pass@1/count", "pass@1/compare"),
     ),
     "aepo": Experiment(
         claim="rows divided by entropies, and gradients past the clip, beat branching and GRPO",
@@ -308,9 +314,40 @@ EXPERIMENTS = {
         },
         figures=("correct", "pass@1"),
     ),
+    "loop": Experiment(
+        claim="ratios by token beat ratios by turn and by trajectory, and one update a batch",
+        arms={
+            "token": ("loop", *QUIET),
+            "turn": ("loop", "--objective.policy", "ppo_turn", *QUIET),
+            "trajectory": ("loop", "--objective.policy", "ppo_trajectory", *QUIET),
+            "one update": ("loop", "--updates-per-batch", "1", *QUIET),
+        },
+        figures=("area", "correct", "docs", "failed"),
+    ),
     "tig": Experiment(
         claim="GRPO on text is as good as DQN on features after as many moves",
-        arms={"GRPO, text": ("tig", *QUIET), "DQN, features": games.ARM},
+        arms={
+            "GRPO, text": ("tig", *NOTHING, *QUIET),
+            "GRPO, thoughts and demonstrations": ("tig", *QUIET),
+            "DQN, features": games.ARM,
+        },
         figures=("reward",),
+    ),
+    "tig_grid": Experiment(
+        claim="GRPO on text, after demonstrations, is as good as DQN after as many moves",
+        arms={"GRPO, text": ("tig_grid", *QUIET), "DQN, features": games.ARM},
+        figures=("reward",),
+    ),
+    "lmrl_gym_maze": Experiment(
+        claim="values learned from logged walks beat imitation, also of successful walks alone",
+        arms={
+            "ILQL": ("lmrl_gym_maze", *QUIET),
+            "MC returns": ("lmrl_gym_maze", "--ilql.targets", "returns", *QUIET),
+            "filtered BC": ("lmrl_gym_maze", "--ilql.beta", "0", "--objective.policy",
+                            "expert_iteration", "--objective.policy-args.threshold", "0.5", *QUIET),
+            "BC": ("lmrl_gym_maze", "--ilql.beta", "0", *QUIET),
+            "PPO, own walks": ("tig_grid", *MAZE, *PPO, *QUIET),
+        },
+        figures=("score", "reward", "reached"),
     ),
 }  # fmt: skip

@@ -8,6 +8,7 @@ second prints the tables of the experiments that have results.
 """
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ import games
 import numpy as np
 from arms import EXPERIMENTS
 
+from jaxrl.data.offline.statistics import centred_score
 from jaxrl.launch import configs, evaluate
 from jaxrl.launch.lab import statistics
 from jaxrl.record import jsonl, metrics
@@ -30,9 +32,10 @@ def measure(work: Path, name: str, arm: str, seed: int) -> dict[str, object]:
     """Train an arm, and give its figures."""
     argv = EXPERIMENTS[name].arms[arm]
     if argv == games.ARM:
-        rollout = configs.resolve(next(iter(EXPERIMENTS[name].arms.values())))[0].rollout
-        first = directory(work, name, next(iter(EXPERIMENTS[name].arms)), seed)
-        return games.measure(first, rollout.prompts * rollout.group_size, seed)
+        first, given = next(iter(EXPERIMENTS[name].arms.items()))
+        return games.measure(
+            directory(work, name, first, seed), configs.resolve(list(given))[0], seed
+        )
     run = directory(work, name, arm, seed)
     config, _ = configs.resolve([*argv, "--seed", str(seed), "--run-dir", str(run)])
     before = time.process_time()
@@ -60,12 +63,27 @@ def directory(work: Path, name: str, arm: str, seed: int) -> Path:
 
 
 def recorded(name: str) -> dict[str, list[dict[str, Any]]]:
-    """The figures of each arm, for the seeds that all arms have; empty if there are none."""
-    path = RUNS / EXPERIMENTS[name].folder / "results.json"
-    found = json.loads(path.read_text()).get(name, {}) if path.exists() else {}
+    """The figures of each arm, for the seeds that all arms have; empty if there are none.
+
+    Experiments of `games.LEAST` get the figure `score`, of the reward; the first arm's sampled
+    rewards are those of the log.
+    """
+    found = written(RUNS / EXPERIMENTS[name].folder / "results.json").get(name, {})
     rows = {arm: {row["seed"]: row for row in found.get(arm, [])} for arm in EXPERIMENTS[name].arms}
+    for row in (row for own in rows.values() for row in own.values()):
+        row["eval"]["after"]["area"] = float(np.mean(row["curve"]))  # sampled reward over the run
     seeds = sorted(set.intersection(*(set(own) for own in rows.values())))
+    first, given = next(iter(EXPERIMENTS[name].arms.items()))
+    bounds = games.bounds(name, given) if name in games.LEAST and seeds else None
+    for own, seed in itertools.product(rows.values(), seeds if bounds else ()):
+        log, after = np.mean(rows[first][seed]["curve"]), own[seed]["eval"]["after"]
+        after["score"] = centred_score(after["reward"], bounds, float(log))
     return {arm: [own[seed] for seed in seeds] for arm, own in rows.items()} if seeds else {}
+
+
+def written(path: Path) -> dict[str, Any]:
+    """Results of a file, by experiment and arm; empty if there is none."""
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def parts(path: Path) -> dict[str, float]:
@@ -101,13 +119,17 @@ def table(name: str) -> str:
             held = [row["eval"]["before"] for row in found[arm]]
             begins = [each[figure] for each in held if figure in each]
             begun = f"{np.mean(begins):.3f}" if begins else ""
-            difference = (
-                "" if arm == method else statistics.interval(np.subtract(ends[method], ends[arm]))
-            )
+            difference = "" if arm == method else less(ends[method], ends[arm])
             tokens = np.mean([row["tokens"] for row in found[arm]])
             shown = f"{begun} | {np.mean(ends[arm]):.3f} ({spread(ends[arm])})"
             lines.append(f"| {figure} | {arm} | {shown} | {difference} | {tokens:,.0f} |")
     return "\n".join(lines)
+
+
+def less(method: Sequence[float], other: Sequence[float]) -> str:
+    """The mean difference by seed with its interval, which a single seed has not."""
+    differences = np.subtract(method, other)
+    return f"{differences[0]:+.3f}" if len(differences) == 1 else statistics.interval(differences)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -134,15 +156,15 @@ def main() -> None:
     path = RUNS / experiment.folder / "results.json"
     for seed in given.seeds or experiment.seeds:
         for arm in given.arms or experiment.arms:
-            found = json.loads(path.read_text()) if path.exists() else {}
-            done = found.setdefault(given.name, {}).setdefault(arm, [])
+            done = written(path).get(given.name, {}).get(arm, [])
             if any(row["seed"] == seed for row in done) and not given.dry:
                 continue
             row = measure(given.work, given.name, arm, seed)
             print(given.name, arm, seed, row["eval"]["after"], row["cpu_seconds"], "s", flush=True)
             print(" ", [round(float(x), 2) for x in row["curve"][:: len(row["curve"]) // 20 or 1]])
             if not given.dry:
-                done.append(row)
+                found = written(path)  # another process may have added to it
+                found.setdefault(given.name, {}).setdefault(arm, []).append(row)
                 path.write_text(json.dumps(found, indent=1))
 
 

@@ -10,7 +10,7 @@ from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import tasks, tokenizers
 from jaxrl.data.environments.play import Player
 from jaxrl.extensions import branching
-from jaxrl.extensions.branching import Branch, BranchingConfig
+from jaxrl.extensions.branching import BranchingConfig
 from jaxrl.rollout import collect, programs
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Act, Fork, Sample
@@ -58,14 +58,17 @@ def test_a_branch_is_likelier_where_entropy_rises_and_less_so_after_branches():
     rng, draws = np.random.default_rng(0), 4000
     counts = np.zeros(3)
     for _ in range(draws):
-        made = branching.branches(EVEN, [[0.2, 0.4, 0.4]], 9, rng)
-        counts += [Branch(0, 2) in made, Branch(0, 3) in made, len(made) == 2]
+        paths = [branching.Path([0.2, 0.4, 0.4])]
+        second, third = (branching.branches(EVEN, paths, turn, 9, rng) for turn in (2, 3))
+        counts += [second == [0], third == [0], second == third == [0]]
     both = 0.5 * 0.375
     wanted = [0.5, both + 0.5 * 0.5, both]
     np.testing.assert_allclose(counts / draws, wanted, atol=4 * math.sqrt(0.25 / draws))
     sure = dataclasses.replace(EVEN, probability=1.0, penalty=0.0)
-    made = branching.branches(sure, [[0, 0, 0], [0, 0]], 2, rng)
-    assert made == [Branch(0, 2), Branch(1, 2)]  # earlier turns first, and no more than asked for
+    paths = [branching.Path([0, 0, 0]), branching.Path([0, 0])]
+    made = [branching.branches(sure, paths, turn, 2, rng) for turn in (2, 3)]
+    assert made == [[0, 1], [0]]
+    assert branching.branches(sure, paths, 2, 1, rng) == [0]  # no more than asked for
 
 
 def sampled(request):
@@ -124,6 +127,29 @@ def test_branches_share_what_came_before_and_sample_the_rest():
         own = other.source[shared:] == Source.POLICY
         assert set(other.logp[shared:][own].tolist()) == {-43.5 - n}
         assert set(first.logp[first.source == Source.POLICY].tolist()) == {-40.5 - n}
+
+
+def test_a_branch_may_have_branches():
+    """All rows of a turn first: after row 0 branched at its second turn, both do at the third."""
+    rows, asked = group(BranchingConfig(fresh=0.0, probability=1.0, weight=0.0, penalty=0.0))
+    assert [len(each) for each in asked] == [4, 3, 2, 2, 1, 1]
+    assert [from_row(rows, n) for n in range(1, 6)] == [0, 0, 1, 0, 1]
+
+
+def from_row(rows, n):
+    """The row that row n shares most with."""
+    own = rows[n].completion.logp.tolist()
+    alike = [
+        sum(1 for a, b in zip(own, row.completion.logp.tolist(), strict=False) if a == b and a)
+        for row in rows[:n]
+    ]
+    return int(np.argmax(alike))
+
+
+def test_a_branch_comes_less_soon_after_the_one_that_it_began_with():
+    sure = BranchingConfig(fresh=0.0, probability=1.0, weight=0.0, penalty=1.0)
+    rows, asked = group(sure)  # none at the third turn, for the branch and for what it left
+    assert [len(each) for each in asked] == [4, 3, 1, 1, 4, 4] and len(rows) == 6
 
 
 def test_rows_that_no_branch_takes_begin_anew():

@@ -49,7 +49,7 @@ def entries(log):
 
 @pytest.mark.extra
 def test_wandb_has_every_step_of_a_run_and_of_its_continuation(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     from wandb.proto import wandb_internal_pb2
 
     config = Config(wandb="a-project", track=TrackConfig("a-team", "a-name", ("one", "two")))
@@ -62,6 +62,7 @@ def test_wandb_has_every_step_of_a_run_and_of_its_continuation(tmp_path, monkeyp
             log.write(first + step, {"reward/mean": 0.25 * step, "kl": float("nan")})
         log.table(first + 1, ROWS)
         log.close()
+    wandb.teardown()  # as at the exit of a process: `finish` may return before all is in the file
     assert not notes and len(read(directory)) == 4
     records, tables, ids = [], [], set()
     for file in directory.glob("wandb/offline-run-*/*.wandb"):

@@ -7,9 +7,11 @@ import pytest
 
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import generate, tasks, tokenizers
+from jaxrl.data.environments import formats
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import demonstrations
 from jaxrl.rollout.policy import Policy
+from tests.jaxrl.run.test_episode_families import LAYOUTS, write_tokenizer
 
 TOKENIZER = tokenizers.characters(generate.ASCII)
 ROLLOUT = RolloutConfig(max_prompt_tokens=700, max_new_tokens=300)
@@ -42,6 +44,32 @@ def test_an_episode_is_imitated_turn_by_turn(made):
         assert problem.prompt in TOKENIZER.decode(tokens[: np.flatnonzero(mask)[0]])
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_calls_are_imitated_as_the_template_teaches_them(layout, tmp_path):
+    """And are read as the calls of the solution."""
+    template = write_tokenizer(tmp_path, LAYOUTS[layout])
+    tokenizer = tokenizers.load(tmp_path)
+    form = formats.of_template(template)
+    model = DecoderConfig(tokenizer.vocab_size, 8, 8, 1, 1, 1, 8)
+    rollout = RolloutConfig(max_prompt_tokens=4000, max_new_tokens=4000, chat=True)
+    for name in ("calculator", "database", "repository"):
+        task = tasks.get(name)
+        problem = task.problem("train", 0, 0)
+        batch = demonstrations.demonstrations(
+            Policy(model, {}, tokenizer), Config(task=name, rollout=rollout), task, [problem]
+        )
+        gold, opening = task.turns.gold(problem, 0), task.turns.begin(problem, 0)[1]
+        mask, tokens = np.asarray(batch.action_mask[0]), np.asarray(batch.tokens[0])
+        runs = np.split(tokens, np.flatnonzero(np.diff(mask)) + 1)[1 - mask[0] :: 2]
+        for own, action in zip(runs[: len(gold)], gold, strict=True):
+            text = tokenizer.spelled(own.tolist()).removesuffix(
+                tokenizer.spelled([tokenizer.eos_ids[0]])
+            )
+            said, calls = form.read(text, opening.tools)
+            assert calls == formats.HERMES.read(action)[1] and (calls or said == action)
+            assert ("<tool_call>" in text) == (layout in ("hermes", "qwen_coder") and bool(calls))
+
+
 def test_a_solution_over_the_budget_is_refused(made):
     policy, config, task = made
     short = dataclasses.replace(config, rollout=dataclasses.replace(ROLLOUT, max_new_tokens=40))
@@ -50,5 +78,5 @@ def test_a_solution_over_the_budget_is_refused(made):
 
 
 def test_a_task_without_solutions_is_known():
-    assert not demonstrations.demonstrable(tasks.get("board_game"))
+    assert not demonstrations.demonstrable(tasks.get("board_game", game="kuhn_poker"))
     assert demonstrations.demonstrable(tasks.get("arithmetic"))

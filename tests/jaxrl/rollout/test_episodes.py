@@ -1,8 +1,10 @@
 """Episodes under the driver: what comes of them depends on no order, and on no interruption."""
 
 import dataclasses
+import itertools
 import json
 import random
+import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -10,19 +12,24 @@ import numpy as np
 import pytest
 
 from jaxrl.config import RolloutConfig
-from jaxrl.data import dialogue, scoring, tokenizers
-from jaxrl.data.environments import Reply, Turn
+from jaxrl.data import dialogue, extract, generate, scoring, tasks, tokenizers
+from jaxrl.data.environments import Opening, Reply, formats, tools, with_tools
+from jaxrl.data.environments import play as play_module
+from jaxrl.data.environments.calls import Call
+from jaxrl.data.types import Score
 from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import driver, engine, episodes, experience, state
 from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.experience import Experience
-from jaxrl.rollout.programs import Context
+from jaxrl.rollout.programs import EMPTY, Act, Context, Grade, join
 from jaxrl.rollout.selection import Drawn
-from jaxrl.sampling.requests import limit_of
+from jaxrl.sampling.requests import forced, limit_of
 from jaxrl.types import Completion, Request, Source
 from tests.jaxrl import tiny
+from tests.jaxrl.run.test_episode_families import LAYOUTS, write_tokenizer
 from tests.jaxrl.run.test_episodes import ALPHABET, digits
+from tests.models import byte_tokenizer
 
 SIZE = 3
 TOKENIZER = tokenizers.characters(ALPHABET)
@@ -84,7 +91,7 @@ def play(monkeypatch):
     setup = SimpleNamespace(rows=8, piece=16)  # of the prefill, which is replaced
     rollout = RolloutConfig(8, SIZE, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
 
-    def run(seed, enough, replies="together", wrap=lambda pool: pool):
+    def run(seed, enough, replies="together", wrap=lambda pool: pool, task=task):
         nonlocal order
         played = dataclasses.replace(rollout, replies=replies)
         order = random.Random(seed)
@@ -106,6 +113,10 @@ def play(monkeypatch):
         return [found[n] for n in sorted(found)]
 
     return run
+
+
+def plain_row(row):
+    return plain([[row]])
 
 
 def plain(groups):
@@ -140,6 +151,46 @@ class Late:
 def test_an_episode_whose_environment_is_slow_stalls_no_other(play):
     whole = plain(play(0, enough=8))
     assert plain(play(1, enough=8, replies="arrival", wrap=Late)) == whole
+
+
+def played_by(row):
+    """What tells an episode from others: its opening, and its actions."""
+    said = [m["content"] for m in row.messages]
+    return said[0], tuple(said[1::2])
+
+
+@pytest.mark.parametrize("replies", ("together", "arrival"))
+def test_environments_that_hang_cost_their_limit_once_a_turn_and_are_void(replies, play):
+    """Those of one turn cost one limit together, and nothing else is lost."""
+    whole = [row for group in play(0, enough=8) for row in group]
+    first = [played_by(row) for row in whole if len(played_by(row)[1]) == 2]
+    hangs = {(opening, actions[:1]) for opening, actions in first[:2]}
+    hangs |= {(opening, actions) for opening, actions in first[-2:]}
+    world = digits()
+
+    def begin(problem, seed):
+        state, opening = world.turns.begin(problem, seed)
+        return (opening.messages[0]["content"], state), opening
+
+    def step(state, action):
+        opening, actions = state
+        if (opening, (*actions, action)) in hangs:
+            time.sleep(60)
+        return world.turns.step(actions, action)
+
+    slow = world.turns._replace(begin=begin, step=step, waits=True)
+    start = time.monotonic()
+    found = play(0, 8, replies, task=dataclasses.replace(world, turns=slow))
+    assert time.monotonic() - start < 2 * 1.0 + 2.0  # two turns; the pool's limit is 1 s
+    lost = 0
+    for row, as_before in zip((row for group in found for row in group), whole, strict=True):
+        opening, actions = played_by(as_before)
+        if {(opening, actions[:1]), (opening, actions)} & hangs:
+            assert row.score.error == "timeout: no reply after 1 s"
+            lost += 1
+        else:
+            assert plain_row(row) == plain_row(as_before)
+    assert lost >= 4
 
 
 def test_rows_say_what_was_whose(play):
@@ -224,25 +275,181 @@ def test_an_episode_counts_once_however_many_turns_it_has(play, tmp_path):
     [
         (Reply(done=True), "gave no reward"),
         (Reply(({"role": "user", "content": "é"},)), "alphabet"),
+        (Reply(({"role": "user", "content": "\ud800"},)), "alphabet"),
     ],
 )
 def test_what_cannot_be_rewarded_or_read_voids_the_episode(reply, says):
     """Neither is ever a reward of 0."""
     task = digits()
-    request = episodes.programs.requests(
-        ctx := Context(
-            RolloutConfig(1, 1, max_prompt_tokens=8, max_new_tokens=12), 0, TOKENIZER, task,
-            dialogue.of(TOKENIZER, ("user",), chat=False),
-        ),
-        problem := task.problem("train", 0, 0),
-        0,
-    )[0]  # fmt: skip
-    program = episodes.episode(ctx, problem, request, 0)
-    asked = next(program)
-    assert asked.turn == Turn(0, problem, 0)
-    sample = program.send(task.turns.begin(problem, 0)[1])
-    program.send(written(sample.request, 0))
-    with pytest.raises(StopIteration) as ended:
-        program.send(reply)
-    row = ended.value.value
+    talk = dialogue.of(TOKENIZER, ("user",), chat=False)
+    ctx = Context(
+        RolloutConfig(1, 1, max_prompt_tokens=8, max_new_tokens=12), 0, TOKENIZER, task, talk
+    )
+    problem = task.problem("train", 0, 0)
+    row = acted(ctx, problem, [task.turns.begin(problem, 0)[1], reply], ["1"])
     assert row.score.value is None and says in row.score.error
+
+
+def acted(ctx, problem, answers, actions, prompts=None):
+    """The row of an episode whose answers and actions are given; `prompts` gets what turns read."""
+    (request,) = episodes.programs.requests(ctx, problem, 0)[:1]
+    program, answers, actions = (
+        episodes.episode(ctx, problem, request, 0),
+        iter(answers),
+        iter(actions),
+    )
+    wanted = next(program)
+    try:
+        while True:
+            if isinstance(wanted, Act):
+                answer = next(answers)
+                wanted = program.send(answer(wanted.turn) if callable(answer) else answer)
+                continue
+            if isinstance(wanted, Grade):
+                wanted = program.send(scoring.score_completion(ctx.task, problem, wanted.text))
+                continue
+            own = forced([*ctx.tokenizer.encode(next(actions)), ctx.dialogue.end], Source.POLICY)
+            before = wanted.request.prefix or EMPTY
+            if prompts is not None:
+                prompts.append((*wanted.request.prompt, *before.tokens.tolist()))
+            done = join([before, own])
+            wanted = program.send(Completion(wanted.request, *done[:4], True, done.source))
+    except StopIteration as ended:
+        return ended.value
+
+
+@pytest.fixture(scope="module")
+def bytes_tokenizer(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("bytes")
+    byte_tokenizer.write(directory)
+    return tokenizers.load(directory)
+
+
+@pytest.fixture(params=["characters", "lines", "chat"])
+def repaired(request, bytes_tokenizer):
+    """The task `repository` under a tokenizer of characters, or of bytes without and with chat."""
+    task = tasks.get("repository")
+    made = bytes_tokenizer
+    if request.param == "characters":
+        made = tokenizers.characters(generate.ASCII)
+    rollout = RolloutConfig(
+        1, 1, max_prompt_tokens=4000, max_new_tokens=4000, chat=request.param == "chat"
+    )
+    return Context(rollout, 0, made, task, dialogue.of(made, ("tool",), chat=rollout.chat))
+
+
+def test_half_a_surrogate_pair_that_the_policy_writes_is_a_malformed_call(repaired):
+    """It would else come back in what a tool gives, which no tokenizer encodes."""
+    problem = repaired.task.problem("train", 0, 0)
+    files = problem.metadata["files"]
+    path, source = next(iter(files.items()))
+    calls = [
+        Call("edit", {"path": path, "old": source.splitlines()[0], "new": "\ud800"}),
+        Call("read", {"path": "\udfff"}),
+        Call("read", {"path": path}),
+    ]
+    state, opening = repaired.task.turns.begin(problem, 0)
+    actions = [formats.written(call) for call in calls]
+    replies = (repaired.task.turns.step(state, action) for action in actions)
+    row = acted(
+        repaired,
+        problem,
+        itertools.chain([opening], replies, [Reply(reward=1.0, done=True)]),
+        [*actions, "1"],
+    )
+    assert row.score == Score(1.0)
+    *edited, read = [m["content"] for m in row.messages if m["role"] == "tool"]
+    assert all(said.startswith("error: a call is") for said in edited) and read == files[path]
+
+
+@pytest.mark.parametrize("role", ["system", "user", "tool"])
+def test_half_a_surrogate_pair_that_an_environment_says_voids_the_episode(repaired, role):
+    problem = repaired.task.problem("train", 0, 0)
+    said = ({"role": role, "content": "a\ud800b"},)
+    good = Opening(({"role": "user", "content": "x"},))
+    row = acted(repaired, problem, [Opening(said)], [])
+    assert row.score.error.startswith("opening: ") and not len(row.completion.tokens)
+    for reply in (Reply(said), Reply(opening=Opening(said))):
+        row = acted(repaired, problem, [good, reply], ["1"])
+        assert row.score.error.startswith("observation: ")
+
+
+@pytest.fixture(params=["at once", "as Reply.answer"])
+def thinking(request, tmp_path):
+    """The task `with_tools` under a template that begins a thought."""
+    byte_tokenizer.write(tmp_path)
+    role, asked = "{{ m.role }}\n", "assistant\n{% endif"
+    template = byte_tokenizer.TEMPLATE.replace(
+        role, role + "{% if m.role == 'assistant' %}<think>\n{% endif %}"
+    ).replace(asked, "assistant\n<think>\n{% endif")
+    (tmp_path / "chat_template.jinja").write_text(template)
+
+    def reward(problem, completion):
+        return Score(float(extract.last_number(completion) == str(problem.answer)))
+
+    inner = dataclasses.replace(tasks.get("arithmetic"), reward=reward)
+    make = [tools.tool(lambda: "noon", name="now")]
+    world = with_tools.environment(
+        inner, lambda seed: make, role="user", waits=request.param != "at once"
+    )
+    task = dataclasses.replace(inner, turns=world)
+    made = tokenizers.load(tmp_path)
+    rollout = RolloutConfig(1, 1, max_prompt_tokens=4000, max_new_tokens=4000, chat=True)
+    return Context(rollout, 0, made, task, dialogue.of(made, ("user",), chat=True))
+
+
+@pytest.mark.parametrize("lead", ["", "<think>"])
+def test_a_thought_calls_nothing_and_answers_nothing(thinking, lead):
+    """Whether the template begins it or the policy: as in a task of one turn."""
+    problem = thinking.task.problem("train", 0, 0)
+    call, gold = formats.written(Call("now", {})), tasks.get("arithmetic").gold(problem)
+    for text, value, calls in [
+        (f"It is {gold}", 0.0, 0),
+        (f"{call}{gold}", 0.0, 0),
+        (f"It is 0{call}</think>{gold}", 1.0, 0),
+        (f"It is {gold}</think>0", 0.0, 0),
+        (f"Let me see.</think>{call}", 1.0, 1),
+    ]:
+        player = play_module.Player(thinking.task)
+        then = [f"</think>{gold}"]
+        row = acted(thinking, problem, itertools.repeat(player.answer), [lead + text, *then])
+        assert (row.score.value, row.completion.tool_calls) == (value, calls), row
+        said = next(m["content"] for m in row.messages if m["role"] == "assistant")
+        assert said == f"<think>{lead + text}"
+        assert extract.plain(said) == extract.plain(extract.thinking("<think>", lead + text))
+
+
+@pytest.mark.parametrize("layout", ["hermes", "mistral"])
+def test_reasoning_that_the_template_leaves_out_leads_to_a_branch(layout, tmp_path):
+    """The policy then reads what the template makes of the conversation, its calls included."""
+    template = write_tokenizer(tmp_path, LAYOUTS[layout])
+    stripped = "{{ m.content.split('</think>')[-1].lstrip('\\n') }}"
+    template = template.replace("{{ m.content }}", stripped)
+    (tmp_path / "chat_template.jinja").write_text(template)
+    made = tokenizers.load(tmp_path)
+    rollout = RolloutConfig(1, 1, max_prompt_tokens=4000, max_new_tokens=4000, chat=True)
+    now = tools.tool(lambda: "noon", name="now", description="The time.")
+    world = with_tools.environment(tasks.get("arithmetic"), lambda seed: [now])
+    task = dataclasses.replace(tasks.get("arithmetic"), turns=world)
+    ctx = Context(rollout, 0, made, task, dialogue.of(made, ("tool",), chat=True, tools=True))
+    problem, player = task.problem("train", 0, 0), play_module.Player(task)
+    call = formats.taught(
+        formats.of_template(template), formats.written(Call("now", {})), [now.schema], template
+    )
+    turn, prompts = f"<think>\nHm.\n</think>\n\n{call}", []
+    row = acted(ctx, problem, itertools.repeat(player.answer), [turn, turn, call, "1"], prompts)
+    own, result = {"role": "assistant", "content": call}, {"role": "tool", "content": "noon"}
+    talk = [{"role": "user", "content": problem.prompt}]
+    whole = []
+    for _ in range(4):
+        text = made.render(talk, [now.schema], add_generation_prompt=True).text
+        whole.append(tuple(made.encode(text)))
+        talk += [own, result]
+    assert prompts == whole and row.score.value is not None
+    assert len(set(row.completion.turn[row.completion.actions].tolist())) == 4
+    branches = np.flatnonzero(
+        row.completion.parent != len(prompts[0]) - 1 + np.arange(len(row.completion.tokens))
+    )
+    assert len(branches) == 2
+    text = made.spelled(row.completion.tokens[row.completion.actions].tolist())
+    assert text.count("Hm.") == 2

@@ -67,10 +67,9 @@ def test_a_problem_of_any_plain_values_is_read_back(value):
 def test_problems_of_every_task_can_be_kept(name):
     """So that runs with groups in progress can be continued on it."""
     try:
-        task = tasks.get(name)
+        problem = tasks.get(name).problem("train", 0, 0)
     except (ImportError, OSError) as missing:
         pytest.skip(f"{name} needs what is not installed: {missing}")
-    problem = task.problem("train", 0, 0)
     assert kept(problem).prompt == problem.prompt
 
 

@@ -6,16 +6,19 @@ import json
 import numpy as np
 import pytest
 
+from jaxrl.config import Domain
 from jaxrl.data import generate, tasks
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
-from jaxrl.data.types import Task
+from jaxrl.data.types import Score, Task
 from jaxrl.launch import cli, play
 from jaxrl.launch.sample import SampleConfig
 from jaxrl.mesh import mesh
 from jaxrl.record import checkpoint, metrics
 from jaxrl.rollout import policy
-from jaxrl.run import begin, loop
+from jaxrl.rollout.experience import Experience
+from jaxrl.run import begin, evaluate, loop
 from jaxrl.sampling.chunks import Chunks
+from jaxrl.types import Completion, Request
 from tests.jaxrl import sampler_oracle as oracle
 from tests.jaxrl import tiny
 from tests.jaxrl.run import flights
@@ -158,6 +161,61 @@ def test_a_run_is_evaluated_on_episodes(run, capsys):
     assert cli.main(["eval", str(run), "--problems", "8", "--trust", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures["completion_length"] > 0 and figures["errors"] < figures["problems"] == 8
+
+
+def test_a_mixture_has_parts_with_turns_and_without(tmp_path, capsys):
+    """Both are in each batch; they are imitated, trained, evaluated and voted on by part."""
+    regimes = {"hops": ("hops", 1), "count": ("count", 2)}
+    domains = {
+        name: Domain("retrieval", {"regime": regime, "hops": hops, "synthesis": 6})
+        for name, (regime, hops) in regimes.items()
+    }
+    domains["sums"] = Domain("arithmetic", {"digits": 1, "operators": "+"})
+    shapes = {"rollout.max_new_tokens": 24, "rollout.turn_tokens": 1, "warm_start.steps": 2}
+    asked = {"steps": 2, "rollout.prompts": 6, "eval.problems": 9, "eval.every": 0}
+    summary = loop.train(tiny.config(tmp_path / "run", domains=domains, **shapes, **asked))
+    for row in metrics.read(tmp_path / "run"):
+        assert all(row[f"domain/{name}/share"] == pytest.approx(1 / 3) for name in domains)
+        assert row["reward/errors"] == 0 and row["logp_gap_max"] < 1e-4
+        assert row["episode/turns"] > 1 and row["episode/tool_calls"] > 0
+    assert {f"pass@1/{name}" for name in domains} <= summary["eval"]["after"].keys()
+    given = ["--k", "3", "--problems", "6", "--json", "--score-workers", "0"]
+    assert cli.main(["eval", str(tmp_path / "run"), *given]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    for figure in ("pass@1", "pass@3", "maj@3"):
+        by_part = [figures[f"{figure}/{name}"] for name in domains]
+        assert figures[figure] == pytest.approx(np.mean(by_part))
+
+
+def test_episodes_vote_by_their_last_turns():
+    """Whatever they have read on the way; those that did not come to an answer do not vote."""
+    said = {
+        "right": ("a", "c"), "detour": ("b", "c"), "wrong": ("b", "d"), "alike": ("a", "d"),
+    }  # fmt: skip
+    rewards = {"right": 1.0, "detour": 1.0, "wrong": 0.0, "alike": 0.0}
+
+    def row(kind, stopped=True, error=None):
+        search, answer = said[kind]
+        ids = np.array([ord(search), ord("-"), ord(answer)], np.int32)
+        source = np.array([0, 2, 0], np.int8)
+        completion = Completion(
+            Request(0, (1,), 9), ids, *np.zeros((3, 3)), stopped, source=source,
+            turn=np.array([1, 2, 2], np.int16), turn_rewards=(0.0, rewards[kind]),
+        )  # fmt: skip
+        return completion, Score(None if error else rewards[kind], error=error)
+
+    def voted(*rows):
+        problem = generate.asked("digits", "0", "0", None)
+        texts = ["".join(map(chr, c.tokens)) for c, _ in rows]
+        made = Experience([problem], [c for c, _ in rows], texts, [s for _, s in rows], [])
+        votes = evaluate.answers(made, lambda ids: "".join(map(chr, ids)))
+        return evaluate.figures(made, len(rows), votes)[f"maj@{len(rows)}"]
+
+    assert voted(row("wrong"), row("right"), row("detour")) == 1
+    assert voted(row("wrong"), row("alike"), row("right")) == 0
+    assert voted(row("wrong", stopped=False), row("alike"), row("right"), row("detour")) == 1
+    assert voted(row("right"), row("wrong", error="x: y"), row("alike", error="x: y")) == 1
+    assert voted(row("wrong", stopped=False), row("right", stopped=False)) == 0  # none: the first
 
 
 CREDIT = {

@@ -1,0 +1,57 @@
+"""Runs a program, and ends all that it has started once it ends, or whoever asked for it does.
+
+Run by path with `python -I -S`, and imports nothing of ours. Standard streams are the program's.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def end(group: int) -> None:
+    """Kill a process group and, where /proc is there, every other descendant of this process."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+    found = True
+    while found:  # what is killed may have left children behind, which are then ours
+        found = [
+            int(child)
+            for listing in Path("/proc/self/task").glob("*/children")
+            for child in listing.read_text().split()
+        ]
+        for child in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(child, signal.SIGKILL)
+        for child in found:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, 0)
+
+
+def watch(lifeline: int, group: int) -> None:
+    """End all when the other end of a pipe is closed, by the end of its process at the latest."""
+    os.read(lifeline, 1)
+    end(group)
+    os._exit(1)
+
+
+def main() -> None:
+    """Arguments: descriptor of the pipe, and the command."""
+    lifeline, command = int(sys.argv[1]), sys.argv[2:]
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    program = subprocess.Popen(command, start_new_session=True)
+    threading.Thread(target=watch, args=(lifeline, program.pid), daemon=True).start()
+    status = program.wait()
+    end(program.pid)
+    os._exit(status if status >= 0 else 128 - status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""A conversation through a chat template: rendered with numbers in place of what is said, so that a
+text from outside is never taken for the template's own."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxrl.data.environments import Message, formats
+from jaxrl.data.environments.tools import instructions
+from jaxrl.data.tokenizers import Tokenizer
+
+
+class Joint(NamedTuple):
+    """What stands between two turns of the policy."""
+
+    close: tuple[int, ...]
+    """Ends a turn that the policy has not ended itself; empty where it has."""
+    more: tuple[int, ...]
+    """The messages, up to where the policy writes again."""
+
+
+_MARK = re.compile("\ue000([0-9]+)\ue001")
+
+
+def opening(
+    tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+) -> tuple[int, ...]:
+    """Ids of a conversation, up to where the policy writes."""
+    messages, tools = told(tokenizer, messages, tools)
+    said = taught(tokenizer, messages, tools)
+    own = {i for i, (a, b) in enumerate(zip(messages, said, strict=True)) if a is not b}
+    return tuple(_ids(tokenizer, rendered(tokenizer, _marked(said), tools), said, own))
+
+
+def told(
+    tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+) -> tuple[Sequence[Message], Sequence[Mapping[str, Any]]]:
+    """A conversation and its tools; these in a message where the template does not show them."""
+    marked = _marked(messages)
+    if tools and rendered(tokenizer, marked, tools) == rendered(tokenizer, marked):
+        return explained(messages, tools), ()
+    return messages, tools
+
+
+def taught(
+    tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+) -> list[Message]:
+    """The messages, with calls in the policy's turns as a template that shows tools has them."""
+    form = formats.of_template(tokenizer.template)
+    if not tools or form is formats.HERMES:
+        return list(messages)
+
+    def said(message: Message) -> Message:
+        if message["role"] != "assistant" or not formats.HERMES.read(message["content"])[1]:
+            return message
+        try:
+            content = formats.taught(form, message["content"], tools, tokenizer.template)
+        except ValueError:  # it is shown as environments read it
+            return message
+        for end in tokenizer.eos_ids:
+            content = content.removesuffix(tokenizer.spelled([end]))
+        return {**message, "content": content}
+
+    return [said(message) for message in messages]
+
+
+def kept(
+    tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+) -> Sequence[Message]:
+    """The messages, without the reasoning that the template leaves out.
+
+    What is left of such a turn has the white space at its ends that the template leaves there.
+    """
+    found = {i for i, m in enumerate(messages) if "</think>" in m["content"]}
+    found = {i for i in found if messages[i]["role"] == "assistant"}
+    if not found:
+        return messages
+    rests = {i: messages[i]["content"].rpartition("</think>")[2] for i in found}
+    marked = _marked(messages)
+    cores = {i: rests[i].replace(rests[i].strip() or "\n", marked[i]["content"]) for i in found}
+
+    def text(said: Mapping[int, str]) -> str:
+        changed = [{**m, "content": said.get(i, m["content"])} for i, m in enumerate(marked)]
+        return rendered(tokenizer, changed, tools)
+
+    whole = text({i: f"<think>\n\ue003{i}\ue004\n</think>{cores[i]}" for i in found})
+    left = {i for i in found if f"\ue003{i}\ue004" not in whole}
+    if not left:
+        return messages
+    still = {i: f"<think>\n\ue003{i}\ue004\n</think>{cores[i]}" for i in found - left}
+    trims = (str.strip, lambda said: said.lstrip("\n"), str.lstrip, str)
+    trim = next((t for t in trims if text(still | {i: t(cores[i]) for i in left}) == whole), str)
+    return [{**m, "content": trim(rests[i])} if i in left else m for i, m in enumerate(messages)]
+
+
+def answer(turn: Message) -> Message:
+    """A turn of the policy without its reasoning."""
+    return {**turn, "content": turn["content"].rpartition("</think>")[2].lstrip("\n")}
+
+
+def explained(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Sequence[Message]:
+    """The messages, with the tools in a system message."""
+    if not tools:
+        return messages
+    first = [m["content"] for m in messages[:1] if m["role"] == "system"]
+    content = "\n\n".join([*first, instructions(tools)])
+    return [{"role": "system", "content": content}, *messages[len(first) :]]
+
+
+def joint(
+    tokenizer: Tokenizer,
+    last: int,
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> Joint:
+    """What is appended after a turn whose last token is `last`.
+
+    Raises:
+      ValueError: the template does not end a turn with a token that ends a sequence.
+    """
+    turn = "\ue002"
+    before = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": turn}]
+    text = rendered(tokenizer, [*before, *_marked(messages)], tools)
+    if text.count(turn) != 1:
+        raise ValueError(f"the chat template writes a turn {text.count(turn)} times; it must once")
+    ids = tuple(_ids(tokenizer, text.partition(turn)[2], messages))
+    if ids[0] not in tokenizer.eos_ids:
+        raise ValueError(
+            f"the chat template ends a turn with token {ids[0]}, which does not end a sequence"
+        )
+    return Joint(() if last == ids[0] else ids[:1], ids[1:])
+
+
+@functools.lru_cache(maxsize=4)
+def end(tokenizer: Tokenizer) -> int:
+    """The token with which the template ends a turn."""
+    return joint(tokenizer, -1, [{"role": "user", "content": "Hello"}]).close[0]
+
+
+def _marked(messages: Sequence[Message]) -> list[dict[str, str]]:
+    """The messages with numbers in place of what they say."""
+    return [{**m, "content": f"\ue000{i}\ue001"} for i, m in enumerate(messages)]
+
+
+def rendered(
+    tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+) -> str:
+    """A conversation as text, up to where the policy writes.
+
+    Raises:
+      ValueError: the template refuses it.
+    """
+    import jinja2
+
+    try:
+        return tokenizer.render(messages, list(tools) or None, add_generation_prompt=True).text
+    except jinja2.TemplateError as error:
+        raise ValueError(f"the chat template refuses a conversation: {error}") from error
+
+
+def _ids(
+    tokenizer: Tokenizer, text: str, messages: Sequence[Message], own: Collection[int] = ()
+) -> list[int]:
+    """Ids of a rendered text, with what the messages say in place of their numbers.
+
+    Special tokens that `own` of the messages spell out are meant.
+    """
+    pieces = _MARK.split(text)
+    if [int(piece) for piece in pieces[1::2]] != list(range(len(messages))):
+        raise ValueError("the chat template leaves out a message, or changes their order")
+    said = [message["content"] for message in messages]
+    outside = [each for i, each in enumerate(said) if i not in own]
+    if all(tokenizer.plain(each) == tokenizer.encode(each) for each in outside):
+        return tokenizer.encode(_MARK.sub(lambda found: said[int(found[1])], text))
+    out = tokenizer.encode(pieces[0])
+    for i, (each, after) in enumerate(zip(said, pieces[2::2], strict=True)):
+        encode = tokenizer.encode if i in own else tokenizer.plain
+        out += [*encode(each), *tokenizer.encode(after)]
+    return out

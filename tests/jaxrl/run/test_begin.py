@@ -1,0 +1,43 @@
+"""What is refused before a run begins."""
+
+import dataclasses
+
+import pytest
+
+from jaxrl.launch import recipes
+from jaxrl.run import begin
+from jaxrl.sampling.chunks import Chunks
+
+
+def tiny(row_length, **rollout):
+    base = recipes.load("quickstart")
+    return dataclasses.replace(
+        base,
+        rollout=dataclasses.replace(
+            base.rollout, max_prompt_tokens=16, max_new_tokens=16, **rollout
+        ),
+        packing=dataclasses.replace(base.packing, row_length=row_length),
+    )
+
+
+@pytest.mark.parametrize("row_length", [1, 16, 30])
+def test_rows_that_the_longest_sequence_does_not_fit_in_are_refused(row_length):
+    with pytest.raises(ValueError, match=rf"packing\.row_length={row_length} .* 32 tokens"):
+        begin.check(tiny(row_length))
+
+
+@pytest.mark.parametrize("row_length", [0, 31, 32, 64])
+def test_rows_that_it_fits_in_are_not(row_length):
+    begin.check(tiny(row_length))
+
+
+def test_of_a_response_in_chunks_a_row_holds_one():
+    begin.check(tiny(23, chunks=Chunks(8, 0)))
+    with pytest.raises(ValueError, match=r"packing\.row_length=22 .* 24 tokens"):
+        begin.check(tiny(22, chunks=Chunks(8, 0)))
+
+
+def test_stages_have_rows_that_fit():
+    config = dataclasses.replace(tiny(32), stages={10: {"rollout.max_new_tokens": 32}}, steps=20)
+    with pytest.raises(ValueError, match=r"packing\.row_length=32 .* 48 tokens"):
+        begin.check(config)
