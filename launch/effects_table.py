@@ -150,11 +150,11 @@ def said(row: dict[str, Any]) -> str:
     return f"{row['status']} ({row['why']})" if row["why"] else row["status"]
 
 
-def markdown(scales: Sequence[str] = ()) -> str:
+def markdown(scales: Sequence[str]) -> str:
     """The table, from the recipes and the results.
 
     Args:
-      scales: lines on the real model, which come first.
+      scales: lines on the real model, which come first (`effects_real.markdown`).
     """
     every = rows()
     measured = [row for row in every if row["measured"]]
@@ -162,7 +162,7 @@ def markdown(scales: Sequence[str] = ()) -> str:
     lines = [
         _HEADER,
         *scales,
-        *["", "## The lab", ""] * bool(scales),
+        *("", "## The lab", ""),
         f"Measured: {len(known)} of {len(names())} methods. The others have the status `undecided` "
         "until the queue\n(`jaxrl effects --queue`) reaches them; what was measured before this "
         "protocol is in [effects/before](effects/before)\nand counts for nothing here.\n",

@@ -151,7 +151,7 @@ def test_every_difference_of_a_regime_is_named():
     assert stale == known | {"llamarl", "a_lol", "asearcher", "ring_1t_icepop_c3po"}
     for row in effects_table.rows(["aepo", "prorl"]):
         assert row["regime"] == effects_table.regime(row["id"])
-    assert "| staleness 4 in the lab, 0 in the recipe |" in effects_table.markdown()
+    assert "| staleness 4 in the lab, 0 in the recipe |" in effects_table.markdown([])
 
 
 def test_every_method_has_a_family_an_ablation_and_baselines():

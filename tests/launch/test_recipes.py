@@ -199,10 +199,6 @@ def test_a_recipe_says_what_it_is(name):
     assert len(source.splitlines()) <= 120
 
 
-def test_the_table_is_what_was_measured():
-    assert effects_table.TABLE.read_text() == effects_table.markdown()
-
-
 def test_a_field_of_a_docstring_is_its_whole_paragraph():
     doc = 'What.\n\nPaper: A 2020,\n"B"\nIdea: one\ntwo: three\nClaim: last.\n\nMore.'
     assert effects_table.field(doc, "Paper") == 'A 2020, "B"'
