@@ -21,7 +21,7 @@ from rich.console import Console
 from jaxrl.functions import nearest
 from jaxrl.launch import effects_claims, effects_real, effects_table, flags, lab
 from jaxrl.launch.cli import refused
-from jaxrl.launch.lab import arms, families, plans
+from jaxrl.launch.lab import arms, families, plans, views
 from jaxrl.launch.lab.variants import variants
 
 
@@ -43,8 +43,14 @@ class Options:
     with 1 where something differs or overlaps. Where the regime differs, such as the staleness, it
     says so."""
     rerun: bool = False
-    """Run the arms of the methods' plans again and compare the digests of their figures with those
-    recorded; exits with 1 where one differs on a machine of the same type."""
+    """Run the arms of the methods' plans again at their seeds and compare the digests of their
+    figures with those recorded; exits with 1 where one differs on a machine of the same type."""
+    task: str = ""
+    """Of `--rerun`: this task alone, such as `regime`."""
+    arms: tuple[str, ...] = ()
+    """Of `--rerun`: these arms alone, such as `method` and `"ablation: all"`."""
+    history: bool = False
+    """Record which plans name a commit that is not in the history, and write the pages again."""
     json: bool = False
     """Print the rows as JSON."""
     html: str = ""
@@ -89,7 +95,11 @@ def main(argv: list[str]) -> int:
         elif options.queue:
             queue(methods, said)
         elif options.rerun:
-            return rerun(methods, said)
+            return rerun(methods, said, [options.task] * bool(options.task), options.arms)
+        elif options.history:
+            lost = effects_table.record_history()
+            said(f"{len(lost)} commits of plans are not in the history")
+            _write_pages()
         else:
             for name in methods:
                 _one(name, options, said)
@@ -181,21 +191,37 @@ def measure(name: str, said: Callable[[str], None]) -> None:
         said(f"{name}: {effects_table.describe(row)}")
 
 
-def rerun(methods: Sequence[str], said: Callable[[str], None]) -> int:
+def rerun(
+    methods: Sequence[str],
+    said: Callable[[str], None],
+    tasks: Sequence[str] = (),
+    labels: Sequence[str] = (),
+) -> int:
     """Run what was measured again and say which arms give the same figures; 1 if one differs.
 
+    Args:
+      methods: that have a plan.
+      said: called with a line for each arm.
+      tasks: of the plans; empty: all.
+      labels: of arms, such as `method`; empty: all that have rows.
+
     Raises:
-      ValueError: a method has no plan.
+      ValueError: a method has no plan, or its plan no such task or arm.
     """
-    differing = 0
+    differing, here = 0, views.machine()
     for name in methods:
         path = effects_table.RESULTS / f"{name}.plan.json"
         if not path.exists():
             raise ValueError(f"{path.name} is missing: there is nothing to run again")
         plan, effect = json.loads(path.read_text()), effects_table.module(name).effect()
-        for key, found in plans.rerun(_store(said), plan, effect):
-            said(f"{name}: arm {key}: {found}")
-            differing += found == "differs"
+        for again in plans.rerun(_store(said), plan, effect, tasks, labels):
+            line = f"{name}: {again.task}, {again.label}, arm {again.key}: {again.found}"
+            if again.recorded_on not in ("", here):
+                line += (
+                    f" (recorded on another type of machine: {again.recorded_on}; this is {here})"
+                )
+            said(line)
+            differing += again.found == "differs"
     return int(differing > 0)
 
 

@@ -36,6 +36,12 @@ differently. [The table](../launch/recipes/README.md) has all rows and seeds.
 
 *GRPO on verdicts*, among the baselines of methods that change rewards, is trained on the true
 reward. A method whose point is to do without one is compared there with one that has it.
+
+A baseline has a *handicap* if it lacks something that the method has beside what it claims: it is
+not trained, it is trained on the reward of the ablation where the reward is the method, it is the
+ablation under another name, or it has a smaller budget that is not counted. To beat such a baseline
+says little more than to beat the ablation, so its row names the handicap. One list and the rules
+are in `launch/effects_handicaps.py`.
 """
 
 
@@ -56,6 +62,11 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     return VERDICTS[whole[0]["status"]]
 
 
+def handicapped(rows: Sequence[dict[str, Any]]) -> bool:
+    """Whether the baseline of a method had a handicap on the task of its regime."""
+    return any(row["handicap"] for row in rows if row["task"] == "regime")
+
+
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The page, from all rows of the table."""
     methods: dict[str, list[dict[str, Any]]] = {}
@@ -63,7 +74,15 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         methods.setdefault(row["id"], []).append(row)
     verdicts = {method: verdict(own) for method, own in methods.items()}
     counts = [f"{word}: {sum(found == word for found in verdicts.values())}" for word in _ORDER]
-    lines = [_HEADER, f"Of {len(methods)} methods: {', '.join(counts)}.", ""]
+    lines = [_HEADER, f"Of {len(methods)} methods: {', '.join(counts)}."]
+    replicated = [method for method, found in verdicts.items() if found == VERDICTS["effect"]]
+    weak = [method for method in replicated if handicapped(methods[method])]
+    if replicated:
+        lines.append(
+            f"Of the {len(replicated)} that replicate, {len(weak)} were compared with a baseline "
+            f"that had a handicap{': ' * bool(weak)}{', '.join(weak)}."
+        )
+    lines += ["", *effects_table.lost_sentence([row for row in rows if row["measured"]]), ""]
     for word in _ORDER:
         named = [method for method, found in verdicts.items() if found == word]
         if not named:
@@ -115,7 +134,7 @@ def _line(method: str, rows: Sequence[dict[str, Any]]) -> str:
     module = effects_table.module(effects_table.module_name(method))
     claim = effects_table.field(inspect.getdoc(module) or "", "Claim").rstrip(".")
     cells = [
-        method,
+        effects_table.marked(rows[0]) if rows[0]["measured"] else method,
         claim,
         module.effect().claim,
         _described(rows, "ablation"),
@@ -131,5 +150,7 @@ def _described(rows: Sequence[dict[str, Any]], against: str) -> str:
     return "; ".join(
         f"{row['task']}, {row['other']}: {row['statistic']} {row['effect']:+.3f} "
         f"[{row['interval'][0]:+.3f}, {row['interval'][1]:+.3f}], {effects_table.said(row)}"
+        + f" (handicap: {', '.join(row['handicap'])})"
+        * bool(row["handicap"])
         for row in own
     )

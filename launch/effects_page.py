@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.launch import effects_table
+
 _COLOURS = {
     "effect": "#1a7f37", "contrary": "#b42318", "equivalent": "#475467", "undecided": "#98a2b3",
 }  # fmt: skip
@@ -41,7 +43,12 @@ def page(rows: Sequence[dict[str, Any]], results: Path, headline: str) -> str:
         if missing:
             parts.append(f"<p>Not measured yet: {html.escape(', '.join(missing))}.</p>")
         if measured:
-            parts += [forest(measured), *_boards(measured), *_curves(measured, results)]
+            parts += [
+                forest(measured),
+                _commands(measured),
+                *leaderboards(measured),
+                *_curves(measured, results),
+            ]
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>jaxrl: effects</title>'
         f"<style>{_STYLE}</style><body>{''.join(parts)}</body></html>\n"
@@ -144,21 +151,44 @@ def _curve(
     return values and (figures["marks"], np.mean(values, axis=1).tolist())
 
 
-def _boards(rows: Sequence[dict[str, Any]]) -> Iterable[str]:
-    """One leaderboard for each task on which methods of the family share a statistic."""
-    for task, statistic in sorted({(row["task"], row["statistic"]) for row in rows}):
-        if task == "regime":
-            continue  # each method has its own
+def leaderboards(rows: Sequence[dict[str, Any]]) -> Iterable[str]:
+    """One leaderboard for each task and setting in which methods of the family share a statistic.
+
+    Rows of other steps, warm starts, staleness or budgets, or of a final figure and a mean over the
+    run, are never on one board.
+    """
+    boards: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["task"] != "regime":  # each method has its own
+            over = {"final": "at the end", "area": "mean over the run"}[row["over"]]
+            setting = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in row["setting"].items())
+            boards.setdefault((row["task"], row["statistic"], over, setting), []).append(row)
+    for key, own in sorted(boards.items()):
         means: dict[str, float] = {}
-        for row in rows:
-            if (row["task"], row["statistic"]) == (task, statistic):
-                means[row["id"]] = row["means"][0]
-                if row["against"] == "baseline":
-                    means[f"{row['other']} (baseline)"] = row["means"][1]
-        order = sorted(means.items(), key=lambda pair: -pair[1])
+        for row in own:
+            means[row["id"]] = row["means"][0]
+            if row["against"] == "baseline":
+                means[f"{row['other']} (baseline)"] = row["means"][1]
+        order = sorted(means.items(), key=lambda pair: -_sign(own[0]) * pair[1])
         lines = "".join(f"<tr><td>{html.escape(n)}<td>{v:.3f}" for n, v in order)
-        yield f"<h3>Leaderboard: {html.escape(task)}, {html.escape(statistic)}</h3>"
+        yield f"<h3>Leaderboard: {html.escape(', '.join(key))}</h3>"
         yield f"<table><tr><th>arm<th>mean{lines}</table>"
+
+
+def _commands(rows: Sequence[dict[str, Any]]) -> str:
+    """For each row its figures, its plan's power and the command that runs it again."""
+    lines = "".join(
+        f"<tr><td>{html.escape(effects_table.marked(row))}<td>{html.escape(row['task'])}"
+        f"<td>{html.escape(row['against'])}: {html.escape(row['other'])}"
+        f"<td>{row['effect']:+.3f}<td>{html.escape(effects_table.said(row))}<td>{row['seeds']}"
+        f"<td>{row['power']:.2f}<td><code>{html.escape(row['command'])}</code>"
+        for row in rows
+    )
+    head = "".join(
+        f"<th>{name}"
+        for name in ("method", "task", "against", "effect", "status", "seeds", "power", "run again")
+    )
+    return f"<details><summary>Rows</summary><table><tr>{head}{lines}</table></details>"
 
 
 def _sign(row: dict[str, Any]) -> int:
@@ -169,8 +199,9 @@ def _legend(rows: Sequence[dict[str, Any]]) -> str:
     measured = [row for row in rows if row["measured"]]
     count = len({row["id"] for row in measured})
     total = len({row["id"] for row in rows})
+    lost = " ".join(effects_table.lost_sentence(measured))
     counts = ", ".join(f"{sum(row['status'] == s for row in measured)} {s}" for s in _COLOURS)
     return (
         f"<p>{count} of {total} methods are measured under the protocol; of their rows, {counts}. "
-        "A row that is not measured is in no plot.</p>"
+        f"A row that is not measured is in no plot. {html.escape(lost)}</p>"
     )

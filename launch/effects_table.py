@@ -6,16 +6,22 @@ import importlib
 import inspect
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from jaxrl.launch import recipes
-from jaxrl.launch.lab import arms, families, plans
+from jaxrl.launch import effects_handicaps, recipes
+from jaxrl.launch.lab import Effect, arms, families, plans
+from jaxrl.launch.lab.variants import variants
 
 TABLE = Path(recipes.__file__).with_name("README.md")
 RESULTS = Path(recipes.__file__).with_name("effects")
+HISTORY = "history.json"
+"""The file of `RESULTS` that says which plans are not in the history."""
+NOT_FOUND = "†"
+"""Marks a row whose plan is not in the history."""
 FIELDS = ("Paper", "Idea", "Formula", "Claim")
 """What the docstring of a recipe with an effect says."""
 
@@ -35,27 +41,61 @@ def rows(methods: Sequence[str] | None = None) -> list[dict[str, Any]]:
     its family's baseline, with `measured` false, no figures and the status `undecided`. The
     correction within families is always that of all methods.
     """
-    last, counts = {}, {}
+    last, counts, planned = {}, {}, {}
     for name in names():
         path = RESULTS / f"{name}.plan.json"
-        now = plans.digest(json.loads(path.read_text())) if path.exists() else ""
+        planned[name] = json.loads(path.read_text()) if path.exists() else {}
+        now = plans.digest(planned[name])
         for row in recorded(name):
             key = (name, row["task"], row["against"], row["other"])
             counts[key] = counts.get(key, 0) + 1
             if row["plan_digest"] == now:
                 last[key] = row
     fixed = dict(zip(last, plans.corrected(list(last.values())), strict=True))
-    out = []
+    out, lost = [], lost_plans()
     for name in names() if methods is None else methods:
         own = {key: row for key, row in fixed.items() if key[0] == name}
-        out += [_shown(name, row, counts[key]) for key, row in own.items()]
+        for key, row in own.items():
+            same_task = [other for other in own.values() if other["task"] == row["task"]]
+            out.append(
+                _shown(name, row, counts[key], planned[name])
+                | {"plan_found": row["plan"] not in lost}
+                | {"handicap": _handicap(name, row, same_task)}
+            )
         if not own:
             out += [_unmeasured(name, against) for against in ("ablation", "baseline")]
     return out
 
 
-def _shown(name: str, row: dict[str, Any], looks: int) -> dict[str, Any]:
-    compared = row["comparison"]
+def lost_plans() -> set[str]:
+    """The commits of plans that were not in the history when `jaxrl effects --history` last looked.
+
+    Read from a file, so that the table is the same in a clone with the last commits alone.
+    """
+    path = RESULTS / HISTORY
+    return set(json.loads(path.read_text())["lost"]) if path.exists() else set()
+
+
+def record_history() -> dict[str, list[str]]:
+    """Write which recorded rows name a plan whose commit is not in the history.
+
+    Returns:
+      Commit -> the methods whose rows name it.
+
+    Raises:
+      ValueError: the results are in no Git repository, or in a clone without its whole history.
+    """
+    known, lost = plans.history(RESULTS / HISTORY), {}
+    for name in names():
+        for commit in sorted({row["plan"] for row in recorded(name)} - known):
+            lost.setdefault(commit, []).append(name)
+    plans.write(RESULTS / HISTORY, {"lost": dict(sorted(lost.items()))})
+    return lost
+
+
+def _shown(name: str, row: dict[str, Any], looks: int, plan: dict[str, Any]) -> dict[str, Any]:
+    compared, label = row["comparison"], f"{row['against']}: {row['other']}"
+    effect = variants(module(name).effect())[row["task"]]
     return {
         "id": identity(name),
         "family": row["family"],
@@ -75,21 +115,52 @@ def _shown(name: str, row: dict[str, Any], looks: int) -> dict[str, Any]:
         "tokens": row["tokens"],
         "updates": row["updates"],
         "seeds": compared["seeds"],
+        "power": plan["tasks"][row["task"]]["power"][label],
         "looks": looks,
         "status": row["status"],
         "why": row["why"],
         "plan": row["plan"],
         "measured": True,
         "regime": regime(name),
+        "over": effect.over,
+        "steps": effect.method.steps,
+        "setting": _setting(effect),
         "arms": row["arms"],
+        "command": rerun_command(name, row["task"], label),
     }
+
+
+def _handicap(name: str, row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Of a row's baseline; empty for an ablation."""
+    if row["against"] != "baseline":
+        return []
+    effect = variants(module(name).effect())[row["task"]]
+    return effects_handicaps.of_baseline(name, effect, row, rows, RESULTS)
+
+
+def _setting(effect: Effect) -> dict[str, Any]:
+    """What all arms of a row have in common: rows that differ in it are on no leaderboard together.
+
+    The fields of the plain arm that are not the default's, and the steps of the warm start.
+    """
+    plain, default = (
+        arms.describe(a) for a in (families.plain(effect.method), families.plain(arms.Arm()))
+    )
+    own = {name: value for name, value in plain.items() if value != default[name]}
+    return {"steps": effect.method.steps, "warm_steps": effect.warm_steps} | own
+
+
+def rerun_command(name: str, task: str, label: str) -> str:
+    """The command that runs both arms of a row again and compares their figures."""
+    wanted = shlex.join(["--task", task, "--arms", "method", label])
+    return f"jaxrl effects {identity(name)} --rerun {wanted}"
 
 
 def _unmeasured(name: str, against: str) -> dict[str, Any]:
     family, difference = families.RECIPES[name]
     other = difference if against == "ablation" else " or ".join(families.BASELINES[family])
     empty = dict.fromkeys(
-        ("effect", "interval", "p", "means", "guard", "at_tokens", "tokens", "updates")
+        ("effect", "interval", "p", "means", "guard", "at_tokens", "tokens", "updates", "power")
     )
     effect = module(name).effect()
     return {
@@ -107,9 +178,15 @@ def _unmeasured(name: str, against: str) -> dict[str, Any]:
         "status": "undecided",
         "why": "not measured",
         "plan": None,
+        "plan_found": None,
+        "handicap": [],
         "measured": False,
         "regime": regime(name),
+        "over": effect.over,
+        "steps": effect.method.steps,
+        "setting": _setting(effect),
         "arms": [[], []],
+        "command": None,
     }
 
 
@@ -169,18 +246,20 @@ def markdown(scales: Sequence[str]) -> str:
     ]
     if measured:
         lines += [
+            *(f"{line}\n" for line in lost_sentence(measured)),
+            "Power is the plan's, for the minimum effect and before the correction.\n",
             "| method | family | task | against | statistic | effect | guard (pass@1) | tokens, "
-            "updates | at equal tokens | seeds | looks | status | before |",
-            "|" + "---|" * 13,
+            "updates | at equal tokens | seeds | power | looks | status | before |",
+            "|" + "---|" * 14,
         ]
     for row in measured:
         low, high = row["interval"]
         guard, equal = (_interval(row[name]) for name in ("guard", "at_tokens"))
         cells = [
-            row["id"], row["family"], row["task"], f"{row['against']}: {row['other']}",
+            marked(row), row["family"], row["task"], f"{row['against']}: {row['other']}",
             row["statistic"], f"{row['effect']:+.3f} [{low:+.3f}, {high:+.3f}]", guard,
             f"{row['tokens']:.2f}, {row['updates']:.2f}", equal, str(row["seeds"]),
-            str(row["looks"]), said(row), before(row["id"]),
+            f"{row['power']:.2f}", str(row["looks"]), said(row), before(row["id"]),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     lines += [""] * bool(measured) + [
@@ -198,6 +277,23 @@ def markdown(scales: Sequence[str]) -> str:
         ]  # fmt: skip
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def marked(row: dict[str, Any]) -> str:
+    """The id of a row's method, marked where its plan is not in the history."""
+    return row["id"] if row["plan_found"] else f"{row['id']} {NOT_FOUND}"
+
+
+def lost_sentence(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """How many of measured rows are marked, as one sentence; none if no row is."""
+    lost = [row for row in rows if not row["plan_found"]]
+    if not lost:
+        return []
+    return [
+        f"{NOT_FOUND} The plans of {len({row['id'] for row in lost})} methods ({len(lost)} of "
+        f"{len(rows)} rows) name a commit that is not in the history, so that they came before "
+        "their results cannot be verified; the protocol says why."
+    ]
 
 
 def _interval(figures: Sequence[float] | None) -> str:

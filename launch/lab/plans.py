@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -49,8 +50,24 @@ class Store:
 
     def figures(self, effect: Effect, given: Arm, seeds: Sequence[int]) -> dict[str, Any]:
         """Figures of an arm, see `run_arm`: those kept, else it is run and they are kept."""
+        identity = self.identity(effect, given, seeds)
+        path = self.path(identity)
+        if not path.exists():
+            figures = self.run(effect, given, seeds)
+            own = {"machine": views.machine(), "digest": digest_of(figures), "key": path.stem}
+            write(path, identity | figures | own)
+            self.said(f"{path.stem}: {len(seeds)} seeds in {figures['minutes']} min")
+        return json.loads(path.read_text())
+
+    def path(self, identity: dict[str, Any]) -> Path:
+        """The file of an arm."""
+        return self.directory / "arms" / f"{digest(identity)}.json"
+
+    @staticmethod
+    def identity(effect: Effect, given: Arm, seeds: Sequence[int]) -> dict[str, Any]:
+        """All that the figures of an arm depend on, as JSON holds it."""
         measure = effect.measure or held_out
-        identity = {
+        return {
             "version": VERSION,
             "task": effect.task.digest(),
             "arm": arms.describe(given),
@@ -59,13 +76,6 @@ class Store:
             "measure": str(arms.describe(getattr(measure, "func", measure)))
             + str(arms.describe(getattr(measure, "keywords", {}))),
         }
-        path = self.directory / "arms" / f"{digest(identity)}.json"
-        if not path.exists():
-            figures = self.run(effect, given, seeds)
-            own = {"machine": views.machine(), "digest": digest_of(figures), "key": path.stem}
-            write(path, identity | figures | own)
-            self.said(f"{path.stem}: {len(seeds)} seeds in {figures['minutes']} min")
-        return json.loads(path.read_text())
 
 
 def competitors(effect: Effect, family: str) -> dict[str, Arm]:
@@ -74,15 +84,21 @@ def competitors(effect: Effect, family: str) -> dict[str, Arm]:
     A baseline that is the method itself is left out: the method is compared with the others.
     """
     without = arms.parts(effect.method, effect.ablation)
-    regime = effect.method
-    if effect.stands_for:  # then its rewards are the method, and the ablation's the regime
-        regime = dataclasses.replace(regime, rewards=effect.ablation.rewards)
-    others = families.baselines(family, regime)
+    others = families.baselines(family, regime(effect))
     return (
         {"method": effect.method}
         | {f"ablation: {part}": arm for part, arm in without.items()}
         | {f"baseline: {name}": arm for name, arm in others.items() if arm != effect.method}
     )
+
+
+def regime(effect: Effect) -> Arm:
+    """The arm whose regime the baselines train in.
+
+    Where the method's rewards are the method itself, the ablation's are the regime.
+    """
+    rewards = effect.ablation.rewards if effect.stands_for else effect.method.rewards
+    return dataclasses.replace(effect.method, rewards=rewards)
 
 
 def tune(store: Store, effect: Effect, given: Arm) -> dict[str, Any]:
@@ -227,8 +243,7 @@ def measure(store: Store, plan: dict[str, Any], effect: Effect, commit: str) -> 
     for task, planned in plan["tasks"].items():
         variant = variants(effect)[task]
         made = _arms(effect, plan["family"], task, planned)
-        others = [k for k in made if k.startswith("ablation: ")] + [planned["baseline"]]
-        looks = planned["looks"]
+        others, looks = _others(made, planned), planned["looks"]
         open_, collected = list(others), {label: [] for label in made}
         for number, (size, level) in enumerate(
             zip(looks, statistics.levels(looks), strict=True), start=1
@@ -303,25 +318,83 @@ def _final(parts: list[dict], name: str) -> float:
     return float(np.mean([np.mean(part["final"][name]) for part in parts]))
 
 
-def rerun(store: Store, plan: dict[str, Any], effect: Effect) -> Iterator[tuple[str, str]]:
-    """Run every arm of a plan again, and compare its figures with those kept in the store.
+class Again(NamedTuple):
+    """An arm of a plan, run once more."""
 
-    Returns:
-      For each file of an arm, its key and `equal`, `differs`, `other machine` (it differs, and was
-      made on a machine of another type) or `not kept`.
+    task: str
+    label: str
+    """Of the arm in the plan."""
+    key: str
+    recorded_on: str
+    """Type of the machine that the kept figures come from; empty where none are kept."""
+    found: Literal["equal", "differs", "other machine", "not kept"]
+    """`other machine`: the figures differ, and the types of the machines too."""
+
+
+def rerun(
+    store: Store,
+    plan: dict[str, Any],
+    effect: Effect,
+    tasks: Sequence[str] = (),
+    labels: Sequence[str] = (),
+) -> Iterator[Again]:
+    """Run arms of a plan again at their seeds, and compare their figures with those kept.
+
+    An arm whose figures are not kept is not run.
+
+    Args:
+      store: where figures are kept; nothing is written there.
+      plan: as committed.
+      effect: the experiment of its method.
+      tasks: of the plan; empty: all.
+      labels: of arms, such as `method` and `ablation: all`; empty: those that have rows.
+
+    Raises:
+      ValueError: a task or an arm has no row in the plan.
     """
+    _require_known("task", tasks, plan["tasks"])
+    for task in tasks or plan["tasks"]:
+        planned, variant = plan["tasks"][task], variants(effect)[task]
+        made = _arms(effect, plan["family"], task, planned)
+        measured = ["method", *_others(made, planned)]
+        _require_known("arms", labels, measured)
+        bounds = [0, *planned["looks"]]
+        for label in labels or measured:
+            for begin, end in itertools.pairwise(bounds):
+                yield _again(store, variant, task, label, made[label], range(begin, end))
+
+
+def _again(
+    store: Store, effect: Effect, task: str, label: str, given: Arm, seeds: Sequence[int]
+) -> Again:
+    kept = store.path(store.identity(effect, given, seeds))
+    if not kept.exists():
+        return Again(task, label, kept.stem, "", "not kept")
+    old = json.loads(kept.read_text())
     with tempfile.TemporaryDirectory() as folder:
-        again = dataclasses.replace(store, directory=Path(folder))
-        for _ in measure(again, plan, effect, ""):
-            pass
-        for path in sorted((again.directory / "arms").glob("*.json")):
-            kept = store.directory / "arms" / path.name
-            if not kept.exists():
-                yield path.stem, "not kept"
-                continue
-            old, new = (json.loads(p.read_text()) for p in (kept, path))
-            differs = "differs" if old["machine"] == new["machine"] else "other machine"
-            yield path.stem, "equal" if old["digest"] == new["digest"] else differs
+        new = dataclasses.replace(store, directory=Path(folder)).figures(effect, given, seeds)
+    same_type = old["machine"] == new["machine"]
+    found = "differs" if same_type else "other machine"
+    if digest_of_kept(old) == new["digest"]:
+        found = "equal"
+    return Again(task, label, kept.stem, old["machine"], found)
+
+
+def digest_of_kept(kept: dict[str, Any]) -> str:
+    """Of the figures in an arm's file, whatever digest the file states."""
+    about = {"version", "task", "arm", "seeds", "warm_steps", "measure", "machine", "digest", "key"}
+    return digest_of({name: value for name, value in kept.items() if name not in about})
+
+
+def _others(made: Mapping[str, Arm], planned: dict[str, Any]) -> list[str]:
+    """The arms that the method is compared with."""
+    return [label for label in made if label.startswith("ablation: ")] + [planned["baseline"]]
+
+
+def _require_known(name: str, given: Sequence[str], known: Iterable[str]) -> None:
+    unknown = sorted({*given} - {*known})
+    if unknown:
+        raise ValueError(f"{name}={unknown[0]!r} has no row in the plan; use one of {[*known]}")
 
 
 def digest_of(figures: dict[str, Any]) -> str:
@@ -384,6 +457,20 @@ def committed(path: Path) -> str:
     if _git(path, "status", "--porcelain", "--ignored", "--", path.name):
         raise ValueError(f"{path.name} is not committed as it is: `git commit {path}` comes first")
     return _git(path, "log", "-1", "--format=%H", "--", path.name)
+
+
+def history(path: Path) -> set[str]:
+    """The commits that lead to the present one, in the repository of a file.
+
+    Raises:
+      ValueError: the file is in no Git repository, or in a clone without its whole history.
+    """
+    if _git(path, "rev-parse", "--is-shallow-repository") == "true":
+        raise ValueError(
+            f"{path.name}: this clone has the last commits alone; `git fetch --unshallow` gets "
+            "the others"
+        )
+    return set(_git(path, "rev-list", "HEAD").split())
 
 
 def commit(paths: Sequence[Path], message: str) -> None:

@@ -1,9 +1,11 @@
 """The protocol of effects is kept: splits, arms, plans, rows, and what the command refuses."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import re
+import shlex
 import subprocess
 
 import jax
@@ -498,10 +500,206 @@ def test_a_rerun_compares_digests(repository, monkeypatch, capsys):
     assert ": equal" in told and "differs" not in told
     play(monkeypatch, Fake(0.2))
     assert cli.main(["effects", "--rerun", "aepo"]) == 1
-    assert ": differs" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert ": differs" in told and "another type of machine" not in told
+    here = views.machine()
     monkeypatch.setattr(views, "machine", lambda: "another")
     assert cli.main(["effects", "--rerun", "aepo"]) == 0
-    assert ": other machine" in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
+    assert ": other machine (recorded on another type of machine: " in told
+    assert f"{here}; this is another)" in told
+
+
+def test_the_command_of_a_row_runs_its_two_arms(repository, monkeypatch):
+    """And no others; what is not kept is not run at all."""
+    fake = Fake(0.1)
+    play(monkeypatch, fake)
+    monkeypatch.setattr(effects.os, "nice", lambda more: 0)
+    effects.queue(["aepo"], lambda line: None)
+    row = next(row for row in effects_table.rows(["aepo"]) if row["against"] == "ablation")
+    command = shlex.split(row["command"])
+    assert command[0] == "jaxrl"
+    fake.ran.clear()
+    assert cli.main(command[1:]) == 0
+    assert len(fake.ran) == 2 and len({seeds for _, _, seeds in fake.ran}) == 1
+    assert len(fake.ran[0][2]) == row["seeds"]
+    (repository / "arms" / f"{row['arms'][1][0]}.json").unlink()
+    fake.ran.clear()
+    said = []
+    plan = json.loads((repository / "aepo.plan.json").read_text())
+    again = plans.rerun(
+        plans.Store(repository, fake, said.append), plan, EFFECTS["aepo"], [row["task"]]
+    )
+    assert [x.found for x in again] == ["equal", "not kept", "equal"] and len(fake.ran) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--arms", "ablation: all"], "arms='ablation: all' has no row in the plan; use one of"),
+        (["--task", "hard"], "task='hard' has no row in the plan; use one of"),
+    ],
+)
+def test_a_rerun_of_an_unknown_arm_names_those_that_are_known(capsys, flags, said):
+    assert cli.main(["effects", "--rerun", "vcpo", *flags]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_real_arm_gives_its_recorded_figures_again(tmp_path):
+    """A small one, trained twice; then one figure of one seed is changed in the file."""
+    effect = dataclasses.replace(EFFECTS["raft"], warm_steps=2)
+    store = plans.Store(tmp_path, functools.partial(lab.run_arm, steps=2))
+    planned = {
+        "looks": [2],
+        "baseline": "baseline: GRPO",
+        "arms": {
+            name: {"learning_rate": 1e-3, "clip": 1.0}
+            for name in ("method", "ablation: rewards", "baseline: GRPO")
+        },
+    }
+    plan = {"family": "objectives", "tasks": {"regime": planned}}
+
+    def again():
+        return [x.found for x in plans.rerun(store, plan, effect, labels=["method"])]
+
+    assert again() == ["not kept"]
+    store.figures(effect, arms.tuned(effect.method, 1e-3, 1.0), range(2))
+    assert again() == ["equal"]
+    (path,) = (tmp_path / "arms").glob("*.json")
+    kept = json.loads(path.read_text())
+    kept["curves"]["pass@1"][-1][1] += 0.001
+    plans.write(path, kept)
+    assert again() == ["differs"]
+    plans.write(path, kept | {"machine": "another"})
+    assert again() == ["other machine"]
+
+
+def test_recorded_digests_are_those_of_the_figures():
+    for path in (effects_table.RESULTS / "arms").glob("*.json"):
+        kept = json.loads(path.read_text())
+        assert plans.digest_of_kept(kept) == kept["digest"], path.name
+
+
+def git(folder, *command):
+    done = subprocess.run(["git", *command], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_plan_that_is_not_in_the_history_is_marked(repository, monkeypatch, capsys, tmp_path):
+    """In a clone with the last commits alone too, where nobody can look for it."""
+    play(monkeypatch, Fake(0.1))
+    monkeypatch.setattr(effects.os, "nice", lambda more: 0)
+    effects.queue(["aepo", "ghpo"], lambda line: None)
+    assert cli.main(["effects", "--history"]) == 0
+    assert json.loads((repository / "history.json").read_text()) == {"lost": {}}
+    assert all(row["plan_found"] for row in effects_table.rows(["aepo", "ghpo"]))
+    assert effects_table.NOT_FOUND not in (repository / "README.md").read_text()
+
+    result = repository / "aepo.json"
+    plan = effects_table.rows(["aepo"])[0]["plan"]
+    result.write_text(result.read_text().replace(plan, 40 * "b"))
+    assert cli.main(["effects", "--history"]) == 0
+    assert json.loads((repository / "history.json").read_text()) == {"lost": {40 * "b": ["aepo"]}}
+    found = {row["id"]: row["plan_found"] for row in effects_table.rows(["aepo", "ghpo"])}
+    assert found == {"aepo": False, "ghpo": True}
+    for page in ("README.md", "effects.md"):
+        text = (repository / page).read_text()
+        assert "| aepo † |" in text and "| ghpo |" in text
+        assert text.count("† The plans of 1 methods (8 of") == 1
+    page = repository / "page.html"
+    assert cli.main(["effects", "--html", str(page)]) == 0
+    assert "<td>aepo †" in page.read_text() and "† The plans of 1 methods" in page.read_text()
+
+    table = (repository / "README.md").read_text()
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "-m", "All")
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{repository}", str(shallow))
+    monkeypatch.setattr(effects_table, "RESULTS", shallow)
+    assert effects_table.markdown(effects_real.markdown()) == table
+    capsys.readouterr()
+    assert cli.main(["effects", "--history"]) == 2
+    assert "`git fetch --unshallow` gets" in capsys.readouterr().err
+
+
+def test_no_more_plans_are_lost_than_recorded():
+    """`jaxrl effects --history` records them. A clone without its whole history cannot tell."""
+    try:
+        known = plans.history(effects_table.RESULTS / effects_table.HISTORY)
+    except ValueError as error:
+        pytest.skip(str(error))
+    named = {row["plan"] for name in EFFECTS for row in effects_table.recorded(name)}
+    assert named - known <= effects_table.lost_plans()
+
+
+def test_rows_state_the_power_of_their_plan():
+    for name in ("areal", "vcpo", "kimi_k1_5"):
+        plan = json.loads((effects_table.RESULTS / f"{name}.plan.json").read_text())
+        for row in effects_table.rows([name]):
+            known = plan["tasks"][row["task"]]["power"]
+            assert row["power"] == known[f"{row['against']}: {row['other']}"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("task", "hostile"),
+        ("statistic", "length"),
+        ("over", "area"),
+        ("steps", 80),
+        ("setting", {"steps": 60, "delay": 4}),
+    ],
+)
+def test_a_leaderboard_has_rows_of_one_setting(field, value):
+    row = {
+        "id": "a", "task": "neutral", "against": "ablation", "other": "x", "statistic": "pass@1",
+        "better": "higher", "over": "final", "steps": 60, "setting": {"steps": 60},
+        "means": [0.5, 0.4],
+    }  # fmt: skip
+    other = row | {"id": "b", field: value}
+    if field == "steps":
+        other["setting"] = {"steps": value}
+    together = "".join(effects_page.leaderboards([row, row | {"id": "b"}]))
+    assert together.count("<h3>") == 1 and "a<td>0.500" in together and "b<td>0.500" in together
+    assert "".join(effects_page.leaderboards([row, other])).count("<h3>") == 2
+    worse = row | {"id": "b", "better": "lower", "means": [0.6, 0.4]}
+    shown = "".join(effects_page.leaderboards([row | {"better": "lower"}, worse]))
+    assert shown.index("<td>a") < shown.index("<td>b")
+
+
+@pytest.mark.parametrize(
+    ("name", "handicap"),
+    [
+        ("past", "it is not trained"),
+        ("p5", "it gives the ablation's figures on every seed"),
+        ("rlcr", "it is trained on the ablation's reward"),
+        ("limr_lim", "it reads no earlier run, whose tokens are not counted"),
+        ("ghpo", "the method's guide throws attempts away, which its tokens leave out"),
+        ("wethink", ""),  # of its two baselines, one has another reward than the ablation
+        ("karl", ""),
+    ],
+)
+def test_handicaps_of_baselines_are_named(name, handicap):
+    rows = effects_table.rows([name])
+    assert not any(row["handicap"] for row in rows if row["against"] == "ablation")
+    (row,) = [r for r in rows if r["against"] == "baseline" and r["task"] == "regime"]
+    assert (handicap in row["handicap"]) if handicap else row["handicap"] == []
+
+
+def test_a_claim_is_not_counted_as_replicated_without_the_handicap_of_its_baseline():
+    base = {
+        "id": "rlcr", "task": "regime", "measured": True, "status": "effect", "why": "",
+        "statistic": "ece", "effect": -0.1, "interval": [-0.2, -0.05], "plan_found": True,
+        "handicap": [], "other": "rewards", "against": "ablation",
+    }  # fmt: skip
+    fair = base | {"against": "baseline", "other": "GRPO"}
+    text = effects_claims.markdown([base, fair])
+    assert "Of the 1 that replicate, 0 were compared" in text and "(handicap:" not in text
+    text = effects_claims.markdown([base, fair | {"handicap": ["it is blind"]}])
+    assert (
+        "Of the 1 that replicate, 1 were compared with a baseline that had a handicap: rlcr" in text
+    )
+    assert "effect (handicap: it is blind)" in text
 
 
 def test_arms_are_compared_at_equal_tokens():
