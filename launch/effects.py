@@ -216,9 +216,12 @@ def rerun(
         plan, effect = json.loads(path.read_text()), effects_table.module(name).effect()
         for again in plans.rerun(_store(said), plan, effect, tasks, labels):
             line = f"{name}: {again.task}, {again.label}, arm {again.key}: {again.found}"
+            if again.means:
+                line += "; mean {:.4f} recorded, {:.4f} now".format(*again.means)
             if again.recorded_on not in ("", here):
                 line += (
-                    f" (recorded on another type of machine: {again.recorded_on}; this is {here})"
+                    f"; it was recorded on another type of machine ({again.recorded_on}) than this "
+                    f"({here}), whose rounding may differ"
                 )
             said(line)
             differing += again.found == "differs"

@@ -218,7 +218,7 @@ def describe(row: dict[str, Any]) -> str:
     return (
         f"{row['task']}, against {row['against']} ({row['other']}): {row['statistic']} {mine:.3f} "
         f"against {other:.3f}, {row['effect']:+.3f} [{low:+.3f}, {high:+.3f}], {row['seeds']} "
-        f"seeds; {said(row)}"
+        f"seeds of power {row['power']:.2f}; {said(row)}"
     )
 
 

@@ -329,6 +329,8 @@ class Again(NamedTuple):
     """Type of the machine that the kept figures come from; empty where none are kept."""
     found: Literal["equal", "differs", "other machine", "not kept"]
     """`other machine`: the figures differ, and the types of the machines too."""
+    means: tuple[float, ...] = ()
+    """Of the plan's statistic over the seeds: as recorded, and now; empty where none are kept."""
 
 
 def rerun(
@@ -377,7 +379,8 @@ def _again(
     found = "differs" if same_type else "other machine"
     if digest_of_kept(old) == new["digest"]:
         found = "equal"
-    return Again(task, label, kept.stem, old["machine"], found)
+    means = (float(np.mean(x[effect.over][effect.statistic])) for x in (old, new))
+    return Again(task, label, kept.stem, old["machine"], found, tuple(means))
 
 
 def digest_of_kept(kept: dict[str, Any]) -> str:
