@@ -44,7 +44,8 @@ class Options:
     says so."""
     rerun: bool = False
     """Run the arms of the methods' plans again at their seeds and compare the digests of their
-    figures with those recorded; exits with 1 where one differs on a machine of the same type."""
+    figures with those recorded; exits with 1 where one differs on a machine of the same type, or
+    none is kept."""
     task: str = ""
     """Of `--rerun`: this task alone, such as `regime`."""
     arms: tuple[str, ...] = ()
@@ -197,13 +198,16 @@ def rerun(
     tasks: Sequence[str] = (),
     labels: Sequence[str] = (),
 ) -> int:
-    """Run what was measured again and say which arms give the same figures; 1 if one differs.
+    """Run what was measured again and say which arms give the same figures.
 
     Args:
       methods: that have a plan.
       said: called with a line for each arm.
       tasks: of the plans; empty: all.
       labels: of arms, such as `method`; empty: all that have rows.
+
+    Returns:
+      1 if an arm differs, or if none of a method is kept.
 
     Raises:
       ValueError: a method has no plan, or its plan no such task or arm.
@@ -214,6 +218,7 @@ def rerun(
         if not path.exists():
             raise ValueError(f"{path.name} is missing: there is nothing to run again")
         plan, effect = json.loads(path.read_text()), effects_table.module(name).effect()
+        compared = 0
         for again in plans.rerun(_store(said), plan, effect, tasks, labels):
             line = f"{name}: {again.task}, {again.label}, arm {again.key}: {again.found}"
             if again.means:
@@ -225,6 +230,10 @@ def rerun(
                 )
             said(line)
             differing += again.found == "differs"
+            compared += again.found != "not kept"
+        if not compared:
+            said(f"{name}: no arm is kept as the code would run it, so nothing was compared")
+            differing += 1
     return int(differing > 0)
 
 

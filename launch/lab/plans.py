@@ -375,8 +375,7 @@ def _again(
     old = json.loads(kept.read_text())
     with tempfile.TemporaryDirectory() as folder:
         new = dataclasses.replace(store, directory=Path(folder)).figures(effect, given, seeds)
-    same_type = old["machine"] == new["machine"]
-    found = "differs" if same_type else "other machine"
+    found = "differs" if old["machine"] == new["machine"] else "other machine"
     if digest_of_kept(old) == new["digest"]:
         found = "equal"
     means = (float(np.mean(x[effect.over][effect.statistic])) for x in (old, new))

@@ -510,7 +510,7 @@ def test_a_rerun_compares_digests(repository, monkeypatch, capsys):
     assert "mean 0.5986 recorded, 0.6986 now; it was recorded on another type" in told
 
 
-def test_the_command_of_a_row_runs_its_two_arms(repository, monkeypatch):
+def test_the_command_of_a_row_runs_its_two_arms(repository, monkeypatch, capsys):
     """And no others; what is not kept is not run at all."""
     fake = Fake(0.1)
     play(monkeypatch, fake)
@@ -531,6 +531,10 @@ def test_the_command_of_a_row_runs_its_two_arms(repository, monkeypatch):
         plans.Store(repository, fake, said.append), plan, EFFECTS["aepo"], [row["task"]]
     )
     assert [x.found for x in again] == ["equal", "not kept", "equal"] and len(fake.ran) == 2
+    for path in (repository / "arms").iterdir():
+        path.unlink()
+    assert cli.main(["effects", "--rerun", "aepo"]) == 1
+    assert "so nothing was compared" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
