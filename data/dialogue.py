@@ -6,7 +6,9 @@ of several turns that this gives the tokens of the whole conversation, and refus
 which it does not.
 
 A text from outside that spells out special tokens is encoded as text. Where the template leaves the
-reasoning of earlier turns out of a new prompt, the conversation goes on in such a prompt.
+reasoning of earlier turns out of a new prompt, the conversation goes on in such a prompt. It does
+so after every turn where the template writes earlier turns otherwise than it asks for them: without
+the empty thought that it begins an answer with, or, in harmony, as a final answer alone.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class Dialogue(NamedTuple):
     kept: Callable[..., Sequence[Message]] = lambda messages, tools=(): messages
     """`(messages, tools=())`: the conversation without the reasoning that the template leaves out
     of a prompt."""
+    anew: bool = False
+    """Whether no conversation can be continued after a turn: it is then written as an opening."""
 
 
 @functools.lru_cache(maxsize=4)
@@ -75,7 +79,11 @@ def of(
         _prove(tokenizer, roles, tools=offered)
     parts = (functools.partial(each, tokenizer) for each in (_action, _turn_ids, rendering.kept))
     return Dialogue(
-        opening, functools.partial(rendering.joint, tokenizer), rendering.end(tokenizer), *parts
+        opening,
+        functools.partial(rendering.joint, tokenizer),
+        rendering.end(tokenizer),
+        *parts,
+        anew=rendering.led(tokenizer) is not None,
     )
 
 
@@ -181,7 +189,8 @@ def _action(
     ids: Sequence[int],
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    form = formats.of_template(tokenizer.template) if tools else formats.HERMES
+    harmony = rendering.led(tokenizer) == rendering.FINAL
+    form = formats.of_template(tokenizer.template) if tools or harmony else formats.HERMES
     if form is formats.HERMES or tokenizer.spelled is None:
         return _thought(tokenizer, before, tokenizer.decode(ids))
     own = ids[:-1] if ids[-1] in tokenizer.eos_ids else ids
@@ -201,7 +210,8 @@ def _turn_ids(
     action: str,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[int, ...]:
-    if tools and _shown(tokenizer, tools):
+    harmony = rendering.led(tokenizer) == rendering.FINAL
+    if harmony or (tools and _shown(tokenizer, tools)):
         form = formats.of_template(tokenizer.template)
         action = formats.taught(form, action, tools, tokenizer.template)
     own = tokenizer.encode(_thoughtless(tokenizer, before, action))
@@ -225,8 +235,10 @@ def _differs(
         whole = tokenizer.encode(
             rendering.rendered(tokenizer, rendering.taught(tokenizer, told, shown), shown)
         )
-        kept = rendering.kept(tokenizer, turns, tools)
-        if kept != turns:
+        kept, led = rendering.kept(tokenizer, turns, tools), rendering.led(tokenizer)
+        if tools and led == rendering.FINAL:
+            return "it writes calls as answers"
+        if kept != turns or led is not None:
             rest = itertools.takewhile(lambda turn: turn["role"] != "assistant", turns[::-1])
             given = list(rest)[::-1]
             ended = rendering.joint(tokenizer, -1, given, tools)
