@@ -593,7 +593,8 @@ SCHEMAS = (calculator.CALCULATOR.schema,)
 
 
 TRIED = test_chat.TEMPLATES | {
-    "stripping": QWEN3, "no thinking": NO_THINKING, "r1": R1, "late tools": LATE_TOOLS, "other results": OTHER_RESULTS,
+    "stripping": QWEN3, "no thinking": NO_THINKING, "r1": R1,
+    "late tools": LATE_TOOLS, "other results": OTHER_RESULTS,
 }  # fmt: skip
 REFUSED = {("llama3", "user"), ("llama3", "tool"), ("late tools", "user")}
 """With tools, which these put after an earlier turn."""
