@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
+from collections.abc import Callable
 
 from jaxrl.data import extract, generate
 from jaxrl.data.environments import Environment, Opening, Reply, games, unscored
@@ -12,6 +13,7 @@ from jaxrl.data.environments.games import Game, State
 from jaxrl.data.types import Problem, Task
 
 _OPPONENTS = ("random", "strong")
+_Ask = Callable[[str, tuple[str, ...]], str]
 
 
 @dataclasses.dataclass
@@ -21,7 +23,7 @@ class _Match:
     seat: int
     """The policy's."""
     name: str
-    opponent: str
+    opponent: str | _Ask
     stream: random.Random
     left: int
     """Illegal moves that are left."""
@@ -76,11 +78,19 @@ def task(
         return generate.asked("board_game", f"{game}/{number}", shown, number, opponent=against)
 
     def begin(problem: Problem, seed: int) -> tuple[_Match, Opening]:
-        against = problem.metadata["opponent"]
-        match = _begun(game, against, problem.answer, mistakes, symbols)
+        opponent = problem.metadata["opponent"]
+        return begun(_begun(game, opponent, problem.answer, mistakes, symbols))
+
+    def begun(match: _Match) -> tuple[_Match, Opening]:
         lead = {"role": "system", "content": f"{match.game.rules} Answer with your move."}
         said = {"role": "user", "content": _seen(match)}
         return match, Opening((lead, said) if instructions else (said,))
+
+    def against(seat: int, ask: _Ask) -> Environment:
+        def begin_with(problem: Problem, seed: int) -> tuple[_Match, Opening]:
+            return begun(_begun(game, ask, problem.answer, mistakes, symbols, seat=2 - seat))
+
+        return Environment(begin_with, step)
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         match, _ = begin(problem, seed)
@@ -99,14 +109,20 @@ def task(
         alphabet="xo.123456789\n" + "wb-" * think if symbols else generate.ASCII,
         description=__doc__,
         pure=True,
-        turns=Environment(begin, step, gold=gold if game == "tic_tac_toe" else None),
+        turns=Environment(
+            begin, step, gold=gold if game == "tic_tac_toe" else None, against=against
+        ),
     )
     return made
 
 
-def _begun(name: str, opponent: str, number: int, mistakes: int, symbols: bool) -> _Match:
+def _begun(
+    name: str, opponent: str | _Ask, number: int, mistakes: int, symbols: bool, seat: int = -1
+) -> _Match:
+    """A match in which it is the policy's turn; its seat is drawn where it is not 0 or 1."""
     game, stream = games.GAMES[name], generate.rng("board_game", number)
-    seat = stream.randrange(2)
+    drawn = stream.randrange(2)
+    seat = drawn if seat < 0 else seat
     match = _Match(game, game.start(stream), seat, name, opponent, stream, mistakes, symbols)
     _answered(match)
     return match
@@ -124,7 +140,9 @@ def _answered(match: _Match) -> None:
     """Let the opponent move until it is the policy's turn or the game is over."""
     game = match.game
     while (moves := game.moves(match.state)) and game.player(match.state) != match.seat:
-        if match.opponent == "strong" and match.name == "kuhn_poker":
+        if not isinstance(match.opponent, str):
+            move = _asked(match, match.opponent, moves)
+        elif match.opponent == "strong" and match.name == "kuhn_poker":
             chances = games.equilibrium(match.state)
             (move,) = match.stream.choices(list(chances), list(chances.values()))
         elif match.opponent == "strong":
@@ -133,6 +151,20 @@ def _answered(match: _Match) -> None:
         else:
             move = match.stream.choice(moves)
         match.state = game.play(match.state, move)
+
+
+def _asked(match: _Match, ask: _Ask, moves: tuple[str, ...]) -> str:
+    """The move of the other player, who is asked until it is one; empty without moves."""
+    shown = match.game.seen(match.state, 1 - match.seat)
+    while True:
+        said = _named(ask(shown, moves), moves)
+        if said or not moves:
+            return said[-1] if said else ""
+
+
+def _named(text: str, moves: tuple[str, ...]) -> list[str]:
+    """The moves among the words of a text."""
+    return [word for word in re.findall(r"[a-z]+|[0-9]+", text.lower()) if word in moves]
 
 
 def thought(board: games.Board) -> tuple[str, str]:
@@ -151,14 +183,11 @@ def thought(board: games.Board) -> tuple[str, str]:
 def step(match: _Match, action: str) -> Reply:
     """A move: the last word of the turn that is one."""
     moves = match.game.moves(match.state)
-    named = [
-        word
-        for word in re.findall(r"[a-z]+|[0-9]+", extract.spoken(action).lower())
-        if word in moves
-    ]
+    named = _named(extract.spoken(action), moves)
     if not named:
         match.left -= 1
         if match.left < 0:
+            _ended(match)
             return Reply(reward=0.0, parts={"won": 0.0, "illegal": 1.0}, done=True)
         refused = "" if match.symbols else "that is no legal move\n"
         said = {"role": "user", "content": f"{refused}{_seen(match)}"}
@@ -167,5 +196,12 @@ def step(match: _Match, action: str) -> Reply:
     _answered(match)
     if match.game.moves(match.state):
         return Reply(({"role": "user", "content": _seen(match)},))
+    _ended(match)
     payoff = match.game.payoff(match.state) * (1 if match.seat == 0 else -1)
     return Reply(reward=(1 + payoff) / 2, parts={"won": float(payoff > 0)}, done=True)
+
+
+def _ended(match: _Match) -> None:
+    """Show the end to a player who is no program."""
+    if not isinstance(match.opponent, str):
+        _asked(match, match.opponent, ())

@@ -153,11 +153,8 @@ def _replaced(
     at = len(said) - len(last.messages) - 1
     if ctx.rollout.strip_reasoning and "</think>" in kept[at]["content"]:
         kept[at] = rendering.answer(kept[at])
-    return (
-        None
-        if kept == said and not ctx.dialogue.anew
-        else Opening(tuple(kept), last.stop, tools=tools)
-    )
+    same = kept == said and not ctx.dialogue.anew
+    return None if same else Opening(tuple(kept), last.stop, tools=tools)
 
 
 def on_device(
