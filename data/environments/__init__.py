@@ -102,7 +102,8 @@ class Environment(NamedTuple):
     """`(problem, seed) -> actions` that earn the full reward: demonstrations for a supervised warm
     start."""
     close: Callable[[Any], None] = lambda state: None
-    """Called with the state of an episode that is over, or no longer remembered."""
+    """Called once with the state of an episode that is over, or no longer remembered. A worker that
+    is killed, as after a time-out, does not call it; what it has started is killed with it."""
     reads: Callable[[Any, tuple[Token, ...]], None] | None = None
     """`(state, tokens)`: given the tokens of each action before `step` gets its text; None: the
     environment needs the text alone."""
