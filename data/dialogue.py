@@ -106,7 +106,8 @@ _REASONING = "<think>\nHm.\n</think>\n\n"
 
 @functools.lru_cache(maxsize=16)
 def _prove(tokenizer: Tokenizer, roles: tuple[str, ...], *, tools: bool) -> None:
-    """Try a template on conversations, with tools or without, and with reasoning.
+    """Try a template on conversations, with tools or without, and with reasoning, unless it begins
+    an answer with an empty thought. A turn that thinks all the same is shown as it was written.
 
     Raises:
       ValueError: one of them cannot be continued exactly.
@@ -116,6 +117,8 @@ def _prove(tokenizer: Tokenizer, roles: tuple[str, ...], *, tools: bool) -> None
     answers = [reasoned, (_CALL if tools else "Yes", "No, 7.")]
     if _begins_reasoning(tokenizer, given):
         answers = [reasoned]
+    elif _begins_without(tokenizer):
+        answers = answers[1:]
     for turns in (t for each in answers[::-1] for t in conversations(roles, each)):
         if problem := _differs(tokenizer, turns, given):
             raise ValueError(
@@ -128,6 +131,13 @@ def _prove(tokenizer: Tokenizer, roles: tuple[str, ...], *, tools: bool) -> None
 def _begins_reasoning(tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]) -> bool:
     asked = [{"role": "user", "content": "Hello"}]
     return rendering.rendered(tokenizer, asked, tools).rstrip().endswith("<think>")
+
+
+def _begins_without(tokenizer: Tokenizer) -> bool:
+    try:
+        return rendering.led(tokenizer) == ""
+    except ValueError:  # it refuses a conversation, which is then named
+        return False
 
 
 def conversations(roles: Sequence[str], answers: Sequence[str]) -> list[list[Message]]:

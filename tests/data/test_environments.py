@@ -558,6 +558,16 @@ QWEN3 = test_chat.QWEN3.replace(
     {{- content }}""",
 )
 NO_THINKING = QWEN3.replace("enable_thinking is defined and not enable_thinking", "true")
+ROUNDS = NO_THINKING.replace(
+    "{{- content }}",
+    """{%- if message.role == 'assistant' and loop.index0 > ns.last %}
+        {%- set thought = content.split('</think>')[0] if '</think>' in content else '' %}
+        {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+        {{- '<think>\\n' + thought.replace('<think>', '').strip('\\n') + '\\n</think>\\n\\n' }}
+    {%- endif %}
+    {{- content }}""",
+)
+"""Keeps the thoughts of turns that no message of the user has followed, empty ones too."""
 HARMONY_TOKENS = (
     "<|return|>", "<|call|>", "<|end|>", "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 )  # fmt: skip
@@ -593,7 +603,8 @@ SCHEMAS = (calculator.CALCULATOR.schema,)
 
 
 TRIED = test_chat.TEMPLATES | {
-    "stripping": QWEN3, "no thinking": NO_THINKING, "r1": R1,
+    "stripping": QWEN3, "no thinking": NO_THINKING, "rounds": ROUNDS,
+    "r1": R1,
     "late tools": LATE_TOOLS, "other results": OTHER_RESULTS,
 }  # fmt: skip
 REFUSED = {("llama3", "user"), ("llama3", "tool"), ("late tools", "user")}
@@ -669,6 +680,10 @@ def test_a_template_that_drops_an_empty_thought_is_written_anew(backend):
     talk = dialogue.of(made, ("tool", "user"), chat=True, tools=True)
     assert talk.anew and not dialogue.of(with_template(backend, QWEN3), ("user",), chat=True).anew
     user, turn = ({"role": role, "content": "Hi"} for role in ("user", "assistant"))
+    tool = {"role": "tool", "content": "4"}
+    rounds = dialogue.of(with_template(backend, ROUNDS), ("tool", "user"), chat=True)
+    assert backend.spelled(rounds.opening([user, turn, tool])).count("<think>") == 2
+    assert backend.spelled(rounds.opening([user, turn, tool, turn, user])).count("<think>") == 1
     shown = backend.spelled(talk.opening([user, turn, user]))
     assert shown.count("<think>") == 1 and shown.endswith("<think>\n\n</think>\n\n")
     other = NO_THINKING.replace("<think>\\n\\n</think>", "<think>\\nHm.\\n</think>")

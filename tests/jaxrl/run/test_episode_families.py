@@ -33,6 +33,7 @@ and the mark that it is known by, which stands with the tools."""
 
 REWRITING = {
     "no thinking": (test_environments.NO_THINKING, ("<|im_end|>", "<|im_start|>"), "tool"),
+    "rounds": (test_environments.ROUNDS, ("<|im_end|>", "<|im_start|>"), "tool"),
     "stripping": (test_environments.QWEN3, ("<|im_end|>", "<|im_start|>"), "user"),
     "harmony": (test_environments.HARMONY, test_environments.HARMONY_TOKENS, "user"),
 }
