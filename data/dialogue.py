@@ -6,7 +6,9 @@ of several turns that this gives the tokens of the whole conversation, and refus
 which it does not.
 
 A text from outside that spells out special tokens is encoded as text. Where the template leaves the
-reasoning of earlier turns out of a new prompt, the conversation goes on in such a prompt.
+reasoning of earlier turns out of a new prompt, the conversation goes on in such a prompt. It does
+so after every turn where the template writes earlier turns otherwise than it asks for them: without
+the empty thought that it begins an answer with, or, in harmony, as a final answer alone.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class Dialogue(NamedTuple):
     kept: Callable[..., Sequence[Message]] = lambda messages, tools=(): messages
     """`(messages, tools=())`: the conversation without the reasoning that the template leaves out
     of a prompt."""
+    anew: bool = False
+    """Whether no conversation can be continued after a turn: it is then written as an opening."""
 
 
 @functools.lru_cache(maxsize=4)
@@ -75,7 +79,11 @@ def of(
         _prove(tokenizer, roles, tools=offered)
     parts = (functools.partial(each, tokenizer) for each in (_action, _turn_ids, rendering.kept))
     return Dialogue(
-        opening, functools.partial(rendering.joint, tokenizer), rendering.end(tokenizer), *parts
+        opening,
+        functools.partial(rendering.joint, tokenizer),
+        rendering.end(tokenizer),
+        *parts,
+        anew=rendering.led(tokenizer) is not None,
     )
 
 
@@ -98,7 +106,8 @@ _REASONING = "<think>\nHm.\n</think>\n\n"
 
 @functools.lru_cache(maxsize=16)
 def _prove(tokenizer: Tokenizer, roles: tuple[str, ...], *, tools: bool) -> None:
-    """Try a template on conversations, with tools or without, and with reasoning.
+    """Try a template on conversations, with tools or without, and with reasoning, unless it begins
+    an answer with an empty thought. A turn that thinks all the same is shown as it was written.
 
     Raises:
       ValueError: one of them cannot be continued exactly.
@@ -108,6 +117,8 @@ def _prove(tokenizer: Tokenizer, roles: tuple[str, ...], *, tools: bool) -> None
     answers = [reasoned, (_CALL if tools else "Yes", "No, 7.")]
     if _begins_reasoning(tokenizer, given):
         answers = [reasoned]
+    elif _begins_without(tokenizer):
+        answers = answers[1:]
     for turns in (t for each in answers[::-1] for t in conversations(roles, each)):
         if problem := _differs(tokenizer, turns, given):
             raise ValueError(
@@ -120,6 +131,13 @@ def _prove(tokenizer: Tokenizer, roles: tuple[str, ...], *, tools: bool) -> None
 def _begins_reasoning(tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]) -> bool:
     asked = [{"role": "user", "content": "Hello"}]
     return rendering.rendered(tokenizer, asked, tools).rstrip().endswith("<think>")
+
+
+def _begins_without(tokenizer: Tokenizer) -> bool:
+    try:
+        return rendering.led(tokenizer) == ""
+    except ValueError:  # it refuses a conversation, which is then named
+        return False
 
 
 def conversations(roles: Sequence[str], answers: Sequence[str]) -> list[list[Message]]:
@@ -181,7 +199,8 @@ def _action(
     ids: Sequence[int],
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    form = formats.of_template(tokenizer.template) if tools else formats.HERMES
+    harmony = rendering.led(tokenizer) == rendering.FINAL
+    form = formats.of_template(tokenizer.template) if tools or harmony else formats.HERMES
     if form is formats.HERMES or tokenizer.spelled is None:
         return _thought(tokenizer, before, tokenizer.decode(ids))
     own = ids[:-1] if ids[-1] in tokenizer.eos_ids else ids
@@ -201,7 +220,8 @@ def _turn_ids(
     action: str,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[int, ...]:
-    if tools and _shown(tokenizer, tools):
+    harmony = rendering.led(tokenizer) == rendering.FINAL
+    if harmony or (tools and _shown(tokenizer, tools)):
         form = formats.of_template(tokenizer.template)
         action = formats.taught(form, action, tools, tokenizer.template)
     own = tokenizer.encode(_thoughtless(tokenizer, before, action))
@@ -225,8 +245,10 @@ def _differs(
         whole = tokenizer.encode(
             rendering.rendered(tokenizer, rendering.taught(tokenizer, told, shown), shown)
         )
-        kept = rendering.kept(tokenizer, turns, tools)
-        if kept != turns:
+        kept, led = rendering.kept(tokenizer, turns, tools), rendering.led(tokenizer)
+        if tools and led == rendering.FINAL:
+            return "it writes calls as answers"
+        if kept != turns or led is not None:
             rest = itertools.takewhile(lambda turn: turn["role"] != "assistant", turns[::-1])
             given = list(rest)[::-1]
             ended = rendering.joint(tokenizer, -1, given, tools)

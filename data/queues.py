@@ -36,7 +36,7 @@ class Queues:
         self._closed = False
 
     def put(self, item: Any, episode: int | None = None, worker: int | None = None) -> None:
-        """Add an item: for `worker`, or for the one that plays `episode`, or else for any."""
+        """Add an item: for `worker` alone, or for the one that plays `episode`, or else for any."""
         with self._changed:
             if episode is not None:
                 played = self._played.get(episode)
@@ -52,16 +52,27 @@ class Queues:
         """
         with self._changed:
             while True:
-                others = [own for own in self._own if own]
-                before = time.monotonic() - PATIENCE_S
-                late = (own for own in others if own[0].since < before)
-                for each in (self._own[worker], self._shared, *late):
+                for each in (self._own[worker], self._shared):
                     if each:
-                        item, episode, _ = each.popleft()
-                        return item, episode, episode is not None and self._assign(episode, worker)
+                        return self._given(each.popleft(), worker)
+                if late := self._late(time.monotonic() - PATIENCE_S):
+                    return self._given(late, worker)
                 if self._closed:
                     return None
-                self._changed.wait(PATIENCE_S / 2 if others else None)
+                self._changed.wait(PATIENCE_S / 2 if any(self._own) else None)
+
+    def _given(self, taken: _Waiting, worker: int) -> tuple[Any, int | None, bool]:
+        item, episode, _ = taken
+        return item, episode, episode is not None and self._assign(episode, worker)
+
+    def _late(self, before: float) -> _Waiting | None:
+        """What another worker has not begun for too long, and is not for that one alone."""
+        for own in self._own:
+            for i, each in enumerate(own):
+                if each.episode is not None and each.since < before:
+                    del own[i]
+                    return each
+        return None
 
     def over(self, episode: int, but: int | None = None) -> list[int]:
         """Workers that may remember an episode which has ended, but for one of them."""

@@ -23,6 +23,10 @@ class Joint(NamedTuple):
 
 
 _MARK = re.compile("\ue000([0-9]+)\ue001")
+_TURN = "\ue002"
+_NO_THOUGHT = re.compile(r"<think>\s*</think>\s*")
+FINAL = "<|channel|>final<|message|>"
+"""Begins an answer in harmony, the format of gpt-oss."""
 
 
 def opening(
@@ -110,6 +114,22 @@ def explained(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -
     return [{"role": "system", "content": content}, *messages[len(first) :]]
 
 
+@functools.lru_cache(maxsize=16)
+def led(tokenizer: Tokenizer) -> str | None:
+    """What an earlier turn begins with, where that is not what the policy is asked to continue.
+
+    It is empty where the template leaves out the empty thought that it begins an answer with, and
+    `FINAL` where it writes of a turn the answer alone. None: a turn follows what was asked.
+    """
+    asked = [{"role": "user", "content": "Hello"}]
+    lead = rendered(tokenizer, asked)
+    before = rendered(tokenizer, [*asked, {"role": "assistant", "content": _TURN}, *asked])
+    before = before.partition(_TURN)[0]
+    if lead.startswith(before) and _NO_THOUGHT.fullmatch(lead[len(before) :]):
+        return ""
+    return FINAL if before == lead + FINAL else None
+
+
 def joint(
     tokenizer: Tokenizer,
     last: int,
@@ -121,12 +141,13 @@ def joint(
     Raises:
       ValueError: the template does not end a turn with a token that ends a sequence.
     """
-    turn = "\ue002"
-    before = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": turn}]
+    before = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": _TURN}]
     text = rendered(tokenizer, [*before, *_marked(messages)], tools)
-    if text.count(turn) != 1:
-        raise ValueError(f"the chat template writes a turn {text.count(turn)} times; it must once")
-    ids = tuple(_ids(tokenizer, text.partition(turn)[2], messages))
+    if (count := text.count(_TURN)) != 1:
+        raise ValueError(f"the chat template writes a turn {count} times; it must once")
+    ids = tuple(_ids(tokenizer, text.partition(_TURN)[2], messages))
+    if led(tokenizer) == FINAL:  # it ends a message otherwise than the policy ends a turn
+        ids = (tokenizer.eos_ids[0], *ids[1:])
     if ids[0] not in tokenizer.eos_ids:
         raise ValueError(
             f"the chat template ends a turn with token {ids[0]}, which does not end a sequence"

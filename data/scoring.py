@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from jaxrl.data import processes, sandbox, scratch, tasks
-from jaxrl.data.environments import Opening, Reply, Turn, play
+from jaxrl.data.environments import Environment, Opening, Reply, Turn, play
 from jaxrl.data.queues import Queues
 from jaxrl.data.scoring_process import read_score, score_completion
 from jaxrl.data.types import Problem, Score, Task
@@ -30,6 +30,7 @@ from jaxrl.data.waiting import Waiting
 from jaxrl.data.workers import Failed, Worker
 
 _GRACE_S = 5.0  # for a machine that is busy
+_CLOSING_S = 5.0
 _IN_FLIGHT = 1 << 14  # episodes that are remembered in this process
 _ENVIRONMENT = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME",
@@ -73,6 +74,8 @@ class Pool:
         self._task = task
         self._player = play.Player(task, _IN_FLIGHT)
         turns = [each.turns for each in (task, *task.parts.values()) if each.turns is not None]
+        nothing = Environment._field_defaults["close"]
+        self._closes = any(each.close is not nothing for each in turns)
         self._waiting = Waiting(self._player) if any(each.waits for each in turns) else None
         self._spec = pickle.dumps((task.name, dict(task.params), memory_limit_mb))
         self._limit = time_limit_s
@@ -83,6 +86,8 @@ class Pool:
         self._closed = False
         self._lock = threading.Lock()
         self._workers: set[Worker] = set()
+        self._asked: set[Worker] = set()
+        """Those of them that are answering."""
         self._threads = [
             threading.Thread(target=self._watch, args=(i,), name=f"scoring-{i}", daemon=True)
             for i in range(workers)
@@ -172,10 +177,14 @@ class Pool:
         return [future.result() for future in futures]
 
     def close(self) -> None:
-        """Kill the workers. What was still queued or running becomes a "closed" error."""
+        """End the workers. What was still queued or running becomes a "closed" error.
+
+        A worker that is not answering first closes the episodes that it remembers, for at most some
+        seconds.
+        """
         with self._lock:
             self._closed = True
-            for worker in self._workers:
+            for worker in self._asked:
                 worker.kill()
         self._queues.close()
         for thread in self._threads:
@@ -192,16 +201,22 @@ class Pool:
 
     def _watch(self, number: int) -> None:
         """Feed one worker at a time, from its first item until the pool closes."""
+        played = False
         if worker := self._replace(None, self._ahead):
             worker.prepare()
         while (taken := self._queues.take(number)) is not None:
             job, episode, known = taken
+            played |= episode is not None
             if not job.future.set_running_or_notify_cancel():
                 continue
             if worker is None or not worker.alive():
                 worker, known = self._replace(worker), False
             limit_s = job.limit_s if known else job.again_s
-            result = _answered(worker, job, limit_s) if worker else None
+            result = None
+            if self._begins(worker):
+                result = _answered(worker, job, limit_s)
+                with self._lock:
+                    self._asked.discard(worker)
             if worker and not worker.alive():
                 self._queues.ended(number)
             if self._closed:
@@ -209,7 +224,17 @@ class Pool:
             elif episode is not None and (result.error or getattr(result, "done", False)):
                 self._forget(episode, but=number)
             job.future.set_result(result)
+        if worker is not None and worker.alive() and self._closes and played:
+            worker.end(_CLOSING_S)
         self._replace(worker, start=False)
+
+    def _begins(self, worker: Worker | None) -> bool:
+        """Whether a worker is asked, which closing the pool then interrupts."""
+        with self._lock:
+            if worker is None or self._closed:
+                return False
+            self._asked.add(worker)
+            return True
 
     def _replace(self, worker: Worker | None, start: bool = True) -> Worker | None:
         if worker is not None:

@@ -66,6 +66,7 @@ def serve(fd: int) -> None:
                 answer(play.written(player.answer(given), number))
             else:
                 answer(written_score(score_completion(task, *given), number))
+        player.close()
 
 
 def _next(stream: Any) -> tuple[int, bytes]:

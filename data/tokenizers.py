@@ -24,9 +24,12 @@ END_TOKENS = (
     "<|eom_id|>",
     "<|end_of_text|>",
     "<|end|>",
+    "<|return|>",
+    "<|call|>",
     "<end_of_turn>",
 )
-"""Tokens that end a turn or a text wherever a vocabulary has them."""
+"""Tokens that end a turn or a text wherever a vocabulary has them. Where it has `<|return|>`,
+`<|end|>` ends no more than one of the messages of a turn."""
 
 
 class Conversation(NamedTuple):
@@ -197,6 +200,9 @@ def _assemble(
     special: dict[str, str],
 ) -> Tokenizer:
     ends = dict.fromkeys([*eos_ids, *(i for t in END_TOKENS if (i := backend.ids(t)) is not None)])
+    earlier = tuple(ends)  # what may end a turn that another follows
+    if backend.ids("<|return|>") is not None:
+        ends.pop(backend.ids("<|end|>"), None)
     plain = Tokenizer(
         encode=lambda text: backend.encode(text)[0],
         decode=backend.decode,
@@ -235,7 +241,8 @@ def _assemble(
                     "conversations that end with the turn to learn"
                 )
             first = bisect.bisect_left(starts, len(lead))
-            last = next((i for i in range(first, len(ids)) if ids[i] in ends), len(ids) - 1)
+            closing = ends if turn == len(messages) - 1 else earlier
+            last = next((i for i in range(first, len(ids)) if ids[i] in closing), len(ids) - 1)
             assistant[first : last + 1] = [True] * (last + 1 - first)
         return Conversation(ids, assistant)
 

@@ -101,6 +101,14 @@ class Worker:
             processes.kill_tree(self._process.pid)
         self._process.wait()
 
+    def end(self, limit_s: float) -> None:
+        """Let an idle process close its episodes and end; kill it after `limit_s`."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(limit_s)
+        self.kill()
+
     def discard(self) -> None:
         """End the process and remove its files."""
         self.kill()

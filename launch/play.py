@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from rich.text import Text
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import tasks
 from jaxrl.data.environments import Opening, Reply, Turn
-from jaxrl.data.scoring import open_pool
+from jaxrl.data.scoring import Pool, open_pool
 from jaxrl.data.types import Task
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect, driver, episodes, policy, rollout_log
@@ -54,12 +55,17 @@ def main(actor: Policy, config: SampleConfig) -> int:
 def play(actor: Policy, config: SampleConfig) -> list[Row]:
     """One episode of each of the first problems of the task's test split.
 
+    With `config.seat`, standard input has the moves of the other player.
+
     Raises:
       ValueError: the task has no environment, or the model cannot play it.
     """
     if config.episodes < 1:
         raise ValueError(f"episodes={config.episodes}: must be 1 or more")
     task = _task(config)
+    if config.seat:
+        world = task.turns.against(config.seat, _asked)
+        task = dataclasses.replace(task, turns=world)
     room = min(_LONGEST_OPENING, actor.model.max_positions - config.max_new_tokens)
     rollout = RolloutConfig(
         group_size=1,
@@ -78,12 +84,48 @@ def play(actor: Policy, config: SampleConfig) -> list[Row]:
         actor, rollout, Config().sampler, jax.random.key(config.seed), turns=True
     )
     params = policy.sampling_params(actor.params, "float32")
-    with open_pool(config.env, config.env_args, workers=0) as pool:
+    with _pool(config, task) as pool:
         driver.advance(
             open_groups, episodes.group, ctx, Local(setup, params), pool,
             enough=len(problems), version=0, timer=Timer(), log=lambda done: None,
         )  # fmt: skip
     return [row for group in open_groups.groups for row in group.rows]
+
+
+def _pool(config: SampleConfig, task: Task) -> Pool:
+    """What plays the task: in this process where a person does too, who may take their time."""
+    if config.seat:
+        return Pool(task, 0, sys.maxsize, None, None)
+    return open_pool(config.env, config.env_args, workers=0)
+
+
+def _asked(seen: str, moves: tuple[str, ...]) -> str:
+    """A move of the person at standard input; what they see goes to the standard error output."""
+    print(seen, file=sys.stderr)
+    if not moves:
+        return ""
+    print(f"moves: {', '.join(moves)}\nyou: ", end="", file=sys.stderr, flush=True)
+    if not (line := sys.stdin.readline()):
+        raise EOFError("standard input ended before the game")
+    return line
+
+
+def check_seat(config: SampleConfig) -> None:
+    """Refuse a seat that there is not.
+
+    Raises:
+      ValueError: there is no person for it, the task is no game of seats, or has none of that
+        number.
+    """
+    if config.seat and not config.human:
+        raise ValueError(f"seat={config.seat}: add --human, or leave it out")
+    if config.seat and _task(config).turns.against is None:
+        raise ValueError(
+            f"env={config.env!r} is no game of seats; leave --seat out to play in the place of the "
+            "policy"
+        )
+    if config.seat not in (0, 1, 2):
+        raise ValueError(f"seat={config.seat}: choose 1 or 2, in the order of the first moves")
 
 
 def by_hand(

@@ -58,6 +58,9 @@ class SampleConfig:
     budget of all turns and of what is read between them."""
     human: bool = False
     """With `env`: play an episode yourself, in the place of the policy."""
+    seat: int = 0
+    """With `human`, in a game of two such as board_game: play against the policy and move first
+    (1) or second (2). 0: there is no policy."""
     seed: int = 0
     """Random seed."""
     trust: bool = False
@@ -72,9 +75,11 @@ def main(argv: list[str]) -> int:
     usage, what = "jaxrl sample MODEL_OR_RUN", "a model, its directory or a run"
     try:
         name, config = flags.named(SampleConfig(), argv, usage=usage, what=what)
-        if config.human or config.env:
+        if config.human or config.seat or config.env:
             from jaxrl.launch import play  # tasks and their data take a second to import
-        if config.human:
+        if config.human or config.seat:
+            play.check_seat(config)
+        if config.human and not config.seat:
             play.by_hand(config)
             return 0
         if config.env:

@@ -102,7 +102,8 @@ class Environment(NamedTuple):
     """`(problem, seed) -> actions` that earn the full reward: demonstrations for a supervised warm
     start."""
     close: Callable[[Any], None] = lambda state: None
-    """Called with the state of an episode that is over, or no longer remembered."""
+    """Called once with the state of an episode that is over, or no longer remembered. A worker that
+    is killed, as after a time-out, does not call it; what it has started is killed with it."""
     reads: Callable[[Any, tuple[Token, ...]], None] | None = None
     """`(state, tokens)`: given the tokens of each action before `step` gets its text; None: the
     environment needs the text alone."""
@@ -115,6 +116,11 @@ class Environment(NamedTuple):
     waits: bool = False
     """Whether its replies wait for other processes. Each is then asked on a thread of the process
     that trains, as many at once as there are episodes."""
+    against: Callable[[int, Callable[[str, tuple[str, ...]], str]], Environment] | None = None
+    """`(seat, ask) -> Environment`: a game of two, 1 and 2 in the order of their first moves, in
+    which somebody else has this seat and the policy the other. `ask(what that player sees, the
+    legal moves)` gives their move; a text that is none is asked for again. Without moves the game
+    is over, and the text is not read. None: the environment is no game of seats."""
     seconds: Callable[[Problem, str], float] | None = None
     """`(problem, action) -> seconds` that its answer to an action may take, by limits that it keeps
     itself; of its opening, where the action is empty. An episode whose answer takes longer than

@@ -32,6 +32,7 @@ _ALPHABETS = {
     "connect_four": "xo.1234567\n",
     "kuhn_poker": "JQKpb.\n",
 }
+_Ask = Callable[[str, tuple[str, ...]], str]
 
 
 @dataclasses.dataclass
@@ -41,7 +42,7 @@ class _Match:
     seat: int
     """The policy's."""
     name: str
-    opponent: str
+    opponent: str | _Ask
     stream: random.Random
     draws: list[int]
     """What decides the moves of an opponent that moves at random, first the next."""
@@ -99,11 +100,19 @@ def task(
         return generate.asked("board_game", f"{game}/{number}", shown, number, opponent=against)
 
     def begin(problem: Problem, seed: int) -> tuple[_Match, Opening]:
-        against = problem.metadata["opponent"]
-        match = _begun(game, against, problem.answer, mistakes, symbols)
+        opponent = problem.metadata["opponent"]
+        return begun(_begun(game, opponent, problem.answer, mistakes, symbols))
+
+    def begun(match: _Match) -> tuple[_Match, Opening]:
         lead = {"role": "system", "content": f"{match.game.rules} Answer with your move."}
         said = {"role": "user", "content": _seen(match)}
         return match, Opening((lead, said) if instructions else (said,))
+
+    def against(seat: int, ask: _Ask) -> Environment:
+        def begin_with(problem: Problem, seed: int) -> tuple[_Match, Opening]:
+            return begun(_begun(game, ask, problem.answer, mistakes, symbols, seat=2 - seat))
+
+        return Environment(begin_with, step)
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         match, _ = begin(problem, seed)
@@ -127,14 +136,19 @@ def task(
             step,
             gold=gold if game == "tic_tac_toe" else None,
             arrays=_in_arrays(game, mistakes) if symbols else None,
+            against=against,
         ),
     )
     return made
 
 
-def _begun(name: str, opponent: str, number: int, mistakes: int, symbols: bool) -> _Match:
+def _begun(
+    name: str, opponent: str | _Ask, number: int, mistakes: int, symbols: bool, seat: int = -1
+) -> _Match:
+    """A match in which it is the policy's turn; its seat is drawn where it is not 0 or 1."""
     game, stream = games.GAMES[name], generate.rng("board_game", number)
-    seat = stream.randrange(2)
+    drawn = stream.randrange(2)
+    seat = drawn if seat < 0 else seat
     start = game.start(stream)
     draws = [stream.getrandbits(game_arrays.BITS) for _ in range(_MOST_MOVES)]
     match = _Match(game, start, seat, name, opponent, stream, draws, mistakes, symbols)
@@ -191,7 +205,9 @@ def _answered(match: _Match) -> None:
     """Let the opponent move until it is the policy's turn or the game is over."""
     game = match.game
     while (moves := game.moves(match.state)) and game.player(match.state) != match.seat:
-        if match.opponent == "strong" and match.name == "kuhn_poker":
+        if not isinstance(match.opponent, str):
+            move = _asked(match, match.opponent, moves)
+        elif match.opponent == "strong" and match.name == "kuhn_poker":
             chances = games.equilibrium(match.state)
             (move,) = match.stream.choices(list(chances), list(chances.values()))
         elif match.opponent == "strong":
@@ -200,6 +216,22 @@ def _answered(match: _Match) -> None:
         else:
             move = moves[match.draws.pop(0) * len(moves) >> game_arrays.BITS]
         match.state = game.play(match.state, move)
+
+
+def _asked(match: _Match, ask: _Ask, moves: tuple[str, ...]) -> str:
+    """The move of the other player, who is asked until it is one; empty without moves."""
+    shown = match.game.seen(match.state, 1 - match.seat)
+    while True:
+        said = _named(match, ask(shown, moves), moves)
+        if said or not moves:
+            return said[-1] if said else ""
+
+
+def _named(match: _Match, text: str, moves: tuple[str, ...]) -> list[str]:
+    """The moves among the words of a text, in symbols by their first characters."""
+    known = {move[0] if match.symbols else move: move for move in moves}
+    words = re.findall(r"[a-z]+|[0-9]+", text.lower())
+    return [known[word] for word in words if word in known]
 
 
 def thought(board: games.Board) -> tuple[str, str]:
@@ -217,13 +249,11 @@ def thought(board: games.Board) -> tuple[str, str]:
 
 def step(match: _Match, action: str) -> Reply:
     """A move: the last word of the turn that is one."""
-    legal = match.game.moves(match.state)
-    moves = {move[0] if match.symbols else move: move for move in legal}
-    words = re.findall(r"[a-z]+|[0-9]+", extract.spoken(action).lower())
-    named = [moves[word] for word in words if word in moves]
+    named = _named(match, extract.spoken(action), match.game.moves(match.state))
     if not named:
         match.left -= 1
         if match.left < 0:
+            _ended(match)
             return Reply(reward=0.0, parts={"won": 0.0, "illegal": 1.0}, done=True)
         refused = "" if match.symbols else "that is no legal move\n"
         said = {"role": "user", "content": f"{refused}{_seen(match)}"}
@@ -232,5 +262,12 @@ def step(match: _Match, action: str) -> Reply:
     _answered(match)
     if match.game.moves(match.state):
         return Reply(({"role": "user", "content": _seen(match)},))
+    _ended(match)
     payoff = match.game.payoff(match.state) * (1 if match.seat == 0 else -1)
     return Reply(reward=(1 + payoff) / 2, parts={"won": float(payoff > 0)}, done=True)
+
+
+def _ended(match: _Match) -> None:
+    """Show the end to a player who is no program."""
+    if not isinstance(match.opponent, str):
+        _asked(match, match.opponent, ())

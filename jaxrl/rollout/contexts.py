@@ -92,7 +92,7 @@ class Contexts:
     def encoded(
         self, dialogue: Dialogue, messages: Sequence[Message], tools: Sequence[Any]
     ) -> tuple[int, ...]:
-        """Ids of a conversation. What the policy wrote in it keeps its own.
+        """Ids of a conversation. What the policy wrote in it keeps its own, unless `dialogue.anew`.
 
         A conversation that continues an earlier one after some turn has the ids of that one, as far
         as it goes. Any other is encoded as an opening.
@@ -100,7 +100,7 @@ class Contexts:
         Raises:
           ValueError: it cannot be encoded.
         """
-        for turn in sorted(self._turns, key=lambda each: -each.messages):
+        for turn in sorted(() if dialogue.anew else self._turns, key=lambda each: -each.messages):
             rest = list(messages[turn.messages :])
             known = self._said[turn.context][: turn.messages]
             same = known == list(messages[: turn.messages]) and self._tools[turn.context] == tools

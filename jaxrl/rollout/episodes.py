@@ -143,8 +143,8 @@ def _replaced(
 ) -> Opening | None:
     """What takes the place of the conversation after a reply, which it includes; None: nothing.
 
-    It is what the environment says, or the conversation without reasoning that the template leaves
-    out, or that the config does: that of the last turn.
+    It is what the environment says, or the conversation as the template writes it anew, or without
+    reasoning that the template leaves out, or that the config does: that of the last turn.
     """
     if last.opening is not None:
         return last.opening._replace(messages=(*system, *last.opening.messages))
@@ -153,7 +153,8 @@ def _replaced(
     at = len(said) - len(last.messages) - 1
     if ctx.rollout.strip_reasoning and "</think>" in kept[at]["content"]:
         kept[at] = rendering.answer(kept[at])
-    return None if kept == said else Opening(tuple(kept), last.stop, tools=tools)
+    same = kept == said and not ctx.dialogue.anew
+    return None if same else Opening(tuple(kept), last.stop, tools=tools)
 
 
 def on_device(

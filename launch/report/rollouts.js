@@ -13,6 +13,7 @@ const SHADES = {
   "": { text: "nothing" },
 };
 const SOURCES = { policy: null, tool: "amount", expert: "plus", replay: "minus" };
+const ANEW = " · new context"; // it does not continue what stands before it
 const KINDS = { rollouts: "training", evals: "held out" };
 
 function viewer(root) {
@@ -181,7 +182,8 @@ function viewer(root) {
   function answer(row, status) {
     const parts = Object.entries(row.parts ?? {}).map(([name, value]) => el("span", { class: "badge" }, `${name} ${short(value)}`));
     return el("div", { class: row === chosen ? "answer chosen" : "answer" },
-      el("div", {}, reward(row), parts, row.stopped === false ? el("span", { class: "badge bad" }, "truncated") : null,
+      el("div", {}, reward(row), parts, row.tool_calls ? el("span", { class: "badge" }, `${row.tool_calls} tool call${row.tool_calls > 1 ? "s" : ""}`) : null,
+        row.stopped === false ? el("span", { class: "badge bad" }, "truncated") : null,
         row.error ? el("span", { class: "bad text" }, visible(row.error.slice(0, 2000))) : null),
       row.tokens ? tokens(row, status) : cut(row.completion, row));
   }
@@ -244,9 +246,10 @@ function viewer(root) {
   function speaks(row, i, before) {
     const turn = value(row, "turn", i), source = value(row, "source", i);
     if (turn == null || source === "forced") return before;
-    if (source === "tool") return "environment";
     const earned = row.turn_rewards?.[turn - 1];
-    return `turn ${turn}${earned == null ? "" : ` · reward ${short(earned)}`}`;
+    const name = source === "tool" ? "environment" : `turn ${turn}${earned == null ? "" : ` · reward ${short(earned)}`}`;
+    if (row.parent && row.parent[i] !== row.parent[0] + i) return name + ANEW;
+    return before === name + ANEW ? before : name;
   }
 
   function described(row, i) {

@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
+import os
+import random
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from jaxrl.data import tasks
+from jaxrl.data import scoring, tasks
 from jaxrl.data.environments import Environment, Opening, Reply, Turn, adapters, play
 from jaxrl.data.environments.formats import Call, written
 from jaxrl.data.types import Problem, Score
@@ -45,6 +48,102 @@ def test_five_tuples_are_an_environment():
     assert [world.step(state, "x").done for _ in range(4)] == [False, False, False, True]
     world.close(state)
     assert state.env.at is None
+
+
+class Noted(Line):
+    """Writes a line to a file when it is made and when it is closed."""
+
+    def __init__(self, path):
+        self.path, self.name = path, f"{os.getpid()} {time.monotonic_ns()}"
+        self.note("made")
+
+    def note(self, what):
+        with open(self.path, "a") as file:
+            file.write(f"{what} {self.name}\n")
+
+    def step(self, action):
+        raise OSError("it fails")
+
+    def close(self):
+        self.note("closed")
+
+
+OUTCOMES = ("finished", "left", "raises", "wrong", "late", "killed", "in flight")
+
+
+def noted(path="", waits=False):
+    """An environment whose actions are outcomes; each episode is one of `Noted`."""
+    world = adapters.five_tuples(
+        lambda: Noted(path), ("fail", "raises"), lambda env, seen: "go", turns=9
+    )
+
+    def step(state, action):
+        if action in ("late", "killed"):
+            state.env.note("dies")
+        if action == "late":
+            time.sleep(2)
+        if action == "killed" and not waits:
+            os._exit(3)
+        if action == "finished":
+            return Reply(reward=1.0, done=True)
+        if action in ("wrong", "killed"):
+            return None
+        if action == "raises":
+            return world.step(state, action)
+        return Reply(({"role": "user", "content": "go on"},), 0.0)
+
+    task = adapters._seeded("noted", "noted", world._replace(step=step, waits=waits))
+    return dataclasses.replace(task, turns=task.turns._replace(step=step))
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("waits", [False, True])
+def test_every_episode_is_closed_once_however_it_ends(waits, seed, tmp_path):
+    """Or, where its process was killed, is gone with that."""
+    path, outcomes = tmp_path / "notes", list(OUTCOMES) * 2
+    path.touch()
+    random.Random(seed).shuffle(outcomes)
+    given = {"path": str(path), "waits": waits}
+    name = f"{__name__}:noted"
+    with scoring.open_pool(name, given, workers=2, time_limit_s=1.5) as pool:
+        problem = tasks.get(name, **given).problem("train", 0, 0)
+        openings = [pool.act(Turn(n, problem, 3)) for n in range(len(outcomes))]
+        openings = [each.result(60) for each in openings]
+        assert not any(each.error for each in openings)
+        went = [
+            pool.act(Turn(n, problem, 3, (outcome,), (openings[n],)))
+            for n, outcome in enumerate(outcomes)
+        ]
+        for n, (outcome, each) in enumerate(zip(outcomes, went, strict=True)):
+            reply = each.result(60)
+            assert (reply.error is None) == (outcome in ("finished", "left", "in flight"))
+            if outcome != "in flight":
+                pool.over(n)
+    deadline = time.monotonic() + 5
+    while waits and path.read_text().count("made") > path.read_text().count("closed"):
+        assert time.monotonic() < deadline, path.read_text()
+        time.sleep(0.05)  # those that were late
+    notes = [line.split(" ", 1) for line in path.read_text().splitlines()]
+    made, closed, dies = ([n for what, n in notes if what == w] for w in ("made", "closed", "dies"))
+    assert len(set(closed)) == len(closed) and set(closed) <= set(made)
+    lost, died = ({name.split()[0] for name in names} for names in (set(made) - set(closed), dies))
+    assert not lost if waits else lost <= died
+
+
+def test_an_episode_that_is_over_is_closed_though_its_worker_is_busy(tmp_path):
+    """Another worker, which has time, cannot do that."""
+    path = tmp_path / "notes"
+    name, given = f"{__name__}:noted", {"path": str(path)}
+    with scoring.open_pool(name, given, workers=2, time_limit_s=9.0) as pool:
+        problem = tasks.get(name, **given).problem("train", 0, 0)
+        openings = [pool.act(Turn(n, problem, 3)).result(60) for n in range(3)]
+        busy = pool.act(Turn(2, problem, 3, ("late",), (openings[2],)))
+        pool.over(0)  # of the same worker
+        assert busy.result(9).error is None
+        deadline = time.monotonic() + 5
+        while "closed" not in path.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 def test_an_environment_is_five_tuples():

@@ -478,11 +478,15 @@ BROKEN = {
 @pytest.fixture(scope="module")
 def backend():
     """Bytes, and three special tokens."""
+    return of_bytes("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+
+def of_bytes(*special):
     vocabulary = {piece: i for i, piece in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = hf.Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tokenizer.add_special_tokens(list(special))
     return backends.from_tokenizers(tokenizer)
 
 
@@ -553,6 +557,34 @@ QWEN3 = test_chat.QWEN3.replace(
     {%- endif %}
     {{- content }}""",
 )
+NO_THINKING = QWEN3.replace("enable_thinking is defined and not enable_thinking", "true")
+ROUNDS = NO_THINKING.replace(
+    "{{- content }}",
+    """{%- if message.role == 'assistant' and loop.index0 > ns.last %}
+        {%- set thought = content.split('</think>')[0] if '</think>' in content else '' %}
+        {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+        {{- '<think>\\n' + thought.replace('<think>', '').strip('\\n') + '\\n</think>\\n\\n' }}
+    {%- endif %}
+    {{- content }}""",
+)
+"""Keeps the thoughts of turns that no message of the user has followed, empty ones too."""
+HARMONY_TOKENS = (
+    "<|return|>", "<|call|>", "<|end|>", "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
+)  # fmt: skip
+HARMONY = """{%- for message in messages %}
+    {%- if message.role == 'assistant' %}
+        {%- if '<|channel|>final<|message|>' in message.content %}
+            {{- raise_exception('a message with tags') }}
+        {%- endif %}
+        {{- '<|start|>assistant<|channel|>final<|message|>' + message.content }}
+        {{- '<|return|>' if loop.last and not add_generation_prompt else '<|end|>' }}
+    {%- elif message.role == 'tool' %}
+        {{- raise_exception('there was no call') }}
+    {%- else %}
+        {{- '<|start|>' + message.role + '<|message|>' + message.content + '<|end|>' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %}"""
 LATE_TOOLS = """{%- for message in messages %}
 {%- set after = messages[loop.index:]|selectattr('role', 'eq', 'user')|list %}
 {%- if message.role == 'user' and tools and not after %}
@@ -571,7 +603,9 @@ SCHEMAS = (calculator.CALCULATOR.schema,)
 
 
 TRIED = test_chat.TEMPLATES | {
-    "stripping": QWEN3, "r1": R1, "late tools": LATE_TOOLS, "other results": OTHER_RESULTS,
+    "stripping": QWEN3, "no thinking": NO_THINKING, "rounds": ROUNDS,
+    "r1": R1,
+    "late tools": LATE_TOOLS, "other results": OTHER_RESULTS,
 }  # fmt: skip
 REFUSED = {("llama3", "user"), ("llama3", "tool"), ("late tools", "user")}
 """With tools, which these put after an earlier turn."""
@@ -639,6 +673,54 @@ def test_reasoning_that_a_template_leaves_out_is_known(backend):
         assert kept == left
         rendered = made.render(talk, None, add_generation_prompt=True).text
         assert made.render(kept, None, add_generation_prompt=True).text == rendered
+
+
+def test_a_template_that_drops_an_empty_thought_is_written_anew(backend):
+    made = with_template(backend, NO_THINKING)
+    talk = dialogue.of(made, ("tool", "user"), chat=True, tools=True)
+    assert talk.anew and not dialogue.of(with_template(backend, QWEN3), ("user",), chat=True).anew
+    user, turn = ({"role": role, "content": "Hi"} for role in ("user", "assistant"))
+    tool = {"role": "tool", "content": "4"}
+    rounds = dialogue.of(with_template(backend, ROUNDS), ("tool", "user"), chat=True)
+    assert backend.spelled(rounds.opening([user, turn, tool])).count("<think>") == 2
+    assert backend.spelled(rounds.opening([user, turn, tool, turn, user])).count("<think>") == 1
+    shown = backend.spelled(talk.opening([user, turn, user]))
+    assert shown.count("<think>") == 1 and shown.endswith("<think>\n\n</think>\n\n")
+    other = NO_THINKING.replace("<think>\\n\\n</think>", "<think>\\nHm.\\n</think>")
+    with pytest.raises(ValueError, match="its opening changes once a turn follows"):
+        dialogue.of(with_template(backend, other), ("user",), chat=True)
+
+
+def test_harmony_ends_a_turn_with_return_or_call_and_is_written_anew():
+    """The end of a message is none of a turn; what the policy reads of a turn is its answer."""
+    backend = of_bytes(*HARMONY_TOKENS)
+    back, call_, end = (backend.ids(f"<|{name}|>") for name in ("return", "call", "end"))
+    made = tokenizers._assemble(backend, eos_ids=[back], bos_id=None, template=HARMONY, special={})
+    assert set(made.eos_ids) == {back, call_}
+    talk = dialogue.of(made, ("user",), chat=True)
+    assert talk.anew and talk.end == back
+    user = {"role": "user", "content": "Hi"}
+    own, _ = backend.encode(
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+        "<|channel|>final<|message|>Yes<|return|>"
+    )
+    said = talk.action(talk.opening([user]), own)
+    assert said == "Yes"
+    shown = backend.spelled(talk.opening([user, {"role": "assistant", "content": said}, user]))
+    assert "assistant<|channel|>final<|message|>Yes<|end|><|start|>user" in shown
+    assert talk.ids((), "Yes") == tuple(
+        backend.encode("<|channel|>final<|message|>Yes<|return|>")[0]
+    )
+    with pytest.raises(ValueError, match="there was no call"):
+        dialogue.of(made, ("tool",), chat=True)
+    with pytest.raises(ValueError, match="with tools: it writes calls as answers"):
+        dialogue.of(made, ("user",), chat=True, tools=True)
+    talks = [user, {"role": "assistant", "content": "Yes"}] * 2
+    ids, assistant = made.conversation(talks)
+    learned = [i for i, own in zip(ids, assistant, strict=True) if own]
+    written = "<|channel|>final<|message|>Yes"
+    assert backend.spelled(learned) == f"{written}<|end|>{written}<|return|>"
+    assert end in learned
 
 
 def test_a_template_that_rewrites_turns_beside_their_reasoning_is_refused(backend):

@@ -14,6 +14,8 @@ import pytest
 
 from jaxrl.launch import report
 from jaxrl.launch.report import collect, live
+from jaxrl.run import loop
+from tests.jaxrl import tiny
 from tests.launch import browser
 
 ESC = chr(27)
@@ -366,6 +368,60 @@ def test_filter_and_shading(page, written):
     status = page.js("document.querySelector('.status').textContent")
     assert "log-prob -0.1" in status and "undefined" not in status and "version" not in status
     assert page.errors == []
+
+
+@pytest.mark.browser
+def test_an_episode_is_shown_by_turns_with_calls_and_replies(page, tmp_path):
+    """Of a run with tools some of whose calls are taken back, which begins another context."""
+    changes = {
+        "task": "ledger", "task_args": {"names": 2, "calls": 6, "again": 1}, "steps": 1,
+        "warm_start.steps": 0, "rollout.max_prompt_tokens": 32, "rollout.max_new_tokens": 60,
+        "rollout.turn_tokens": 4, "packing.row_length": 128, "eval.problems": 1, "eval.every": 0,
+        "rollout_log.groups": 9,
+    }  # fmt: skip
+    loop.train(tiny.config(tmp_path / "run", **changes))
+    page.open(report.write([tmp_path / "run"], tmp_path / "report.html")[0])
+    page.select("#kind", "rollouts")
+    rows = list(map(json.loads, (tmp_path / "run/rollouts/000001.jsonl").read_text().splitlines()))
+    called = [n for n, row in enumerate(rows) if row["tool_calls"]]
+    assert called and any("parent" in rows[n] for n in called) and len(rows) == 16
+    assert any("parent" not in rows[n] for n in called)
+    seen = {"environment"}
+    for n in called:
+        row = rows[n]
+        page.js(f"document.querySelector('#list').scrollTop = {46 * n}")
+        page.until(f"document.querySelector('#row-{n}') !== null")
+        page.js(f"document.querySelector('#row-{n}').click()")
+        shown = page.js(
+            "[...document.querySelector('.answer.chosen .block').children]"
+            ".reduce((found, {className, textContent}) => {"
+            "if (className.startsWith('turn')) found.push([textContent, '']);"
+            "else if (textContent[0] !== '⟨') "
+            "found.at(-1)[1] += textContent.replace(/[⏎\\n]/g, ''); return found; }, [])"
+        )
+        wanted = told(row)
+        assert [[head, text] for head, text in shown] == wanted
+        seen |= {head for head, _ in wanted}
+        badges = page.js("document.querySelector('.answer.chosen').textContent")
+        calls = row["tool_calls"]
+        assert f"{calls} tool call{'s' * (calls > 1)}" in badges
+    assert any(head.startswith("turn 2") for head in seen)
+    assert any("new context" in head for head in seen)
+    assert page.errors == []
+
+
+def told(row):
+    """Who says what in an episode, in order: turns with their rewards, and the environment."""
+    found, said = [], None
+    for i, (turn, source) in enumerate(zip(row["turn"], row["source"], strict=True)):
+        branch = "parent" in row and row["parent"][i] != row["parent"][0] + i
+        if source != "forced" and ((turn, source) != said or branch):
+            reward = row["turn_rewards"][turn - 1]
+            head = "environment" if source == "tool" else f"turn {turn} · reward {reward:g}"
+            found.append([head + " · new context" * branch, ""])
+            said = turn, source
+        found[-1][1] += row["tokens"][i].strip()
+    return found
 
 
 @pytest.mark.browser

@@ -12,6 +12,7 @@ from jaxrl.data.types import Task
 from jaxrl.record import metrics
 from jaxrl.run import loop
 from tests import broad_except
+from tests.data import test_environments
 from tests.jaxrl import tiny as runs
 from tests.models import tiny
 
@@ -30,6 +31,15 @@ LAYOUTS = {
 """Name of a format to what its templates write: before a message, after it and between messages;
 and the mark that it is known by, which stands with the tools."""
 
+REWRITING = {
+    "no thinking": (test_environments.NO_THINKING, ("<|im_end|>", "<|im_start|>"), "tool"),
+    "rounds": (test_environments.ROUNDS, ("<|im_end|>", "<|im_start|>"), "tool"),
+    "stripping": (test_environments.QWEN3, ("<|im_end|>", "<|im_start|>"), "user"),
+    "harmony": (test_environments.HARMONY, test_environments.HARMONY_TOKENS, "user"),
+}
+"""Templates that write an earlier turn otherwise than it was asked for, with their special tokens,
+the first of which ends a turn, and the role of replies."""
+
 PAIRS = {
     "llama": "llama", "llama-linear": "hermes", "llama-llama3": "llama", "mistral": "mistral",
     "smollm3": "hermes", "qwen2-yarn": "hermes", "qwen3": "hermes", "qwen3-moe": "qwen_coder",
@@ -44,13 +54,13 @@ def add(a: int, b: int) -> str:
     return str(a + b)
 
 
-def three_turns():
+def three_turns(offered=True, role="tool"):
     """Offers a tool, and says what a tool would after each of the first two turns."""
-    schema = tools.tool(add).schema
+    schemas = (tools.tool(add).schema,) * offered
 
     def step(turns, action):
         turns.append(action)
-        said = {"role": "tool", "content": f"{len(turns)} <|im_end|>"}
+        said = {"role": role, "content": f"{len(turns)} <|im_end|>"}
         return Reply((said,), float(len(set(action)) % 3), done=len(turns) == 3)
 
     return Task(
@@ -59,9 +69,9 @@ def three_turns():
         unscored,
         pure=True,
         turns=Environment(
-            lambda problem, seed: ([], Opening(problem.messages, tools=(schema,))),
+            lambda problem, seed: ([], Opening(problem.messages, tools=schemas)),
             step,
-            roles=("tool",),
+            roles=(role,),
         ),
     )
 
@@ -79,15 +89,24 @@ def write_tokenizer(directory, layout):
         ("ASSISTANT", lead.format("assistant")),
     ):  # fmt: skip
         template = template.replace(name, text)
+    save_tokenizer(directory, template, (end, "<|im_start|>"))
+    return template
+
+
+def save_tokenizer(directory, template, special):
+    """Bytes and special tokens, the first of which ends a turn."""
     made = hf.Tokenizer(models.BPE({piece: i for i, piece in enumerate(BYTES)}, []))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([end, "<|im_start|>"])
+    made.add_special_tokens(list(special))
     made.save(str(directory / "tokenizer.json"))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "pad_token": end}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": special[0],
+        "pad_token": special[0],
+    }
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
     (directory / "chat_template.jinja").write_text(template)
-    return template
 
 
 def test_every_variant_and_format_is_here():
@@ -102,27 +121,58 @@ def test_episodes_of_every_family_are_trained_as_sampled(variant, tmp_path):
     """Three turns with tools, and episodes in flight over steps, which are read again."""
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    name, arguments = tiny.VARIANTS[variant]
-    end = len(BYTES)
-    sizes = {"vocab_size": end + 2, "bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
-    tiny.make(name, arguments | sizes | {"max_position_embeddings": 1024}, tmp_path / "model")
+    make_model(variant, 2, tmp_path)
     template = write_tokenizer(tmp_path / "model", LAYOUTS[PAIRS[variant]])
     assert formats.of_template(template).name == PAIRS[variant]
+    rows = played(tmp_path)
+    assert len(rows) == 3 and all(row["grad_norm"] > 0 for row in rows)
+    assert all(row["episode/turns"] == 3 and not row["episode/errors"] for row in rows)
+    assert max(row["logp_gap_max"] for row in rows) < 1e-4
+
+
+@pytest.mark.exact("templates that rewrite turns: the log-prob as sampled is that trained on")
+@pytest.mark.parity
+@pytest.mark.parametrize("name", broad_except(("no thinking",), REWRITING))
+def test_episodes_of_rewriting_templates_are_trained_as_sampled(name, tmp_path):
+    """Each turn is in a context of its own, and is trained in that."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    template, special, role = REWRITING[name]
+    make_model("llama", len(special), tmp_path)
+    save_tokenizer(tmp_path / "model", template, special)
+    rows = played(tmp_path, offered=False, role=role)
+    assert len(rows) == 3 and all(row["grad_norm"] > 0 for row in rows)
+    assert all(row["episode/turns"] == 3 and not row["episode/errors"] for row in rows)
+    assert max(row["logp_gap_max"] for row in rows) < 1e-4
+    logged = (tmp_path / "run/rollouts/000003.jsonl").read_text().splitlines()
+    assert all(("parent" in json.loads(line)) == (name != "stripping") for line in logged)
+
+
+def make_model(variant, special, directory):
+    """A tiny model of bytes and so many special tokens."""
+    name, arguments = tiny.VARIANTS[variant]
+    end = len(BYTES)
+    sizes = {
+        "vocab_size": end + special, "bos_token_id": end, "eos_token_id": end, "pad_token_id": end,
+        "max_position_embeddings": 1024,
+    }  # fmt: skip
+    tiny.make(name, arguments | sizes, directory / "model")
+
+
+def played(directory, **arguments):
+    """Metrics of a run on `three_turns`, which has episodes in flight over its steps."""
     loop.train(
         runs.config(
-            tmp_path / "run",
+            directory / "run",
             **{
-                "model": str(tmp_path / "model"), "fresh": None, "steps": 3,
-                "task": f"{__name__}:three_turns", "task_args": {}, "warm_start.steps": 0,
+                "model": str(directory / "model"), "fresh": None, "steps": 3,
+                "task": f"{__name__}:three_turns", "task_args": arguments, "warm_start.steps": 0,
                 "rollout.prompts": 2, "rollout.max_prompt_tokens": 400, "rollout.chat": True,
                 "rollout.max_new_tokens": 240, "rollout.turn_tokens": 5, "rollout.in_flight": 1.5,
                 "sampler.slots": 6, "sampler.bucket": 64, "packing.row_length": 1024,
                 "packing.micro_batch_tokens": 1024, "eval.problems": 2, "eval.every": 0,
-                "optimizer.learning_rate": 1e-12, "checkpoint.every": 9, "rollout_log.every": 0,
+                "optimizer.learning_rate": 1e-12, "checkpoint.every": 9, "rollout_log.every": 1,
             },
         )
     )  # fmt: skip
-    rows = list(metrics.read(tmp_path / "run"))
-    assert len(rows) == 3 and all(row["grad_norm"] > 0 for row in rows)
-    assert all(row["episode/turns"] == 3 and not row["episode/errors"] for row in rows)
-    assert max(row["logp_gap_max"] for row in rows) < 1e-4
+    return list(metrics.read(directory / "run"))

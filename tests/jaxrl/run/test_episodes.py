@@ -1,7 +1,9 @@
 """A run on an environment: what it samples is what it trains on, and it resumes exactly."""
 
 import dataclasses
+import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -260,6 +262,38 @@ def test_a_critic_of_turns_needs_turns(tmp_path):
     given = {"critic.credit": "turn_gae", "warm_start.steps": 0}
     with pytest.raises(ValueError, match=r"turn_gae.*one turn"):
         begin.check(tiny.config(tmp_path, **given))
+
+
+@pytest.mark.parametrize("seat", [1, 2])
+def test_a_person_plays_against_a_policy(seat, capsys, monkeypatch):
+    """Through standard input; what is no move is asked for again, and the output stays JSON."""
+    rules = {"instructions": False, "symbols": True, "mistakes": 99}
+    drawn = tiny.config("unused", task="board_game", task_args=rules)
+    monkeypatch.setattr(policy, "named", lambda name: drawn)
+    moves = [f"{cell}\n" for cell in ("none", *range(1, 10))] * 9
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(moves)))
+    given = [f"--env-args.{name}={json.dumps(value)}" for name, value in rules.items()]
+    given += ["--human", "--seat", str(seat), "--max-new-tokens", "1500", "--turn-tokens", "2"]
+    assert cli.main(["sample", "a-model", "--env", "board_game", "--json", *given]) == 0
+    out, shown = capsys.readouterr()
+    (episode,) = json.loads(out)["episodes"]
+    assert episode["error"] is None and episode["reward"] in (0, 0.5, 1)
+    assert shown.startswith(f"you are {' xo'[seat]}\n")
+    assert shown.partition("moves: ")[0].count(".") == 10 - seat
+    boards = re.findall(r"you are .\n([xo.\n]{11})", shown)
+    assert boards[-1].count(".") < boards[0].count(".") and boards[0] == boards[1]
+    line = any(boards[-1].replace("\n", "")[i::3] == "xxx" for i in range(3))
+    assert not line or episode["reward"] == seat - 1
+
+
+def test_a_seat_is_refused_where_there_is_none(capsys):
+    for given, why in (
+        (["--env", "board_game", "--human", "--seat", "3"], "seat=3: choose 1 or 2"),
+        (["--env", "board_game", "--seat", "1"], "seat=1: add --human"),
+        (["--env", "calculator", "--human", "--seat", "1"], "no game of seats"),
+    ):
+        assert cli.main(["sample", "a-model", *given]) == 2
+        assert why in capsys.readouterr().err
 
 
 def test_a_person_plays_in_the_place_of_the_policy():
