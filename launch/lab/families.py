@@ -20,6 +20,7 @@ from jaxrl.losses.mixed import sft
 from jaxrl.losses.policy import Objective, ppo_clip
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
+from jaxrl.launch.lab.variants import wrong_verdicts
 
 GRID = {"learning_rate": (3e-4, 1e-3, 3e-3), "clip": (0.5, 1.0, 2.0)}
 """What every arm is tuned over: learning rates at the clip as it is, then widths of the clip, in
@@ -111,7 +112,9 @@ def _ppo(plain: Arm) -> Arm:
 
 
 def _on_verdicts(plain: Arm) -> Arm:
-    return dataclasses.replace(plain, objective=_GRPO, rewards=None)
+    """Of the verifier, which errs on the hostile task."""
+    rewards = wrong_verdicts if plain.rewards is wrong_verdicts else None
+    return dataclasses.replace(plain, objective=_GRPO, rewards=rewards)
 
 
 def _rewarded(rewards: Callable[[Sampled], jax.Array]) -> Callable[[Arm], Arm]:
