@@ -86,7 +86,7 @@ class Arrays(NamedTuple):
     of one episode: the first `count` tokens are the turn, the one that ends it included. The
     observation is what follows the end of the turn, as `jaxrl.data.dialogue.Joint.more`."""
     parts: Callable[[Any], Mapping[str, float]] = lambda state: {}
-    """The figures of the last reply, from the last state."""
+    """The figures that replies have given, the last of each name, from the last state."""
 
 
 class Environment(NamedTuple):

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 
 from jaxrl.data import extract, generate
-from jaxrl.data.environments import Environment, Opening, Reply, games, unscored
+from jaxrl.data.environments import (
+    Arrays,
+    Environment,
+    Opening,
+    Reply,
+    game_arrays,
+    games,
+    unscored,
+)
 from jaxrl.data.environments.games import Game, State
 from jaxrl.data.types import Problem, Task
 
 _OPPONENTS = ("random", "strong")
+_MOST_MOVES = 21
+"""Of a player in a match of any of the games."""
+_ALPHABETS = {
+    "tic_tac_toe": "xo.123456789\n",
+    "connect_four": "xo.1234567\n",
+    "kuhn_poker": "JQKpb.\n",
+}
 
 
 @dataclasses.dataclass
@@ -23,6 +43,8 @@ class _Match:
     name: str
     opponent: str
     stream: random.Random
+    draws: list[int]
+    """What decides the moves of an opponent that moves at random, first the next."""
     left: int
     """Illegal moves that are left."""
     symbols: bool = False
@@ -44,8 +66,10 @@ def task(
       ood_opponent: of the ood split.
       mistakes: illegal moves that an episode may have; one more loses.
       instructions: begin with a message that says what to do.
-      symbols: for a small model from nothing, tic-tac-toe alone: what is seen are the nine cells,
-        such as `.x..o....`, where x is the policy's own mark.
+      symbols: for a small model from nothing: what is seen are the cells, such as `.x..o....` for
+        tic-tac-toe, where x is the policy's own mark, or in poker the card and what was said, such
+        as `Kpb.`; a move is one character. Against a random opponent such a match can be played
+        within the decode loop.
       think: solutions, which only tic-tac-toe has, have a thought before each move, see `thought`.
         They are perfect play, which wins or draws.
     """
@@ -56,10 +80,9 @@ def task(
             raise ValueError(f"opponent={each!r}: choose one of {', '.join(_OPPONENTS)}")
     if mistakes < 0:
         raise ValueError(f"mistakes={mistakes} must be 0 or more")
-    if symbols and (instructions or game != "tic_tac_toe"):
+    if symbols and instructions:
         raise ValueError(
-            f"symbols=True with game={game!r}, instructions={instructions}: only tic_tac_toe is "
-            "given in symbols, with instructions=False"
+            "symbols=True and instructions=True: a game in symbols has no words; turn one off"
         )
     if think and game != "tic_tac_toe":
         raise ValueError(f"think=True with game={game!r}: only tic_tac_toe has solutions")
@@ -96,10 +119,15 @@ def task(
         name="board_game",
         problem=problem,
         reward=unscored,
-        alphabet="xo.123456789\n" + "wb-" * think if symbols else generate.ASCII,
+        alphabet=_ALPHABETS[game] + "wb-" * think if symbols else generate.ASCII,
         description=__doc__,
         pure=True,
-        turns=Environment(begin, step, gold=gold if game == "tic_tac_toe" else None),
+        turns=Environment(
+            begin,
+            step,
+            gold=gold if game == "tic_tac_toe" else None,
+            arrays=_in_arrays(game, mistakes) if symbols else None,
+        ),
     )
     return made
 
@@ -107,12 +135,51 @@ def task(
 def _begun(name: str, opponent: str, number: int, mistakes: int, symbols: bool) -> _Match:
     game, stream = games.GAMES[name], generate.rng("board_game", number)
     seat = stream.randrange(2)
-    match = _Match(game, game.start(stream), seat, name, opponent, stream, mistakes, symbols)
+    start = game.start(stream)
+    draws = [stream.getrandbits(game_arrays.BITS) for _ in range(_MOST_MOVES)]
+    match = _Match(game, start, seat, name, opponent, stream, draws, mistakes, symbols)
     _answered(match)
     return match
 
 
+@functools.cache
+def _in_arrays(name: str, mistakes: int) -> Callable[..., Arrays]:
+    """The matches in symbols for the decode loop; the same function for the same arguments."""
+
+    def begin(problem: Problem) -> dict[str, np.ndarray]:
+        if (against := problem.metadata["opponent"]) != "random":
+            raise ValueError(
+                f"opponent={against!r}: the decode loop has one that moves at random; choose "
+                "random, or rollout.on_device=False"
+            )
+        match = _begun(name, against, problem.answer, mistakes, True)
+        seat, state = match.seat, match.state
+        if name == "kuhn_poker":
+            said = [1 + "pb".index(each) for each in state.history]
+            own = {
+                "cards": [state.cards[seat], state.cards[1 - seat]],
+                "history": said + [0] * (3 - len(said)),
+                "seat": seat,
+            }
+        else:
+            own = {"cells": [(" xo", " ox")[seat].index(c) for c in state.cells]}
+        drawn = [*match.draws, *[0] * (_MOST_MOVES - len(match.draws))]
+        zeros = dict.fromkeys(("illegal", "over", "won"), 0)
+        state = {**own, "draws": drawn, "left": mistakes, **zeros}
+        return {key: np.array(value, np.int32) for key, value in state.items()}
+
+    def make(xp: Any, encode: Callable[[str], Any]) -> Arrays:
+        if name == "kuhn_poker":
+            return game_arrays.kuhn_poker(xp, encode, begin)
+        sizes = (3, 3, 3) if name == "tic_tac_toe" else (6, 7, 4)
+        return game_arrays.board(xp, encode, begin, *sizes)
+
+    return make
+
+
 def _seen(match: _Match) -> str:
+    if match.symbols and match.name == "kuhn_poker":
+        return "JQK"[match.state.cards[match.seat]] + match.state.history.ljust(3, ".")
     if match.symbols:
         marks = ("xo", "ox")[match.seat]
         return match.state.cells.translate(str.maketrans(f"{marks} ", "xo."))
@@ -131,7 +198,7 @@ def _answered(match: _Match) -> None:
             best = games.perfect if match.name == "tic_tac_toe" else games.ahead
             move = match.stream.choice(best(match.state))
         else:
-            move = match.stream.choice(moves)
+            move = moves[match.draws.pop(0) * len(moves) >> game_arrays.BITS]
         match.state = game.play(match.state, move)
 
 
@@ -150,12 +217,10 @@ def thought(board: games.Board) -> tuple[str, str]:
 
 def step(match: _Match, action: str) -> Reply:
     """A move: the last word of the turn that is one."""
-    moves = match.game.moves(match.state)
-    named = [
-        word
-        for word in re.findall(r"[a-z]+|[0-9]+", extract.spoken(action).lower())
-        if word in moves
-    ]
+    legal = match.game.moves(match.state)
+    moves = {move[0] if match.symbols else move: move for move in legal}
+    words = re.findall(r"[a-z]+|[0-9]+", extract.spoken(action).lower())
+    named = [moves[word] for word in words if word in moves]
     if not named:
         match.left -= 1
         if match.left < 0:

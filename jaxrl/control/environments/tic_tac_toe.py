@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrl.control.environment import Environment, Space, Step
+from jaxrl.data.environments.game_arrays import OTHER, OWN, lines
 
-OWN, OTHER = 1, 2
-"""Marks in a cell; 0 is a free one."""
-_LINES = np.array(
-    [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]]
-)
+_LINES = lines(3, 3, 3)
 
 
 def make() -> Environment:

@@ -72,5 +72,5 @@ def test_in_symbols_the_policy_always_has_crosses():
         assert board_game.step(match, str(at + 1)).done  # no mistake is allowed
         assert set(seen) <= set(task.alphabet)
     assert seats == {0, 1}
-    with pytest.raises(ValueError, match="only tic_tac_toe"):
+    with pytest.raises(ValueError, match="symbols=True and instructions=True"):
         tasks.get("board_game", symbols=True)

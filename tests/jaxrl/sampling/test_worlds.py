@@ -8,7 +8,7 @@ import pytest
 
 from jaxrl.config import FreshModel, RolloutConfig
 from jaxrl.data import scoring, tasks, tokenizers
-from jaxrl.data.environments import keydoor
+from jaxrl.data.environments import game_arrays, games, keydoor
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.record.metrics import Timer
@@ -44,7 +44,7 @@ def test_arrays_are_the_environment():
             reply = task.turns.step(world, TOKENIZER.decode(ids))
             given = np.array([*ids, 9, 9], np.int32)
             state, seen, count, reward, done = made.step(state, given, len(ids))
-            assert (float(reward), bool(done)) == (reply.reward, reply.done)
+            assert (float(reward), bool(done)) == (reply.reward or 0.0, reply.done)
             assert made.parts(state) == reply.parts
             if not done:
                 said = f"\n{reply.messages[0]['content']}\n"
@@ -55,20 +55,71 @@ def test_arrays_are_the_environment():
         made.begin(tasks.get("keydoor", level=5).problem("train", 0, 0))
 
 
+@pytest.mark.parametrize("game", games.GAMES)
+def test_arrays_are_the_matches_of_a_game(game):
+    """On moves at random, illegal ones, several in a turn, numbers of two digits and nothing."""
+    task = tasks.get("board_game", game=game, symbols=True, instructions=False, mistakes=2)
+    tokenizer, rng = tokenizers.characters(task.alphabet), np.random.default_rng(1)
+    made, ends = task.turns.arrays(np, tokenizer.encode), set()
+    for index in range(60):
+        problem = task.problem("train", 0, index)
+        (match, _), state, done = task.turns.begin(problem, 0), made.begin(problem), False
+        parts = {}
+        while not done:
+            moves = [move[0] for move in match.game.moves(match.state)]
+            one, two = rng.choice(moves), rng.choice([*task.alphabet])
+            kinds = [one] * 9 + [one + "." + two, two + one, one + "\n" + one, two, "\n", ""]
+            ids = [*tokenizer.encode(rng.choice(kinds)), 0]
+            reply = task.turns.step(match, tokenizer.decode(ids))
+            given = np.array([*ids, 9, 9], np.int32)
+            state, seen, count, reward, done = made.step(state, given, len(ids))
+            assert (float(reward), bool(done)) == (reply.reward or 0.0, reply.done)
+            parts |= reply.parts
+            assert made.parts(state) == parts
+            if not done:
+                said = f"\n{reply.messages[0]['content']}\n"
+                assert tokenizer.decode(seen[:count].tolist()) == said
+        ends.add((reply.reward, *sorted(reply.parts)))
+    assert (0.0, "illegal", "won") in ends and len(ends) > 2
+    with pytest.raises(ValueError, match="opponent='strong'"):
+        made.begin(task.problem("ood", 0, 0))
+
+
+def test_lines_of_a_board():
+    assert len(game_arrays.lines(3, 3, 3)) == 8 and len(game_arrays.lines(6, 7, 4)) == 69
+
+
 @pytest.mark.exact("episodes within the decode loop are those of the host, token for token")
-def test_episodes_within_the_decode_loop_are_those_of_the_host():
+@pytest.mark.parametrize(
+    ("task", "rollout"),
+    [
+        (TASK, ROLLOUT),
+        *(
+            (
+                tasks.get("board_game", game=game, symbols=True, instructions=False, mistakes=8),
+                dataclasses.replace(
+                    ROLLOUT, max_prompt_tokens=48, max_new_tokens=tokens, turn_tokens=2
+                ),
+            )
+            for game, tokens in (("tic_tac_toe", 90), ("connect_four", 500), ("kuhn_poker", 30))
+        ),
+    ],
+    ids=["keydoor", *games.GAMES],
+)
+def test_episodes_within_the_decode_loop_are_those_of_the_host(task, rollout):
+    tokenizer = tokenizers.characters(task.alphabet)
     shape = dataclasses.asdict(FreshModel(32, 64, 2, 2, 2, 16))
-    model = DecoderConfig(vocab_size=TOKENIZER.vocab_size, **shape)
+    model = DecoderConfig(vocab_size=tokenizer.vocab_size, **shape)
     params = decoder.init(model, jax.random.key(1))
-    actor = Policy(model, params, TOKENIZER)
-    problems = [TASK.problem("train", 0, i) for i in range(8)]
+    actor = Policy(model, params, tokenizer)
+    problems = [task.problem("train", 0, i) for i in range(8)]
     found = []
     for on_device in (False, True):
-        rollout = dataclasses.replace(ROLLOUT, on_device=on_device)
-        with scoring.Pool(TASK, 0, 1.0, None, None) as pool:
+        own = dataclasses.replace(rollout, on_device=on_device)
+        with scoring.Pool(task, 0, 1.0, None, None) as pool:
             found.append(
                 collect.collect(
-                    actor, decoder.unstack(params), problems, TASK, pool, rollout,
+                    actor, decoder.unstack(params), problems, task, pool, own,
                     SamplerConfig(slots=16, prefill_rows=4, bucket=32), key=jax.random.key(3),
                     first_id=0, version=2, timer=Timer(),
                 )
@@ -84,7 +135,7 @@ def test_episodes_within_the_decode_loop_are_those_of_the_host():
     assert kinds == {Source.POLICY, Source.FORCED, Source.OBSERVATION}
     assert found[0].texts == found[1].texts
     scores = [[(score.value, score.parts) for score in each.scores] for each in found]
-    assert scores[0] == scores[1] and len({value for value, _ in scores[0]}) > 1
+    assert scores[0] == scores[1] and len({repr(score) for score in scores[0]}) > 1
     assert {c.stopped for c in found[1].completions} == {True, False}
 
 
