@@ -130,18 +130,19 @@ def _one(name: str, options: Options, said: Callable[[str], None]) -> None:
 def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
     """Plan and measure methods, the cheapest first, and commit what is written.
 
-    A plan that exists is kept. Arms that were run are not run again, so that a queue which was
-    stopped continues where it was.
+    A plan that exists is kept, and gets what tasks it lacks. Arms that were run are not run again,
+    so that a queue which was stopped continues where it was.
     """
     _politely()
     for name in sorted(methods, key=lambda n: plans.cost(n, effects_table.module(n).effect())):
         path = effects_table.RESULTS / f"{name}.plan.json"
         try:
-            if not path.exists():
+            if {*_planned(path)} != {*variants(effects_table.module(name).effect())}:
                 write_plan(name, said)
                 plans.commit([path, effects_table.RESULTS / "arms"], f"Plan of {name}")
-            if not _measured(name):
-                measure(name, said)
+            measured = {row["task"] for row in effects_table.rows([name]) if row["measured"]}
+            if left := [task for task in _planned(path) if task not in measured]:
+                measure(name, said, left)
                 made = [
                     effects_table.RESULTS / f"{name}.json",
                     effects_table.RESULTS / "arms",
@@ -154,20 +155,35 @@ def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
         jax.clear_caches()
 
 
+def _planned(path: Path) -> list[str]:
+    """The tasks of a plan; none if there is no plan."""
+    return list(json.loads(path.read_text())["tasks"]) if path.exists() else []
+
+
 def write_plan(name: str, said: Callable[[str], None]) -> None:
-    """Tune all arms of a method on development seeds, and write its plan."""
+    """Tune all arms of a method on development seeds, and write its plan.
+
+    Tasks of an earlier plan that the code would measure as planned stay as they are.
+    """
     differing = arms.unlike(
         effects_table.module(name).config(), effects_table.module(name).effect().method
     )
     if differing:
         raise ValueError(f"{name}: the arm is not the recipe: {'; '.join(differing)}")
-    plan = plans.make(_store(said), name, effects_table.module(name).effect())
-    plans.write(effects_table.RESULTS / f"{name}.plan.json", plan)
+    path = effects_table.RESULTS / f"{name}.plan.json"
+    old = json.loads(path.read_text()) if path.exists() else None
+    plan = plans.make(_store(said), name, effects_table.module(name).effect(), old)
+    plans.write(path, plan)
     said(f"{name}: planned {[(t, p['seeds'], p['baseline']) for t, p in plan['tasks'].items()]}")
 
 
-def measure(name: str, said: Callable[[str], None]) -> None:
+def measure(name: str, said: Callable[[str], None], tasks: Sequence[str] = ()) -> None:
     """Measure a method by its plan, and record every look.
+
+    Args:
+      name: of the method.
+      said: is told of every row.
+      tasks: of the plan; empty: all.
 
     Raises:
       ValueError: the plan is missing, is not committed, or is not what the code would measure.
@@ -182,7 +198,7 @@ def measure(name: str, said: Callable[[str], None]) -> None:
             "written; restore the code, or make and commit another plan"
         )
     before = effects_table.recorded(name)
-    looks = list(plans.measure(_store(said), plan, effect, commit))
+    looks = list(plans.measure(_store(said), plan, effect, commit, tasks))
     plans.write(
         effects_table.RESULTS / f"{name}.json",
         {"id": effects_table.identity(name), "looks": before + looks},
@@ -295,10 +311,6 @@ def _politely() -> None:
 def _write_pages() -> None:
     effects_table.TABLE.write_text(effects_table.markdown(effects_real.markdown()))
     effects_claims.write()
-
-
-def _measured(name: str) -> bool:
-    return any(row["measured"] for row in effects_table.rows([name]))
 
 
 def _store(said: Callable[[str], None]) -> plans.Store:

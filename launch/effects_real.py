@@ -56,6 +56,8 @@ def unfit(name: str) -> list[str]:
     """Why a method cannot be compared with GRPO at both scales; one line each, empty if it can."""
     own, effect, plain = recipes.load(name), effects_table.module(name).effect(), Arm()
     method, found, lines = effect.method, variants(effect), []
+    if not effect.on_real_model:
+        lines.append("it is not measured on the tasks of those chosen for the real model")
     if TASK not in found or found[TASK].statistic != STATISTIC:
         lines.append(f"the lab has no {STATISTIC} of it on the {TASK} task")
     regime = ("updates_per_batch", "oversampling", "temperature", "delay", "sync_every")

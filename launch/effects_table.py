@@ -44,12 +44,12 @@ def rows(methods: Sequence[str] | None = None) -> list[dict[str, Any]]:
     last, counts, planned = {}, {}, {}
     for name in names():
         path = RESULTS / f"{name}.plan.json"
-        planned[name] = json.loads(path.read_text()) if path.exists() else {}
-        now = plans.digest(planned[name])
+        planned[name] = json.loads(path.read_text()) if path.exists() else {"tasks": {}}
+        now = {task: plans.of_task(planned[name], task) for task in planned[name]["tasks"]}
         for row in recorded(name):
             key = (name, row["task"], row["against"], row["other"])
             counts[key] = counts.get(key, 0) + 1
-            if row["plan_digest"] == now:
+            if row["plan_digest"] == now.get(row["task"]):
                 last[key] = row
     fixed = dict(zip(last, plans.corrected(list(last.values())), strict=True))
     out, lost = [], lost_plans()

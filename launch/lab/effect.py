@@ -61,8 +61,10 @@ class Effect:
     stands_for: str = ""
     """The recipe's task or extension whose reward `method.rewards` is in the lab, where that reward
     is the method's own and not the regime's."""
+    portable: bool = False
+    """Rewards and figures of its own can be had on any task."""
     on_real_model: bool = False
-    """Among those first chosen for the real model, and so measured on two more tasks here."""
+    """Compared on the real model, or once chosen for it, and so measured on two more tasks here."""
 
 
 def run_arm(

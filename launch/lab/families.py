@@ -16,6 +16,7 @@ from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.lab import routes
 from jaxrl.launch.lab.arms import Arm, Sampled
+from jaxrl.launch.lab.variants import wrong_verdicts
 from jaxrl.losses.mixed import sft
 from jaxrl.losses.policy import Objective, ppo_clip
 from jaxrl.training.objective import ObjectiveConfig
@@ -111,7 +112,9 @@ def _ppo(plain: Arm) -> Arm:
 
 
 def _on_verdicts(plain: Arm) -> Arm:
-    return dataclasses.replace(plain, objective=_GRPO, rewards=None)
+    """Of the verifier, which errs on the hostile task."""
+    rewards = wrong_verdicts if plain.rewards is wrong_verdicts else None
+    return dataclasses.replace(plain, objective=_GRPO, rewards=rewards)
 
 
 def _rewarded(rewards: Callable[[Sampled], jax.Array]) -> Callable[[Arm], Arm]:

@@ -147,16 +147,26 @@ def cost(name: str, effect: Effect) -> float:
     return total
 
 
-def make(store: Store, name: str, effect: Effect) -> dict[str, Any]:
+def make(
+    store: Store, name: str, effect: Effect, old: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """The plan of a method: tunes all arms and a pilot, on development seeds alone.
+
+    Args:
+      store: of the arms.
+      name: of the method.
+      effect: its experiment.
+      old: an earlier plan, whose tasks stay as they are where the code would measure the same.
 
     Raises:
       ValueError: all arms succeed at nothing, or at everything: the task can show no difference.
     """
     family, difference = families.RECIPES[name]
     sign = 1 if effect.better == "higher" else -1
-    planned = {}
+    planned = _kept(old, name, effect) if old else {}
     for task, variant in variants(effect).items():
+        if task in planned:
+            continue
         chosen = {k: tune(store, variant, a) for k, a in competitors(variant, family).items()}
         _require_range(name, task, variant, [*chosen.values()])
         rivals = [label for label in chosen if label.startswith("baseline: ")]
@@ -181,6 +191,7 @@ def make(store: Store, name: str, effect: Effect) -> dict[str, Any]:
                 for k, c in chosen.items()
             },
         }
+        planned[task]["described"] = _described(effect, family, task, planned[task])
     return {
         "name": name,
         "family": family,
@@ -188,9 +199,7 @@ def make(store: Store, name: str, effect: Effect) -> dict[str, Any]:
         **_stated(effect),
         "grid": {k: list(v) for k, v in families.GRID.items()},
         "development": list(families.DEVELOPMENT),
-        "tasks": {
-            t: p | {"described": _described(effect, family, t, p)} for t, p in planned.items()
-        },
+        "tasks": planned,
     }
 
 
@@ -216,31 +225,57 @@ def _arms(effect: Effect, family: str, task: str, planned: dict[str, Any]) -> di
 
 def differences(plan: dict[str, Any], name: str, effect: Effect) -> list[str]:
     """In what a plan differs from what the code would measure; one line each."""
+    lines, found = _restated(plan, name, effect), variants(effect)
+    if sorted(found) != sorted(plan.get("tasks", {})):
+        return [*lines, f"tasks: the plan has {sorted(plan.get('tasks', {}))}, not {sorted(found)}"]
+    return lines + [line for task in plan["tasks"] for line in _replaced(plan, task, effect)]
+
+
+def of_task(plan: dict[str, Any], task: str) -> str:
+    """Digest of a plan as far as one of its tasks goes: others may be added later."""
+    return digest(plan | {"tasks": {task: plan["tasks"][task]}})
+
+
+def _kept(plan: dict[str, Any], name: str, effect: Effect) -> dict[str, Any]:
+    """The tasks of a plan that the code would measure as planned."""
+    if _restated(plan, name, effect):
+        return {}
+    known = {task: plan["tasks"][task] for task in variants(effect) if task in plan["tasks"]}
+    return {task: each for task, each in known.items() if not _replaced(plan, task, effect)}
+
+
+def _restated(plan: dict[str, Any], name: str, effect: Effect) -> list[str]:
+    """In what all tasks of a plan differ from what the code would measure; one line each."""
     family, difference = families.RECIPES[name]
     now = {"name": name, "family": family, "difference": difference, **_stated(effect)}
     now |= {"grid": {k: list(v) for k, v in families.GRID.items()}}
     now |= {"development": list(families.DEVELOPMENT)}
-    lines = [
+    return [
         f"{k}: the plan has {plan.get(k)!r}, the code {v!r}"
         for k, v in now.items()
         if plan.get(k) != v
     ]
-    found = variants(effect)
-    if sorted(found) != sorted(plan.get("tasks", {})):
-        return [*lines, f"tasks: the plan has {sorted(plan.get('tasks', {}))}, not {sorted(found)}"]
-    for task, planned in plan["tasks"].items():
-        if planned["task"] != found[task].task.digest():
-            lines.append(f"{task}: the task's problems are others")
-        described = _described(effect, family, task, planned)
-        for label in sorted({*planned["described"]} | {*described}):
-            if planned["described"].get(label) != described.get(label):
-                lines.append(f"{task}: the arm {label!r} is another")
-    return lines
 
 
-def measure(store: Store, plan: dict[str, Any], effect: Effect, commit: str) -> Iterator[dict]:
-    """The rows of a plan, one for each look at each pair of arms."""
-    for task, planned in plan["tasks"].items():
+def _replaced(plan: dict[str, Any], task: str, effect: Effect) -> list[str]:
+    """In what a task of a plan differs from what the code would measure; one line each."""
+    planned, lines = plan["tasks"][task], []
+    if planned["task"] != variants(effect)[task].task.digest():
+        lines.append(f"{task}: the task's problems are others")
+    described = _described(effect, plan["family"], task, planned)
+    return lines + [
+        f"{task}: the arm {label!r} is another"
+        for label in sorted({*planned["described"]} | {*described})
+        if planned["described"].get(label) != described.get(label)
+    ]
+
+
+def measure(
+    store: Store, plan: dict[str, Any], effect: Effect, commit: str, tasks: Sequence[str] = ()
+) -> Iterator[dict]:
+    """The rows of a plan, one for each look at each pair of arms, on some of its tasks or all."""
+    for task in tasks or plan["tasks"]:
+        planned = plan["tasks"][task]
         variant = variants(effect)[task]
         made = _arms(effect, plan["family"], task, planned)
         others, looks = _others(made, planned), planned["looks"]
@@ -254,7 +289,7 @@ def measure(store: Store, plan: dict[str, Any], effect: Effect, commit: str) -> 
             for label in list(open_):
                 pair = collected["method"], collected[label]
                 row = _row(variant, task, label, *pair, level, plan)
-                yield row | {"look": number, "plan": commit, "plan_digest": digest(plan)}
+                yield row | {"look": number, "plan": commit, "plan_digest": of_task(plan, task)}
                 if row["alone"] != "undecided":
                     open_.remove(label)
             if not open_:

@@ -24,25 +24,19 @@ SUMS_WARM_STEPS = 500
 def variants(effect: Effect) -> dict[str, Effect]:
     """Name of a task -> the experiment on it.
 
-    `regime` is the paper's. `neutral` is a plain cipher, where pass@k is pass@1; a method has none
-    if the regime's rewards, domains, chunks or lengths are of the task, or figures are of the
-    experiment's own. A method that was first chosen for the real model also has `carries`, sums
-    whose demonstrations forget carries, and `hostile`, the neutral task with wrong verdicts.
+    `regime` is the paper's. `neutral` is a plain cipher with the verifier's rewards, where pass@k
+    and `distinct` are pass@1. A method has none if it is about domains, stages, chunks, lengths or
+    parts of rewards of its task, or if rewards or figures of its own need that task. A method that
+    is compared on the real model, or was once chosen for it, also has `carries`, sums whose
+    demonstrations forget carries, and `hostile`, the neutral task with wrong verdicts.
     """
-    out, method = {"regime": effect}, effect.method
-    own = (method.rewards, effect.ablation.rewards, method.weights, method.stages)
-    if (
-        any(own)
-        or method.chunks.size
-        or method.max_new_tokens
-        or effect.measure
-        or effect.statistic == "distinct"
-    ):
+    out, plain = {"regime": effect}, _anywhere(effect)
+    if plain is None:
         return out
-    statistic = effect.statistic.partition("/")[0]
-    if statistic.startswith("pass@"):
+    statistic = plain.statistic.partition("/")[0]
+    if statistic.startswith("pass@") or statistic == "distinct":
         statistic = "pass@1"  # with more samples all arms solve all problems there
-    out["neutral"] = dataclasses.replace(effect, task=neutral(), statistic=statistic)
+    out["neutral"] = dataclasses.replace(plain, task=neutral(), statistic=statistic)
     if effect.on_real_model:
         out["carries"] = dataclasses.replace(
             out["neutral"], task=sums(), warm_steps=SUMS_WARM_STEPS
@@ -53,6 +47,21 @@ def variants(effect: Effect) -> dict[str, Effect]:
         }
         out["hostile"] = dataclasses.replace(out["neutral"], **doubtful)
     return out
+
+
+def _anywhere(effect: Effect) -> Effect | None:
+    """The experiment without its regime's rewards; None if it can be done on its own task alone."""
+    method, ablation = effect.method, effect.ablation
+    about = (method.weights, method.stages, method.chunks.size, method.max_new_tokens)
+    if any(about) or method.renormalise:
+        return None
+    own = method.rewards is not None and method.rewards != ablation.rewards
+    if (own or effect.measure) and not effect.portable:
+        return None
+    if own or ablation.rewards is None or method.rewards is None:
+        return effect
+    verified = [dataclasses.replace(each, rewards=None) for each in (method, ablation)]
+    return dataclasses.replace(effect, method=verified[0], ablation=verified[1])
 
 
 def wrong_verdicts(batch: Sampled) -> jax.Array:

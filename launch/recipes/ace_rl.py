@@ -62,4 +62,5 @@ def effect() -> Effect:
         ablation=dataclasses.replace(method, rewards=whole),
         statistic="score",
         stands_for="format_following",
+        portable=True,
     )

@@ -70,4 +70,5 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, rewards=exact),
         stands_for="translation",
+        portable=True,
     )

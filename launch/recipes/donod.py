@@ -90,4 +90,5 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, curriculum=random),
         measure=kept,
+        portable=True,
     )

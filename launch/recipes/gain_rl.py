@@ -35,4 +35,5 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, curriculum=CurriculumConfig()),
         over="area",
+        on_real_model=True,
     )

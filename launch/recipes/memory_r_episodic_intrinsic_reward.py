@@ -43,4 +43,5 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, objective=ObjectiveConfig(), replay=None),
         over="area",
+        on_real_model=True,
     )

@@ -72,4 +72,5 @@ def effect() -> Effect:
         better="lower",
         minimum=0.01,
         measure=drift,
+        portable=True,
     )

@@ -39,4 +39,5 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, objective=ObjectiveConfig()),
         over="area",
+        on_real_model=True,
     )

@@ -92,4 +92,5 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, learning_rate=0.0),
         measure=transfer,
+        portable=True,
     )

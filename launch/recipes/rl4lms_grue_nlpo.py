@@ -47,4 +47,5 @@ def effect() -> Effect:
         ablation=dataclasses.replace(method, nucleus=None),
         over="area",
         measure=functools.partial(held_out, temperature=0.01),
+        portable=True,
     )

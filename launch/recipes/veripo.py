@@ -47,4 +47,5 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, objective=alone, reference=None),
         over="area",
+        on_real_model=True,
     )

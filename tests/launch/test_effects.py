@@ -190,6 +190,23 @@ def test_some_methods_are_measured_on_two_more_tasks():
     assert {len(variants(EFFECTS[name])) for name in others} == {1, 2}
 
 
+def test_methods_are_measured_on_a_neutral_task_unless_they_need_their_own():
+    """Rewards of a regime are left out there; those of a method stay, or it has no such task."""
+    for name, effect in EFFECTS.items():
+        method, found = effect.method, variants(effect)
+        about_its_task = method.weights or method.stages or method.chunks.size
+        if not about_its_task and not method.rewards and not effect.measure:
+            assert "neutral" in found, name
+    made = variants(EFFECTS["tricks_or_traps_lite_ppo"])["neutral"]
+    assert made.method.rewards is made.ablation.rewards is None
+    made = variants(EFFECTS["ace_rl"])["neutral"]
+    assert made.method.rewards != made.ablation.rewards
+    assert variants(EFFECTS["cure"])["neutral"].statistic == "pass@1"
+    assert {*effects_real.planned()["methods"]} <= {
+        n for n, e in EFFECTS.items() if e.on_real_model
+    }
+
+
 def test_the_neutral_task_is_judged_by_one_sample():
     """Of eight samples one is right on all of its problems, whatever the arm."""
     made = variants(EFFECTS["pacs"])
@@ -452,6 +469,32 @@ def test_a_second_measurement_stays_as_a_look(repository, monkeypatch):
     effects.queue(["aepo"], lambda line: None)
     effects.measure("aepo", lambda line: None)
     assert {row["looks"] for row in effects_table.rows(["aepo"])} == {2}
+
+
+def test_a_task_that_is_added_leaves_the_others_as_measured(repository, monkeypatch):
+    """Neither their plans nor their rows change, and they count no further look."""
+    fake = Fake(0.1)
+    play(monkeypatch, fake)
+    monkeypatch.setattr(effects.os, "nice", lambda more: 0)
+    every = EFFECTS["aepo"]
+    with monkeypatch.context() as changed:
+        fewer = dataclasses.replace(every, on_real_model=False)
+        changed.setattr(effects_table.module("aepo"), "effect", lambda: fewer)
+        effects.queue(["aepo"], lambda line: None)
+        before, path = effects_table.rows(["aepo"]), repository / "aepo.plan.json"
+        planned = json.loads(path.read_text())["tasks"]
+    assert {row["task"] for row in before} == {"regime", "neutral"}
+    fake.ran.clear()
+    effects.queue(["aepo"], lambda line: None)
+    now = json.loads(path.read_text())["tasks"]
+    assert {task: now[task] for task in planned} == planned and len(now) == 4
+    known = {variants(every)[task].task.digest() for task in ("hostile", "carries")}
+    assert {task for task, _, _ in fake.ran} == known
+    rows = effects_table.rows(["aepo"])
+    figures = ("effect", "plan", "looks", "arms")
+    kept = [{k: row[k] for k in figures} for row in rows if row["task"] in planned]
+    assert kept == [{k: row[k] for k in figures} for row in before]
+    assert {row["looks"] for row in rows} == {1} and {row["task"] for row in rows} == {*now}
 
 
 @pytest.mark.parametrize("path", effects_table.RESULTS.glob("*.plan.json"), ids=lambda p: p.name)
