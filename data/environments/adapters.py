@@ -112,7 +112,7 @@ def gymnasium(env_id: str, actions: str, turns: int = 100, render: bool = True) 
         lambda: package.make(env_id, **options), words, show, turns=turns,
         help=f"Choose in each turn one of: {', '.join(words)}.",
     )  # fmt: skip
-    return _seeded("gymnasium", env_id, world)
+    return seeded("gymnasium", env_id, world)
 
 
 class Gym:
@@ -168,7 +168,7 @@ def _joined(messages: Sequence[Mapping[str, str]]) -> str:
     return "\n".join(message["content"] for message in messages)
 
 
-def _seeded(name: str, key: str, world: Environment) -> Task:
+def seeded(name: str, key: str, world: Environment) -> Task:
     """A task whose problems differ in their seed alone, which is that of the episode."""
 
     def problem(split: str, seed: int, index: int) -> Problem:
@@ -242,7 +242,7 @@ def openenv(
         begin, step, close=lambda session: session.socket.close(), waits=True,
         seconds=lambda problem, action: seconds if action else 2 * seconds,
     )  # fmt: skip
-    return _seeded("openenv", url, world)
+    return seeded("openenv", url, world)
 
 
 @dataclasses.dataclass
