@@ -92,7 +92,7 @@ def noted(path="", waits=False):
             return world.step(state, action)
         return Reply(({"role": "user", "content": "go on"},), 0.0)
 
-    task = adapters._seeded("noted", "noted", world._replace(step=step, waits=waits))
+    task = adapters.seeded("noted", "noted", world._replace(step=step, waits=waits))
     return dataclasses.replace(task, turns=task.turns._replace(step=step))
 
 
@@ -173,7 +173,7 @@ def test_an_episode_that_is_left_or_does_not_begin_is_closed():
             closed.append(self)
 
     world = adapters.five_tuples(Watched, ("back", "on"), lambda env, seen: f"at {seen}", turns=4)
-    task = adapters._seeded("line", "line", world)
+    task = adapters.seeded("line", "line", world)
     task = dataclasses.replace(task, turns=world)
     gym = adapters.Gym(task)
     for seed in (0, 0, 1):
