@@ -64,6 +64,10 @@ COMMANDS = {
     ),
     "tasks": ("jaxrl.launch.tables:tasks", "list the bundled tasks"),
     "losses": ("jaxrl.launch.tables:losses", "list the loss functions"),
+    "extensions": (
+        "jaxrl.launch.tables:extensions",
+        "list the extensions of the training loop, which --with adds",
+    ),
     "plan": (
         "jaxrl.launch.plan",
         "estimate memory and step time on TPU or GPU hardware that is not present",

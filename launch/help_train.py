@@ -9,7 +9,8 @@ usage: jaxrl train [RECIPE | FILE.yaml | FILE.py | RUN_DIRECTORY] [flags]
   jaxrl train runs/grpo-seed0                       continue a run
 
 model and data
-  --model M               Hugging Face directory, GGUF file, packaged model or run directory
+  --model M               Hugging Face directory or hub id, GGUF file, packaged model or run
+                          directory
   --data FILE             your rows: .jsonl, .csv or .parquet; --test-data FILE to evaluate on
   --prompt-column NAME    column of the prompt;  --answer-column NAME: of the reference answer
   --reward SPEC           FILE.py:FUNCTION, rubric:FILE.yaml, a name (number, math, judge, ...) or
@@ -21,7 +22,7 @@ training
   --batch-size N          prompts per step;  --group-size N: completions per prompt
   --lora-rank R           train LoRA adapters of rank R
   --kl-coef X             weight of the KL penalty to the reference policy
-  --with NAME             add an extension: critic, replay, kl_control, ...
+  --with NAME             add an extension: critic, replay, kl_control, ... (jaxrl extensions)
 sampling
   --max-new-tokens N      longest completion;  --max-prompt-tokens N: longest prompt
   --temperature X         sampling temperature

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -67,7 +67,48 @@ class SampleConfig:
     """Accept functions of other packages that the run's config names; they are executed."""
     json: bool = False
     """Print {"completions": [{"text", "token_ids", "logps"}]}; of an environment, {"episodes":
-    [{"messages", "reward", "token_ids", "source", "logps"}]}."""
+    [{"messages", "reward", "error", "token_ids", "source", "logps"}]}."""
+
+
+_PROMPTED: Mapping[str, str] = {
+    "prompt": "the environment says what the policy reads; leave --prompt out",
+    "n": "each problem is played once; leave --n out, or set --episodes",
+}
+"""What an environment makes of flags of a prompt."""
+_PLAYED = ("env_args", "episodes", "turn_tokens", "human", "seat")
+"""Flags of an environment."""
+_OF_POLICY = (
+    "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "turn_tokens", "chat", "system",
+    "episodes", "json",
+)  # fmt: skip
+"""Flags of episodes that a policy plays."""
+
+
+def check(config: SampleConfig) -> None:
+    """Refuse a flag that would have no effect.
+
+    Raises:
+      ValueError: names the flag, its value and the remedy.
+    """
+    if config.env:
+        where, refused = f"env={config.env!r}", dict(_PROMPTED)
+    else:
+        where, refused = "no env", dict.fromkeys(_PLAYED, "add --env NAME, or leave it out")
+    _refuse(config, where, refused)
+    if config.human and not config.seat:
+        why = "no policy plays, and one episode is shown as it goes; leave it out"
+        _refuse(config, "human=True", dict.fromkeys(_OF_POLICY, why))
+    if not config.env and not config.chat:
+        why = "only a chat template has a system message; add --chat, or leave it out"
+        _refuse(config, "chat=False", {"system": why})
+
+
+def _refuse(config: SampleConfig, where: str, refused: Mapping[str, str]) -> None:
+    """Refuse values other than the default of these fields; each has its remedy."""
+    for name, remedy in refused.items():
+        value = getattr(config, name)
+        if value != getattr(SampleConfig(), name):
+            raise ValueError(f"{name}={value!r} with {where}: {remedy}")
 
 
 def main(argv: list[str]) -> int:
@@ -75,6 +116,7 @@ def main(argv: list[str]) -> int:
     usage, what = "jaxrl sample MODEL_OR_RUN", "a model, its directory or a run"
     try:
         name, config = flags.named(SampleConfig(), argv, usage=usage, what=what)
+        check(config)
         if config.human or config.seat or config.env:
             from jaxrl.launch import play  # tasks and their data take a second to import
         if config.human or config.seat:

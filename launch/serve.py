@@ -40,6 +40,11 @@ def main(argv: list[str]) -> int:
         given = [each for each in argv if each != "--train"]
         return train.main([*given, "--task", "agent_program"])
     usage, what = "jaxrl serve MODEL_OR_RUN", "a model, its directory or a run"
+    if argv[:1] in (["--help"], ["-h"]):
+        print(
+            'jaxrl serve --train ALGORITHM --task-args.command "python agent.py" [flags of jaxrl '
+            "train]\ntrains the policy behind a program; else a model or run is served:\n"
+        )
     try:
         name, config = flags.named(ServeConfig(), argv, usage=usage, what=what)
         actor = policy.create(policy.named(name), mesh.make(Config().mesh), trust=config.trust)

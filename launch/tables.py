@@ -1,9 +1,10 @@
-"""The commands that list things: recipes, tasks, losses; and a recipe's full config."""
+"""The commands that list things: recipes, tasks, losses, extensions; and a recipe's full config."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib
 import inspect
 import itertools
 import json
@@ -41,7 +42,7 @@ def recipes(argv: list[str]) -> int:
     if argv and not argv[0].startswith("-"):
         return _one(argv[0], [*algorithms.rows(), *own])
     listed = [{"kind": "algorithm", **row} for row in algorithms.rows()]
-    if flags.parse(Listing(), argv, prog="jaxrl recipes").json:
+    if flags.parse(Listing(), argv, prog="jaxrl recipes [NAME]").json:
         print(json.dumps([*listed, *own], indent=2))
         return 0
     console = Console()
@@ -144,6 +145,26 @@ def losses(argv: list[str]) -> int:
     return _print(losses_table.rows(), ("name", "kind", "paper"), argv, "losses")
 
 
+def extensions(argv: list[str]) -> int:
+    """`jaxrl extensions [NAME]`: those of `--with`, or the flags of one."""
+    names = functions.bundled_extensions()
+    if argv and not argv[0].startswith("-"):
+        name = argv[0].replace("-", "_")
+        if name not in names:
+            hint = functions.nearest(name, names)
+            return refused(ValueError(f"extension {name!r} is unknown; {hint}"))
+        return group([name])
+    rows = [{"name": name, "summary": _summary(f"jaxrl.extensions.{name}")} for name in names]
+    return _print(rows, ("name", "summary"), argv, "extensions")
+
+
+def _summary(module: str) -> str:
+    """The first sentence of a module's docstring, on one line."""
+    text = " ".join((importlib.import_module(module).__doc__ or "").split())
+    sentence, end, _ = text.partition(". ")
+    return sentence + end.strip()
+
+
 def show(argv: list[str]) -> int:
     """`jaxrl show RECIPE [--yaml] [flags]`: the resolved config as JSON or YAML."""
     as_yaml, argv = "--yaml" in argv, [a for a in argv if a != "--yaml"]
@@ -181,7 +202,7 @@ def _flat(value: Any) -> str:
 
 
 def _print(rows: list[dict[str, Any]], columns: tuple[str, ...], argv: list[str], name: str) -> int:
-    if flags.parse(Listing(), argv, prog=f"jaxrl {name}").json:
+    if flags.parse(Listing(), argv, prog=f"jaxrl {name} [NAME]").json:
         print(json.dumps(rows, indent=2))
         return 0
     Console().print(_table(rows, columns))

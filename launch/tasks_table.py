@@ -24,7 +24,8 @@ def rows() -> list[dict[str, Any]]:
 def _row(name: str) -> dict[str, Any]:
     module = importlib.import_module(tasks.BUNDLED[name])
     made = None if name in tasks.NEED_PARAMETERS else tasks.get(name)
-    turns = hasattr(module, "environment") if made is None else made.turns is not None
+    played = ".environments." in tasks.BUNDLED[name]
+    turns = played if made is None else made.turns is not None
     return {
         "name": name,
         "description": _summary(made.description if made else module.__doc__),

@@ -1,8 +1,7 @@
 """Games of TextArena (Guertler et al. 2025) for one player, or for two against a random opponent.
 
 Only games that need no download, no key and no other model are known. They are named as
-`--task jaxrl.data.environments.text_arena:task --task-args.game TicTacToe-v0` and need the extra
-`textarena`.
+`--task text_arena --task-args.game TicTacToe-v0` and need the extra `textarena`.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import importlib.util
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -86,12 +86,14 @@ def task(game: str, turns: int = 50) -> Task:
 
     Raises:
       ValueError: the game is not known, or `turns` is not positive.
-      ModuleNotFoundError: `textarena` is not installed.
+      ImportError: `textarena` is not installed.
     """
     if game not in GAMES:
         raise ValueError(f"game={game!r}: choose one of {', '.join(GAMES)}")
     if turns < 1:
         raise ValueError(f"turns={turns} must be 1 or more")
+    if importlib.util.find_spec("textarena") is None:
+        raise ImportError("the task text_arena needs textarena; pip install 'jaxrl[textarena]'")
     package = importlib.import_module("textarena")
     moves = GAMES[game]
 

@@ -60,7 +60,9 @@ BUNDLED: dict[str, str] = {
     "sat": "jaxrl.data.tasks.sat",
     "shortest_path": "jaxrl.data.tasks.shortest_path",
     "sql": "jaxrl.data.tasks.sql",
+    "text_arena": "jaxrl.data.environments.text_arena",
     "text_grid": "jaxrl.data.environments.text_grid",
+    "text_world": "jaxrl.data.environments.text_world",
     "translation": "jaxrl.data.tasks.translation",
     "twenty_questions": "jaxrl.data.environments.twenty_questions",
     "with_tools": "jaxrl.data.environments.with_tools",
@@ -68,8 +70,12 @@ BUNDLED: dict[str, str] = {
 }
 """Name to module; its function `task(**params) -> Task` makes the task."""
 
-NEED_PARAMETERS = ("agent_program", "file", "gsm8k", "math", "mixture", "reasoning_gym")
-"""Those that have no problems before a file or a generator is named."""
+NEED_PARAMETERS = (
+    "agent_program", "file", "gsm8k", "math", "mixture", "reasoning_gym", "text_arena",
+    "text_world",
+)  # fmt: skip
+"""Those that have no problems before a file, program, generator or game is named, or without an
+extra."""
 
 _FAMILY = {"reasoning_gym": "generator"}  # FAMILY/NAME is get(FAMILY, parameter=NAME)
 

@@ -1,5 +1,4 @@
-"""Implicit Q-learning for language models: values of tokens, trained beside a policy and added to
-its logits where it is evaluated."""
+"""Implicit Q-learning (ILQL): values of tokens, added to the policy's logits in evaluations."""
 
 from __future__ import annotations
 

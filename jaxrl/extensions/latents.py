@@ -1,4 +1,4 @@
-"""Plans before the lines of a text that is given, as latents: RA3.
+"""Plans before the lines of a given text, trained as latent variables (RA3).
 
 Some texts are imitated with the plans that the policy has put before their lines. In the others the
 plans are trained by RL, for how much they raise the likelihood of the text.

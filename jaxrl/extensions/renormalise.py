@@ -1,7 +1,7 @@
-"""Rewards in units of their own history, for judges that use a small part of their scale.
+"""Rewards less their running mean, divided by their running standard deviation.
 
-A judge that marks everything between 0.80 and 0.85 hardly teaches beside a reward of 0 or 1. Its
-marks become `(mark - mean) / deviation`, with the running mean and deviation of earlier steps.
+Marks of a judge between 0.80 and 0.85 have little influence beside a reward of 0 or 1. They
+become `(mark - mean) / deviation`, with the running mean and deviation of earlier steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A sampler that lags: its weights are renewed from time to time, and not at every step."""
+"""The sampler's weights are renewed every few steps, and not at every step (KARL)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sharpness-aware minimisation: an update takes its gradient uphill of what it changes.
+"""Sharpness-aware minimisation: the gradient is taken where the parameters have a higher loss.
 
 The parameters are moved along a first gradient, scaled by their own size, and the gradient there
 changes the parameters where they were. So an update costs two gradients, and a forward pass or two

@@ -21,8 +21,6 @@ from jaxrl.sampling.logits import Guide, Processor, keep
 from jaxrl.types import Packed, Params
 
 _LOGIT_TOKENS = 1024
-
-
 """Tokens whose logits a device holds at a time."""
 
 
@@ -39,8 +37,6 @@ class Teaching:
 
 
 Reading = Callable[[jax.Array, jax.Array | None, jax.Array], jax.Array]
-
-
 """`(logits [..., V], the teacher's or None, targets [...]) -> [...]`: what is read of the policy's
 logits in place of log-probabilities, beside a teacher's if there is one; the greater the better."""
 

@@ -37,16 +37,10 @@ from jaxrl.training.trainable import WHOLE, Part
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 
 _NOISE = 1
-
-
 """Folded into the key of an update, for its noise."""
 
-
 _SAME = ("lr_scale",)
-
-
 """Metrics that are the same in every micro-batch."""
-
 
 Update = Callable[
     [TrainState, Trajectory, Packed, jax.Array | None], tuple[TrainState, dict[str, jax.Array]]

@@ -113,6 +113,7 @@ def test_there_are_forty_hacks_and_no_task_without_them(directory):
     problem = task.problem("train", 0, 0)
     assert len(CONSTANTS) + len(forms("a", "b", stated(task, problem)[1])) + 2 >= 40
     own = {"file", "agent_program"}  # whose reward is the user's
+    own |= {"text_arena", "text_world"}  # of other packages
     assert {*NAMES, *EPISODES, "reasoning_gym", *own} == set(tasks.BUNDLED)
 
 

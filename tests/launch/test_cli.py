@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import jax
@@ -12,8 +13,10 @@ import pytest
 from rich.console import Console
 
 from jaxrl import config as configs
-from jaxrl.launch import cli, flags, progress, recipes
+from jaxrl import functions
+from jaxrl.launch import cli, doctor, flags, progress, recipes
 from jaxrl.record import metrics
+from tests.jaxrl import tiny
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 TINY = [
@@ -85,13 +88,39 @@ def test_a_method_of_ones_own_is_a_function_and_a_flag(tmp_path, monkeypatch):
     assert metrics.read(tmp_path / "run")[0]["ratio"] == pytest.approx(1.0, abs=1e-4)
 
 
-@pytest.mark.parametrize("table", ["recipes", "tasks", "losses"])
+@pytest.mark.parametrize("table", ["recipes", "tasks", "losses", "extensions"])
 def test_tables(table, capsys):
     assert cli.main([table, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert rows and all(row["name"] for row in rows)
     assert cli.main([table]) == 0
     assert capsys.readouterr().out
+    assert cli.main([table, rows[0]["name"]]) == 0
+    assert capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli.main([table, "--help"])
+    assert f"jaxrl {table} [NAME]" in capsys.readouterr().out
+
+
+def test_every_extension_is_listed_with_a_summary(capsys):
+    assert cli.main(["extensions", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == functions.bundled_extensions()
+    assert all(row["summary"].endswith(".") and "\n" not in row["summary"] for row in rows)
+    assert cli.main(["extensions", "critik"]) == 2
+    assert "did you mean 'critic'" in capsys.readouterr().err
+
+
+def test_help_of_serve_names_the_training_of_agent_programs(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--help"])
+    assert "jaxrl serve --train" in capsys.readouterr().out
+
+
+def test_the_doctor_knows_every_extra():
+    project = tomllib.loads((tiny.ROOT / "pyproject.toml").read_text())["project"]
+    packaged = {"smollm2", "gemma3"}  # models, which have rows of their own
+    assert set(doctor.EXTRAS) == set(project["optional-dependencies"]) - packaged
 
 
 def test_show_is_the_config_that_train_would_run(capsys):

@@ -25,6 +25,6 @@ def test_rows_are_complete_and_true():
     assert {row["name"] for row in rows if row["turns"]} == {
         "agent_program", "apps", "board_game", "calculator", "database", "diagnosis",
         "emotional_support", "game24", "geography", "html_form", "keydoor", "ledger", "planning",
-        "recall", "repository", "retrieval", "revision", "routing", "text_grid", "twenty_questions",
-        "with_tools", "workshop",
+        "recall", "repository", "retrieval", "revision", "routing", "text_arena", "text_grid",
+        "text_world", "twenty_questions", "with_tools", "workshop",
     }  # fmt: skip
