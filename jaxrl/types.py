@@ -107,6 +107,8 @@ class Completion:
     belongs to the turn that it precedes. None: it is no episode."""
     turn_rewards: tuple[float, ...] = ()
     """Of an episode's turns in order; 0 where the environment gave none."""
+    turn_agents: tuple[int, ...] = ()
+    """Who took each turn of an episode; empty: agent 0 took all."""
     tool_calls: int = 0
     """Of an episode, malformed ones included."""
     parent: np.ndarray | None = None

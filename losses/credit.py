@@ -198,6 +198,59 @@ def turn_advantages(
 
 
 @checked
+def agent_advantages(
+    step_rewards: jax.Array,
+    group_ids: jax.Array,
+    agent_ids: jax.Array,
+    *,
+    num_groups: int,
+    num_agents: int,
+    step_mask: jax.Array,
+    valid: jax.Array | None = None,
+    scale: str = "group",
+    eps: float = 1e-4,
+) -> jax.Array:
+    """Each agent of an episode compared with the same agent in the group's other episodes.
+
+    In a game of two sides that the policy plays against itself, one side wins what the other loses,
+    and the sides have different chances; so each has a baseline of its own (role-conditioned
+    advantages). The paper's baseline is a running average of the role's returns, and its advantages
+    are not scaled.
+
+    Formula: `A_ia = (R_ia - mean_g R_a) / (std_g R_a + eps)` for all turns of agent a in episode i,
+      `R_ia` the sum of their rewards
+    Paper: Liu et al. 2025, "SPIRAL: Self-Play on Zero-Sum Games Incentivizes Reasoning via
+      Multi-Agent Multi-Turn Reinforcement Learning"
+
+    Args:
+      step_rewards: `[N, S]`.
+      group_ids: `[N]` int32 in `[0, num_groups)`.
+      agent_ids: `[N, S]` int32 in `[0, num_agents)`, who took each turn.
+      num_groups, num_agents: static.
+      step_mask: `[N, S]`.
+      valid: `[N]` bool, False where the episode's reward is an error; None: all are valid.
+      scale: `group` divides by the standard deviation, `none` does not.
+      eps: added to the standard deviation.
+
+    Returns:
+      `[N, S]`, 0 at masked steps; an agent is compared with the episodes in which it took a turn.
+    """
+    mask = jnp.asarray(step_mask, bool)
+    own = mask[..., None] & (agent_ids[..., None] == jnp.arange(num_agents))
+    returns = jnp.sum(jnp.where(own, constant(step_rewards)[..., None], 0.0), axis=1)
+    took = jnp.any(own, axis=1)
+    took &= True if valid is None else jnp.asarray(valid, bool)[:, None]
+
+    def compare(values: jax.Array, valid: jax.Array) -> jax.Array:
+        return group_advantages(
+            values, group_ids, num_groups=num_groups, scale=scale, valid=valid, eps=eps
+        )
+
+    by_agent = jax.vmap(compare, in_axes=1, out_axes=1)(returns, took)
+    return where_valid(mask, jnp.take_along_axis(by_agent, agent_ids, axis=1))
+
+
+@checked
 def promed(
     step_rewards: jax.Array,
     group_ids: jax.Array,

@@ -17,6 +17,9 @@ from typing import Any, NamedTuple
 
 from jaxrl.data.types import Problem, Score
 
+MOST_AGENTS = 8
+"""Of an episode."""
+
 Message = Mapping[str, str]
 """`role` and `content`. The role is one of the environment's `roles`, and in an opening also
 `system`, `user`, or `assistant`, for what is read as the policy's turns and not trained on."""
@@ -33,6 +36,9 @@ class Opening(NamedTuple):
     tools: tuple[Mapping[str, Any], ...] = ()
     """JSON schemas of what the policy may call, see `tools.Tool.schema`. The chat template shows
     them, or else a system message; `step` reads calls in one format, see `formats`."""
+    agent: int = 0
+    """Who takes the turns of this conversation, below `Environment.agents`. The policy plays all
+    agents; each has rewards of its own."""
 
 
 class Reply(NamedTuple):
@@ -41,7 +47,8 @@ class Reply(NamedTuple):
     messages: tuple[Message, ...] = ()
     """What the policy reads before its next turn."""
     reward: float | None = None
-    """Of this turn; None: the environment gives none for it."""
+    """Of this turn; None: the environment gives none for it. The reward of an episode is the sum
+    over the turns of agent 0."""
     parts: Mapping[str, float] = {}
     """Named figures for the log; a later reply's replace an earlier one's."""
     done: bool = False
@@ -59,6 +66,8 @@ class Reply(NamedTuple):
     """Takes the place of the conversation so far: a summary of it, or the conversation of another
     agent. Its messages may be of any role, and it may continue an earlier conversation of the
     episode. With it, `messages` is empty."""
+    others: Mapping[int, float] = {}
+    """Rewards of other agents, each added to that of the last turn that the agent has taken."""
 
 
 class Token(NamedTuple):
@@ -113,6 +122,9 @@ class Environment(NamedTuple):
     tools: bool = False
     """Whether its openings may offer tools; a chat template is then proved with tools before a
     run, and not only with the first opening that does."""
+    agents: int = 1
+    """How many agents take turns, each in conversations of its own, see `Opening.agent`; at most
+    `MOST_AGENTS`."""
     waits: bool = False
     """Whether its replies wait for other processes. Each is then asked on a thread of the process
     that trains, as many at once as there are episodes."""

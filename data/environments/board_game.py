@@ -1,4 +1,4 @@
-"""Tic-tac-toe, Connect Four or Kuhn poker against an opponent, one move a turn."""
+"""Tic-tac-toe, Connect Four or Kuhn poker, one move a turn, against an opponent or oneself."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from jaxrl.data import extract, generate
 from jaxrl.data.environments import (
     Arrays,
     Environment,
+    Message,
     Opening,
     Reply,
     game_arrays,
@@ -24,7 +25,7 @@ from jaxrl.data.environments import (
 from jaxrl.data.environments.games import Game, State
 from jaxrl.data.types import Problem, Task
 
-_OPPONENTS = ("random", "strong")
+_OPPONENTS = ("random", "strong", "self")
 _MOST_MOVES = 21
 """Of a player in a match of any of the games."""
 _ALPHABETS = {
@@ -49,6 +50,8 @@ class _Match:
     left: int
     """Illegal moves that are left."""
     symbols: bool = False
+    said: dict[int, list[Message]] = dataclasses.field(default_factory=dict)
+    """Of a match against oneself: the conversation of each player so far."""
 
 
 def task(
@@ -60,10 +63,16 @@ def task(
     The reward is 1 for a win, 0.5 for a draw and 0 for a loss, and between in poker by what was
     won. The opponent's chances come from the problem, and are the same for all of a group.
 
+    Against itself the policy plays both players, agents 0 and 1 in the order of their first moves,
+    each in a conversation of its own and with the reward of its own side (self-play, Silver et al.
+    2017; of language models, Liu et al. 2025, "SPIRAL"). The advantage `agent_advantages` compares
+    each with the same player of the group's other matches.
+
     Args:
       game: tic_tac_toe, connect_four or kuhn_poker.
       opponent: of train and test: random, or strong, which plays perfectly but for Connect Four,
-        where it wins or stops a win where it can.
+        where it wins or stops a win where it can; or self, which is the policy in train, and
+        random in test.
       ood_opponent: of the ood split.
       mistakes: illegal moves that an episode may have; one more loses.
       instructions: begin with a message that says what to do.
@@ -85,6 +94,8 @@ def task(
         raise ValueError(
             "symbols=True and instructions=True: a game in symbols has no words; turn one off"
         )
+    if ood_opponent == "self":
+        raise ValueError("ood_opponent='self': held-out matches need another; choose strong")
     if think and game != "tic_tac_toe":
         raise ValueError(f"think=True with game={game!r}: only tic_tac_toe has solutions")
 
@@ -95,6 +106,7 @@ def task(
             lambda stream: stream.randrange(1 << 30), key=str, stream=stream, split=split
         )
         against = ood_opponent if split == "ood" else opponent
+        against = "random" if (split, against) == ("test", "self") else against
         match = _begun(game, against, number, mistakes, symbols)
         shown = _seen(match) if symbols else match.game.seen(match.state, match.seat)
         return generate.asked("board_game", f"{game}/{number}", shown, number, opponent=against)
@@ -106,7 +118,10 @@ def task(
     def begun(match: _Match) -> tuple[_Match, Opening]:
         lead = {"role": "system", "content": f"{match.game.rules} Answer with your move."}
         said = {"role": "user", "content": _seen(match)}
-        return match, Opening((lead, said) if instructions else (said,))
+        first = [lead] if instructions else []
+        if match.opponent == "self":
+            match.said = {0: [*first, said], 1: first}
+        return match, Opening((*first, said))
 
     def against(seat: int, ask: _Ask) -> Environment:
         def begin_with(problem: Problem, seed: int) -> tuple[_Match, Opening]:
@@ -121,7 +136,10 @@ def task(
             why, move = thought(match.state)
             said.append(why * think + move)
             match.state = match.game.play(match.state, move)
-            _answered(match)
+            if match.opponent == "self":
+                match.seat = match.game.player(match.state)
+            else:
+                _answered(match)
         return tuple(said)
 
     made = Task(
@@ -136,6 +154,7 @@ def task(
             step,
             gold=gold if game == "tic_tac_toe" else None,
             arrays=_in_arrays(game, mistakes) if symbols else None,
+            agents=2 if opponent == "self" else 1,
             against=against,
         ),
     )
@@ -149,10 +168,12 @@ def _begun(
     game, stream = games.GAMES[name], generate.rng("board_game", number)
     drawn = stream.randrange(2)
     seat = drawn if seat < 0 else seat
+    seat = 0 if opponent == "self" else seat
     start = game.start(stream)
     draws = [stream.getrandbits(game_arrays.BITS) for _ in range(_MOST_MOVES)]
     match = _Match(game, start, seat, name, opponent, stream, draws, mistakes, symbols)
-    _answered(match)
+    if opponent != "self":
+        _answered(match)
     return match
 
 
@@ -249,6 +270,35 @@ def thought(board: games.Board) -> tuple[str, str]:
 
 def step(match: _Match, action: str) -> Reply:
     """A move: the last word of the turn that is one."""
+    return _of_both(match, action) if match.opponent == "self" else _of_one(match, action)
+
+
+def _of_both(match: _Match, action: str) -> Reply:
+    """A move of a match against oneself; the next turn is then the other player's."""
+    seat, own = match.seat, match.said[match.seat]
+    own.append({"role": "assistant", "content": action})
+    named = _named(match, extract.spoken(action), match.game.moves(match.state))
+    if not named:
+        match.left -= 1
+        if match.left < 0:
+            moved = any(each["role"] == "assistant" for each in match.said[1 - seat])
+            won = {1 - seat: 1.0} if moved else {}
+            return Reply(reward=0.0, parts={"illegal": 1.0}, done=True, others=won)
+        refused = "" if match.symbols else "that is no legal move\n"
+        said = {"role": "user", "content": f"{refused}{_seen(match)}"}
+        own.append(said)
+        return Reply((said,), parts={"illegal": 1.0})
+    match.state = match.game.play(match.state, named[-1])
+    if not match.game.moves(match.state):
+        share = (1 + match.game.payoff(match.state) * (1 if seat == 0 else -1)) / 2
+        return Reply(reward=share, done=True, others={1 - seat: 1 - share})
+    match.seat = match.game.player(match.state)
+    other = match.said[match.seat]
+    other.append({"role": "user", "content": _seen(match)})
+    return Reply(opening=Opening(tuple(other), agent=match.seat))
+
+
+def _of_one(match: _Match, action: str) -> Reply:
     named = _named(match, extract.spoken(action), match.game.moves(match.state))
     if not named:
         match.left -= 1

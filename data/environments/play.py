@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.data import processes
-from jaxrl.data.environments import Environment, Opening, Reply, Turn
+from jaxrl.data.environments import MOST_AGENTS, Environment, Opening, Reply, Turn
 from jaxrl.data.types import LOGGED, Task
 
 LONGEST = 1 << 16
@@ -154,7 +154,15 @@ def checked(
       TypeError: it is none, or more than `LONGEST`.
     """
     roles = environment.roles
-    return _checked(answer, kind, _opening_roles(roles) if kind is Opening else roles)
+    made = _checked(answer, kind, _opening_roles(roles) if kind is Opening else roles)
+    opening = made if isinstance(made, Opening) else made.opening
+    for agent in {0 if opening is None else opening.agent, *getattr(made, "others", ())}:
+        if not 0 <= agent < min(environment.agents, MOST_AGENTS):
+            raise _Wrong(
+                f"agent={agent} is not below Environment.agents={environment.agents}, which is at "
+                f"most {MOST_AGENTS}"
+            )
+    return made
 
 
 def _opening_roles(roles: tuple[str, ...]) -> tuple[str, ...]:
@@ -175,7 +183,8 @@ def _checked(
     if answer.error is not None and not isinstance(answer.error, str):
         raise _Wrong(f"error={answer.error!r:.100}; give a text or None")
     if isinstance(answer, Opening):
-        return Opening(messages, stop, answer.error, _schemas(answer.tools))
+        agent = _number(answer.agent, "agent")
+        return Opening(messages, stop, answer.error, _schemas(answer.tools), int(agent))
     if not isinstance(answer.done, bool):
         raise _Wrong(f"done={answer.done!r:.100}; give True or False")
     if not isinstance(answer.parts, Mapping):
@@ -193,9 +202,14 @@ def _checked(
         if messages or answer.done or not getattr(opening, "messages", ()):
             raise _Wrong("an opening in a reply takes the place of its messages, and has some")
         opening = _checked(opening, Opening, _opening_roles(roles))
+    if not isinstance(answer.others, Mapping):
+        raise _Wrong(f"others={answer.others!r:.100}; give numbers by agent")
+    # a worker's answer is JSON, whose names are texts
+    others = {int(agent): _number(value, "others") for agent, value in answer.others.items()}
     return Reply(
-        messages, reward, parts, answer.done, answer.error, stop, calls, answer.answer, opening
-    )
+        messages, reward, parts, answer.done, answer.error, stop, calls, answer.answer, opening,
+        others,
+    )  # fmt: skip
 
 
 def _schemas(value: Any) -> tuple[Any, ...]:

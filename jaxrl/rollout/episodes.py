@@ -69,8 +69,9 @@ def episode(
     last: Opening | Reply = yield Act(play)
     system = [{"role": "system", "content": ctx.rollout.system}] if ctx.rollout.system else []
     messages: list[Message] = [*system, *last.messages]
-    calls, stop = 0, last.stop
+    calls, stop, agent = 0, last.stop, last.agent
     marks, rewards, named = list[int](), list[float | None](), dict[str, float]()
+    agents = list[int]()
     error, stopped = last.error, False
     try:
         if error is None:
@@ -95,6 +96,7 @@ def episode(
         last = yield Act(play)
         marks += [len(play.actions)] * (contexts.length - len(marks))
         rewards.append(last.reward)
+        agents.append(agent)
         calls += last.calls
         named |= last.parts
         turn = {"role": "assistant", "content": action}
@@ -105,6 +107,7 @@ def episode(
             score = yield Grade(problem, last.answer)
             error, named = score.error, named | dict(score.parts)
             rewards[-1] = (last.reward or 0.0) + (score.value or 0.0)
+        error = error or _reward_others(last.others, agents, rewards)
         if error is not None or last.done:
             stopped = error is None
             break
@@ -115,7 +118,9 @@ def episode(
                 ids = contexts.encoded(ctx.dialogue, opening.messages, shown)
                 if not contexts.replace(ids, opening.messages, shown, request.max_new_tokens):
                     break
-                messages += opening.messages if last.opening is not None else ()
+                if last.opening is not None:
+                    messages += opening.messages
+                    agent = opening.agent
                 asked, done = contexts.request(request), EMPTY
                 continue
             joint = ctx.dialogue.joint(own[-1], last.messages, contexts.conversation[1])
@@ -131,11 +136,23 @@ def episode(
         done = join([done, *given])
     row = contexts.row
     return Row(
-        _completion(request, row, contexts.parent, stopped, marks, rewards, calls),
+        _completion(request, row, contexts.parent, stopped, marks, rewards, calls, agents),
         ctx.tokenizer.decode(row.tokens.tolist()),
-        _score(error, stopped, rewards, named),
+        _score(error, stopped, [r for r, a in zip(rewards, agents, strict=True) if a == 0], named),
         tuple(messages),
     )
+
+
+def _reward_others(
+    others: Mapping[int, float], agents: Sequence[int], rewards: list[float | None]
+) -> str | None:
+    """Add the rewards of other agents to their last turns; says what is wrong, or None."""
+    for agent, value in others.items():
+        if agent not in agents:
+            return f"reward: agent {agent} is rewarded and has taken no turn"
+        at = len(agents) - 1 - agents[::-1].index(agent)
+        rewards[at] = (rewards[at] or 0.0) + value
+    return None
 
 
 def _replaced(
@@ -216,6 +233,7 @@ def _completion(
     marks: Sequence[int],
     rewards: Sequence[float | None],
     calls: int,
+    agents: Sequence[int] = (),
 ) -> Completion:
     return Completion(
         request,
@@ -224,6 +242,7 @@ def _completion(
         done.source,
         turn=np.array(marks, np.int16),
         turn_rewards=tuple(reward or 0.0 for reward in rewards),
+        turn_agents=tuple(agents) if any(agents) else (),
         tool_calls=calls,
         parent=parent,
     )
@@ -232,9 +251,9 @@ def _completion(
 def _score(
     error: str | None, stopped: bool, rewards: Sequence[float | None], named: dict[str, float]
 ) -> Score:
-    """The sum of the turns' rewards; an episode that ended without any has failed."""
+    """The sum of agent 0's rewards; an episode that ended without any has failed."""
     if error is None and stopped and all(reward is None for reward in rewards):
-        error = "reward: the environment ended the episode and gave no reward"
+        error = "reward: the environment ended the episode and gave no reward for a turn of agent 0"
     if error is not None:
         return Score(None, error=error)
     return Score(sum(reward or 0.0 for reward in rewards), named)

@@ -78,13 +78,14 @@ def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str
     Returns:
       turn: int32, the turn of each token of a response, from 1; 0 elsewhere.
       turn_rewards: float32, the reward of a turn at its last token, 0 elsewhere.
+      agent: int32, who took the turn of each token of a response; 0 elsewhere.
       turn_state: int32, at each token of a turn a digest of what was read just before that turn,
         which names the state that it was taken in; 0 outside the response. A turn that takes the
         place of another, after the same tokens, was taken in the state of the other.
       parent: int32, see `Completion.parent`, of all tokens.
     """
     turn, rewards = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
-    state = np.zeros(shape, np.int32)
+    state, agent = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     parent = np.tile(np.arange(-1, shape[1] - 1, dtype=np.int32), (shape[0], 1))
     for n, c in enumerate(completions):
         start = len(c.request.prompt)
@@ -102,7 +103,8 @@ def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str
             before = int(parent[n, start + (first if len(first) else own)[0]])
             digest = states.setdefault(before, digest)
             state[n, start + own] = np.uint32(digest).astype(np.int32)
-    return dict(zip(TOKENS, (turn, rewards, state), strict=True)) | {"parent": parent}
+            agent[n, start + own] = c.turn_agents[k] if c.turn_agents else 0
+    return dict(zip(TOKENS, (turn, rewards, state, agent), strict=True)) | {"parent": parent}
 
 
 def rewards_by_group(experience: Experience) -> np.ndarray:

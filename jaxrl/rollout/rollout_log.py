@@ -161,6 +161,7 @@ def _turns(completion: Completion) -> dict[str, Any]:
     return {
         "turn": completion.turn.tolist(),
         "turn_rewards": list(completion.turn_rewards),
+        **({"turn_agents": list(completion.turn_agents)} if completion.turn_agents else {}),
         "tool_calls": completion.tool_calls,
         **({} if completion.parent is None else {"parent": completion.parent.tolist()}),
     }

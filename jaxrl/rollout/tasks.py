@@ -59,6 +59,13 @@ def require_turns(config: Config, asked_by: str, *, of_all: bool = True, or_else
         )
 
 
+def agents(config: Config) -> int:
+    """The most agents that take turns in an episode of a run's task, 1 without turns."""
+    whole = named(config)
+    parts = list(whole.parts.values()) or [whole]
+    return max(1 if part.turns is None else part.turns.agents for part in parts)
+
+
 def arrays(task: Task, tokenizer: Tokenizer, rollout: RolloutConfig) -> Arrays | None:
     """The environment of a task for the decode loop; None where it is not asked for.
 
@@ -70,13 +77,16 @@ def arrays(task: Task, tokenizer: Tokenizer, rollout: RolloutConfig) -> Arrays |
     wrong = {
         f"task {task.name!r} is not given as arrays": task.turns is None
         or task.turns.arrays is None,
-        "rollout.chat": rollout.chat,
+        "rollout.chat=True": rollout.chat,
+        f"rollout.system={rollout.system!r}": bool(rollout.system),
+        "rollout.strip_reasoning=True": rollout.strip_reasoning,
         f"rollout.turn_tokens={rollout.turn_tokens}": rollout.turn_tokens < 1,
     }
     if found := [name for name, value in wrong.items() if value]:
         raise ValueError(
-            f"rollout.on_device needs an environment in arrays, turns of bounded length and no "
-            f"chat template, but {found[0]}; set it to False"
+            "rollout.on_device needs an environment in arrays and turns of bounded length, with "
+            "no chat template, no system message and no reasoning left out, but "
+            f"{found[0]}; set rollout.on_device to False"
         )
     return _arrays(task.turns.arrays, tokenizer)
 

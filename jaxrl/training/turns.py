@@ -13,12 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrl.data.environments import MOST_AGENTS
 from jaxrl.losses import credit
 
-TOKENS = ("turn", "turn_rewards", "turn_state")
+TOKENS = ("turn", "turn_rewards", "turn_state", "agent")
 """Arrays that episodes add to a batch, see `jaxrl.rollout.experience.turns`."""
 
-STEPS = ("step_rewards", "step_mask", "state_ids", "num_states")
+STEPS = ("step_rewards", "step_mask", "state_ids", "num_states", "agent_ids", "num_agents")
 """What `steps` makes of them."""
 
 
@@ -35,6 +36,8 @@ def steps(arrays: Mapping[str, jax.Array], group_ids: jax.Array, mask: jax.Array
       step_mask: [N, S] bool, the turns that have actions.
       state_ids: [N, S] int32, equal where episodes of one group read the same before a turn.
       num_states: above all of them.
+      agent_ids: [N, S] int32, who took each turn.
+      num_agents: above all of them.
     """
     turn = jnp.where(mask, arrays["turn"], 0)
     count, length = turn.shape
@@ -56,6 +59,8 @@ def steps(arrays: Mapping[str, jax.Array], group_ids: jax.Array, mask: jax.Array
         "step_mask": best(mask, False),
         "state_ids": ids.reshape(count, length).astype(jnp.int32),
         "num_states": count * length,
+        "agent_ids": best(arrays["agent"], 0),
+        "num_agents": MOST_AGENTS,
     }
 
 

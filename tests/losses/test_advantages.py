@@ -281,6 +281,29 @@ def test_step_and_turn_credit(seed):
         close(got, sums)
 
 
+@pytest.mark.exact("advantages of agents equal formulas in NumPy")
+@FEW
+@given(seed=seeds)
+def test_agents_are_compared_with_the_same_agent_of_other_episodes(seed):
+    rng = np.random.default_rng(seed)
+    steps, agents = rng.normal(size=(6, 4)), rng.integers(0, 3, (6, 4))
+    mask, valid = np.arange(4) < rng.integers(0, 5, (6, 1)), rng.random(6) < 0.8
+    groups = np.array([0, 1, 0, 1, 1, 0])
+    want = np.zeros((6, 4))
+    for agent in range(3):
+        own = mask & (agents == agent)
+        returns = np.where(own, steps, 0.0).sum(1)
+        took = own.any(1) & valid
+        made = by_group(returns, groups, took, lambda x: (x - x.mean()) / (std(x) + 1e-4))
+        want[own] = np.broadcast_to(made[:, None], own.shape)[own]
+    with jax.enable_x64(True):
+        got = credit.agent_advantages(
+            np.where(mask, steps, np.nan), groups, agents, num_groups=2, num_agents=3,
+            step_mask=mask, valid=valid,
+        )  # fmt: skip
+    close(got, want)
+
+
 def test_thor_compares_calls_with_calls_from_the_same_state():
     """By hand: two episodes of a group, one right; the first call of the wrong one failed twice."""
     steps = np.array([[0.0, 0.0, 1.0, np.nan], [-1.0, -1.0, 0.0, 0.0]])

@@ -28,7 +28,8 @@ FUNCTIONS = {
 CHECKED = {name: f for name, f in FUNCTIONS.items() if f.__name__ not in UNCHECKED}
 
 OTHERS = {
-    "num_groups": 4, "num_states": 4, "mode": "token-mean", "kind": "kl", "discount": 0.9,
+    "num_groups": 4, "num_states": 4, "num_agents": 3,
+    "mode": "token-mean", "kind": "kl", "discount": 0.9,
     "temperature": 1.0, "target_entropy": -1.0, "log_temperature": 0.0, "weight": 0.5,
     "scale": 1.0, "width": 1.0, "denominator": 4.0, "max_length": 8, "buffer": 2, "step": 3,
     "presample_steps": 2, "kl": 0.1, "target": 0.1, "num_experts": 5, "total": 1.0, "speed": 0.1,

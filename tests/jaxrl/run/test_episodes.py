@@ -228,13 +228,8 @@ CREDIT = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=pytest.mark.broad if n == "gigpo" else pytest.mark.slow)
-        for n in CREDIT
-    ],
-)
+@pytest.mark.broad
+@pytest.mark.parametrize("name", CREDIT)
 def test_credit_goes_to_turns(name, tmp_path):
     """Two steps with each: all tokens of a turn have one advantage, turns have different ones."""
     made = tiny.config(tmp_path, **PLAYED | {"steps": 2, "rollout.in_flight": 1.0} | CREDIT[name])
