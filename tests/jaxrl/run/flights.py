@@ -1,8 +1,10 @@
 """The completions that a tiny run trains on."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jaxrl.rollout.flight import Flight
@@ -24,3 +26,15 @@ def trained(directory: Path, **changes: Any) -> list[Completion]:
         patch.setattr(Flight, "take", taken)
         loop.train(tiny.config(directory, **changes))
     return [c for c in found if c.request.temperature]
+
+
+def contexts(c: Completion) -> Iterator[list[int]]:
+    """The paths of an episode's tokens: each with the places of its tokens, to a last action."""
+    start = len(c.request.prompt)
+    before = np.arange(start - 1, start - 1 + len(c.tokens)) if c.parent is None else c.parent
+    parent = [*range(-1, start - 1), *before.tolist()]
+    for t in start + np.flatnonzero(c.actions):
+        path = [t]
+        while path[-1] > 0:
+            path.append(parent[path[-1]])
+        yield path[::-1]

@@ -10,11 +10,13 @@ from jaxrl.config import RolloutConfig
 from jaxrl.data import dialogue, generate, tokenizers
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.types import Task
+from jaxrl.extensions import replay
 from jaxrl.mesh import mesh
 from jaxrl.record import metrics
 from jaxrl.rollout import episodes, policy, programs
 from jaxrl.rollout.contexts import Contexts
 from jaxrl.rollout.programs import EMPTY
+from jaxrl.run import loop
 from jaxrl.sampling.requests import forced
 from jaxrl.types import Completion, Request, Source
 from tests.jaxrl import sampler_oracle as oracle
@@ -70,17 +72,6 @@ def played(tmp_path_factory):
     return directory, flights.trained(directory, **BRANCHED)
 
 
-def contexts(c):
-    """The paths of an episode's tokens: each with the places of its tokens, to a last action."""
-    start = len(c.request.prompt)
-    parent = [*range(-1, start - 1), *c.parent.tolist()]
-    for t in start + np.flatnonzero(c.actions):
-        path = [t]
-        while path[-1] > 0:
-            path.append(parent[path[-1]])
-        yield path[::-1]
-
-
 @pytest.mark.broad
 @pytest.mark.exact("an episode that branches is trained as sampled in every context, to 1e-4")
 def test_an_episode_that_branches_is_trained_as_it_was_sampled(played):
@@ -95,7 +86,7 @@ def test_an_episode_that_branches_is_trained_as_it_was_sampled(played):
     on, versions = mesh.make(config.mesh), set()
     weights = [policy.restored(str(directory), model, on, step)[0] for step in range(2)]
     for c in whole[::5]:
-        paths = list(contexts(c))
+        paths = list(flights.contexts(c))
         tokens = np.array([*c.request.prompt, *c.tokens.tolist()])
         # the summary follows the first message, and the last turn what the second wrote
         before = len(c.request.prompt) - 1 + np.arange(len(c.tokens))
@@ -182,3 +173,35 @@ def test_a_conversation_that_is_returned_to_keeps_its_ids():
     assert request.prompt == back and request.draw == 2 << 16
     assert request.max_new_tokens == 99 - made.length
     assert len(made.row.tokens) == made.length and made.row.source.dtype == EMPTY.source.dtype
+
+
+@pytest.mark.exact("replayed episodes keep their turns and contexts, and resume bit for bit")
+@pytest.mark.broad
+@pytest.mark.parametrize("task", [f"{__name__}:branches", "tests.jaxrl.run.test_episodes:digits"])
+def test_episodes_are_replayed_with_their_turns_and_contexts(task, tmp_path, monkeypatch):
+    """Groups of earlier steps stand beside those of a step, whatever contexts they have."""
+    changes = {"task": task, "steps": 3, "replay.groups": 2, "updates_per_batch": 2, "eval.problems": 4,
+               "objective.advantage": "gigpo"}  # fmt: skip
+    mixed, join = [], replay.joined
+
+    def joined(*given):
+        mixed.append(join(*given))
+        return mixed[-1]
+
+    monkeypatch.setattr(replay, "joined", joined)
+    loop.train(tiny.config(tmp_path / "run", **BRANCHED | changes))
+    own = len(mixed[0].tokens) - 2 * tiny.config(tmp_path).rollout.group_size
+    known, replayed = set(), 0
+    for batch in mixed:
+        arrays = [batch.tokens, batch.extra["turn"], batch.extra["parent"]]
+        rows = [b"".join(np.ascontiguousarray(a[n]).tobytes() for a in arrays)
+                for n in range(len(batch.tokens))]  # fmt: skip
+        real = [rows[n] for n in range(own, len(rows)) if batch.action_mask[n].any()]
+        assert set(real) <= known
+        replayed += len(real)
+        known |= set(rows[:own])
+    assert replayed and all(row["grad_norm"] > 0 for row in metrics.read(tmp_path / "run"))
+    loop.train(tiny.config(tmp_path / "again", **BRANCHED | changes | {"steps": 2}))
+    loop.train(tiny.config(tmp_path / "again", **BRANCHED | changes))
+    again, straight = (tiny.artefacts(tmp_path / name) for name in ("again", "run"))
+    assert again["arrays"] == straight["arrays"]

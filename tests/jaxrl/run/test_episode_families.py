@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import tokenizers as hf
 from tokenizers import decoders, models, pre_tokenizers
@@ -9,11 +10,15 @@ from tokenizers import decoders, models, pre_tokenizers
 from jaxrl.data import generate
 from jaxrl.data.environments import Environment, Opening, Reply, formats, tools, unscored
 from jaxrl.data.types import Task
+from jaxrl.mesh import mesh
 from jaxrl.record import metrics
+from jaxrl.rollout import policy
 from jaxrl.run import loop
 from tests import broad_except
 from tests.data import test_environments
+from tests.jaxrl import sampler_oracle as oracle
 from tests.jaxrl import tiny as runs
+from tests.jaxrl.run import flights
 from tests.models import tiny
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -54,14 +59,18 @@ def add(a: int, b: int) -> str:
     return str(a + b)
 
 
-def three_turns(offered=True, role="tool"):
-    """Offers a tool, and says what a tool would after each of the first two turns."""
+def three_turns(offered=True, role="tool", replaced=False):
+    """Offers a tool, and says what a tool would after each of the first two turns; with `replaced`
+    the last turn is taken in another conversation."""
     schemas = (tools.tool(add).schema,) * offered
 
     def step(turns, action):
         turns.append(action)
-        said = {"role": role, "content": f"{len(turns)} <|im_end|>"}
-        return Reply((said,), float(len(set(action)) % 3), done=len(turns) == 3)
+        said, reward = {"role": role, "content": f"{len(turns)} <|im_end|>"}, len(set(action)) % 3
+        if replaced and len(turns) == 2:
+            asked = {"role": "user", "content": "summary"}
+            return Reply(reward=float(reward), opening=Opening((asked,), tools=schemas))
+        return Reply((said,), float(reward), done=len(turns) == 3)
 
     return Task(
         "three_turns",
@@ -130,6 +139,39 @@ def test_episodes_of_every_family_are_trained_as_sampled(variant, tmp_path):
     assert max(row["logp_gap_max"] for row in rows) < 1e-4
 
 
+@pytest.mark.exact("every family: each action has the log-prob of the version that sampled it")
+@pytest.mark.parity
+@pytest.mark.parametrize("variant", broad_except(("qwen3",), PAIRS))
+def test_episodes_of_two_versions_and_contexts_are_as_sampled(variant, tmp_path):
+    """With tools, in two contexts, begun under one version and ended under the next."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    make_model(variant, 2, tmp_path)
+    write_tokenizer(tmp_path / "model", LAYOUTS[PAIRS[variant]])
+    changes = {"optimizer.learning_rate": 3e-3, "checkpoint.every": 1, "checkpoint.keep": 9}
+    fields = fields_of(tmp_path, replaced=True) | changes
+    found = flights.trained(tmp_path / "run", **fields)
+    config = runs.config(tmp_path / "run", **fields)
+    model, _ = policy.describe(config)
+    on = mesh.make(config.mesh)
+    weights = [policy.restored(config.run_dir, model, on, step)[0] for step in range(3)]
+    both, several = 0, 0
+    for c in found:
+        tokens, start = np.array([*c.request.prompt, *c.tokens.tolist()]), len(c.request.prompt)
+        paths = list(flights.contexts(c))
+        versions = set(c.version[c.actions].tolist())
+        for version in versions:
+            scores, _ = oracle.forward([tokens[p] for p in paths], weights[version], model)
+            for path, each in zip(paths, scores, strict=True):
+                at = path[-1] - start
+                if c.version[at] == version:
+                    logp = oracle.distribution(each[len(path) - 2], c.request, ())
+                    assert c.logp[at] == pytest.approx(logp[tokens[path[-1]]], abs=1e-4)
+        several += len(versions) > 1
+        both += c.parent is not None
+    assert several and both
+
+
 @pytest.mark.exact("templates that rewrite turns: the log-prob as sampled is that trained on")
 @pytest.mark.parity
 @pytest.mark.parametrize("name", broad_except(("no thinking",), REWRITING))
@@ -161,18 +203,18 @@ def make_model(variant, special, directory):
 
 def played(directory, **arguments):
     """Metrics of a run on `three_turns`, which has episodes in flight over its steps."""
-    loop.train(
-        runs.config(
-            directory / "run",
-            **{
-                "model": str(directory / "model"), "fresh": None, "steps": 3,
-                "task": f"{__name__}:three_turns", "task_args": arguments, "warm_start.steps": 0,
-                "rollout.prompts": 2, "rollout.max_prompt_tokens": 400, "rollout.chat": True,
-                "rollout.max_new_tokens": 240, "rollout.turn_tokens": 5, "rollout.in_flight": 1.5,
-                "sampler.slots": 6, "sampler.bucket": 64, "packing.row_length": 1024,
-                "packing.micro_batch_tokens": 1024, "eval.problems": 2, "eval.every": 0,
-                "optimizer.learning_rate": 1e-12, "checkpoint.every": 9, "rollout_log.every": 1,
-            },
-        )
-    )  # fmt: skip
+    loop.train(runs.config(directory / "run", **fields_of(directory, **arguments)))
     return list(metrics.read(directory / "run"))
+
+
+def fields_of(directory, **arguments):
+    """The config of a run on `three_turns`, as changes of the tiny one."""
+    return {
+        "model": str(directory / "model"), "fresh": None, "steps": 3,
+        "task": f"{__name__}:three_turns", "task_args": arguments, "warm_start.steps": 0,
+        "rollout.prompts": 2, "rollout.max_prompt_tokens": 400, "rollout.chat": True,
+        "rollout.max_new_tokens": 240, "rollout.turn_tokens": 5, "rollout.in_flight": 1.5,
+        "sampler.slots": 6, "sampler.bucket": 64, "packing.row_length": 1024,
+        "packing.micro_batch_tokens": 1024, "eval.problems": 2, "eval.every": 0,
+        "optimizer.learning_rate": 1e-12, "checkpoint.every": 9, "rollout_log.every": 1,
+    }  # fmt: skip
