@@ -3,19 +3,21 @@
 The ids of a turn are the policy's own. What is appended after it is what the chat template writes
 between the end of an assistant's turn and the beginning of the next. `of` proves on conversations
 of several turns that this gives the tokens of the whole conversation, and refuses a template for
-which it does not.
+which it does not. Some patterns a task may never have: a system message, several messages in a row.
+Where the template does not carry one of them, a conversation that has it is refused when it occurs.
 
 A text from outside that spells out special tokens is encoded as text. Where the template leaves the
 reasoning of earlier turns out of a new prompt, the conversation goes on in such a prompt. It does
 so after every turn where the template writes earlier turns otherwise than it asks for them: without
-the empty thought that it begins an answer with, or, in harmony, as a final answer alone.
+the empty thought that it begins an answer with, or, in harmony, as a final answer alone. So it does
+where a template moves a system message or the tools to the last message of the user.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxrl.data import extract, rendering
@@ -45,7 +47,7 @@ class Dialogue(NamedTuple):
     """`(messages, tools=())`: the conversation without the reasoning that the template leaves out
     of a prompt."""
     anew: bool = False
-    """Whether no conversation can be continued after a turn: it is then written as an opening."""
+    """Whether conversations are not continued after a turn: each is then written as an opening."""
 
 
 @functools.lru_cache(maxsize=4)
@@ -69,22 +71,51 @@ def of(
     if tokenizer.render is None:
         raise ValueError("chat is asked for, but this model has no chat template; turn it off")
 
+    offers = sorted({False, tools})
+    anew = _anew(tokenizer, roles, offers)
+    for offered in offers:
+        _prove(tokenizer, roles, tools=offered, anew=anew)
+
+    def refuse(found: Collection[str], tools: Sequence[Mapping[str, Any]]) -> None:
+        refused = _prove(tokenizer, roles, tools=bool(tools), anew=anew)
+        for pattern in sorted(refused.keys() & found):
+            raise ValueError(
+                f"the conversation has {pattern}, which the chat template does not carry: "
+                f"{refused[pattern]}; {_REMEDIES[pattern]}, or use another template"
+            )
+
     def opening(
         messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
     ) -> tuple[int, ...]:
-        _prove(tokenizer, roles, tools=bool(tools))
+        refuse(_patterns(messages), tools)
         return rendering.opening(tokenizer, messages, tools)
 
-    for offered in {False, tools}:
-        _prove(tokenizer, roles, tools=offered)
+    def joint(
+        last: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Joint:
+        refuse({ROW} if len(messages) > 1 else (), tools)
+        return rendering.joint(tokenizer, last, messages, tools)
+
     parts = (functools.partial(each, tokenizer) for each in (_action, _turn_ids, rendering.kept))
-    return Dialogue(
-        opening,
-        functools.partial(rendering.joint, tokenizer),
-        rendering.end(tokenizer),
-        *parts,
-        anew=rendering.led(tokenizer) is not None,
-    )
+    return Dialogue(opening, joint, rendering.end(tokenizer), *parts, anew=anew)
+
+
+PLAIN = "turns and replies"
+SYSTEM = "a system message"
+ROW = "several messages in a row"
+"""Patterns of conversations."""
+_REMEDIES = {
+    SYSTEM: "say it at the head of the first message of the user",
+    ROW: "say them in one message",
+}
+
+
+def _patterns(messages: Sequence[Message]) -> set[str]:
+    """The patterns that a conversation has, beside the plain one."""
+    roles = [message["role"] for message in messages]
+    told = [role not in ("assistant", "system") for role in roles]
+    found = {SYSTEM} if "system" in roles[:1] else set()
+    return found | ({ROW} if any(a and b for a, b in itertools.pairwise(told)) else set())
 
 
 TOOL: Mapping[str, Any] = {
@@ -104,28 +135,81 @@ _CALL = formats.written(formats.Call("look_up", {"word": "tree"}))
 _REASONING = "<think>\nHm.\n</think>\n\n"
 
 
-@functools.lru_cache(maxsize=16)
-def _prove(tokenizer: Tokenizer, roles: tuple[str, ...], *, tools: bool) -> None:
-    """Try a template on conversations, with tools or without, and with reasoning, unless it begins
-    an answer with an empty thought. A turn that thinks all the same is shown as it was written.
+def _anew(tokenizer: Tokenizer, roles: tuple[str, ...], offers: Collection[bool]) -> bool:
+    """Whether each turn of a template begins a context.
+
+    It does where an earlier turn is written otherwise than it was asked for, and where that carries
+    tools or patterns that cannot be continued. A plain conversation without tools must continue: a
+    template that cannot do that has a fault, such as a separator that it loses.
+
+    Args:
+      tokenizer: of the model.
+      roles: of the messages that follow a turn.
+      offers: whether openings offer tools, and whether some do not.
+    """
+    if _led(tokenizer) is not None:
+        return True
+    if PLAIN in _tried(tokenizer, roles, tools=False, anew=False):
+        return False
+
+    def more(offered: bool) -> bool:
+        problems = _tried(tokenizer, roles, tools=offered, anew=False)
+        left = _tried(tokenizer, roles, tools=offered, anew=True) if problems else {}
+        return PLAIN not in left and (PLAIN in problems or left.keys() < problems.keys())
+
+    return any(map(more, offers))
+
+
+def _led(tokenizer: Tokenizer) -> str | None:
+    try:
+        return rendering.led(tokenizer)
+    except ValueError:  # it refuses a conversation, which is then named
+        return None
+
+
+def _prove(
+    tokenizer: Tokenizer, roles: tuple[str, ...], *, tools: bool, anew: bool
+) -> Mapping[str, str]:
+    """The patterns that a template does not carry, and why.
 
     Raises:
-      ValueError: one of them cannot be continued exactly.
+      ValueError: the plain one is among them.
+    """
+    problems = _tried(tokenizer, roles, tools=tools, anew=anew)
+    if PLAIN not in problems:
+        return problems
+    raise ValueError(
+        f"the chat template cannot be continued turn by turn{' with tools' * tools}: "
+        f"{problems[PLAIN]}; use another template, "
+        f"{'' if roles == ('user',) else 'give results another role, '}or rollout.chat=False"
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def _tried(
+    tokenizer: Tokenizer, roles: tuple[str, ...], *, tools: bool, anew: bool
+) -> Mapping[str, str]:
+    """What is wrong with a template, by pattern; of the plain one alone, if that is wrong.
+
+    It is tried on conversations, with tools or without, and with reasoning, unless it begins an
+    answer with an empty thought. A turn that thinks all the same is shown as it was written.
     """
     given = (TOOL,) if tools else ()
     reasoned = (f"{_REASONING}Yes", f"{_REASONING}No, 7.")
     answers = [reasoned, (_CALL if tools else "Yes", "No, 7.")]
     if _begins_reasoning(tokenizer, given):
         answers = [reasoned]
-    elif _begins_without(tokenizer):
+    elif _led(tokenizer) == "":
         answers = answers[1:]
-    for turns in (t for each in answers[::-1] for t in conversations(roles, each)):
-        if problem := _differs(tokenizer, turns, given):
-            raise ValueError(
-                f"the chat template cannot be continued turn by turn{' with tools' * tools}: "
-                f"{problem}, in the conversation {turns}; use another template"
-                f"{', give results another role' * tools}, or rollout.chat=False"
-            )
+    problems: dict[str, str] = {}
+    for pattern, turns in (t for each in answers[::-1] for t in conversations(roles, each)):
+        if not problems.keys().isdisjoint({pattern, *_patterns(turns)}):
+            continue
+        if problem := _differs(tokenizer, turns, given, anew=anew):
+            if pattern == PLAIN:
+                return {PLAIN: f"{problem}, in the conversation {turns}"}
+            problems[pattern] = problem
+    return problems
 
 
 def _begins_reasoning(tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]) -> bool:
@@ -133,26 +217,25 @@ def _begins_reasoning(tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]) 
     return rendering.rendered(tokenizer, asked, tools).rstrip().endswith("<think>")
 
 
-def _begins_without(tokenizer: Tokenizer) -> bool:
-    try:
-        return rendering.led(tokenizer) == ""
-    except ValueError:  # it refuses a conversation, which is then named
-        return False
+def conversations(roles: Sequence[str], answers: Sequence[str]) -> list[tuple[str, list[Message]]]:
+    """What a template is tried on: turns followed by messages of the roles, by pattern.
 
-
-def conversations(roles: Sequence[str], answers: Sequence[str]) -> list[list[Message]]:
-    """What a template is tried on: turns followed by messages of the roles, one or two at once."""
+    One or two messages follow at once, and some have white space at their ends.
+    """
     said = ["Go on.", "42", "two\n\nlines", '{"a": [1, 2]}']
-    found: list[list[Message]] = []
-    for role, system in itertools.product(roles, (False, True)):
-        for together in (1, 2):
-            texts = itertools.cycle(said)
-            turns = [{"role": "system", "content": "Be brief."}] if system else []
-            turns.append({"role": "user", "content": "Hello"})
-            for answer in answers:
-                turns.append({"role": "assistant", "content": answer})
-                turns += [{"role": role, "content": next(texts)} for _ in range(together)]
-            found.append(turns)
+    spaced = ["  spaces \n", "\n\nlines\n"]
+    shapes = [(PLAIN, "", "Hello", said, 1), (PLAIN, "", "Hello \n", spaced, 1)]
+    shapes += [(ROW, "", "\tHello", [*said, *spaced], 2)]
+    shapes += [(SYSTEM, "Be brief.\n", "Hello", said, together) for together in (1, 2)]
+    found: list[tuple[str, list[Message]]] = []
+    for role, (pattern, system, asked, given, together) in itertools.product(roles, shapes):
+        texts = itertools.cycle(given)
+        turns = [{"role": "system", "content": system}] if system else []
+        turns.append({"role": "user", "content": asked})
+        for answer in answers:
+            turns.append({"role": "assistant", "content": answer})
+            turns += [{"role": role, "content": next(texts)} for _ in range(together)]
+        found.append((pattern, turns))
     return found
 
 
@@ -236,30 +319,42 @@ def _shown(tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _differs(
-    tokenizer: Tokenizer, turns: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    tokenizer: Tokenizer,
+    turns: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    anew: bool,
 ) -> str:
-    """How a conversation in parts differs from the same one encoded at once; empty: nowhere."""
-    first = next(i for i, turn in enumerate(turns) if turn["role"] == "assistant")
+    """How a conversation in parts differs from the same one encoded at once; empty: nowhere.
+
+    Args:
+      tokenizer: of the model.
+      turns: the conversation.
+      tools: that it offers.
+      anew: each turn begins a context.
+    """
+    starts = [i for i, turn in enumerate(turns) if turn["role"] == "assistant"]
+    rest = itertools.takewhile(lambda turn: turn["role"] != "assistant", turns[::-1])
+    given = list(rest)[::-1]
     try:
-        told, shown = rendering.told(tokenizer, turns, tools)
-        whole = tokenizer.encode(
-            rendering.rendered(tokenizer, rendering.taught(tokenizer, told, shown), shown)
-        )
-        kept, led = rendering.kept(tokenizer, turns, tools), rendering.led(tokenizer)
-        if tools and led == rendering.FINAL:
+        if tools and rendering.led(tokenizer) == rendering.FINAL:
             return "it writes calls as answers"
-        if kept != turns or led is not None:
-            rest = itertools.takewhile(lambda turn: turn["role"] != "assistant", turns[::-1])
-            given = list(rest)[::-1]
-            ended = rendering.joint(tokenizer, -1, given, tools)
-            if rendering.opening(tokenizer, kept, tools) != tuple(whole):
-                return "it changes more than that it leaves out reasoning"
-            return _spelled_out(tokenizer, given, ended, tools)
-        start = rendering.opening(tokenizer, turns[:first], tools)
-        if tuple(whole[: len(start)]) != start:
+        if anew or rendering.kept(tokenizer, turns, tools) != turns:
+            for end in [*starts[1:] * anew, len(turns)]:
+                whole = _whole(tokenizer, turns[:end], tools)
+                kept = rendering.kept(tokenizer, turns[:end], tools)
+                if rendering.opening(tokenizer, kept, tools) != whole:
+                    return "it changes more than that it leaves out reasoning"
+            write = functools.partial(rendering.opening, tokenizer, tools=tools)
+            if anew and (problem := _spelled_out(tokenizer, write, kept)):
+                return problem
+            return _spelled_out(tokenizer, _more(tokenizer, tools), given)
+        whole = _whole(tokenizer, turns, tools)
+        start = rendering.opening(tokenizer, turns[: starts[0]], tools)
+        if whole[: len(start)] != start:
             return "its opening changes once a turn follows"
         at = len(start)
-        for i in (i for i, turn in enumerate(turns) if turn["role"] == "assistant"):
+        for i in starts:
             rest = itertools.takewhile(lambda turn: turn["role"] != "assistant", turns[i + 1 :])
             given = list(rest)
             at = next(n for n in range(at, len(whole)) if whole[n] in tokenizer.eos_ids)
@@ -269,27 +364,47 @@ def _differs(
             if ended.close or cut != Joint((whole[at],), ended.more):
                 return "a turn that was cut off is not ended as others are"
             at += 1
-            if tuple(whole[at : at + len(ended.more)]) != ended.more:
+            if whole[at : at + len(ended.more)] != ended.more:
                 return f"other tokens follow turn {i}"
             at += len(ended.more)
         if at != len(whole):
             return "tokens are missing at its end"
-        return _spelled_out(tokenizer, given, ended, tools)
+        return _spelled_out(tokenizer, _more(tokenizer, tools), given)
     except (ValueError, StopIteration) as error:
         return str(error) or "a turn has no token that ends it"
 
 
+def _whole(
+    tokenizer: Tokenizer, turns: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+) -> tuple[int, ...]:
+    """Ids of a conversation that is encoded at once."""
+    told, shown = rendering.told(tokenizer, turns, tools)
+    said = rendering.taught(tokenizer, told, shown)
+    return tuple(tokenizer.encode(rendering.rendered(tokenizer, said, shown)))
+
+
+def _more(
+    tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]
+) -> Callable[[Sequence[Message]], Sequence[int]]:
+    return lambda said: rendering.joint(tokenizer, -1, said, tools).more
+
+
 def _spelled_out(
     tokenizer: Tokenizer,
+    write: Callable[[Sequence[Message]], Sequence[int]],
     given: Sequence[Message],
-    ended: Joint,
-    tools: Sequence[Mapping[str, Any]],
 ) -> str:
-    """Whether messages that spell out the template's own tokens bring any of them in."""
+    """Whether messages that spell out the template's own tokens bring any of them in.
+
+    Args:
+      tokenizer: of the model.
+      write: messages to ids.
+      given: the messages; what the policy says in them stays.
+    """
     hostile = rendering.rendered(tokenizer, [{"role": "user", "content": "Hello"}])
-    said = [{**message, "content": hostile} for message in given]
-    more = rendering.joint(tokenizer, -1, said, tools).more
-    special = {i for i in ended.more if not tokenizer.decode([i])} | set(tokenizer.eos_ids)
-    if sum(i in special for i in more) != sum(i in special for i in ended.more):
+    said = [m if m["role"] == "assistant" else {**m, "content": hostile} for m in given]
+    more, other = write(given), write(said)
+    special = {i for i in more if not tokenizer.decode([i])} | set(tokenizer.eos_ids)
+    if sum(i in special for i in other) != sum(i in special for i in more):
         return "special tokens that a message spells out are not encoded as text"
     return ""

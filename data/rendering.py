@@ -1,11 +1,17 @@
 """A conversation through a chat template: rendered with numbers in place of what is said, so that a
-text from outside is never taken for the template's own."""
+text from outside is never taken for the template's own.
+
+A template may trim what is said, or write it as JSON. Which it does is seen from a second rendering
+with texts that these change, and then done here.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
+import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxrl.data.environments import Message, formats
@@ -27,16 +33,21 @@ _TURN = "\ue002"
 _NO_THOUGHT = re.compile(r"<think>\s*</think>\s*")
 FINAL = "<|channel|>final<|message|>"
 """Begins an answer in harmony, the format of gpt-oss."""
+_ASKED = ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": _TURN})
 
 
 def opening(
     tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[int, ...]:
-    """Ids of a conversation, up to where the policy writes."""
+    """Ids of a conversation, up to where the policy writes.
+
+    Raises:
+      ValueError: the template refuses it, leaves a message out, or changes what one says.
+    """
     messages, tools = told(tokenizer, messages, tools)
     said = taught(tokenizer, messages, tools)
     own = {i for i, (a, b) in enumerate(zip(messages, said, strict=True)) if a is not b}
-    return tuple(_ids(tokenizer, rendered(tokenizer, _marked(said), tools), said, own))
+    return tuple(_ids(tokenizer, (), said, tools, own))
 
 
 def told(
@@ -45,8 +56,18 @@ def told(
     """A conversation and its tools; these in a message where the template does not show them."""
     marked = _marked(messages)
     if tools and rendered(tokenizer, marked, tools) == rendered(tokenizer, marked):
-        return explained(messages, tools), ()
+        return explained(messages, tools, system=_takes_system(tokenizer)), ()
     return messages, tools
+
+
+@functools.lru_cache(maxsize=16)
+def _takes_system(tokenizer: Tokenizer) -> bool:
+    """Whether the template shows a system message."""
+    asked = _marked([{"role": "system", "content": ""}, {"role": "user", "content": ""}])
+    try:
+        return asked[0]["content"] in rendered(tokenizer, asked)
+    except ValueError:
+        return False
 
 
 def taught(
@@ -105,13 +126,26 @@ def answer(turn: Message) -> Message:
     return {**turn, "content": turn["content"].rpartition("</think>")[2].lstrip("\n")}
 
 
-def explained(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Sequence[Message]:
-    """The messages, with the tools in a system message."""
+def explained(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, system: bool = True
+) -> Sequence[Message]:
+    """The messages, with the tools in words.
+
+    Args:
+      messages: a conversation.
+      tools: JSON schemas; without any the messages stay as they are.
+      system: say it in a system message; else at the head of the first message of the user, if
+        there is one.
+    """
     if not tools:
         return messages
-    first = [m["content"] for m in messages[:1] if m["role"] == "system"]
-    content = "\n\n".join([*first, instructions(tools)])
-    return [{"role": "system", "content": content}, *messages[len(first) :]]
+    first = next((i for i, m in enumerate(messages) if m["role"] == "user"), None)
+    if not system and first is not None:
+        content = f"{instructions(tools)}\n\n{messages[first]['content']}"
+        return [*messages[:first], {**messages[first], "content": content}, *messages[first + 1 :]]
+    given = [m["content"] for m in messages[:1] if m["role"] == "system"]
+    content = "\n\n".join([*given, instructions(tools)])
+    return [{"role": "system", "content": content}, *messages[len(given) :]]
 
 
 @functools.lru_cache(maxsize=16)
@@ -139,13 +173,10 @@ def joint(
     """What is appended after a turn whose last token is `last`.
 
     Raises:
-      ValueError: the template does not end a turn with a token that ends a sequence.
+      ValueError: the template does not end a turn with a token that ends a sequence, or does with
+        the messages what `opening` refuses.
     """
-    before = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": _TURN}]
-    text = rendered(tokenizer, [*before, *_marked(messages)], tools)
-    if (count := text.count(_TURN)) != 1:
-        raise ValueError(f"the chat template writes a turn {count} times; it must once")
-    ids = tuple(_ids(tokenizer, text.partition(_TURN)[2], messages))
+    ids = tuple(_ids(tokenizer, _ASKED, messages, tools))
     if led(tokenizer) == FINAL:  # it ends a message otherwise than the policy ends a turn
         ids = (tokenizer.eos_ids[0], *ids[1:])
     if ids[0] not in tokenizer.eos_ids:
@@ -183,21 +214,104 @@ def rendered(
 
 
 def _ids(
-    tokenizer: Tokenizer, text: str, messages: Sequence[Message], own: Collection[int] = ()
+    tokenizer: Tokenizer,
+    before: Sequence[Message],
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]],
+    own: Collection[int] = (),
 ) -> list[int]:
-    """Ids of a rendered text, with what the messages say in place of their numbers.
+    """Ids of messages, from the end of the turn before them if there is one.
 
-    Special tokens that `own` of the messages spell out are meant.
+    Args:
+      tokenizer: of the model.
+      before: none, or what ends with a turn.
+      messages: rendered with numbers in their place, for which what they say is put then.
+      tools: that the conversation offers.
+      own: those of the messages whose special tokens are meant.
+
+    Raises:
+      ValueError: the template leaves one out, repeats one, or changes what one says.
     """
-    pieces = _MARK.split(text)
-    if [int(piece) for piece in pieces[1::2]] != list(range(len(messages))):
-        raise ValueError("the chat template leaves out a message, or changes their order")
-    said = [message["content"] for message in messages]
+    text = _rendered_after(tokenizer, before, _marked(messages), tools)
+    head, pieces = _pieces(text, len(messages))
+    roles = tuple(message["role"] for message in messages)
+    ways = _ways(tokenizer, bool(before), roles, json.dumps(tools, default=dict))
+    said = [way(message["content"]) for way, message in zip(ways, messages, strict=True)]
     outside = [each for i, each in enumerate(said) if i not in own]
     if all(tokenizer.plain(each) == tokenizer.encode(each) for each in outside):
         return tokenizer.encode(_MARK.sub(lambda found: said[int(found[1])], text))
-    out = tokenizer.encode(pieces[0])
-    for i, (each, after) in enumerate(zip(said, pieces[2::2], strict=True)):
+    out = tokenizer.encode(head)
+    for i, after in pieces:
         encode = tokenizer.encode if i in own else tokenizer.plain
-        out += [*encode(each), *tokenizer.encode(after)]
+        out += [*encode(said[i]), *tokenizer.encode(after)]
     return out
+
+
+def _rendered_after(
+    tokenizer: Tokenizer,
+    before: Sequence[Message],
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]],
+) -> str:
+    """What follows the turn before the messages; without one, all."""
+    text = rendered(tokenizer, [*before, *messages], tools)
+    if not before:
+        return text
+    if (count := text.count(_TURN)) != 1:
+        raise ValueError(f"the chat template writes a turn {count} times; it must once")
+    return text.partition(_TURN)[2]
+
+
+def _pieces(text: str, count: int) -> tuple[str, list[tuple[int, str]]]:
+    """What precedes the first number in a text; and each number, with what follows it."""
+    head, *pieces = _MARK.split(text)
+    found = list(zip(map(int, pieces[::2]), pieces[1::2], strict=True))
+    if sorted(number for number, _ in found) != list(range(count)):
+        raise ValueError("the chat template leaves out a message, or repeats one")
+    return head, found
+
+
+@functools.lru_cache(maxsize=256)
+def _ways(
+    tokenizer: Tokenizer, turn: bool, roles: tuple[str, ...], tools: str
+) -> tuple[Callable[[str], str], ...]:
+    """How the template writes each message of a conversation, see `_WAYS`.
+
+    Args:
+      tokenizer: of the model.
+      turn: whether the messages follow a turn.
+      roles: of the messages.
+      tools: that the conversation offers, as JSON.
+    """
+    said = [{"role": role, "content": ""} for role in roles]
+    text, tried = (
+        _rendered_after(tokenizer, _ASKED if turn else (), each, json.loads(tools))
+        for each in (_marked(said), [{**m, "content": _probe(i)} for i, m in enumerate(said)])
+    )
+    head, pieces = _pieces(text, len(roles))
+    found, at = dict[int, Callable[[str], str]](), len(head)
+    for i, rest in pieces:
+        known = (way for way in _WAYS if tried.startswith(way(_probe(i)) + rest, at))
+        way = next(known, None)
+        if way is None:
+            raise ValueError("the chat template changes what a message says")
+        found[i], at = way, at + len(way(_probe(i)) + rest)
+    return tuple(found[i] for i in range(len(roles)))
+
+
+def _probe(number: int) -> str:
+    """A text that each of `_WAYS` writes differently, and most other changes of texts too."""
+    return f'\n\u2003\ue000{number}\ue001"aB<&\u2003\n'
+
+
+def _as_written(quoted: bool, left: str | None, right: str | None, text: str) -> str:
+    text = text.lstrip(left).rstrip(right)
+    return json.dumps(text, ensure_ascii=False)[1:-1] if quoted else text
+
+
+_WAYS: tuple[Callable[[str], str], ...] = tuple(
+    functools.partial(_as_written, *way)
+    for way in itertools.product((False, True), ("", "\n", None), ("", "\n", None))
+)
+"""How templates write a text: as it is or within a JSON string, and at either end with all white
+space, without line breaks, or without any."""

@@ -1,5 +1,9 @@
 """Asks environments that wait for other processes, each on a thread of its own, until a deadline.
 
+Only as many episodes begin at once as this machine has cores, since an opening may start a program.
+All at once would miss a deadline that one keeps easily. An opening that waits for its place has no
+deadline yet.
+
 The threads are daemons: one that never returns keeps no process from its end.
 """
 
@@ -7,14 +11,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
+import dataclasses
+import os
+import sys
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
+from typing import NamedTuple
 
 from jaxrl.data.environments import Opening, Reply, Turn, play
 
 _CLOSING_S = 5.0
+_PLACES = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+"""How many episodes begin at once."""
+_HELD = 0.25
+"""The part of its limit for which an opening keeps its place. It then goes on without one, so that
+many that hang cost the others little."""
+
+
+class _Asked(NamedTuple):
+    turn: Turn
+    limit_s: float
+    future: Future[Opening | Reply]
 
 
 class Waiting:
@@ -22,7 +42,11 @@ class Waiting:
 
     def __init__(self, player: play.Player) -> None:
         self._player = player
-        self._asked: dict[Future[Opening | Reply], Turn] = {}
+        self._asked: dict[Future[Opening | Reply], _Asked] = {}
+        self._lock = threading.Lock()
+        self._queue: deque[_Asked] = deque()
+        """Openings that have no place yet."""
+        self._placed: set[Future[Opening | Reply]] = set()
         self._clock = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._clock.run_forever, name="deadlines", daemon=True
@@ -32,17 +56,17 @@ class Waiting:
     def ask(self, turn: Turn, limit_s: float) -> Future[Opening | Reply]:
         """What the environment answers; after `limit_s`, an error that says that it did not.
 
-        An answer that comes later is dropped, and the episode is closed.
+        The limit of a turn whose episode has to begin starts when it gets a place. An answer that
+        comes later is dropped, and the episode is closed.
         """
-        future: Future[Opening | Reply] = Future()
-        self._asked[future] = turn
-        late = functools.partial(self._give_up, future, f"timeout: no reply after {limit_s:g} s")
-        self._clock.call_soon_threadsafe(self._clock.call_later, limit_s, late)
-        try:
-            _start(self._answer, turn, future)
-        except RuntimeError as error:
-            self._settle(future, play.failed(turn, f"thread: {error}; sample fewer episodes"))
-        return future
+        asked = _Asked(turn, limit_s, Future())
+        self._asked[asked.future] = asked
+        if self._player.knows(turn.episode):
+            self._begin(asked, self._answer)
+        else:
+            self._queue.append(asked)
+            self._admit()
+        return asked.future
 
     def over(self, episode: int) -> None:
         """Close an episode, without waiting for what that takes."""
@@ -51,8 +75,10 @@ class Waiting:
 
     def close(self) -> None:
         """Give up on all that is asked, and close all episodes, for at most some seconds."""
-        for future in list(self._asked):
-            self._give_up(future, "closed: the pool was closed before this was answered")
+        with self._lock:
+            self._queue.clear()
+        for asked in list(self._asked.values()):
+            self._give_up(asked, "closed: the pool was closed before this was answered")
         threads = [_start(self._player.forget, episode) for episode in self._player.known()]
         deadline = time.monotonic() + _CLOSING_S
         for thread in threads:
@@ -61,20 +87,63 @@ class Waiting:
         self._thread.join()
         self._clock.close()
 
-    def _answer(self, turn: Turn, future: Future[Opening | Reply]) -> None:
-        if not self._settle(future, self._player.answer(turn)):
-            self._player.forget(turn.episode)  # it began after its deadline
+    def _admit(self) -> None:
+        """Begin the episodes that there are places for."""
+        while True:
+            with self._lock:
+                if not self._queue or len(self._placed) >= _PLACES:
+                    return
+                asked = self._queue.popleft()
+                self._placed.add(asked.future)
+                self._after(_HELD * asked.limit_s, self._leave, asked)
+            if not self._begin(asked, self._open):
+                with self._lock:
+                    self._placed.discard(asked.future)
 
-    def _give_up(self, future: Future[Opening | Reply], why: str) -> None:
-        turn = self._asked.get(future)
-        if turn is not None and self._settle(future, play.failed(turn, why)):
-            self.over(turn.episode)
+    def _leave(self, asked: _Asked) -> None:
+        """Give the place of an opening, if it still has one, to the next."""
+        with self._lock:
+            self._placed.discard(asked.future)
+        self._admit()
 
-    def _settle(self, future: Future[Opening | Reply], answer: Opening | Reply) -> bool:
+    def _begin(self, asked: _Asked, answer: Callable[[_Asked], None]) -> bool:
+        """Start the limit of a turn and the thread that answers it; whether that could start."""
+        late = f"timeout: no reply after {asked.limit_s:g} s"
+        try:
+            self._after(asked.limit_s, self._give_up, asked, late)
+            _start(answer, asked)
+        except RuntimeError as error:
+            why = f"thread: {error}; sample fewer episodes"
+            self._settle(asked, play.failed(asked.turn, why))
+            return False
+        return True
+
+    def _after(self, seconds: float, function: Callable[..., None], *arguments: object) -> None:
+        self._clock.call_soon_threadsafe(self._clock.call_later, seconds, function, *arguments)
+
+    def _open(self, asked: _Asked) -> None:
+        """Begin an episode, and play its actions again where it has some."""
+        first = dataclasses.replace(asked.turn, actions=(), said=(), tokens=())
+        opening = self._player.answer(first)
+        self._leave(asked)
+        if opening.error:
+            self._settle(asked, play.failed(asked.turn, opening.error))
+        else:
+            self._answer(asked)
+
+    def _answer(self, asked: _Asked) -> None:
+        if not self._settle(asked, self._player.answer(asked.turn)):
+            self._player.forget(asked.turn.episode)  # it began after its deadline
+
+    def _give_up(self, asked: _Asked, why: str) -> None:
+        if self._settle(asked, play.failed(asked.turn, why)):
+            self.over(asked.turn.episode)
+
+    def _settle(self, asked: _Asked, answer: Opening | Reply) -> bool:
         """Whether this is the first answer, which counts."""
-        self._asked.pop(future, None)
+        self._asked.pop(asked.future, None)
         with contextlib.suppress(InvalidStateError):
-            future.set_result(answer)
+            asked.future.set_result(answer)
             return True
         return False
 

@@ -29,7 +29,7 @@ from jaxrl.data.environments import (
     unscored,
 )
 from jaxrl.data.environments.dialects import DIALECTS, Answer, Asked
-from jaxrl.data.environments.formats import HERMES, Call
+from jaxrl.data.environments.formats import HERMES, Call, written
 from jaxrl.data.environments.play import Player
 from jaxrl.data.types import Problem, Score, Task
 
@@ -184,6 +184,10 @@ def seeded(name: str, key: str, world: Environment) -> Task:
     return made
 
 
+class _Refused(Exception):
+    """An OpenEnv server refuses what the policy wrote; the text is for the policy."""
+
+
 @dataclasses.dataclass
 class _Session:
     """A connection to an OpenEnv server, which is an episode there."""
@@ -193,11 +197,25 @@ class _Session:
     left: int
 
     def ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        """What the server observes.
+
+        Raises:
+          _Refused: it refuses the text in the action.
+          RuntimeError: it says anything else.
+        """
         self.socket.send(json.dumps({"type": kind, "data": data}))
         reply = json.loads(self.socket.recv(timeout=self.seconds))
-        if reply["type"] != "observation":
+        if reply["type"] == "observation":
+            return reply["data"]
+        wrong = reply["data"].get("errors") or []
+        if not wrong or any(_of_fields(each["type"]) for each in wrong):
             raise RuntimeError(f"the server says {json.dumps(reply)[:500]}")
-        return reply["data"]
+        raise _Refused("; ".join(each["msg"] for each in wrong))
+
+
+def _of_fields(kind: str) -> bool:
+    """Whether an error of pydantic is about the fields of an action, whatever the text in them."""
+    return kind in ("missing", "extra_forbidden") or kind.endswith("_type")
 
 
 def openenv(
@@ -207,7 +225,8 @@ def openenv(
 
     Args:
       url: of the server, such as http://127.0.0.1:8000; it is sent what the policy writes.
-      field: of the action, which is given the text of the turn.
+      field: of the action, which is given the text of the turn. The policy reads why the server
+        refuses a text; what the environment raises voids the episode.
       text: field of the observation that the policy reads; empty: all of it, as JSON.
       seconds: limit of each answer.
       turns: the most that an episode may have; it then ends.
@@ -233,7 +252,11 @@ def openenv(
 
     def step(session: _Session, action: str) -> Reply:
         session.left -= 1
-        reply = session.ask("step", {field: action})
+        try:
+            reply = session.ask("step", {field: action})
+        except _Refused as error:
+            said = {"role": "user", "content": f"error: {str(error)[:200]}"}
+            return Reply((said,), 0.0, done=session.left <= 0)
         done = bool(reply["done"]) or session.left <= 0
         reward = None if reply["reward"] is None else float(reply["reward"])
         return Reply(() if done else shown(reply), reward, done=done)
@@ -252,6 +275,7 @@ class _Resources:
     row: Mapping[str, Any]
     opener: urllib.request.OpenerDirector
     left: int
+    tools: tuple[tools.Tool, ...] = ()
     outputs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
@@ -271,7 +295,7 @@ def nemo_gym(
     if not rows or not all("responses_create_params" in row for row in rows):
         raise ValueError(f"path={path!r}: its rows need responses_create_params")
 
-    def post(state: _Resources, name: str, body: Any) -> tuple[int, str]:
+    def post(state: _Resources, name: str, body: Mapping[str, Any]) -> tuple[int, str]:
         request = urllib.request.Request(
             f"{url.rstrip('/')}/{urllib.parse.quote(name, safe='')}",
             json.dumps(body).encode(),
@@ -279,9 +303,18 @@ def nemo_gym(
         )
         try:
             with state.opener.open(request, timeout=seconds) as answer:
-                return answer.status, answer.read(1 << 20).decode()
+                return answer.status, answer.read(1 << 20).decode(errors="replace")
         except urllib.error.HTTPError as error:  # the policy reads what was wrong with its call
             return error.code, error.read(1 << 16).decode(errors="replace")
+
+    def offered(state: _Resources, schema: Mapping[str, Any]) -> tools.Tool:
+        """A tool that the row offers; the server has addresses that are none."""
+        function = schema["function"]
+
+        def run(**arguments: Any) -> str:
+            return post(state, function["name"], arguments)[1]
+
+        return tools.Tool(function["name"], function["description"], function["parameters"], run)
 
     def problem(split: str, seed: int, index: int) -> Problem:
         made.check_split(split)
@@ -296,25 +329,26 @@ def nemo_gym(
         if status != 200:
             raise RuntimeError(f"seed_session answers {status}: {reply[:500]}")
         asked = DIALECTS["responses"].read(dict(row["responses_create_params"]))
+        state.tools = tuple(offered(state, schema) for schema in asked.tools)
         said = tuple({"role": each.role, "content": each.content} for each in asked.messages)
         return state, Opening(said, tools=asked.tools)
 
     def step(state: _Resources, action: str) -> Reply:
         said, read = HERMES.read(action)
         made = tuple(call for call in read if isinstance(call, Call))
-        number = len(state.outputs)
-        whole = DIALECTS["responses"].whole(Asked(()), Answer(number, said.strip(), made, ()))
+        unread = [written(call) for call in read if not isinstance(call, Call)]  # it stays text
+        text = "\n".join([*filter(None, [said.strip()]), *unread])
+        whole = DIALECTS["responses"].whole(Asked(()), Answer(len(state.outputs), text, made, ()))
         state.outputs += whole["output"]
         if read and state.left:
             state.left -= 1
-            results = ["error: a call is a JSON object with a name and arguments"] * (
-                len(read) - len(made)
-            )
-            for i, call in enumerate(made):
-                result = post(state, call.name, call.arguments)[1]
-                given = {"call_id": f"call_{number}_{i}", "output": result}
-                state.outputs.append({"type": "function_call_output", **given})
-                results.append(result)
+            results = tools.results(state.tools, action)
+            ids = (item["call_id"] for item in whole["output"] if item["type"] == "function_call")
+            state.outputs += [
+                {"type": "function_call_output", "call_id": next(ids), "output": result}
+                for call, result in zip(read, results, strict=True)
+                if isinstance(call, Call)
+            ]
             results_message = {"role": role, "content": tools.joined(results)}
             return Reply((results_message,), calls=len(read))
         response = {**whole, "output": state.outputs}

@@ -22,6 +22,9 @@ from jaxrl.data.environments.tools import Tool
 
 _KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR")
 
+_INVALID_PARAMS = -32602
+"""Code of JSON-RPC: of the errors of the protocol, only this one is about a call's arguments."""
+
 _END_S = 15.0
 """A program is asked to end, and killed some seconds later."""
 
@@ -119,11 +122,21 @@ class _Session:
             future.cancel()
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """The text that a tool gives; ValueError with its text where it is an error."""
+        """The text that a tool gives.
+
+        Raises:
+          ValueError: the text is an error, or the server refuses the arguments or is too slow.
+        """
+        import mcp  # optional
+
         try:
             given = self.wait(self.client.call_tool(name, arguments))
         except TimeoutError:
             raise ValueError(f"{name} took more than {self._seconds:g} s") from None
+        except mcp.MCPError as error:
+            if error.code != _INVALID_PARAMS:
+                raise
+            raise ValueError(error.message) from error
         text = "\n".join(getattr(part, "text", f"[{part.type}]") for part in given.content)
         if given.is_error:
             raise ValueError(text)

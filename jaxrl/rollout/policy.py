@@ -366,8 +366,15 @@ def chat(
     """Token ids of a conversation, up to where the assistant speaks next.
 
     Raises:
-      ValueError: the model has no chat template.
+      ValueError: the model has no chat template, or it refuses the conversation.
     """
+    import jinja2  # which takes a while to import, and models without templates do without
+
     if tokenizer.chat is None:
         raise ValueError("chat is asked for, but this model has no chat template; turn it off")
-    return tokenizer.chat([*([{"role": "system", "content": system}] if system else []), *turns])
+    lead = [{"role": "system", "content": system}] if system else []
+    try:
+        return tokenizer.chat([*lead, *turns])
+    except jinja2.TemplateError as error:
+        remedy = "; leave rollout.system empty if it has no system role" if system else ""
+        raise ValueError(f"the chat template refuses a conversation: {error}{remedy}") from error

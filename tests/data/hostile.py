@@ -125,18 +125,26 @@ def flaky() -> Task:
     return dataclasses.replace(task, reward=reward)
 
 
+KINDS = 13
+
+
 def worlds() -> Task:
-    """Episodes of which some hang, crash, leak, answer with nonsense or 10 MB, or never end."""
+    """Episodes of which some hang, crash, leak, answer with nonsense or 10 MB, or never end.
+
+    The last three kinds wait for other processes, in name.
+    """
     leaked: list[bytes] = []
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        return Problem(f"{split}/{seed}/{index}", str(index % 10), index % 9)
+        kind = index % KINDS
+        domain = "waits" if kind >= 10 else ""
+        return Problem(f"{split}/{seed}/{index}", str(index % 10), kind, domain=domain)
 
     def step(state: list[int], action: str) -> Reply:
         state[1] += 1
         said = ({"role": "user", "content": str(state[1] % 10)},)
         match state[0]:
-            case 0 if state[1] == 2:
+            case 0 | 10 if state[1] == 2:
                 time.sleep(3600)
             case 1 if state[1] == 2:
                 os._exit(3)
@@ -152,8 +160,11 @@ def worlds() -> Task:
         return Reply(said, good, done=state[1] == 3)
 
     def begin(problem: Problem, seed: int) -> tuple[list[int], Opening]:
+        if problem.answer in (9, 11):
+            time.sleep(3600)
         return [problem.answer, 0], Opening(({"role": "user", "content": problem.prompt},))
 
-    return Task(
-        "worlds", problem, unscored, alphabet="0123456789\n", turns=Environment(begin, step)
-    )
+    turns = Environment(begin, step)
+    made = Task("worlds", problem, unscored, alphabet="0123456789\n", turns=turns)
+    waits = dataclasses.replace(made, turns=turns._replace(waits=True))
+    return dataclasses.replace(made, parts={"waits": waits})

@@ -4,6 +4,9 @@ import dataclasses
 import json
 import os
 import random
+import socket
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -254,18 +257,26 @@ class Counter(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def test_a_resources_server_of_nemo_gym(tmp_path):
+@pytest.fixture
+def nemo_gym(tmp_path):
+    """A task of that server, whose counter is 3 at first and has to be 6."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Counter)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    tool = {"type": "function", "name": "increment_counter", "parameters": {"type": "object"}}
+    count = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
+    tool = {"type": "function", "name": "increment_counter", "parameters": count}
     params = {"input": [{"role": "user", "content": "add 1 and 2"}], "tools": [tool]}
     row = {"responses_create_params": params, "initial_count": 3, "expected_count": 6}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    task = tasks.get(
+    yield tasks.get(
         "jaxrl.data.environments.adapters:nemo_gym",
         url=f"http://127.0.0.1:{server.server_address[1]}", path=str(tmp_path / "rows.jsonl"),
     )  # fmt: skip
-    problem, answer = task.problem("train", 0, 0), play.Player(task).answer
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_resources_server_of_nemo_gym(nemo_gym):
+    problem, answer = nemo_gym.problem("train", 0, 0), play.Player(nemo_gym).answer
     one, two = (written(Call("increment_counter", {"count": n})) for n in (1, 2))
     opening, first, _, end = played(answer, problem, one, two, "It is 6.")
     assert opening.messages == ({"role": "user", "content": "add 1 and 2"},)
@@ -276,9 +287,46 @@ def test_a_resources_server_of_nemo_gym(tmp_path):
     assert kinds == ["function_call", "function_call_output"] * 2 + ["message"]
     ids = [i["call_id"] for i in Counter.verified[-1]["output"] if "call_id" in i]
     assert ids[0] == ids[1] != ids[2] == ids[3]
-    _, wrong, end = played(answer, problem, written(Call("nothing", {})), "6", episode=1)
-    assert "Not Found" in wrong.messages[0]["content"] and end.reward == 0
-    server.shutdown()
+
+
+@pytest.mark.parametrize(
+    "name", ("seed_session", "verify", "nothing", "../verify", "/verify", "increment_counter/")
+)
+def test_a_policy_reaches_the_tools_of_a_resources_server_and_nothing_else(name, nemo_gym):
+    """The server's own addresses would set its state or tell the reward."""
+    problem, answer = nemo_gym.problem("train", 0, 0), play.Player(nemo_gym).answer
+    verified = len(Counter.verified)
+    given = {"initial_count": 6, "expected_count": 3, "response": {}, "count": 3}
+    _, none, end = played(answer, problem, written(Call(name, given)), "done")
+    assert none.messages[0]["content"] == f"error: there is no tool {name!r}"
+    assert end.reward == 0 and len(Counter.verified) == verified + 1
+
+
+def test_calls_that_cannot_be_made_stand_where_they_were_written(nemo_gym):
+    """And reach no server, which may fail for one of a wrong type."""
+    problem, answer = nemo_gym.problem("train", 0, 0), play.Player(nemo_gym).answer
+    good = written(Call("increment_counter", {"count": 3}))
+    wrong = [written(Call("increment_counter", each)) for each in ({"count": "3"}, {})]
+    bad = "<tool_call>\nincrement 3\n</tool_call>"
+    _, reply, end = played(answer, problem, "\n".join([wrong[0], bad, good, wrong[1]]), "6")
+    said = reply.messages[0]["content"].split("\n")
+    assert said[0].startswith("error: '3' is not of type 'integer'")
+    assert said[1] == "error: a call is a JSON object with a name and arguments"
+    assert said[2] == '{"success": true}' and said[3] == "error: 'count' is a required property"
+    assert (reply.calls, end.reward) == (4, 1.0)
+    text, *items = Counter.verified[-1]["output"]
+    assert "increment 3" in text["content"][0]["text"]
+    kinds = [item["type"] for item in items]
+    assert kinds == ["function_call"] * 3 + ["function_call_output"] * 3 + ["message"]
+    assert [each["call_id"] for each in items[:3]] == [each["call_id"] for each in items[3:6]]
+    assert [each["output"] for each in items[3:6]] == [said[0], said[2], said[3]]
+
+
+REFUSED = {
+    "up": {"type": "literal_error", "msg": "Input should be 'go'"},
+    "field": {"type": "extra_forbidden", "msg": "Extra inputs are not permitted"},
+    "list": {"type": "list_type", "msg": "Input should be a valid list"},
+}
 
 
 @pytest.mark.extra
@@ -294,6 +342,10 @@ def test_a_server_of_openenv():
                 seen, reward, done = f"seed {told['data']['seed']}", None, False
             elif told["data"].get("message") == "bad":
                 socket.send(json.dumps({"type": "error", "data": {"message": "no", "code": "X"}}))
+                continue
+            elif wrong := REFUSED.get(told["data"].get("message")):
+                error = {"message": "Invalid message", "code": "VALIDATION_ERROR"}
+                socket.send(json.dumps({"type": "error", "data": error | {"errors": [wrong]}}))
                 continue
             else:
                 count += 1
@@ -314,6 +366,12 @@ def test_a_server_of_openenv():
         assert end.done and not end.messages
         bad = played(player.answer, problem, "bad", episode=1)[-1]
         assert "the server says" in bad.error and bad.reward is None
+        _, up, hi = played(player.answer, problem, "up", "hi", episode=3)
+        assert up.messages[0]["content"] == "error: Input should be 'go'" and up.reward == 0
+        assert hi.messages[0]["content"] == "hi"  # in the same session
+        for each in ("field", "list"):
+            wrong = played(player.answer, problem, each, episode=each)[-1]
+            assert "the server says" in wrong.error
         late = player.answer(Turn(2, problem, 0))
         assert not late.error
         server.shutdown()
@@ -356,3 +414,119 @@ def test_a_task_is_a_server_of_openenv():
         server.shutdown()
     with pytest.raises(ValueError, match="one turn"), openenv_server.served(tasks.get("maze")):
         pass
+
+
+def port_that_is_free():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+def started(command, port):
+    """A server, once it listens."""
+    process, deadline = subprocess.Popen(command), time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return process
+        time.sleep(0.1)
+    process.kill()
+    raise RuntimeError(f"{command} does not listen; its status is {process.wait()}")
+
+
+THEIR_SERVER = """
+import sys
+from typing import Literal
+import uvicorn
+from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
+
+class Move(Action):
+    word: Literal["on", "break"]
+
+class Seen(Observation):
+    at: int
+
+class Line(Environment):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    def reset(self, seed=None, episode_id=None, **kwargs):
+        self.at = self.start = seed
+        return Seen(at=self.at)
+    def step(self, action, timeout_s=None, **kwargs):
+        if action.word == "break":
+            raise OSError("it fails")
+        self.at += 1
+        done = self.at == self.start + 2
+        return Seen(at=self.at, reward=float(done), done=done)
+    @property
+    def state(self):
+        return State(step_count=self.at - self.start)
+
+app = create_fastapi_app(Line, Move, Seen, max_concurrent_envs=8)
+uvicorn.run(app, port=int(sys.argv[1]), log_level="warning")
+"""
+THEIR_CLIENT = """
+import json, sys
+from openenv.core.generic_client import GenericEnvClient
+
+address, seed, *actions = sys.argv[1:]
+with GenericEnvClient(address).sync() as env:
+    said = [env.reset(seed=int(seed))] + [env.step({"message": each}) for each in actions]
+    told = [(each.observation, each.reward, each.done) for each in said]
+    print(json.dumps({"said": told, "state": env.state()}))
+"""
+with_openenv = pytest.mark.skipif(
+    "OPENENV_PYTHON" not in os.environ, reason="names a Python with openenv-core"
+)
+
+
+@pytest.mark.extra
+@with_openenv
+def test_episodes_of_a_real_server_of_openenv(tmp_path):
+    """Each has a session of its own. A text that the action may not have is an observation."""
+    pytest.importorskip("websockets")
+    (tmp_path / "server.py").write_text(THEIR_SERVER)
+    port = port_that_is_free()
+    server = started([os.environ["OPENENV_PYTHON"], str(tmp_path / "server.py"), str(port)], port)
+    try:
+        name, url = "jaxrl.data.environments.adapters:openenv", f"http://127.0.0.1:{port}"
+        task = tasks.get(name, url=url, field="word", text="at")
+        problem, player = task.problem("train", 0, 0), play.Player(task)
+        openings = [player.answer(Turn(n, problem, 0)) for n in (7, 8)]
+        assert [each.error for each in openings] == [None, None]
+        opening, refused, on, end = played(player.answer, problem, "jump", "on", "on")
+        assert opening.messages[0]["content"] == str(problem.answer)
+        assert refused.messages[0]["content"] == "error: Input should be 'on' or 'break'"
+        assert on.messages[0]["content"] == str(problem.answer + 1)
+        assert (refused.reward, on.reward, end.reward, end.done) == (0.0, 0.0, 1.0, True)
+        assert "it fails" in played(player.answer, problem, "break", episode=1)[-1].error
+        other = tasks.get(name, url=url, field="text")
+        wrong = played(play.Player(other).answer, problem, "on", episode=2)[-1]
+        assert "extra_forbidden" in wrong.error
+        player.close()
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.mark.extra
+@with_openenv
+def test_the_real_client_of_openenv_plays_a_task():
+    pytest.importorskip("websockets")
+    task, port = tasks.get("game24"), port_that_is_free()
+    problem = task.problem("train", 0, 5)
+    module = ["-m", "jaxrl.data.environments.openenv_server", "game24", "--port", str(port)]
+    server = started([sys.executable, *module], port)
+    try:
+        actions = task.turns.gold(problem, 5)
+        asked = ["-c", THEIR_CLIENT, f"http://127.0.0.1:{port}", "5", *actions]
+        done = subprocess.run(
+            [os.environ["OPENENV_PYTHON"], *asked], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+    finally:
+        server.terminate()
+        server.wait()
+    told = json.loads(done.stdout)
+    assert problem.prompt in told["said"][0][0]["message"]
+    rewards, ends = zip(*(each[1:] for each in told["said"]), strict=True)
+    assert sum(each or 0 for each in rewards) == 1 and ends[-1] and not any(ends[:-1])
+    assert told["state"]["step_count"] == len(actions)

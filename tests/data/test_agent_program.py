@@ -13,7 +13,7 @@ import urllib.request
 import pytest
 
 from jaxrl import functions
-from jaxrl.data import sandbox, scoring, tasks
+from jaxrl.data import sandbox, scoring, tasks, waiting
 from jaxrl.data.environments import Token, Turn, agent_program, dialects, formats
 from jaxrl.data.environments.dialects import DIALECTS, Answer, Said
 from jaxrl.data.environments.formats import Call
@@ -81,6 +81,91 @@ def test_every_protocol_says_the_same(name):
 
 def pieces(name, asked, answer):
     return list(DIALECTS[name].pieces(asked, answer))
+
+
+ENDINGS = {
+    "calls": Answer(1, "", (CALL,), TOKENS, cut=True),
+    "cut": Answer(1, "I th", (), TOKENS[:1], cut=True),
+    "string": Answer(1, "I think", (), TOKENS[:1], stop="\n"),
+    "turn": Answer(1, "I think.", (), TOKENS),
+}
+WORDS = {
+    "calls": ("tool_calls", "completed", ("tool_use", None)),
+    "cut": ("length", "incomplete", ("max_tokens", None)),
+    "string": ("stop", "completed", ("stop_sequence", "\n")),
+    "turn": ("stop", "completed", ("end_turn", None)),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_an_answer_says_why_it_ended_in_the_words_of_its_protocol(ending):
+    """Whole and streamed. A turn that was cut, and whose calls can be read, ends with its calls."""
+    answer, (chat, status, reason) = ENDINGS[ending], WORDS[ending]
+    asked = dialects.Asked(SAID)
+    whole = {name: dialect.whole(asked, answer) for name, dialect in DIALECTS.items()}
+    parts = {name: pieces(name, asked, answer) for name in DIALECTS}
+
+    assert whole["chat/completions"]["choices"][0]["finish_reason"] == chat
+    given = [data["choices"][0]["finish_reason"] for _, data in parts["chat/completions"]]
+    assert given == [None, chat]
+
+    why = {"reason": "max_output_tokens"} if ending == "cut" else None
+    event, last = parts["responses"][-1]
+    assert event == last["type"] == f"response.{status}"
+    for each in (whole["responses"], last["response"]):
+        assert (each["status"], each["incomplete_details"]) == (status, why)
+        assert [item["status"] for item in each["output"]] == [status]
+    begun = parts["responses"][0][1]["response"]
+    assert (begun["status"], begun["incomplete_details"]) == ("in_progress", None)
+
+    message = whole["messages"]
+    assert (message["stop_reason"], message["stop_sequence"]) == reason
+    begun, ended = parts["messages"][0][1]["message"], parts["messages"][-2][1]["delta"]
+    assert (begun["stop_reason"], begun["stop_sequence"]) == (None, None)
+    assert (ended["stop_reason"], ended["stop_sequence"]) == reason
+
+
+CHOICES = {
+    "chat/completions": {"tool_choice": "none"},
+    "responses": {"tool_choice": "none"},
+    "messages": {"tool_choice": {"type": "none"}},
+}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_request_may_choose_no_tool(name):
+    read = DIALECTS[name].read
+    assert read({**BODIES[name], **CHOICES[name]}).tools == ()
+    choice = {"type": "auto"} if name == "messages" else "auto"
+    assert len(read({**BODIES[name], "tool_choice": choice}).tools) == 1
+
+
+def test_a_stream_of_chat_ends_with_the_usage_where_it_is_asked_for():
+    dialect, answer = DIALECTS["chat/completions"], ENDINGS["turn"]
+    body = {"messages": [], "stream": True}
+    for options in (None, {}, {"include_usage": False}):
+        asked = dialect.read({**body, "stream_options": options})
+        assert all("usage" not in data for _, data in dialect.pieces(asked, answer))
+    asked = dialect.read({**body, "stream_options": {"include_usage": True}})
+    *parts, last = [data for _, data in dialect.pieces(asked, answer)]
+    assert all(data["usage"] is None and len(data["choices"]) == 1 for data in parts)
+    assert last["choices"] == [] and last["id"] == parts[0]["id"]
+    assert last["usage"] == dialect.whole(asked, answer)["usage"]
+    assert last["usage"]["completion_tokens"] == len(TOKENS)
+
+
+@pytest.mark.parametrize("name", ["chat/completions", "responses"])
+def test_a_refusal_is_read_as_what_the_assistant_said(name):
+    read, part = DIALECTS[name].read, {"type": "refusal", "refusal": "I cannot."}
+    given = {"role": "assistant", "content": [part]}
+    said = read({"messages": [given], "input": [given]}).messages
+    assert said == (Said("assistant", "I cannot."),)
+
+
+def test_a_refusal_beside_the_content_is_read_too():
+    read = DIALECTS["chat/completions"].read
+    given = {"role": "assistant", "content": None, "refusal": "I cannot."}
+    assert read({"messages": [given]}).messages == (Said("assistant", "I cannot."),)
 
 
 def test_streamed_tool_calls_lose_no_token():
@@ -225,13 +310,13 @@ def pool_of(environment):
     return scoring.Pool(dataclasses.replace(inner, turns=environment), 0, 1.0, None, None)
 
 
-def played(pool, *actions, episode=0):
+def played(pool, *actions, episode=0, tokens=TOKENS):
     said = [pool.act(Turn(episode, PROBLEM, 3)).result()]
     for n in range(len(actions)):
         if said[-1].error:
             break
-        tokens = tuple(TOKENS for _ in actions[: n + 1])
-        turn = Turn(episode, PROBLEM, 3, actions[: n + 1], tuple(said), tokens)
+        written = tuple(tokens for _ in actions[: n + 1])
+        turn = Turn(episode, PROBLEM, 3, actions[: n + 1], tuple(said), written)
         said.append(pool.act(turn).result())
     return said
 
@@ -251,6 +336,30 @@ def test_a_program_plays_an_episode_and_another_process_plays_it_again(program):
         assert pool.act(turn).result().answer == "5\n"
 
 
+STARTS = """
+import fcntl, time
+prompt = sys.stdin.read()
+if os.environ["JAXRL_SEED"] == "0":
+    time.sleep(60)
+with open("MACHINE", "w") as machine:
+    fcntl.flock(machine, fcntl.LOCK_EX)
+    time.sleep(0.25)
+ask([{"role": "user", "content": prompt}])
+"""
+
+
+def test_many_programs_that_share_a_machine_keep_the_limit_that_one_keeps(
+    program, tmp_path, monkeypatch
+):
+    """Their start-ups take turns here, as on one core; one that hangs is void alone."""
+    monkeypatch.setattr(waiting, "_PLACES", 2)
+    made = program(STARTS.replace("MACHINE", str(tmp_path / "machine")), seconds=3.0)
+    with pool_of(made) as pool:
+        asked = [pool.act(Turn(n, PROBLEM, n)) for n in range(16)]  # 4 s together
+        errors = [each.result(60).error for each in asked]
+    assert errors == ["timeout: the program was silent for 3 s"] + [None] * 15
+
+
 CONTEXTS = """
 first = [{"role": "user", "content": sys.stdin.read()}]
 answer = ask(first)["message"]
@@ -258,6 +367,37 @@ short = ask([{"role": "user", "content": "Say it in short."}])["message"]["conte
 said = [*first, answer, {"role": "user", "content": short}]
 print(ask([*said, {"role": "assistant", "content": "Well"}, first[0]])["message"]["content"])
 """
+
+
+REASON = """
+choice = ask([{"role": "user", "content": sys.stdin.read()}], stop=["+", "="])
+print(choice["message"]["content"], choice["finish_reason"])
+"""
+STOPPED = """
+body = {"messages": [{"role": "user", "content": sys.stdin.read()}], "stop_sequences": ["+", "="]}
+url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode())) as answer:
+    made = json.load(answer)
+print(made["content"][0]["text"], made["stop_reason"], made["stop_sequence"])
+"""
+
+
+def test_a_program_is_told_why_a_turn_ended(program):
+    """By its budget of tokens, a string of the request, or a stop token, which has no text."""
+    cut = TOKENS[:1]
+    with pool_of(program(REASON)) as pool:
+        told = [
+            played(pool, "2 =", tokens=cut)[-1],
+            played(pool, "2 ", episode=1, tokens=cut)[-1],
+            played(pool, "2 ", episode=2)[-1],
+        ]
+    assert [each.answer for each in told] == ["2  stop\n", "2  length\n", "2  stop\n"]
+    with pool_of(program(STOPPED)) as pool:
+        told = [
+            played(pool, "2 = 1 + 1", tokens=cut)[-1],
+            played(pool, "2 ", episode=1, tokens=cut)[-1],
+        ]
+    assert [each.answer for each in told] == ["2  stop_sequence =\n", "2  max_tokens None\n"]
 
 
 def test_another_conversation_of_a_program_is_another_context_of_its_episode(program):

@@ -10,14 +10,16 @@ import pytest
 
 from jaxrl import functions
 from jaxrl.data import tasks
-from jaxrl.data.environments import mcp_tools, tools
+from jaxrl.data.environments import mcp_tools, play, tools
 from jaxrl.data.environments.formats import Call, written
+from tests.data.test_bundled_environments import played
 
 pytestmark = pytest.mark.extra
 pytest.importorskip("mcp")
 
 SERVER = """
 import os, sys, time
+from mcp import MCPError
 from mcp.server import MCPServer
 server = MCPServer("notes")
 notes = []
@@ -32,6 +34,11 @@ def note(text: str) -> str:
 def fail() -> str:
     "Always fails."
     raise ValueError("no")
+
+@server.tool()
+def refuse(code: int) -> str:
+    "Answers with an error of the protocol."
+    raise MCPError(code, "choose another code")
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
@@ -73,6 +80,21 @@ def test_a_program_gives_its_tools_to_a_task(program, monkeypatch):
     for bench in (one, two):
         task.turns.close(bench)
     assert not any(bench.tools[0].close.__self__._thread.is_alive() for bench in (one, two))
+
+
+def test_arguments_that_a_server_refuses_are_an_observation(program):
+    """A name that is no tool does not reach it. Its other errors of the protocol are faults."""
+    task = tasks.get("with_tools", name="arithmetic", tools="", mcp=program, calls=9)
+    player, problem = play.Player(task), task.problem("train", 0, 0)
+    calls = [("refuse", {"code": -32602}), ("refuse", {"code": "x"}), ("note", {}), ("list", {})]
+    made = [written(Call(*each)) for each in (*calls, ("refuse", {"code": -32603}))]
+    _, *said, last = played(player.answer, problem, *made)
+    assert [each.error for each in said] == [None] * 4
+    shown = [each.messages[0]["content"] for each in said]
+    assert shown[0] == "error: choose another code" and "'x' is not of type" in shown[1]
+    assert "required" in shown[2] and shown[3] == "error: there is no tool 'list'"
+    assert "choose another code" in last.error
+    player.close()
 
 
 def test_an_address_on_loopback_gives_its_tools(program):

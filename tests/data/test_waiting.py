@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from jaxrl.data import scoring
+from jaxrl.data import scoring, waiting
 from jaxrl.data.environments import Environment, Opening, Reply, Turn, unscored
 from jaxrl.data.types import Task
 from tests.data.test_environments import PROBLEM, SAID, played
@@ -155,6 +155,88 @@ def test_closing_the_pool_answers_what_is_asked_and_waits_for_no_thread():
     assert asked.result(1).error.startswith("closed:") and time.monotonic() - start < 5
     with pytest.raises(RuntimeError, match="closed"):
         pool.act(Turn(1, PROBLEM, 3))
+
+
+def opening(pool, episode, *actions):
+    said = (Opening(SAID), *[Reply(SAID, 1.0)] * len(actions))[: len(actions)]
+    return pool.act(Turn(episode, PROBLEM, 3, actions, said))
+
+
+def test_many_openings_that_share_a_machine_keep_the_limit_that_one_keeps(monkeypatch):
+    """The limit of an opening begins with its work, and not while it waits for that of others."""
+    monkeypatch.setattr(waiting, "_PLACES", 2)
+    machine = threading.Lock()
+
+    def begin(problem, seed):
+        with machine:
+            time.sleep(0.1)
+        return [], Opening(SAID)
+
+    with opened(task(lambda state, action: Reply(SAID, 1.0), begin), 1.0) as pool:
+        asked = [opening(pool, n) for n in range(20)] + [opening(pool, n, "a") for n in (20, 21)]
+        assert not any(each.result(10).error for each in asked)
+
+
+def test_openings_that_hang_are_void_alone_and_hold_up_the_others_for_a_part_of_their_limit(
+    monkeypatch,
+):
+    monkeypatch.setattr(waiting, "_PLACES", 2)
+    hangs, free = 10, threading.Event()
+
+    def begin(problem, seed):
+        if seed < hangs:
+            free.wait(20)
+        return [], Opening(SAID)
+
+    start = time.monotonic()
+    with opened(task(None, begin), 1.0) as pool:
+        asked = [pool.act(Turn(n, PROBLEM, n)) for n in range(2 * hangs)]
+        errors = [each.result(20).error for each in asked]
+        assert errors == ["timeout: no reply after 1 s"] * hangs + [None] * hangs
+        assert time.monotonic() - start < 4.0  # 5 limits if each kept its place
+        free.set()
+
+
+def test_replies_that_are_played_again_wait_for_each_other(monkeypatch):
+    """Only the opening of an episode is bounded, not what follows it."""
+    monkeypatch.setattr(waiting, "_PLACES", 1)
+    both = threading.Barrier(3)
+
+    def step(state, action):
+        both.wait(1.5)
+        return Reply(SAID, 1.0)
+
+    with opened(task(step), 20.0) as pool:
+        asked = [opening(pool, n, "a") for n in range(3)]
+        assert [each.result(10) for each in asked] == [Reply(SAID, 1.0)] * 3
+
+
+def test_an_opening_that_fails_is_the_error_of_what_was_to_be_played_again():
+    def begin(problem, seed):
+        raise OSError("no display")
+
+    with opened(task(None, begin), 1.0) as pool:
+        reply = opening(pool, 0, "a").result(5)
+        assert isinstance(reply, Reply) and "no display" in reply.error
+
+
+def test_closing_the_pool_begins_nothing_more(monkeypatch):
+    monkeypatch.setattr(waiting, "_PLACES", 1)
+    free, begun = threading.Event(), []
+
+    def begin(problem, seed):
+        begun.append(seed)
+        free.wait(20)
+        return [], Opening(SAID)
+
+    pool = opened(task(None, begin), 50.0)
+    asked = [pool.act(Turn(n, PROBLEM, n)) for n in range(3)]
+    until(lambda: begun)
+    pool.close()
+    assert all(each.result(1).error.startswith("closed:") for each in asked)
+    free.set()
+    time.sleep(0.2)
+    assert begun == [0]
 
 
 def test_a_thread_that_hangs_keeps_no_process_from_its_end():

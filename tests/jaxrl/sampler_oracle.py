@@ -80,8 +80,10 @@ def _forward(config: DecoderConfig, params: decoder.Params, tokens: jax.Array) -
 def forward(
     sequences: Sequence[Sequence[int]], params: decoder.Params, config: DecoderConfig = CONFIG
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Logits [N, 64, V] and hidden states, uncached; index t predicts token t + 1."""
-    tokens = np.zeros((len(sequences), 64), np.int32)
+    """Logits [N, T, V] and hidden states, uncached; index t predicts token t + 1. T is a multiple
+    of 64."""
+    longest = max(len(sequence) for sequence in sequences)
+    tokens = np.zeros((len(sequences), -(-longest // 64) * 64), np.int32)
     for row, sequence in enumerate(sequences):
         tokens[row, : len(sequence)] = sequence
     scores, hidden = jax.device_get(_forward(config, params, tokens))
