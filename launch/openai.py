@@ -98,9 +98,14 @@ _TOOL_CALL: Json = {
     },
 }
 _PART: Json = {
-    "type": "object",
-    "required": ["type", "text"],
-    "properties": {"type": {"const": "text"}, "text": _TEXT},
+    "anyOf": [
+        {
+            "type": "object",
+            "required": ["type", kind],
+            "properties": {"type": {"const": kind}, kind: _TEXT},
+        }
+        for kind in ("text", "refusal")
+    ]
 }
 _MESSAGE: Json = {
     "type": "object",
@@ -362,7 +367,7 @@ def _message(message: Json) -> Json:
     out = {name: value for name, value in message.items() if value is not None}
     content = out.get("content", "")
     if isinstance(content, list):
-        content = "\n".join(part["text"] for part in content)
+        content = "\n".join(part[part["type"]] for part in content)
     out["content"] = content
     if out["role"] == "developer":
         out["role"] = "system"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,15 +16,17 @@ from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import tasks
 from jaxrl.data.environments import Opening, Reply, Turn
 from jaxrl.data.scoring import Pool, open_pool
-from jaxrl.data.types import Task
+from jaxrl.data.types import Problem, Task
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect, driver, episodes, policy, rollout_log
 from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.engine import Local
 from jaxrl.rollout.policy import Policy
-from jaxrl.rollout.programs import Row
+from jaxrl.rollout.programs import Context, Fork, Row, Sample, Wanted
 from jaxrl.rollout.selection import Drawn
 from jaxrl.run import evaluate
+from jaxrl.sampling.requests import features_of
+from jaxrl.types import Request
 
 if TYPE_CHECKING:
     from jaxrl.launch.sample import SampleConfig
@@ -83,13 +85,37 @@ def play(actor: Policy, config: SampleConfig) -> list[Row]:
     setup = collect.sampler_setup(
         actor, rollout, Config().sampler, jax.random.key(config.seed), turns=True
     )
+    limits = {"top_k": config.top_k, "top_p": config.top_p, "min_p": config.min_p}
+    asked = Request(id=0, prompt=(), max_new_tokens=1, **limits)
+    setup = setup._replace(features=features_of([asked]))
+
+    def program(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
+        return (yield from _limited(episodes.group(ctx, problem, first_id), limits))
+
     params = policy.sampling_params(actor.params, "float32")
     with _pool(config, task) as pool:
         driver.advance(
-            open_groups, episodes.group, ctx, Local(setup, params), pool,
+            open_groups, program, ctx, Local(setup, params), pool,
             enough=len(problems), version=0, timer=Timer(), log=lambda done: None,
         )  # fmt: skip
     return [row for group in open_groups.groups for row in group.rows]
+
+
+def _limited(
+    program: Generator[Wanted, Any, Any], limits: Mapping[str, float]
+) -> Generator[Wanted, Any, Any]:
+    """The same program, whose requests for turns have these fields."""
+    result: Any = None
+    while True:
+        try:
+            wanted = program.send(result)
+        except StopIteration as end:
+            return end.value
+        if isinstance(wanted, Sample):
+            wanted = Sample(dataclasses.replace(wanted.request, **limits))
+        elif isinstance(wanted, Fork):
+            wanted = Fork([_limited(each, limits) for each in wanted.programs])
+        result = yield wanted
 
 
 def _pool(config: SampleConfig, task: Task) -> Pool:
@@ -146,7 +172,7 @@ def by_hand(
     """
     task = _task(config)
     (problem,) = evaluate.problems(task, "test", 1)
-    turn, total = Turn(0, problem, config.seed), 0.0
+    turn, agent, rewards = Turn(0, problem, config.seed), 0, list[float | None]()  # of agent 0
     with open_pool(config.env, config.env_args, workers=0) as pool:
         while True:
             answer = pool.act(turn).result()
@@ -160,17 +186,24 @@ def by_hand(
                 for each in answer.tools:
                     say(f"tool: {json.dumps(each.get('function', each))}")
             else:
-                total += answer.reward or 0.0
-            if answer.error is not None:
-                say(f"error: {answer.error}")
-                return None
-            if isinstance(answer, Reply) and answer.answer is not None:
+                rewards += [answer.reward if agent == 0 else None, answer.others.get(0)]
+            if isinstance(shown, Opening):
+                agent = shown.agent
+            error = answer.error
+            if error is None and isinstance(answer, Reply) and answer.answer is not None:
                 score = pool.submit(problem, answer.answer).result()
                 say(f"answer: {answer.answer.strip()}")
-                total += score.value or 0.0
+                rewards.append(score.value if agent == 0 else None)
+                error = score.error
+            given = [each for each in rewards if each is not None]
+            if error is None and isinstance(answer, Reply) and answer.done and not given:
+                error = "reward: the environment ended the episode and gave agent 0 no reward"
+            if error is not None:
+                say(f"error: {error}")
+                return None
             if isinstance(answer, Reply) and answer.done:
-                say(f"reward {total:g}")
-                return total
+                say(f"reward {sum(given):g}")
+                return sum(given)
             try:
                 action = ask("you: ")
             except EOFError:

@@ -74,7 +74,7 @@ _PROMPTED: Mapping[str, str] = {
     "prompt": "the environment says what the policy reads; leave --prompt out",
     "n": "each problem is played once; leave --n out, or set --episodes",
 }
-"""What an environment makes of flags of a prompt."""
+"""Flags of a prompt, each with its remedy where an environment is played."""
 _PLAYED = ("env_args", "episodes", "turn_tokens", "human", "seat")
 """Flags of an environment."""
 _OF_POLICY = (

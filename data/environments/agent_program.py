@@ -260,14 +260,17 @@ class _Episode:
     def say(self, action: str) -> int:
         """Answer the request that waits; how many tools the answer calls."""
         asked = self.pending.asked
-        text = action[: min([at for s in asked.stop if (at := action.find(s)) >= 0], default=None)]
+        found = [(at, string) for string in asked.stop if (at := action.find(string)) >= 0]
+        at, stop = min(found, default=(None, None))
+        text = action[:at]
         said, calls = HERMES.read(text) if self.tools else (text, [])
         read = [call for call in calls if isinstance(call, Call)]
         if len(read) < len(calls):  # what cannot be read stays text
             said, read = text, []
         said = said.strip() if read else text
         self._turns += 1
-        answer = Answer(self._turns, said, tuple(read), self._tokens)
+        cut = stop is None and bool(self._tokens and self._tokens[-1].text)
+        answer = Answer(self._turns, said, tuple(read), self._tokens, stop, cut)
         self.conversation.append(answer.said)
         self._known[f"resp_{self._turns}"] = list(self.conversation)
         self._texts[answer.said] = action

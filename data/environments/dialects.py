@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from jaxrl.data.environments import Token
 from jaxrl.data.environments.formats import Call
@@ -35,6 +35,8 @@ class Asked(NamedTuple):
     stop: tuple[str, ...] = ()
     stream: bool = False
     logprobs: bool = False
+    usage: bool = False
+    """Whether a stream of chat is to end with the tokens read and written."""
     token_ids: bool = False
     """Whether each choice is to have `token_ids`, those that the policy chose."""
     after: str = ""
@@ -51,6 +53,20 @@ class Answer(NamedTuple):
     text: str
     calls: tuple[Call, ...]
     tokens: tuple[Token, ...]
+    stop: str | None = None
+    """The string of `Asked.stop` that ended the turn; None: none did."""
+    cut: bool = False
+    """Whether the turn reached its budget of tokens: no stop token and no string ended it."""
+
+    @property
+    def ending(self) -> Literal["calls", "cut", "string", "turn"]:
+        """Why the answer ends where it does; calls that can be read come first, as a program acts
+        on them."""
+        if self.calls:
+            return "calls"
+        if self.cut:
+            return "cut"
+        return "turn" if self.stop is None else "string"
 
     @property
     def said(self) -> Said:
@@ -87,9 +103,9 @@ def _text(content: Any) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     for part in content:
-        if part["type"] not in ("text", "input_text", "output_text"):
+        if part["type"] not in ("text", "input_text", "output_text", "refusal"):
             raise ValueError(f"content of type {part['type']!r} is not read; send text")
-    return "\n".join(part["text"] for part in content)
+    return "\n".join(part["refusal" if part["type"] == "refusal" else "text"] for part in content)
 
 
 def _stops(value: Any) -> tuple[str, ...]:
@@ -110,7 +126,7 @@ def _read_chat(body: Json) -> Asked:
         functions = [call["function"] for call in calls]
         role = {"developer": "system", "function": "tool"}.get(message["role"], message["role"])
         made = tuple((each["name"], _sorted(each["arguments"])) for each in functions)
-        said.append(Said(role, _text(message.get("content")), made))
+        said.append(Said(role, _text(message.get("content") or message.get("refusal")), made))
     offered = [] if body.get("tool_choice") == "none" else body.get("tools") or []
     tools = [each["function"] for each in offered]
     return Asked(
@@ -119,6 +135,7 @@ def _read_chat(body: Json) -> Asked:
         _stops(body.get("stop")),
         bool(body.get("stream")),
         bool(body.get("logprobs")),
+        bool((body.get("stream_options") or {}).get("include_usage")),
         bool(body.get("return_token_ids")),
         model=str(body.get("model", "")),
     )
@@ -167,7 +184,8 @@ def _read_messages(body: Json) -> Asked:
         said += [Said("tool", _text(each.get("content"))) for each in results]
         if texts or made or not results:
             said.append(Said(message["role"], _text(texts), made))
-    tools = body.get("tools") or []
+    refused = (body.get("tool_choice") or {}).get("type") == "none"
+    tools = [] if refused else body.get("tools") or []
     return Asked(
         tuple(said),
         tuple(_schema(t["name"], t.get("description"), t.get("input_schema")) for t in tools),
@@ -207,7 +225,8 @@ def _chat_choice(asked: Asked, answer: Answer, name: str) -> Json:
         out["logprobs"] = {"content": [_logprob(token) for token in answer.tokens]}
     if asked.token_ids:
         out["token_ids"] = [token.id for token in answer.tokens]
-    return out | {"finish_reason": "tool_calls" if answer.calls else "stop"}
+    reasons = {"calls": "tool_calls", "cut": "length"}
+    return out | {"finish_reason": reasons.get(answer.ending, "stop")}
 
 
 def _chat_envelope(asked: Asked, answer: Answer, kind: str, choices: Sequence[Json]) -> Json:
@@ -220,18 +239,30 @@ def _chat_envelope(asked: Asked, answer: Answer, kind: str, choices: Sequence[Js
     }
 
 
-def _chat(asked: Asked, answer: Answer) -> Json:
+def _chat_usage(answer: Answer) -> Json:
     count = len(answer.tokens)
-    usage = {"prompt_tokens": 0, "completion_tokens": count, "total_tokens": count}
+    return {"prompt_tokens": 0, "completion_tokens": count, "total_tokens": count}
+
+
+def _chat(asked: Asked, answer: Answer) -> Json:
     choices = [_chat_choice(asked, answer, "message")]
-    return _chat_envelope(asked, answer, "chat.completion", choices) | {"usage": usage}
+    whole = _chat_envelope(asked, answer, "chat.completion", choices)
+    return whole | {"usage": _chat_usage(answer)}
 
 
 def _chat_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]:
     whole = _chat_choice(asked, answer, "delta")
     end: Json = {"index": 0, "delta": {}, "finish_reason": whole.pop("finish_reason")}
-    for choice in ({**whole, "finish_reason": None}, end):
-        yield "", _chat_envelope(asked, answer, "chat.completion.chunk", [choice])
+    parts = [([{**whole, "finish_reason": None}], None), ([end], None)]
+    if asked.usage:
+        parts.append(([], _chat_usage(answer)))
+    for choices, usage in parts:
+        piece = _chat_envelope(asked, answer, "chat.completion.chunk", choices)
+        yield "", piece | ({"usage": usage} if asked.usage else {})
+
+
+def _status(answer: Answer) -> str:
+    return "incomplete" if answer.ending == "cut" else "completed"
 
 
 def _output(asked: Asked, answer: Answer) -> list[Json]:
@@ -241,7 +272,7 @@ def _output(asked: Asked, answer: Answer) -> list[Json]:
         part: Json = {"type": "output_text", "text": answer.text, "annotations": []}
         part["logprobs"] = [_logprob(t) for t in answer.tokens] if asked.logprobs else []
         head = {"type": "message", "id": f"msg_{answer.number}", "role": "assistant"}
-        items.append({**head, "status": "completed", "content": [part]})
+        items.append({**head, "status": _status(answer), "content": [part]})
     for i, call in enumerate(answer.calls):
         items.append(
             {
@@ -257,12 +288,13 @@ def _output(asked: Asked, answer: Answer) -> list[Json]:
 
 
 def _responses(asked: Asked, answer: Answer) -> Json:
-    count = len(answer.tokens)
+    count, cut = len(answer.tokens), answer.ending == "cut"
     return {
         "id": f"resp_{answer.number}",
         "object": "response",
         "created_at": 0,
-        "status": "completed",
+        "status": _status(answer),
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "model": asked.model,
         "output": _output(asked, answer),
         "parallel_tool_calls": True,
@@ -280,7 +312,8 @@ def _responses(asked: Asked, answer: Answer) -> Json:
 
 def _response_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]:
     whole = _responses(asked, answer)
-    events = [("response.created", {"response": {**whole, "status": "in_progress", "output": []}})]
+    begun = {**whole, "status": "in_progress", "incomplete_details": None, "output": []}
+    events = [("response.created", {"response": begun})]
     for at, item in enumerate(whole["output"]):
         place = {"item_id": item["id"], "output_index": at}
         text = item["type"] == "message"
@@ -308,7 +341,7 @@ def _response_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]
                 ("response.function_call_arguments.done", done),
             ]
         events.append(("response.output_item.done", {"output_index": at, "item": item}))
-    events.append(("response.completed", {"response": whole}))
+    events.append((f"response.{whole['status']}", {"response": whole}))
     for number, (name, data) in enumerate(events):
         yield name, {"type": name, "sequence_number": number, **data}
 
@@ -320,21 +353,23 @@ def _messages(asked: Asked, answer: Answer) -> Json:
     for i, call in enumerate(answer.calls):
         used = {"id": _call_id(answer, i), "name": call.name, "input": call.arguments}
         blocks.append({"type": "tool_use", **used})
+    reasons = {"calls": "tool_use", "cut": "max_tokens", "string": "stop_sequence"}
     return {
         "id": f"msg_{answer.number}",
         "type": "message",
         "role": "assistant",
         "model": asked.model,
         "content": blocks,
-        "stop_reason": "tool_use" if answer.calls else "end_turn",
-        "stop_sequence": None,
+        "stop_reason": reasons.get(answer.ending, "end_turn"),
+        "stop_sequence": answer.stop if answer.ending == "string" else None,
         "usage": {"input_tokens": 0, "output_tokens": len(answer.tokens)},
     }
 
 
 def _message_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]:
     whole = _messages(asked, answer)
-    started = {**whole, "content": [], "stop_reason": None}
+    ended = {name: whole[name] for name in ("stop_reason", "stop_sequence")}
+    started = {**whole, "content": [], **dict.fromkeys(ended)}
     yield "message_start", {"type": "message_start", "message": started}
     for at, block in enumerate(whole["content"]):
         if block["type"] == "text":
@@ -347,7 +382,6 @@ def _message_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]:
             event = f"content_block_{name}"
             yield event, {"type": event, "index": at, **data}
         yield "content_block_stop", {"type": "content_block_stop", "index": at}
-    ended = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
     yield "message_delta", {"type": "message_delta", "delta": ended, "usage": whole["usage"]}
     yield "message_stop", {"type": "message_stop"}
 

@@ -13,8 +13,10 @@ from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect
+from jaxrl.rollout import tasks as rollout_tasks
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import begin
+from jaxrl.sampling.chunks import Chunks
 from jaxrl.sampling.work import SamplerConfig
 from jaxrl.types import Source
 from tests.jaxrl import tiny
@@ -24,6 +26,18 @@ TOKENIZER = tokenizers.characters(TASK.alphabet)
 ROLLOUT = RolloutConfig(
     group_size=4, max_prompt_tokens=16, max_new_tokens=90, turn_tokens=1, temperature=1.0
 )
+
+OTHERWISE = dict(
+    group_size=5, max_prompt_tokens=20, max_new_tokens=95, turn_tokens=2, temperature=0.7,
+    long_prompts="truncate", replies="arrival",
+)  # fmt: skip
+"""Fields that an episode within the decode loop must obey, at other values."""
+REFUSED = {"chat": True, "system": "Be brief.", "strip_reasoning": True}
+"""Fields that such an episode cannot obey."""
+OF_GROUPS = {"prompts", "in_flight", "oversampling", "rounds"}
+"""Fields that choose the groups of a step."""
+OF_NO_EPISODE = {"chunks"}
+"""Fields that no task with turns goes with."""
 
 
 def test_arrays_are_the_environment():
@@ -94,6 +108,7 @@ def test_lines_of_a_board():
     ("task", "rollout"),
     [
         (TASK, ROLLOUT),
+        (TASK, dataclasses.replace(ROLLOUT, **OTHERWISE)),
         *(
             (
                 tasks.get("board_game", game=game, symbols=True, instructions=False, mistakes=8),
@@ -104,7 +119,7 @@ def test_lines_of_a_board():
             for game, tokens in (("tic_tac_toe", 90), ("connect_four", 500), ("kuhn_poker", 30))
         ),
     ],
-    ids=["keydoor", *games.GAMES],
+    ids=["keydoor", "otherwise", *games.GAMES],
 )
 def test_episodes_within_the_decode_loop_are_those_of_the_host(task, rollout):
     tokenizer = tokenizers.characters(task.alphabet)
@@ -139,10 +154,26 @@ def test_episodes_within_the_decode_loop_are_those_of_the_host(task, rollout):
     assert {c.stopped for c in found[1].completions} == {True, False}
 
 
+def test_every_field_is_obeyed_within_the_decode_loop_or_refused():
+    """A field that is new must be put into one of the sets, with what holds it to its place."""
+    names = {field.name for field in dataclasses.fields(RolloutConfig)} - {"on_device"}
+    assert names == OTHERWISE.keys() | REFUSED.keys() | OF_GROUPS | OF_NO_EPISODE
+    assert all(getattr(ROLLOUT, name) != value for name, value in OTHERWISE.items())
+    inside = dataclasses.replace(ROLLOUT, on_device=True)
+    assert rollout_tasks.arrays(TASK, TOKENIZER, inside) is not None
+    for name, value in REFUSED.items():
+        with pytest.raises(ValueError, match=f"rollout.on_device needs.*rollout.{name}="):
+            changed = dataclasses.replace(inside, **{name: value})
+            rollout_tasks.arrays(TASK, TOKENIZER, changed)
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"rollout.chat": True}, "chat"),
+        ({"rollout.system": "Be brief."}, "rollout.system='Be brief.'"),
+        ({"rollout.strip_reasoning": True}, "rollout.strip_reasoning"),
+        ({"rollout.chunks": Chunks(8, 4)}, "rollout.chunks"),
         ({"rollout.turn_tokens": 0}, "rollout.turn_tokens=0"),
         ({"task": "game24", "task_args": {}, "rollout.turn_tokens": 4}, "'game24' is not given"),
     ],
