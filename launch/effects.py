@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import jax
@@ -45,7 +45,7 @@ class Options:
     rerun: bool = False
     """Run the arms of the methods' plans again at their seeds and compare the digests of their
     figures with those recorded; exits with 1 where one differs on a machine of the same type, or
-    none is kept."""
+    none is kept. With --real: that of runs named `METHOD.SEED`."""
     task: str = ""
     """Of `--rerun`: this task alone, such as `regime`."""
     arms: tuple[str, ...] = ()
@@ -67,6 +67,8 @@ class Options:
 def main(argv: list[str]) -> int:
     """Do what the options ask for."""
     options = flags.parse(Options(), argv, prog="jaxrl effects")
+    if options.real and options.rerun:
+        return _rerun_real(options.methods)
     methods = [effects_table.module_name(name) for name in options.methods]
     for name in methods:
         if name not in effects_table.names():
@@ -77,13 +79,19 @@ def main(argv: list[str]) -> int:
     if options.check:
         return check(methods)
     if options.json:
-        print(json.dumps(effects_table.rows(methods if options.methods else None), indent=1))
+        rows = effects_table.rows(methods if options.methods else None)
+        print(json.dumps(rows, indent=1, allow_nan=False))
         return 0
     if options.html:
         from jaxrl.launch import effects_page
 
         Path(options.html).write_text(
-            effects_page.page(effects_table.rows(), effects_table.RESULTS, effects_real.headline())
+            effects_page.page(
+                effects_table.rows(),
+                effects_table.RESULTS,
+                effects_real.headline(),
+                effects_real.table(),
+            )
         )
         return 0
     if options.table:
@@ -117,6 +125,22 @@ def _real(methods: Sequence[str], options: Options, said: Callable[[str], None])
     effects_real.measure(methods, said, _write_pages)
 
 
+def _rerun_real(names: Sequence[str]) -> int:
+    """Do runs of the real model again; 1 if one differs, 2 if there is none of a name."""
+    if not names:
+        return refused(ValueError("--real --rerun: name runs, such as `grpo.0`"))
+    _politely()
+    differing = 0
+    try:
+        for name in names:
+            differs, line = effects_real.rerun(name)
+            print(line)
+            differing += differs
+    except ValueError as error:
+        return refused(error)
+    return int(differing > 0)
+
+
 def _one(name: str, options: Options, said: Callable[[str], None]) -> None:
     if options.steps:
         said(f"{name}: {lab.run(effects_table.module(name).effect(), steps=options.steps)}")
@@ -130,8 +154,9 @@ def _one(name: str, options: Options, said: Callable[[str], None]) -> None:
 def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
     """Plan and measure methods, the cheapest first, and commit what is written.
 
-    A plan that exists is kept, and gets what tasks it lacks. Arms that were run are not run again,
-    so that a queue which was stopped continues where it was.
+    A plan that exists is kept, and gets what tasks it lacks. Rows that exist are kept, and those
+    that the plan has beside them are measured. Arms that were run are not run again, so that a
+    queue which was stopped continues where it was.
     """
     _politely()
     for name in sorted(methods, key=lambda n: plans.cost(n, effects_table.module(n).effect())):
@@ -140,8 +165,7 @@ def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
             if {*_planned(path)} != {*variants(effects_table.module(name).effect())}:
                 write_plan(name, said)
                 plans.commit([path, effects_table.RESULTS / "arms"], f"Plan of {name}")
-            measured = {row["task"] for row in effects_table.rows([name]) if row["measured"]}
-            if left := [task for task in _planned(path) if task not in measured]:
+            if left := missing(name):
                 measure(name, said, left)
                 made = [
                     effects_table.RESULTS / f"{name}.json",
@@ -160,6 +184,19 @@ def _planned(path: Path) -> list[str]:
     return list(json.loads(path.read_text())["tasks"]) if path.exists() else []
 
 
+def missing(name: str) -> list[tuple[str, str]]:
+    """The rows of a method's plan that are not measured: task, and label of the other arm."""
+    plan = json.loads((effects_table.RESULTS / f"{name}.plan.json").read_text())
+    effect = effects_table.module(name).effect()
+    known = {
+        (row["task"], f"{row['against']}: {row['other']}")
+        for row in effects_table.rows([name])
+        if row["measured"]
+    }
+    every = [(t, label) for t in plan["tasks"] for label in plans.compared_with(plan, effect, t)]
+    return [pair for pair in every if pair not in known]
+
+
 def write_plan(name: str, said: Callable[[str], None]) -> None:
     """Tune all arms of a method on development seeds, and write its plan.
 
@@ -172,18 +209,21 @@ def write_plan(name: str, said: Callable[[str], None]) -> None:
         raise ValueError(f"{name}: the arm is not the recipe: {'; '.join(differing)}")
     path = effects_table.RESULTS / f"{name}.plan.json"
     old = json.loads(path.read_text()) if path.exists() else None
-    plan = plans.make(_store(said), name, effects_table.module(name).effect(), old)
+    rows = effects_table.family_rows(families.RECIPES[name][0])
+    plan = plans.make(_store(said), name, effects_table.module(name).effect(), old, rows)
     plans.write(path, plan)
     said(f"{name}: planned {[(t, p['seeds'], p['baseline']) for t, p in plan['tasks'].items()]}")
 
 
-def measure(name: str, said: Callable[[str], None], tasks: Sequence[str] = ()) -> None:
+def measure(
+    name: str, said: Callable[[str], None], pairs: Collection[tuple[str, str]] = ()
+) -> None:
     """Measure a method by its plan, and record every look.
 
     Args:
       name: of the method.
       said: is told of every row.
-      tasks: of the plan; empty: all.
+      pairs: (task, label of the other arm) of the rows to measure; empty: all of the plan.
 
     Raises:
       ValueError: the plan is missing, is not committed, or is not what the code would measure.
@@ -198,7 +238,7 @@ def measure(name: str, said: Callable[[str], None], tasks: Sequence[str] = ()) -
             "written; restore the code, or make and commit another plan"
         )
     before = effects_table.recorded(name)
-    looks = list(plans.measure(_store(said), plan, effect, commit, tasks))
+    looks = list(plans.measure(_store(said), plan, effect, commit, pairs))
     plans.write(
         effects_table.RESULTS / f"{name}.json",
         {"id": effects_table.identity(name), "looks": before + looks},
@@ -260,11 +300,12 @@ def check(methods: Sequence[str]) -> int:
     """
     wrong = 0
     for name in methods:
+        own = effects_table.identity(name)
         for line in problems(name):
-            print(f"{name}: {line}")
+            print(f"{own}: {line}")
             wrong += 1
         for line in effects_table.regime(name):
-            print(f"{name}: regime differs: {line}")
+            print(f"{own}: regime differs: {line}")
     print(f"{len(methods)} methods, {wrong} problems")
     return int(wrong > 0)
 

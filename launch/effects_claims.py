@@ -34,14 +34,19 @@ says changes with the budget: at equal updates or at equal tokens. What was *tes
 than the claim of the paper, and the verdict is on what was tested. A larger model may behave
 differently. [The table](../launch/recipes/README.md) has all rows and seeds.
 
+Each comparison names its task. `regime` is a task made to resemble the conditions of the paper.
+`neutral` is a plain cipher with the verifier's rewards. `carries` is sums of two-digit numbers in
+base 6, whose demonstrations leave out half of the carries. `hostile` is the neutral task, where a
+tenth of the verdicts in training are wrong.
+
 *GRPO on verdicts*, among the baselines of methods that change rewards, is trained on the true
 reward. A method whose point is to do without one is compared there with one that has it.
 
 A baseline has a *handicap* if it lacks something that the method has beside what it claims: it is
 not trained, it is trained on the reward of the ablation where the reward is the method, it is the
 ablation under another name, or it has a smaller budget that is not counted. To beat such a baseline
-says little more than to beat the ablation, so its row names the handicap. One list and the rules
-are in `launch/effects_handicaps.py`.
+says little more than to beat the ablation, so its row names the handicap.
+`launch/effects_handicaps.py` has the rules and a list of the handicaps that rules cannot find.
 """
 
 
@@ -49,22 +54,22 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     """What the rows of one method say of its claim.
 
     Those on the task of its regime: of the whole method against its ablation, and if that is an
-    effect, against the best tuned baseline.
+    effect, against the best tuned baseline. Rows against other baselines do not count.
     """
     measured = [row for row in rows if row["task"] == "regime" and row["measured"]]
     own = [row for row in measured if row["against"] == "ablation"]
     whole = [row for row in own if row["other"] == "all"] or own
     if not whole:
         return UNMEASURED
-    baseline = [row["status"] for row in measured if row["against"] == "baseline"]
+    baseline = [row["status"] for row in measured if row["best"]]
     if whole[0]["status"] == "effect" and baseline != ["effect"]:
         return ABLATION_ONLY
     return VERDICTS[whole[0]["status"]]
 
 
 def handicapped(rows: Sequence[dict[str, Any]]) -> bool:
-    """Whether the baseline of a method had a handicap on the task of its regime."""
-    return any(row["handicap"] for row in rows if row["task"] == "regime")
+    """Whether the best baseline of a method had a handicap on the task of its regime."""
+    return any(row["handicap"] for row in rows if row["task"] == "regime" and row["best"])
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:

@@ -26,15 +26,23 @@ figcaption { color: #475467; }
 _WIDTH, _LABELS, _ROW, _SPAN = 900, 420, 22, 6.0
 
 
-def page(rows: Sequence[dict[str, Any]], results: Path, headline: str) -> str:
+def page(
+    rows: Sequence[dict[str, Any]], results: Path, headline: str, scales: Sequence[Sequence[str]]
+) -> str:
     """The page.
 
     Args:
       rows: of the table, see `jaxrl effects --json`.
       results: directory whose `arms` hold the learning curves.
       headline: what the lab's effects say of those on the real model.
+      scales: cells of the table of methods at both scales, its header first.
     """
-    parts = ["<h1>Effects</h1>", f"<p><strong>{html.escape(headline)}</strong></p>", _legend(rows)]
+    parts = [
+        "<h1>Effects</h1>",
+        f"<p><strong>{html.escape(headline)}</strong></p>",
+        _scales(scales),
+        _legend(rows),
+    ]
     for family in sorted({row["family"] for row in rows}):
         own = [row for row in rows if row["family"] == family]
         measured = [row for row in own if row["measured"]]
@@ -181,14 +189,36 @@ def _commands(rows: Sequence[dict[str, Any]]) -> str:
         f"<tr><td>{html.escape(effects_table.marked(row))}<td>{html.escape(row['task'])}"
         f"<td>{html.escape(row['against'])}: {html.escape(row['other'])}"
         f"<td>{row['effect']:+.3f}<td>{html.escape(effects_table.said(row))}<td>{row['seeds']}"
-        f"<td>{row['power']:.2f}<td><code>{html.escape(row['command'])}</code>"
+        f"<td>{effects_table.power(row)}<td>{row['achieved_power']:.2f}"
+        f"<td><code>{html.escape(row['command'])}</code>"
         for row in rows
     )
     head = "".join(
         f"<th>{name}"
-        for name in ("method", "task", "against", "effect", "status", "seeds", "power", "run again")
+        for name in (
+            "method",
+            "task",
+            "against",
+            "effect",
+            "status",
+            "seeds",
+            "planned power",
+            "achieved power",
+            "run again",
+        )
     )
     return f"<details><summary>Rows</summary><table><tr>{head}{lines}</table></details>"
+
+
+def _scales(cells: Sequence[Sequence[str]]) -> str:
+    """The table of methods at both scales; nothing without methods."""
+    if len(cells) < 2:
+        return ""
+    lines = [
+        "<tr>" + "".join(f"<{tag}>{html.escape(cell)}" for cell in line)
+        for tag, line in zip(["th"] + ["td"] * (len(cells) - 1), cells, strict=True)
+    ]
+    return f"<table>{''.join(lines)}</table>"
 
 
 def _sign(row: dict[str, Any]) -> int:

@@ -199,7 +199,7 @@ def measure(
         one of the methods.
     """
     commit = plans.committed(directory() / "plan.json")
-    plan = planned()
+    plan, code = planned(), plans.head(directory())
     if others := sorted({*methods} - {*plan["methods"]}):
         reasons = [f"{name}: {'; '.join(unfit(name)) or 'it fits'}" for name in others]
         raise ValueError(f"{'. '.join(reasons)}. The plan has {', '.join(plan['methods'])}")
@@ -218,13 +218,45 @@ def measure(
         figures = run(config_of(name, seed))
         minutes = round((time.perf_counter() - began) / 60, 1)
         kept = {"task": plan["task"], "described": plan["described"][name], "plan": commit}
-        machine = {"machine": views.machine(), "minutes": minutes}
-        plans.write(path, {"method": name, "seed": seed} | figures | kept | machine)
+        made = {"machine": views.machine(), "minutes": minutes, "code": code}
+        named = {"method": name, "seed": seed} | figures | kept | made
+        plans.write(path, named | {"digest": digest(figures)})
         publish()
         plans.commit([path, effects_table.TABLE], f"Real model: {name}, seed {seed}")
         said(f"{name}, seed {seed}: {figures[STATISTIC]:.3f} ({minutes} min)")
         jax.clear_caches()
     said(headline())
+
+
+def digest(run: dict[str, Any]) -> str:
+    """Of a run's figures."""
+    return plans.digest([run[name] for name in (STATISTIC, "before", "tokens")])
+
+
+def rerun(name: str, run: Run = trained) -> tuple[bool, str]:
+    """Do a run of the plan again, and compare its figures with those kept.
+
+    Args:
+      name: of the run, `METHOD.SEED`.
+      run: trains a config.
+
+    Returns:
+      Whether the figures differ on a machine of the same type, and what was found in words.
+
+    Raises:
+      ValueError: there is no such run of the plan.
+    """
+    plan, (method, _, seed) = planned(), name.rpartition(".")
+    method = effects_table.module_name(method)
+    known = {f"{own}.{number}" for own, number in wanted(plan)}
+    old = _result(plan, method, int(seed)) if f"{method}.{seed}" in known else None
+    if old is None:
+        raise ValueError(f"there is no run {name!r} of the plan that is done")
+    new = run(config_of(method, int(seed)))
+    elsewhere = old["machine"] != views.machine()
+    found = "equal" if digest(old) == digest(new) else ("other machine" if elsewhere else "differs")
+    figures = f"{STATISTIC} {old[STATISTIC]:.4f} recorded, {new[STATISTIC]:.4f} now"
+    return found == "differs", f"{name}: {found}; {figures}"
 
 
 def _result(plan: dict[str, Any], name: str, seed: int) -> dict[str, Any] | None:
@@ -237,13 +269,19 @@ def _result(plan: dict[str, Any], name: str, seed: int) -> dict[str, Any] | None
     return found if same else None
 
 
-def compared() -> list[dict[str, Any]]:
-    """For each method of the plan, its effect at both scales, None where there is none yet."""
-    plan, out = planned(), []
+def _runs(plan: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The runs of a plan that are done, by method."""
     runs = {name: [] for name in plan["described"]}
     for name, seed in wanted(plan):
         if found := _result(plan, name, seed):
             runs[name].append(found)
+    return runs
+
+
+def compared() -> list[dict[str, Any]]:
+    """For each method of the plan, its effect at both scales, None where there is none yet."""
+    plan, out = planned(), []
+    runs = _runs(plan)
     lab = in_the_lab(plan["methods"])
     for name in plan["methods"]:
         values, tokens = (
@@ -269,13 +307,13 @@ def in_the_lab(methods: Sequence[str]) -> dict[str, float]:
 
     Those of the recorded rows' arms, whatever the rows' own statistic over the run.
     """
-    out = {}
+    out, every = {}, [
+        row
+        for row in effects_table.rows(methods)
+        if row["measured"] and (row["task"], row["against"]) == (TASK, AGAINST)
+    ]  # fmt: skip
     for name in methods:
-        rows = [
-            row
-            for row in effects_table.rows([name])
-            if row["measured"] and (row["task"], row["against"]) == (TASK, AGAINST)
-        ]
+        rows = [row for row in every if row["id"] == effects_table.identity(name)]
         if whole := [row for row in rows if row["other"] == "all"] or rows:
             mine, other = (_final(keys) for keys in whole[0]["arms"])
             out[name] = float(np.mean(mine) - np.mean(other))
@@ -288,28 +326,64 @@ def _final(keys: Sequence[str]) -> np.ndarray:
 
 
 def headline() -> str:
-    """How far the runs are, and the rank correlation once it can be computed; one sentence."""
-    plan = planned()
-    keys = wanted(plan)
-    done = f"{sum(_result(plan, *key) is not None for key in keys)} of {len(keys)} runs"
-    both = [row for row in compared() if row["complete"] and row["lab"] is not None]
+    """How far the runs are, the rank correlation once all are there, and what can be expected."""
+    plan, rows = planned(), compared()
+    runs = _runs(plan)
+    done = f"{sum(map(len, runs.values()))} of {len(wanted(plan))} runs"
+    both = [row for row in rows if row["complete"] and row["lab"] is not None]
     found = scales.correlation(
         {row["id"]: row["lab"] for row in both}, {row["id"]: row["real"].effect for row in both}
     )
-    if found is None:
-        return (
-            f"{done}, correlation not yet computed: {len(both)} methods are measured at both "
-            f"scales, and {scales.FEWEST} of different effects are needed."
+    if len(both) < len(rows):
+        text = (
+            f"{done}, interim: {len(both)} of {len(rows)} methods; the correlation is computed "
+            "once all are there."
         )
+    elif found is None:
+        text = f"{done}, no correlation: {scales.FEWEST} methods of different effects are needed."
+    else:
+        text = (
+            f"Rank correlation of the effects of {found.methods} methods in the lab and on "
+            f"SmolLM2-135M: {found.rho:.2f} [{found.low:.2f}, {found.high:.2f}], p {found.p:.3f} "
+            f"({done})."
+        )
+    return text + _expected(plan, rows, runs)
+
+
+def _expected(
+    plan: dict[str, Any], rows: Sequence[dict[str, Any]], runs: dict[str, list[dict[str, Any]]]
+) -> str:
+    """What correlation equal effects at both scales would give, in words; empty if not known yet.
+
+    It depends on the lab's effects and on the spread of runs, not on the effects on the real model.
+    """
+    lab = [row["lab"] for row in rows if row["lab"] is not None]
+    spread = scales.pooled([run[STATISTIC] for run in own] for own in runs.values())
+    if spread is None or len(lab) < max(len(rows), scales.FEWEST):
+        return ""
+    found = scales.expected(lab, spread, plan["seeds"]["method"])
     return (
-        f"Rank correlation of the effects of {found.methods} methods in the lab and on "
-        f"SmolLM2-135M: {found.rho:.2f} [{found.low:.2f}, {found.high:.2f}] ({done})."
+        f" If the true effects there were those of the lab, {found.mean:.2f} on average, and "
+        f"{found.low:.2f} to {found.high:.2f} in 90% of cases, would be expected, as runs of one "
+        f"method have a standard deviation of {spread:.3f}."
     )
+
+
+def table() -> list[list[str]]:
+    """The methods at both scales, the header first; cells."""
+    cells = [["method", "in the lab", "on SmolLM2-135M", "tokens there", "seeds there"]]
+    for row in compared():
+        lab = "not measured" if row["lab"] is None else f"{row['lab']:+.3f}"
+        real = "not yet" if row["real"] is None else said(row["real"])
+        tokens = "" if row["tokens"] is None else f"{row['tokens']:.2f}"
+        cells.append([row["id"], lab, real, tokens, str(row["seeds"])])
+    return cells
 
 
 def markdown() -> list[str]:
     """The section on both scales of the table of effects; lines."""
-    lines = [
+    header, *rows = (f"| {' | '.join(cells)} |" for cells in table())
+    return [
         "## Two scales",
         "",
         f"**{headline()}**",
@@ -318,15 +392,10 @@ def markdown() -> list[str]:
         "task and on\nsums in words that SmolLM2-135M answers. A method counts once all its seeds "
         "are there.",
         "",
-        "| method | in the lab | on SmolLM2-135M | tokens there | seeds there |",
-        "|" + "---|" * 5,
+        header,
+        "|" + "---|" * (header.count("|") - 1),
+        *rows,
     ]
-    for row in compared():
-        lab = "not measured" if row["lab"] is None else f"{row['lab']:+.3f}"
-        real = "not yet" if row["real"] is None else said(row["real"])
-        tokens = "" if row["tokens"] is None else f"{row['tokens']:.2f}"
-        lines.append(f"| {row['id']} | {lab} | {real} | {tokens} | {row['seeds']} |")
-    return lines
 
 
 def said(found: scales.Difference) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import math
 import re
 import shlex
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from jaxrl.launch import effects_handicaps, recipes
-from jaxrl.launch.lab import Effect, arms, families, plans
+from jaxrl.launch.lab import Effect, arms, families, plans, reading, statistics
+from jaxrl.launch.lab.statistics import Comparison
 from jaxrl.launch.lab.variants import variants
 
 TABLE = Path(recipes.__file__).with_name("README.md")
@@ -51,7 +53,8 @@ def rows(methods: Sequence[str] | None = None) -> list[dict[str, Any]]:
             counts[key] = counts.get(key, 0) + 1
             if row["plan_digest"] == now.get(row["task"]):
                 last[key] = row
-    fixed = dict(zip(last, plans.corrected(list(last.values())), strict=True))
+    found = [row | reading.of_arms(row, RESULTS) for row in last.values()]
+    fixed = dict(zip(last, reading.corrected(found), strict=True))
     out, lost = [], lost_plans()
     for name in names() if methods is None else methods:
         own = {key: row for key, row in fixed.items() if key[0] == name}
@@ -115,7 +118,9 @@ def _shown(name: str, row: dict[str, Any], looks: int, plan: dict[str, Any]) -> 
         "tokens": row["tokens"],
         "updates": row["updates"],
         "seeds": compared["seeds"],
-        "power": plan["tasks"][row["task"]]["power"][label],
+        "power": _planned_power(plan, row["task"], label),
+        "achieved_power": round(_achieved_power(row), 3),
+        "best": label == plan["tasks"][row["task"]]["baseline"],
         "looks": looks,
         "status": row["status"],
         "why": row["why"],
@@ -126,8 +131,34 @@ def _shown(name: str, row: dict[str, Any], looks: int, plan: dict[str, Any]) -> 
         "steps": effect.method.steps,
         "setting": _setting(effect),
         "arms": row["arms"],
+        "machines": row["machines"],
         "command": rerun_command(name, row["task"], label),
     }
+
+
+def _planned_power(plan: dict[str, Any], task: str, label: str) -> float | None:
+    """The power that a plan states for a row; None where it is older than the row.
+
+    Some plans state none for the quietest pilots (not a number), where it is 1.
+    """
+    stated = plan["tasks"][task]["power"].get(label)
+    return 1.0 if stated is not None and math.isnan(stated) else stated
+
+
+def _achieved_power(row: dict[str, Any]) -> float:
+    """The power for the minimum effect at the deviation that was observed."""
+    got = Comparison(**row["comparison"])
+    return statistics.power(got.deviation, row["minimum"], got.seeds, got.level)
+
+
+def family_rows(family: str) -> int:
+    """How many rows the methods of a family have by the code, measured or not."""
+    return sum(
+        len(arms.parts(each.method, each.ablation)) + 1
+        for name in names()
+        if families.RECIPES[name][0] == family
+        for each in variants(module(name).effect()).values()
+    )
 
 
 def _handicap(name: str, row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -160,8 +191,11 @@ def _unmeasured(name: str, against: str) -> dict[str, Any]:
     family, difference = families.RECIPES[name]
     other = difference if against == "ablation" else " or ".join(families.BASELINES[family])
     empty = dict.fromkeys(
-        ("effect", "interval", "p", "means", "guard", "at_tokens", "tokens", "updates", "power")
-    )
+        (
+            "effect", "interval", "p", "means", "guard", "at_tokens", "tokens", "updates", "power",
+            "achieved_power",
+        )
+    )  # fmt: skip
     effect = module(name).effect()
     return {
         "id": identity(name),
@@ -186,6 +220,8 @@ def _unmeasured(name: str, against: str) -> dict[str, Any]:
         "steps": effect.method.steps,
         "setting": _setting(effect),
         "arms": [[], []],
+        "machines": [[], []],
+        "best": against == "baseline",
         "command": None,
     }
 
@@ -203,7 +239,7 @@ def regime(name: str) -> list[str]:
 
 def identity(name: str) -> str:
     """The id of a method."""
-    return {module: known for known, module in recipes.IDS.items()}.get(name, name)
+    return recipes.identity(name)
 
 
 def module(name: str) -> ModuleType:
@@ -218,8 +254,13 @@ def describe(row: dict[str, Any]) -> str:
     return (
         f"{row['task']}, against {row['against']} ({row['other']}): {row['statistic']} {mine:.3f} "
         f"against {other:.3f}, {row['effect']:+.3f} [{low:+.3f}, {high:+.3f}], {row['seeds']} "
-        f"seeds of power {row['power']:.2f}; {said(row)}"
+        f"seeds of power {power(row)} (achieved {row['achieved_power']:.2f}); {said(row)}"
     )
+
+
+def power(row: dict[str, Any]) -> str:
+    """The plan's power of a measured row; a plan that is older than the row states none."""
+    return "not planned" if row["power"] is None else f"{row['power']:.2f}"
 
 
 def said(row: dict[str, Any]) -> str:
@@ -246,11 +287,13 @@ def markdown(scales: Sequence[str]) -> str:
     ]
     if measured:
         lines += [
-            *(f"{line}\n" for line in lost_sentence(measured)),
-            "Power is the plan's, for the minimum effect and before the correction.\n",
+            *(f"{line}\n" for line in lost_sentence(measured) + machines_sentence(measured)),
+            "Planned power is what the plan expected, achieved power that at the deviation which "
+            "was observed; both are\nfor the minimum effect and before the correction.\n",
             "| method | family | task | against | statistic | effect | guard (pass@1) | tokens, "
-            "updates | at equal tokens | seeds | power | looks | status | before |",
-            "|" + "---|" * 14,
+            "updates | at equal tokens | seeds | planned power | achieved power | looks | status "
+            "| before |",
+            "|" + "---|" * 15,
         ]
     for row in measured:
         low, high = row["interval"]
@@ -259,7 +302,8 @@ def markdown(scales: Sequence[str]) -> str:
             marked(row), row["family"], row["task"], f"{row['against']}: {row['other']}",
             row["statistic"], f"{row['effect']:+.3f} [{low:+.3f}, {high:+.3f}]", guard,
             f"{row['tokens']:.2f}, {row['updates']:.2f}", equal, str(row["seeds"]),
-            f"{row['power']:.2f}", str(row["looks"]), said(row), before(row["id"]),
+            power(row), f"{row['achieved_power']:.2f}", str(row["looks"]), said(row),
+            before(row["id"]),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     lines += [""] * bool(measured) + [
@@ -291,8 +335,20 @@ def lost_sentence(rows: Sequence[dict[str, Any]]) -> list[str]:
         return []
     return [
         f"{NOT_FOUND} The plans of {len({row['id'] for row in lost})} methods ({len(lost)} of "
-        f"{len(rows)} rows) name a commit that is not in the history, so that they came before "
-        "their results cannot be verified; the protocol says why."
+        f"{len(rows)} rows) name a commit that is missing from the history. For these nobody can "
+        "verify that the plan came before the result. The protocol says why."
+    ]
+
+
+def machines_sentence(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Which measured rows compare figures of different machines, as one sentence; none if none."""
+    mixed = [row for row in rows if len({name for arm in row["machines"] for name in arm}) > 1]
+    if not mixed:
+        return []
+    methods = ", ".join(sorted({row["id"] for row in mixed}))
+    return [
+        f"The figures of {len(mixed)} rows come from machines of two types, whose rounding "
+        f"differs: rows of {methods}. The field `machines` of `--json` names the types."
     ]
 
 

@@ -38,7 +38,7 @@ from jaxrl.run import loop
 from jaxrl.sampling.chunks import Chunks
 from tests import COMPILED
 from tests.jaxrl.tiny import arrays
-from tests.launch.test_recipes import ASKED, EPISODES, tiny
+from tests.launch.test_recipes import ASKED, EPISODES, PROGRAMS, tiny
 
 CPU = Path(__file__).with_name("digests") / "cpu.json"
 COIN = "tests.digests:coin"
@@ -74,9 +74,9 @@ def environment() -> dict[str, str]:
     }
 
 
-def coin(**params: Any) -> Task:
-    """Arithmetic, where half of the wrong completions count as right."""
-    made = tasks.get("arithmetic", **params)
+def coin(of: str = "arithmetic", **params: Any) -> Task:
+    """A task of one turn, where half of the wrong completions count as right."""
+    made = tasks.get(of, **params)
 
     def reward(problem: Problem, completion: str) -> Score:
         score = made.reward(problem, completion)
@@ -96,7 +96,8 @@ def config(name: str, run_dir: Path) -> Config:
     task = made.task if kept else COIN  # which rewards parts of a solution
     change = (lambda own: {"args": own.args | FOUND}) if kept else (lambda own: {"task": COIN})
     domains = {k: dataclasses.replace(v, **change(v)) for k, v in made.domains.items()}
-    return dataclasses.replace(made, task=task, domains=domains, rollout=rollout)
+    args = made.task_args | ({"of": made.task} if made.task in PROGRAMS else {})
+    return dataclasses.replace(made, task=task, task_args=args, domains=domains, rollout=rollout)
 
 
 def digest(name: str) -> dict[str, Any]:

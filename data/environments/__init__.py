@@ -127,8 +127,7 @@ class Environment(NamedTuple):
     `MOST_AGENTS`."""
     waits: bool = False
     """Whether its replies wait for other processes. Each is then asked on a thread of the process
-    that trains, as many at once as there are episodes; openings take turns, as many at once as there
-    are cores."""
+    that trains, as many at once as there are episodes; of openings, as many as there are cores."""
     against: Callable[[int, Callable[[str, tuple[str, ...]], str]], Environment] | None = None
     """`(seat, ask) -> Environment`: a game of two, 1 and 2 in the order of their first moves, in
     which somebody else has this seat and the policy the other. `ask(what that player sees, the

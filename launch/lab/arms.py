@@ -134,6 +134,8 @@ SIZES = frozenset(
 _IMITATION = "jaxrl.launch.recipes.sasr:imitation"
 REGIME = ("delay", "sync_every", "rewards", "weights", "before", "stages")
 """Fields that say in what circumstances both arms train; a recipe's config has none of them."""
+ONE_TURN = {"branching": "answers of one turn in the lab, episodes that branch in the recipe"}
+"""Extensions that the lab's answers of one turn have no place for, and how the regime differs."""
 COMPONENTS = {
     "objective.policy": "policy loss",
     "objective.policy_args": "policy loss",
@@ -230,6 +232,7 @@ def unlike(config: Config, method: Arm) -> list[str]:
         _IMITATION,
         "latents",
         "renormalise",
+        *ONE_TURN,
     }
     lines += [f"extensions.{n}: the lab has none" for n in sorted({*config.extensions} - known)]
     staged = {k.removeprefix("rollout.").split(".")[0] for s in config.stages.values() for k in s}
@@ -269,13 +272,14 @@ def regime(config: Config, method: Arm, stands_for: str = "") -> list[str]:
     if (method.before is not None) != bool(config.curriculum.history):
         where = ("the lab", "the recipe") if method.before else ("the recipe", "the lab")
         lines.append("an earlier run read in {} and none in {}".format(*where))
-    return lines
+    return lines + [line for name, line in ONE_TURN.items() if name in config.extensions]
 
 
 def parts(method: Arm, ablation: Arm) -> dict[str, Arm]:
     """What a method consists of: part -> the method without it.
 
     Parts are what method and ablation differ in, sizes aside. Of several, `all` is the ablation.
+    An advantage that nothing reads is no part (`reads_advantages`).
     """
     named: dict[str, list[str]] = {}
     for field in dataclasses.fields(Arm):
@@ -293,11 +297,19 @@ def parts(method: Arm, ablation: Arm) -> dict[str, Arm]:
             named[part].append(path)
     without = {}
     for part, paths in named.items():
+        if part == COMPONENTS["objective.advantage"] and not reads_advantages(method.objective):
+            continue
         made = method
         for path in paths:
             made = _with(made, path.split("."), _at(ablation, path.split(".")))
         without[part] = made
-    return without if len(without) == 1 else {"all": ablation} | without
+    return without if len(named) == 1 else {"all": ablation} | without
+
+
+def reads_advantages(objective: ObjectiveConfig) -> bool:
+    """Whether the policy loss takes advantages, or a filter of sequences may."""
+    loss = functions.lookup(objective.policy)
+    return bool(objective.rows) or functions.takes(loss, "advantages")
 
 
 def widths(objective: ObjectiveConfig) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -20,6 +20,7 @@ from jaxrl.launch.lab.policy import Written
 from jaxrl.launch.lab.tasks import PAD, Task, taken
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
+from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.types import Params
 
 SAMPLES = 8
@@ -63,6 +64,11 @@ class Effect:
     is the method's own and not the regime's."""
     portable: bool = False
     """Rewards and figures of its own can be had on any task."""
+    inner: Mapping[str, ObjectiveConfig] = dataclasses.field(default_factory=dict)
+    """Parts of the method's policy loss, and the objective without each: arms of plans that are
+    made from now on."""
+    own_task: bool = False
+    """Measured on its own task alone, as the method does nothing on the others."""
     on_real_model: bool = False
     """Compared on the real model, or once chosen for it, and so measured on two more tasks here."""
 

@@ -199,6 +199,8 @@ BASELINES: dict[str, dict[str, Callable[[Arm], Arm]]] = {
     },
 }
 """Family -> baseline -> the arm that it makes of a plain one."""
+ALWAYS = {"gold solutions": ("SFT",)}
+"""Family -> baselines that each of its methods has a row against, also where another is better."""
 
 RECIPES: dict[str, tuple[str, str]] = {
     "ace_rl": ("rewards", "a verdict on each item against one on the whole"),

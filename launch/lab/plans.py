@@ -16,7 +16,7 @@ import math
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -25,7 +25,7 @@ import numpy as np
 from jaxrl.launch.lab import arms, families, statistics, views
 from jaxrl.launch.lab.arms import Arm
 from jaxrl.launch.lab.effect import BLOCK, Effect, held_out, run_arm
-from jaxrl.launch.lab.statistics import Comparison, Status
+from jaxrl.launch.lab.statistics import Comparison
 from jaxrl.launch.lab.variants import variants
 
 VERSION = 1
@@ -34,8 +34,6 @@ RANGE = (0.02, 0.98)
 """Accuracies outside of which a task shows no difference, if those of all arms are there."""
 GUARD = 0.03
 """Loss of pass@1 that no gain in another statistic makes up for."""
-BUDGET = 0.1
-"""Generated tokens of two arms that differ by more than this share are no equal budgets."""
 Run = Callable[[Effect, Arm, Sequence[int]], dict[str, Any]]
 
 
@@ -83,7 +81,10 @@ def competitors(effect: Effect, family: str) -> dict[str, Arm]:
 
     A baseline that is the method itself is left out: the method is compared with the others.
     """
-    without = arms.parts(effect.method, effect.ablation)
+    without = arms.parts(effect.method, effect.ablation) | {
+        part: dataclasses.replace(effect.method, objective=objective)
+        for part, objective in effect.inner.items()
+    }
     others = families.baselines(family, regime(effect))
     return (
         {"method": effect.method}
@@ -148,7 +149,7 @@ def cost(name: str, effect: Effect) -> float:
 
 
 def make(
-    store: Store, name: str, effect: Effect, old: dict[str, Any] | None = None
+    store: Store, name: str, effect: Effect, old: dict[str, Any] | None = None, rows: int = 1
 ) -> dict[str, Any]:
     """The plan of a method: tunes all arms and a pilot, on development seeds alone.
 
@@ -157,24 +158,23 @@ def make(
       name: of the method.
       effect: its experiment.
       old: an earlier plan, whose tasks stay as they are where the code would measure the same.
+      rows: of the family, with those of this method: a large one takes more seeds.
 
     Raises:
       ValueError: all arms succeed at nothing, or at everything: the task can show no difference.
     """
     family, difference = families.RECIPES[name]
-    sign = 1 if effect.better == "higher" else -1
     planned = _kept(old, name, effect) if old else {}
     for task, variant in variants(effect).items():
         if task in planned:
             continue
         chosen = {k: tune(store, variant, a) for k, a in competitors(variant, family).items()}
         _require_range(name, task, variant, [*chosen.values()])
-        rivals = [label for label in chosen if label.startswith("baseline: ")]
-        baseline = max(rivals, key=lambda label: sign * chosen[label]["score"])
-        others = [k for k in chosen if k.startswith("ablation: ")] + [baseline]
+        baseline = _best_baseline(variant, chosen)
+        others = _others(chosen, baseline, family)
         mine = np.array(chosen["method"]["scores"])
         pilots = {label: mine - np.array(chosen[label]["scores"]) for label in others}
-        needed = max(statistics.seeds_needed(p, effect.minimum) for p in pilots.values())
+        needed = max(statistics.seeds_needed(p, effect.minimum, rows) for p in pilots.values())
         seeds = math.ceil(needed / BLOCK) * BLOCK
         planned[task] = {
             "task": variant.task.digest(),
@@ -183,7 +183,12 @@ def make(
             "seeds": seeds,
             "looks": [seeds],
             "power": {
-                k: round(statistics.power(statistics.deviation_above(p), effect.minimum, seeds), 3)
+                k: round(
+                    statistics.power(
+                        statistics.deviation_expected(p, effect.minimum), effect.minimum, seeds
+                    ),
+                    3,
+                )
                 for k, p in pilots.items()
             },
             "arms": {
@@ -201,6 +206,20 @@ def make(
         "development": list(families.DEVELOPMENT),
         "tasks": planned,
     }
+
+
+def _best_baseline(effect: Effect, chosen: Mapping[str, dict[str, Any]]) -> str:
+    """The label of the best baseline.
+
+    Where the statistic is no accuracy, only baselines whose pass@1 is within `GUARD` of the best
+    one's are chosen from, as in `tune`.
+    """
+    sign = 1 if effect.better == "higher" else -1
+    rivals = [label for label in chosen if label.startswith("baseline: ")]
+    if _guarded(effect.statistic):
+        least = max(chosen[label]["pass@1"] for label in rivals) - GUARD
+        rivals = [label for label in rivals if chosen[label]["pass@1"] >= least]
+    return max(rivals, key=lambda label: sign * chosen[label]["score"])
 
 
 def _stated(effect: Effect) -> dict[str, Any]:
@@ -271,15 +290,29 @@ def _replaced(plan: dict[str, Any], task: str, effect: Effect) -> list[str]:
 
 
 def measure(
-    store: Store, plan: dict[str, Any], effect: Effect, commit: str, tasks: Sequence[str] = ()
+    store: Store,
+    plan: dict[str, Any],
+    effect: Effect,
+    commit: str,
+    pairs: Collection[tuple[str, str]] = (),
 ) -> Iterator[dict]:
-    """The rows of a plan, one for each look at each pair of arms, on some of its tasks or all."""
-    for task in tasks or plan["tasks"]:
-        planned = plan["tasks"][task]
+    """The rows of a plan, one for each look at each pair of arms.
+
+    Args:
+      store: of the arms.
+      plan: as committed.
+      effect: the experiment of its method.
+      commit: that holds the plan.
+      pairs: (task, label of the other arm) of the rows to measure; empty: all.
+    """
+    for task, planned in plan["tasks"].items():
+        others, looks = compared_with(plan, effect, task), planned["looks"]
+        open_ = [label for label in others if not pairs or (task, label) in pairs]
+        if not open_:
+            continue
         variant = variants(effect)[task]
         made = _arms(effect, plan["family"], task, planned)
-        others, looks = _others(made, planned), planned["looks"]
-        open_, collected = list(others), {label: [] for label in made}
+        collected = {label: [] for label in made}
         for number, (size, level) in enumerate(
             zip(looks, statistics.levels(looks), strict=True), start=1
         ):
@@ -333,10 +366,16 @@ def _row(
 
 
 def _require_range(name: str, task: str, effect: Effect, chosen: Sequence[dict[str, Any]]) -> None:
+    """Refuse a task on which no arm succeeds, or where the statistic is an accuracy, every arm.
+
+    An experiment with a statistic of its own that is no accuracy is not checked.
+    """
     low, high = RANGE
-    figure = "pass@1" if _guarded(effect.statistic) else "score"
-    found = [c[figure] for c in chosen]
-    if effect.measure is None and (max(found) < low or (min(found) > high and figure == "score")):
+    guarded = _guarded(effect.statistic)
+    if guarded and effect.measure is not None:
+        return
+    found = [c["pass@1" if guarded else "score"] for c in chosen]
+    if max(found) < low or (min(found) > high and not guarded):
         raise ValueError(
             f"{name}: on the {task} task, the accuracies of the tuned arms are {min(found):.3f} to "
             f"{max(found):.3f}, outside {low} to {high}; give the task other difficulties or the "
@@ -393,7 +432,7 @@ def rerun(
     for task in tasks or plan["tasks"]:
         planned, variant = plan["tasks"][task], variants(effect)[task]
         made = _arms(effect, plan["family"], task, planned)
-        measured = ["method", *_others(made, planned)]
+        measured = ["method", *compared_with(plan, effect, task)]
         _require_known("arms", labels, measured)
         bounds = [0, *planned["looks"]]
         for label in labels or measured:
@@ -423,9 +462,19 @@ def digest_of_kept(kept: dict[str, Any]) -> str:
     return digest_of({name: value for name, value in kept.items() if name not in about})
 
 
-def _others(made: Mapping[str, Arm], planned: dict[str, Any]) -> list[str]:
-    """The arms that the method is compared with."""
-    return [label for label in made if label.startswith("ablation: ")] + [planned["baseline"]]
+def compared_with(plan: dict[str, Any], effect: Effect, task: str) -> list[str]:
+    """The arms of a plan that the method has rows against on one of its tasks."""
+    planned = plan["tasks"][task]
+    made = _arms(effect, plan["family"], task, planned)
+    return _others(made, planned["baseline"], plan["family"])
+
+
+def _others(known: Collection[str], baseline: str, family: str) -> list[str]:
+    """The arms that the method is compared with: ablations, the best baseline, and those that the
+    family is always compared with."""
+    always = [f"baseline: {name}" for name in families.ALWAYS.get(family, ())]
+    ablations = [label for label in known if label.startswith("ablation: ")]
+    return [*ablations, baseline, *(k for k in always if k in known and k != baseline)]
 
 
 def _require_known(name: str, given: Sequence[str], known: Iterable[str]) -> None:
@@ -439,50 +488,6 @@ def digest_of(figures: dict[str, Any]) -> str:
     return digest({name: value for name, value in figures.items() if name != "minutes"})
 
 
-def corrected(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with `p`, `status` and `why`, after Holm's correction within each family.
-
-    Differences and equivalence are each corrected. `why` says what makes a row undecided whose
-    p values alone would decide it; it is empty otherwise.
-    """
-    out = [dict(row) for row in rows]
-    for family in sorted({row["family"] for row in rows}):
-        own = [row for row in out if row["family"] == family]
-        compared = [Comparison(**row["comparison"]) for row in own]
-        different = statistics.holm([c.p for c in compared])
-        equivalent = statistics.holm([c.p_equivalent for c in compared])
-        for row, c, p, same in zip(own, compared, different, equivalent, strict=True):
-            status, why = _read(row, c, p, same)
-            row |= {"p": p, "status": status, "why": why}
-    return out
-
-
-def _read(
-    row: dict[str, Any], comparison: Comparison, different: float, equivalent: float
-) -> tuple[Status, str]:
-    """The status of a row, and why it is undecided where its p values would decide it."""
-    low, high = RANGE
-    given = {"better": row["better"], "equivalent": equivalent}
-    found = statistics.status(comparison, different, **given)
-    guard = row["guard"] and Comparison(**row["guard"])
-    if found == "undecided":
-        return found, ""
-    if row["statistic"].startswith("pass@") and not low <= sum(row["means"]) / 2 <= high:
-        return "undecided", "no room"
-    if statistics.status(comparison, different, guard=guard, minimum=GUARD, **given) != found:
-        return "undecided", "accuracies differ"
-    if row["at_tokens"] and abs(row["tokens"] - 1) > BUDGET:
-        equal = Comparison(**row["at_tokens"])
-        agrees = (
-            max(-equal.low, equal.high) < row["minimum"]
-            if found == "equivalent"
-            else min(equal.low * comparison.effect, equal.high * comparison.effect) > 0
-        )
-        if not agrees:
-            return "undecided", "otherwise at equal tokens"
-    return found, ""
-
-
 def committed(path: Path) -> str:
     """The commit that holds a file as it is.
 
@@ -494,6 +499,11 @@ def committed(path: Path) -> str:
     if _git(path, "status", "--porcelain", "--ignored", "--", path.name):
         raise ValueError(f"{path.name} is not committed as it is: `git commit {path}` comes first")
     return _git(path, "log", "-1", "--format=%H", "--", path.name)
+
+
+def head(path: Path) -> str:
+    """The present commit of the repository of a file."""
+    return _git(path, "rev-parse", "HEAD")
 
 
 def history(path: Path) -> set[str]:

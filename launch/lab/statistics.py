@@ -18,8 +18,17 @@ from scipy import stats
 LEVEL = 0.05
 """Two-sided level of a family's tests, and one-sided level of the equivalence test."""
 POWER = 0.8
-FEWEST, MOST = 8, 48
+FEWEST, MOST = 12, 48
 """Seeds of a measurement."""
+LARGE, FEWEST_IN_LARGE = 60, 18
+"""Rows of a large family, and the least seeds there.
+
+12 seeds have 4096 flips of signs, so that no p value of theirs is below 2/4096. Times the rows of a
+large family that can exceed `LEVEL`, whatever the effect.
+"""
+QUIETEST = 1.0
+"""Least deviation that a plan expects, in minimum effects. Pilots of six seeds are often quieter
+than the measurement."""
 EXHAUSTIVE = 14
 """Up to this number of seeds, all flips of signs are counted."""
 FLIPS = 10_000
@@ -48,6 +57,17 @@ class Comparison:
     def p(self) -> float:
         """The larger p value, in units of `LEVEL`: below `LEVEL` means below the look's level."""
         return min(1.0, max(self.p_t, self.p_flip) * LEVEL / self.level)
+
+    @property
+    def p_same(self) -> float:
+        """The p value of equivalence, in the same units."""
+        return min(1.0, self.p_equivalent * LEVEL / self.level)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the differences, from the interval."""
+        edge = float(stats.t.ppf(1 - self.level / 2, self.seeds - 1))
+        return (self.high - self.low) / 2 / edge * math.sqrt(self.seeds)
 
 
 def paired(differences: np.ndarray, *, minimum: float, level: float = LEVEL) -> Comparison:
@@ -132,12 +152,12 @@ def status(
       comparison: of the statistic.
       corrected: its `p` after the correction within its family.
       better: `higher` or `lower`.
-      equivalent: its `p_equivalent` after the correction; None: as it is.
+      equivalent: its `p_same` after the correction; None: as it is.
       guard: the accuracy of the same arms, where the statistic is another.
       minimum: difference of accuracy from which arms cannot be compared by the statistic.
     """
-    equivalent = comparison.p_equivalent if equivalent is None else equivalent
-    if comparison.p_equivalent < LEVEL:  # too small to matter, if only in itself, is no effect
+    equivalent = comparison.p_same if equivalent is None else equivalent
+    if comparison.p_same < LEVEL:  # too small to matter, if only in itself, is no effect
         found = "equivalent" if equivalent < LEVEL else "undecided"
     elif corrected >= LEVEL:
         found = "undecided"
@@ -163,7 +183,9 @@ def power(deviation: float, minimum: float, seeds: int, level: float = LEVEL) ->
         return 1.0
     shift, edge = minimum * math.sqrt(seeds) / deviation, stats.t.ppf(1 - level / 2, seeds - 1)
     upper = stats.nct.sf(edge, seeds - 1, shift)
-    return float(upper + stats.nct.cdf(-edge, seeds - 1, shift))
+    lower = stats.nct.cdf(-edge, seeds - 1, shift)
+    # At large shifts SciPy may give no number, where the one tail is 1 and the other 0.
+    return float(np.nan_to_num(upper, nan=1.0) + np.nan_to_num(lower, nan=0.0))
 
 
 def deviation_above(pilot: np.ndarray) -> float:
@@ -172,18 +194,30 @@ def deviation_above(pilot: np.ndarray) -> float:
     return float(np.std(pilot, ddof=1) * math.sqrt(freedom / stats.chi2.ppf(0.2, freedom)))
 
 
-def seeds_needed(pilot: np.ndarray, minimum: float) -> int:
-    """The least number of seeds with `POWER` for an effect of `minimum`, `FEWEST` to `MOST`.
+def deviation_expected(pilot: np.ndarray, minimum: float) -> float:
+    """What a plan takes the deviation for: that of `deviation_above`, but at least `QUIETEST`.
 
     Args:
       pilot: differences of the arms on development seeds.
       minimum: effect of interest.
     """
-    deviation = deviation_above(pilot)
+    return max(deviation_above(pilot), QUIETEST * minimum)
+
+
+def seeds_needed(pilot: np.ndarray, minimum: float, rows: int = 1) -> int:
+    """The least number of seeds with `POWER` for an effect of `minimum`, `FEWEST` to `MOST`.
+
+    Args:
+      pilot: differences of the arms on development seeds.
+      minimum: effect of interest.
+      rows: of the family; a large one takes `FEWEST_IN_LARGE` or more.
+    """
+    deviation = deviation_expected(pilot, minimum)
+    fewest = FEWEST_IN_LARGE if rows > LARGE else FEWEST
     enough = bisect.bisect_left(
-        range(FEWEST, MOST), POWER, key=lambda seeds: power(deviation, minimum, seeds)
+        range(fewest, MOST), POWER, key=lambda seeds: power(deviation, minimum, seeds)
     )
-    return FEWEST + enough
+    return fewest + enough
 
 
 def levels(looks: Sequence[int], level: float = LEVEL) -> list[float]:
@@ -210,7 +244,7 @@ def _all_signs(size: int) -> np.ndarray:
     return 1.0 - 2.0 * (places & 1)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=8)
 def _some_signs(size: int) -> np.ndarray:
     """[FLIPS, size] float64 of 1 and -1."""
     return np.random.default_rng(0).integers(0, 2, (FLIPS, size)) * 2.0 - 1.0

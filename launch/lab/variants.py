@@ -26,9 +26,10 @@ def variants(effect: Effect) -> dict[str, Effect]:
 
     `regime` is the paper's. `neutral` is a plain cipher with the verifier's rewards, where pass@k
     and `distinct` are pass@1. A method has none if it is about domains, stages, chunks, lengths or
-    parts of rewards of its task, or if rewards or figures of its own need that task. A method that
-    is compared on the real model, or was once chosen for it, also has `carries`, sums whose
-    demonstrations forget carries, and `hostile`, the neutral task with wrong verdicts.
+    parts of rewards of its task, if rewards or figures of its own need that task, or if the
+    experiment says that it does nothing elsewhere (`Effect.own_task`). A method that is compared on
+    the real model, or was once chosen for it, also has `carries`, sums whose demonstrations forget
+    carries, and `hostile`, the neutral task with wrong verdicts.
     """
     out, plain = {"regime": effect}, _anywhere(effect)
     if plain is None:
@@ -53,7 +54,7 @@ def _anywhere(effect: Effect) -> Effect | None:
     """The experiment without its regime's rewards; None if it can be done on its own task alone."""
     method, ablation = effect.method, effect.ablation
     about = (method.weights, method.stages, method.chunks.size, method.max_new_tokens)
-    if any(about) or method.renormalise:
+    if any(about) or method.renormalise or effect.own_task:
         return None
     own = method.rewards is not None and method.rewards != ablation.rewards
     if (own or effect.measure) and not effect.portable:

@@ -21,6 +21,11 @@ def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
+def identity(name: str) -> str:
+    """The id of a method: the name of its module, but for those of `IDS`."""
+    return {module: known for known, module in IDS.items()}.get(name, name)
+
+
 def load(name: str) -> Config:
     """The config of a recipe, or of an algorithm.
 
@@ -43,7 +48,7 @@ def for_model(config: Config, model: str | None) -> Config:
       config: anything but an unchanged method of a toy, or the quickstart, stays as it is.
       model: that is to be trained; None or `fresh`: the toy.
     """
-    name = config.recipe
+    name = IDS.get(config.recipe, config.recipe)
     toys = name == "quickstart" or (name in names() and name not in READY)
     if model in (None, "fresh") or not toys or config.model != "fresh" or config != load(name):
         return config
@@ -75,7 +80,7 @@ def rows() -> list[dict[str, str | int]]:
         summary = doc.strip().split("\n\n")[0].replace("\n", " ")
         out.append(
             {
-                "name": name,
+                "name": identity(name),
                 "kind": kind(name),
                 "summary": summary,
                 "model": config.model,

@@ -1,4 +1,4 @@
-"""A-LoL with a group's mean as the value: offline policy gradient on what beats the reference.
+"""A-LoL on the run's own samples, with a group's mean as the value: only what beats it is learned.
 
 Paper: Baheti et al. 2024, "Improving Language Models with Advantage-based Offline Policy Gradients"
 Idea: a response is one action, the data set is fixed. Weigh each sample's likelihood gradient by
@@ -7,8 +7,9 @@ bound the ratio to the initial policy by which the data are corrected.
 Formula: `-max(A, 0) sg(clip(pi / pi_ref, 1 - c, 1 + c)) log pi`, `A = R - V_ref(x)`
 Claim: more helpful, safe and diverse than PPO, DPO and reward-weighted likelihood; robust to noise.
 Reading: the mean reward of a prompt's group stands for the value head (recalled: a small head on
-the frozen model); in `config()` the data are the run's own, in the effect they stay the initial
-policy's. The ablation is the paper's R-LoL: the raw reward in place of the advantage.
+the frozen model). The paper is offline. So is the effect, whose data stay the initial policy's, and
+not `config()`, whose data are the run's own. The ablation is the paper's R-LoL: the raw reward in
+place of the advantage.
 """
 
 import dataclasses

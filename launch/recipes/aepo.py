@@ -1,4 +1,4 @@
-"""AEPO with a rollout in rounds: past the clip, gradients are scaled and not cut.
+"""AEPO: rows of a group are divided by entropies, and gradients past the clip are scaled.
 
 Paper: Dong et al. 2025, "Agentic Entropy-Balanced Policy Optimization"
 Idea: the tokens that open new ways are unlikely ones, whose ratio moves fast and meets the upper
@@ -12,38 +12,70 @@ branch has `P = (p + w (H_t - H_root)) (1 - c l)`
 Claim: beats seven RL algorithms on 14 agent data sets; GAIA 47.6 with 1,000 samples.
 Reading: formulas recalled, constants ours; the authors' code for ARPO gave how rows are filled up
 and entropies are normalised, and their code for AEPO was not found. Branches are drawn turn by
-turn, from fresh rows and from branches, after the row that they leave has ended. `config()` is of
-one turn, for the real model of the effects; the rollout is `--with branching`, on episodes: `jaxrl
-train retrieval --with branching --objective.policy aepo`, where `--branching.fresh 0.5
---branching.penalty 0` branches as ARPO does. The lab's effect is of the loss alone; its ablation is
-DAPO's clip at the same widths.
+turn, from fresh rows and from branches, after the row that they leave has ended. `config()` is the
+whole method on the search agent of `retrieval`; `--branching.fresh 0.5 --branching.penalty 0`
+branches as ARPO does. The lab has answers of one turn, where nothing can branch. Its effect is of
+the loss alone, and its ablation is DAPO's clip at the same widths.
 """
 
 import dataclasses
 
-from jaxrl.config import Config
+import jax
+import jax.numpy as jnp
+
+from jaxrl.config import Config, WarmStartConfig
+from jaxrl.extensions.branching import BranchingConfig
 from jaxrl.launch.lab import Effect, arm, cipher
-from jaxrl.launch.recipes import quickstart
+from jaxrl.launch.recipes import retrieval
+from jaxrl.losses.policy import Objective, ppo_clip
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
-    """The quickstart with AEPO's objective, four updates on each batch."""
-    objective = ObjectiveConfig(policy="aepo")
+    """Search from a short warm start, with AEPO's rollout and four updates on each batch."""
     return dataclasses.replace(
-        quickstart.config(), recipe="aepo", objective=objective, updates_per_batch=4
+        retrieval.config(),
+        recipe="aepo",
+        steps=16,
+        warm_start=WarmStartConfig(steps=40, batch_size=64, learning_rate=2e-3),
+        objective=ObjectiveConfig(policy="aepo"),
+        updates_per_batch=4,
+        extensions={"branching": BranchingConfig()},
     )
+
+
+def hard_clip(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    *,
+    entropy: jax.Array,
+    mask: jax.Array,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    alpha: float = 0.4,
+) -> Objective:
+    """AEPO without its clip: advantages weighed by entropies, clipped as in PPO; see `aepo`."""
+    entropy = jax.lax.stop_gradient(jnp.where(mask, entropy, 0.0))
+    share = entropy / jnp.maximum(jnp.max(entropy, axis=-1, keepdims=True), 1e-6)
+    widths = {"clip_low": clip_low, "clip_high": clip_high}
+    return ppo_clip(logp, behavior_logp, advantages * (1.0 + alpha * share), **widths)
 
 
 def effect() -> Effect:
     """Where the right code is rare, against the hard clip, on data 4 steps old."""
     method = arm(config(), steps=60, delay=4)
     hard = ObjectiveConfig(policy_args={"clip_high": 0.28})
+    without = {
+        "entropy factor": ObjectiveConfig(policy="aepo", policy_args={"alpha": 0.0}),
+        "gradient past the clip": ObjectiveConfig(policy="jaxrl.launch.recipes.aepo:hard_clip"),
+    }
     return Effect(
         claim="where the right token is rare, a scaled gradient past the clip learns faster",
         task=cipher(((12, 0.8), (6, 0.1)), (((2, 1), 1.0),)),
         method=method,
         ablation=dataclasses.replace(method, objective=hard),
         over="area",
+        inner=without,
         on_real_model=True,
     )

@@ -9,9 +9,12 @@ learns from the others.
 Formula: `L_PPO` on fresh samples, `beta (u - 1 - log u)`, `u = pi / pi_0`, on stored ones of `pi_0`
 Claim: mends the fall of pass@k, raises pass@1 and pass@k in and out of the domain.
 Reading: the first steps sample and do not learn, and a replay buffer stores the groups of which
-every response is right. Later samples of such prompts train only as long as they differ, by their
-advantages; the paper takes those prompts out. Jensen-Shannon's divergence is not here. The ablation
-is the reverse KL to the initial policy on the policy's own samples, at the same weight.
+every response is right, as in the authors' code. Later samples of such prompts train only as long
+as they differ, by their advantages; the paper takes those prompts out. Jensen-Shannon's divergence
+is not here. The ablation is the reverse KL to the initial policy on the policy's own samples, at
+the same weight. The effect is the second experiment: half of its prompts are easy, and the initial
+policy answers about seven tenths of those right 8 times of 8. In the first, no group was right as a
+whole, so nothing was stored, and PPO alone was measured. There is no neutral task for that reason.
 """
 
 import dataclasses
@@ -57,13 +60,16 @@ def config() -> Config:
 
 
 def effect() -> Effect:
-    """Forward against reverse KL where three answers to each symbol are right."""
+    """Forward against reverse KL where three answers to each symbol are right, and half of the
+    prompts are easy."""
     method = arm(config(), steps=80 + PRESAMPLE)
     reverse = ObjectiveConfig(kl_coef=0.05, kl="k2")
     return Effect(
         claim="the forward KL keeps more of the right answers alive than the reverse KL",
-        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), modes=3),
+        task=cipher(((12, 1.0), (6, 0.4)), (((3, 0), 0.5), ((2, 1), 0.5)), modes=3),
         method=method,
         ablation=dataclasses.replace(method, objective=reverse, replay=None, steps=80),
         statistic="distinct",
+        warm_steps=300,
+        own_task=True,
     )

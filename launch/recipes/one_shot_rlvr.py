@@ -13,7 +13,7 @@ other prompts are hardly ever solved. A first measurement, with room for one fil
 the rate, stayed near the floor: +0.037 [-0.086, +0.161].
 
     jaxrl train quickstart --run-dir runs/before --curriculum.choose jaxrl.data.curriculum:passes
-    jaxrl train one_shot_rlvr --curriculum.history runs/before
+    jaxrl train 1_shot_rlvr --curriculum.history runs/before
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ def config() -> Config:
     """The quickstart, to be given the history of another; without one it trains on all."""
     return dataclasses.replace(
         quickstart.config(),
-        recipe="one_shot_rlvr",
+        recipe="1_shot_rlvr",
         objective=ObjectiveConfig(entropy_coef=0.001),
         curriculum=CurriculumConfig(score="historical_variance", keep=1),
     )

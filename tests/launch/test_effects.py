@@ -23,7 +23,7 @@ from jaxrl.launch import (
     lab,
     recipes,
 )
-from jaxrl.launch.lab import arms, families, plans, split, views
+from jaxrl.launch.lab import arms, families, plans, reading, split, statistics, views
 from jaxrl.launch.lab.tasks import EOS, FILLER, FIRST
 from jaxrl.launch.lab.variants import WRONG, sums, variants, wrong_verdicts
 from jaxrl.training.objective import ObjectiveConfig
@@ -140,12 +140,14 @@ def test_every_difference_of_a_regime_is_named():
             any("rewards" in line for line in lines),
             any("domains" in line for line in lines),
             any("earlier run" in line for line in lines),
+            any("one turn" in line for line in lines),
         )
         assert found == (
             stale,
             method.rewards is not None,
             len(method.weights) != len(config.domains),
             method.before is not None,
+            "branching" in config.extensions,
         ), name
         assert len(lines) == sum(found)
     stale = {name for name in EFFECTS if any("staleness" in x for x in effects_table.regime(name))}
@@ -153,7 +155,9 @@ def test_every_difference_of_a_regime_is_named():
     assert stale == known | {"llamarl", "a_lol", "asearcher", "ring_1t_icepop_c3po"}
     for row in effects_table.rows(["aepo", "prorl"]):
         assert row["regime"] == effects_table.regime(row["id"])
-    assert "| staleness 4 in the lab, 0 in the recipe |" in effects_table.markdown([])
+    assert "staleness 4 in the lab, 0 in the recipe; answers of one turn in the lab" in (
+        effects_table.markdown([])
+    )
 
 
 def test_every_method_has_a_family_an_ablation_and_baselines():
@@ -194,7 +198,7 @@ def test_methods_are_measured_on_a_neutral_task_unless_they_need_their_own():
     """Rewards of a regime are left out there; those of a method stay, or it has no such task."""
     for name, effect in EFFECTS.items():
         method, found = effect.method, variants(effect)
-        about_its_task = method.weights or method.stages or method.chunks.size
+        about_its_task = method.weights or method.stages or method.chunks.size or effect.own_task
         if not about_its_task and not method.rewards and not effect.measure:
             assert "neutral" in found, name
     made = variants(EFFECTS["tricks_or_traps_lite_ppo"])["neutral"]
@@ -301,6 +305,30 @@ def test_a_task_at_the_floor_or_the_ceiling_is_refused(tmp_path, accuracy, refus
         plans.make(store, "karl", EFFECTS["karl"])
 
 
+@pytest.mark.parametrize(
+    ("name", "accuracy", "refused"),
+    [
+        ("alphaalign", 0.99, True),  # a measure of its own, whose statistic is an accuracy
+        ("rlcr", 0.01, False),  # a measure and a statistic of its own
+        ("rorecomp", 0.99, False),  # lengths can be compared where all is solved
+        ("rorecomp", 0.01, True),
+    ],
+)
+def test_a_task_is_refused_by_its_accuracies(tmp_path, name, accuracy, refused):
+    effect = EFFECTS[name]
+
+    def run(effect, given, seeds):
+        figures = dict.fromkeys(("pass@1", effect.statistic), [accuracy] * len(seeds))
+        return {"final": figures, "area": figures, "minutes": 0.0}
+
+    store = plans.Store(tmp_path, run)
+    if refused:
+        with pytest.raises(ValueError, match="give the task other difficulties"):
+            plans.make(store, name, effect)
+    else:
+        assert plans.make(store, name, effect)["tasks"]
+
+
 class Fake:
     """Arms whose figures are drawn, with a planted effect of the method."""
 
@@ -309,7 +337,7 @@ class Fake:
 
     def __call__(self, effect, given, seeds):
         self.ran.append((effect.task.digest(), arms.describe(given), tuple(seeds)))
-        better = given.objective.policy == "aepo"
+        better = given.objective.policy == "aepo" and "alpha" not in given.objective.policy_args
         noise = [np.random.default_rng([s, 1]).normal(0, 0.02) for s in seeds]
         own = [np.random.default_rng([s, 2 + better]).normal(0, 0.01) for s in seeds]
         values = [0.5 + self.planted * better + a + b for a, b in zip(noise, own, strict=True)]
@@ -497,6 +525,32 @@ def test_a_task_that_is_added_leaves_the_others_as_measured(repository, monkeypa
     assert {row["looks"] for row in rows} == {1} and {row["task"] for row in rows} == {*now}
 
 
+def test_a_row_that_a_family_always_has_is_measured_by_the_plan_that_exists(
+    repository, monkeypatch
+):
+    """The plan and its other rows stay as they are, and only the arm of that row is run."""
+    fake = Fake(0.1)
+    play(monkeypatch, fake)
+    monkeypatch.setattr(effects.os, "nice", lambda more: 0)
+    effects.queue(["aepo"], lambda line: None)
+    before, path = effects_table.rows(["aepo"]), repository / "aepo.plan.json"
+    plan = path.read_text()
+    monkeypatch.setitem(families.ALWAYS, "objectives", ("CISPO",))
+    assert not any(row["other"] == "CISPO" for row in before)
+    fake.ran.clear()
+    effects.queue(["aepo"], lambda line: None)
+    assert path.read_text() == plan
+    rows = effects_table.rows(["aepo"])
+    added = [row for row in rows if row["other"] == "CISPO"]
+    assert {row["task"] for row in added} == {row["task"] for row in before}
+    assert len(rows) == len(before) + len(added) and {row["looks"] for row in rows} == {1}
+    assert {row["power"] for row in added} == {None} and not any(row["best"] for row in added)
+    assert {given["objective"]["policy"] for _, given, _ in fake.ran} == {"cispo"}
+    assert "not planned" in (repository / "README.md").read_text()
+    page = repository / "page.html"
+    assert cli.main(["effects", "--html", str(page)]) == 0 and "not planned" in page.read_text()
+
+
 @pytest.mark.parametrize("path", effects_table.RESULTS.glob("*.plan.json"), ids=lambda p: p.name)
 def test_the_code_still_measures_what_was_planned(path):
     """A result whose plan the code no longer matches cannot be run again: measure it anew."""
@@ -522,10 +576,11 @@ def test_pages_are_those_of_the_recorded_results():
     ],
 )
 def test_a_claim_is_judged_by_the_whole_method_in_its_regime(statuses, baseline, verdict):
-    base = {"task": "regime", "against": "ablation", "measured": True}
+    base = {"task": "regime", "against": "ablation", "measured": True, "best": False}
     rows = [base | {"other": part, "status": status} for part, status in statuses.items()]
     others = [row | {"status": "effect", "task": "neutral"} for row in rows]
-    rows += [base | {"other": "GRPO", "against": "baseline", "status": baseline}]
+    rows += [base | {"other": "GRPO", "against": "baseline", "status": baseline, "best": True}]
+    rows += [base | {"other": "SFT", "against": "baseline", "status": "undecided"}]
     assert effects_claims.verdict(others + rows) == verdict
     assert effects_claims.verdict(others) == effects_claims.UNMEASURED
     unmeasured = [row | {"measured": False} for row in rows]
@@ -573,7 +628,8 @@ def test_the_command_of_a_row_runs_its_two_arms(repository, monkeypatch, capsys)
     again = plans.rerun(
         plans.Store(repository, fake, said.append), plan, EFFECTS["aepo"], [row["task"]]
     )
-    assert [x.found for x in again] == ["equal", "not kept", "equal"] and len(fake.ran) == 2
+    found = [x.found for x in again]
+    assert found[1] == "not kept" and found.count("equal") == len(fake.ran) == len(found) - 1
     for path in (repository / "arms").iterdir():
         path.unlink()
     assert cli.main(["effects", "--rerun", "aepo"]) == 1
@@ -652,7 +708,8 @@ def test_a_plan_that_is_not_in_the_history_is_marked(repository, monkeypatch, ca
     for page in ("README.md", "effects.md"):
         text = (repository / page).read_text()
         assert "| aepo † |" in text and "| ghpo |" in text
-        assert text.count("† The plans of 1 methods (8 of") == 1
+        own = sum(row["id"] == "aepo" for row in effects_table.rows(["aepo"]))
+        assert text.count(f"† The plans of 1 methods ({own} of") == 1
     page = repository / "page.html"
     assert cli.main(["effects", "--html", str(page)]) == 0
     assert "<td>aepo †" in page.read_text() and "† The plans of 1 methods" in page.read_text()
@@ -670,11 +727,123 @@ def test_a_plan_that_is_not_in_the_history_is_marked(repository, monkeypatch, ca
 
 
 def test_rows_state_the_power_of_their_plan():
-    for name in ("areal", "vcpo", "kimi_k1_5"):
+    for name in ("areal", "vcpo", "kimi_k1_5", "veripo"):
         plan = json.loads((effects_table.RESULTS / f"{name}.plan.json").read_text())
         for row in effects_table.rows([name]):
             known = plan["tasks"][row["task"]]["power"]
-            assert row["power"] == known[f"{row['against']}: {row['other']}"]
+            stated = known[f"{row['against']}: {row['other']}"]
+            assert row["power"] == (1.0 if np.isnan(stated) else stated)
+
+
+def test_the_rows_are_strict_json(capsys):
+    """Plans of earlier code hold what is no number."""
+
+    def no(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    assert cli.main(["effects", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out, parse_constant=no)
+    assert len({row["id"] for row in rows}) == len(EFFECTS)
+    assert all(0 < row["power"] <= 1 for row in rows if row["power"] is not None)
+    assert all(0 < row["achieved_power"] <= 1 for row in rows if row["measured"])
+
+
+def test_the_achieved_power_is_that_of_the_observed_deviation(repository, monkeypatch):
+    """It stands beside the plan's on every page. The plan expected no quieter pilot than 0.03."""
+    play(monkeypatch, Fake(0.0))
+    monkeypatch.setattr(effects.os, "nice", lambda more: 0)
+    effects.queue(["aepo"], lambda line: None)
+    rows = effects_table.rows(["aepo"])
+    for row in rows:
+        mine, other = (
+            json.loads((repository / "arms" / f"{keys[0]}.json").read_text())["final"]["pass@1"]
+            for keys in row["arms"]
+        )
+        spread = np.std(np.array(mine) - np.array(other), ddof=1)
+        known = statistics.power(spread, row["minimum"], row["seeds"])
+        assert row["achieved_power"] == pytest.approx(known, abs=1e-3)
+        assert row["power"] <= round(statistics.power(0.03, 0.03, row["seeds"]), 3)
+    assert "| planned power | achieved power |" in (repository / "README.md").read_text()
+    assert f"(achieved {rows[0]['achieved_power']:.2f})" in effects_table.describe(rows[0])
+    page = effects_page.page(rows, repository, "", [])
+    assert "<th>planned power<th>achieved power" in page
+    assert f"<td>{rows[0]['power']:.2f}<td>{rows[0]['achieved_power']:.2f}<td>" in page
+
+
+def test_rows_of_two_machines_say_so(repository, monkeypatch):
+    play(monkeypatch, Fake(0.0))
+    monkeypatch.setattr(effects.os, "nice", lambda more: 0)
+    effects.queue(["aepo"], lambda line: None)
+    assert effects_table.machines_sentence(effects_table.rows(["aepo"])) == []
+    row = effects_table.rows(["aepo"])[0]
+    path = repository / "arms" / f"{row['arms'][1][0]}.json"
+    plans.write(path, json.loads(path.read_text()) | {"machine": "another"})
+    mixed = next(r for r in effects_table.rows(["aepo"]) if r["arms"] == row["arms"])
+    assert mixed["machines"] == [[views.machine()], ["another"]]
+    (line,) = effects_table.machines_sentence(effects_table.rows(["aepo"]))
+    assert "rows come from machines of two types" in line and "rows of aepo" in line
+
+
+def test_a_large_family_is_planned_with_more_seeds(repository, monkeypatch):
+    play(monkeypatch, Fake(0.1))
+    for name in ("raft", "karl"):
+        large = effects_table.family_rows(families.RECIPES[name][0]) > statistics.LARGE
+        assert large == (name == "raft")
+        effects.write_plan(name, lambda line: None)
+        plan = json.loads((repository / f"{name}.plan.json").read_text())
+        seeds = {planned["seeds"] for planned in plan["tasks"].values()}
+        assert seeds == {18 if large else 12}
+
+
+def looked_at(store, differences):
+    """The rows of AEPO's plan with two looks, with planted differences [24], and its plan."""
+
+    def run(effect, given, seeds):
+        whole = given.objective.policy == "aepo" and "alpha" not in given.objective.policy_args
+        own = differences if whole else np.zeros(24)
+        values = [0.5 + own[s % 10000] for s in seeds]
+        figures = {"pass@1": values, "tokens": [1.0] * len(values), "updates": [1.0] * len(values)}
+        same = {"final": figures, "area": figures, "before": {}, "curves": {}}
+        return same | {"marks": [1], "minutes": 0.0}
+
+    store = plans.Store(store, run)
+    plan = plans.make(store, "aepo", EFFECTS["aepo"])
+    plan["tasks"] = {"regime": plan["tasks"]["regime"] | {"looks": [12, 24]}}
+    return store, plan, list(plans.measure(store, plan, EFFECTS["aepo"], "x"))
+
+
+def test_measurement_stops_at_the_look_that_decides(tmp_path):
+    """Each look has its own level, and the last one all seeds."""
+    clear = np.linspace(0.08, 0.12, 24)
+    slow = np.concatenate([0.02 + 0.05 * (-1.0) ** np.arange(12), np.full(12, 0.1)])
+    first, both = statistics.levels([12, 24])
+    store, plan, rows = looked_at(tmp_path / "clear", clear)
+    assert {(row["look"], row["comparison"]["seeds"]) for row in rows} == {(1, 12)}
+    assert {row["comparison"]["level"] for row in rows} == {first}
+    again = list(plans.rerun(store, plan, EFFECTS["aepo"]))
+    assert [x.found for x in again] == ["equal", "not kept"] * (len(again) // 2)
+
+    store, plan, rows = looked_at(tmp_path / "slow", slow)
+    (early, late), *_ = zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True)
+    assert (early["look"], early["alone"]) == (1, "undecided")
+    assert (late["look"], late["alone"], late["comparison"]["seeds"]) == (2, "effect", 24)
+    assert late["comparison"]["level"] == both
+    assert late["comparison"]["effect"] == pytest.approx(slow.mean())
+    again = list(plans.rerun(store, plan, EFFECTS["aepo"]))
+    assert {x.found for x in again} == {"equal"}
+    keys = [x.key for x in again if x.label == "method"]
+    assert late["arms"][0] == keys and early["arms"][0] == keys[:1] and len(keys) == 2
+
+
+def test_a_row_that_stopped_early_may_be_undecided_after_the_correction(tmp_path):
+    """It stops by its own p value."""
+    _, _, rows = looked_at(tmp_path, np.linspace(0.08, 0.12, 24))
+    own = [row | {"digests": [["a"], [str(n)]]} for n, row in enumerate(rows)]
+    assert {row["status"] for row in reading.corrected(own)} == {"effect"}
+    null = dataclasses.asdict(statistics.paired(np.linspace(-1, 1, 12), minimum=0.03))
+    others = [own[0] | {"comparison": null, "digests": [["a"], [f"x{n}"]]} for n in range(40)]
+    read = reading.corrected([own[0], *others])[0]
+    assert (own[0]["look"], own[0]["alone"], read["status"]) == (1, "effect", "undecided")
 
 
 @pytest.mark.parametrize(
@@ -727,9 +896,9 @@ def test_a_claim_is_not_counted_as_replicated_without_the_handicap_of_its_baseli
     base = {
         "id": "rlcr", "task": "regime", "measured": True, "status": "effect", "why": "",
         "statistic": "ece", "effect": -0.1, "interval": [-0.2, -0.05], "plan_found": True,
-        "handicap": [], "other": "rewards", "against": "ablation",
+        "handicap": [], "other": "rewards", "against": "ablation", "best": False,
     }  # fmt: skip
-    fair = base | {"against": "baseline", "other": "GRPO"}
+    fair = base | {"against": "baseline", "other": "GRPO", "best": True}
     text = effects_claims.markdown([base, fair])
     assert "Of the 1 that replicate, 0 were compared" in text and "(handicap:" not in text
     text = effects_claims.markdown([base, fair | {"handicap": ["it is blind"]}])
@@ -772,3 +941,8 @@ def test_ids_are_those_of_the_catalogue(capsys):
     assert recipes.load("1_shot_rlvr") == recipes.load("one_shot_rlvr")
     assert cli.main(["effects", "--json", "1_shot_rlvr"]) == 0
     assert {row["id"] for row in json.loads(capsys.readouterr().out)} == {"1_shot_rlvr"}
+    assert cli.main(["effects", "--check", "1_shot_rlvr"]) == 0
+    assert "one_shot" not in capsys.readouterr().out
+    assert {row["name"] for row in recipes.rows()} >= {"1_shot_rlvr", "aepo"}
+    for name in recipes.names():
+        assert recipes.load(name).recipe == recipes.identity(name)

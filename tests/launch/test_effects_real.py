@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import math
 import subprocess
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from jaxrl.launch import cli, effects, effects_claims, effects_page, effects_real, effects_table
 from jaxrl.launch.lab import plans, scales
@@ -153,7 +154,9 @@ def test_runs_are_added_over_several_sessions(results):
     with pytest.raises(KeyboardInterrupt):
         measure(first)
     assert first.ran == [("grpo", s) for s in range(5)] + [(CHOSEN[0], s) for s in range(2)]
-    assert effects_real.headline().startswith(f"7 of {total} runs, correlation not yet computed")
+    assert effects_real.headline().startswith(
+        f"7 of {total} runs, interim: 0 of {len(CHOSEN)} methods; the correlation"
+    )
     assert effects_table.TABLE.read_text() == effects_table.markdown(effects_real.markdown())
     assert subjects(results)[-1] == f"Real model: {CHOSEN[0]}, seed 1"
     status = subprocess.run(
@@ -161,8 +164,9 @@ def test_runs_are_added_over_several_sessions(results):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert status.stdout == ""
-    head = json.loads((results / f"{CHOSEN[0]}.1.json").read_text())
-    assert head["plan"] == plans.committed(results / "plan.json")
+    kept = json.loads((results / f"{CHOSEN[0]}.1.json").read_text())
+    plan = plans.committed(results / "plan.json")
+    assert kept["plan"] == kept["code"] == plan  # the commit that the first call began at
 
     second, said = Fake(), []
     measure(second, said=said)
@@ -173,24 +177,32 @@ def test_runs_are_added_over_several_sessions(results):
     assert said[-1].startswith(f"Rank correlation of the effects of {len(CHOSEN)} methods")
     assert f"({total} of {total} runs)" in said[-1]
     assert f"**{said[-1]}**" in effects_table.TABLE.read_text()
-    page = effects_page.page(effects_table.rows(CHOSEN), effects_table.RESULTS, said[-1])
-    assert page.index("Rank correlation") < page.index("<h2>")
+    assert json.loads((results / f"{CHOSEN[0]}.2.json").read_text())["code"] != plan
+    shown = effects_real.table()
+    page = effects_page.page(effects_table.rows(CHOSEN), effects_table.RESULTS, said[-1], shown)
+    assert page.index("Rank correlation") < page.index("<th>on SmolLM2-135M") < page.index("<h2>")
+    assert f"<td>{CHOSEN[0]}<td>" in page and len(shown) == len(CHOSEN) + 1
 
 
 def test_the_correlation_is_that_of_complete_methods(results):
-    """The first three, then four; a method counts with all its seeds, and no other file does."""
+    """Of all methods of the plan; one counts with all its seeds, and no other file does."""
     committed(results)
-    measure(Fake(), CHOSEN[:3])
-    assert "correlation not yet computed: 3 methods" in effects_real.headline()
+    some, last = CHOSEN[:-1], CHOSEN[-1:]
+    interim = f"interim: {len(some)} of {len(CHOSEN)} methods"
+    measure(Fake(), some)
+    assert interim in effects_real.headline()
     with pytest.raises(KeyboardInterrupt):
-        measure(Fake(stop_at=2), CHOSEN[3:4])
-    assert "correlation not yet computed: 3 methods" in effects_real.headline()
-    measure(Fake(), CHOSEN[3:4])
+        measure(Fake(stop_at=2), last)
+    assert interim in effects_real.headline() and "Rank" not in effects_real.headline()
+    measure(Fake(), last)
     found = effects_real.headline()
-    assert found.startswith("Rank correlation of the effects of 4 methods in the lab")
-    lab = effects_real.in_the_lab(CHOSEN[:4])
-    expected = scales.correlation(lab, {name: i for i, name in enumerate(CHOSEN[:4])})
-    assert f"{expected.rho:.2f} [{expected.low:.2f}, {expected.high:.2f}]" in found
+    assert found.startswith(f"Rank correlation of the effects of {len(CHOSEN)} methods in the lab")
+    lab = effects_real.in_the_lab(CHOSEN)
+    known = scales.correlation(lab, {name: i for i, name in enumerate(CHOSEN)})
+    assert f"{known.rho:.2f} [{known.low:.2f}, {known.high:.2f}], p {known.p:.3f}" in found
+    ceiling = scales.expected([*lab.values()], scales.pooled([[0, 0.001, 0.002]]), 3)
+    said = f"{ceiling.mean:.2f} on average, and {ceiling.low:.2f} to {ceiling.high:.2f} in 90%"
+    assert said in found
 
     before = effects_real.compared()
     old = json.loads((results / f"{CHOSEN[0]}.0.json").read_text())
@@ -198,7 +210,7 @@ def test_the_correlation_is_that_of_complete_methods(results):
     plans.write(results / f"{CHOSEN[0]}.7.json", old | {"seed": 7, "pass@1": 0.9})
     assert effects_real.compared() == before
     plans.write(results / f"{CHOSEN[0]}.0.json", old | {"described": "of another recipe"})
-    assert "3 methods" in effects_real.headline()
+    assert interim in effects_real.headline()
 
 
 def test_effects_in_the_lab_are_those_of_the_recorded_arms():
@@ -216,6 +228,32 @@ def test_one_seed_has_no_interval(results):
         measure(Fake(stop_at=6))
     assert any("(no interval from one run)" in line for line in effects_real.markdown())
     assert "1.00 | 1 |" in "\n".join(effects_real.markdown())
+
+
+def test_a_run_is_done_again_and_compared(results, monkeypatch, capsys):
+    committed(results)
+    measure(Fake(), CHOSEN[:1])
+    path = results / f"{CHOSEN[0]}.1.json"
+    kept = json.loads(path.read_text())
+    assert kept["digest"] == effects_real.digest(kept)
+    monkeypatch.setattr(effects_real.rerun, "__defaults__", (Fake(),))
+    monkeypatch.setattr(effects.os, "nice", lambda more: 0)
+    run = f"{effects_table.identity(CHOSEN[0])}.1"
+    assert cli.main(["effects", "--real", "--rerun", run]) == 0
+    assert f"{run}: equal; pass@1 0.4010 recorded, 0.4010 now" in capsys.readouterr().out
+    plans.write(path, {k: v for k, v in kept.items() if k not in ("code", "digest")})
+    assert cli.main(["effects", "--real", "--rerun", run]) == 0  # a file of earlier code
+    plans.write(path, kept | {"tokens": 7})
+    assert cli.main(["effects", "--real", "--rerun", run]) == 1
+    assert f"{run}: differs" in capsys.readouterr().out
+    plans.write(path, kept | {"tokens": 7, "machine": "another"})
+    assert cli.main(["effects", "--real", "--rerun", run]) == 0
+    assert f"{run}: other machine" in capsys.readouterr().out
+    assert cli.main(["effects", "--real", "--rerun"]) == 2
+    assert "name runs, such as `grpo.0`" in capsys.readouterr().err
+    for unknown in (f"{CHOSEN[0]}.9", "aepo.0", "aepo"):
+        assert cli.main(["effects", "--real", "--rerun", unknown]) == 2
+        assert f"there is no run {unknown!r} of the plan" in capsys.readouterr().err
 
 
 def test_runs_have_low_priority(results, monkeypatch, capsys):
@@ -244,15 +282,64 @@ def test_rank_correlation():
     lab_effects = dict(zip(names, range(8), strict=True))
     same = {n: v**3 for n, v in lab_effects.items()}
     found = scales.correlation(lab_effects, same)
-    assert found.rho == pytest.approx(1) and found.low > 0.9 and found.high <= 1
+    assert (found.rho, found.high, found.methods) == (pytest.approx(1), 1, 8)
+    assert found.p == pytest.approx(2 / math.factorial(8))
     found = scales.correlation(lab_effects, {n: -v for n, v in same.items()})
-    assert found.rho == pytest.approx(-1) and found.high < -0.9 and found.methods == 8
+    assert (found.rho, found.low) == (pytest.approx(-1), -1)
     assert scales.correlation(lab_effects, {n: same[n] for n in "abc"}) is None
     assert scales.correlation(lab_effects, dict.fromkeys(names, 0.0)) is None
 
 
-def test_a_rank_correlation_of_noise_is_seldom_significant():
-    keys = jax.random.split(jax.random.key(0), 400)
-    drawn = np.array(jax.vmap(lambda k: jax.random.normal(k, (2, 8)))(keys))
-    found = [scales.correlation(*(dict(enumerate(x)) for x in pair)) for pair in drawn]
-    assert np.mean([not c.low < 0 < c.high for c in found]) < 0.1
+def test_a_perfect_order_of_four_methods_is_no_evidence():
+    four = dict(zip("abcd", range(4), strict=True))
+    found = scales.correlation(four, four)
+    assert found.rho == pytest.approx(1) and found.p == pytest.approx(1 / 12) and found.low < 0
+
+
+def test_the_permutation_test_is_that_of_scipy():
+    """Ties have average ranks; of more methods than 8, random orders are drawn."""
+    rng = np.random.default_rng(0)
+    for size in (6, 12):
+        a, b = rng.integers(0, 5, size).astype(float), rng.normal(size=size)
+        found = scales.correlation(dict(enumerate(a)), dict(enumerate(b)))
+        known = stats.permutation_test(
+            (a,), lambda x, b=b: stats.spearmanr(x, b).statistic, permutation_type="pairings",
+            n_resamples=4000 if size > 8 else np.inf, rng=np.random.default_rng(1),
+        )  # fmt: skip
+        assert found.rho == pytest.approx(stats.spearmanr(a, b).statistic)
+        assert found.p == pytest.approx(known.pvalue, abs=0.05 if size > 8 else 1e-9)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("methods", [4, 8])
+def test_the_interval_of_a_rank_correlation_holds_the_true_one(rho, methods):
+    """In 95% of cases or more, as few ranks have few values."""
+    rng, times, pearson = np.random.default_rng(5), 1000, 2 * np.sin(np.pi / 6 * rho)
+    first, second = rng.normal(size=(2, times, methods))
+    second = pearson * first + np.sqrt(1 - pearson**2) * second
+    held = 0
+    for a, b in zip(first, second, strict=True):
+        low, high = scales.interval(stats.spearmanr(a, b).statistic, methods)
+        held += low - 1e-9 <= rho <= high + 1e-9
+    assert held / times > 0.95 - 3 * np.sqrt(0.95 * 0.05 / times)
+
+
+def test_what_equal_effects_at_both_scales_would_give():
+    lab_effects = np.linspace(-0.03, 0.04, 8)
+    exact, noisy, many = (
+        scales.expected(lab_effects, deviation, runs)
+        for deviation, runs in ((0.0, 3), (0.05, 3), (0.05, 60))
+    )
+    assert exact == (pytest.approx(1), pytest.approx(1), pytest.approx(1))
+    assert noisy.low < 0.3 < noisy.mean < many.low < many.mean < 1
+    rng = np.random.default_rng(3)
+    drawn = lab_effects + rng.normal(0, 0.05, (2000, 3, 8)).mean(axis=1)
+    known = np.mean([stats.spearmanr(lab_effects, each).statistic for each in drawn])
+    assert noisy.mean == pytest.approx(known, abs=0.03)
+
+
+def test_the_spread_of_runs_is_pooled_over_arms():
+    assert scales.pooled([[0.1, 0.3], [0.5, 0.5, 0.8], [0.9]]) == pytest.approx(
+        np.sqrt((0.02 + 0.06) / 3)
+    )
+    assert scales.pooled([[0.1], []]) is None

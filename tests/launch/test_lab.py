@@ -1,6 +1,7 @@
 """The lab's verifiers, its sampler against its trainer, its update, and its statistics."""
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,11 @@ from jaxrl.data.guidance import Hint
 from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.nucleus import masked
-from jaxrl.launch import lab
-from jaxrl.launch.lab import arms, collect, critic, policy, tasks, train
+from jaxrl.launch import effects_table, lab
+from jaxrl.launch.lab import arms, collect, critic, families, plans, policy, tasks, train
 from jaxrl.launch.lab import effect as experiment
+from jaxrl.launch.lab.variants import variants
+from jaxrl.launch.recipes import aepo
 from jaxrl.models import decoder
 from jaxrl.models.value import ValueConfig
 from jaxrl.sampling.chunks import Chunks
@@ -562,3 +565,126 @@ def first_two_alike(batch):
     """Groups 0 and 1 have equal rewards, the others not."""
     place = jnp.arange(len(batch.rewards))
     return jnp.where(batch.group_ids < 2, 1.0, place % 2)
+
+
+def test_an_advantage_that_the_policy_loss_does_not_take_is_no_part():
+    """To take it out changes nothing; with a filter of sequences it may."""
+    blind = ObjectiveConfig(policy="pacs", kl_coef=0.1)
+    other = ObjectiveConfig(policy="reinforce", advantage="rloo")
+    method, plain = lab.Arm(objective=blind), lab.Arm(objective=other)
+    assert sorted(arms.parts(method, plain)) == ["KL penalty", "all", "policy loss"]
+    assert arms.parts(method, plain)["all"] == plain
+    filtered = dataclasses.replace(method, objective=dataclasses.replace(blind, rows="recomposed"))
+    assert "advantage" in arms.parts(filtered, plain)
+    same = dataclasses.replace(blind, advantage="rloo")
+    assert arms.parts(method, dataclasses.replace(method, objective=same)) == {}
+
+
+def test_no_part_gives_the_figures_of_the_whole_method():
+    """To take such a part out does nothing, so what was measured is not the method."""
+
+    def figures(keys):
+        paths = [effects_table.RESULTS / "arms" / f"{key}.json" for key in keys]
+        return [json.loads(path.read_text())["digest"] for path in paths]
+
+    rows = [row for row in effects_table.rows() if row["measured"] and row["against"] == "ablation"]
+    idle = [
+        (row["id"], row["task"], row["other"])
+        for row in rows
+        if figures(row["arms"][0]) == figures(row["arms"][1])
+    ]
+    assert idle == []
+
+
+@pytest.mark.broad
+def test_dph_rl_has_something_to_rehearse():
+    """The policy that its experiment begins from answers a part of the prompts right 8 times of 8,
+    and on the neutral task none."""
+
+    def solved(task, warm_steps):
+        one = task.over((0,))
+        model = policy.shape(one.vocabulary, one.prompt_length + one.budget)
+        start = experiment.imitate(one, model, warm_steps)
+        _, rewards = experiment.attempts(model, one, effect.method, start)
+        return (rewards == 1).all(axis=-1).mean()
+
+    effect = effects_table.module("dph_rl").effect()
+    assert 0.2 < solved(effect.task, effect.warm_steps) < 0.8
+    assert solved(lab.neutral(), effect.warm_steps) < 0.02
+    assert [*variants(effect)] == ["regime"]
+
+
+@pytest.mark.parametrize("name", ["aepo", "vcpo"])
+def test_parts_inside_a_policy_loss_are_taken_out_by_later_plans(name):
+    """Each is an arm of its own; a plan that was made before has its arms and no others."""
+    effect = effects_table.module(name).effect()
+    arms_of = plans.competitors(effect, families.RECIPES[name][0])
+    assert len(effect.inner) == 2
+    for part, objective in effect.inner.items():
+        assert arms_of[f"ablation: {part}"] == dataclasses.replace(
+            effect.method, objective=objective
+        )
+        assert objective not in (effect.method.objective, effect.ablation.objective)
+    plan = json.loads((effects_table.RESULTS / f"{name}.plan.json").read_text())
+    assert plans.differences(plan, name, effect) == []
+
+
+def test_aepo_without_its_clip_weighs_by_entropy_and_clips_as_ppo():
+    given = {"entropy": jnp.array([[1.0, 2.0]]), "mask": jnp.ones((1, 2), bool)}
+    logp, advantages = jnp.log(jnp.array([[2.0, 1.0]])), jnp.ones((1, 1))
+    loss, _ = aepo.hard_clip(logp, jnp.zeros((1, 2)), advantages, alpha=0.4, **given)
+    np.testing.assert_allclose(loss, [[-1.28 * 1.2, -1.4]], rtol=1e-6)
+
+
+LENGTHS = {0.02: (0.6, 4.0), 0.005: (0.62, 5.0), 0.08: (0.2, 1.0)}
+"""Weight of a length penalty -> accuracy and length of what it trains."""
+
+
+def test_the_baseline_of_a_length_is_one_of_the_accurate(tmp_path):
+    """The shortest fails at most prompts; the best of the other two is chosen."""
+
+    def run(effect, given, seeds):
+        weight = given.objective.shaping_args.get("weight", 0.005)
+        figures = {
+            name: [value] * len(seeds)
+            for name, value in zip(("pass@1", "length"), LENGTHS[weight], strict=True)
+        }
+        return {"final": figures, "area": figures, "minutes": 0.0}
+
+    effect = effects_table.module("rorecomp").effect()
+    plan = plans.make(plans.Store(tmp_path, run), "rorecomp", effect)
+    assert {x["baseline"] for x in plan["tasks"].values()} == {"baseline: linear penalty"}
+    accurate = dataclasses.replace(effect, statistic="pass@1", better="higher")
+    plan = plans.make(plans.Store(tmp_path, run), "rorecomp", accurate)
+    best = "baseline: linear penalty, a quarter"
+    assert {x["baseline"] for x in plan["tasks"].values()} == {best}
+
+
+GOLD = [n for n in effects_table.names() if families.RECIPES[n][0] == "gold solutions"]
+
+
+@pytest.mark.parametrize("name", GOLD)
+def test_every_method_with_gold_solutions_has_a_row_against_sft_alone(name):
+    """Beside that against the best baseline, where the plan has another."""
+    plan = json.loads((effects_table.RESULTS / f"{name}.plan.json").read_text())
+    effect = effects_table.module(name).effect()
+    for task in plan["tasks"]:
+        rows = plans.compared_with(plan, effect, task)
+        assert plan["tasks"][task]["baseline"] in rows and "baseline: SFT" in rows
+        assert len(rows) == len(set(rows))
+
+
+def test_a_plan_foresees_the_row_against_sft(tmp_path):
+    """Its seeds give that row power too."""
+
+    def run(effect, given, seeds):
+        better = 0.1 * (given.objective.policy_args.get("mu") == 0.5)
+        figures = {"pass@1": [0.5 + better] * len(seeds)}
+        return {"final": figures, "area": figures, "minutes": 0.0}
+
+    effect = effects_table.module("tram").effect()
+    plan = plans.make(plans.Store(tmp_path, run), "tram", effect)
+    for task, planned in plan["tasks"].items():
+        assert planned["baseline"] == "baseline: SFT + GRPO"
+        assert {"baseline: SFT", "baseline: SFT + GRPO"} < {*planned["power"]}
+        assert {*plans.compared_with(plan, effect, task)} == {*planned["power"]}

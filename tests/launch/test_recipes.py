@@ -83,6 +83,15 @@ EPISODES = {
 the response's budgets, and parameters."""
 
 
+PROGRAMS = {
+    "boolean": (20, 24, {}),
+    "micro_ml": (24, 12, {}),
+    "patches": (104, 72, {}),
+    "polyglot": (24, 56, {}),
+}
+"""Tasks of one turn whose verifiers run programs: the same."""
+
+
 ASKED = {"armed": (32, 16, {}), "pairwise_reward": (400, 4, {}), "pairwise_rl": (32, 16, {})}
 """Recipes with questions in words, for which arithmetic has no letters: the same."""
 
@@ -102,7 +111,7 @@ def tiny(config, run_dir):
     if config.data.kinds:
         config = with_rows(config, run_dir.parent)
     change = dataclasses.replace
-    own = ASKED.get(config.recipe) or EPISODES.get(config.task)
+    own = ASKED.get(config.recipe) or (EPISODES | PROGRAMS).get(config.task)
     turns = own is not None
     asked, written, given = own or (16, WRITTEN.get(config.recipe, 4), {})
     solved = config.warm_start.steps and config.task != "keydoor"  # which takes over two turns

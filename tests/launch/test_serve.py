@@ -538,10 +538,26 @@ def test_tokens_that_are_spelled_alike_keep_the_best_score():
     assert top == {"x": -0.5}
 
 
+def test_a_refusal_is_read_as_what_the_assistant_said(server):
+    def asked(content):
+        return {
+            "messages": [{"role": "assistant", "content": content}], "max_tokens": 8, "seed": 1,
+            "return_token_ids": True,
+        }  # fmt: skip
+
+    parts = [{"type": "refusal", "refusal": "no"}]
+    given = post(server, "/v1/chat/completions", **asked(parts))
+    assert given["choices"] == post(server, "/v1/chat/completions", **asked("no"))["choices"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "refusal": "no"}]}]},
+            "messages",
+        ),
         ({"messages": [{"role": "user"}]}, "messages"),
         ({"messages": [{"role": "assistant", "tool_calls": 7}]}, "messages"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": 7}]}]}, "tool_calls"),

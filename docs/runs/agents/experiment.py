@@ -33,9 +33,12 @@ def measure(work: Path, name: str, arm: str, seed: int) -> dict[str, object]:
     argv = EXPERIMENTS[name].arms[arm]
     if argv == games.ARM:
         first, given = next(iter(EXPERIMENTS[name].arms.items()))
-        return games.measure(
-            directory(work, name, first, seed), configs.resolve(list(given))[0], seed
-        )
+        run = directory(work, name, first, seed)
+        given = [*given, "--seed", str(seed), "--run-dir", str(run)]
+        config = configs.resolve(given)[0]
+        if not (run / "metrics.jsonl").exists():  # of an earlier time: the run is made again
+            loop.train(config)
+        return games.measure(run, config, seed)
     run = directory(work, name, arm, seed)
     config, _ = configs.resolve([*argv, "--seed", str(seed), "--run-dir", str(run)])
     before = time.process_time()

@@ -180,8 +180,8 @@ def test_a_conversation_that_is_returned_to_keeps_its_ids():
 @pytest.mark.parametrize("task", [f"{__name__}:branches", "tests.jaxrl.run.test_episodes:digits"])
 def test_episodes_are_replayed_with_their_turns_and_contexts(task, tmp_path, monkeypatch):
     """Groups of earlier steps stand beside those of a step, whatever contexts they have."""
-    changes = {"task": task, "steps": 3, "replay.groups": 2, "updates_per_batch": 2, "eval.problems": 4,
-               "objective.advantage": "gigpo"}  # fmt: skip
+    changes = {"task": task, "steps": 3, "replay.groups": 2, "updates_per_batch": 2,
+               "eval.problems": 4, "objective.advantage": "gigpo"}  # fmt: skip
     mixed, join = [], replay.joined
 
     def joined(*given):
