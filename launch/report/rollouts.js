@@ -247,7 +247,8 @@ function viewer(root) {
     const turn = value(row, "turn", i), source = value(row, "source", i);
     if (turn == null || source === "forced") return before;
     const earned = row.turn_rewards?.[turn - 1];
-    const name = source === "tool" ? "environment" : `turn ${turn}${earned == null ? "" : ` · reward ${short(earned)}`}`;
+    const who = row.turn_agents ? ` · agent ${row.turn_agents[turn - 1]}` : "";
+    const name = source === "tool" ? "environment" : `turn ${turn}${who}${earned == null ? "" : ` · reward ${short(earned)}`}`;
     if (row.parent && row.parent[i] !== row.parent[0] + i) return name + ANEW;
     return before === name + ANEW ? before : name;
   }

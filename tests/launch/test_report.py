@@ -410,6 +410,31 @@ def test_an_episode_is_shown_by_turns_with_calls_and_replies(page, tmp_path):
     assert page.errors == []
 
 
+@pytest.mark.browser
+def test_a_match_against_oneself_says_whose_turn_it_is(page, tmp_path):
+    changes = {
+        "task": "board_game", "steps": 1, "warm_start.steps": 0, "rollout.turn_tokens": 2,
+        "task_args": {"instructions": False, "symbols": True, "mistakes": 9, "opponent": "self"},
+        "rollout.max_prompt_tokens": 32, "rollout.max_new_tokens": 160, "packing.row_length": 256,
+        "packing.micro_batch_tokens": 1024, "eval.problems": 1, "eval.every": 0,
+        "rollout_log.groups": 9,
+    }  # fmt: skip
+    loop.train(tiny.config(tmp_path / "run", **changes))
+    rows = list(map(json.loads, (tmp_path / "run/rollouts/000001.jsonl").read_text().splitlines()))
+    n = next(n for n, row in enumerate(rows) if row.get("turn_agents"))
+    page.open(report.write([tmp_path / "run"], tmp_path / "report.html")[0])
+    page.select("#kind", "rollouts")
+    page.js(f"document.querySelector('#list').scrollTop = {46 * n}")
+    page.until(f"document.querySelector('#row-{n}') !== null")
+    page.js(f"document.querySelector('#row-{n}').click()")
+    heads = page.js(
+        "[...document.querySelectorAll('.answer.chosen .turn')].map(e => e.textContent)"
+    )
+    for turn, agent in enumerate(rows[n]["turn_agents"], 1):
+        assert any(head.startswith(f"turn {turn} · agent {agent} ·") for head in heads)
+    assert page.errors == []
+
+
 def told(row):
     """Who says what in an episode, in order: turns with their rewards, and the environment."""
     found, said = [], None
