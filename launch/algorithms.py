@@ -51,7 +51,8 @@ class Algorithm(NamedTuple):
 
 ALGORITHMS: dict[str, Algorithm] = {
     "grpo": Algorithm(
-        "PPO clip, advantages in units of the group's deviation, KL penalty in the loss",
+        "PPO clip; the advantage is the reward minus the group's mean, divided by the group's "
+        "standard deviation; KL penalty in the loss",
         "Shao et al. 2024, DeepSeekMath",
         ObjectiveConfig(aggregation="seq-mean-token-mean", kl_coef=0.04),
     ),
@@ -94,7 +95,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         {"rollout": dataclasses.replace(_BASE.rollout, oversampling=3.0)},
     ),
     "dr_grpo": Algorithm(
-        "GRPO without division by the group's deviation or the completion's length",
+        "GRPO without division by the group's standard deviation or the completion's length",
         "Liu et al. 2025, Understanding R1-Zero-Like Training",
         ObjectiveConfig(
             policy="dr_grpo",
