@@ -26,6 +26,7 @@ from jaxrl.launch.lab import arms, families, statistics, views
 from jaxrl.launch.lab.arms import Arm
 from jaxrl.launch.lab.effect import BLOCK, Effect, held_out, run_arm
 from jaxrl.launch.lab.statistics import Comparison
+from jaxrl.launch.lab.tasks import verdicts
 from jaxrl.launch.lab.variants import variants
 
 VERSION = 1
@@ -178,6 +179,7 @@ def make(
         seeds = math.ceil(needed / BLOCK) * BLOCK
         planned[task] = {
             "task": variant.task.digest(),
+            "verifier": verdicts(variant.task),
             "statistic": variant.statistic,
             "baseline": baseline,
             "seeds": seeds,
@@ -281,6 +283,9 @@ def _replaced(plan: dict[str, Any], task: str, effect: Effect) -> list[str]:
     planned, lines = plan["tasks"][task], []
     if planned["task"] != variants(effect)[task].task.digest():
         lines.append(f"{task}: the task's problems are others")
+    judged = planned.get("verifier")  # plans from before 2026-11-25 have none
+    if judged is not None and judged != verdicts(variants(effect)[task].task):
+        lines.append(f"{task}: the task's verifier judges otherwise")
     described = _described(effect, plan["family"], task, planned)
     return lines + [
         f"{task}: the arm {label!r} is another"

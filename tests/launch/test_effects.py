@@ -401,6 +401,14 @@ def test_nothing_is_measured_without_a_committed_plan(repository, monkeypatch, c
         changed.setattr(effects_table.module("aepo"), "effect", lambda: other)
         assert cli.main(["effects", "aepo"]) == 2
         assert "the arm 'method' is another" in capsys.readouterr().err
+    with monkeypatch.context() as changed:
+        right = EFFECTS["aepo"].task
+        judge = dataclasses.replace(right, reward=lambda answer, c: 1 - right.reward(answer, c))
+        assert judge.digest() == right.digest()
+        other = dataclasses.replace(EFFECTS["aepo"], task=judge)
+        changed.setattr(effects_table.module("aepo"), "effect", lambda: other)
+        assert cli.main(["effects", "aepo"]) == 2
+        assert "the task's verifier judges otherwise" in capsys.readouterr().err
     assert len(fake.ran) == tuned and not (repository / "aepo.json").exists()
 
     assert cli.main(["effects", "aepo"]) == 0
