@@ -333,7 +333,11 @@ def problems(name: str, seeds: Sequence[int] = (0, 1, 2)) -> list[str]:
 
 
 def overlap(task: lab.Task, seed: int) -> int:
-    """How many held-out problems of an instance, by prompt and what is hidden, are trained on."""
+    """How many held-out problems of an instance are trained on or demonstrated.
+
+    Problems are told apart by their prompt, and by what is hidden where the environment hides it;
+    demonstrations by their prompt, where nothing is hidden.
+    """
     made = task.make(seed)
     hidden = task.respond is not None  # then a problem is its prompt and its table
 
@@ -341,7 +345,8 @@ def overlap(task: lab.Task, seed: int) -> int:
         parts = [split.prompt, split.answer] if hidden else [split.prompt]
         return {row.tobytes() for row in np.concatenate(parts, axis=1)}
 
-    return len(contents(made.train) & contents(made.test))
+    seen = contents(made.train) | (set() if hidden else contents(made.demonstrations))
+    return len(seen & contents(made.test))
 
 
 def _politely() -> None:

@@ -76,8 +76,14 @@ def test_an_overlap_is_found():
         made.test.prompt[7] = made.train.prompt[3]
         return made
 
+    def demonstrated(seed):
+        made = leaky(seed)
+        made.test.prompt[7] = made.demonstrations.prompt[3]
+        return made
+
     assert effects.overlap(dataclasses.replace(task, make=leaky), 0) == 0
     assert effects.overlap(dataclasses.replace(task, make=leaked), 0) == 1
+    assert effects.overlap(dataclasses.replace(task, make=demonstrated), 0) == 1
 
 
 def test_a_task_with_too_few_prompts_is_refused():
