@@ -85,11 +85,7 @@ def critic(settings: CriticConfig) -> Extension:
         if settings.credit != "gae":
             asked_by = f"critic.credit={settings.credit!r}"
             tasks.require_turns(config, asked_by, of_all=False, or_else=", or credit gae")
-        if (agents := tasks.agents(config)) > 1:
-            raise ValueError(
-                f"--with critic: the task's episodes have {agents} agents, and one critic would "
-                "mix their rewards; use --objective.advantage agent_advantages"
-            )
+        tasks.require_one_agent(config, "the extension critic")
 
     def init(ctx: Context, state: TrainState) -> TrainState:
         model = ctx.policy.model

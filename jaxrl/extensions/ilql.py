@@ -74,6 +74,7 @@ def ilql(settings: IlqlConfig) -> Extension:
 
     def check(config: Config) -> None:
         tasks.require_turns(config, "ilql")
+        tasks.require_one_agent(config, "the extension ilql")
         if config.lora.rank:
             raise ValueError(
                 f"ilql with lora.rank={config.lora.rank}: values train a decoder of their own; set "

@@ -59,11 +59,24 @@ def require_turns(config: Config, asked_by: str, *, of_all: bool = True, or_else
         )
 
 
-def agents(config: Config) -> int:
-    """The most agents that take turns in an episode of a run's task, 1 without turns."""
+def require_one_agent(config: Config, asked_by: str) -> None:
+    """Refuse a task whose episodes have several agents.
+
+    Args:
+      config: of the run.
+      asked_by: what would mix their rewards, which the error names first.
+
+    Raises:
+      ValueError: they have several.
+    """
     whole = named(config)
     parts = list(whole.parts.values()) or [whole]
-    return max(1 if part.turns is None else part.turns.agents for part in parts)
+    agents = max(1 if part.turns is None else part.turns.agents for part in parts)
+    if agents > 1:
+        raise ValueError(
+            f"{asked_by}: the task's episodes have {agents} agents, and it would give the reward "
+            "of one to the turns of another; use objective.advantage=agent_advantages alone"
+        )
 
 
 def arrays(task: Task, tokenizer: Tokenizer, rollout: RolloutConfig) -> Arrays | None:

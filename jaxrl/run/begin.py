@@ -9,10 +9,11 @@ import jax
 import optax
 
 from jaxrl import config as configs
+from jaxrl import functions
 from jaxrl.config import Config
 from jaxrl.record import checkpoint, references, storage
 from jaxrl.record.checkpoint import Saved
-from jaxrl.rollout import policy, programs
+from jaxrl.rollout import policy, programs, tasks
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import asynchronous, generators, offline, placement, reference, sampled, stages
 from jaxrl.run.context import Origin, RunContext
@@ -48,6 +49,7 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
         arrays += ("turn", "turn_rewards")
     elif not config.data.kinds and sampled.has_turns(config, extensions):
         arrays += turns.TOKENS
+        _check_agents(config)
     objective.check(config.objective, arrays)
     reference.check(config, extensions)
     model, tokenizer = policy.describe(config)
@@ -57,6 +59,13 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     if config.fork:
         checkpoint.require(*fork_point(config.fork))
     return origin, actor, extensions
+
+
+def _check_agents(config: Config) -> None:
+    """Refuse an advantage that does not tell agents apart where episodes have several."""
+    named = config.objective.advantage
+    if not functions.takes(functions.lookup(named), "agent_ids"):
+        tasks.require_one_agent(config, f"objective.advantage={named!r}")
 
 
 def _check_rows(config: Config) -> None:

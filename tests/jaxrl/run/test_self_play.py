@@ -142,16 +142,25 @@ def test_a_match_against_oneself_is_trained_as_it_was_sampled(tmp_path):
     assert opposed
 
 
-def test_one_critic_for_several_agents_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="episodes have 2 agents"):
-        begin.check(tiny.config(tmp_path, **SELF | {"critic.credit": "turn_gae"}))
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"critic.credit": "turn_gae"}, "the extension critic"),
+        ({"ilql.targets": "td"}, "the extension ilql"),
+        ({"objective.advantage": "group_advantages"}, "objective.advantage='group_advantages'"),
+        ({"objective.advantage": "gigpo"}, "objective.advantage='gigpo'"),
+    ],
+)
+def test_what_would_mix_the_rewards_of_agents_is_refused(changes, says, tmp_path):
+    with pytest.raises(ValueError, match=says) as refused:
+        begin.check(tiny.config(tmp_path, **SELF | changes))
+    assert "episodes have 2 agents" in str(refused.value)
 
 
 def test_an_agent_that_took_no_turn_cannot_be_rewarded(tmp_path):
     found = flights.trained(
         tmp_path / "run",
-        **SELF | {"task": f"{__name__}:early", "task_args": {}, "steps": 1,
-                  "objective.advantage": "group_advantages"},
+        **SELF | {"task": f"{__name__}:early", "task_args": {}, "steps": 1},
     )  # fmt: skip
     assert all(not c.turn_agents for c in found)
     (row,) = metrics.read(tmp_path / "run")
