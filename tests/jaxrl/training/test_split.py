@@ -91,6 +91,7 @@ def drawn() -> tuple[Trajectory, Params, np.ndarray]:
             "kl": np.full(len(data.tokens), 0.2, np.float32),
             "turn": np.tile(1 + np.arange(shape[1], dtype=np.int32) // 3, (shape[0], 1)),
             "turn_state": np.zeros(shape, np.int32),
+            "agent": np.zeros(shape, np.int32),
             "turn_rewards": rng.integers(0, 2, shape).astype(np.float32),
         },
     )

@@ -13,12 +13,14 @@ def test_tokens_become_turns_and_come_back():
     state = np.array([[0, 7, 7, 5, 5, 5], [0, 7, 5, 5, 5, 0], [0, 7, 7, 7, 5, 5]], np.int32)
     groups = np.array([0, 0, 1])
     valid = np.array([[True], [True], [False]])
-    given = {"turn": turn, "turn_rewards": rewards, "turn_state": state}
+    agent = np.where(turn == 2, 1, 0)
+    given = {"turn": turn, "turn_rewards": rewards, "turn_state": state, "agent": agent}
     made = turns.steps({k: jnp.asarray(v) for k, v in given.items()}, groups, own & valid)
     assert set(made) == set(turns.STEPS)
     mask = np.asarray(made["step_mask"])
     assert mask.sum(1).tolist() == [2, 3, 0] and not mask[:, 3:].any()
     assert np.asarray(made["step_rewards"])[:2, :3].tolist() == [[10, 20, 0], [10, 20, 30]]
+    assert np.asarray(made["agent_ids"])[:2, :3].tolist() == [[0, 1, 0], [0, 1, 0]]
     ids = np.asarray(made["state_ids"])
     assert ids[0, 0] == ids[1, 0] != ids[0, 1] == ids[1, 1] == ids[1, 2]
     everyone = turns.steps({k: jnp.asarray(v) for k, v in given.items()}, groups, own)
