@@ -417,7 +417,7 @@ def test_a_match_against_oneself_says_whose_turn_it_is(page, tmp_path):
         "task_args": {"instructions": False, "symbols": True, "mistakes": 9, "opponent": "self"},
         "rollout.max_prompt_tokens": 32, "rollout.max_new_tokens": 160, "packing.row_length": 256,
         "packing.micro_batch_tokens": 1024, "eval.problems": 1, "eval.every": 0,
-        "rollout_log.groups": 9,
+        "rollout_log.groups": 9, "objective.advantage": "agent_advantages",
     }  # fmt: skip
     loop.train(tiny.config(tmp_path / "run", **changes))
     rows = list(map(json.loads, (tmp_path / "run/rollouts/000001.jsonl").read_text().splitlines()))
