@@ -220,7 +220,7 @@ def agent_advantages(
     Formula: `A_ia = (R_ia - mean_g R_a) / (std_g R_a + eps)` for all turns of agent a in episode i,
       `R_ia` the sum of their rewards
     Paper: Liu et al. 2025, "SPIRAL: Self-Play on Zero-Sum Games Incentivizes Reasoning via
-      Multi-Agent Multi-Turn Reinforcement Learning"
+      Multi-Agent Multi-Turn Reinforcement Learning" (recalled)
 
     Args:
       step_rewards: `[N, S]`.

@@ -139,3 +139,14 @@ def group_moments(
     squares = jnp.square(x - mean[group_ids]) * weight
     variance = jax.ops.segment_sum(squares, group_ids, num_groups) / jnp.maximum(count - ddof, 1.0)
     return count[group_ids], mean[group_ids], jnp.sqrt(variance)[group_ids]
+
+
+def entropy_share(entropy: jax.Array, mask: jax.Array) -> jax.Array:
+    """Each token's entropy as a share of the largest in its response, a constant.
+
+    Args:
+      entropy: `[B, T]`, nats.
+      mask: `[B, T]`; masked tokens count as 0.
+    """
+    entropy = where_valid(mask, constant(entropy))
+    return entropy / jnp.maximum(jnp.max(entropy, axis=-1, keepdims=True), 1e-6)

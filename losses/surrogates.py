@@ -8,7 +8,15 @@ batch, too.
 import jax
 import jax.numpy as jnp
 
-from jaxrl.losses.masking import as_float, constant, indicator, row_sum, token_constant, where_valid
+from jaxrl.losses.masking import (
+    as_float,
+    constant,
+    entropy_share,
+    indicator,
+    row_sum,
+    token_constant,
+    where_valid,
+)
 from jaxrl.losses.masking import ratio as importance_ratio
 from jaxrl.losses.policy import Objective, clipped_surrogate
 from jaxrl.losses.shapes import checked
@@ -245,9 +253,8 @@ def aepo(
     Returns:
       Loss `[B, T]`; the metrics of `ppo_clip`.
     """
-    entropy = where_valid(mask, constant(entropy))
-    share = entropy / jnp.maximum(jnp.max(entropy, axis=-1, keepdims=True), 1e-6)
-    advantages = token_constant(advantages, logp) * (1.0 + alpha * share)
+    weight = 1.0 + alpha * entropy_share(entropy, mask)
+    advantages = token_constant(advantages, logp) * weight
     r = importance_ratio(logp, behavior_logp)
     loss, metrics = clipped_surrogate(r, advantages, clip_low=clip_low, clip_high=clip_high)
     beyond = (advantages > 0) & (r > 1.0 + clip_high)

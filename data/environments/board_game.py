@@ -284,10 +284,9 @@ def _of_both(match: _Match, action: str) -> Reply:
             moved = any(each["role"] == "assistant" for each in match.said[1 - seat])
             won = {1 - seat: 1.0} if moved else {}
             return Reply(reward=0.0, parts={"illegal": 1.0}, done=True, others=won)
-        refused = "" if match.symbols else "that is no legal move\n"
-        said = {"role": "user", "content": f"{refused}{_seen(match)}"}
-        own.append(said)
-        return Reply((said,), parts={"illegal": 1.0})
+        reply = _refused(match)
+        own += reply.messages
+        return reply
     match.state = match.game.play(match.state, named[-1])
     if not match.game.moves(match.state):
         share = (1 + match.game.payoff(match.state) * (1 if seat == 0 else -1)) / 2
@@ -305,9 +304,7 @@ def _of_one(match: _Match, action: str) -> Reply:
         if match.left < 0:
             _ended(match)
             return Reply(reward=0.0, parts={"won": 0.0, "illegal": 1.0}, done=True)
-        refused = "" if match.symbols else "that is no legal move\n"
-        said = {"role": "user", "content": f"{refused}{_seen(match)}"}
-        return Reply((said,), parts={"illegal": 1.0})
+        return _refused(match)
     match.state = match.game.play(match.state, named[-1])
     _answered(match)
     if match.game.moves(match.state):
@@ -315,6 +312,12 @@ def _of_one(match: _Match, action: str) -> Reply:
     _ended(match)
     payoff = match.game.payoff(match.state) * (1 if match.seat == 0 else -1)
     return Reply(reward=(1 + payoff) / 2, parts={"won": float(payoff > 0)}, done=True)
+
+
+def _refused(match: _Match) -> Reply:
+    """The reply to what is no legal move: the player is asked again."""
+    said = "" if match.symbols else "that is no legal move\n"
+    return Reply(({"role": "user", "content": f"{said}{_seen(match)}"},), parts={"illegal": 1.0})
 
 
 def _ended(match: _Match) -> None:

@@ -21,12 +21,12 @@ the loss alone, and its ablation is DAPO's clip at the same widths.
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 
 from jaxrl.config import Config, WarmStartConfig
 from jaxrl.extensions.branching import BranchingConfig
 from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import retrieval
+from jaxrl.losses.masking import entropy_share
 from jaxrl.losses.policy import Objective, ppo_clip
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -56,10 +56,9 @@ def hard_clip(
     alpha: float = 0.4,
 ) -> Objective:
     """AEPO without its clip: advantages weighed by entropies, clipped as in PPO; see `aepo`."""
-    entropy = jax.lax.stop_gradient(jnp.where(mask, entropy, 0.0))
-    share = entropy / jnp.maximum(jnp.max(entropy, axis=-1, keepdims=True), 1e-6)
+    weight = 1.0 + alpha * entropy_share(entropy, mask)
     widths = {"clip_low": clip_low, "clip_high": clip_high}
-    return ppo_clip(logp, behavior_logp, advantages * (1.0 + alpha * share), **widths)
+    return ppo_clip(logp, behavior_logp, advantages * weight, **widths)
 
 
 def effect() -> Effect:

@@ -128,8 +128,6 @@ def test_every_variant_and_format_is_here():
 @pytest.mark.parametrize("variant", broad_except((), PAIRS))
 def test_episodes_of_every_family_are_trained_as_sampled(variant, tmp_path):
     """Three turns with tools, and episodes in flight over steps, which are read again."""
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
     make_model(variant, 2, tmp_path)
     template = write_tokenizer(tmp_path / "model", LAYOUTS[PAIRS[variant]])
     assert formats.of_template(template).name == PAIRS[variant]
@@ -144,8 +142,6 @@ def test_episodes_of_every_family_are_trained_as_sampled(variant, tmp_path):
 @pytest.mark.parametrize("variant", broad_except(("qwen3",), PAIRS))
 def test_episodes_of_two_versions_and_contexts_are_as_sampled(variant, tmp_path):
     """With tools, in two contexts, begun under one version and ended under the next."""
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
     make_model(variant, 2, tmp_path)
     write_tokenizer(tmp_path / "model", LAYOUTS[PAIRS[variant]])
     changes = {"optimizer.learning_rate": 3e-3, "checkpoint.every": 1, "checkpoint.keep": 9}
@@ -177,8 +173,6 @@ def test_episodes_of_two_versions_and_contexts_are_as_sampled(variant, tmp_path)
 @pytest.mark.parametrize("name", broad_except(("no thinking",), REWRITING))
 def test_episodes_of_rewriting_templates_are_trained_as_sampled(name, tmp_path):
     """Each turn is in a context of its own, and is trained in that."""
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
     template, special, role = REWRITING[name]
     make_model("llama", len(special), tmp_path)
     save_tokenizer(tmp_path / "model", template, special)
@@ -191,7 +185,9 @@ def test_episodes_of_rewriting_templates_are_trained_as_sampled(name, tmp_path):
 
 
 def make_model(variant, special, directory):
-    """A tiny model of bytes and so many special tokens."""
+    """A tiny model of bytes and so many special tokens; skips the test without `transformers`."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
     name, arguments = tiny.VARIANTS[variant]
     end = len(BYTES)
     sizes = {
