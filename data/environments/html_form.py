@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import random
 import re
+import string
 from typing import Any
 from xml.etree import ElementTree
 
@@ -32,6 +33,13 @@ RULES = (
 )
 LEFT_OUT = "(an earlier page)"
 """Stands for a page that is no longer shown."""
+_SHORT_LEFT_OUT = "."
+_NAMES = {
+    "name": "n", "city": "c", "email": "e", "phone": "p", "plan": "l", "color": "o", "size": "z",
+    "newsletter": "w", "terms": "t", "gift wrap": "g", "send": "s", "clear": "r",
+}  # fmt: skip
+"""Of elements, in symbols."""
+_SYMBOLS = f"{''.join(_NAMES.values())}{string.digits}{_SHORT_LEFT_OUT}\n"
 _ACTION = re.compile(r"(fill|select|check|click)\s+#?([a-z0-9]+)(?:\s+(.*\S))?\s*", re.IGNORECASE)
 
 
@@ -44,11 +52,16 @@ class _Page:
     """Turns that are left."""
     prompt: str
     compress: bool
+    symbols: bool = False
     acts: list[str] = dataclasses.field(default_factory=list)
     """The actions so far, as they were written."""
+    read: int = 0
+    """Characters of the conversation that the last action was written after."""
 
     def seen(self) -> str:
         """What the policy reads."""
+        if self.symbols:
+            return _in_symbols(self.form)
         return ElementTree.tostring(self.form, encoding="unicode")
 
 
@@ -58,11 +71,13 @@ def task(
     distractors: int = 1,
     turns: int = 0,
     compress: bool = False,
+    symbols: bool = False,
 ) -> Task:
     """Forms whose fields, order, and ids differ from problem to problem.
 
     The reward, when the form is sent, is 1 if every field is as asked for and all others are as
-    they were, else 0.
+    they were, else 0. The part `context` is the length of the conversation that the last action was
+    written after, in characters.
 
     Args:
       fields: to fill in, in train and test, from 1 to 8.
@@ -71,6 +86,9 @@ def task(
       turns: the most that an episode may have; 0: two for each field, and two more.
       compress: show the newest page alone; a few words stand for the earlier ones, and all actions
         stay (the dynamic context compression of WebAgent-R1).
+      symbols: for a small model from nothing: `n2w1` asks for the second name and the newsletter; a
+        page such as `w0n0s0` has the name of each element and the number of what it holds; and an
+        action is a name with a number: `n2`, `w1`, `s0`.
     """
     ood_fields = fields + 2 if ood_fields is None else ood_fields
     most = len(TEXTS) + len(CHOICES) + len(CHECKS)
@@ -101,6 +119,10 @@ def task(
             for name, value in drawn["wanted"].items()
         ]
         prompt = f"Fill in: {'; '.join(parts)}. Then send the form."
+        if symbols:
+            prompt = "".join(
+                f"{_NAMES[name]}{_number(name, v)}" for name, v in drawn["wanted"].items()
+            )
         return generate.asked("html_form", str(drawn), prompt, drawn)
 
     def begin(problem: Problem, seed: int) -> tuple[_Page, Opening]:
@@ -111,8 +133,9 @@ def task(
             turns or 2 * len(drawn["wanted"]) + 2,
             problem.prompt,
             compress,
+            symbols,
         )
-        return page, Opening(_messages(page, page.seen()))
+        return page, _opening(page, page.seen())
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         page, _ = begin(problem, seed)
@@ -123,13 +146,14 @@ def task(
                 acts.append(f"check {ids[name]}")
             else:
                 acts.append(f"{'select' if name in CHOICES else 'fill'} {ids[name]} {value}")
-        return (*acts, f"click {ids['send']}")
+        acts.append(f"click {ids['send']}")
+        return tuple(_short(page.form, act) if symbols else act for act in acts)
 
     made = Task(
         name="html_form",
         problem=problem,
         reward=unscored,
-        alphabet=generate.ASCII,
+        alphabet=_SYMBOLS if symbols else generate.ASCII,
         description=__doc__,
         pure=True,
         turns=Environment(begin, step, gold=gold),
@@ -183,8 +207,10 @@ def value(element: ElementTree.Element) -> Any:
 def step(page: _Page, action: str) -> Reply:
     """One action; one that is impossible is answered with the reason, and costs a turn."""
     page.left -= 1
+    read = float(page.read)
     last = extract.spoken(action).strip().splitlines()[-1:]
-    found = _ACTION.fullmatch(last[0].strip() if last else "")
+    said = last[0].strip() if last else ""
+    found = _ACTION.fullmatch(_long(page.form, said) if page.symbols else said)
     problem = "that is no action" if found is None else _act(page, *found.groups())
     if problem == "sent":
         held = {each.get("name"): value(each) for each in page.form if each.tag != "button"}
@@ -194,27 +220,30 @@ def step(page: _Page, action: str) -> Reply:
             for e in page.form
             if e.tag != "button" and e.get("name") not in page.wanted
         )
-        parts = {"fields": sum(right) / len(right), "others": float(others)}
+        parts = {"fields": sum(right) / len(right), "others": float(others), "context": read}
         return Reply(reward=float(all(right) and others), parts=parts, done=True)
     if page.left <= 0:
-        return Reply(reward=0.0, parts={"fields": 0.0, "others": 0.0}, done=True)
+        parts = {"fields": 0.0, "others": 0.0, "context": read}
+        return Reply(reward=0.0, parts=parts, done=True)
     page.acts.append(action)
-    shown = (f"{problem}\n" if problem else "") + page.seen()
+    shown = (f"{problem}\n" if problem and not page.symbols else "") + page.seen()
     if page.compress:
-        return Reply(opening=Opening(_messages(page, shown)))
+        return Reply(opening=_opening(page, shown))
+    page.read += len(action) + len(shown)
     return Reply(({"role": "user", "content": shown},))
 
 
-def _messages(page: _Page, shown: str) -> tuple[Message, ...]:
+def _opening(page: _Page, shown: str) -> Opening:
     """The conversation with its last page alone."""
-    pages = [*[LEFT_OUT] * len(page.acts), shown]
+    pages = [*[_SHORT_LEFT_OUT if page.symbols else LEFT_OUT] * len(page.acts), shown]
     pages[0] = f"{page.prompt}\n{pages[0]}"
-    said: list[Message] = [{"role": "system", "content": RULES}]
+    said: list[Message] = [] if page.symbols else [{"role": "system", "content": RULES}]
     for each, action in itertools.zip_longest(pages, page.acts):
         said.append({"role": "user", "content": each})
         if action is not None:
             said.append({"role": "assistant", "content": action})
-    return tuple(said)
+    page.read = sum(len(each["content"]) for each in said)
+    return Opening(tuple(said))
 
 
 def _act(page: _Page, verb: str, name: str, text: str | None) -> str:
@@ -242,3 +271,43 @@ def _act(page: _Page, verb: str, name: str, text: str | None) -> str:
     else:
         return f"{verb} does not go with {name}"
     return ""
+
+
+def _in_symbols(form: ElementTree.Element) -> str:
+    """A page, with a name and a number for each element."""
+    return "".join(
+        f"{_NAMES[each.get('name')]}"
+        f"{0 if each.tag == 'button' else _number(each.get('name'), value(each))}"
+        for each in form
+    )
+
+
+def _number(name: str, held: Any) -> int:
+    """The symbol of what a field holds; of a text that is empty 0."""
+    if name in CHECKS:
+        return int(held)
+    if name in CHOICES:
+        return CHOICES[name].index(held)
+    return 1 + TEXTS[name].index(held) if held else 0
+
+
+def _long(form: ElementTree.Element, action: str) -> str:
+    """An action in symbols as one in words; empty where it is none."""
+    element = next((each for each in form if _NAMES[each.get("name")] == action[:1]), None)
+    if element is None or len(action) != 2 or not action[1].isdigit():
+        return ""
+    name, identity, number = element.get("name"), element.get("id"), int(action[1])
+    if name in TEXTS:
+        known = TEXTS[name]
+        return f"fill {identity} {known[number - 1]}" if 1 <= number <= len(known) else ""
+    if name in CHOICES:
+        known = CHOICES[name]
+        return f"select {identity} {known[number]}" if number < len(known) else ""
+    return f"click {identity}"
+
+
+def _short(form: ElementTree.Element, action: str) -> str:
+    """An action in words as one in symbols."""
+    verb, identity, given = _ACTION.fullmatch(action).groups()
+    name = next(each.get("name") for each in form if each.get("id") == identity)
+    return f"{_NAMES[name]}{_number(name, given) if given else int(verb == 'check')}"

@@ -12,7 +12,7 @@ from jaxrl.data.environments import Opening
 from jaxrl.data.environments.play import Player
 from jaxrl.data.types import Problem, Task
 from jaxrl.mesh.buckets import round_up
-from jaxrl.rollout import episodes, programs, tasks
+from jaxrl.rollout import episodes, experience, programs, tasks
 from jaxrl.rollout.policy import Policy, encode_prompt
 from jaxrl.rollout.programs import Act, Context, Sample, solution, written_by_expert
 from jaxrl.sampling.requests import forced
@@ -41,7 +41,11 @@ def demonstrations(
     length = round_up(
         max(len(c.request.prompt) + len(c.tokens) for c in written), config.packing.bucket
     )
-    return packing.trajectory(written, [1.0] * count, range(count), length=length)
+    batch = packing.trajectory(written, [1.0] * count, range(count), length=length)
+    if any(c.turn is not None for c in written):
+        parent = experience.parents(written, batch.tokens.shape)
+        batch = batch.replace(extra={"parent": parent})
+    return batch
 
 
 def demonstrable(task: Task) -> bool:

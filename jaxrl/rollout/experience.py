@@ -72,6 +72,19 @@ def table(experience: Experience, count: int) -> list[dict[str, str | float | No
     return rows
 
 
+def parents(completions: Sequence[Completion], shape: tuple[int, int]) -> np.ndarray:
+    """The token that each token of N sequences continues, -1 for none; int32 of `shape`, [N, T].
+
+    See `Completion.parent`.
+    """
+    parent = np.tile(np.arange(-1, shape[1] - 1, dtype=np.int32), (shape[0], 1))
+    for n, c in enumerate(completions):
+        if c.parent is not None:
+            start = len(c.request.prompt)
+            parent[n, start : start + len(c.tokens)] = c.parent
+    return parent
+
+
 def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str, np.ndarray]:
     """The turns of N episodes as arrays of `shape`, [N, T].
 
@@ -79,19 +92,17 @@ def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str
       turn: int32, the turn of each token of a response, from 1; 0 elsewhere.
       turn_rewards: float32, the reward of a turn at its last token, 0 elsewhere.
       agent: int32, who took the turn of each token of a response; 0 elsewhere.
+      parent: int32, see `parents`.
       turn_state: int32, at each token of a turn a digest of what was read just before that turn,
         which names the state that it was taken in; 0 outside the response. A turn that takes the
         place of another, after the same tokens, was taken in the state of the other.
-      parent: int32, see `Completion.parent`, of all tokens.
     """
     turn, rewards = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
     state, agent = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-    parent = np.tile(np.arange(-1, shape[1] - 1, dtype=np.int32), (shape[0], 1))
+    parent = parents(completions, shape)
     for n, c in enumerate(completions):
         start = len(c.request.prompt)
         turn[n, start : start + len(c.tokens)] = c.turn
-        if c.parent is not None:
-            parent[n, start : start + len(c.tokens)] = c.parent
         seen = c.turn == np.arange(1, len(c.turn_rewards) + 1)[:, None]
         states = dict[int, int]()  # by the place of the token that the turn continues
         for k, value in enumerate(c.turn_rewards):

@@ -15,28 +15,29 @@ KL penalty, a mean over tokens here, has a weight of 0.001. Episodes are not sam
 
 import dataclasses
 
-from jaxrl.config import Config, EvalConfig, RolloutConfig, WarmStartConfig
-from jaxrl.launch.recipes import quickstart
-from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.config import Config, WarmStartConfig
+from jaxrl.launch.recipes import retrieval
 from jaxrl.training.objective import ObjectiveConfig
-from jaxrl.training.packing import PackingConfig
 
 
 def config() -> Config:
-    """Forms of one field, in at most three turns."""
+    """Forms of three fields among two others, in at most eight turns."""
+    base = retrieval.config()
     return dataclasses.replace(
-        quickstart.config(),
+        base,
         recipe="webagent_r1",
+        steps=60,
         task="html_form",
-        task_args={"fields": 1, "distractors": 0, "turns": 3, "compress": True},
-        warm_start=WarmStartConfig(steps=100, batch_size=16, learning_rate=1e-3),
-        rollout=RolloutConfig(
-            prompts=4, group_size=8, max_prompt_tokens=512, max_new_tokens=1536, turn_tokens=32
+        task_args={"fields": 3, "distractors": 2, "turns": 8, "compress": True, "symbols": True},
+        warm_start=WarmStartConfig(steps=100, batch_size=32, learning_rate=2e-3),
+        rollout=dataclasses.replace(
+            base.rollout, prompts=16, max_prompt_tokens=32, max_new_tokens=352, turn_tokens=2
         ),
         objective=ObjectiveConfig(
             advantage="m_grpo", aggregation="seq-mean-token-mean", kl_coef=0.001
         ),
-        sampler=SamplerConfig(slots=32, prefill_rows=8, bucket=128),
-        packing=PackingConfig(micro_batch_tokens=4096, row_length=2048),
-        eval=EvalConfig(problems=64),
+        updates_per_batch=1,
+        optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
+        sampler=dataclasses.replace(base.sampler, slots=128),
+        packing=dataclasses.replace(base.packing, row_length=384),
     )

@@ -11,6 +11,7 @@ from jaxrl.data.environments import formats
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import demonstrations
 from jaxrl.rollout.policy import Policy
+from tests.data import test_environments
 from tests.jaxrl.run.test_episode_families import LAYOUTS, write_tokenizer
 
 TOKENIZER = tokenizers.characters(generate.ASCII)
@@ -68,6 +69,60 @@ def test_calls_are_imitated_as_the_template_teaches_them(layout, tmp_path):
             said, calls = form.read(text, opening.tools)
             assert calls == formats.HERMES.read(action)[1] and (calls or said == action)
             assert ("<tool_call>" in text) == (layout in ("hermes", "qwen_coder") and bool(calls))
+
+
+def contexts(batch, n):
+    """What each action of a demonstration is predicted from: tokens, first to last."""
+    tokens, parent = np.asarray(batch.tokens[n]), np.asarray(batch.extra["parent"][n])
+    for action in np.flatnonzero(batch.action_mask[n]):
+        at, path = parent[action], []
+        while at >= 0:
+            path.append(int(tokens[at]))
+            at = parent[at]
+        yield int(tokens[action]), path[::-1]
+
+
+def test_a_turn_is_imitated_in_the_context_that_it_is_written_in():
+    """Here the environment leaves earlier pages out."""
+    task = tasks.get("html_form", compress=True, symbols=True)
+    tokenizer = tokenizers.characters(task.alphabet)
+    policy = Policy(DecoderConfig(tokenizer.vocab_size, 8, 8, 1, 1, 1, 8), {}, tokenizer)
+    problems = [task.problem("train", 0, i) for i in range(3)]
+    config = Config(task="html_form", rollout=ROLLOUT)
+    batch = demonstrations.demonstrations(policy, config, task, problems)
+    for n, problem in enumerate(problems):
+        state, opening = task.turns.begin(problem, 0)
+        found = contexts(batch, n)
+        for action in task.turns.gold(problem, 0):
+            shown = "".join(f"{message['content']}\n" for message in opening.messages)
+            for i, token in enumerate((*tokenizer.encode(action), tokenizer.eos_ids[0])):
+                own, path = next(found)
+                assert own == token and tokenizer.decode(path) == shown + action[:i]
+            opening = task.turns.step(state, action).opening
+        assert next(found, None) is None
+
+
+def test_a_turn_is_imitated_in_the_prompt_of_its_template():
+    """Here the template leaves out of earlier turns what it begins them with."""
+    backend = test_environments.of_bytes("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    tokenizer = test_environments.with_template(backend, test_environments.NO_THINKING)
+    policy = Policy(DecoderConfig(tokenizer.vocab_size, 8, 8, 1, 1, 1, 8), {}, tokenizer)
+    rollout = dataclasses.replace(ROLLOUT, max_prompt_tokens=4000, max_new_tokens=8000, chat=True)
+    task = tasks.get("game24")
+    problem = task.problem("train", 0, 0)
+    batch = demonstrations.demonstrations(
+        policy, Config(task="game24", rollout=rollout), task, [problem]
+    )
+    state, opening = task.turns.begin(problem, 0)
+    said, found = list(opening.messages), list(contexts(batch, 0))
+    begins = [i for i, (_, path) in enumerate(found) if not i or path[:-1] != found[i - 1][1]]
+    gold = task.turns.gold(problem, 0)
+    assert len(begins) == len(gold) > 1
+    for begin, action in zip(begins, gold, strict=True):
+        asked = tokenizer.render(said, None, add_generation_prompt=True).text
+        assert backend.spelled(found[begin][1]) == asked
+        reply = task.turns.step(state, action)
+        said += [{"role": "assistant", "content": action}, *reply.messages]
 
 
 def test_a_solution_over_the_budget_is_refused(made):
