@@ -4,6 +4,7 @@ import collections
 import itertools
 import random
 from fractions import Fraction
+from xml.etree import ElementTree
 
 import pytest
 
@@ -170,7 +171,8 @@ def test_a_form_may_show_its_newest_page_alone():
     problem = whole.problem("train", 0, 0)
     actions = ("open e1", *whole.turns.gold(problem, 0))
     long, brief = (played(play.Player(task).answer, problem, *actions) for task in (whole, short))
-    assert brief[0] == long[0] and brief[-1] == long[-1] and len(long) == len(brief) > 3
+    assert brief[0] == long[0] and brief[-1].reward == long[-1].reward == 1
+    assert len(long) == len(brief) > 3
     said = list(long[0].messages)
     for n, (one, two) in enumerate(zip(long[1:-1], brief[1:-1], strict=True), 1):
         said += [{"role": "assistant", "content": actions[n - 1]}, *one.messages]
@@ -183,7 +185,30 @@ def test_a_form_may_show_its_newest_page_alone():
             < sum("<form" in m["content"] for m in said)
         )
         assert shown[1]["content"] == f"{problem.prompt}\n{html_form.LEFT_OUT}"
+    for read, end in ((said, long[-1]), (shown, brief[-1])):
+        assert end.parts["context"] == sum(len(message["content"]) for message in read)
     assert short.pure
+
+
+def test_a_form_in_symbols_is_the_form_in_words():
+    words, symbols = (tasks.get("html_form", fields=5, symbols=each) for each in (False, True))
+    for index in range(20):
+        problem, short = (task.problem("train", 0, index) for task in (words, symbols))
+        assert problem.answer == short.answer and len(short.prompt) == 10
+        one, two = (task.turns.begin(problem, 0)[0] for task in (words, symbols))
+        golds = (task.turns.gold(problem, 0) for task in (words, symbols))
+        for said, made in zip(*golds, strict=True):
+            assert len(made) == 2 and set(made) <= set(symbols.alphabet)
+            replies = html_form.step(one, said), html_form.step(two, made)
+            assert replies[0].reward == replies[1].reward
+            assert ElementTree.tostring(one.form) == ElementTree.tostring(two.form)
+            assert set(two.seen()) <= set(symbols.alphabet)
+        assert replies[1].reward == 1
+    page = symbols.turns.begin(problem, 0)[0]
+    before = page.seen()
+    for none in ("", "n", "99", "nn", "n9", "l7", "x1", "s00"):
+        reply = html_form.step(page, none)
+        assert page.seen() == before and not reply.done
 
 
 def test_experts_are_right_up_to_their_level_and_cost_it():
@@ -438,7 +463,8 @@ def test_a_form_is_judged_whole():
     missing = played(answer, problem, *acts[:-1], send)[-1]
     assert missing.reward == 0 and missing.parts["fields"] == 0.5
     cleared = played(answer, problem, *acts, f"click {ids['clear']}", send, episode=1)[-1]
-    assert cleared.reward == 0 and cleared.parts == {"fields": 0.0, "others": 1.0}
+    assert cleared.reward == 0 and cleared.parts["fields"] == 0
+    assert cleared.parts["others"] == 1
     wrong = played(answer, problem, "fill e0 x", f"select {ids['send']} y", "jump", episode=2)
     told = ["there is no element", "select does not go", "that is no action"]
     for reply, text in zip(wrong[1:], told, strict=True):

@@ -68,7 +68,7 @@ EPISODES = {
     "diagnosis": (32, 28, {}),
     "emotional_support": (32, 28, {"turns": 5}),
     "game24": (32, 128, {}),
-    "html_form": (512, 1024, {}),
+    "html_form": (32, 96, {}),
     "keydoor": (32, 28, {"turns": 2}),
     "ledger": (32, 60, {"failed": -0.5}),
     "planning": (32, 28, {}),

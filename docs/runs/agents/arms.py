@@ -223,6 +223,16 @@ EXPERIMENTS = {
         },
         figures=("door", "reward"),
     ),
+    "webagent_r1": Experiment(
+        claim="after cloning RL fills in more forms than without; the newest page alone is enough",
+        arms={
+            "newest page": ("webagent_r1", *QUIET),
+            "all pages": ("webagent_r1", "--task-args.compress", "false", *QUIET),
+            "no cloning": ("webagent_r1", "--warm-start.steps", "0", *QUIET),
+        },
+        figures=("reward", "context", "3 turns/reward", "12 turns/reward"),
+        also={"3 turns": {"turns": 3}, "12 turns": {"turns": 12}},
+    ),
     "gtr": Experiment(
         claim="imitation of corrected thoughts raises success, more so from all steps",
         arms={
