@@ -53,7 +53,13 @@ def rows(methods: Sequence[str] | None = None) -> list[dict[str, Any]]:
             counts[key] = counts.get(key, 0) + 1
             if row["plan_digest"] == now.get(row["task"]):
                 last[key] = row
-    found = [row | reading.of_arms(row, RESULTS) for row in last.values()]
+    effects = {name: variants(module(name).effect()) for name in {key[0] for key in last}}
+    found = [
+        row
+        | reading.of_arms(row, RESULTS)
+        | {"at_updates": reading.at_updates(row, effects[name][task], RESULTS)}
+        for (name, task, *_), row in last.items()
+    ]
     fixed = dict(zip(last, reading.corrected(found), strict=True))
     out, lost = [], lost_plans()
     for name in names() if methods is None else methods:
@@ -112,9 +118,9 @@ def _shown(name: str, row: dict[str, Any], looks: int, plan: dict[str, Any]) -> 
         "minimum": row["minimum"],
         "p": round(row["p"], 5),
         "means": [round(x, 4) for x in row["means"]],
-        "guard": row["guard"] and [round(row["guard"][k], 4) for k in ("effect", "low", "high")],
-        "at_tokens": row["at_tokens"]
-        and [round(row["at_tokens"][k], 4) for k in ("effect", "low", "high")],
+        "guard": _rounded(row["guard"]),
+        "at_tokens": _rounded(row["at_tokens"]),
+        "at_updates": _rounded(row["at_updates"]),
         "tokens": row["tokens"],
         "updates": row["updates"],
         "seeds": compared["seeds"],
@@ -192,8 +198,8 @@ def _unmeasured(name: str, against: str) -> dict[str, Any]:
     other = difference if against == "ablation" else " or ".join(families.BASELINES[family])
     empty = dict.fromkeys(
         (
-            "effect", "interval", "p", "means", "guard", "at_tokens", "tokens", "updates", "power",
-            "achieved_power",
+            "effect", "interval", "p", "means", "guard", "at_tokens", "at_updates", "tokens",
+            "updates", "power", "achieved_power",
         )
     )  # fmt: skip
     effect = module(name).effect()
@@ -291,17 +297,17 @@ def markdown(scales: Sequence[str]) -> str:
             "Planned power is what the plan expected, achieved power that at the deviation which "
             "was observed; both are\nfor the minimum effect and before the correction.\n",
             "| method | family | task | against | statistic | effect | guard (pass@1) | tokens, "
-            "updates | at equal tokens | seeds | planned power | achieved power | looks | status "
-            "| before |",
-            "|" + "---|" * 15,
+            "updates | at equal tokens | at equal updates | seeds | planned power | achieved power "
+            "| looks | status | before |",
+            "|" + "---|" * 16,
         ]
     for row in measured:
         low, high = row["interval"]
-        guard, equal = (_interval(row[name]) for name in ("guard", "at_tokens"))
+        guard, *equal = (_interval(row[name]) for name in ("guard", "at_tokens", "at_updates"))
         cells = [
             marked(row), row["family"], row["task"], f"{row['against']}: {row['other']}",
             row["statistic"], f"{row['effect']:+.3f} [{low:+.3f}, {high:+.3f}]", guard,
-            f"{row['tokens']:.2f}, {row['updates']:.2f}", equal, str(row["seeds"]),
+            f"{row['tokens']:.2f}, {row['updates']:.2f}", *equal, str(row["seeds"]),
             power(row), f"{row['achieved_power']:.2f}", str(row["looks"]), said(row),
             before(row["id"]),
         ]  # fmt: skip
@@ -350,6 +356,11 @@ def machines_sentence(rows: Sequence[dict[str, Any]]) -> list[str]:
         f"The figures of {len(mixed)} rows come from machines of two types, whose rounding "
         f"differs: rows of {methods}. The field `machines` of `--json` names the types."
     ]
+
+
+def _rounded(comparison: dict[str, float] | None) -> list[float] | None:
+    """An effect and its interval."""
+    return comparison and [round(comparison[k], 4) for k in ("effect", "low", "high")]
 
 
 def _interval(figures: Sequence[float] | None) -> str:

@@ -362,7 +362,7 @@ def _row(
         "guard": guard and dataclasses.asdict(guard),
         "alone": alone,
         "means": [float(joined(x, effect.statistic).mean()) for x in (mine, other)],
-        "at_tokens": views.at_tokens(effect, mine, other, level),
+        "at_tokens": views.at_equal("tokens", effect, mine, other, level),
         "tokens": round(float(_final(mine, "tokens") / _final(other, "tokens")), 4),
         "updates": round(float(_final(mine, "updates") / _final(other, "updates")), 4),
         "family": plan["family"],

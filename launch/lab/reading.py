@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl.launch.lab import statistics
+from jaxrl.launch.lab import statistics, views
+from jaxrl.launch.lab.effect import Effect
 from jaxrl.launch.lab.plans import GUARD, RANGE
 from jaxrl.launch.lab.statistics import Comparison, Status
 
@@ -24,16 +25,35 @@ def of_arms(row: dict[str, Any], results: Path) -> dict[str, list[list[str]]]:
       row: as recorded.
       results: directory whose `arms` hold the figures.
     """
-    files = [[(results / "arms" / f"{key}.json", key) for key in keys] for keys in row["arms"]]
-    kept = [
-        [json.loads(path.read_text()) if path.exists() else {"digest": key} for path, key in arm]
-        for arm in files
-    ]
+    kept = _kept(row, results)
     machines = [{each["machine"] for each in arm if "machine" in each} for arm in kept]
     return {
         "digests": [[each["digest"] for each in arm] for arm in kept],
         "machines": [sorted(arm) for arm in machines],
     }
+
+
+def at_updates(row: dict[str, Any], effect: Effect, results: Path) -> dict[str, Any] | None:
+    """The comparison at equal updates; None where they are equal or a figure is not kept.
+
+    Args:
+      row: as recorded.
+      effect: of the method, on the row's task.
+      results: directory whose `arms` hold the figures.
+    """
+    mine, other = _kept(row, results)
+    if abs(row["updates"] - 1) <= BUDGET or any("curves" not in each for each in (*mine, *other)):
+        return None
+    return views.at_equal("updates", effect, mine, other, row["comparison"]["level"])
+
+
+def _kept(row: dict[str, Any], results: Path) -> list[list[dict[str, Any]]]:
+    """The figures of the method's arms and of the others'."""
+    files = [[(results / "arms" / f"{key}.json", key) for key in keys] for keys in row["arms"]]
+    return [
+        [json.loads(path.read_text()) if path.exists() else {"digest": key} for path, key in arm]
+        for arm in files
+    ]
 
 
 def corrected(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -44,7 +64,7 @@ def corrected(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     alone would decide it; it is empty otherwise.
 
     Args:
-      rows: as recorded, with the `digests` of their arms (`of_arms`).
+      rows: as recorded, with the `digests` of their arms (`of_arms`) and `at_updates`.
     """
     out = [dict(row) for row in rows]
     for family in sorted({row["family"] for row in rows}):
@@ -88,16 +108,18 @@ def _at_equal_budgets(
     row: dict[str, Any], comparison: Comparison, found: Status
 ) -> tuple[Status, str]:
     """A decided status, or why the budgets of the arms leave the row undecided."""
-    if abs(row["updates"] - 1) > BUDGET:
-        return "undecided", "no view at equal updates"
-    if abs(row["tokens"] - 1) <= BUDGET:
-        return found, ""
-    if row["at_tokens"] is None:
-        return "undecided", "no view at equal tokens"
-    equal = Comparison(**row["at_tokens"])
-    agrees = (
-        max(-equal.low, equal.high) < row["minimum"]
-        if found == "equivalent"
-        else min(equal.low * comparison.effect, equal.high * comparison.effect) > 0
-    )
-    return (found, "") if agrees else ("undecided", "otherwise at equal tokens")
+    for budget in ("updates", "tokens"):
+        if abs(row[budget] - 1) <= BUDGET:
+            continue
+        view = row[f"at_{budget}"]
+        if view is None:
+            return "undecided", f"no view at equal {budget}"
+        equal = Comparison(**view)
+        agrees = (
+            max(-equal.low, equal.high) < row["minimum"]
+            if found == "equivalent"
+            else min(equal.low * comparison.effect, equal.high * comparison.effect) > 0
+        )
+        if not agrees:
+            return "undecided", f"otherwise at equal {budget}"
+    return found, ""

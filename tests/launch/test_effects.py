@@ -922,21 +922,22 @@ def test_a_claim_is_not_counted_as_replicated_without_the_handicap_of_its_baseli
     assert "effect (handicap: it is blind)" in text
 
 
-def test_arms_are_compared_at_equal_tokens():
-    """The method took twice the tokens: it is read where the other ended, halfway between marks."""
+@pytest.mark.parametrize("budget", ["tokens", "updates"])
+def test_arms_are_compared_at_equal_budgets(budget):
+    """The method took twice as much: it is read where the other ended, halfway between marks."""
 
     def part(tokens, values):
-        curves = {"tokens": [[t] * 2 for t in tokens], "pass@1": [[v, v + 0.1] for v in values]}
+        curves = {budget: [[t] * 2 for t in tokens], "pass@1": [[v, v + 0.1] for v in values]}
         return {"before": {"pass@1": [0.0, 0.1]}, "curves": curves}
 
     mine, other = [part([200, 400], [0.2, 0.6])], [part([150, 300], [0.3, 0.5])]
-    final = views.at_tokens(EFFECTS["raft"], mine, other, 0.05)
+    final = views.at_equal(budget, EFFECTS["raft"], mine, other, 0.05)
     assert final["effect"] == pytest.approx(0.4 - 0.5) and final["seeds"] == 2
     area = dataclasses.replace(EFFECTS["raft"], over="area")
     own, its = (0.15 + 0.4) / 2, (0.3 + 0.5) / 2
-    assert views.at_tokens(area, mine, other, 0.05)["effect"] == pytest.approx(own - its)
+    assert views.at_equal(budget, area, mine, other, 0.05)["effect"] == pytest.approx(own - its)
     del other[0]["curves"]["pass@1"]
-    assert views.at_tokens(area, mine, other, 0.05) is None
+    assert views.at_equal(budget, area, mine, other, 0.05) is None
 
 
 def test_sides_of_the_forest_plot_are_those_of_the_claim():

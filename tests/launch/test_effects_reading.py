@@ -23,7 +23,8 @@ def row(mean, **changed):
     base = {
         "family": "objectives", "statistic": "pass@1", "better": "higher", "minimum": 0.03,
         "comparison": compared(mean), "guard": None, "at_tokens": None, "tokens": 1.0,
-        "updates": 1.0, "means": [0.5 + mean, 0.5], "digests": [["x"], [str(next(FIGURES))]],
+        "at_updates": None, "updates": 1.0, "means": [0.5 + mean, 0.5],
+        "digests": [["x"], [str(next(FIGURES))]],
     }  # fmt: skip
     return base | changed
 
@@ -38,23 +39,29 @@ def test_a_row_is_decided_by_its_p_values():
 
 
 @pytest.mark.parametrize("mean", [0.1, 0.0, -0.1])
-def test_unequal_tokens_need_both_views(mean):
-    """The view at equal tokens decides where budgets differ, and nowhere else."""
+@pytest.mark.parametrize("budget", ["tokens", "updates"])
+def test_unequal_budgets_need_both_views(mean, budget):
+    """The view at equal budgets decides where they differ, and nowhere else."""
+
+    def found(ratio, view):
+        return read(row(mean, **{budget: ratio, f"at_{budget}": view}))
+
     decided = read(row(mean))
     agreeing, other = compared(mean), compared(0.05 if mean <= 0 else -0.05)
-    assert read(row(mean, tokens=0.5, at_tokens=agreeing)) == decided
-    assert read(row(mean, tokens=1.05, at_tokens=other)) == decided
-    for tokens in (0.5, 2.0):
-        found = read(row(mean, tokens=tokens, at_tokens=other))
-        assert found == [("undecided", "otherwise at equal tokens")]
+    assert found(0.5, agreeing) == decided
+    assert found(1.05, other) == decided
+    for ratio in (0.5, 0.8, 1.2, 2.0):
+        assert found(ratio, other) == [("undecided", f"otherwise at equal {budget}")]
+        assert found(ratio, None) == [("undecided", f"no view at equal {budget}")]
 
 
 @pytest.mark.parametrize("mean", [0.1, 0.0, -0.1])
-def test_unequal_budgets_without_a_second_view_decide_nothing(mean):
-    for tokens in (0.8, 1.2):
-        assert read(row(mean, tokens=tokens)) == [("undecided", "no view at equal tokens")]
-        found = read(row(mean, updates=tokens, tokens=tokens, at_tokens=compared(mean)))
-        assert found == [("undecided", "no view at equal updates")]
+def test_each_of_two_unequal_budgets_has_a_say(mean):
+    views = {"at_tokens": compared(mean), "at_updates": compared(mean)}
+    assert read(row(mean, tokens=0.5, updates=0.5, **views)) == read(row(mean))
+    for name in views:
+        (found,) = read(row(mean, tokens=0.5, updates=0.5, **views | {name: None}))
+        assert found[0] == "undecided"
     near = read(row(mean, tokens=0.95, updates=1.05))
     assert near[0][0] != "undecided" and near[0][1] == ""
 
@@ -116,7 +123,7 @@ def recorded(family):
         for each in effects_table.recorded(name):
             last[name, each["task"], each["against"], each["other"]] = each
     return [
-        each | reading.of_arms(each, effects_table.RESULTS)
+        each | reading.of_arms(each, effects_table.RESULTS) | {"at_updates": None}
         for each in last.values()
         if each["family"] == family
     ]
