@@ -19,6 +19,7 @@ from jaxrl.data.tokenizers import Tokenizer
 from jaxrl.data.types import Problem, Score
 from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up
+from jaxrl.rollout import tasks
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.policy import encode_prompt
 from jaxrl.rollout.programs import written_by_expert
@@ -40,12 +41,15 @@ class PolicyRewardConfig:
 def policy_reward(settings: PolicyRewardConfig) -> Extension:
     """The policy's rewards replace the task's, which are kept as the part `task`."""
 
+    def check(config: Config) -> None:
+        tasks.require_one_turn(config, "policy_reward")
+
     def reward(ctx: Context, state: TrainState, experience: Experience) -> Experience:
         return rewarded(
             ctx.config, settings, ctx.policy.tokenizer, ctx.score, state.params, experience
         )
 
-    return Extension(reward=reward)
+    return Extension(check=check, reward=reward)
 
 
 def rewarded(

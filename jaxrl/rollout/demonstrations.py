@@ -78,7 +78,9 @@ def _played(ctx: Context, problem: Problem, request: Request) -> Completion:
                 tools = tools if shown is None else shown.tools
                 wanted = program.send(answer)
             else:
-                wanted = program.send(_turn(ctx, wanted, next(actions, ""), tools))
+                turn = _turn(ctx, wanted, next(actions, ""), tools)
+                _check_budgets(ctx, problem, turn)
+                wanted = program.send(turn)
     except StopIteration as ended:
         row: programs.Row = ended.value
     if not row.score.value:
@@ -88,6 +90,23 @@ def _played(ctx: Context, problem: Problem, request: Request) -> Completion:
             f"{ctx.rollout.max_new_tokens} if that is all of them"
         )
     return row.completion
+
+
+def _check_budgets(ctx: Context, problem: Problem, made: Completion) -> None:
+    """Refuse a turn that sampling would cut off. The token that ends it may lie beyond."""
+    before = 0 if made.request.prefix is None else len(made.request.prefix.tokens)
+    own = len(made.tokens) - before - (int(made.tokens[-1]) in ctx.tokenizer.eos_ids)
+    rollout = ctx.rollout
+    if rollout.turn_tokens and own > rollout.turn_tokens:
+        raise ValueError(
+            f"problem {problem.id}: a turn of its solution has {own} tokens; raise "
+            f"rollout.turn_tokens={rollout.turn_tokens}"
+        )
+    if before + own > made.request.max_new_tokens:
+        raise ValueError(
+            f"problem {problem.id}: its solution does not fit into the budget of a response; raise "
+            f"rollout.max_new_tokens={rollout.max_new_tokens}"
+        )
 
 
 def _turn(

@@ -10,6 +10,8 @@ context, see `contexts`, and remains one row.
 from __future__ import annotations
 
 import dataclasses
+import json
+import zlib
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -71,7 +73,7 @@ def episode(
     messages: list[Message] = [*system, *last.messages]
     calls, stop, agent = 0, last.stop, last.agent
     marks, rewards, named = list[int](), list[float | None](), dict[str, float]()
-    agents = list[int]()
+    agents, reads, read = list[int](), list[int](), _digest(last.messages)
     error, stopped = last.error, False
     try:
         if error is None:
@@ -97,6 +99,8 @@ def episode(
         marks += [len(play.actions)] * (contexts.length - len(marks))
         rewards.append(last.reward)
         agents.append(agent)
+        reads.append(read)
+        read = _digest(last.messages)
         calls += last.calls
         named |= last.parts
         turn = {"role": "assistant", "content": action}
@@ -114,13 +118,16 @@ def episode(
         try:
             opening = _replaced(ctx, contexts, last, system)
             if opening is not None:
-                stop, error, shown = opening.stop, opening.error, opening.tools
+                stop, shown = opening.stop, opening.tools
+                if opening.error is not None:
+                    error = opening.error
+                    break
                 ids = contexts.encoded(ctx.dialogue, opening.messages, shown)
                 if not contexts.replace(ids, opening.messages, shown, request.max_new_tokens):
                     break
                 if last.opening is not None:
                     messages += opening.messages
-                    agent = opening.agent
+                    agent, read = opening.agent, _digest(opening.messages)
                 asked, done = contexts.request(request), EMPTY
                 continue
             joint = ctx.dialogue.joint(own[-1], last.messages, contexts.conversation[1])
@@ -136,11 +143,15 @@ def episode(
         done = join([done, *given])
     row = contexts.row
     return Row(
-        _completion(request, row, contexts.parent, stopped, marks, rewards, calls, agents),
+        _completion(request, row, contexts.parent, stopped, marks, rewards, calls, agents, reads),
         ctx.tokenizer.decode(row.tokens.tolist()),
         _score(error, stopped, [r for r, a in zip(rewards, agents, strict=True) if a == 0], named),
         tuple(messages),
     )
+
+
+def _digest(messages: Sequence[Message]) -> int:
+    return zlib.crc32(json.dumps(messages).encode())
 
 
 def _reward_others(
@@ -234,6 +245,7 @@ def _completion(
     rewards: Sequence[float | None],
     calls: int,
     agents: Sequence[int] = (),
+    reads: Sequence[int] = (),
 ) -> Completion:
     return Completion(
         request,
@@ -243,6 +255,7 @@ def _completion(
         turn=np.array(marks, np.int16),
         turn_rewards=tuple(reward or 0.0 for reward in rewards),
         turn_agents=tuple(agents) if any(agents) else (),
+        turn_reads=tuple(reads),
         tool_calls=calls,
         parent=parent,
     )

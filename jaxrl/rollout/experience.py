@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -50,6 +51,30 @@ def as_trajectory(experience: Experience, config: Config) -> Trajectory:
     return made
 
 
+def earned(before: Experience, after: Experience) -> Experience:
+    """What was added to the rewards of episodes is earned by the last turn of agent 0.
+
+    So credit by turn sees it too.
+
+    Args:
+      before: as the environments scored it.
+      after: the same completions with other scores.
+    """
+    if after.scores == before.scores:
+        return after
+
+    def one(completion: Completion, old: Score, new: Score) -> Completion:
+        rewards = list(completion.turn_rewards)
+        agents = completion.turn_agents or (0,) * len(rewards)
+        if 0 not in agents or old.value is None or new.value is None:
+            return completion
+        rewards[len(agents) - 1 - agents[::-1].index(0)] += new.value - old.value
+        return dataclasses.replace(completion, turn_rewards=tuple(rewards))
+
+    rows = zip(after.completions, before.scores, after.scores, strict=True)
+    return after._replace(completions=[one(*row) for row in rows])
+
+
 def table(experience: Experience, count: int) -> list[dict[str, str | float | None]]:
     """At most `count` completions, evenly spread, as rows of a table for display."""
     total = len(experience.texts)
@@ -93,9 +118,10 @@ def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str
       turn_rewards: float32, the reward of a turn at its last token, 0 elsewhere.
       agent: int32, who took the turn of each token of a response; 0 elsewhere.
       parent: int32, see `parents`.
-      turn_state: int32, at each token of a turn a digest of what was read just before that turn,
-        which names the state that it was taken in; 0 outside the response. A turn that takes the
-        place of another, after the same tokens, was taken in the state of the other.
+      turn_state: int32, at each token of a turn a digest of what was read just before that turn
+        (`Completion.turn_reads`), which names the state that it was taken in; 0 outside the
+        response. A turn that takes the place of another, after the same tokens, was taken in the
+        state of the other.
     """
     turn, rewards = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
     state, agent = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
@@ -108,14 +134,25 @@ def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str
         for k, value in enumerate(c.turn_rewards):
             own = np.flatnonzero(seen[k])
             rewards[n, start + int(own[-1])] = value
-            read = c.tokens[seen[k] & (c.source == Source.OBSERVATION)] if k else c.request.prompt
-            digest = zlib.crc32(np.asarray(read, np.int32).tobytes())
+            digest = c.turn_reads[k] if c.turn_reads else _read(c, seen[k] if k else None)
             first = np.flatnonzero(seen[k] & c.actions)[:1]
             before = int(parent[n, start + (first if len(first) else own)[0]])
             digest = states.setdefault(before, digest)
             state[n, start + own] = np.uint32(digest).astype(np.int32)
             agent[n, start + own] = c.turn_agents[k] if c.turn_agents else 0
     return dict(zip(TOKENS, (turn, rewards, state, agent), strict=True)) | {"parent": parent}
+
+
+def _read(completion: Completion, turn: np.ndarray | None) -> int:
+    """A digest of the tokens that are read before a turn, those of the prompt before the first.
+
+    Args:
+      completion: an episode.
+      turn: bool, its tokens of the turn; None: the first turn.
+    """
+    observed = completion.source == Source.OBSERVATION
+    read = completion.request.prompt if turn is None else completion.tokens[turn & observed]
+    return zlib.crc32(np.asarray(read, np.int32).tobytes())
 
 
 def rewards_by_group(experience: Experience) -> np.ndarray:
@@ -129,6 +166,9 @@ def measure(experience: Experience) -> dict[str, float]:
     by_group = rewards_by_group(experience)
     rewards = by_group[~np.isnan(by_group)]
     lengths = np.array([len(c.tokens) for c in experience.completions])
+    stopped = np.array([c.stopped for c in experience.completions])
+    void = _void(experience)
+    counted = ~void | void.all()
     parts: dict[str, list[float]] = {}
     for score in experience.scores:
         for name, value in score.parts.items():
@@ -140,28 +180,35 @@ def measure(experience: Experience) -> dict[str, float]:
         "reward/timeouts": float(sum(score.timed_out for score in experience.scores)),
         "reward/zero_variance_groups": float(np.mean(~curriculum.informative(by_group))),
         **{f"reward/{name}": float(np.mean(values)) for name, values in parts.items()},
-        "completion_length": float(lengths.mean()),
-        "completion_length_max": float(lengths.max()),
-        "truncated": float(np.mean([not c.stopped for c in experience.completions])),
+        "completion_length": float(lengths[counted].mean()),
+        "completion_length_max": float(lengths[counted].max()),
+        "truncated": float(np.mean(~stopped[counted])),
         "tokens": float(lengths.sum()),
         **_episodes(experience),
         **_by_domain(experience.problems, by_group, lengths.reshape(by_group.shape)),
     }
 
 
-def _episodes(experience: Experience) -> dict[str, float]:
-    """Metrics of the episodes of a batch: their turns, tool calls and failures."""
-    played = [c for c in experience.completions if c.turn is not None]
-    if not played:
-        return {}
-    void = sum(
+def _void(experience: Experience) -> np.ndarray:
+    """[N] bool: episodes that ended with an error, which are in no other figure of episodes."""
+    return np.array([
         c.turn is not None and score.error is not None
         for c, score in zip(experience.completions, experience.scores, strict=True)
-    )
+    ])  # fmt: skip
+
+
+def _episodes(experience: Experience) -> dict[str, float]:
+    """Metrics of a batch's episodes: their failures, and turns and tool calls of the others."""
+    void = _void(experience)
+    whole = [c for c in experience.completions if c.turn is not None]
+    if not whole:
+        return {}
+    pairs = zip(experience.completions, void, strict=True)
+    played = [c for c, lost in pairs if c.turn is not None and not lost] or whole
     return {
         "episode/turns": float(np.mean([len(c.turn_rewards) for c in played])),
         "episode/tool_calls": float(np.mean([c.tool_calls for c in played])),
-        "episode/errors": float(void),
+        "episode/errors": float(void.sum()),
     }
 
 

@@ -59,6 +59,24 @@ def require_turns(config: Config, asked_by: str, *, of_all: bool = True, or_else
         )
 
 
+def require_one_turn(config: Config, asked_by: str) -> None:
+    """Refuse a task with turns.
+
+    Args:
+      config: of the run.
+      asked_by: what cannot be done with turns, which the error names first.
+
+    Raises:
+      ValueError: it has turns, or a part of it.
+    """
+    whole = named(config)
+    played = [part.name for part in whole.parts.values() or [whole] if part.turns is not None]
+    if played:
+        raise ValueError(
+            f"{asked_by}: task {played[0]!r} has turns; use a task that is answered in one"
+        )
+
+
 def require_one_agent(config: Config, asked_by: str) -> None:
     """Refuse a task whose episodes have several agents.
 

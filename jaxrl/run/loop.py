@@ -171,8 +171,10 @@ def _run(
             with run.gate.closed():  # from here a signal waits for the end of the step
                 run.heart.beat("train", step)
                 with timer("score"), transfers():
+                    scored = gathered
                     for extension in extensions:
                         gathered = extension.reward(ctx, state, gathered)
+                    gathered = experience.earned(scored, gathered)
                 if step == 1:
                     guards.check_scores(gathered.scores, "the first batch")
                 with timer("train"):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl.config import Config
 from jaxrl.data import tasks, tokenizers
 from jaxrl.data.types import Score
 from jaxrl.extensions import policy_reward
@@ -75,3 +76,11 @@ def test_mean_probability_of_the_reference_answer(world):
             assert made.scores[n].value == pytest.approx(np.clip(with_it - without, 0, 1), abs=1e-6)
             assert made.scores[n].parts["task"] == scores[n].value
     assert made.scores[1].value < 1e-6  # no reasoning gives no reward
+
+
+def test_a_task_with_turns_is_refused():
+    """An episode is no prompt with one answer."""
+    made = policy_reward.policy_reward(PolicyRewardConfig())
+    made.check(Config(task="arithmetic"))
+    with pytest.raises(ValueError, match="policy_reward: task 'keydoor' has turns"):
+        made.check(Config(task="keydoor"))

@@ -132,6 +132,30 @@ def test_a_solution_over_the_budget_is_refused(made):
         demonstrations.demonstrations(policy, short, task, [task.problem("train", 0, 0)])
 
 
+@pytest.mark.parametrize("compress", [True, False])
+def test_a_turn_that_the_policy_could_not_write_is_refused(compress):
+    """It would be cut off, by the budget of a turn or by what is left of that of the episode."""
+    task = tasks.get("html_form", compress=compress, symbols=True)
+    tokenizer = tokenizers.characters(task.alphabet)
+    policy = Policy(DecoderConfig(tokenizer.vocab_size, 8, 8, 1, 1, 1, 8), {}, tokenizer)
+    problem = task.problem("train", 0, 0)
+
+    def written(**budget):
+        rollout = dataclasses.replace(ROLLOUT, **budget)
+        config = Config(task="html_form", rollout=rollout)
+        batch = demonstrations.demonstrations(policy, config, task, [problem])
+        return int(np.flatnonzero(np.asarray(batch.action_mask[0]))[-1]) - len(problem.prompt)
+
+    whole = written(turn_tokens=2)
+    page = len(task.turns.begin(problem, 0)[1].messages[0]["content"]) - len(problem.prompt)
+    length = whole - page - 1  # of the response, without the token that ends its last turn
+    assert written(turn_tokens=2, max_new_tokens=length) == whole
+    for budget in ({"turn_tokens": 1}, {"max_new_tokens": length - 1}):
+        ((name, value),) = budget.items()
+        with pytest.raises(ValueError, match=rf"raise rollout\.{name}={value}"):
+            written(**budget)
+
+
 def test_a_task_without_solutions_is_known():
     assert not demonstrations.demonstrable(tasks.get("board_game", game="kuhn_poker"))
     assert demonstrations.demonstrable(tasks.get("arithmetic"))

@@ -26,6 +26,7 @@ from jaxrl.rollout.programs import EMPTY, Act, Context, Grade, join
 from jaxrl.rollout.selection import Drawn
 from jaxrl.sampling.requests import forced, limit_of
 from jaxrl.types import Completion, Request, Source
+from tests.data import test_environments
 from tests.jaxrl import tiny
 from tests.jaxrl.run.test_episode_families import LAYOUTS, write_tokenizer
 from tests.jaxrl.run.test_episodes import ALPHABET, digits
@@ -232,11 +233,39 @@ def test_turns_become_arrays(play):
         at = np.flatnonzero(arrays["turn_rewards"][n])
         assert arrays["turn_rewards"][n].sum() == pytest.approx(sum(c.turn_rewards))
         assert all(c.source[i - start] == Source.POLICY for i in at)
-    problems = [group[0] for group in [[Reply()]] * 8]
+    problems = [digits().problem("train", 0, 0)] * 8
     made = Experience(problems, completions, [], [row.score for row in rows], [])
-    figures = experience._episodes(made)
-    assert figures["episode/errors"] == sum(row.score.error is not None for row in rows)
-    assert figures["episode/turns"] == np.mean([len(c.turn_rewards) for c in completions])
+    figures = experience.measure(made)
+    whole = [row.completion for row in rows if row.score.error is None]
+    assert figures["episode/errors"] == len(rows) - len(whole) > 0
+    assert figures["episode/turns"] == np.mean([len(c.turn_rewards) for c in whole])
+    assert figures["completion_length"] == np.mean([len(c.tokens) for c in whole])
+    assert figures["completion_length_max"] == max(len(c.tokens) for c in whole)
+    assert figures["truncated"] == np.mean([not c.stopped for c in whole])
+    assert figures["tokens"] == sum(len(c.tokens) for c in completions)
+
+
+def test_what_an_extension_adds_to_a_reward_is_earned_by_the_last_turn(play):
+    """Of agent 0; episodes that are void, and answers of one turn, stay as they are."""
+    rows = [row for group in play(0, enough=8) for row in group]
+    completions = [row.completion for row in rows]
+    completions[0] = dataclasses.replace(completions[0], turn=None, turn_rewards=())
+    problems, scores = [digits().problem("train", 0, 0)] * 8, [row.score for row in rows]
+    made = Experience(problems, completions, [], scores, [])
+    assert experience.earned(made, made) is made
+    judged = [s if s.error else Score(s.value + 2.0, s.parts) for s in scores]
+    got = experience.earned(made, made._replace(scores=judged))
+    assert got.scores == judged and got.completions[0] is completions[0]
+    for old, new, score in zip(completions[1:], got.completions[1:], judged[1:], strict=True):
+        if score.error:
+            assert new is old
+        else:
+            assert sum(new.turn_rewards) == pytest.approx(score.value)
+            assert new.turn_rewards[:-1] == old.turn_rewards[:-1]
+    shared = dataclasses.replace(completions[1], turn_rewards=(0.0, 1.0), turn_agents=(0, 1))
+    pair = Experience(problems[:1], [shared], [], [Score(0.0)], [])
+    (got,) = experience.earned(pair, pair._replace(scores=[Score(0.5)])).completions
+    assert got.turn_rewards == (0.5, 1.0)
 
 
 def test_a_turn_that_takes_the_place_of_another_was_taken_in_its_state():
@@ -276,6 +305,7 @@ def test_an_episode_counts_once_however_many_turns_it_has(play, tmp_path):
         (Reply(done=True), "gave no reward"),
         (Reply(({"role": "user", "content": "é"},)), "alphabet"),
         (Reply(({"role": "user", "content": "\ud800"},)), "alphabet"),
+        (Reply(opening=Opening(({"role": "user", "content": "2"},), error="lost")), "lost"),
     ],
 )
 def test_what_cannot_be_rewarded_or_read_voids_the_episode(reply, says):
@@ -288,6 +318,38 @@ def test_what_cannot_be_rewarded_or_read_voids_the_episode(reply, says):
     problem = task.problem("train", 0, 0)
     row = acted(ctx, problem, [task.turns.begin(problem, 0)[1], reply], ["1"])
     assert row.score.value is None and says in row.score.error
+    assert len(row.completion.turn) == len(row.completion.tokens)
+
+
+@pytest.mark.parametrize("written", ["continued", "anew", "without reasoning"])
+def test_the_state_of_a_turn_is_what_was_read_before_it(written):
+    """However the conversation goes on, and whatever the policy said before."""
+    backend = test_environments.of_bytes("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    template = test_environments.NO_THINKING if written == "anew" else test_environments.CHATML
+    tokenizer = test_environments.with_template(backend, template)
+    talk = dialogue.of(tokenizer, ("user",), chat=True)
+    rollout = RolloutConfig(
+        1, 1, max_prompt_tokens=900, max_new_tokens=4000, chat=True,
+        strip_reasoning=written == "without reasoning",
+    )  # fmt: skip
+    task = digits()
+    ctx = Context(rollout, 0, tokenizer, task, talk)
+    problem = task.problem("train", 0, 0)
+
+    def played(first, *seen):
+        replies = [Reply(({"role": "user", "content": each},), 0.0) for each in seen]
+        answers = [task.turns.begin(problem, 0)[1], *replies, Reply(reward=1.0, done=True)]
+        return acted(ctx, problem, answers, [first, *["Go."] * len(seen)]).completion
+
+    thought = "<think>\nHm.\n</think>\n\n" * (written == "without reasoning")
+    rows = [played(thought + "Left.", "a room", "a hall"), played("Right.", "a room", "a door")]
+    assert written == "continued" or rows[0].parent is not None
+    length = max(len(c.request.prompt) + len(c.tokens) for c in rows)
+    arrays = experience.turns(rows, (2, length))
+    states = [[set(arrays["turn_state"][n, arrays["turn"][n] == k]) for k in (1, 2, 3)]
+              for n in range(2)]  # fmt: skip
+    assert all(len(each) == 1 for row in states for each in row)
+    assert [one == two for one, two in zip(*states, strict=True)] == [True, True, False]
 
 
 def acted(ctx, problem, answers, actions, prompts=None):
