@@ -26,6 +26,8 @@ from jaxrl.record import jsonl, metrics
 from jaxrl.run import loop
 
 RUNS = Path(__file__).parents[1]
+MINIMUM = 0.05
+"""Effect of interest: arms are equivalent if they differ by less."""
 
 
 def measure(work: Path, name: str, arm: str, seed: int) -> dict[str, object]:
@@ -84,6 +86,16 @@ def recorded(name: str) -> dict[str, list[dict[str, Any]]]:
     return {arm: [own[seed] for seed in seeds] for arm, own in rows.items()} if seeds else {}
 
 
+def complete(folder: str = "agents") -> list[str]:
+    """Experiments of a folder that have all their seeds, by name."""
+    return sorted(
+        name
+        for name, experiment in EXPERIMENTS.items()
+        if experiment.folder == folder
+        and all(len(rows) == len(experiment.seeds) for rows in recorded(name).values() or [()])
+    )
+
+
 def written(path: Path) -> dict[str, Any]:
     """Results of a file, by experiment and arm; empty if there is none."""
     return json.loads(path.read_text()) if path.exists() else {}
@@ -129,6 +141,30 @@ def table(name: str) -> str:
     return "\n".join(lines)
 
 
+def corrected(names: Sequence[str]) -> str:
+    """Every comparison of the figures that decide, with p values of t tests corrected together."""
+    found: list[tuple[str, str, str, statistics.Comparison]] = []
+    for name in names:
+        rows, figure = recorded(name), EXPERIMENTS[name].figures[0]
+        method, *others = ([row["eval"]["after"][figure] for row in own] for own in rows.values())
+        for arm, other in zip(list(rows)[1:], others, strict=True):
+            differences = np.subtract(method, other)
+            found.append((name, figure, arm, statistics.paired(differences, minimum=MINIMUM)))
+    different = statistics.holm([each.p_t for *_, each in found])
+    same = statistics.holm([each.p_equivalent for *_, each in found])
+    lines = ["| method | figure | less the arm | difference | p | p, corrected | says |"]
+    lines.append("|---" * 7 + "|")
+    for (name, figure, arm, each), p, equivalent in zip(found, different, same, strict=True):
+        says = "undecided"
+        if p < statistics.LEVEL:
+            says = "above" if each.effect > 0 else "below"
+        elif equivalent < statistics.LEVEL:
+            says = "equivalent"
+        spans = f"{each.effect:+.3f} [{each.low:+.3f}, {each.high:+.3f}]"
+        lines.append(f"| {name} | {figure} | {arm} | {spans} | {each.p_t:.4f} | {p:.4f} | {says} |")
+    return "\n".join(lines)
+
+
 def less(method: Sequence[float], other: Sequence[float]) -> str:
     """The mean difference by seed with its interval, which a single seed has not."""
     differences = np.subtract(method, other)
@@ -154,6 +190,7 @@ def main() -> None:
         for name, experiment in EXPERIMENTS.items():
             if recorded(name):
                 print(f"\n### {name}: {experiment.claim}\n\n{table(name)}")
+        print(f"\n### All comparisons\n\n{corrected(complete())}")
         return
     experiment = EXPERIMENTS[given.name]
     path = RUNS / experiment.folder / "results.json"
