@@ -27,6 +27,11 @@ CASES = {
     "tools": LEDGER,
     "branches": LEDGER | {"task_args": LEDGER["task_args"] | {"again": 4}, "score_workers": 2},
     "threads": LEDGER | {"task": f"{__name__}:waiting"},
+    "curriculum": LEDGER | {"curriculum.choose": "difficulty_targeted", "curriculum.prompts": 16},
+    "contexts": {
+        "task": "html_form", "rollout.turn_tokens": 2,
+        "task_args": {"fields": 1, "compress": True, "symbols": True},
+    },
     "search": {"task": "retrieval", "task_args": {"hops": 1}, "rollout.turn_tokens": 1},
 }  # fmt: skip
 SHORT = {
@@ -53,6 +58,6 @@ def test_a_run_killed_with_episodes_in_flight_is_continued_exactly(case, tmp_pat
     logged = [json.loads(line) for each in wanted["texts"].values() for line in each.splitlines()]
     assert any(max(row["turn"], default=0) > 1 for row in logged)
     assert case not in ("tools", "branches", "threads") or any(row["tool_calls"] for row in logged)
-    assert case != "branches" or any("parent" in row for row in logged)
+    assert case not in ("branches", "contexts") or any("parent" in row for row in logged)
     for part, value in wanted.items():
         assert made[part] == value, part
