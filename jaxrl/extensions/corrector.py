@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl import functions
 from jaxrl.config import Config
-from jaxrl.extensions.replay import joined
+from jaxrl.extensions.replay import empty, joined
 from jaxrl.rollout import tasks
 from jaxrl.run.extension import Context, Extension
 from jaxrl.types import TrainState, Trajectory
@@ -86,7 +86,7 @@ def corrector(settings: CorrectorConfig) -> Extension:
 
     def set_state(state: list[dict[str, np.ndarray]]) -> None:
         nonlocal kept
-        kept = list(state)
+        kept = list(map(_continued, state))  # older runs saved wrong parents
 
     return Extension(check=check, prepare=prepare, get_state=lambda: kept, set_state=set_state)
 
@@ -145,8 +145,18 @@ def corrected(
         row["tokens"][start:] = ids
         row["action_mask"] = np.arange(start + len(ids)) >= start
         row["behavior_logp"] = np.zeros_like(row["behavior_logp"])
-        rows.append(row)
+        rows.append(_continued(row))
     return rows
+
+
+def _continued(row: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A row whose actions continue each other, the first what it did, and have no reward."""
+    own, made = np.flatnonzero(row["action_mask"]), dict(row)
+    if "parent" in row:
+        made["parent"] = np.append(row["parent"][: own[0] + 1], own[:-1]).astype(np.int32)
+    if "turn_rewards" in row:
+        made["turn_rewards"] = np.where(row["action_mask"], 0, row["turn_rewards"])
+    return made
 
 
 def without(batch: Trajectory, thoughts: Sequence[tuple[int, int, int]]) -> Trajectory:
@@ -167,7 +177,7 @@ def _together(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:
     """Rows as one group of experts' rows."""
     length, out = max(len(row["tokens"]) for row in rows), {}
     for name, first in rows[0].items():
-        out[name] = np.zeros((len(rows), length), first.dtype)
+        out[name] = empty(name, (len(rows), length), first.dtype)
         for n, row in enumerate(rows):
             out[name][n, : len(row[name])] = row[name]
     whole = np.ones(len(rows), bool)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxrl import functions
 from jaxrl.config import Config
+from jaxrl.data.environments import Opening
 from jaxrl.data.types import Problem
 from jaxrl.rollout import episodes, programs, tasks
 from jaxrl.rollout.programs import Act, Context, Fork, Program, Row, Sample, Wanted
 from jaxrl.run.extension import Extension
-from jaxrl.sampling.requests import forced
+from jaxrl.sampling.requests import forced, limit_of, start_of
 from jaxrl.types import Completion, Request, Source
 
 _DRAWN = 1  # a count of `Context.rng`
@@ -84,24 +85,30 @@ def _game(
     ctx: Context, problem: Problem, request: Request, seed: int, player: Player
 ) -> Generator[Wanted, Any, Row]:
     """An episode whose turns are the player's."""
-    program, shown = episodes.episode(ctx, problem, request, seed), ""
+    program, shown, tools = episodes.episode(ctx, problem, request, seed), "", ()
     wanted = next(program)
     try:
         while True:
             if isinstance(wanted, Sample):
-                turn = [*ctx.tokenizer.encode(player(shown)), ctx.dialogue.end]
-                wanted = program.send(_turn(wanted.request, turn))
+                wanted = program.send(_turn(ctx, wanted.request, player(shown), tools))
                 continue
             answer = yield wanted
-            if isinstance(wanted, Act) and answer.messages:
-                shown = answer.messages[-1]["content"]
+            if isinstance(wanted, Act):
+                opening = answer if isinstance(answer, Opening) else answer.opening
+                said = answer.messages if opening is None else opening.messages
+                shown = said[-1]["content"] if said else shown
+                tools = tools if opening is None else opening.tools
             wanted = program.send(answer)
     except StopIteration as ended:
         return ended.value
 
 
-def _turn(request: Request, ids: Sequence[int]) -> Completion:
-    """The completion of a request for a turn, of the turn's budget at most."""
-    own = forced(ids[: request.turn_tokens or len(ids)], Source.EXPERT)
-    done = own if request.prefix is None else programs.join([request.prefix, own])
-    return Completion(request, *done[:4], True, done.source)
+def _turn(
+    ctx: Context, request: Request, action: str, tools: Sequence[Mapping[str, Any]]
+) -> Completion:
+    """The completion of a request for a turn, cut off where the policy's own would be."""
+    start = start_of(request)
+    ids = ctx.dialogue.ids(start[-8:], action, tools)
+    own = forced(ids[: limit_of(request) - len(start)], Source.EXPERT)
+    done = programs.join([request.prefix or programs.EMPTY, own])
+    return Completion(request, *done[:4], len(own.tokens) == len(ids), done.source)

@@ -149,6 +149,20 @@ def _kept(config: ReplayConfig, batch: Trajectory, size: int) -> list[dict[str, 
     return out
 
 
+def empty(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """What pads an array of a batch: 0, but for `parent`, where 0 would be the first token.
+
+    Args:
+      name: see `Trajectory.named`.
+      shape: [N, ...] of the array.
+      dtype: of the array.
+    """
+    whole = np.zeros(shape, dtype)
+    if name == "parent":  # each token continues the one before
+        whole[:] = np.arange(-1, shape[1] - 1)
+    return whole
+
+
 def joined(
     batch: Trajectory, groups: list[dict[str, np.ndarray]], wanted: int, size: int
 ) -> Trajectory:
@@ -156,7 +170,7 @@ def joined(
 
     Args:
       batch: groups of `size` rows.
-      groups: at most `wanted`, arrays by name; what one lacks is 0.
+      groups: at most `wanted`, arrays by name; what one lacks is `empty`.
       wanted: how many groups follow the batch's own.
       size: rows of a group.
     """
@@ -167,7 +181,7 @@ def joined(
         shape = (count + wanted * size, *array.shape[1:])
         if array.shape == batch.tokens.shape:
             shape = (shape[0], length)
-        whole = np.zeros(shape, array.dtype)
+        whole = empty(name, shape, array.dtype)
         whole[(slice(count), *(slice(n) for n in array.shape[1:]))] = array
         for i, group in enumerate(groups):
             if name in group:

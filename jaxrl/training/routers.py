@@ -53,9 +53,11 @@ def ends(packed: Packed, index: jax.Array, counted: jax.Array) -> jax.Array:
         for a in (packed.sequence, packed.predictor, packed.visible_until)
     )
     after = jnp.pad(sequence[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
-    # Chunks of one sequence lie in trees of their own, which do not see each other.
+    # What follows in a sequence may not read the action: chunks lie in trees of their own, contexts
+    # branch, and a turn that takes the place of another continues an earlier token, or the same.
     following = jnp.pad(predictor[:, 1:], ((0, 0), (0, 1)))
-    apart = jnp.take_along_axis(until, predictor, axis=1) <= following
+    unseen = jnp.take_along_axis(until, predictor, axis=1) <= following
+    apart = (following <= predictor) | unseen
     last = (sequence >= 0) & ((sequence != after) | apart) & counted[jnp.maximum(sequence, 0)]
     return jnp.where(last, predictor, -1)
 

@@ -7,7 +7,10 @@ import pytest
 
 from jaxrl.extensions import corrector
 from jaxrl.extensions.corrector import CorrectorConfig
+from jaxrl.extensions.critic import with_last_states
+from jaxrl.training.packing import PackingConfig, pack
 from jaxrl.types import Trajectory
+from tests.jaxrl.training.test_packing import prefixes
 
 EPISODES = ("pab>cqd>e", "pabccqd>e", "pzz>yqz>z")
 """A prompt p, a turn, an observation q, and a turn; a thought ends with >. The last is void."""
@@ -35,6 +38,25 @@ def written(episodes=EPISODES):
         group_ids=np.zeros(count, np.int32),
         extra={"turn": turn},
     )
+
+
+def linked(batch, replaced):
+    """The batch with `parent`; where a context was replaced, q continues p."""
+    parent = np.tile(
+        np.arange(-1, batch.tokens.shape[1] - 1, dtype=np.int32), (len(batch.tokens), 1)
+    )
+    parent[:, 5] = 0 if replaced else 4
+    rewards = np.ones(batch.tokens.shape, np.float32)
+    return batch.replace(
+        stopped=np.ones(len(batch.tokens), bool),
+        extra=batch.extra | {"parent": parent, "turn_rewards": rewards},
+    )
+
+
+def context(size=2):
+    config = types.SimpleNamespace(seed=0, rollout=types.SimpleNamespace(group_size=size))
+    tokenizer = types.SimpleNamespace(decode=decode, encode=encode)
+    return types.SimpleNamespace(config=config, policy=types.SimpleNamespace(tokenizer=tokenizer))
 
 
 def test_thoughts_are_the_starts_of_turns():
@@ -75,11 +97,7 @@ def test_experts_rows_follow_the_batch(aggregate, reinforce):
     settings = CorrectorConfig(
         f"{__name__}:shouted", groups=3, aggregate=aggregate, end=">", reinforce=reinforce
     )
-    config = types.SimpleNamespace(seed=0, rollout=types.SimpleNamespace(group_size=2))
-    tokenizer = types.SimpleNamespace(decode=decode, encode=encode)
-    policy = types.SimpleNamespace(tokenizer=tokenizer)
-    ctx = types.SimpleNamespace(config=config, policy=policy)
-    made = corrector.corrector(settings)
+    ctx, made = context(), corrector.corrector(settings)
     texts = []
     for step, letter in enumerate("xyz"):
         episode = f"p{letter}{letter}>cq{letter}>e" if step < 2 else "pabccqdde"  # no thought
@@ -101,6 +119,56 @@ def test_experts_rows_follow_the_batch(aggregate, reinforce):
     again = corrector.corrector(settings)
     again.set_state(made.get_state())
     assert again.get_state() == made.get_state() and len(made.get_state()) == 4
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_corrected_thought_is_predicted_in_its_context(replaced):
+    """Token by token, and so is the state after it, whatever pads its row."""
+    settings = CorrectorConfig(f"{__name__}:shouted", groups=8, end=">")
+    batch = linked(written(), replaced)
+    got = corrector.corrector(settings).prepare(context(), types.SimpleNamespace(step=4), batch)
+    stops = got.action_mask.shape[1] - np.argmax(got.action_mask[:, ::-1], axis=1)
+    assert any(len(set(two)) > 1 for two in stops[len(batch.tokens) :].reshape(-1, 2).tolist())
+    longer = with_last_states(got)  # a corrected thought did not end the response
+    found, texts = prefixes(pack(longer, PackingConfig(bucket=8))[0]), set()
+    assert set(found) == set(zip(*np.nonzero(longer.action_mask), strict=True))
+    for (n, t), (seen, positions, target) in found.items():
+        text = decode(got.tokens[n, :t])
+        text = f"p{text[5:]}" if replaced and t > 5 else text
+        assert decode(seen) == text and positions == list(range(len(text)))
+        assert target == longer.tokens[n, t]
+        texts.add(text)
+    assert {"pA", "pAB", "pAB>"} <= texts
+    own = "pq" if replaced else "pabccq"
+    assert {f"{own}D", f"{own}D>"} <= texts
+
+
+def test_a_corrected_thought_has_no_reward():
+    batch = linked(written(), False)
+    spans = list(corrector.found(batch, decode, ">"))
+    rows = corrector.corrected(
+        batch, spans, lambda *_: encode("!>"), decode, np.random.default_rng(0)
+    )
+    for row in rows:
+        np.testing.assert_array_equal(row["turn_rewards"], ~row["action_mask"])
+
+
+def test_thoughts_that_were_saved_as_siblings_are_mended():
+    """Each of their tokens continued what their first one does."""
+    settings = CorrectorConfig(f"{__name__}:shouted", groups=1, end=">")
+    made, again = corrector.corrector(settings), corrector.corrector(settings)
+    made.prepare(context(), types.SimpleNamespace(step=0), linked(written(), True))
+    right, wrong = made.get_state(), []
+    for row in right:
+        first = row["parent"][np.argmax(row["action_mask"])]
+        wrong.append(row | {"parent": np.where(row["action_mask"], first, row["parent"])})
+        wrong[-1]["turn_rewards"] = np.ones_like(row["turn_rewards"])
+    again.set_state(wrong)
+    for one, other in zip(right, again.get_state(), strict=True):
+        first = np.argmax(other["action_mask"])
+        assert other["parent"][first + 1 :].tolist() == list(range(first, len(other["parent"]) - 1))
+        for name, array in one.items():
+            np.testing.assert_array_equal(array, other[name], name)
 
 
 def shouted(context, thought):

@@ -7,9 +7,12 @@ import pytest
 
 from jaxrl.data import replay as rules
 from jaxrl.extensions import replay
+from jaxrl.extensions.critic import with_last_states
 from jaxrl.extensions.replay import ReplayConfig
+from jaxrl.training.packing import PackingConfig, pack
 from tests.jaxrl import tiny
 from tests.jaxrl.batches import batch
+from tests.jaxrl.training.test_packing import prefixes
 
 
 def buffer(**changes):
@@ -43,6 +46,26 @@ def test_what_comes_back_is_what_was_sampled_then():
     back = made.mix(batch(1, groups=2).replace(stopped=np.ones(8, bool)), 4, 1)
     for name in ("tokens", "behavior_logp", "action_mask", "rewards", "policy_version", "stopped"):
         np.testing.assert_array_equal(getattr(back, name)[8:], getattr(old, name))
+
+
+@pytest.mark.parametrize("wider", ["batch", "group"])
+def test_the_state_after_a_row_that_is_made_longer_has_its_whole_context(wider):
+    """Its first token beyond the row's own width continues the last one; also in empty groups."""
+    made = []
+    for seed, name in enumerate(("group", "batch")):
+        each = batch(seed, groups=1)
+        width = 24 if name == wider else 1 + int(np.max(np.nonzero(each.action_mask)[1]))
+        cut = {"tokens", "action_mask", "behavior_logp", "policy_version"}
+        each = each.replace(**{name: getattr(each, name)[:, :width] for name in cut})
+        parent = np.tile(np.arange(-1, width - 1, dtype=np.int32), (len(each.tokens), 1))
+        made.append(each.replace(stopped=np.zeros(4, bool), extra={"parent": parent}))
+    mixed = replay.joined(made[1], [made[0].named()], 2, 4)
+    longer = with_last_states(mixed)
+    found = prefixes(pack(longer, PackingConfig(bucket=8))[0])
+    assert len(found) == mixed.action_mask.sum() + 8
+    for (n, t), (seen, positions, _) in found.items():
+        assert seen == longer.tokens[n, :t].tolist() and positions == list(range(t))
+    np.testing.assert_array_equal(mixed.extra["parent"], np.tile(np.arange(-1, 23), (12, 1)))
 
 
 def test_what_is_too_old_is_dropped():

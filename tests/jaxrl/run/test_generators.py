@@ -25,12 +25,23 @@ def sampled(directory):
     }
 
 
+CASES = {
+    "answers": {},
+    "episodes": {
+        "task": "ledger", "task_args": {"names": 2, "calls": 6}, "rollout.turn_tokens": 3,
+        "rollout.max_prompt_tokens": 32, "rollout.max_new_tokens": 60, "packing.row_length": 128,
+    },
+}  # fmt: skip
+
+
 @pytest.mark.extra
 @pytest.mark.broad
-def test_a_killed_generator_changes_no_token(tmp_path):
+@pytest.mark.parametrize("case", CASES)
+def test_a_killed_generator_changes_no_token(case, tmp_path):
     pytest.importorskip("ray")
     alone, killed, notes = tmp_path / "alone", tmp_path / "killed", []
-    loop.train(tiny.config(alone, **SHORT))
+    changes = SHORT | CASES[case]
+    loop.train(tiny.config(alone, **changes))
 
     def stage(name, done, total):
         if done == 1:  # the second step begins with one that is dead
@@ -38,7 +49,7 @@ def test_a_killed_generator_changes_no_token(tmp_path):
             os.kill(int(first.split()[-1]), signal.SIGKILL)
 
     watch = loop.Callbacks(stage=stage, note=notes.append)
-    loop.train(tiny.config(killed, **SHORT | {"generators": 2}), watch)
+    loop.train(tiny.config(killed, **changes | {"generators": 2}), watch)
     assert sampled(killed) == sampled(alone)
     assert [text for text in notes if "is gone" in text]
     assert not [text for text in notes if "by the host" in text]
