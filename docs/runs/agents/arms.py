@@ -21,6 +21,7 @@ PPO = ("--warm-start.steps", "0", "--rollout.prompts", "16", "--updates-per-batc
 WARM = ("--warm-start.steps", "40", "--warm-start.batch-size", "64", "--warm-start.learning-rate",
         "2e-3", "--objective.entropy-coef", "0", "--updates-per-batch", "4")  # fmt: skip
 SHORT = ("--steps", "16", *QUIET)
+SIXTY = ("--steps", "60", *QUIET)
 NOTHING = ("--warm-start.steps", "0", "--objective.entropy-coef", "0.05",
            "--optimizer.learning-rate", "2e-3", "--task-args.think", "false",
            "--rollout.turn-tokens", "1")  # fmt: skip
@@ -236,10 +237,10 @@ EXPERIMENTS = {
     "gtr": Experiment(
         claim="imitation of corrected thoughts raises success, more so from all steps",
         arms={
-            "all steps": ("gtr", *QUIET),
-            "this step": ("gtr", "--corrector.no-aggregate", *QUIET),
+            "all steps": ("gtr", *SIXTY),
+            "this step": ("gtr", "--corrector.no-aggregate", *SIXTY),
             "RL alone": ("gtr", "--corrector.reinforce", "--objective.policy-args.mu", "0.0",
-                         *QUIET),
+                         *SIXTY),
         },
         figures=("solved", "thoughts"),
     ),
