@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 import sentencepiece
 import tokenizers
+from sentencepiece import sentencepiece_model_pb2 as proto
 
 Span = tuple[int, int]
 
@@ -24,7 +26,9 @@ class Backend(NamedTuple):
     spelled out, and none is added. A ValueError where UTF-8 cannot encode the text, here and in
     `plain`."""
     plain: Callable[[str], list[int]]
-    """Text to ids, none of them special: a special token that is spelled out is text."""
+    """Text from outside to ids: a token that is spelled out is text, be it special or one that was
+    added to the vocabulary, as `<tool_call>` may be. Added white space stays a token: models know
+    it as one, and it means nothing."""
     decode: Callable[[Sequence[int]], str]
     """Ids to text, leaving special tokens out."""
     size: int
@@ -46,7 +50,10 @@ def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
 
     @functools.cache
     def as_text() -> tokenizers.Tokenizer:
-        copy = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+        state = json.loads(tokenizer.to_str())
+        for token in state["added_tokens"]:
+            token["special"] |= _visible(token["content"])
+        copy = tokenizers.Tokenizer.from_str(json.dumps(state))
         copy.encode_special_tokens = True
         return copy
 
@@ -58,6 +65,11 @@ def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
         ids=tokenizer.token_to_id,
         spelled=lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False),
     )
+
+
+def _visible(token: str) -> bool:
+    """Whether a token is more than white space, which sentencepiece spells in its own way."""
+    return bool(token.replace("\u2581", " ").strip())
 
 
 def _utf8(text: str) -> str:
@@ -115,6 +127,14 @@ def from_sentencepiece(
             at += len(part)
         return ids, spans
 
+    @functools.cache
+    def as_text() -> sentencepiece.SentencePieceProcessor:
+        model = proto.ModelProto.FromString(processor.serialized_model_proto())
+        for piece in model.pieces:
+            if piece.type == piece.USER_DEFINED and _visible(piece.piece):
+                piece.type = piece.UNUSED
+        return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
+
     def decode(ids: Sequence[int]) -> str:
         return processor.decode([i for i in ids if i < size and not processor.is_control(i)])
 
@@ -126,7 +146,7 @@ def from_sentencepiece(
 
     return Backend(
         encode,
-        lambda text: processor.encode(_utf8(text)) if text else [],
+        lambda text: as_text().encode(_utf8(text)) if text else [],
         decode,
         size=max([size - 1, *special.values()]) + 1,
         ids=lambda token: special.get(token, pieces.get(token)),

@@ -1,22 +1,26 @@
-"""A conversation as tokens, turn by turn, in which nothing that the policy wrote is encoded again.
+"""A conversation as tokens, turn by turn; one that goes on keeps the ids that the policy wrote.
 
-The ids of a turn are the policy's own. What is appended after it is what the chat template writes
-between the end of an assistant's turn and the beginning of the next. `of` proves on conversations
-of several turns that this gives the tokens of the whole conversation, and refuses a template for
-which it does not. Some patterns a task may never have: a system message, several messages in a row.
-Where the template does not carry one of them, a conversation that has it is refused when it occurs.
+What is appended after a turn is what the chat template writes between the end of an assistant's
+turn and the beginning of the next. Earlier turns are encoded again only where the conversation
+begins anew: where an environment replaces it, and with some templates, see below. `of` proves on
+conversations of several turns that this gives the tokens of the whole conversation, and refuses a
+template for which it does not. Some patterns a task may never have: a system message, several
+messages in a row. Where the template does not carry one of them, a conversation that has it is
+refused when it occurs.
 
-A text from outside that spells out special tokens is encoded as text. Where the template leaves the
-reasoning of earlier turns out of a new prompt, the conversation goes on in such a prompt. It does
-so after every turn where the template writes earlier turns otherwise than it asks for them: without
-the empty thought that it begins an answer with, or, in harmony, as a final answer alone. So it does
-where a template moves a system message or the tools to the last message of the user.
+A text from outside that spells out special or other added tokens is encoded as text. Where the
+template leaves the reasoning of earlier turns out of a new prompt, the conversation begins anew
+with that prompt. It does so after every turn where the template writes earlier turns otherwise than
+it asks for them: without the empty thought that it begins an answer with, or, in harmony, as a
+final answer alone. So it does where a template moves a system message or the tools to the last
+message of the user.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -249,8 +253,16 @@ def _in_lines(tokenizer: Tokenizer) -> Dialogue:
     def opening(
         messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
     ) -> tuple[int, ...]:
-        lead = () if tokenizer.bos_id is None else (tokenizer.bos_id,)
-        return (*lead, *plain(lines(rendering.explained(messages, tools))))
+        ids = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
+        told = rendering.explained(messages, tools)
+        text = lines(told)
+        if plain(text) == tokenizer.encode(text):
+            return (*ids, *plain(text))
+        pairs = zip(rendering.ours(told), told, strict=True)
+        for inside, run in itertools.groupby(pairs, lambda pair: pair[0]):
+            said = lines([message for _, message in run])
+            ids += rendering.spoken(tokenizer, said) if inside else plain(said)
+        return tuple(ids)
 
     def joint(
         last: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
@@ -399,12 +411,28 @@ def _spelled_out(
     Args:
       tokenizer: of the model.
       write: messages to ids.
-      given: the messages; what the policy says in them stays.
+      given: the messages; those that are `rendering.ours` stay.
     """
+    more = write(given)
     hostile = rendering.rendered(tokenizer, [{"role": "user", "content": "Hello"}])
-    said = [m if m["role"] == "assistant" else {**m, "content": hostile} for m in given]
-    more, other = write(given), write(said)
-    special = {i for i in more if not tokenizer.decode([i])} | set(tokenizer.eos_ids)
-    if sum(i in special for i in other) != sum(i in special for i in more):
+    hostile += tokenizer.spelled(more)
+    kept = zip(given, rendering.ours(given), strict=True)
+    other = write([m if inside else {**m, "content": hostile} for m, inside in kept])
+    if sum(_stands(tokenizer, i) for i in other) != sum(_stands(tokenizer, i) for i in more):
         return "special tokens that a message spells out are not encoded as text"
     return ""
+
+
+_TAG = re.compile(r"[^\w\s].*[^\W\d_].*[^\w\s]", re.DOTALL)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _stands(tokenizer: Tokenizer, token: int) -> bool:
+    """Whether a token stands for more than its text: it is special, or added, or spelled as a tag.
+
+    The last does not rely on what `Tokenizer.plain` takes for text, which is what is proved.
+    """
+    if token in tokenizer.eos_ids or rendering.special(tokenizer, token):
+        return True
+    tag = _TAG.fullmatch(tokenizer.spelled([token])) is not None
+    return tag or rendering.added(tokenizer, token)

@@ -121,6 +121,42 @@ def kept(
     return [{**m, "content": trim(rests[i])} if i in left else m for i, m in enumerate(messages)]
 
 
+def ours(messages: Sequence[Message]) -> list[bool]:
+    """Which messages of a conversation are not from outside: the policy's turns, and what a run or
+    a task says before all else."""
+    roles = [message["role"] for message in messages]
+    return [role == "assistant" or (role == "system" and not i) for i, role in enumerate(roles)]
+
+
+def special(tokenizer: Tokenizer, token: int) -> bool:
+    """Whether a token is no part of a decoded text."""
+    return tokenizer.spelled([token]) != tokenizer.decode([token])
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def added(tokenizer: Tokenizer, token: int) -> bool:
+    """Whether a token, special or not, is known by its spelling, which is text from outside."""
+    spelling = tokenizer.spelled([token])
+    return token in tokenizer.encode(spelling) and token not in tokenizer.plain(spelling)
+
+
+def spoken(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Ids of a message that is `ours`: added tokens in it are meant, as the policy wrote them.
+
+    Special ones are text: a turn has none, so the policy has written it letter by letter.
+    """
+    ids = tokenizer.encode(text)
+    found = {i for i in set(ids) if added(tokenizer, i)}
+    if not any(special(tokenizer, i) for i in found):
+        return ids
+    names = {tokenizer.spelled([i]): i for i in found if not special(tokenizer, i)}
+    longest_first = sorted(map(re.escape, names), key=len, reverse=True)
+    parts = re.split(f"({'|'.join(longest_first)})", text) if names else [text]
+    return [
+        i for part in parts for i in ([names[part]] if part in names else tokenizer.plain(part))
+    ]
+
+
 def answer(turn: Message) -> Message:
     """A turn of the policy without its reasoning."""
     return {**turn, "content": turn["content"].rpartition("</think>")[2].lstrip("\n")}
@@ -227,7 +263,7 @@ def _ids(
       before: none, or what ends with a turn.
       messages: rendered with numbers in their place, for which what they say is put then.
       tools: that the conversation offers.
-      own: those of the messages whose special tokens are meant.
+      own: those of the messages whose special tokens are meant too.
 
     Raises:
       ValueError: the template leaves one out, repeats one, or changes what one says.
@@ -237,13 +273,19 @@ def _ids(
     roles = tuple(message["role"] for message in messages)
     ways = _ways(tokenizer, bool(before), roles, json.dumps(tools, default=dict))
     said = [way(message["content"]) for way, message in zip(ways, messages, strict=True)]
-    outside = [each for i, each in enumerate(said) if i not in own]
-    if all(tokenizer.plain(each) == tokenizer.encode(each) for each in outside):
+    inside = ours([*before, *messages])[len(before) :]
+
+    def ids(i: int) -> list[int]:
+        if i in own:
+            return tokenizer.encode(said[i])
+        return spoken(tokenizer, said[i]) if inside[i] else tokenizer.plain(said[i])
+
+    written = [ids(i) for i in range(len(messages))]
+    if written == [tokenizer.encode(each) for each in said]:
         return tokenizer.encode(_MARK.sub(lambda found: said[int(found[1])], text))
     out = tokenizer.encode(head)
     for i, after in pieces:
-        encode = tokenizer.encode if i in own else tokenizer.plain
-        out += [*encode(said[i]), *tokenizer.encode(after)]
+        out += [*written[i], *tokenizer.encode(after)]
     return out
 
 

@@ -32,9 +32,7 @@ from jaxrl.data.types import Problem, Task
 
 _OUTPUT = 1 << 20  # bytes of standard output
 _ROLES = ("tool", "user")
-_LIMITS = sandboxes.Limits(
-    wall_s=86400.0, cpu_s=600, memory_mb=4096, file_mb=64, processes=64, output_kb=1024
-)
+_LIMITS = sandboxes.Limits(wall_s=86400.0, cpu_s=600, file_mb=64, processes=64, output_kb=1024)
 """Of a program in the sandbox, which may wait for its policy as long as a run takes."""
 _KEPT = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV",
@@ -49,6 +47,7 @@ def task(
     seconds: float = 60.0,
     roles: str = "tool,user",
     sandbox: bool = False,
+    memory_mb: int = 4096,
 ) -> Task:
     """A task that a program solves, with the policy behind its API.
 
@@ -62,6 +61,7 @@ def task(
         the chat template knows no `tool`.
       sandbox: run the program in the sandbox (`jaxrl.data.sandbox`), where the policy is all that
         it can reach. It gets the files that the command names.
+      memory_mb: what the program, and each process that it starts, may take (Linux).
     """
     inner = tasks.get(name, **json.loads(args))
     if inner.turns is not None or inner.grouped:
@@ -71,6 +71,8 @@ def task(
         raise ValueError(f"command={command!r}: its program is not found; give a path, or install")
     if seconds <= 0:
         raise ValueError(f"seconds={seconds} must be positive")
+    if memory_mb <= 0:
+        raise ValueError(f"memory_mb={memory_mb} must be positive")
     allowed = tuple(role.strip() for role in roles.split(","))
     if unknown := [role for role in allowed if role not in _ROLES]:
         raise ValueError(f"roles={roles!r}: {unknown[0]!r} is none of {', '.join(_ROLES)}")
@@ -81,7 +83,7 @@ def task(
         alphabet=inner.alphabet and "".join(dict.fromkeys(inner.alphabet + generate.ASCII)),
         description=__doc__,
         sandboxed=inner.sandboxed or sandbox,
-        turns=environment(words, seconds, allowed, sandbox=sandbox),
+        turns=environment(words, seconds, allowed, sandbox=sandbox, memory_mb=memory_mb),
     )
 
 
@@ -91,6 +93,7 @@ def environment(
     roles: tuple[str, ...] = _ROLES,
     *,
     sandbox: bool = False,
+    memory_mb: int = 4096,
 ) -> Environment:
     """The environment whose side of an episode is a program; see `task`.
 
@@ -100,7 +103,7 @@ def environment(
     """
 
     def begin(problem: Problem, seed: int) -> tuple[_Episode, Opening]:
-        episode = _Episode(command, seconds)
+        episode = _Episode(command, seconds, memory_mb)
         try:
             (episode.start_sandboxed if sandbox else episode.start)(problem, seed)
             heard = episode.wait()
@@ -149,8 +152,8 @@ class _Ended:
 class _Episode:
     """A program that runs, and its conversation."""
 
-    def __init__(self, command: Sequence[str], seconds: float) -> None:
-        self._command, self._seconds = command, seconds
+    def __init__(self, command: Sequence[str], seconds: float, memory_mb: int) -> None:
+        self._command, self._seconds, self._memory_mb = command, seconds, memory_mb
         self._events: queue.SimpleQueue[Pending | _Ended] = queue.SimpleQueue()
         self._gateway = Gateway(self._events.put)
         self._directory = tempfile.TemporaryDirectory(prefix="agent-")
@@ -176,7 +179,7 @@ class _Episode:
         alive, self._lifeline = os.pipe()
         kept = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith("LC_")}
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper, str(alive), *self._command],
+            [sys.executable, "-I", "-S", keeper, str(alive), str(self._memory_mb), *self._command],
             pass_fds=[alive],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -211,7 +214,7 @@ class _Episode:
                     [sys.executable, "-I", "-S", "relay.py", *asked, *program],
                     files={**files, "relay.py": relay},
                     stdin=problem.prompt,
-                    limits=_LIMITS,
+                    limits=dataclasses.replace(_LIMITS, memory_mb=self._memory_mb),
                     isolation=sandboxes.strongest(),
                     given=lambda directory: self._gateway.listen(directory / SOCKET),
                 )

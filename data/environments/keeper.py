@@ -1,4 +1,5 @@
-"""Runs a program, and ends all that it has started once it ends, or whoever asked for it does.
+"""Runs a program, limits its memory, and ends all that it has started once it ends, or whoever
+asked for it does.
 
 Run by path with `python -I -S`, and imports nothing of ours. Standard streams are the program's.
 """
@@ -6,6 +7,7 @@ Run by path with `python -I -S`, and imports nothing of ours. Standard streams a
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -34,6 +36,13 @@ def end(group: int) -> None:
                 os.waitpid(child, 0)
 
 
+def limit(memory_mb: int) -> None:
+    """Limit what this process, and each that it will start, may write to (Linux)."""
+    most, hard = memory_mb << 20, resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
 def watch(lifeline: int, group: int) -> None:
     """End all when the other end of a pipe is closed, by the end of its process at the latest."""
     os.read(lifeline, 1)
@@ -42,11 +51,15 @@ def watch(lifeline: int, group: int) -> None:
 
 
 def main() -> None:
-    """Arguments: descriptor of the pipe, and the command."""
-    lifeline, command = int(sys.argv[1]), sys.argv[2:]
+    """Arguments: descriptor of the pipe, the program's memory in MB, and the command."""
+    lifeline, memory_mb, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    program = subprocess.Popen(command, start_new_session=True)
+    program = subprocess.Popen(
+        command,
+        start_new_session=True,
+        preexec_fn=lambda: limit(memory_mb),  # no thread runs here yet
+    )
     threading.Thread(target=watch, args=(lifeline, program.pid), daemon=True).start()
     status = program.wait()
     end(program.pid)

@@ -22,6 +22,10 @@ from jaxrl.data.environments.tools import Tool
 
 _KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR")
 
+_LIMITED = 'ulimit -d "$0"; exec "$@"'
+"""Shell: runs a program with a limit, in KB, of what each of its processes may write to. A lower
+limit of this process stays, and `ulimit` then only complains."""
+
 _INVALID_PARAMS = -32602
 """Code of JSON-RPC: of the errors of the protocol, only this one is about a call's arguments."""
 
@@ -56,17 +60,18 @@ def check(server: str) -> None:
         raise ValueError(f"mcp={server!r}: its program is not found; give a path, or install it")
 
 
-def connect(server: str, seconds: float = 30.0) -> list[Tool]:
+def connect(server: str, seconds: float = 30.0, memory_mb: int = 4096) -> list[Tool]:
     """The tools of a server, in a session of their own, which ends when one of them is closed.
 
     Args:
       server: see `check`.
       seconds: limit of the start, and of each call; a longer call is reported as an error.
+      memory_mb: what the program, and each process that it starts, may take (Linux).
 
     Raises:
       RuntimeError: the server does not start, or does not answer.
     """
-    session = _Session(server, seconds)
+    session = _Session(server, seconds, memory_mb)
     try:
         listed = session.wait(session.client.list_tools())
     except TimeoutError:
@@ -91,8 +96,8 @@ def connect(server: str, seconds: float = 30.0) -> list[Tool]:
 class _Session:
     """A client whose event loop has a thread of its own."""
 
-    def __init__(self, server: str, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, server: str, seconds: float, memory_mb: int) -> None:
+        self._seconds, self._memory_mb = seconds, memory_mb
         self._loop = asyncio.new_event_loop()
         self._ready: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._life = self._loop.create_task(self._serve(server))
@@ -163,9 +168,9 @@ class _Session:
 
         target: Any = server
         if not server.startswith(("http://", "https://")):
-            program, *words = shlex.split(server)
+            words = ["-c", _LIMITED, str(self._memory_mb << 10), *shlex.split(server)]
             kept = {k: v for k, v in os.environ.items() if k in _KEPT}
-            target = mcp.StdioServerParameters(command=program, args=words, env=kept)
+            target = mcp.StdioServerParameters(command="/bin/sh", args=words, env=kept)
         async with mcp.Client(target) as client:
             self._ready.set_result(client)
             await asyncio.Event().wait()  # until it is cancelled

@@ -14,6 +14,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxrl.data import extract
 from jaxrl.data.environments import Environment, Opening, Reply, adapters
 from jaxrl.data.types import Problem, Task
@@ -68,8 +70,9 @@ class _Match:
     seat: int
     """The policy's."""
     left: int
-    chances: Any = None
-    """State of Python's `random` between two calls of the game, which draws from it."""
+    chances: tuple[Any, Any]
+    """States of Python's `random` and of NumPy's between two calls of the game, which draws from
+    them."""
     stream: random.Random = dataclasses.field(default_factory=random.Random)
     """The opponent's."""
 
@@ -98,7 +101,9 @@ def task(game: str, turns: int = 50) -> Task:
     moves = GAMES[game]
 
     def begin(problem: Problem, seed: int) -> tuple[_Match, Opening]:
-        match = _Match(package.make(f"{game}-raw"), moves, seed % 2 if moves else 0, turns)
+        chances = random.Random(seed).getstate(), np.random.RandomState(seed).get_state()
+        seat = seed % 2 if moves else 0
+        match = _Match(package.make(f"{game}-raw"), moves, seat, turns, chances)
         match.stream.seed(f"opponent {seed}")
         with _own_chances(match):
             match.env.reset(num_players=2 if moves else 1, seed=seed)
@@ -143,12 +148,16 @@ def _seen(match: _Match) -> str:
 
 @contextlib.contextmanager
 def _own_chances(match: _Match) -> Iterator[None]:
-    """The game's own state of Python's `random`, which it shares with all else in the process."""
-    others = random.getstate()
-    if match.chances is not None:
-        random.setstate(match.chances)
+    """The game's own states of what it draws from, which it shares with all else in the process."""
+    others = random.getstate(), np.random.get_state()
+    _restore(match.chances)
     try:
         yield
     finally:
-        match.chances = random.getstate()
-        random.setstate(others)
+        match.chances = random.getstate(), np.random.get_state()
+        _restore(others)
+
+
+def _restore(chances: tuple[Any, Any]) -> None:
+    random.setstate(chances[0])
+    np.random.set_state(chances[1])

@@ -295,10 +295,10 @@ ENDS = {
 def program(tmp_path):
     """`(source) -> environment` of a program."""
 
-    def made(source, seconds=20.0):
+    def made(source, seconds=20.0, **given):
         file = tmp_path / "agent.py"
         file.write_text(HEAD + textwrap.dedent(source))
-        return agent_program.environment([sys.executable, "-S", str(file)], seconds)
+        return agent_program.environment([sys.executable, "-S", str(file)], seconds, **given)
 
     return made
 
@@ -514,6 +514,33 @@ def test_what_a_program_has_started_ends_with_it(ends, program, tmp_path):
     assert all(map(gone, pids))
 
 
+GROWS = """
+import subprocess
+grow = "kept = [bytearray(1 << 24)]\\nwhile True: kept.append(bytearray(1 << 24))"
+answer = ask([{"role": "user", "content": sys.stdin.read()}])["message"]["content"]
+if answer == "grow":
+    exec(grow)
+if answer == "child":
+    answer = str(subprocess.run([sys.executable, "-S", "-c", grow], capture_output=True).returncode)
+print(answer)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux alone")
+@pytest.mark.parametrize("shut_in", [False, True])
+def test_a_program_that_takes_memory_without_end_is_an_error(shut_in, program):
+    """Its episode is void, and no other; what it starts has the same limit."""
+    if shut_in and sandbox.strongest().kind != "bubblewrap":
+        pytest.skip("needs bubblewrap")
+    with pool_of(program(GROWS, memory_mb=256, sandbox=shut_in)) as pool:
+        played(pool, episode=1)
+        grown = played(pool, "grow")[-1]
+        assert grown.error.startswith("crash:") and "MemoryError" in grown.error
+        assert grown.reward is None
+        assert played(pool, "5", episode=1)[-1].answer == "5\n"
+        assert played(pool, "child", episode=2)[-1].answer == "1\n"
+
+
 SHUT_IN = """
 import socket, urllib.request
 said = [{"role": "user", "content": sys.stdin.read()}]
@@ -560,6 +587,7 @@ def test_a_command_of_a_config_needs_trust():
         ({"name": "keydoor"}, "one by one"),
         ({"seconds": 0}, "must be positive"),
         ({"roles": "assistant"}, "is none of"),
+        ({"memory_mb": 0}, "must be positive"),
     ],
 )
 def test_programs_that_cannot_be_are_refused(params, why):

@@ -40,6 +40,16 @@ def refuse(code: int) -> str:
     "Answers with an error of the protocol."
     raise MCPError(code, "choose another code")
 
+@server.tool()
+def grow() -> str:
+    "Takes memory without end."
+    kept = []
+    try:
+        while True:
+            kept.append(bytearray(1 << 24))
+    finally:
+        kept.clear()
+
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         server.run("streamable-http", port=int(sys.argv[1]))
@@ -95,6 +105,16 @@ def test_arguments_that_a_server_refuses_are_an_observation(program):
     assert "required" in shown[2] and shown[3] == "error: there is no tool 'list'"
     assert "choose another code" in last.error
     player.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux alone")
+def test_a_server_that_takes_memory_without_end_is_stopped(program):
+    """The policy is told that the call failed, and other servers are as before."""
+    one, two = (mcp_tools.connect(program, memory_mb=512) for _ in range(2))
+    assert called(one, "grow").startswith("error: ")
+    assert called(two, "note", text="a").startswith("1 ")
+    for made in (one, two):
+        made[0].close()
 
 
 def test_an_address_on_loopback_gives_its_tools(program):

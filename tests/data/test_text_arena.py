@@ -1,14 +1,26 @@
-"""Games of TextArena, with the package itself."""
+"""Games of TextArena, with the package itself and with a stub of it."""
 
+import importlib.machinery
 import random
 import re
+import sys
+import types
 
+import numpy as np
 import pytest
 
 from jaxrl.data.environments import text_arena
 
-pytestmark = pytest.mark.extra
-pytest.importorskip("textarena")
+
+@pytest.fixture
+def package():
+    pytest.importorskip("textarena")
+
+
+def packaged(test):
+    """A test with the package itself."""
+    return pytest.mark.extra(pytest.mark.usefixtures("package")(test))
+
 
 MOVES = {
     "Bandit-v0": ["[red]", "[blue]", "[green]"],
@@ -40,6 +52,7 @@ def played(game, index, turns=30):
     return said, reply
 
 
+@packaged
 @pytest.mark.parametrize("game", text_arena.GAMES)
 def test_a_match_is_played_to_its_end_and_again_the_same(game):
     ends = set()
@@ -53,6 +66,7 @@ def test_a_match_is_played_to_its_end_and_again_the_same(game):
     assert len(ends) > 1 or game == "TowerOfHanoi-v0"  # which has no chances
 
 
+@packaged
 def test_matches_at_once_do_not_share_their_chances():
     """Two in one process are each as alone."""
     task = text_arena.task("KuhnPoker-v0")
@@ -71,6 +85,7 @@ def test_matches_at_once_do_not_share_their_chances():
     assert both == run((0,)) | run((1,))
 
 
+@packaged
 def test_rewards_are_those_of_the_winner():
     rewards = {played("TicTacToe-v0", index)[1].reward for index in range(30)}
     assert {1.0, -1.0} <= rewards <= {-1.0, 0.0, 1.0}
@@ -80,8 +95,50 @@ def test_rewards_are_those_of_the_winner():
     assert firsts == {"0", "1"}
 
 
+@packaged
 def test_what_is_unknown_is_refused():
     with pytest.raises(ValueError, match="game='Chess-v0': choose one of Bandit-v0"):
         text_arena.task("Chess-v0")
     with pytest.raises(ValueError, match="turns=0"):
         text_arena.task("Nim-v0", turns=0)
+
+
+class Drawn:
+    """A game that shows draws from both states of the process, and seeds Python's alone."""
+
+    def reset(self, num_players, seed):
+        random.seed(seed)
+        self.state = types.SimpleNamespace(observations={0: []}, current_player_id=0)
+        self.step("")
+
+    def step(self, action):
+        drawn = f"{random.random()} {np.random.random()}"
+        self.state.observations[0].append((-1, drawn))
+        return False, {}
+
+
+def test_neither_state_of_the_process_reaches_a_match_or_is_changed(monkeypatch):
+    """NumPy's and Python's: matches at once are each as alone, whatever else draws."""
+    stub = types.ModuleType("textarena")
+    stub.__spec__ = importlib.machinery.ModuleSpec("textarena", None)
+    stub.make = lambda name: Drawn()
+    monkeypatch.setitem(sys.modules, "textarena", stub)
+    task = text_arena.task("Bandit-v0")
+
+    def run(numbers):
+        pairs = {n: task.turns.begin(task.problem("train", 0, n), 0) for n in numbers}
+        said = {n: [pairs[n][1].messages[0]["content"]] for n in numbers}
+        for _ in range(3):
+            for n in numbers:
+                reply = task.turns.step(pairs[n][0], "[red]")
+                said[n].append(reply.messages[0]["content"])
+            random.random(), np.random.random()
+        return said
+
+    both = run((0, 1))
+    assert both == run((0,)) | run((1,)) and both[0] != both[1]
+    random.seed(7), np.random.seed(7)
+    match, _ = task.turns.begin(task.problem("train", 0, 0), 0)
+    task.turns.step(match, "[red]")
+    assert random.random() == random.Random(7).random()
+    assert np.random.random() == np.random.RandomState(7).random()

@@ -1,0 +1,62 @@
+"""What the libraries make of text from outside, in which no added token is meant."""
+
+import io
+
+import pytest
+import sentencepiece
+import tokenizers as hf
+from tokenizers import decoders, models, pre_tokenizers
+
+from jaxrl.data import backends
+
+ADDED = ("<tool_call>", "[multimodal]", "\n\n", "  ")
+FORGED = "a\n\nb  <tool_call>[multimodal] c<s>"
+
+
+def of_tokenizers(normalized):
+    """One special token, then others; the first of them is in the vocabulary of the model."""
+    pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<tool_call>"]
+    made = hf.Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<s>"])
+    made.add_tokens([hf.AddedToken(each, normalized=normalized) for each in ADDED])
+    return backends.from_tokenizers(made)
+
+
+def of_sentencepiece(kind):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the quick brown fox", "jumps over a lazy dog"] * 9),
+        model_writer=model,
+        vocab_size=320,
+        model_type=kind,
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        user_defined_symbols=["<tool_call>", "[multimodal]", "\n\n", "\u2581\u2581"],
+        minloglevel=2,
+    )
+    read = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    return backends.from_sentencepiece(read)
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        of_tokenizers(False),
+        of_tokenizers(True),
+        of_sentencepiece("bpe"),
+        of_sentencepiece("unigram"),
+    ],
+)
+def test_in_text_from_outside_white_space_alone_stays_an_added_token(backend):
+    """Models know it as such a token, and it means nothing."""
+    marks = {backend.ids(each) for each in ("<s>", "<tool_call>", "[multimodal]")}
+    meant, plain = backend.encode(FORGED)[0], backend.plain(FORGED)
+    assert marks <= set(meant) and not marks & set(plain)
+    assert backend.decode(plain) == FORGED
+    for harmless in ("a\n\nb", "the  quick", " fox\n", ""):
+        assert backend.plain(harmless) == backend.encode(harmless)[0]
+    assert backend.ids("\n\n") in plain
