@@ -258,10 +258,10 @@ def _in_lines(tokenizer: Tokenizer) -> Dialogue:
         text = lines(told)
         if plain(text) == tokenizer.encode(text):
             return (*ids, *plain(text))
-        pairs = zip(rendering.ours(told), told, strict=True)
+        pairs = zip(rendering.trusted(told), told, strict=True)
         for inside, run in itertools.groupby(pairs, lambda pair: pair[0]):
             said = lines([message for _, message in run])
-            ids += rendering.spoken(tokenizer, said) if inside else plain(said)
+            ids += rendering.encode_trusted(tokenizer, said) if inside else plain(said)
         return tuple(ids)
 
     def joint(
@@ -411,14 +411,14 @@ def _spelled_out(
     Args:
       tokenizer: of the model.
       write: messages to ids.
-      given: the messages; those that are `rendering.ours` stay.
+      given: the messages; those that are `rendering.trusted` stay.
     """
     more = write(given)
     hostile = rendering.rendered(tokenizer, [{"role": "user", "content": "Hello"}])
     hostile += tokenizer.spelled(more)
-    kept = zip(given, rendering.ours(given), strict=True)
+    kept = zip(given, rendering.trusted(given), strict=True)
     other = write([m if inside else {**m, "content": hostile} for m, inside in kept])
-    if sum(_stands(tokenizer, i) for i in other) != sum(_stands(tokenizer, i) for i in more):
+    if sum(_is_marker(tokenizer, i) for i in other) != sum(_is_marker(tokenizer, i) for i in more):
         return "special tokens that a message spells out are not encoded as text"
     return ""
 
@@ -427,7 +427,7 @@ _TAG = re.compile(r"[^\w\s].*[^\W\d_].*[^\w\s]", re.DOTALL)
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _stands(tokenizer: Tokenizer, token: int) -> bool:
+def _is_marker(tokenizer: Tokenizer, token: int) -> bool:
     """Whether a token stands for more than its text: it is special, or added, or spelled as a tag.
 
     The last does not rely on what `Tokenizer.plain` takes for text, which is what is proved.

@@ -121,9 +121,8 @@ def kept(
     return [{**m, "content": trim(rests[i])} if i in left else m for i, m in enumerate(messages)]
 
 
-def ours(messages: Sequence[Message]) -> list[bool]:
-    """Which messages of a conversation are not from outside: the policy's turns, and what a run or
-    a task says before all else."""
+def trusted(messages: Sequence[Message]) -> list[bool]:
+    """Which messages are not from outside: turns of the policy, and a first system message."""
     roles = [message["role"] for message in messages]
     return [role == "assistant" or (role == "system" and not i) for i, role in enumerate(roles)]
 
@@ -140,8 +139,8 @@ def added(tokenizer: Tokenizer, token: int) -> bool:
     return token in tokenizer.encode(spelling) and token not in tokenizer.plain(spelling)
 
 
-def spoken(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids of a message that is `ours`: added tokens in it are meant, as the policy wrote them.
+def encode_trusted(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Ids of a message that is `trusted`: added tokens in it are meant, as the policy wrote them.
 
     Special ones are text: a turn has none, so the policy has written it letter by letter.
     """
@@ -273,12 +272,12 @@ def _ids(
     roles = tuple(message["role"] for message in messages)
     ways = _ways(tokenizer, bool(before), roles, json.dumps(tools, default=dict))
     said = [way(message["content"]) for way, message in zip(ways, messages, strict=True)]
-    inside = ours([*before, *messages])[len(before) :]
+    is_trusted = trusted([*before, *messages])[len(before) :]
 
     def ids(i: int) -> list[int]:
         if i in own:
             return tokenizer.encode(said[i])
-        return spoken(tokenizer, said[i]) if inside[i] else tokenizer.plain(said[i])
+        return encode_trusted(tokenizer, said[i]) if is_trusted[i] else tokenizer.plain(said[i])
 
     written = [ids(i) for i in range(len(messages))]
     if written == [tokenizer.encode(each) for each in said]:

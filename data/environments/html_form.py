@@ -56,7 +56,7 @@ class _Page:
     acts: list[str] = dataclasses.field(default_factory=list)
     """The actions so far, as they were written."""
     read: int = 0
-    """Characters of the conversation that the last action was written after."""
+    """Characters of the conversation that the policy reads next."""
 
     def seen(self) -> str:
         """What the policy reads."""
@@ -147,7 +147,7 @@ def task(
             else:
                 acts.append(f"{'select' if name in CHOICES else 'fill'} {ids[name]} {value}")
         acts.append(f"click {ids['send']}")
-        return tuple(_short(page.form, act) if symbols else act for act in acts)
+        return tuple(_to_symbols(page.form, act) if symbols else act for act in acts)
 
     made = Task(
         name="html_form",
@@ -210,7 +210,7 @@ def step(page: _Page, action: str) -> Reply:
     read = float(page.read)
     last = extract.spoken(action).strip().splitlines()[-1:]
     said = last[0].strip() if last else ""
-    found = _ACTION.fullmatch(_long(page.form, said) if page.symbols else said)
+    found = _ACTION.fullmatch(_to_words(page.form, said) if page.symbols else said)
     problem = "that is no action" if found is None else _act(page, *found.groups())
     if problem == "sent":
         held = {each.get("name"): value(each) for each in page.form if each.tag != "button"}
@@ -291,7 +291,7 @@ def _number(name: str, held: Any) -> int:
     return 1 + TEXTS[name].index(held) if held else 0
 
 
-def _long(form: ElementTree.Element, action: str) -> str:
+def _to_words(form: ElementTree.Element, action: str) -> str:
     """An action in symbols as one in words; empty where it is none."""
     element = next((each for each in form if _NAMES[each.get("name")] == action[:1]), None)
     if element is None or len(action) != 2 or not action[1].isdigit():
@@ -306,7 +306,7 @@ def _long(form: ElementTree.Element, action: str) -> str:
     return f"click {identity}"
 
 
-def _short(form: ElementTree.Element, action: str) -> str:
+def _to_symbols(form: ElementTree.Element, action: str) -> str:
     """An action in words as one in symbols."""
     verb, identity, given = _ACTION.fullmatch(action).groups()
     name = next(each.get("name") for each in form if each.get("id") == identity)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ from jaxrl.data.types import Problem
 from jaxrl.rollout import episodes, programs, tasks
 from jaxrl.rollout.programs import Act, Context, Fork, Program, Row, Sample, Wanted
 from jaxrl.run.extension import Extension
-from jaxrl.sampling.requests import forced, limit_of, start_of
-from jaxrl.types import Completion, Request, Source
+from jaxrl.sampling.requests import limit_of
+from jaxrl.types import Request
 
 _DRAWN = 1  # a count of `Context.rng`
 
@@ -90,7 +90,9 @@ def _game(
     try:
         while True:
             if isinstance(wanted, Sample):
-                wanted = program.send(_turn(ctx, wanted.request, player(shown), tools))
+                request, limit = wanted.request, limit_of(wanted.request)
+                turn = programs.expert_turn(ctx, request, player(shown), tools, limit=limit)
+                wanted = program.send(turn)
                 continue
             answer = yield wanted
             if isinstance(wanted, Act):
@@ -101,14 +103,3 @@ def _game(
             wanted = program.send(answer)
     except StopIteration as ended:
         return ended.value
-
-
-def _turn(
-    ctx: Context, request: Request, action: str, tools: Sequence[Mapping[str, Any]]
-) -> Completion:
-    """The completion of a request for a turn, cut off where the policy's own would be."""
-    start = start_of(request)
-    ids = ctx.dialogue.ids(start[-8:], action, tools)
-    own = forced(ids[: limit_of(request) - len(start)], Source.EXPERT)
-    done = programs.join([request.prefix or programs.EMPTY, own])
-    return Completion(request, *done[:4], len(own.tokens) == len(ids), done.source)

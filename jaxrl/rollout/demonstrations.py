@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,10 +13,9 @@ from jaxrl.data.types import Problem, Task
 from jaxrl.mesh.buckets import round_up
 from jaxrl.rollout import episodes, experience, programs, tasks
 from jaxrl.rollout.policy import Policy, encode_prompt
-from jaxrl.rollout.programs import Act, Context, Sample, solution, written_by_expert
-from jaxrl.sampling.requests import forced
+from jaxrl.rollout.programs import Act, Context, solution, written_by_expert
 from jaxrl.training import packing
-from jaxrl.types import Completion, Request, Source, Trajectory
+from jaxrl.types import Completion, Request, Trajectory
 
 
 def demonstrations(
@@ -78,7 +76,7 @@ def _played(ctx: Context, problem: Problem, request: Request) -> Completion:
                 tools = tools if shown is None else shown.tools
                 wanted = program.send(answer)
             else:
-                turn = _turn(ctx, wanted, next(actions, ""), tools)
+                turn = programs.expert_turn(ctx, wanted.request, next(actions, ""), tools)
                 _check_budgets(ctx, problem, turn)
                 wanted = program.send(turn)
     except StopIteration as ended:
@@ -107,14 +105,3 @@ def _check_budgets(ctx: Context, problem: Problem, made: Completion) -> None:
             f"problem {problem.id}: its solution does not fit into the budget of a response; raise "
             f"rollout.max_new_tokens={rollout.max_new_tokens}"
         )
-
-
-def _turn(
-    ctx: Context, wanted: Sample, action: str, tools: Sequence[Mapping[str, Any]]
-) -> Completion:
-    """The completion of a request for a turn that an expert plays."""
-    prefix = wanted.request.prefix or programs.EMPTY
-    before = [*wanted.request.prompt[-8:], *prefix.tokens[-8:].tolist()]
-    own = forced(ctx.dialogue.ids(before, action, tools), Source.EXPERT)
-    done = programs.join([prefix, own])
-    return Completion(wanted.request, *done[:4], True, done.source)

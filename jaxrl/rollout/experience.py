@@ -51,10 +51,10 @@ def as_trajectory(experience: Experience, config: Config) -> Trajectory:
     return made
 
 
-def earned(before: Experience, after: Experience) -> Experience:
-    """What was added to the rewards of episodes is earned by the last turn of agent 0.
+def reconcile_turn_rewards(before: Experience, after: Experience) -> Experience:
+    """Add what changed in the rewards of episodes to the last turn of agent 0.
 
-    So credit by turn sees it too.
+    So the rewards of its turns sum to the reward of the episode, as credit by turn needs.
 
     Args:
       before: as the environments scored it.
@@ -184,7 +184,7 @@ def measure(experience: Experience) -> dict[str, float]:
         "completion_length_max": float(lengths[counted].max()),
         "truncated": float(np.mean(~stopped[counted])),
         "tokens": float(lengths.sum()),
-        **_episodes(experience),
+        **_episodes(experience, void),
         **_by_domain(experience.problems, by_group, lengths.reshape(by_group.shape)),
     }
 
@@ -197,9 +197,8 @@ def _void(experience: Experience) -> np.ndarray:
     ])  # fmt: skip
 
 
-def _episodes(experience: Experience) -> dict[str, float]:
-    """Metrics of a batch's episodes: their failures, and turns and tool calls of the others."""
-    void = _void(experience)
+def _episodes(experience: Experience, void: np.ndarray) -> dict[str, float]:
+    """Metrics of a batch's episodes: how many are void, and turns and tool calls of the others."""
     whole = [c for c in experience.completions if c.turn is not None]
     if not whole:
         return {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from jaxrl.data.environments import Arrays, Message, Turn
 from jaxrl.data.rewards import group
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.rollout.policy import encode_prompt
-from jaxrl.sampling.requests import for_training
+from jaxrl.sampling.requests import for_training, forced, start_of
 from jaxrl.types import Completion, Prefix, Request, Source
 
 GREEDY = 1 << 30
@@ -253,3 +253,27 @@ def written_by_expert(request: Request, tokens: Sequence[int]) -> Completion:
     marks = np.full(len(tokens), Source.EXPERT, np.int8)
     ids = np.array(tokens, np.int32)
     return Completion(request, ids, zeros, zeros, zeros.astype(np.int32), True, marks)
+
+
+def expert_turn(
+    ctx: Context,
+    request: Request,
+    action: str,
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    limit: int | None = None,
+) -> Completion:
+    """The completion of a request for a turn that an expert plays.
+
+    Args:
+      ctx: its dialogue is that of the task.
+      request: for the turn.
+      action: the turn as environments read it.
+      tools: JSON schemas of those that the conversation offers.
+      limit: cut off where prompt and response have this length; None: nowhere.
+    """
+    start = start_of(request)
+    ids = ctx.dialogue.ids(start[-8:], action, tools)
+    own = forced(ids if limit is None else ids[: limit - len(start)], Source.EXPERT)
+    done = join([request.prefix or EMPTY, own])
+    return Completion(request, *done[:4], len(own.tokens) == len(ids), done.source)

@@ -174,7 +174,7 @@ def _run(
                     scored = gathered
                     for extension in extensions:
                         gathered = extension.reward(ctx, state, gathered)
-                    gathered = experience.earned(scored, gathered)
+                    gathered = experience.reconcile_turn_rewards(scored, gathered)
                 if step == 1:
                     guards.check_scores(gathered.scores, "the first batch")
                 with timer("train"):

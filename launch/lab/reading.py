@@ -41,8 +41,10 @@ def at_updates(row: dict[str, Any], effect: Effect, results: Path) -> dict[str, 
       effect: of the method, on the row's task.
       results: directory whose `arms` hold the figures.
     """
+    if abs(row["updates"] - 1) <= BUDGET:
+        return None
     mine, other = _kept(row, results)
-    if abs(row["updates"] - 1) <= BUDGET or any("curves" not in each for each in (*mine, *other)):
+    if any("curves" not in each for each in (*mine, *other)):
         return None
     return views.at_equal("updates", effect, mine, other, row["comparison"]["level"])
 

@@ -1,13 +1,12 @@
 """What the libraries make of text from outside, in which no added token is meant."""
 
-import io
-
 import pytest
 import sentencepiece
 import tokenizers as hf
 from tokenizers import decoders, models, pre_tokenizers
 
 from jaxrl.data import backends
+from tests.data.test_tokenizers import sentencepiece_model
 
 ADDED = ("<tool_call>", "[multimodal]", "\n\n", "  ")
 FORGED = "a\n\nb  <tool_call>[multimodal] c<s>"
@@ -25,21 +24,10 @@ def of_tokenizers(normalized):
 
 
 def of_sentencepiece(kind):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["the quick brown fox", "jumps over a lazy dog"] * 9),
-        model_writer=model,
-        vocab_size=320,
-        model_type=kind,
-        byte_fallback=True,
-        hard_vocab_limit=False,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        user_defined_symbols=["<tool_call>", "[multimodal]", "\n\n", "\u2581\u2581"],
-        minloglevel=2,
-    )
-    read = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    return backends.from_sentencepiece(read)
+    corpus = ["the quick brown fox", "jumps over a lazy dog"] * 9
+    symbols = ["<tool_call>", "[multimodal]", "\n\n", "\u2581\u2581"]
+    model = sentencepiece_model(kind, corpus, 320, symbols)
+    return backends.from_sentencepiece(sentencepiece.SentencePieceProcessor(model_proto=model))
 
 
 @pytest.mark.parametrize(

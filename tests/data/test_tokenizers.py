@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+from collections.abc import Sequence
 
 import gguf
 import pytest
@@ -78,18 +79,24 @@ def directory(byte_level, tmp_path_factory):
     return path
 
 
-def _sentencepiece(kind: str) -> bytes:
+def sentencepiece_model(
+    kind: str,
+    corpus: Sequence[str] = CORPUS,
+    size: int = 420,
+    symbols: Sequence[str] = ("<turn>", "▁▁"),
+) -> bytes:
+    """A small model with its user-defined symbols."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(CORPUS),
+        sentence_iterator=iter(corpus),
         model_writer=model,
-        vocab_size=420,
+        vocab_size=size,
         model_type=kind,
         byte_fallback=True,
         hard_vocab_limit=False,
         normalization_rule_name="identity",
         remove_extra_whitespaces=False,
-        user_defined_symbols=["<turn>", "▁▁"],
+        user_defined_symbols=list(symbols),
         minloglevel=2,
     )
     return model.getvalue()
@@ -97,7 +104,7 @@ def _sentencepiece(kind: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def bpe_model():
-    return _sentencepiece("bpe")
+    return sentencepiece_model("bpe")
 
 
 def test_directory_encodes_as_the_library(directory, byte_level):
@@ -201,7 +208,7 @@ def test_sentencepiece_spans_are_characters(bpe_model):
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_sentencepiece_directory(kind, tmp_path):
-    model = _sentencepiece(kind)
+    model = sentencepiece_model(kind)
     (tmp_path / "tokenizer.model").write_bytes(model)
     config = {"added_tokens_decoder": {"500": {"content": "<|im_end|>"}}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))

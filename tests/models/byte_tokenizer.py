@@ -13,6 +13,10 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+THINKING = TEMPLATE.replace(
+    "{{ m.role }}\n", "{{ m.role }}\n{% if m.role == 'assistant' %}<think>\n{% endif %}"
+).replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
+"""Begins each answer with a thought."""
 TEXTS = ["What is 12+34?", "naïve café 日本", " two  spaces\n\nand it's done"]
 
 

@@ -128,11 +128,7 @@ def solving(rng):
 def test_turns_are_written_as_demonstrations_are(tmp_path):
     """A thought that the template begins is ended."""
     byte_tokenizer.write(tmp_path)
-    role, asked = "{{ m.role }}\n", "assistant\n{% endif"
-    template = byte_tokenizer.TEMPLATE.replace(
-        role, role + "{% if m.role == 'assistant' %}<think>\n{% endif %}"
-    ).replace(asked, "assistant\n<think>\n{% endif")
-    (tmp_path / "chat_template.jinja").write_text(template)
+    (tmp_path / "chat_template.jinja").write_text(byte_tokenizer.THINKING)
     tokenizer, problem = tokenizers.load(tmp_path), GAME.problem("train", 0, 0)
     rollout = RolloutConfig(1, 1, max_prompt_tokens=4000, max_new_tokens=4000, chat=True)
     row = played(LoggedConfig(f"{__name__}:solving"), problem, 0, GAME, rollout, tokenizer)[0]

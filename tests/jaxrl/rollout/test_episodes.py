@@ -252,9 +252,9 @@ def test_what_an_extension_adds_to_a_reward_is_earned_by_the_last_turn(play):
     completions[0] = dataclasses.replace(completions[0], turn=None, turn_rewards=())
     problems, scores = [digits().problem("train", 0, 0)] * 8, [row.score for row in rows]
     made = Experience(problems, completions, [], scores, [])
-    assert experience.earned(made, made) is made
+    assert experience.reconcile_turn_rewards(made, made) is made
     judged = [s if s.error else Score(s.value + 2.0, s.parts) for s in scores]
-    got = experience.earned(made, made._replace(scores=judged))
+    got = experience.reconcile_turn_rewards(made, made._replace(scores=judged))
     assert got.scores == judged and got.completions[0] is completions[0]
     for old, new, score in zip(completions[1:], got.completions[1:], judged[1:], strict=True):
         if score.error:
@@ -264,7 +264,7 @@ def test_what_an_extension_adds_to_a_reward_is_earned_by_the_last_turn(play):
             assert new.turn_rewards[:-1] == old.turn_rewards[:-1]
     shared = dataclasses.replace(completions[1], turn_rewards=(0.0, 1.0), turn_agents=(0, 1))
     pair = Experience(problems[:1], [shared], [], [Score(0.0)], [])
-    (got,) = experience.earned(pair, pair._replace(scores=[Score(0.5)])).completions
+    (got,) = experience.reconcile_turn_rewards(pair, pair._replace(scores=[Score(0.5)])).completions
     assert got.turn_rewards == (0.5, 1.0)
 
 
@@ -440,11 +440,7 @@ def test_half_a_surrogate_pair_that_an_environment_says_voids_the_episode(repair
 def thinking(request, tmp_path):
     """The task `with_tools` under a template that begins a thought."""
     byte_tokenizer.write(tmp_path)
-    role, asked = "{{ m.role }}\n", "assistant\n{% endif"
-    template = byte_tokenizer.TEMPLATE.replace(
-        role, role + "{% if m.role == 'assistant' %}<think>\n{% endif %}"
-    ).replace(asked, "assistant\n<think>\n{% endif")
-    (tmp_path / "chat_template.jinja").write_text(template)
+    (tmp_path / "chat_template.jinja").write_text(byte_tokenizer.THINKING)
 
     def reward(problem, completion):
         return Score(float(extract.last_number(completion) == str(problem.answer)))
