@@ -19,6 +19,7 @@ from jaxrl.data.environments.dialects import DIALECTS, Answer, Said
 from jaxrl.data.environments.formats import Call
 from jaxrl.data.environments.gateway import Gateway
 from jaxrl.data.types import Problem
+from tests.data.test_scoring import running
 
 PROBLEM = Problem("p", "What is 2 + 3?", None)
 TOKENS = (Token(7, "5", -0.5), Token(0, "", -0.25))
@@ -452,15 +453,6 @@ def test_a_program_may_begin_with_turns_that_the_policy_did_not_write(program):
     assert roles == ["user", "assistant", "tool", "assistant", "user"] and end.answer == "5\n"
     call = formats.written(Call("add", {"a": 1, "b": 1}))
     assert opening.messages[1]["content"] == call
-
-
-def running(pid):
-    """Whether a process runs; one that has ended and was not waited for does not."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # before or while it is read
-        return False
 
 
 def gone(pid, seconds=10.0):

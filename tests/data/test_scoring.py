@@ -74,10 +74,10 @@ def test_a_time_out_kills_the_scorers_children(pool, tmp_path):
     assert score.error.startswith("timeout")
     child = int(note.read_text())
     for _ in range(100):
-        if not _running(child):
+        if not running(child):
             break
         time.sleep(0.02)
-    assert not _running(child)
+    assert not running(child)
 
 
 def test_a_worker_killed_while_idle_is_replaced(pool):
@@ -97,7 +97,7 @@ def test_close_ends_what_is_queued_and_the_workers():
     pool.close()
     assert time.monotonic() - start < 5
     assert [f.result().error.split(":")[0] for f in futures] == ["closed"] * 3
-    assert not _running(int(pid.value))
+    assert not running(int(pid.value))
     with pytest.raises(RuntimeError, match="closed"):
         pool.submit(PROBLEM, "")
 
@@ -116,7 +116,7 @@ def test_workers_die_with_a_killed_parent():
     parent.kill()
     parent.wait()
     time.sleep(0.5)
-    assert not _running(worker)
+    assert not running(worker)
 
 
 def test_memory_limit_and_a_problem_that_does_not_pickle():
@@ -316,9 +316,10 @@ def test_bad_arguments_are_named():
         Score(0.0, error="x: y")
 
 
-def _running(pid: int) -> bool:
+def running(pid: int | str) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # before or while it is read
         return False
     return stat.rsplit(")", 1)[1].split()[0] not in "ZX"
