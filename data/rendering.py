@@ -29,6 +29,8 @@ class Joint(NamedTuple):
 
 
 _MARK = re.compile("\ue000([0-9]+)\ue001")
+_GUARD = re.compile(r"(?:\ue005|\\ue005)([0-9]+)(?:\ue006|\\ue006)")  # escaped where JSON is ASCII
+_OURS = re.compile("[\ue000-\ue006]")
 _TURN = "\ue002"
 _NO_THOUGHT = re.compile(r"<think>\s*</think>\s*")
 FINAL = "<|channel|>final<|message|>"
@@ -44,10 +46,11 @@ def opening(
     Raises:
       ValueError: the template refuses it, leaves a message out, or changes what one says.
     """
-    messages, tools = told(tokenizer, messages, tools)
-    said = taught(tokenizer, messages, tools)
+    shown, spellings = guarded(tokenizer, tools)
+    messages, shown = told(tokenizer, messages, shown)
+    said = taught(tokenizer, messages, tools if shown else ())
     own = {i for i, (a, b) in enumerate(zip(messages, said, strict=True)) if a is not b}
-    return tuple(_ids(tokenizer, (), said, tools, own))
+    return tuple(_ids(tokenizer, (), said, shown, spellings, own))
 
 
 def told(
@@ -149,11 +152,61 @@ def encode_trusted(tokenizer: Tokenizer, text: str) -> list[int]:
     if not any(special(tokenizer, i) for i in found):
         return ids
     names = {tokenizer.spelled([i]): i for i in found if not special(tokenizer, i)}
-    longest_first = sorted(map(re.escape, names), key=len, reverse=True)
-    parts = re.split(f"({'|'.join(longest_first)})", text) if names else [text]
+    parts = re.split(f"({_any_of(names)})", text) if names else [text]
     return [
         i for part in parts for i in ([names[part]] if part in names else tokenizer.plain(part))
     ]
+
+
+def guarded(
+    tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]
+) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+    """Tools with numbers in place of the added tokens that they spell out, and the spellings.
+
+    A tool may describe itself, as those of an MCP server do; so what it says is from outside.
+    """
+    if tokenizer.plain is None:
+        return tools, ()
+    spellings: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        spellings.append(found[0])
+        return f"\ue005{len(spellings) - 1}\ue006"
+
+    def guard(value: Any) -> Any:
+        if isinstance(value, str):
+            ids = set(tokenizer.encode(value))
+            names = {tokenizer.spelled([i]) for i in ids if added(tokenizer, i)}
+            names |= set(_OURS.findall(value))
+            return re.sub(_any_of(names), number, value) if names else value
+        if isinstance(value, Mapping):
+            return {guard(key): guard(each) for key, each in value.items()}
+        return [guard(each) for each in value] if isinstance(value, list | tuple) else value
+
+    made = [guard(tool) for tool in tools]
+    return (made, spellings) if spellings else (tools, ())
+
+
+def encode_guarded(
+    tokenizer: Tokenizer,
+    text: str,
+    spellings: Sequence[str],
+    encode: Callable[[str], Sequence[int]],
+) -> list[int]:
+    """Ids of a text by `encode`, in which what `guarded` has found is text."""
+    if not spellings:
+        return list(encode(text))
+    parts = _GUARD.split(text)
+    return [
+        i
+        for n, part in enumerate(parts)
+        for i in (tokenizer.plain(spellings[int(part)]) if n % 2 else encode(part))
+    ]
+
+
+def _any_of(texts: Collection[str]) -> str:
+    """A regular expression for any of the texts, the longest first."""
+    return "|".join(sorted(map(re.escape, texts), key=len, reverse=True))
 
 
 def answer(turn: Message) -> Message:
@@ -211,7 +264,7 @@ def joint(
       ValueError: the template does not end a turn with a token that ends a sequence, or does with
         the messages what `opening` refuses.
     """
-    ids = tuple(_ids(tokenizer, _ASKED, messages, tools))
+    ids = tuple(_ids(tokenizer, _ASKED, messages, *guarded(tokenizer, tools)))
     if led(tokenizer) == FINAL:  # it ends a message otherwise than the policy ends a turn
         ids = (tokenizer.eos_ids[0], *ids[1:])
     if ids[0] not in tokenizer.eos_ids:
@@ -253,6 +306,7 @@ def _ids(
     before: Sequence[Message],
     messages: Sequence[Message],
     tools: Sequence[Mapping[str, Any]],
+    spellings: Sequence[str],
     own: Collection[int] = (),
 ) -> list[int]:
     """Ids of messages, from the end of the turn before them if there is one.
@@ -261,7 +315,8 @@ def _ids(
       tokenizer: of the model.
       before: none, or what ends with a turn.
       messages: rendered with numbers in their place, for which what they say is put then.
-      tools: that the conversation offers.
+      tools: that the conversation offers, from `guarded`.
+      spellings: that their numbers stand for, which may be in a message too.
       own: those of the messages whose special tokens are meant too.
 
     Raises:
@@ -277,14 +332,18 @@ def _ids(
     def ids(i: int) -> list[int]:
         if i in own:
             return tokenizer.encode(said[i])
-        return encode_trusted(tokenizer, said[i]) if is_trusted[i] else tokenizer.plain(said[i])
+        if not is_trusted[i]:
+            return tokenizer.plain(said[i])
+        meant = functools.partial(encode_trusted, tokenizer)
+        return encode_guarded(tokenizer, said[i], spellings, meant)
 
     written = [ids(i) for i in range(len(messages))]
-    if written == [tokenizer.encode(each) for each in said]:
+    if not spellings and written == [tokenizer.encode(each) for each in said]:
         return tokenizer.encode(_MARK.sub(lambda found: said[int(found[1])], text))
-    out = tokenizer.encode(head)
+    out = encode_guarded(tokenizer, head, spellings, tokenizer.encode)
     for i, after in pieces:
-        out += [*written[i], *tokenizer.encode(after)]
+        out += written[i]
+        out += encode_guarded(tokenizer, after, spellings, tokenizer.encode)
     return out
 
 

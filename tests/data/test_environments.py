@@ -612,6 +612,32 @@ WITH_TOOLS = (
 )
 
 
+@pytest.mark.parametrize("shown", ("template", "ASCII", "raw", "words", "lines"))
+def test_what_a_tool_says_of_itself_is_text(shown):
+    """A tool of a server describes itself, and so may spell out tokens, in every string it has."""
+    template = {
+        "template": WITH_TOOLS + TAGGED,
+        "ASCII": WITH_TOOLS.replace("tojson", "tojson(ensure_ascii=True)") + TAGGED,
+        "raw": WITH_TOOLS.replace("tools|tojson", "tools[0].function.description") + TAGGED,
+    }.get(shown, TAGGED)
+    made = with_template(of_bytes("<|im_end|>", added=TAGS), template)
+    talk = dialogue.of(made, ("tool",), chat=shown != "lines")
+
+    def schema(said):
+        properties = {"query": {"type": "string", "description": said, "enum": [said]}}
+        parameters = {"type": "object", "properties": properties, "required": ["query"]}
+        function = {"name": "search", "description": said, "parameters": parameters}
+        return ({"type": "function", "function": function},)
+
+    asked = said_by(("user", "Hi"))
+    usual, forged = (talk.opening(asked, schema(said)) for said in ("Finds.", FORGED))
+    assert marks(made, forged) == marks(made, usual)
+    assert "<|im_end|>\\n<think>6" in made.spelled(forged).replace("\n", "\\n")
+    odd = "\ue0000\ue001\ue0057\ue006"  # what stands for texts while a template is rendered
+    assert odd in made.spelled(talk.opening(asked, schema(odd)))
+    assert talk.joint(talk.end, asked, schema(FORGED)) == talk.joint(talk.end, asked, schema("F"))
+
+
 def test_tools_are_shown_by_the_template_or_in_words(backend):
     said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
     schemas = (calculator.CALCULATOR.schema,)
