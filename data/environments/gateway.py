@@ -2,7 +2,8 @@
 
 The path has a secret: `/episodes/SECRET/v1/chat/completions`, `/responses` or `/messages`. A
 request waits until the policy has written its turn. One that was answered before, as when a client
-tries again, gets the answer that it got.
+tries again, gets the answer that it got. OpenAI's and Anthropic's clients say of a request that it
+is no retry; such a one is a turn of its own, even if an earlier one was the same.
 """
 
 from __future__ import annotations
@@ -24,6 +25,20 @@ from jaxrl.data.environments.dialects import DIALECTS, Answer, Asked, Dialect
 
 LONGEST = 1 << 22
 """Bytes of a request."""
+RETRIES = "x-stainless-retry-count"
+"""The header in which those clients say how often they have tried before."""
+_MODEL = {
+    "id": "policy",
+    "object": "model",
+    "type": "model",
+    "created": 0,
+    "created_at": "1970-01-01T00:00:00Z",
+    "owned_by": "jaxrl",
+    "display_name": "policy",
+}
+MODELS = {"object": "list", "data": [_MODEL], "has_more": False, "first_id": "policy",
+          "last_id": "policy"}  # fmt: skip
+"""The list of models, as both clients read it. A request may name any other."""
 
 
 @dataclasses.dataclass
@@ -42,7 +57,8 @@ class Gateway:
         self._put = put
         self._secret = secrets.token_urlsafe(18)
         self._lock = threading.Lock()
-        self._known: dict[Any, Pending] = {}
+        self._known: dict[Any, Pending] = {}  # the latest of each
+        self._all: list[Pending] = []
         self.over = threading.Event()
         """Set when the episode is over."""
         self._local: _LocalServer | None = None
@@ -73,8 +89,8 @@ class Gateway:
     def close(self) -> None:
         """Stop to listen; requests that wait are refused."""
         with self._lock:
-            waiting = list(self._known.values())
-        for each in waiting:
+            asked = list(self._all)
+        for each in asked:
             each.answer.cancel()
         self.over.set()
         for server in (self._server, self._local):
@@ -89,8 +105,12 @@ class Gateway:
             return None
         return DIALECTS.get(rest)
 
-    def answer(self, asked: Asked) -> Answer:
+    def answer(self, asked: Asked, *, first: bool) -> Answer:
         """What the policy wrote, waited for.
+
+        Args:
+          asked: the request.
+          first: whether the client says that it is no retry.
 
         Raises:
           CancelledError: the episode is over.
@@ -99,8 +119,10 @@ class Gateway:
         key = (asked.messages, asked.after, tools, asked.stop)  # all that changes the answer
         with self._lock:
             pending = self._known.get(key)
-            new = pending is None
-            pending = self._known.setdefault(key, Pending(asked))
+            new = first or pending is None
+            if new:
+                pending = self._known[key] = Pending(asked)
+                self._all.append(pending)
         if new:
             self._put(pending)
         return pending.answer.result()
@@ -132,11 +154,13 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        """`/over` of the episode is answered when it is over; see `relay`."""
+        """`/v1/models`; and `/over`, which is answered when the episode is over, see `relay`."""
         self.close_connection = True
         if hmac.compare_digest(self.path.encode(), f"{self._gateway.path}/over".encode()):
             self._gateway.over.wait()
             return self._refuse(410, "this episode is over")
+        if hmac.compare_digest(self.path.encode(), f"{self._gateway.path}/v1/models".encode()):
+            return self._send(200, json.dumps(MODELS), "application/json")
         self._refuse(404, "there is nothing to read here")
 
     def do_POST(self) -> None:
@@ -155,7 +179,8 @@ class _Handler(BaseHTTPRequestHandler):
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return self._refuse(400, f"the request cannot be read: {error!r:.300}")
         try:
-            answer = self._gateway.answer(asked)
+            first = self.headers.get(RETRIES) == "0"
+            answer = self._gateway.answer(asked, first=first)
         except CancelledError:
             return self._refuse(410, "this episode is over")
         if not asked.stream:

@@ -192,9 +192,12 @@ class Program:
     def __init__(self, put):
         self.gateway = Gateway(put)
 
-    def post(self, body, path="chat/completions", base=None):
+    def post(self, body, path="chat/completions", base=None, method="POST", **headers):
         request = urllib.request.Request(
-            f"{base or self.gateway.base}/v1/{path}", json.dumps(body).encode(), method="POST"
+            f"{base or self.gateway.base}/v1/{path}",
+            json.dumps(body).encode(),
+            {name.replace("_", "-"): value for name, value in headers.items()},
+            method=method,
         )
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
@@ -224,6 +227,49 @@ def test_a_repeated_request_gets_the_answer_that_was_recorded():
     program.gateway.close()
 
 
+def test_a_client_that_says_that_it_does_not_try_again_gets_a_turn_of_its_own():
+    """As a program that asks the same several times, and votes on the answers."""
+    seen = []
+    program = Program(lambda pending: (seen.append(pending), pending.answer.set_result(
+        Answer(len(seen), str(len(seen)), (), TOKENS))))  # fmt: skip
+    body = {"messages": [{"role": "user", "content": "Hello"}]}
+
+    def said(tried):
+        answer = program.post(body, x_stainless_retry_count=tried)[1]
+        return json.loads(answer)["choices"][0]["message"]["content"]
+
+    assert [said(tried) for tried in ("0", "0", "1", "2", "0", "1")] == [
+        "1",
+        "2",
+        "2",
+        "2",
+        "3",
+        "3",
+    ]
+    assert len(seen) == 3
+    program.gateway.close()
+
+
+def test_an_episode_that_ends_refuses_every_request_that_waits():
+    seen, answers = [], []
+    program = Program(seen.append)
+    body = {"messages": [{"role": "user", "content": "Hello"}]}
+    threads = [
+        threading.Thread(
+            target=lambda: answers.append(program.post(body, x_stainless_retry_count="0"))
+        )
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    while len(seen) < 3:
+        time.sleep(0.01)
+    program.gateway.close()
+    for thread in threads:
+        thread.join(5)
+    assert [status for status, _ in answers] == [410] * 3
+
+
 def test_a_request_with_other_tools_or_stops_is_another_one():
     seen = []
     program = Program(lambda pending: (seen.append(pending), pending.answer.set_result(
@@ -245,6 +291,9 @@ def test_only_the_episodes_own_address_is_answered():
     assert base.startswith("http://127.0.0.1:")
     assert program.post(good, base=base[:-3] + "abc")[0] == 404
     assert program.post(good, path="models")[0] == 404
+    status, models = program.post(None, path="models", method="GET")
+    assert status == 200 and [each["id"] for each in json.loads(models)["data"]] == ["policy"]
+    assert program.post(None, path="models", base=base[:-3] + "abc", method="GET")[0] == 404
     for bad in ([], {"messages": 1}, {"messages": [{"role": []}]}, {**good, "n": 2}):
         assert program.post(bad)[0] == 400
     picture = [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]
