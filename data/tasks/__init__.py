@@ -65,6 +65,8 @@ BUNDLED: dict[str, str] = {
     "text_world": "jaxrl.data.environments.text_world",
     "translation": "jaxrl.data.tasks.translation",
     "twenty_questions": "jaxrl.data.environments.twenty_questions",
+    "with_attempts": "jaxrl.data.environments.with_attempts",
+    "with_compression": "jaxrl.data.environments.with_compression",
     "with_tools": "jaxrl.data.environments.with_tools",
     "workshop": "jaxrl.data.environments.workshop",
 }

@@ -1,0 +1,130 @@
+"""Any environment, in which the policy answers from attempts of its own.
+
+An episode is some attempts at the problem, each in a context of its own, and then one more, which
+reads the answers of all of them before it begins (parallel thinking). The last one alone is
+rewarded. It may act in the environment like the others, so it can check what they say.
+
+Paper: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from typing import Any
+
+from jaxrl.data import extract, tasks
+from jaxrl.data.environments import Environment, Opening, Reply, Token
+from jaxrl.data.types import Problem, Task
+
+HEADING = "\n\nAnswers of earlier attempts, which may be wrong:\n"
+
+
+@dataclasses.dataclass
+class _Attempts:
+    problem: Problem
+    seed: int
+    state: Any
+    """Of the environment, in the attempt that is under way."""
+    opening: Opening
+    """Of every attempt."""
+    answers: list[str] = dataclasses.field(default_factory=list)
+    rewards: list[float] = dataclasses.field(default_factory=list)
+    """Of each attempt that is over."""
+    reward: float = 0.0
+    """Of the attempt that is under way, so far."""
+
+
+def task(
+    name: str = "retrieval", args: str = "{}", attempts: int = 4, symbols: bool = False
+) -> Task:
+    """An environment that is played several times before the answer that counts.
+
+    Parts of the reward are `attempts`, the mean reward of the attempts; `best`, the largest; and
+    `vote`, the reward of the first attempt that gives the most frequent answer.
+
+    Args:
+      name: of the task.
+      args: its parameters, as JSON.
+      attempts: before the last one. They differ if the policy is sampled, not if it is greedy.
+      symbols: without words around the answers, each of which is the last symbol of its attempt.
+    """
+    inner = tasks.get(name, **json.loads(args))
+    if inner.turns is None or inner.turns.agents > 1:
+        raise ValueError(f"name={name!r}: choose a task that has an environment, of one agent")
+    if attempts < 1:
+        raise ValueError(f"attempts={attempts} must be 1 or more")
+    return dataclasses.replace(
+        inner,
+        name="with_attempts",
+        description=__doc__,
+        turns=environment(inner.turns, attempts, symbols=symbols),
+    )
+
+
+def environment(inner: Environment, attempts: int, *, symbols: bool = False) -> Environment:
+    """The environment that is played `attempts` times, and once more with the answers.
+
+    Its demonstrations make every attempt as those of `inner` do.
+
+    Args:
+      inner: of the task.
+      attempts: before the last one.
+      symbols: see `task`.
+    """
+
+    def begin(problem: Problem, seed: int) -> tuple[_Attempts, Opening]:
+        state, opening = inner.begin(problem, seed)
+        return _Attempts(problem, seed, state, opening), opening
+
+    def step(play: _Attempts, action: str) -> Reply:
+        reply = inner.step(play.state, action)
+        last = len(play.answers) == attempts
+        if reply.error is not None or (last and not reply.done):
+            return reply
+        if last:
+            return reply._replace(parts={**reply.parts, **figures(play)})
+        play.reward += reply.reward or 0.0
+        if not reply.done:
+            return reply._replace(reward=None)
+        if reply.answer is not None:
+            return Reply(
+                error="attempts: this task's answers are judged outside of its environment"
+            )
+        said = extract.spoken(action).strip()
+        play.answers.append(said[-1:] if symbols else said)
+        play.rewards.append(play.reward)
+        play.reward = 0.0
+        over, (play.state, opening) = play.state, inner.begin(play.problem, play.seed)
+        inner.close(over)
+        if opening.error is None and len(play.answers) == attempts:
+            opening = informed(play, opening)
+        return Reply(calls=reply.calls, error=opening.error, opening=opening)
+
+    def informed(play: _Attempts, opening: Opening) -> Opening:
+        *earlier, last = opening.messages
+        numbered = "\n".join(f"{i}. {said}" for i, said in enumerate(play.answers, 1))
+        text = "\n" + "".join(play.answers) if symbols else HEADING + numbered
+        return opening._replace(messages=(*earlier, {**last, "content": last["content"] + text}))
+
+    def figures(play: _Attempts) -> dict[str, float]:
+        (favourite, _), *_ = Counter(play.answers).most_common()
+        return {
+            "attempts": sum(play.rewards) / attempts,
+            "best": max(play.rewards),
+            "vote": play.rewards[play.answers.index(favourite)],
+        }
+
+    def reads(play: _Attempts, tokens: tuple[Token, ...]) -> None:
+        inner.reads(play.state, tokens)
+
+    return inner._replace(
+        begin=begin,
+        step=step,
+        gold=(lambda p, seed: inner.gold(p, seed) * (attempts + 1)) if inner.gold else None,
+        close=lambda play: inner.close(play.state),
+        reads=reads if inner.reads else None,
+        arrays=None,
+        against=None,
+    )

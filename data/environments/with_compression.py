@@ -1,0 +1,155 @@
+"""Any environment, in which the policy compresses its context.
+
+When a conversation has grown past a limit, the policy is asked what to keep of it. Its answer is a
+turn like any other, and is trained on. The conversation then begins anew with the problem and this
+text, so an episode may be longer than what the policy can read at once.
+
+Paper: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl.data import extract, tasks
+from jaxrl.data.environments import Environment, Opening, Reply, Token
+from jaxrl.data.types import Problem, Task
+
+ASK = (
+    "\n\nYour context is nearly full. All of it but the task is about to be removed. Write down "
+    "what you need to go on: what you have found, and what is left to do."
+)
+KEPT = "\n\nYour notes from before your context was emptied:\n"
+SYMBOLS = ("?", ";")
+"""In symbols, what asks for notes, and what ends them."""
+
+
+@dataclasses.dataclass
+class _Conversation:
+    inner: Any
+    """State of the environment."""
+    opening: Opening
+    """The one that notes are added to."""
+    size: int = 0
+    """Characters since the context began."""
+    longest: int = 0
+    """The most that there were."""
+    notes: str = ""
+    compressions: int = 0
+    due: Reply | None = None
+    """The reply after which notes were asked for, which the next action is."""
+
+
+def task(
+    name: str = "retrieval", args: str = "{}", characters: int = 4000, symbols: bool = False
+) -> Task:
+    """An environment whose conversations are compressed.
+
+    Parts of the reward are `compressions`, their number, and `context`, the characters of the
+    longest context, without the problem.
+
+    Args:
+      name: of the task.
+      args: its parameters, as JSON.
+      characters: of turns and replies, after which notes are asked for.
+      symbols: ask with `?` and end the notes with `;`, for a small model from nothing.
+    """
+    inner = tasks.get(name, **json.loads(args))
+    if inner.turns is None or inner.turns.agents > 1:
+        raise ValueError(f"name={name!r}: choose a task that has an environment, of one agent")
+    if characters < 1:
+        raise ValueError(f"characters={characters} must be 1 or more")
+    if symbols and (inner.alphabet is None or set(SYMBOLS) & set(inner.alphabet)):
+        raise ValueError(
+            f"symbols=True: the alphabet of {name!r} must be known and without {SYMBOLS}"
+        )
+    return dataclasses.replace(
+        inner,
+        name="with_compression",
+        alphabet=inner.alphabet and inner.alphabet + "".join(SYMBOLS) * symbols,
+        description=__doc__,
+        turns=environment(inner.turns, characters, symbols=symbols),
+    )
+
+
+def environment(inner: Environment, characters: int, *, symbols: bool = False) -> Environment:
+    """The environment that asks for notes.
+
+    Its demonstrations keep all replies of the environment, and no turns of the policy.
+
+    Args:
+      inner: of the task.
+      characters: of turns and replies, after which notes are asked for.
+      symbols: see `task`.
+    """
+    asked, ends = (SYMBOLS[0], SYMBOLS[1:]) if symbols else (ASK, ())
+    heading = "\n" if symbols else KEPT
+
+    def begin(problem: Problem, seed: int) -> tuple[_Conversation, Opening]:
+        state, opening = inner.begin(problem, seed)
+        return _Conversation(state, opening), opening
+
+    def step(talk: _Conversation, action: str) -> Reply:
+        if talk.due is not None:
+            return begun_again(talk, action)
+        reply = inner.step(talk.inner, action)
+        if reply.opening is not None:
+            talk.opening, talk.size, talk.notes = reply.opening, 0, ""
+        talk.size += len(action) + sum(len(each["content"]) for each in reply.messages)
+        talk.longest = max(talk.longest, talk.size)
+        reply = reply._replace(parts={**reply.parts, **figures(talk)})
+        if reply.done or reply.error is not None or talk.size <= characters or not reply.messages:
+            return reply
+        talk.due = reply
+        *earlier, last = reply.messages
+        said = {**last, "content": last["content"] + asked}
+        return reply._replace(messages=(*earlier, said), stop=ends)
+
+    def begun_again(talk: _Conversation, action: str) -> Reply:
+        due, talk.due = talk.due, None
+        notes = extract.spoken(action).strip()
+        talk.notes = notes.removesuffix(SYMBOLS[1]) if symbols else notes
+        talk.compressions, talk.size = talk.compressions + 1, 0
+        talk.longest = max(talk.longest, len(talk.notes))
+        *earlier, last = talk.opening.messages
+        said = {**last, "content": last["content"] + heading + talk.notes}
+        opening = talk.opening._replace(messages=(*earlier, said), stop=due.stop)
+        return Reply(parts=figures(talk), opening=opening)
+
+    def figures(talk: _Conversation) -> Mapping[str, float]:
+        return {"compressions": float(talk.compressions), "context": float(talk.longest)}
+
+    def gold(problem: Problem, seed: int) -> tuple[str, ...]:
+        talk, _ = begin(problem, seed)
+        actions: list[str] = []
+        try:
+            found = ""
+            for action in inner.gold(problem, seed):
+                reply = step(talk, action)
+                actions.append(action)
+                if talk.due is not None:
+                    found += "".join(each["content"] for each in talk.due.messages)
+                    actions.append(found + "".join(ends))
+                    step(talk, actions[-1])
+                elif not reply.done:
+                    found += "".join(each["content"] for each in reply.messages)
+        finally:
+            inner.close(talk.inner)
+        return tuple(actions)
+
+    def reads(talk: _Conversation, tokens: tuple[Token, ...]) -> None:
+        if talk.due is None:  # the environment hears nothing of notes
+            inner.reads(talk.inner, tokens)
+
+    return inner._replace(
+        begin=begin,
+        step=step,
+        gold=gold if inner.gold else None,
+        close=lambda talk: inner.close(talk.inner),
+        reads=reads if inner.reads else None,
+        arrays=None,
+        against=None,
+    )

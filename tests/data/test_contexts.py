@@ -1,0 +1,189 @@
+"""Environments that give an episode several contexts: notes instead of a history, and attempts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jaxrl.data import tasks
+from jaxrl.data.environments import Environment, Opening, Reply, Token, with_attempts
+from jaxrl.data.environments import with_compression as compression
+from jaxrl.data.types import Problem
+
+QUESTION = Problem(id="q", prompt="Q", answer="")
+INNER = {
+    "hops": ("retrieval", {"hops": 3, "ood_hops": 4, "searches": 3}),
+    "count": ("retrieval", {"regime": "count", "hops": 3, "ood_hops": 4}),
+    "compare": ("retrieval", {"regime": "compare", "hops": 3, "ood_hops": 4}),
+    "words": ("retrieval", {"hops": 2, "instructions": True}),
+    "keydoor": ("keydoor", {}),
+}
+
+
+def wrapped(task, case, **params):
+    name, args = INNER[case]
+    symbols = case in ("hops", "count", "compare")
+    return tasks.get(task, name=name, args=json.dumps(args), symbols=symbols, **params)
+
+
+def played(world, problem, actions, seed=0):
+    """The replies to some actions; the state is closed once."""
+    state, opening = world.begin(problem, seed)
+    replies = [world.step(state, action) for action in actions]
+    world.close(state)
+    return opening, replies
+
+
+def total(replies):
+    return sum(each.reward or 0.0 for each in replies)
+
+
+@pytest.mark.parametrize("characters", (1, 7, 10**6))
+@pytest.mark.parametrize("case", INNER)
+def test_compression_changes_what_is_read_and_nothing_else(case, characters):
+    """The environment earns the same for the same acts, wherever notes come between them."""
+    made, plain = wrapped("with_compression", case, characters=characters), tasks.get(
+        INNER[case][0], **INNER[case][1]
+    )  # fmt: skip
+    for index in range(4):
+        problem = made.problem("test", 0, index)
+        assert problem.prompt == plain.problem("test", 0, index).prompt
+        acts = plain.turns.gold(problem, 0)
+        _, replies = played(made.turns, problem, made.turns.gold(problem, 0))
+        _, alone = played(plain.turns, problem, acts)
+        assert total(replies) == pytest.approx(total(alone))
+        assert replies[-1].done and all(each.error is None for each in replies)
+        notes = [each for each in replies if each.opening is not None]
+        assert len(replies) == len(acts) + len(notes)
+        assert characters == 7 or bool(notes) == (characters == 1)
+        assert replies[-1].parts["compressions"] == len(notes)
+        kept = {k: v for k, v in replies[-1].parts.items() if k not in ("compressions", "context")}
+        assert kept == dict(alone[-1].parts)
+
+
+def test_notes_take_the_place_of_the_history():
+    made = wrapped("with_compression", "hops", characters=3)
+    problem = made.problem("test", 0, 0)
+    (first, second, third), answer = problem.metadata["chain"][:3], problem.metadata["chain"][3]
+    state, opening = made.turns.begin(problem, 0)
+    reply = made.turns.step(state, first)
+    assert reply.messages[0]["content"] == f"{first}{second}" and reply.opening is None
+    reply = made.turns.step(state, second)  # now there are six characters
+    assert reply.messages[0]["content"] == f"{second}{third}?" and reply.stop == (";",)
+    reply = made.turns.step(state, f"2 {second}{third};")
+    assert reply.opening.messages[0]["content"] == f"{problem.prompt}\n2 {second}{third}"
+    assert not reply.messages and reply.reward is None and not reply.done
+    assert reply.opening.stop == opening.stop
+    reply = made.turns.step(state, third)
+    assert reply.messages[0]["content"] == f"{third}{answer}"
+    reply = made.turns.step(state, answer)
+    assert reply.done and reply.reward == 1.0
+    assert reply.parts["compressions"] == 1.0 and reply.parts["context"] == 6.0
+
+
+def test_notes_in_words_follow_the_problem():
+    made = wrapped("with_compression", "words", characters=1)
+    problem = made.problem("test", 0, 0)
+    state, opening = made.turns.begin(problem, 0)
+    reply = made.turns.step(state, made.turns.gold(problem, 0)[0])
+    assert reply.messages[-1]["content"].endswith(compression.ASK) and not reply.stop
+    reply = made.turns.step(state, "<think>What did I find?</think> Ann lives in Ulm. ")
+    (said,) = reply.opening.messages
+    assert said["content"] == f"{problem.prompt}{compression.KEPT}Ann lives in Ulm."
+    assert reply.opening.tools == opening.tools
+
+
+def counting(rewards=(0.0, 1.0), error=None, answer=None):
+    """Two turns, whose texts are heard; the reward of the second is whether it is `right`."""
+    heard: list[str] = []
+    closed: list[int] = []
+
+    def begin(problem: Problem, seed: int) -> tuple[list[str], Opening]:
+        return [], Opening(({"role": "user", "content": "Q"},), stop=("!",))
+
+    def step(state: list[str], action: str) -> Reply:
+        state.append(action)
+        if len(state) < 2:
+            return Reply(({"role": "user", "content": "go on"},), reward=0.25, error=error, calls=1)
+        return Reply(reward=float(action == "right"), parts={"own": 1.0}, done=True, answer=answer)
+
+    def reads(state: list[str], tokens: tuple[Token, ...]) -> None:
+        heard.append("".join(each.text for each in tokens))
+
+    world = Environment(begin, step, close=lambda state: closed.append(len(state)), reads=reads)
+    return world, heard, closed
+
+
+def test_the_last_attempt_reads_the_answers_and_is_alone_rewarded():
+    inner, _, closed = counting()
+    world = with_attempts.environment(inner, 3)
+    acts = ["a", "wrong", "b", "right", "c", "right", "d", "right"]
+    state, opening = world.begin(QUESTION, 5)
+    replies = [world.step(state, act) for act in acts]
+    assert closed == [2, 2, 2]
+    world.close(state)
+    assert closed == [2, 2, 2, 2]
+    assert [each.reward for each in replies] == [None] * 6 + [0.25, 1.0]
+    openings = [each.opening for each in replies if each.opening is not None]
+    assert openings[:2] == [opening] * 2
+    (said,) = openings[2].messages
+    assert said["content"] == f"Q{with_attempts.HEADING}1. wrong\n2. right\n3. right"
+    assert openings[2].stop == ("!",)
+    assert [each.done for each in replies] == [False] * 7 + [True]
+    parts = {"own": 1.0, "attempts": 0.25 + 2 / 3, "best": 1.25, "vote": 1.25}
+    assert replies[-1].parts == pytest.approx(parts)
+    assert sum(each.calls for each in replies) == 4
+
+
+def test_the_first_answer_wins_a_tied_vote():
+    inner, _, _ = counting()
+    world = with_attempts.environment(inner, 2, symbols=True)
+    _, replies = played(world, QUESTION, ["a", "wrong", "b", "right", "c", "x"])
+    assert replies[-1].parts["vote"] == 0.25 and replies[-1].parts["best"] == 1.25
+    assert replies[3].opening.messages[0]["content"] == "Q\ngt"
+
+
+@pytest.mark.parametrize("case", INNER)
+def test_the_demonstrations_of_attempts_earn_the_full_reward(case):
+    made = wrapped("with_attempts", case, attempts=2)
+    plain = tasks.get(INNER[case][0], **INNER[case][1])
+    problem = made.problem("test", 0, 1)
+    _, replies = played(made.turns, problem, made.turns.gold(problem, 0))
+    _, alone = played(plain.turns, problem, plain.turns.gold(problem, 0))
+    assert total(replies) == total(alone)
+    assert {replies[-1].parts[k] for k in ("attempts", "best", "vote")} == {total(alone)}
+
+
+def test_an_error_in_an_attempt_voids_the_episode():
+    inner, _, _ = counting(error="broken: no")
+    _, (reply,) = played(with_attempts.environment(inner, 2), QUESTION, ["a"])
+    assert reply.error == "broken: no"
+    inner, _, _ = counting(answer="42")
+    _, replies = played(with_attempts.environment(inner, 2), QUESTION, ["a", "b"])
+    assert "judged outside" in replies[-1].error
+
+
+def test_the_environment_hears_its_own_turns_alone():
+    inner, heard, _ = counting()
+    world = compression.environment(inner, 1)
+    state, _ = world.begin(QUESTION, 0)
+    for text in ("a", "notes", "right"):
+        world.reads(state, (Token(1, text, 0.0),))
+        world.step(state, text)
+    assert heard == ["a", "right"]
+
+
+@pytest.mark.parametrize(
+    ("task", "params", "why"),
+    [
+        ("with_compression", {"name": "arithmetic"}, "that has an environment"),
+        ("with_attempts", {"name": "arithmetic"}, "that has an environment"),
+        ("with_compression", {"characters": 0}, "characters=0"),
+        ("with_attempts", {"attempts": 0}, "attempts=0"),
+        ("with_compression", {"name": "calculator", "symbols": True}, "alphabet"),
+    ],
+)
+def test_what_cannot_be_is_refused(task, params, why):
+    with pytest.raises(ValueError, match=why):
+        tasks.get(task, **params)
