@@ -6,7 +6,8 @@ import dataclasses
 import difflib
 import json
 import re
-from typing import Any, TypeVar
+import types
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import tyro
 
@@ -225,7 +226,10 @@ def _take_dict_entries(default: T, argv: list[str]) -> tuple[T, list[str]]:
         if token.startswith("--") and isinstance(at(default, path), dict):
             if not has_value:
                 value = queue.pop(0) if queue and not queue[0].startswith("--") else "true"
-            default = configs.replaced(default, f"{path}.{key}", _value(value))
+            entry = _value(value)
+            if isinstance(entry, dict | list) and str in _entry_types(default, path):
+                entry = value  # JSON in a text, such as the parameters of a task within a task
+            default = configs.replaced(default, f"{path}.{key}", entry)
         else:
             rest.append(token)
     return default, rest
@@ -240,6 +244,20 @@ def at(config: Any, path: str) -> Any:
     for name in path.split("."):
         config = getattr(config, name, None)
     return config
+
+
+def _entry_types(config: Any, path: str) -> tuple[Any, ...]:
+    """The types that the values of a dict field may have; none if they are not known."""
+    group, _, name = path.rpartition(".")
+    owner = at(config, group) if group else config
+    if not dataclasses.is_dataclass(owner):
+        return ()
+    _, *inner = get_args(get_type_hints(type(owner)).get(name)) or (None,)
+    return tuple(
+        each
+        for hint in inner
+        for each in (get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
+    )
 
 
 def _value(text: str) -> Any:

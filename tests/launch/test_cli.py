@@ -14,7 +14,10 @@ from rich.console import Console
 
 from jaxrl import config as configs
 from jaxrl import functions
+from jaxrl.config import Config
+from jaxrl.data import tasks
 from jaxrl.launch import cli, doctor, flags, progress, recipes
+from jaxrl.launch.sample import SampleConfig
 from jaxrl.record import metrics
 from tests.jaxrl import tiny
 
@@ -192,6 +195,18 @@ def test_flags_of_dict_fields():
     )
     assert parsed.task_args == {"digits": 3, "operators": "+-", "partial": True}
     assert parsed.seed == 4
+
+
+def test_the_parameters_of_a_task_within_a_task_stay_a_text():
+    """They are JSON for the outer task to read; a field that holds objects reads it at once."""
+    given = ["--task", "with_tools", "--task-args.args", '{"digits": 3}']
+    made = flags.parse(Config(), given, prog="jaxrl")
+    assert made.task_args == {"args": '{"digits": 3}'}
+    assert tasks.get(made.task, **made.task_args).problem("test", 0, 0)
+    sampled = flags.parse(SampleConfig(), ["--env-args.args=[1]"], prog="jaxrl")
+    assert sampled.env_args == {"args": "[1]"}
+    staged = flags.parse(Config(), ["--stages.3", '{"task_args.digits": 3}'], prog="jaxrl")
+    assert list(staged.stages.values()) == [{"task_args.digits": 3}]
 
 
 def test_from_is_fork():
