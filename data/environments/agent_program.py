@@ -63,7 +63,7 @@ def task(
         it can reach. It gets the files that the command names.
       memory_mb: what the program, and each process that it starts, may take (Linux).
     """
-    inner = tasks.get(name, **json.loads(args))
+    inner = tasks.within(name, args)
     if inner.turns is not None or inner.grouped:
         raise ValueError(f"name={name!r}: choose a task whose answers are scored one by one")
     words = shlex.split(command)

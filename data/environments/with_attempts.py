@@ -10,7 +10,6 @@ Paper: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from typing import Any
 
@@ -50,7 +49,7 @@ def task(
       attempts: before the last one. They differ if the policy is sampled, not if it is greedy.
       symbols: without words around the answers, each of which is the last symbol of its attempt.
     """
-    inner = tasks.get(name, **json.loads(args))
+    inner = tasks.within(name, args)
     if inner.turns is None or inner.turns.agents > 1:
         raise ValueError(f"name={name!r}: choose a task that has an environment, of one agent")
     if attempts < 1:

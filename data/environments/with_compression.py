@@ -10,7 +10,6 @@ Paper: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,7 +56,7 @@ def task(
       characters: of turns and replies, after which notes are asked for.
       symbols: ask with `?` and end the notes with `;`, for a small model from nothing.
     """
-    inner = tasks.get(name, **json.loads(args))
+    inner = tasks.within(name, args)
     if inner.turns is None or inner.turns.agents > 1:
         raise ValueError(f"name={name!r}: choose a task that has an environment, of one agent")
     if characters < 1:

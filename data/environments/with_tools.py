@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 
 from jaxrl.data import sandbox, scoring, tasks
@@ -63,7 +62,7 @@ def task(
       calls: turns with calls that an episode may have; one more ends it with reward 0.
       role: of the messages that give results; `user` where the chat template knows no `tool`.
     """
-    inner = tasks.get(name, **json.loads(args))
+    inner = tasks.within(name, args)
     if inner.turns is not None or inner.grouped:
         raise ValueError(f"name={name!r}: choose a task whose answers are scored one by one")
     known: dict[str, Callable[[int], Tool]] = {

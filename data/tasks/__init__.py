@@ -11,6 +11,8 @@ import dataclasses
 import difflib
 import importlib
 import inspect
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.data.types import Task
@@ -111,6 +113,26 @@ def get(name: str, /, **params: Any) -> Task:
             ) from error
         return _call(name, make, params)
     raise ValueError(f"task={name!r} is unknown{_nearest(name, BUNDLED)}")
+
+
+def within(name: str, args: str | Mapping[str, Any]) -> Task:
+    """The task called `name` within another one, which has its parameters as one of its own.
+
+    Args:
+      name: of the task.
+      args: a JSON object, or a mapping, as a recipe in YAML has it.
+
+    Raises:
+      ValueError: not such an object; and as `get`.
+    """
+    if isinstance(args, str):
+        try:
+            args = json.loads(args)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"args={args!r} is no JSON: {error}") from error
+    if not isinstance(args, Mapping):
+        raise ValueError(f"args={args!r}: give the parameters of {name!r} as a JSON object")
+    return get(name, **args)
 
 
 def _call(name: str, make: Any, params: dict[str, Any]) -> Task:

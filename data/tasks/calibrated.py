@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 from jaxrl.data import generate, tasks
 from jaxrl.data.rewards import shape
@@ -21,7 +20,7 @@ def task(of: str = "arithmetic", args: str = "{}", asks: str = "") -> Task:
       args: its parameters, as JSON.
       asks: added to each prompt, such as a request for `<confidence>0.8</confidence>`.
     """
-    plain = tasks.get(of, **json.loads(args))
+    plain = tasks.within(of, args)
 
     def problem(split: str, seed: int, index: int) -> Problem:
         made = plain.problem(split, seed, index)

@@ -7,7 +7,6 @@ Reinforcement Learning": all that is known of a request is whether it is harmful
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Awaitable
 
@@ -50,7 +49,7 @@ def task(
     """
     if not 0 <= share <= 1 or not 0 <= slips < 1:
         raise ValueError(f"share={share}, slips={slips}: must be from 0 to 1, slips below 1")
-    plain = tasks.get(of, **json.loads(args))
+    plain = tasks.within(of, args)
     if plain.turns is not None or plain.grouped:
         raise ValueError(f"of={of!r}: a task of one turn, which scores completions one by one")
 

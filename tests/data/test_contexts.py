@@ -187,3 +187,17 @@ def test_the_environment_hears_its_own_turns_alone():
 def test_what_cannot_be_is_refused(task, params, why):
     with pytest.raises(ValueError, match=why):
         tasks.get(task, **params)
+
+
+@pytest.mark.parametrize("args", ['{"digits": 3}', {"digits": 3}])
+def test_a_task_within_a_task_has_its_parameters_as_json_or_as_a_recipe_writes_them(args):
+    assert tasks.within("arithmetic", args).params == {"digits": 3}
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [("{digits: 3}", "is no JSON"), ("[3]", "as a JSON object"), ("3", "as a JSON object")],
+)
+def test_parameters_that_are_none_are_refused(args, why):
+    with pytest.raises(ValueError, match=why):
+        tasks.within("arithmetic", args)
