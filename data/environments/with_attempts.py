@@ -1,8 +1,8 @@
 """Any environment, in which the policy answers from attempts of its own.
 
 An episode is some attempts at the problem, each in a context of its own, and then one more, which
-reads the answers of all of them before it begins (parallel thinking). The last one alone is
-rewarded. It may act in the environment like the others, so it can check what they say.
+reads the answers of all of them before it begins (parallel thinking). It may act in the environment
+like the others, so it can check what they say.
 
 Paper: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
 """
@@ -36,17 +36,24 @@ class _Attempts:
 
 
 def task(
-    name: str = "retrieval", args: str = "{}", attempts: int = 4, symbols: bool = False
+    name: str = "retrieval",
+    args: str = "{}",
+    attempts: int = 4,
+    share: float = 0.5,
+    symbols: bool = False,
 ) -> Task:
     """An environment that is played several times before the answer that counts.
 
-    Parts of the reward are `attempts`, the mean reward of the attempts; `best`, the largest; and
-    `vote`, the reward of the first attempt that gives the most frequent answer.
+    Parts of the reward are `attempts`, the mean reward of the attempts; `best`, the largest;
+    `vote`, the reward of the first attempt that gives the most frequent answer; and `last`, the
+    reward of the last one, which has read their answers.
 
     Args:
       name: of the task.
       args: its parameters, as JSON.
       attempts: before the last one. They differ if the policy is sampled, not if it is greedy.
+      share: of the reward, which is for the attempts in equal parts; the rest is for the last one.
+        Without any, nothing keeps the attempts good once the last one does not need them.
       symbols: without words around the answers, each of which is the last symbol of its attempt.
     """
     inner = tasks.within(name, args)
@@ -54,15 +61,19 @@ def task(
         raise ValueError(f"name={name!r}: choose a task that has an environment, of one agent")
     if attempts < 1:
         raise ValueError(f"attempts={attempts} must be 1 or more")
+    if not 0 <= share < 1:
+        raise ValueError(f"share={share} is a part of the reward, from 0 to less than 1")
     return dataclasses.replace(
         inner,
         name="with_attempts",
         description=__doc__,
-        turns=environment(inner.turns, attempts, symbols=symbols),
+        turns=environment(inner.turns, attempts, share, symbols=symbols),
     )
 
 
-def environment(inner: Environment, attempts: int, *, symbols: bool = False) -> Environment:
+def environment(
+    inner: Environment, attempts: int, share: float = 0.5, *, symbols: bool = False
+) -> Environment:
     """The environment that is played `attempts` times, and once more with the answers.
 
     Its demonstrations make every attempt as those of `inner` do.
@@ -70,6 +81,7 @@ def environment(inner: Environment, attempts: int, *, symbols: bool = False) -> 
     Args:
       inner: of the task.
       attempts: before the last one.
+      share: of the reward, for them.
       symbols: see `task`.
     """
 
@@ -79,14 +91,17 @@ def environment(inner: Environment, attempts: int, *, symbols: bool = False) -> 
 
     def step(play: _Attempts, action: str) -> Reply:
         reply = inner.step(play.state, action)
-        last = len(play.answers) == attempts
-        if reply.error is not None or (last and not reply.done):
+        if reply.error is not None:
             return reply
-        if last:
-            return reply._replace(parts={**reply.parts, **figures(play)})
+        last = len(play.answers) == attempts
+        part = 1 - share if last else share / attempts
         play.reward += reply.reward or 0.0
+        if reply.reward is not None:
+            reply = reply._replace(reward=part * reply.reward)
+        if last and reply.done:
+            return reply._replace(parts={**reply.parts, **figures(play)})
         if not reply.done:
-            return reply._replace(reward=None)
+            return reply
         if reply.answer is not None:
             return Reply(
                 error="attempts: this task's answers are judged outside of its environment"
@@ -99,7 +114,7 @@ def environment(inner: Environment, attempts: int, *, symbols: bool = False) -> 
         inner.close(over)
         if opening.error is None and len(play.answers) == attempts:
             opening = informed(play, opening)
-        return Reply(calls=reply.calls, error=opening.error, opening=opening)
+        return Reply(reward=reply.reward, calls=reply.calls, error=opening.error, opening=opening)
 
     def informed(play: _Attempts, opening: Opening) -> Opening:
         *earlier, last = opening.messages
@@ -113,6 +128,7 @@ def environment(inner: Environment, attempts: int, *, symbols: bool = False) -> 
             "attempts": sum(play.rewards) / attempts,
             "best": max(play.rewards),
             "vote": play.rewards[play.answers.index(favourite)],
+            "last": play.reward,
         }
 
     def reads(play: _Attempts, tokens: tuple[Token, ...]) -> None:

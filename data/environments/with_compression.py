@@ -33,9 +33,9 @@ class _Conversation:
     opening: Opening
     """The one that notes are added to."""
     size: int = 0
-    """Characters since the context began."""
+    """Characters of turns and replies since the context began."""
     longest: int = 0
-    """The most that there were."""
+    """The most that there were, with notes."""
     notes: str = ""
     compressions: int = 0
     due: Reply | None = None
@@ -48,7 +48,7 @@ def task(
     """An environment whose conversations are compressed.
 
     Parts of the reward are `compressions`, their number, and `context`, the characters of the
-    longest context, without the problem.
+    longest context with its notes, without the problem.
 
     Args:
       name: of the task.
@@ -98,7 +98,7 @@ def environment(inner: Environment, characters: int, *, symbols: bool = False) -
         if reply.opening is not None:
             talk.opening, talk.size, talk.notes = reply.opening, 0, ""
         talk.size += len(action) + sum(len(each["content"]) for each in reply.messages)
-        talk.longest = max(talk.longest, talk.size)
+        talk.longest = max(talk.longest, len(talk.notes) + talk.size)
         reply = reply._replace(parts={**reply.parts, **figures(talk)})
         if reply.done or reply.error is not None or talk.size <= characters or not reply.messages:
             return reply
@@ -112,7 +112,6 @@ def environment(inner: Environment, characters: int, *, symbols: bool = False) -
         notes = extract.spoken(action).strip()
         talk.notes = notes.removesuffix(SYMBOLS[1]) if symbols else notes
         talk.compressions, talk.size = talk.compressions + 1, 0
-        talk.longest = max(talk.longest, len(talk.notes))
         *earlier, last = talk.opening.messages
         said = {**last, "content": last["content"] + heading + talk.notes}
         opening = talk.opening._replace(messages=(*earlier, said), stop=due.stop)

@@ -79,7 +79,7 @@ def test_notes_take_the_place_of_the_history():
     assert reply.messages[0]["content"] == f"{third}{answer}"
     reply = made.turns.step(state, answer)
     assert reply.done and reply.reward == 1.0
-    assert reply.parts["compressions"] == 1.0 and reply.parts["context"] == 6.0
+    assert reply.parts["compressions"] == 1.0 and reply.parts["context"] == 8.0
 
 
 def test_notes_in_words_follow_the_problem():
@@ -115,23 +115,25 @@ def counting(rewards=(0.0, 1.0), error=None, answer=None):
     return world, heard, closed
 
 
-def test_the_last_attempt_reads_the_answers_and_is_alone_rewarded():
+@pytest.mark.parametrize("share", (0.0, 0.5, 0.75))
+def test_the_last_attempt_reads_the_answers(share):
     inner, _, closed = counting()
-    world = with_attempts.environment(inner, 3)
+    world = with_attempts.environment(inner, 3, share)
     acts = ["a", "wrong", "b", "right", "c", "right", "d", "right"]
     state, opening = world.begin(QUESTION, 5)
     replies = [world.step(state, act) for act in acts]
     assert closed == [2, 2, 2]
     world.close(state)
     assert closed == [2, 2, 2, 2]
-    assert [each.reward for each in replies] == [None] * 6 + [0.25, 1.0]
+    given = [share / 3 * r for r in (0.25, 0, 0.25, 1, 0.25, 1)] + [(1 - share) * 0.25, 1 - share]
+    assert [each.reward for each in replies] == pytest.approx(given)
     openings = [each.opening for each in replies if each.opening is not None]
     assert openings[:2] == [opening] * 2
     (said,) = openings[2].messages
     assert said["content"] == f"Q{with_attempts.HEADING}1. wrong\n2. right\n3. right"
     assert openings[2].stop == ("!",)
     assert [each.done for each in replies] == [False] * 7 + [True]
-    parts = {"own": 1.0, "attempts": 0.25 + 2 / 3, "best": 1.25, "vote": 1.25}
+    parts = {"own": 1.0, "attempts": 0.25 + 2 / 3, "best": 1.25, "vote": 1.25, "last": 1.25}
     assert replies[-1].parts == pytest.approx(parts)
     assert sum(each.calls for each in replies) == 4
 
@@ -151,8 +153,9 @@ def test_the_demonstrations_of_attempts_earn_the_full_reward(case):
     problem = made.problem("test", 0, 1)
     _, replies = played(made.turns, problem, made.turns.gold(problem, 0))
     _, alone = played(plain.turns, problem, plain.turns.gold(problem, 0))
-    assert total(replies) == total(alone)
-    assert {replies[-1].parts[k] for k in ("attempts", "best", "vote")} == {total(alone)}
+    assert total(replies) == pytest.approx(total(alone))
+    figures = [replies[-1].parts[k] for k in ("attempts", "best", "vote", "last")]
+    assert figures == pytest.approx([total(alone)] * 4)
 
 
 def test_an_error_in_an_attempt_voids_the_episode():
@@ -181,6 +184,7 @@ def test_the_environment_hears_its_own_turns_alone():
         ("with_attempts", {"name": "arithmetic"}, "that has an environment"),
         ("with_compression", {"characters": 0}, "characters=0"),
         ("with_attempts", {"attempts": 0}, "attempts=0"),
+        ("with_attempts", {"share": 1.0}, "share=1.0"),
         ("with_compression", {"name": "calculator", "symbols": True}, "alphabet"),
     ],
 )

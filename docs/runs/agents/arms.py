@@ -21,6 +21,11 @@ PPO = ("--warm-start.steps", "0", "--rollout.prompts", "16", "--updates-per-batc
 WARM = ("--warm-start.steps", "40", "--warm-start.batch-size", "64", "--warm-start.learning-rate",
         "2e-3", "--objective.entropy-coef", "0", "--updates-per-batch", "4")  # fmt: skip
 SHORT = ("--steps", "16", *QUIET)
+THREE = ("retrieval", "--task", "with_compression", "--task-args.name", "retrieval",
+         "--task-args.args", '{"hops": 3, "credit": 0.5}', "--task-args.symbols", "--steps", "40",
+         "--rollout.turn-tokens", "8", "--rollout.max-new-tokens", "64", "--packing.row-length",
+         "96", "--warm-start.steps", "120", "--warm-start.batch-size", "64",
+         "--warm-start.learning-rate", "2e-3", *QUIET)  # fmt: skip
 SIXTY = ("--steps", "60", *QUIET)
 NOTHING = ("--warm-start.steps", "0", "--objective.entropy-coef", "0.05",
            "--optimizer.learning-rate", "2e-3", "--task-args.think", "false",
@@ -324,6 +329,14 @@ EXPERIMENTS = {
             "AEPO, no branches": (*BALANCED, *SHORT),
         },
         figures=("correct", "pass@1"),
+    ),
+    "karl_compression": Experiment(
+        claim="notes in place of its history answer as many questions, in a shorter context",
+        arms={
+            "notes": (*THREE, "--task-args.characters", "3"),
+            "whole history": (*THREE, "--task-args.characters", "100000"),
+        },
+        figures=("correct", "pass@1", "context", "compressions"),
     ),
     "loop": Experiment(
         claim="ratios by token beat ratios by turn and by trajectory, and one update a batch",
