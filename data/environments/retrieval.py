@@ -78,6 +78,7 @@ def task(
     synthesis: int = 0,
     instructions: bool = False,
     role: str = "tool",
+    search: str = "exact",
 ) -> Task:
     """Questions over facts.
 
@@ -116,6 +117,8 @@ def task(
       instructions: sentences and tool calls, for a model that can read them.
       role: of the messages that give results in words; `user` where the chat template knows no
         `tool`.
+      search: in symbols, `exact` finds the fact about a name, and `bm25` the best of all facts by
+        BM25 (extra `tools`), which may be one that has the name as its object. In words it is BM25.
     """
     ood_hops = hops + 1 if ood_hops is None else ood_hops
     if not 1 <= hops < ood_hops <= len(RELATIONS):
@@ -136,6 +139,8 @@ def task(
             f"masks={masks}, instructions={instructions}: mask up to {2 * hops} facts, two a hop, "
             "and in symbols alone"
         )
+    if search not in ("exact", "bm25") or (search == "bm25" and regime != "hops"):
+        raise ValueError(f"search={search!r}: choose exact, or bm25 with the regime hops")
     if regime not in REGIMES:
         raise ValueError(f"regime={regime!r}: choose one of {', '.join(REGIMES)}")
     if regime != "hops" and (masks or instructions):
@@ -154,6 +159,8 @@ def task(
             f"synthesis={synthesis} with masks={masks}: it composes questions, and needs {fewest} "
             "searches or more for one"
         )
+    if instructions or search == "bm25":
+        toolbox.need_bm25()
 
     letters = string.ascii_lowercase[: (ood_hops + 1) * names]
     numbers = NUMBERS[:ood_hops] if regime == "count" else ""
@@ -216,6 +223,10 @@ def task(
             sentences = {fact.sentence: fact for fact in library.facts}
             find = toolbox.ranked(list(sentences))
             return [sentences[each] for each in find(query, _PASSAGES)]
+        if search == "bm25":  # which knows no words of one letter
+            documents = {f"{2 * fact.subject} {2 * fact.object}": fact for fact in library.facts}
+            best = toolbox.ranked(list(documents))(2 * query, 1)
+            return [documents[each] for each in best]
         found = questions.results(regime, library.facts, query, library.pages[query])
         library.pages[query] += 1
         return found
@@ -306,7 +317,7 @@ def task(
             begin,
             in_words if instructions else in_symbols,
             roles=(role if instructions else "user",),
-            gold=None if noise or failures else gold,
+            gold=None if noise or failures or search == "bm25" else gold,
             tools=instructions,
         ),
     )

@@ -35,6 +35,7 @@ def task(
     ood_experts: int | None = None,
     calls: int = 2,
     price: float = 0.5,
+    unseen: str = "",
 ) -> Task:
     """Questions with a level, and experts of levels from 1, all in symbols.
 
@@ -51,6 +52,8 @@ def task(
       ood_experts: in the ood split; None means one more than `experts`.
       calls: that an episode may have.
       price: weight of the cost in the reward of a right answer.
+      unseen: an expert and its level, as `a3`: who is in every problem of the other splits, and in
+        none of the train split; empty: nobody.
     """
     ood_experts = experts + 1 if ood_experts is None else ood_experts
     if not 2 <= experts < ood_experts <= 9:
@@ -61,20 +64,28 @@ def task(
         raise ValueError(f"calls={calls}: allow one or more")
     if not 0 <= price <= 1:
         raise ValueError(f"price={price} is a weight, from 0 to 1")
+    known = [f"{a}{n}" for a in string.ascii_lowercase[:experts] for n in range(1, experts + 1)]
+    if unseen and unseen not in known:
+        raise ValueError(f"unseen={unseen!r}: choose one of {', '.join(known)}")
+
+    def named(levels: list[int]) -> list[str]:
+        return [f"{a}{n}" for a, n in zip(string.ascii_lowercase, levels, strict=False)]
 
     def problem(split: str, seed: int, index: int) -> Problem:
         made.check_split(split)
         count = ood_experts if split == "ood" else experts
 
         def draw(stream: random.Random) -> tuple[list[int], int, int]:
-            levels = stream.sample(range(1, count + 1), count)
+            while True:
+                levels = stream.sample(range(1, count + 1), count)
+                if not unseen or (unseen in named(levels)) == (split != "train"):
+                    break
             return levels, stream.randint(1, count), stream.randrange(10)
 
         stream = generate.rng("routing", split, seed, index)
         levels, level, answer = generate.draw(draw, key=repr, stream=stream, split=split)
         names = dict(zip(string.ascii_lowercase, levels, strict=False))
-        offered = "".join(f"{name}{each}" for name, each in names.items())
-        prompt = f"{offered}?{level}"
+        prompt = f"{''.join(named(levels))}?{level}"
         return generate.asked(
             "routing", f"{prompt}/{answer}", prompt, str(answer), experts=names, level=level
         )

@@ -117,6 +117,16 @@ def _index(corpus: str) -> Callable[[str, int], list[str]]:
     return ranked(tuple(record["text"] for record in sources.read(corpus)))
 
 
+def need_bm25() -> None:
+    """Refuse a search without its package.
+
+    Raises:
+      ValueError: the package `bm25s` is not installed.
+    """
+    if importlib.util.find_spec("bm25s") is None:
+        raise ValueError("the tool search needs bm25s; pip install 'jaxrl[tools]'")
+
+
 def ranked(texts: Sequence[str]) -> Callable[[str, int], list[str]]:
     """`(query, count) -> passages` of these, by BM25.
 
@@ -125,8 +135,7 @@ def ranked(texts: Sequence[str]) -> Callable[[str, int], list[str]]:
     Raises:
       ValueError: the package `bm25s` is not installed.
     """
-    if importlib.util.find_spec("bm25s") is None:
-        raise ValueError("the tool search needs bm25s; pip install 'jaxrl[tools]'")
+    need_bm25()
     import bm25s  # optional
 
     index = bm25s.BM25()

@@ -233,6 +233,17 @@ def test_experts_are_right_up_to_their_level_and_cost_it():
     assert ends(0.5, "less", "less", "less")[-1].reward == -1
 
 
+def test_an_expert_that_is_not_seen_in_training_is_in_every_held_out_problem():
+    task = tasks.get("routing", unseen="b3")
+    for split, there in (("train", False), ("test", True), ("ood", True)):
+        for index in range(40):
+            problem = task.problem(split, 0, index)
+            assert (problem.metadata["experts"]["b"] == 3) == there == ("b3" in problem.prompt)
+    for wrong in ("b4", "d1", "b", "3b"):
+        with pytest.raises(ValueError, match=f"unseen='{wrong}'"):
+            tasks.get("routing", unseen=wrong)
+
+
 @pytest.mark.parametrize("split", ("train", "ood"))
 def test_an_able_expert_says_the_answer_and_no_other_does(split):
     task, kinds = tasks.get("routing", calls=9), set()

@@ -16,7 +16,7 @@ INNER = {
     "hops": ("retrieval", {"hops": 3, "ood_hops": 4, "searches": 3}),
     "count": ("retrieval", {"regime": "count", "hops": 3, "ood_hops": 4}),
     "compare": ("retrieval", {"regime": "compare", "hops": 3, "ood_hops": 4}),
-    "words": ("retrieval", {"hops": 2, "instructions": True}),
+    "words": ("calculator", {}),
     "keydoor": ("keydoor", {}),
 }
 

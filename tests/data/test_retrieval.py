@@ -245,8 +245,27 @@ def test_retrieval_in_words_is_asked_by_calls_of_a_tool():
         ({"synthesis": 1}, "synthesis=1"),
         ({"regime": "count", "hops": 3, "synthesis": 3}, "needs 4 searches"),
         ({"masks": 1, "synthesis": 4}, "synthesis=4 with masks=1"),
+        ({"search": "exactly"}, "search='exactly'"),
+        ({"search": "bm25", "regime": "count"}, "search='bm25'"),
     ],
 )
 def test_a_retrieval_world_that_cannot_be_is_refused(params, why):
     with pytest.raises(ValueError, match=why):
         tasks.get("retrieval", **params)
+
+
+def test_a_search_by_bm25_may_find_the_fact_that_leads_to_a_name():
+    """It ranks facts that have the name by nothing else, so the first of them is found."""
+    pytest.importorskip("bm25s")
+    exact, ranked = (tasks.get("retrieval", search=each) for each in ("exact", "bm25"))
+    found = []
+    for index in range(20):
+        problem = ranked.problem("test", 0, index)
+        assert problem == exact.problem("test", 0, index)
+        state, _ = ranked.turns.begin(problem, 0)
+        for name in problem.metadata["chain"][:-1]:
+            said = ranked.turns.step(state, name).messages[0]["content"]
+            first = next(f for f in problem.metadata["facts"] if name in f[1:])
+            assert said == first[1] + first[2]
+            found.append(said[0] == name)
+    assert 0 < sum(found) < len(found)

@@ -7,10 +7,14 @@ from typing import Any
 
 import games
 
+SIX = '{"task_args.turns": 6}'
 TWELVE = '{"task_args.turns": 12}'
 REAL = '{"task_args.experience": 0}'
 DREAM = '{"task_args.experience": 1200}'
 SEARCHED = {"task_args.engine": "tool", "task_args.single": 0.0, "task_args.unknown": True}
+SIMPLE = '{"task_args.difficulty": "simple"}'
+HARD = '{"task_args.difficulty": "hard"}'
+MOOD = ("--with", "critic", "--critic.mixing", "1", "--critic.optimizer.learning-rate", "2e-3")
 QUIET = ("--checkpoint.every", "100000", "--rollout-log.every", "0")
 PLAY = ("--rollout.on-device", *QUIET)
 STAR = ("--task-args.malformed", "-1.0", "--updates-per-batch", "1", "--objective.aggregation",
@@ -74,11 +78,13 @@ EXPERIMENTS = {
         figures=("correct", "pass@1"),
     ),
     "agentgym_rl_scalinginter_rl": Experiment(
-        claim="horizons that grow beat a long one from the start",
+        claim="horizons that grow beat a long one from the start, and a short one",
         arms={
             "6, 9, 12 turns": ("agentgym_rl_scalinginter_rl", *PLAY),
             "12 turns": ("agentgym_rl_scalinginter_rl", "--stages.0", TWELVE, "--stages.24", TWELVE,
                          "--stages.48", TWELVE, *PLAY),
+            "6 turns": ("agentgym_rl_scalinginter_rl", "--stages.24", SIX, "--stages.48", SIX,
+                        *PLAY),
         },
         figures=("reward", "door"),
     ),
@@ -90,6 +96,16 @@ EXPERIMENTS = {
             "no noise": ("retrieval",),
         },
         figures=("correct", "pass@1"),
+    ),
+    "zerosearch_bm25": Experiment(
+        claim="noise that grows beats noise from the start and none, when BM25 searches",
+        arms={
+            "growing noise": ("zerosearch", *QUIET),
+            "constant noise": ("retrieval", "--stages.0", '{"task_args.noise": 0.5}', *QUIET),
+            "no noise": ("retrieval", *QUIET),
+        },
+        figures=("BM25/reward", "BM25/pass@1", "pass@1"),
+        also={"BM25": {"search": "bm25"}},
     ),
     "deepresearcher": Experiment(
         claim="training with an engine that fails beats training with one that does not",
@@ -112,8 +128,21 @@ EXPERIMENTS = {
     ),
     "router_r1": Experiment(
         claim="a price makes the router spend less",
-        arms={"price": ("router_r1",), "no price": ("router_r1", "--task-args.price", "0")},
+        arms={
+            "price": ("router_r1",),
+            "no price": ("router_r1", "--task-args.price", "0"),
+            "price 0.9": ("router_r1", "--task-args.price", "0.9"),
+        },
         figures=("spent", "correct"),
+    ),
+    "router_r1_unseen": Experiment(
+        claim="an expert that training never offered is used as well as one that it did",
+        arms={
+            "never offered": ("router_r1", "--task-args.unseen", "a3", *QUIET),
+            "offered": ("router_r1", *QUIET),
+        },
+        figures=("unseen/reward", "reward"),
+        also={"unseen": {"unseen": "a3"}},
     ),
     "verltool": Experiment(
         claim="tools raise success on sums that are too long for the policy",
@@ -172,10 +201,11 @@ EXPERIMENTS = {
         claim="training with users of normal difficulty beats training with hard ones",
         arms={
             "GRPO": ("rlver", *QUIET),
-            "PPO": ("rlver", "--with", "critic", "--critic.mixing", "1",
-                    "--critic.optimizer.learning-rate", "2e-3", *QUIET),
-            "GRPO, hard": ("rlver", "--stages.0", '{"task_args.difficulty": "hard"}', *QUIET),
-            "GRPO, simple": ("rlver", "--stages.0", '{"task_args.difficulty": "simple"}', *QUIET),
+            "PPO": ("rlver", *MOOD, *QUIET),
+            "GRPO, hard": ("rlver", "--stages.0", HARD, *QUIET),
+            "GRPO, simple": ("rlver", "--stages.0", SIMPLE, *QUIET),
+            "PPO, hard": ("rlver", *MOOD, "--stages.0", HARD, *QUIET),
+            "PPO, simple": ("rlver", *MOOD, "--stages.0", SIMPLE, *QUIET),
         },
         figures=("emotion", "content"),
     ),
