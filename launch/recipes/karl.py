@@ -23,9 +23,11 @@ times, and tries the dropped ones again when no new ones are left. `jaxrl eval R
 episodes vote (maj@8), by regime. Different: the synthesiser is a program, as the policy cannot
 write questions, so that bootstrapping changes which questions are kept and not which are made; its
 answers are right by construction and need no judge. Regimes share the prompts of a batch, not its
-tokens. Not here: reports, procedures and long documents, and their rewards in parts, which take a
-language model; compression of contexts; the policy as aggregator, which would have to be trained to
-read answers; search guided by a value model. The lab's effect is of the loss on one turn, with a
+tokens. Two parts stand around any environment: the task `with_compression`, in which notes that the
+policy writes take the place of its history, and `with_attempts`, in which it answers after reading
+the answers of its own attempts. The recipe does without them, as its episodes are short. Not here:
+reports, procedures and long documents, and their rewards in parts, which take a language model;
+search guided by a value model. The lab's effect is of the loss on one turn, with a
 sampler as old; the ablation is REINFORCE on the same data.
 """
 

@@ -27,7 +27,8 @@ NAMES = (
 EPISODES = (
     "apps", "board_game", "calculator", "database", "diagnosis", "emotional_support", "game24",
     "geography", "html_form", "keydoor", "ledger", "planning", "recall", "repository", "retrieval",
-    "revision", "routing", "text_grid", "twenty_questions", "with_tools", "workshop",
+    "revision", "routing", "text_grid", "twenty_questions", "with_attempts",
+    "with_compression", "with_tools", "workshop",
 )  # fmt: skip
 
 CONSTANTS = {

@@ -26,5 +26,6 @@ def test_rows_are_complete_and_true():
         "agent_program", "apps", "board_game", "calculator", "database", "diagnosis",
         "emotional_support", "game24", "geography", "html_form", "keydoor", "ledger", "planning",
         "recall", "repository", "retrieval", "revision", "routing", "text_arena", "text_grid",
-        "text_world", "twenty_questions", "with_tools", "workshop",
+        "text_world", "twenty_questions", "with_attempts", "with_compression", "with_tools",
+        "workshop",
     }  # fmt: skip
