@@ -26,7 +26,7 @@ from jaxrl.data.types import Problem
 PURE = (
     "apps", "board_game", "calculator", "diagnosis", "emotional_support", "game24", "html_form",
     "keydoor", "ledger", "planning", "recall", "revision", "routing", "text_grid",
-    "twenty_questions", "workshop",
+    "twenty_questions", "with_attempts", "with_compression", "workshop",
 )  # fmt: skip
 SLOWER = ("database", "repository")
 EXTRA = ("geography",)
