@@ -11,12 +11,17 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+from jaxrl import functions
 from jaxrl.config import Config
 from jaxrl.data.scoring import open_pool
+from jaxrl.extensions import ilql
+from jaxrl.extensions.ilql import IlqlConfig
 from jaxrl.launch import flags
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.mesh import mesh
-from jaxrl.rollout import policy, tasks
+from jaxrl.models.config import DecoderConfig
+from jaxrl.record import storage
+from jaxrl.rollout import episodes, policy, tasks, value_search
 from jaxrl.run import evaluate
 
 
@@ -36,8 +41,12 @@ class EvaluateConfig:
     k: int = 1
     """Completions per problem, for pass@1, unbiased pass@k and majority vote. One passes with a
     reward of 1 or more. An episode votes with its last turn."""
+    search: int = 1
+    """Candidates for each turn, of which the one of the largest value is kept (value-guided
+    search). The run has to train values, see the extension ilql."""
     temperature: float | None = None
-    """Sampling temperature; None: greedy for k = 1, else the run's, or 1 for a model."""
+    """Sampling temperature; None: greedy for k = 1 without search, else the run's, or 1 for a
+    model."""
     max_new_tokens: int | None = None
     """Longest completion, in tokens; None: the run's."""
     chat: bool | None = None
@@ -86,7 +95,11 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
     config = resolve(name, settings)
     temperature = settings.temperature
     if temperature is None:
-        temperature = 0.0 if settings.k == 1 else config.rollout.temperature
+        greedy = settings.k == settings.search == 1
+        temperature = 0.0 if greedy else config.rollout.temperature
+    if settings.search != 1:
+        _check_search(config, name, temperature)
+        config = _with_rollout(config, on_device=False)
     task = tasks.named(config)
     task.check_split(settings.split)
     source = dataclasses.replace(
@@ -122,6 +135,9 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
         if pool.isolation:
             print(pool.isolation, file=sys.stderr)
         params = policy.first_params(source, model, the_mesh)
+        program = episodes.group
+        if settings.search != 1:
+            program = value_search.searched(program, settings.search, _judge(name, config, model))
         figures, _ = evaluate.evaluate(
             policy.Policy(model, params, tokenizer),
             policy.sampling_params(params, config.compute_dtype),
@@ -133,8 +149,33 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
             k=settings.k,
             temperature=temperature,
             seed=settings.seed,
+            program=program,
         )
     return figures
+
+
+def _values(config: Config) -> IlqlConfig | None:
+    """The settings of the values that a run trains."""
+    named = config.extensions.items()
+    return next((own for name, own in named if functions.extension_name(name) == "ilql"), None)
+
+
+def _check_search(config: Config, name: str, temperature: float) -> None:
+    """Refuse a search that cannot be made."""
+    if not policy.is_run(name) or _values(config) is None:
+        raise ValueError(
+            f"search needs the values that a run has trained, and {name!r} has none; train with "
+            "--with ilql --ilql.targets returns --ilql.beta 0, or leave --search out"
+        )
+    if not temperature:
+        raise ValueError("temperature=0 with search: all candidates would be the same; raise it")
+
+
+def _judge(name: str, config: Config, model: DecoderConfig) -> value_search.Judge:
+    """The values that a run has saved."""
+    trained, _, _ = policy.restored(name, model, jax.sharding.get_mesh())
+    params = ilql.saved(storage.locate(name), _values(config), model, trained)
+    return value_search.token_values(model, params)
 
 
 def resolve(name: str, settings: EvaluateConfig) -> Config:

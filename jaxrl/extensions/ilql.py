@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -15,10 +16,12 @@ from jaxrl.config import Config
 from jaxrl.losses import returns
 from jaxrl.losses import value as loss
 from jaxrl.losses.aggregate import masked_mean
+from jaxrl.mesh import mesh
 from jaxrl.models import value
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.remat import Remat
 from jaxrl.models.value import ValueConfig
+from jaxrl.record import checkpoint
 from jaxrl.rollout import tasks
 from jaxrl.run.extension import Context, Extension
 from jaxrl.sampling.logits import Guide, q_guided
@@ -83,10 +86,9 @@ def ilql(settings: IlqlConfig) -> Extension:
 
     def init(ctx: Context, state: TrainState) -> TrainState:
         model = ctx.policy.model
-        heads = 2 if settings.targets == "td" else 1
         slow = {
             "decoder": {name: leaf for name, leaf in state.params.items() if name != "head"},
-            "q": jnp.zeros((heads, model.vocab_size, model.hidden_size)),
+            "q": jnp.zeros((_heads(settings), model.vocab_size, model.hidden_size)),
         }
         slow = jax.tree.map(lambda x: jnp.array(x, jnp.float32), slow)
         params = jax.tree.map(jnp.copy, slow)
@@ -120,6 +122,36 @@ def ilql(settings: IlqlConfig) -> Extension:
         return Guide(q_guided, beta, (model,) * len(q_models), q_models)
 
     return Extension(check=check, init=init, update=update, steering=steering)
+
+
+def saved(directory: Path, settings: IlqlConfig, model: DecoderConfig, policy: Params) -> Params:
+    """`decoder` and `q`, the slow copy, of a run's newest checkpoint, laid out on the mesh.
+
+    Args:
+      directory: of the run.
+      settings: of its extension.
+      model: of its policy.
+      policy: the parameters of the policy.
+
+    Raises:
+      ValueError: the checkpoint has no such values.
+    """
+    everywhere = mesh.replicated(jax.sharding.get_mesh())
+
+    def shape(sizes: tuple[int, ...], sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(sizes, jnp.float32, sharding=sharding)
+
+    own = {name: leaf for name, leaf in policy.items() if name != "head"}
+    heads = (_heads(settings), model.vocab_size, model.hidden_size)
+    like = {
+        "decoder": jax.tree.map(lambda x: shape(x.shape, x.sharding), own),
+        "q": shape(heads, everywhere),
+    }
+    return checkpoint.restore_extra(directory, "ilql", {"target": like})["target"]
+
+
+def _heads(settings: IlqlConfig) -> int:
+    return 2 if settings.targets == "td" else 1
 
 
 def make_update(

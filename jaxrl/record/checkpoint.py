@@ -154,6 +154,34 @@ def restore_params(
         return checkpointer.restore(path(directory, step), args)["params"], step
 
 
+def restore_extra(directory: Path, name: str, like: Any) -> Any:
+    """A part of what an extension keeps in the newest sound checkpoint of a run, and no more.
+
+    Args:
+      directory: of the run.
+      name: of the extension's entry in `TrainState.extra`.
+      like: sharded shapes, in a tree of that entry's names, from which others are left out.
+
+    Raises:
+      ValueError: the run keeps no such thing, or of other shapes.
+    """
+    step = newest(directory, warnings.warn)
+    if step is None:
+        raise FileNotFoundError(f"{directory} holds no checkpoint; has the run saved one yet?")
+    item = {"extra": {name: like}}
+    args = ocp.args.PyTreeRestore(
+        item=item,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(item),
+        partial_restore=True,
+    )
+    with ocp.Checkpointer(handler()) as checkpointer:
+        try:
+            read = checkpointer.restore(path(directory, step), ocp.args.Composite(rest=args))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path(directory, step)} holds no fitting {name}: {error}") from error
+    return read["rest"]["extra"][name]
+
+
 def require(directory: Path, step: int) -> None:
     """Raise a ValueError unless a sound checkpoint of `step` is there."""
     committed = distributed.by_first(steps)(directory)

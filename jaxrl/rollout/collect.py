@@ -171,8 +171,9 @@ def collect(
     first_id: int,
     version: int,
     timer: Timer,
+    program: Program = episodes.group,
 ) -> Experience:
-    """Sample a group of answers to every problem with the default program, and score them.
+    """Sample a group of answers to every problem, and score them.
 
     Args:
       policy: the tokenizer and the decoder's shape.
@@ -186,6 +187,7 @@ def collect(
       first_id: id of the first sequence; they are numbered on from it.
       version: policy version of `params`.
       timer: given the seconds of `sample`, and of `score`: the time spent waiting for scores.
+      program: makes a group.
     """
     rollout = dataclasses.replace(rollout, in_flight=1.0)
     ctx = context(rollout, 0, policy, task)
@@ -193,7 +195,7 @@ def collect(
     driver.admit(open_groups, len(problems), rollout.group_size)
     setup = sampler_setup(policy, rollout, sampling, key, **turns_of(ctx))
     driver.advance(
-        open_groups, episodes.group, ctx,
+        open_groups, program, ctx,
         Local(setup, params), pool, enough=len(problems), version=version, timer=timer,
         log=lambda done: None,
     )  # fmt: skip

@@ -17,10 +17,11 @@ from jaxrl.data.types import Problem, Task
 from jaxrl.mesh import distributed
 from jaxrl.record import jsonl
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import rollout_log
+from jaxrl.rollout import episodes, rollout_log
 from jaxrl.rollout.collect import collect
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.programs import Program
 from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.types import Params
 
@@ -52,6 +53,7 @@ def evaluate(
     k: int = 1,
     temperature: float = 0.0,
     seed: int = 0,
+    program: Program = episodes.group,
 ) -> tuple[dict[str, float], Experience]:
     """Sample `k` completions of every problem and score them.
 
@@ -66,6 +68,7 @@ def evaluate(
       k: completions a problem.
       temperature: 0 is greedy.
       seed: of the sampling.
+      program: makes a group.
 
     Returns:
       The figures of `figures`, and the completions themselves.
@@ -82,6 +85,7 @@ def evaluate(
         first_id=_FIRST_ID,
         version=0,
         timer=Timer(),
+        program=program,
     )
     return figures(experience, k, answers(experience, policy.tokenizer.decode)), experience
 
