@@ -25,10 +25,11 @@ write questions, so that bootstrapping changes which questions are kept and not 
 answers are right by construction and need no judge. Regimes share the prompts of a batch, not its
 tokens. Two parts stand around any environment: the task `with_compression`, in which notes that the
 policy writes take the place of its history, and `with_attempts`, in which it answers after reading
-the answers of its own attempts. The recipe does without them, as its episodes are short. `jaxrl eval
-RUN --search 4` is their search guided by values, with the values of the extension `ilql`. Not here:
-reports, procedures and long documents, and their rewards in parts, which take a language model. The lab's effect is of the loss on one turn, with a
-sampler as old; the ablation is REINFORCE on the same data.
+the answers of its own attempts. The recipe does without them, as its episodes are short. `jaxrl
+eval RUN --search 4` is their search guided by values, with the values of the extension `ilql`. Not
+here: reports, procedures and long documents, and their rewards in parts, which take a language
+model. The lab's effect is of the loss on one turn, with a sampler as old; the ablation is REINFORCE
+on the same data.
 """
 
 import dataclasses
