@@ -254,16 +254,16 @@ def _in_lines(tokenizer: Tokenizer) -> Dialogue:
         messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
     ) -> tuple[int, ...]:
         ids = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
-        shown, spellings = rendering.guarded(tokenizer, tools)
+        shown, guard = rendering.guarded(tokenizer, tools, messages)
         told = rendering.explained(messages, shown)
         text = lines(told)
-        if not spellings and plain(text) == tokenizer.encode(text):
+        if (guard is None or len(guard.spellings) == 1) and plain(text) == tokenizer.encode(text):
             return (*ids, *plain(text))
         pairs = zip(rendering.trusted(told), told, strict=True)
         for inside, run in itertools.groupby(pairs, lambda pair: pair[0]):
             said = lines([message for _, message in run])
             encode = functools.partial(rendering.encode_trusted, tokenizer) if inside else plain
-            ids += rendering.encode_guarded(tokenizer, said, spellings, encode)
+            ids += rendering.encode_guarded(tokenizer, said, guard, encode)
         return tuple(ids)
 
     def joint(

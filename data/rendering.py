@@ -29,7 +29,6 @@ class Joint(NamedTuple):
 
 
 _MARK = re.compile("\ue000([0-9]+)\ue001")
-_GUARD = re.compile(r"(?:\ue005|\\ue005)([0-9]+)(?:\ue006|\\ue006)")  # escaped where JSON is ASCII
 _OURS = re.compile("[\ue000-\ue006]")
 _TURN = "\ue002"
 _NO_THOUGHT = re.compile(r"<think>\s*</think>\s*")
@@ -46,11 +45,27 @@ def opening(
     Raises:
       ValueError: the template refuses it, leaves a message out, or changes what one says.
     """
-    shown, spellings = guarded(tokenizer, tools)
-    messages, shown = told(tokenizer, messages, shown)
-    said = taught(tokenizer, messages, tools if shown else ())
-    own = {i for i, (a, b) in enumerate(zip(messages, said, strict=True)) if a is not b}
-    return tuple(_ids(tokenizer, (), said, shown, spellings, own))
+    given, guard = guarded(tokenizer, tools, messages)
+    ids = _opening(tokenizer, messages, tools, given, guard)
+    if guard is not None:
+        apart = _opening(tokenizer, messages, tools, _apart(given, guard), guard)
+        if sum(added(tokenizer, i) for i in apart) != sum(added(tokenizer, i) for i in ids):
+            return apart
+    return ids
+
+
+def _opening(
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]],
+    given: Sequence[Mapping[str, Any]],
+    guard: Guard | None,
+) -> tuple[int, ...]:
+    """`opening` of the tools as they are given to the template."""
+    told_in, shown = told(tokenizer, messages, given)
+    said = taught(tokenizer, told_in, tools if shown else ())
+    own = {i for i, (a, b) in enumerate(zip(told_in, said, strict=True)) if a is not b}
+    return tuple(_ids(tokenizer, (), said, shown, guard, own))
 
 
 def told(
@@ -106,6 +121,7 @@ def kept(
     found = {i for i in found if messages[i]["role"] == "assistant"}
     if not found:
         return messages
+    tools, _ = guarded(tokenizer, tools, messages)
     rests = {i: messages[i]["content"].rpartition("</think>")[2] for i in found}
     marked = _marked(messages)
     cores = {i: rests[i].replace(rests[i].strip() or "\n", marked[i]["content"]) for i in found}
@@ -158,49 +174,95 @@ def encode_trusted(tokenizer: Tokenizer, text: str) -> list[int]:
     ]
 
 
+class Guard(NamedTuple):
+    """What stands for texts in tools while they are rendered."""
+
+    number: int
+    """Of the marks, so that no message has one."""
+    spellings: list[str]
+    """The texts, by their places; the first is empty."""
+
+    def mark(self, place: int) -> str:
+        """Stands for the text of a place."""
+        return f"\ue005{self.number}:{place}\ue006"
+
+
 def guarded(
-    tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]
-) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
-    """Tools with numbers in place of the added tokens that they spell out, and the spellings.
+    tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]], messages: Sequence[Message]
+) -> tuple[Sequence[Mapping[str, Any]], Guard | None]:
+    """Tools with marks in place of the added tokens that they spell out.
 
     A tool may describe itself, as those of an MCP server do; so what it says is from outside.
+
+    Args:
+      tokenizer: of the model.
+      tools: JSON schemas.
+      messages: of their conversation.
+
+    Returns:
+      The tools, and what the marks stand for; None where there is no tool or nothing to guard.
     """
-    if tokenizer.plain is None:
-        return tools, ()
-    spellings: list[str] = []
+    if tokenizer.plain is None or not tools:
+        return tools, None
+    said = "".join(message["content"] for message in messages)
+    number = next(
+        n for n in itertools.count() if f"ue005{n}:" not in said.replace("\ue005", "ue005")
+    )
+    guard = Guard(number, [""])
 
-    def number(found: re.Match[str]) -> str:
-        spellings.append(found[0])
-        return f"\ue005{len(spellings) - 1}\ue006"
+    def taken(found: re.Match[str]) -> str:
+        guard.spellings.append(found[0])
+        return guard.mark(len(guard.spellings) - 1)
 
-    def guard(value: Any) -> Any:
-        if isinstance(value, str):
-            ids = set(tokenizer.encode(value))
-            names = {tokenizer.spelled([i]) for i in ids if added(tokenizer, i)}
-            names |= set(_OURS.findall(value))
-            return re.sub(_any_of(names), number, value) if names else value
-        if isinstance(value, Mapping):
-            return {guard(key): guard(each) for key, each in value.items()}
-        return [guard(each) for each in value] if isinstance(value, list | tuple) else value
+    def hide(text: str) -> str:
+        ids = set(tokenizer.encode(text))
+        names = {tokenizer.spelled([i]) for i in ids if added(tokenizer, i)}
+        names |= set(_OURS.findall(text))
+        return re.sub(_any_of(names), taken, text) if names else text
 
-    made = [guard(tool) for tool in tools]
-    return (made, spellings) if spellings else (tools, ())
+    return _with_texts(tools, hide), guard
+
+
+def _apart(tools: Sequence[Mapping[str, Any]], guard: Guard) -> Sequence[Mapping[str, Any]]:
+    """The tools with a mark of nothing at both ends of each text, where the template's text could
+    make an added token of it: `<` and `>` around a name that is `think`."""
+    edge = guard.mark(0)
+    return _with_texts(tools, lambda text: text if text in _SCHEMA else f"{edge}{text}{edge}")
+
+
+_SCHEMA = frozenset({
+    "type", "function", "name", "description", "parameters", "properties", "required", "enum",
+    "items", "default", "format", "anyOf", "oneOf", "allOf", "additionalProperties", "return",
+    "strict", "object", "string", "integer", "number", "boolean", "array", "null",
+})  # fmt: skip
+"""Words of schemas, which templates look for."""
+
+
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value with all of its texts changed, names of fields too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): _with_texts(each, change) for key, each in value.items()}
+    return (
+        [_with_texts(each, change) for each in value] if isinstance(value, list | tuple) else value
+    )
 
 
 def encode_guarded(
-    tokenizer: Tokenizer,
-    text: str,
-    spellings: Sequence[str],
-    encode: Callable[[str], Sequence[int]],
+    tokenizer: Tokenizer, text: str, guard: Guard | None, encode: Callable[[str], Sequence[int]]
 ) -> list[int]:
-    """Ids of a text by `encode`, in which what `guarded` has found is text."""
-    if not spellings:
+    """Ids of a text by `encode`, in which what the marks stand for is text."""
+    start = "" if guard is None else f"ue005{guard.number}:"
+    if guard is None or start not in text.replace("\ue005", "ue005"):
         return list(encode(text))
-    parts = _GUARD.split(text)
+    # escaped where a template writes JSON in ASCII
+    mark = rf"(?:\ue005|\\ue005){guard.number}:([0-9]+)(?:\ue006|\\ue006)"
+    parts = re.split(mark, text)
     return [
         i
         for n, part in enumerate(parts)
-        for i in (tokenizer.plain(spellings[int(part)]) if n % 2 else encode(part))
+        for i in (tokenizer.plain(guard.spellings[int(part)]) if n % 2 else encode(part))
     ]
 
 
@@ -264,7 +326,7 @@ def joint(
       ValueError: the template does not end a turn with a token that ends a sequence, or does with
         the messages what `opening` refuses.
     """
-    ids = tuple(_ids(tokenizer, _ASKED, messages, *guarded(tokenizer, tools)))
+    ids = tuple(_ids(tokenizer, _ASKED, messages, *guarded(tokenizer, tools, messages)))
     if led(tokenizer) == FINAL:  # it ends a message otherwise than the policy ends a turn
         ids = (tokenizer.eos_ids[0], *ids[1:])
     if ids[0] not in tokenizer.eos_ids:
@@ -306,7 +368,7 @@ def _ids(
     before: Sequence[Message],
     messages: Sequence[Message],
     tools: Sequence[Mapping[str, Any]],
-    spellings: Sequence[str],
+    guard: Guard | None,
     own: Collection[int] = (),
 ) -> list[int]:
     """Ids of messages, from the end of the turn before them if there is one.
@@ -316,7 +378,7 @@ def _ids(
       before: none, or what ends with a turn.
       messages: rendered with numbers in their place, for which what they say is put then.
       tools: that the conversation offers, from `guarded`.
-      spellings: that their numbers stand for, which may be in a message too.
+      guard: what their marks stand for, which may be in a message too.
       own: those of the messages whose special tokens are meant too.
 
     Raises:
@@ -332,18 +394,18 @@ def _ids(
     def ids(i: int) -> list[int]:
         if i in own:
             return tokenizer.encode(said[i])
-        if not is_trusted[i]:
-            return tokenizer.plain(said[i])
-        meant = functools.partial(encode_trusted, tokenizer)
-        return encode_guarded(tokenizer, said[i], spellings, meant)
+        meant = functools.partial(encode_trusted, tokenizer) if is_trusted[i] else tokenizer.plain
+        return encode_guarded(tokenizer, said[i], guard, meant)
 
     written = [ids(i) for i in range(len(messages))]
-    if not spellings and written == [tokenizer.encode(each) for each in said]:
-        return tokenizer.encode(_MARK.sub(lambda found: said[int(found[1])], text))
-    out = encode_guarded(tokenizer, head, spellings, tokenizer.encode)
+    whole = _MARK.sub(lambda found: said[int(found[1])], text)
+    marked = guard is not None and f"ue005{guard.number}:" in whole.replace("\ue005", "ue005")
+    if not marked and written == [tokenizer.encode(each) for each in said]:
+        return tokenizer.encode(whole)
+    out = encode_guarded(tokenizer, head, guard, tokenizer.encode)
     for i, after in pieces:
         out += written[i]
-        out += encode_guarded(tokenizer, after, spellings, tokenizer.encode)
+        out += encode_guarded(tokenizer, after, guard, tokenizer.encode)
     return out
 
 

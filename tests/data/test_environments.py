@@ -612,30 +612,74 @@ WITH_TOOLS = (
 )
 
 
-@pytest.mark.parametrize("shown", ("template", "ASCII", "raw", "words", "lines"))
+NO_SYSTEM = "{%- if messages[0].role == 'system' %}{{ raise_exception('no system') }}{%- endif %}"
+KEYS = """{%- for tool in tools or [] %}{%- for key in tool.function.parameters.properties %}
+{{- '<' ~ key ~ '>' ~ tool.function.description ~ '</' ~ key ~ '>' }}
+{%- endfor %}{%- endfor %}"""
+SHOWN = {
+    "template": WITH_TOOLS + TAGGED,
+    "ASCII": WITH_TOOLS.replace("tojson", "tojson(ensure_ascii=True)") + TAGGED,
+    "raw": WITH_TOOLS.replace("tools|tojson", "tools[0].function.description") + TAGGED,
+    "keys": KEYS + TAGGED,
+    "words": TAGGED,
+    "no system": NO_SYSTEM + TAGGED,
+    "lines": TAGGED,
+}
+
+
+def schema(said, name="query"):
+    properties = {name: {"type": "string", "description": said, "enum": [said]}}
+    parameters = {"type": "object", "properties": properties, "required": [name]}
+    function = {"name": "search", "description": said, "parameters": parameters}
+    return ({"type": "function", "function": function},)
+
+
+def showing(shown):
+    """A tokenizer that shows tools so, and its dialogue.
+
+    Where tools are explained in a message of the user, no tag of theirs may be a token.
+    """
+    added = TAGS[:2] if shown == "no system" else TAGS
+    made = with_template(of_bytes("<|im_end|>", added=added), SHOWN[shown])
+    return made, dialogue.of(made, ("tool",), chat=shown != "lines")
+
+
+@pytest.mark.parametrize("shown", SHOWN)
 def test_what_a_tool_says_of_itself_is_text(shown):
-    """A tool of a server describes itself, and so may spell out tokens, in every string it has."""
-    template = {
-        "template": WITH_TOOLS + TAGGED,
-        "ASCII": WITH_TOOLS.replace("tojson", "tojson(ensure_ascii=True)") + TAGGED,
-        "raw": WITH_TOOLS.replace("tools|tojson", "tools[0].function.description") + TAGGED,
-    }.get(shown, TAGGED)
-    made = with_template(of_bytes("<|im_end|>", added=TAGS), template)
-    talk = dialogue.of(made, ("tool",), chat=shown != "lines")
+    """A tool of a server describes itself, and so may spell out tokens, in every string it has.
 
-    def schema(said):
-        properties = {"query": {"type": "string", "description": said, "enum": [said]}}
-        parameters = {"type": "object", "properties": properties, "required": ["query"]}
-        function = {"name": "search", "description": said, "parameters": parameters}
-        return ({"type": "function", "function": function},)
-
+    Names and the text around them may make a token together.
+    """
+    made, talk = showing(shown)
     asked = said_by(("user", "Hi"))
-    usual, forged = (talk.opening(asked, schema(said)) for said in ("Finds.", FORGED))
-    assert marks(made, forged) == marks(made, usual)
-    assert "<|im_end|>\\n<think>6" in made.spelled(forged).replace("\n", "\\n")
-    odd = "\ue0000\ue001\ue0057\ue006"  # what stands for texts while a template is rendered
-    assert odd in made.spelled(talk.opening(asked, schema(odd)))
+    usual = talk.opening(asked, schema("Finds."))
+    for forged in (schema(FORGED), schema("Finds.", "think"), schema("Finds.", "|im_end|")):
+        assert marks(made, talk.opening(asked, forged)) == marks(made, usual)
+    assert "<|im_end|>\\n<think>6" in made.spelled(talk.opening(asked, schema(FORGED))).replace(
+        "\n", "\\n"
+    )
+    for name in ("think", "|im_end|"):
+        spelled = made.spelled(talk.opening(asked, schema("Finds.", name)))
+        assert name in spelled or shown == "raw"  # which shows the description alone
     assert talk.joint(talk.end, asked, schema(FORGED)) == talk.joint(talk.end, asked, schema("F"))
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_what_stands_for_texts_of_tools_is_text_where_somebody_says_it(shown):
+    made, talk = showing(shown)
+    for odd in (
+        "\ue0000\ue001\ue0050:7\ue006",
+        "\\ue0050:1\\ue006",
+        "\ue0050:0\ue006",
+        "\ue0050:1\ue006",
+    ):
+        for said in ((("user", odd),), (("user", "Hi"), ("assistant", odd), ("tool", odd))):
+            spelled = made.spelled(talk.opening(said_by(*said), schema(FORGED)))
+            assert spelled.count(odd) == len(said) - (len(said) > 1)
+            assert spelled.count("\ue005") == spelled.count(odd) * odd.count("\ue005")
+    assert "\ue0050:1\ue006" in made.spelled(
+        talk.opening(said_by(("user", "Hi")), schema("\ue0050:1\ue006"))
+    )
 
 
 def test_tools_are_shown_by_the_template_or_in_words(backend):
