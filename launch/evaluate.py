@@ -23,6 +23,7 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.record import storage
 from jaxrl.rollout import episodes, policy, tasks, value_search
 from jaxrl.run import evaluate
+from jaxrl.types import Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +138,9 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
         params = policy.first_params(source, model, the_mesh)
         program = episodes.group
         if settings.search != 1:
-            program = value_search.searched(program, settings.search, _judge(name, config, model))
+            program = value_search.searched(
+                program, settings.search, _judge(name, config, model, params)
+            )
         figures, _ = evaluate.evaluate(
             policy.Policy(model, params, tokenizer),
             policy.sampling_params(params, config.compute_dtype),
@@ -171,11 +174,10 @@ def _check_search(config: Config, name: str, temperature: float) -> None:
         raise ValueError("temperature=0 with search: all candidates would be the same; raise it")
 
 
-def _judge(name: str, config: Config, model: DecoderConfig) -> value_search.Judge:
-    """The values that a run has saved."""
-    trained, _, _ = policy.restored(name, model, jax.sharding.get_mesh())
-    params = ilql.saved(storage.locate(name), _values(config), model, trained)
-    return value_search.token_values(model, params)
+def _judge(name: str, config: Config, model: DecoderConfig, params: Params) -> value_search.Judge:
+    """The values that a run has saved, which are shaped as its policy."""
+    values = ilql.saved(storage.locate(name), _values(config), model, params)
+    return value_search.token_values(model, values)
 
 
 def resolve(name: str, settings: EvaluateConfig) -> Config:

@@ -3,7 +3,8 @@
 The path has a secret: `/episodes/SECRET/v1/chat/completions`, `/responses` or `/messages`. A
 request waits until the policy has written its turn. One that was answered before, as when a client
 tries again, gets the answer that it got. OpenAI's and Anthropic's clients say of a request that it
-is no retry; such a one is a turn of its own, even if an earlier one was the same.
+is no retry; such a one is a turn of its own, even if an earlier one was the same. A retry gets the
+answer of the latest.
 """
 
 from __future__ import annotations
@@ -159,7 +160,8 @@ class _Handler(BaseHTTPRequestHandler):
         if hmac.compare_digest(self.path.encode(), f"{self._gateway.path}/over".encode()):
             self._gateway.over.wait()
             return self._refuse(410, "this episode is over")
-        if hmac.compare_digest(self.path.encode(), f"{self._gateway.path}/v1/models".encode()):
+        path = self.path.partition("?")[0].encode()
+        if hmac.compare_digest(path, f"{self._gateway.path}/v1/models".encode()):
             return self._send(200, json.dumps(MODELS), "application/json")
         self._refuse(404, "there is nothing to read here")
 

@@ -10,6 +10,7 @@ Paper: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
 from __future__ import annotations
 
 import dataclasses
+import string
 from collections import Counter
 from typing import Any
 
@@ -36,7 +37,7 @@ class _Attempts:
 
 
 def task(
-    name: str = "retrieval",
+    name: str = "calculator",
     args: str = "{}",
     attempts: int = 4,
     share: float = 0.5,
@@ -61,6 +62,9 @@ def task(
         raise ValueError(f"name={name!r}: choose a task that has an environment, of one agent")
     if attempts < 1:
         raise ValueError(f"attempts={attempts} must be 1 or more")
+    words = set(HEADING + string.digits)
+    if not symbols and inner.alphabet is not None and words - set(inner.alphabet):
+        raise ValueError(f"symbols=False: {name!r} knows no words; set it to True")
     if not 0 <= share < 1:
         raise ValueError(f"share={share} is a part of the reward, from 0 to less than 1")
     return dataclasses.replace(
@@ -100,6 +104,8 @@ def environment(
             reply = reply._replace(reward=part * reply.reward)
         if last and reply.done:
             return reply._replace(parts={**reply.parts, **figures(play)})
+        if last and reply.opening is not None:
+            return reply._replace(opening=informed(play, reply.opening))
         if not reply.done:
             return reply
         if reply.answer is not None:
@@ -112,9 +118,11 @@ def environment(
         play.reward = 0.0
         over, (play.state, opening) = play.state, inner.begin(play.problem, play.seed)
         inner.close(over)
-        if opening.error is None and len(play.answers) == attempts:
+        if opening.error is not None:
+            return Reply(error=opening.error, calls=reply.calls)
+        if len(play.answers) == attempts:
             opening = informed(play, opening)
-        return Reply(reward=reply.reward, calls=reply.calls, error=opening.error, opening=opening)
+        return Reply(reward=reply.reward, calls=reply.calls, opening=opening)
 
     def informed(play: _Attempts, opening: Opening) -> Opening:
         *earlier, last = opening.messages
@@ -131,6 +139,10 @@ def environment(
             "last": play.reward,
         }
 
+    def seconds(problem: Problem, action: str) -> float:
+        opening = inner.seconds(problem, "")  # an attempt that ends opens the next one
+        return inner.seconds(problem, action) + opening if action else opening
+
     def reads(play: _Attempts, tokens: tuple[Token, ...]) -> None:
         inner.reads(play.state, tokens)
 
@@ -140,6 +152,7 @@ def environment(
         gold=(lambda p, seed: inner.gold(p, seed) * (attempts + 1)) if inner.gold else None,
         close=lambda play: inner.close(play.state),
         reads=reads if inner.reads else None,
+        seconds=seconds if inner.seconds else None,
         arrays=None,
         against=None,
     )

@@ -43,12 +43,13 @@ class _Conversation:
 
 
 def task(
-    name: str = "retrieval", args: str = "{}", characters: int = 4000, symbols: bool = False
+    name: str = "calculator", args: str = "{}", characters: int = 4000, symbols: bool = False
 ) -> Task:
     """An environment whose conversations are compressed.
 
     Parts of the reward are `compressions`, their number, and `context`, the characters of the
-    longest context with its notes, without the problem.
+    longest context with the notes that it begins with, without the problem and without the request
+    for notes and its answer.
 
     Args:
       name: of the task.
@@ -61,6 +62,8 @@ def task(
         raise ValueError(f"name={name!r}: choose a task that has an environment, of one agent")
     if characters < 1:
         raise ValueError(f"characters={characters} must be 1 or more")
+    if not symbols and inner.alphabet is not None and set(ASK + KEPT) - set(inner.alphabet):
+        raise ValueError(f"symbols=False: {name!r} knows no words; set it to True")
     if symbols and (inner.alphabet is None or set(SYMBOLS) & set(inner.alphabet)):
         raise ValueError(
             f"symbols=True: the alphabet of {name!r} must be known and without {SYMBOLS}"
@@ -97,7 +100,8 @@ def environment(inner: Environment, characters: int, *, symbols: bool = False) -
         reply = inner.step(talk.inner, action)
         if reply.opening is not None:
             talk.opening, talk.size, talk.notes = reply.opening, 0, ""
-        talk.size += len(action) + sum(len(each["content"]) for each in reply.messages)
+        else:
+            talk.size += len(action) + sum(len(each["content"]) for each in reply.messages)
         talk.longest = max(talk.longest, len(talk.notes) + talk.size)
         reply = reply._replace(parts={**reply.parts, **figures(talk)})
         if reply.done or reply.error is not None or talk.size <= characters or not reply.messages:

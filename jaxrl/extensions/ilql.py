@@ -69,7 +69,7 @@ def ilql(settings: IlqlConfig) -> Extension:
 
     V is constant over the next tokens, so adding `beta (Q - V)` to logits is adding `beta Q`. The
     slow copy of Q steers. An episode that its budget cut off counts as ended. `jaxrl eval RUN` has
-    the policy alone.
+    the policy alone; with `--search`, values choose among its turns.
 
     Paper: Snell et al. 2023, "Offline RL for Natural Language Generation with Implicit Language Q
     Learning"; with `returns`, the Monte-Carlo baseline of Abdulhai et al. 2023, "LMRL Gym"
@@ -134,6 +134,7 @@ def saved(directory: Path, settings: IlqlConfig, model: DecoderConfig, policy: P
       policy: the parameters of the policy.
 
     Raises:
+      FileNotFoundError: the run holds no checkpoint.
       ValueError: the checkpoint has no such values.
     """
     everywhere = mesh.replicated(jax.sharding.get_mesh())

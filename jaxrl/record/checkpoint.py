@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -160,9 +161,11 @@ def restore_extra(directory: Path, name: str, like: Any) -> Any:
     Args:
       directory: of the run.
       name: of the extension's entry in `TrainState.extra`.
-      like: sharded shapes, in a tree of that entry's names, from which others are left out.
+      like: sharded shapes, by the names of that entry. It may name a part of the entry; the rest is
+        not read.
 
     Raises:
+      FileNotFoundError: the run holds no checkpoint.
       ValueError: the run keeps no such thing, or of other shapes.
     """
     step = newest(directory, warnings.warn)
@@ -179,7 +182,10 @@ def restore_extra(directory: Path, name: str, like: Any) -> Any:
             read = checkpointer.restore(path(directory, step), ocp.args.Composite(rest=args))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path(directory, step)} holds no fitting {name}: {error}") from error
-    return read["rest"]["extra"][name]
+    found = read["rest"]["extra"][name]
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(found)):
+        raise ValueError(f"{path(directory, step)} holds no {name}, or not all that is asked of it")
+    return found
 
 
 def require(directory: Path, step: int) -> None:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.data.types import Problem
+from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
@@ -108,6 +109,6 @@ def token_values(model: DecoderConfig, params: Params) -> Judge:
         for row, ids in zip(tokens, sequences, strict=True):
             row[: len(ids)] = ids
         lengths = np.array([len(ids) for ids in sequences], np.int32)
-        return np.asarray(jax.device_get(values(params, tokens, lengths)))
+        return mesh.fetch(values(params, tokens, lengths))
 
     return judge

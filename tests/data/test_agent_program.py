@@ -293,6 +293,7 @@ def test_only_the_episodes_own_address_is_answered():
     assert program.post(good, path="models")[0] == 404
     status, models = program.post(None, path="models", method="GET")
     assert status == 200 and [each["id"] for each in json.loads(models)["data"]] == ["policy"]
+    assert program.post(None, path="models?limit=20", method="GET") == (status, models)
     assert program.post(None, path="models", base=base[:-3] + "abc", method="GET")[0] == 404
     for bad in ([], {"messages": 1}, {"messages": [{"role": []}]}, {**good, "n": 2}):
         assert program.post(bad)[0] == 400

@@ -23,7 +23,7 @@ INNER = {
 
 def wrapped(task, case, **params):
     name, args = INNER[case]
-    symbols = case in ("hops", "count", "compare")
+    symbols = case != "words"
     return tasks.get(task, name=name, args=json.dumps(args), symbols=symbols, **params)
 
 
@@ -205,3 +205,50 @@ def test_a_task_within_a_task_has_its_parameters_as_json_or_as_a_recipe_writes_t
 def test_parameters_that_are_none_are_refused(args, why):
     with pytest.raises(ValueError, match=why):
         tasks.within("arithmetic", args)
+
+
+def test_the_answers_stay_where_the_environment_replaces_the_last_context():
+    inner, _, _ = counting()
+    world = with_attempts.environment(compression.environment(inner, 1), 2)
+    state, _ = world.begin(QUESTION, 0)
+    acts = ["a", "notes", "left", "b", "notes", "right", "c"]
+    for act in acts:
+        world.step(state, act)
+    reply = world.step(state, "my notes")
+    (said,) = reply.opening.messages
+    assert said["content"].startswith("Q") and "my notes" in said["content"]
+    assert said["content"].endswith(f"{with_attempts.HEADING}1. left\n2. right")
+    reply = world.step(state, "right")
+    assert reply.done and reply.parts["last"] == 1.25
+
+
+def test_an_opening_of_a_later_attempt_may_fail():
+    inner, _, closed = counting()
+    begun = []
+
+    def begin(problem, seed):
+        begun.append(seed)
+        state, opening = inner.begin(problem, seed)
+        return state, opening._replace(error="server: it is down") if begun[1:] else opening
+
+    world = with_attempts.environment(inner._replace(begin=begin), 2)
+    state, _ = world.begin(QUESTION, 0)
+    world.step(state, "a")
+    reply = world.step(state, "right")
+    assert reply.error == "server: it is down" and reply.opening is None
+    world.close(state)
+    assert closed == [2, 0]
+
+
+def test_the_end_of_an_attempt_may_take_as_long_as_an_opening_too():
+    inner, _, _ = counting()
+    limits = inner._replace(seconds=lambda problem, action: 10.0 if action else 60.0)
+    world = with_attempts.environment(limits, 2)
+    assert world.seconds(QUESTION, "a") == 70 and world.seconds(QUESTION, "") == 60
+    assert with_attempts.environment(inner, 2).seconds is None
+
+
+@pytest.mark.parametrize("task", ("with_attempts", "with_compression"))
+def test_words_are_refused_where_the_policy_knows_symbols_alone(task):
+    with pytest.raises(ValueError, match="'retrieval' knows no words"):
+        tasks.get(task, name="retrieval")

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from jaxrl import config as saved_configs
@@ -16,6 +17,7 @@ from jaxrl.extensions import ilql
 from jaxrl.launch import configs, evaluate
 from jaxrl.mesh import mesh
 from jaxrl.models import decoder
+from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect, episodes, policy, programs, tasks, value_search
 from jaxrl.rollout.programs import Act, Fork, Sample
@@ -156,10 +158,25 @@ def test_a_run_is_searched_by_the_values_that_it_has_saved(runs):
     with jax.set_mesh(the_mesh):
         params, _, _ = policy.restored(runs[0], model, the_mesh)
         own = ilql.saved(Path(runs[0]), config.extensions["ilql"], model, params)
-    start = jax.tree.leaves({k: v for k, v in params.items() if k != "head"})
-    assert own["q"].shape == (1, model.vocab_size, model.hidden_size) and jnp.any(own["q"] != 0)
-    assert [x.shape for x in jax.tree.leaves(own["decoder"])] == [x.shape for x in start]
-    assert all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(own))
+    directory = Path(runs[0])
+    with ocp.Checkpointer(checkpoint.handler()) as checkpointer:
+        args = ocp.args.Composite(rest=ocp.args.StandardRestore())
+        read = checkpointer.restore(checkpoint.path(directory, 1), args)["rest"]["extra"]["ilql"]
+    assert own["q"].shape == (1, model.vocab_size, model.hidden_size)
+    jax.tree.map(np.testing.assert_array_equal, own, read["target"])
+    fast = {name: read["params"][name] for name in own}
+    assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (own, fast)), strict=True))
+
+
+@pytest.mark.parametrize("case", ("entry", "leaf", "shape"))
+def test_what_a_checkpoint_does_not_hold_is_refused(runs, case):
+    where = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    model, _ = policy.describe(policy.named(runs[0]))
+    sizes = (1, model.vocab_size, model.hidden_size)
+    shape = jax.ShapeDtypeStruct((2, 3) if case == "shape" else sizes, jnp.float32, sharding=where)
+    name, leaf = ("nobody" if case == "entry" else "ilql"), ("p" if case == "leaf" else "q")
+    with pytest.raises(ValueError, match=f"holds no (fitting )?{name}"):
+        checkpoint.restore_extra(Path(runs[0]), name, {"target": {leaf: shape}})
 
 
 def test_a_search_without_values_or_variety_is_refused(runs):
