@@ -11,9 +11,6 @@ TWELVE = '{"task_args.turns": 12}'
 REAL = '{"task_args.experience": 0}'
 DREAM = '{"task_args.experience": 1200}'
 SEARCHED = {"task_args.engine": "tool", "task_args.single": 0.0, "task_args.unknown": True}
-SIMPLE = '{"task_args.difficulty": "simple"}'
-HARD = '{"task_args.difficulty": "hard"}'
-MOOD = ("--with", "critic", "--critic.mixing", "1", "--critic.optimizer.learning-rate", "2e-3")
 QUIET = ("--checkpoint.every", "100000", "--rollout-log.every", "0")
 PLAY = ("--rollout.on-device", *QUIET)
 STAR = ("--task-args.malformed", "-1.0", "--updates-per-batch", "1", "--objective.aggregation",
@@ -198,9 +195,10 @@ EXPERIMENTS = {
         claim="training with users of normal difficulty beats training with hard ones",
         arms={
             "GRPO": ("rlver", *QUIET),
-            "PPO": ("rlver", *MOOD, *QUIET),
-            "GRPO, hard": ("rlver", "--stages.0", HARD, *QUIET),
-            "GRPO, simple": ("rlver", "--stages.0", SIMPLE, *QUIET),
+            "PPO": ("rlver", "--with", "critic", "--critic.mixing", "1",
+                    "--critic.optimizer.learning-rate", "2e-3", *QUIET),
+            "GRPO, hard": ("rlver", "--stages.0", '{"task_args.difficulty": "hard"}', *QUIET),
+            "GRPO, simple": ("rlver", "--stages.0", '{"task_args.difficulty": "simple"}', *QUIET),
         },
         figures=("emotion", "content"),
     ),
