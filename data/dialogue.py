@@ -257,7 +257,7 @@ def _in_lines(tokenizer: Tokenizer) -> Dialogue:
         shown, guard = rendering.guarded(tokenizer, tools, messages)
         told = rendering.explained(messages, shown)
         text = lines(told)
-        if (guard is None or len(guard.spellings) == 1) and plain(text) == tokenizer.encode(text):
+        if not guard.within(text) and plain(text) == tokenizer.encode(text):
             return (*ids, *plain(text))
         pairs = zip(rendering.trusted(told), told, strict=True)
         for inside, run in itertools.groupby(pairs, lambda pair: pair[0]):

@@ -46,25 +46,9 @@ def opening(
       ValueError: the template refuses it, leaves a message out, or changes what one says.
     """
     given, guard = guarded(tokenizer, tools, messages)
-    ids = _opening(tokenizer, messages, tools, given, guard)
-    if guard is not None:
-        apart = _opening(tokenizer, messages, tools, _apart(given, guard), guard)
-        if sum(added(tokenizer, i) for i in apart) != sum(added(tokenizer, i) for i in ids):
-            return apart
-    return ids
-
-
-def _opening(
-    tokenizer: Tokenizer,
-    messages: Sequence[Message],
-    tools: Sequence[Mapping[str, Any]],
-    given: Sequence[Mapping[str, Any]],
-    guard: Guard | None,
-) -> tuple[int, ...]:
-    """`opening` of the tools as they are given to the template."""
-    told_in, shown = told(tokenizer, messages, given)
-    said = taught(tokenizer, told_in, tools if shown else ())
-    own = {i for i, (a, b) in enumerate(zip(told_in, said, strict=True)) if a is not b}
+    conversation, shown = told(tokenizer, messages, given)
+    said = taught(tokenizer, conversation, tools if shown else ())
+    own = {i for i, (a, b) in enumerate(zip(conversation, said, strict=True)) if a is not b}
     return tuple(_ids(tokenizer, (), said, shown, guard, own))
 
 
@@ -179,40 +163,49 @@ class Guard(NamedTuple):
 
     number: int
     """Of the marks, so that no message has one."""
-    spellings: list[str]
-    """The texts, by their places; the first is empty."""
+    spellings: tuple[str, ...] = ("",)
+    """The texts, by their places."""
 
     def mark(self, place: int) -> str:
         """Stands for the text of a place."""
         return f"\ue005{self.number}:{place}\ue006"
 
+    def within(self, text: str) -> bool:
+        """Whether a text may have a mark, as it is or as JSON in ASCII."""
+        return f"ue005{self.number}:" in text.replace("\ue005", "ue005")
+
 
 def guarded(
     tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]], messages: Sequence[Message]
-) -> tuple[Sequence[Mapping[str, Any]], Guard | None]:
-    """Tools with marks in place of the added tokens that they spell out.
+) -> tuple[Sequence[Mapping[str, Any]], Guard]:
+    """Tools with marks in place of the added tokens that they spell out, and their guard.
 
-    A tool may describe itself, as those of an MCP server do; so what it says is from outside.
+    A tool may describe itself, as those of an MCP server do; so what it says is from outside. Where
+    the template's text makes an added token of theirs, as `<` and `>` of a name that is `think`,
+    every text has a mark of nothing at both ends.
 
     Args:
       tokenizer: of the model.
       tools: JSON schemas.
       messages: of their conversation.
-
-    Returns:
-      The tools, and what the marks stand for; None where there is no tool or nothing to guard.
     """
     if tokenizer.plain is None or not tools:
-        return tools, None
+        return tools, Guard(0)
     said = "".join(message["content"] for message in messages)
-    number = next(
-        n for n in itertools.count() if f"ue005{n}:" not in said.replace("\ue005", "ue005")
-    )
-    guard = Guard(number, [""])
+    number = next(n for n in itertools.count() if not Guard(n).within(said))
+    return _guarded(tokenizer, json.dumps(tools, default=dict), number)
+
+
+@functools.lru_cache(maxsize=256)
+def _guarded(
+    tokenizer: Tokenizer, tools: str, number: int
+) -> tuple[Sequence[Mapping[str, Any]], Guard]:
+    """`guarded` of tools as JSON, with marks of a number."""
+    spellings = [""]
 
     def taken(found: re.Match[str]) -> str:
-        guard.spellings.append(found[0])
-        return guard.mark(len(guard.spellings) - 1)
+        spellings.append(found[0])
+        return Guard(number).mark(len(spellings) - 1)
 
     def hide(text: str) -> str:
         ids = set(tokenizer.encode(text))
@@ -220,14 +213,17 @@ def guarded(
         names |= set(_OURS.findall(text))
         return re.sub(_any_of(names), taken, text) if names else text
 
-    return _with_texts(tools, hide), guard
+    made = _with_texts(json.loads(tools), hide)
+    guard, edge = Guard(number, tuple(spellings)), Guard(number).mark(0)
+    apart = _with_texts(made, lambda text: text if text in _SCHEMA else f"{edge}{text}{edge}")
 
+    def count(shown: Sequence[Mapping[str, Any]]) -> int:
+        text = rendered(tokenizer, [{"role": "user", "content": "Hello"}], shown)
+        ids = encode_guarded(tokenizer, text, guard, tokenizer.encode)
+        return sum(added(tokenizer, i) for i in ids)
 
-def _apart(tools: Sequence[Mapping[str, Any]], guard: Guard) -> Sequence[Mapping[str, Any]]:
-    """The tools with a mark of nothing at both ends of each text, where the template's text could
-    make an added token of it: `<` and `>` around a name that is `think`."""
-    edge = guard.mark(0)
-    return _with_texts(tools, lambda text: text if text in _SCHEMA else f"{edge}{text}{edge}")
+    plain = tokenizer.template is None or count(made) == count(apart)
+    return (made if plain else apart), guard
 
 
 _SCHEMA = frozenset({
@@ -250,13 +246,11 @@ def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def encode_guarded(
-    tokenizer: Tokenizer, text: str, guard: Guard | None, encode: Callable[[str], Sequence[int]]
+    tokenizer: Tokenizer, text: str, guard: Guard, encode: Callable[[str], Sequence[int]]
 ) -> list[int]:
     """Ids of a text by `encode`, in which what the marks stand for is text."""
-    start = "" if guard is None else f"ue005{guard.number}:"
-    if guard is None or start not in text.replace("\ue005", "ue005"):
+    if not guard.within(text):
         return list(encode(text))
-    # escaped where a template writes JSON in ASCII
     mark = rf"(?:\ue005|\\ue005){guard.number}:([0-9]+)(?:\ue006|\\ue006)"
     parts = re.split(mark, text)
     return [
@@ -368,7 +362,7 @@ def _ids(
     before: Sequence[Message],
     messages: Sequence[Message],
     tools: Sequence[Mapping[str, Any]],
-    guard: Guard | None,
+    guard: Guard,
     own: Collection[int] = (),
 ) -> list[int]:
     """Ids of messages, from the end of the turn before them if there is one.
@@ -399,8 +393,7 @@ def _ids(
 
     written = [ids(i) for i in range(len(messages))]
     whole = _MARK.sub(lambda found: said[int(found[1])], text)
-    marked = guard is not None and f"ue005{guard.number}:" in whole.replace("\ue005", "ue005")
-    if not marked and written == [tokenizer.encode(each) for each in said]:
+    if not guard.within(whole) and written == [tokenizer.encode(each) for each in said]:
         return tokenizer.encode(whole)
     out = encode_guarded(tokenizer, head, guard, tokenizer.encode)
     for i, after in pieces:

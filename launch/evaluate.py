@@ -11,11 +11,9 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from jaxrl import functions
 from jaxrl.config import Config
 from jaxrl.data.scoring import open_pool
 from jaxrl.extensions import ilql
-from jaxrl.extensions.ilql import IlqlConfig
 from jaxrl.launch import flags
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.mesh import mesh
@@ -157,15 +155,9 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
     return figures
 
 
-def _values(config: Config) -> IlqlConfig | None:
-    """The settings of the values that a run trains."""
-    named = config.extensions.items()
-    return next((own for name, own in named if functions.extension_name(name) == "ilql"), None)
-
-
 def _check_search(config: Config, name: str, temperature: float) -> None:
     """Refuse a search that cannot be made."""
-    if not policy.is_run(name) or _values(config) is None:
+    if not policy.is_run(name) or flags.at(config, "ilql") is None:
         raise ValueError(
             f"search needs the values that a run has trained, and {name!r} has none; train with "
             "--with ilql --ilql.targets returns --ilql.beta 0, or leave --search out"
@@ -176,7 +168,7 @@ def _check_search(config: Config, name: str, temperature: float) -> None:
 
 def _judge(name: str, config: Config, model: DecoderConfig, params: Params) -> value_search.Judge:
     """The values that a run has saved, which are shaped as its policy."""
-    values = ilql.saved(storage.locate(name), _values(config), model, params)
+    values = ilql.saved(storage.locate(name), flags.at(config, "ilql"), model, params)
     return value_search.token_values(model, values)
 
 

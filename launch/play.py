@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,11 +22,11 @@ from jaxrl.rollout import collect, driver, episodes, policy, rollout_log
 from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.engine import Local
 from jaxrl.rollout.policy import Policy
-from jaxrl.rollout.programs import Context, Fork, Row, Sample, Wanted
+from jaxrl.rollout.programs import Context, Row, Sample, Wanted, with_samples
 from jaxrl.rollout.selection import Drawn
 from jaxrl.run import evaluate
 from jaxrl.sampling.requests import features_of
-from jaxrl.types import Request
+from jaxrl.types import Completion, Request
 
 if TYPE_CHECKING:
     from jaxrl.launch.sample import SampleConfig
@@ -89,8 +89,11 @@ def play(actor: Policy, config: SampleConfig) -> list[Row]:
     asked = Request(id=0, prompt=(), max_new_tokens=1, **limits)
     setup = setup._replace(features=features_of([asked]))
 
+    def limited(request: Request) -> Generator[Wanted, Any, Completion]:
+        return (yield Sample(dataclasses.replace(request, **limits)))
+
     def program(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
-        return (yield from _limited(episodes.group(ctx, problem, first_id), limits))
+        return (yield from with_samples(episodes.group(ctx, problem, first_id), limited))
 
     params = policy.sampling_params(actor.params, "float32")
     with _pool(config, task) as pool:
@@ -99,23 +102,6 @@ def play(actor: Policy, config: SampleConfig) -> list[Row]:
             enough=len(problems), version=0, timer=Timer(), log=lambda done: None,
         )  # fmt: skip
     return [row for group in open_groups.groups for row in group.rows]
-
-
-def _limited(
-    program: Generator[Wanted, Any, Any], limits: Mapping[str, float]
-) -> Generator[Wanted, Any, Any]:
-    """The same program, whose requests for turns have these fields."""
-    result: Any = None
-    while True:
-        try:
-            wanted = program.send(result)
-        except StopIteration as end:
-            return end.value
-        if isinstance(wanted, Sample):
-            wanted = Sample(dataclasses.replace(wanted.request, **limits))
-        elif isinstance(wanted, Fork):
-            wanted = Fork([_limited(each, limits) for each in wanted.programs])
-        result = yield wanted
 
 
 def _pool(config: SampleConfig, task: Task) -> Pool:

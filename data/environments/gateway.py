@@ -58,8 +58,7 @@ class Gateway:
         self._put = put
         self._secret = secrets.token_urlsafe(18)
         self._lock = threading.Lock()
-        self._known: dict[Any, Pending] = {}  # the latest of each
-        self._all: list[Pending] = []
+        self._known: dict[Any, list[Pending]] = {}
         self.over = threading.Event()
         """Set when the episode is over."""
         self._local: _LocalServer | None = None
@@ -90,7 +89,7 @@ class Gateway:
     def close(self) -> None:
         """Stop to listen; requests that wait are refused."""
         with self._lock:
-            asked = list(self._all)
+            asked = [each for same in self._known.values() for each in same]
         for each in asked:
             each.answer.cancel()
         self.over.set()
@@ -119,11 +118,11 @@ class Gateway:
         tools = json.dumps(asked.tools, sort_keys=True)
         key = (asked.messages, asked.after, tools, asked.stop)  # all that changes the answer
         with self._lock:
-            pending = self._known.get(key)
-            new = first or pending is None
+            same = self._known.setdefault(key, [])
+            new = first or not same
             if new:
-                pending = self._known[key] = Pending(asked)
-                self._all.append(pending)
+                same.append(Pending(asked))
+            pending = same[-1]
         if new:
             self._put(pending)
         return pending.answer.result()

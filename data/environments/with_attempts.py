@@ -4,7 +4,7 @@ An episode is some attempts at the problem, each in a context of its own, and th
 reads the answers of all of them before it begins (parallel thinking). It may act in the environment
 like the others, so it can check what they say.
 
-Paper: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
+Recalled from: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import string
 from collections import Counter
 from typing import Any
 
-from jaxrl.data import extract, tasks
-from jaxrl.data.environments import Environment, Opening, Reply, Token
+from jaxrl.data import extract
+from jaxrl.data.environments import Environment, Opening, Reply, Token, inner
 from jaxrl.data.types import Problem, Task
 
 HEADING = "\n\nAnswers of earlier attempts, which may be wrong:\n"
@@ -27,8 +27,6 @@ class _Attempts:
     seed: int
     state: Any
     """Of the environment, in the attempt that is under way."""
-    opening: Opening
-    """Of every attempt."""
     answers: list[str] = dataclasses.field(default_factory=list)
     rewards: list[float] = dataclasses.field(default_factory=list)
     """Of each attempt that is over."""
@@ -57,44 +55,39 @@ def task(
         Without any, nothing keeps the attempts good once the last one does not need them.
       symbols: without words around the answers, each of which is the last symbol of its attempt.
     """
-    inner = tasks.within(name, args)
-    if inner.turns is None or inner.turns.agents > 1:
-        raise ValueError(f"name={name!r}: choose a task that has an environment, of one agent")
+    plain = inner.task(name, args, words=HEADING + string.digits, symbols=symbols)
     if attempts < 1:
         raise ValueError(f"attempts={attempts} must be 1 or more")
-    words = set(HEADING + string.digits)
-    if not symbols and inner.alphabet is not None and words - set(inner.alphabet):
-        raise ValueError(f"symbols=False: {name!r} knows no words; set it to True")
     if not 0 <= share < 1:
         raise ValueError(f"share={share} is a part of the reward, from 0 to less than 1")
     return dataclasses.replace(
-        inner,
+        plain,
         name="with_attempts",
         description=__doc__,
-        turns=environment(inner.turns, attempts, share, symbols=symbols),
+        turns=environment(plain.turns, attempts, share, symbols=symbols),
     )
 
 
 def environment(
-    inner: Environment, attempts: int, share: float = 0.5, *, symbols: bool = False
+    single: Environment, attempts: int, share: float = 0.5, *, symbols: bool = False
 ) -> Environment:
     """The environment that is played `attempts` times, and once more with the answers.
 
-    Its demonstrations make every attempt as those of `inner` do.
+    Its demonstrations make every attempt as those of `single` do.
 
     Args:
-      inner: of the task.
+      single: of the task.
       attempts: before the last one.
       share: of the reward, for them.
       symbols: see `task`.
     """
 
     def begin(problem: Problem, seed: int) -> tuple[_Attempts, Opening]:
-        state, opening = inner.begin(problem, seed)
-        return _Attempts(problem, seed, state, opening), opening
+        state, opening = single.begin(problem, seed)
+        return _Attempts(problem, seed, state), opening
 
     def step(play: _Attempts, action: str) -> Reply:
-        reply = inner.step(play.state, action)
+        reply = single.step(play.state, action)
         if reply.error is not None:
             return reply
         last = len(play.answers) == attempts
@@ -116,8 +109,8 @@ def environment(
         play.answers.append(said[-1:] if symbols else said)
         play.rewards.append(play.reward)
         play.reward = 0.0
-        over, (play.state, opening) = play.state, inner.begin(play.problem, play.seed)
-        inner.close(over)
+        over, (play.state, opening) = play.state, single.begin(play.problem, play.seed)
+        single.close(over)
         if opening.error is not None:
             return Reply(error=opening.error, calls=reply.calls)
         if len(play.answers) == attempts:
@@ -125,10 +118,9 @@ def environment(
         return Reply(reward=reply.reward, calls=reply.calls, opening=opening)
 
     def informed(play: _Attempts, opening: Opening) -> Opening:
-        *earlier, last = opening.messages
         numbered = "\n".join(f"{i}. {said}" for i, said in enumerate(play.answers, 1))
         text = "\n" + "".join(play.answers) if symbols else HEADING + numbered
-        return opening._replace(messages=(*earlier, {**last, "content": last["content"] + text}))
+        return opening._replace(messages=inner.extended(opening.messages, text))
 
     def figures(play: _Attempts) -> dict[str, float]:
         (favourite, _), *_ = Counter(play.answers).most_common()
@@ -140,19 +132,19 @@ def environment(
         }
 
     def seconds(problem: Problem, action: str) -> float:
-        opening = inner.seconds(problem, "")  # an attempt that ends opens the next one
-        return inner.seconds(problem, action) + opening if action else opening
+        opening = single.seconds(problem, "")  # an attempt that ends opens the next one
+        return single.seconds(problem, action) + opening if action else opening
 
     def reads(play: _Attempts, tokens: tuple[Token, ...]) -> None:
-        inner.reads(play.state, tokens)
+        single.reads(play.state, tokens)
 
-    return inner._replace(
+    return single._replace(
         begin=begin,
         step=step,
-        gold=(lambda p, seed: inner.gold(p, seed) * (attempts + 1)) if inner.gold else None,
-        close=lambda play: inner.close(play.state),
-        reads=reads if inner.reads else None,
-        seconds=seconds if inner.seconds else None,
+        gold=(lambda p, seed: single.gold(p, seed) * (attempts + 1)) if single.gold else None,
+        close=lambda play: single.close(play.state),
+        reads=reads if single.reads else None,
+        seconds=seconds if single.seconds else None,
         arrays=None,
         against=None,
     )

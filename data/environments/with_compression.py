@@ -4,7 +4,7 @@ When a conversation has grown past a limit, the policy is asked what to keep of 
 turn like any other, and is trained on. The conversation then begins anew with the problem and this
 text, so an episode may be longer than what the policy can read at once.
 
-Paper: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
+Recalled from: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl.data import extract, tasks
-from jaxrl.data.environments import Environment, Opening, Reply, Token
+from jaxrl.data import extract
+from jaxrl.data.environments import Environment, Opening, Reply, Token, inner
 from jaxrl.data.types import Problem, Task
 
 ASK = (
@@ -28,7 +28,7 @@ SYMBOLS = ("?", ";")
 
 @dataclasses.dataclass
 class _Conversation:
-    inner: Any
+    state: Any
     """State of the environment."""
     opening: Opening
     """The one that notes are added to."""
@@ -57,33 +57,29 @@ def task(
       characters: of turns and replies, after which notes are asked for.
       symbols: ask with `?` and end the notes with `;`, for a small model from nothing.
     """
-    inner = tasks.within(name, args)
-    if inner.turns is None or inner.turns.agents > 1:
-        raise ValueError(f"name={name!r}: choose a task that has an environment, of one agent")
+    plain = inner.task(name, args, words=ASK + KEPT, symbols=symbols)
     if characters < 1:
         raise ValueError(f"characters={characters} must be 1 or more")
-    if not symbols and inner.alphabet is not None and set(ASK + KEPT) - set(inner.alphabet):
-        raise ValueError(f"symbols=False: {name!r} knows no words; set it to True")
-    if symbols and (inner.alphabet is None or set(SYMBOLS) & set(inner.alphabet)):
+    if symbols and (plain.alphabet is None or set(SYMBOLS) & set(plain.alphabet)):
         raise ValueError(
             f"symbols=True: the alphabet of {name!r} must be known and without {SYMBOLS}"
         )
     return dataclasses.replace(
-        inner,
+        plain,
         name="with_compression",
-        alphabet=inner.alphabet and inner.alphabet + "".join(SYMBOLS) * symbols,
+        alphabet=plain.alphabet and plain.alphabet + "".join(SYMBOLS) * symbols,
         description=__doc__,
-        turns=environment(inner.turns, characters, symbols=symbols),
+        turns=environment(plain.turns, characters, symbols=symbols),
     )
 
 
-def environment(inner: Environment, characters: int, *, symbols: bool = False) -> Environment:
+def environment(single: Environment, characters: int, *, symbols: bool = False) -> Environment:
     """The environment that asks for notes.
 
     Its demonstrations keep all replies of the environment, and no turns of the policy.
 
     Args:
-      inner: of the task.
+      single: of the task.
       characters: of turns and replies, after which notes are asked for.
       symbols: see `task`.
     """
@@ -91,13 +87,13 @@ def environment(inner: Environment, characters: int, *, symbols: bool = False) -
     heading = "\n" if symbols else KEPT
 
     def begin(problem: Problem, seed: int) -> tuple[_Conversation, Opening]:
-        state, opening = inner.begin(problem, seed)
+        state, opening = single.begin(problem, seed)
         return _Conversation(state, opening), opening
 
     def step(talk: _Conversation, action: str) -> Reply:
         if talk.due is not None:
             return begun_again(talk, action)
-        reply = inner.step(talk.inner, action)
+        reply = single.step(talk.state, action)
         if reply.opening is not None:
             talk.opening, talk.size, talk.notes = reply.opening, 0, ""
         else:
@@ -107,18 +103,15 @@ def environment(inner: Environment, characters: int, *, symbols: bool = False) -
         if reply.done or reply.error is not None or talk.size <= characters or not reply.messages:
             return reply
         talk.due = reply
-        *earlier, last = reply.messages
-        said = {**last, "content": last["content"] + asked}
-        return reply._replace(messages=(*earlier, said), stop=ends)
+        return reply._replace(messages=inner.extended(reply.messages, asked), stop=ends)
 
     def begun_again(talk: _Conversation, action: str) -> Reply:
         due, talk.due = talk.due, None
         notes = extract.spoken(action).strip()
         talk.notes = notes.removesuffix(SYMBOLS[1]) if symbols else notes
         talk.compressions, talk.size = talk.compressions + 1, 0
-        *earlier, last = talk.opening.messages
-        said = {**last, "content": last["content"] + heading + talk.notes}
-        opening = talk.opening._replace(messages=(*earlier, said), stop=due.stop)
+        said = inner.extended(talk.opening.messages, heading + talk.notes)
+        opening = talk.opening._replace(messages=said, stop=due.stop)
         return Reply(parts=figures(talk), opening=opening)
 
     def figures(talk: _Conversation) -> Mapping[str, float]:
@@ -129,7 +122,7 @@ def environment(inner: Environment, characters: int, *, symbols: bool = False) -
         actions: list[str] = []
         try:
             found = ""
-            for action in inner.gold(problem, seed):
+            for action in single.gold(problem, seed):
                 reply = step(talk, action)
                 actions.append(action)
                 if talk.due is not None:
@@ -139,19 +132,19 @@ def environment(inner: Environment, characters: int, *, symbols: bool = False) -
                 elif not reply.done:
                     found += "".join(each["content"] for each in reply.messages)
         finally:
-            inner.close(talk.inner)
+            single.close(talk.state)
         return tuple(actions)
 
     def reads(talk: _Conversation, tokens: tuple[Token, ...]) -> None:
         if talk.due is None:  # the environment hears nothing of notes
-            inner.reads(talk.inner, tokens)
+            single.reads(talk.state, tokens)
 
-    return inner._replace(
+    return single._replace(
         begin=begin,
         step=step,
-        gold=gold if inner.gold else None,
-        close=lambda talk: inner.close(talk.inner),
-        reads=reads if inner.reads else None,
+        gold=gold if single.gold else None,
+        close=lambda talk: single.close(talk.state),
+        reads=reads if single.reads else None,
         arrays=None,
         against=None,
     )

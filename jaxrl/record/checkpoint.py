@@ -145,14 +145,19 @@ def restore_params(
       ValueError: all of its checkpoints are damaged, or that of `step` is or is not there.
     """
     if step is None:
-        step = newest(directory, note)
+        step = _newest_of(directory, note)
     else:
         require(directory, step)
-    if step is None:
-        raise FileNotFoundError(f"{directory} holds no checkpoint; has the run saved one yet?")
     with ocp.Checkpointer(handler()) as checkpointer:
         args = ocp.args.Composite(params=ocp.args.StandardRestore(like))
         return checkpointer.restore(path(directory, step), args)["params"], step
+
+
+def _newest_of(directory: Path, note: Note) -> int:
+    step = newest(directory, note)
+    if step is None:
+        raise FileNotFoundError(f"{directory} holds no checkpoint; has the run saved one yet?")
+    return step
 
 
 def restore_extra(directory: Path, name: str, like: Any) -> Any:
@@ -168,9 +173,7 @@ def restore_extra(directory: Path, name: str, like: Any) -> Any:
       FileNotFoundError: the run holds no checkpoint.
       ValueError: the run keeps no such thing, or of other shapes.
     """
-    step = newest(directory, warnings.warn)
-    if step is None:
-        raise FileNotFoundError(f"{directory} holds no checkpoint; has the run saved one yet?")
+    step = _newest_of(directory, warnings.warn)
     item = {"extra": {name: like}}
     args = ocp.args.PyTreeRestore(
         item=item,

@@ -112,6 +112,25 @@ def with_greedy(program: Program) -> Program:
     return both
 
 
+def with_samples(
+    program: Generator[Wanted, Any, Any],
+    sample: Callable[[Request], Generator[Wanted, Any, Completion]],
+) -> Generator[Wanted, Any, Any]:
+    """The same program, whose completions `sample` makes, those of its forks included."""
+    result: Any = None
+    while True:
+        try:
+            wanted = program.send(result)
+        except StopIteration as end:
+            return end.value
+        if isinstance(wanted, Sample):
+            result = yield from sample(wanted.request)
+        elif isinstance(wanted, Fork):
+            result = yield Fork([with_samples(each, sample) for each in wanted.programs])
+        else:
+            result = yield wanted
+
+
 def requests(ctx: Context, problem: Problem, first_id: int) -> list[Request]:
     """The requests of a group, whose ids follow from the first."""
     settings = ctx.rollout

@@ -1,6 +1,6 @@
 """Value-guided search: several candidates for each turn, of which a value function keeps one.
 
-Paper: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
+Recalled from: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
-from jaxrl.rollout.programs import Context, Fork, Program, Row, Sample, Wanted
-from jaxrl.sampling.requests import start_of
+from jaxrl.rollout.programs import Context, Fork, Program, Row, Sample, Wanted, with_samples
 from jaxrl.types import Completion, Params, Request
 
 Judge = Callable[[Sequence[Sequence[int]]], np.ndarray]
@@ -44,30 +43,15 @@ def searched(program: Program, width: int, judge: Judge) -> Program:
     if not 2 <= width < 256:
         raise ValueError(f"search={width}: have 2 to 255 candidates")
 
+    def best(request: Request) -> Generator[Wanted, Any, Completion]:
+        made = yield Fork([_candidate(request, number) for number in range(1, width + 1)])
+        values = judge([(*request.prompt, *each.tokens.tolist()) for each in made])
+        return dataclasses.replace(made[int(np.argmax(values))], request=request)
+
     def group(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
-        return (yield from _search(program(ctx, problem, first_id), width, judge))
+        return (yield from with_samples(program(ctx, problem, first_id), best))
 
     return group
-
-
-def _search(
-    program: Generator[Wanted, Any, Any], width: int, judge: Judge
-) -> Generator[Wanted, Any, Any]:
-    result: Any = None
-    while True:
-        try:
-            wanted = program.send(result)
-        except StopIteration as end:
-            return end.value
-        if isinstance(wanted, Sample):
-            asked = wanted.request
-            made = yield Fork([_candidate(asked, number) for number in range(1, width + 1)])
-            values = judge([(*start_of(asked), *_own(asked, each)) for each in made])
-            result = dataclasses.replace(made[int(np.argmax(values))], request=asked)
-        elif isinstance(wanted, Fork):
-            result = yield Fork([_search(each, width, judge) for each in wanted.programs])
-        else:
-            result = yield wanted
 
 
 def _candidate(request: Request, number: int) -> Generator[Wanted, Any, Completion]:
@@ -76,12 +60,6 @@ def _candidate(request: Request, number: int) -> Generator[Wanted, Any, Completi
         "draw": request.draw + ((number - 1) << _DRAW),
     }
     return (yield Sample(dataclasses.replace(request, **apart)))
-
-
-def _own(request: Request, made: Completion) -> list[int]:
-    """The tokens that a completion adds to its request."""
-    before = 0 if request.prefix is None else len(request.prefix.tokens)
-    return made.tokens[before:].tolist()
 
 
 def token_values(model: DecoderConfig, params: Params) -> Judge:

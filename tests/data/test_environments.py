@@ -624,6 +624,7 @@ SHOWN = {
     "words": TAGGED,
     "no system": NO_SYSTEM + TAGGED,
     "lines": TAGGED,
+    "no template": None,
 }
 
 
@@ -641,7 +642,7 @@ def showing(shown):
     """
     added = TAGS[:2] if shown == "no system" else TAGS
     made = with_template(of_bytes("<|im_end|>", added=added), SHOWN[shown])
-    return made, dialogue.of(made, ("tool",), chat=shown != "lines")
+    return made, dialogue.of(made, ("tool",), chat=shown not in ("lines", "no template"))
 
 
 @pytest.mark.parametrize("shown", SHOWN)

@@ -9,14 +9,13 @@ import json
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
 
 from jaxrl.launch import configs, evaluate
+from jaxrl.launch.lab import statistics
 from jaxrl.run import loop
 
 RESULTS = Path(__file__).with_name("results.json")
 WIDTHS = (1, 2, 4, 8)
-DECIDES = 4
 QUIET = ("--checkpoint.every", "100000", "--rollout-log.every", "0")
 VALUES = (
     "--with", "ilql", "--ilql.targets", "returns", "--ilql.beta", "0", "--ilql.discount", "1",
@@ -54,13 +53,7 @@ def report(results: dict[str, dict[str, dict[str, float]]]) -> str:
                 np.array([each[n][figure] for each in results.values()]) for n in (width, "1")
             )
             cells.append(f"{found.mean():.3f} ({found.min():.2f} to {found.max():.2f})")
-            more = found - one
-            if width == "1":
-                cells.append("")
-                continue
-            half = stats.t.ppf(0.975, len(more) - 1) * more.std(ddof=1) / len(more) ** 0.5
-            low, high = more.mean() - half, more.mean() + half
-            cells.append(f"{more.mean():+.3f} [{low:+.3f}, {high:+.3f}]")
+            cells.append("" if width == "1" else statistics.interval(found - one))
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 

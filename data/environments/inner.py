@@ -1,0 +1,36 @@
+"""What environments around another environment share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxrl.data import tasks
+from jaxrl.data.environments import Message
+from jaxrl.data.types import Task
+
+
+def task(name: str, args: str | Mapping[str, Any], *, words: str, symbols: bool) -> Task:
+    """The task inside, which has an environment of one agent.
+
+    Args:
+      name: of the task.
+      args: see `tasks.within`.
+      words: that the environment around it writes, unless it uses symbols.
+      symbols: whether it does.
+
+    Raises:
+      ValueError: it has no such environment, or its alphabet lacks the words.
+    """
+    made = tasks.within(name, args)
+    if made.turns is None or made.turns.agents > 1:
+        raise ValueError(f"name={name!r}: choose a task that has an environment, of one agent")
+    if not symbols and made.alphabet is not None and set(words) - set(made.alphabet):
+        raise ValueError(f"symbols=False: {name!r} knows no words; set it to True")
+    return made
+
+
+def extended(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
+    """The messages, with a text at the end of the last one."""
+    *earlier, last = messages
+    return (*earlier, {**last, "content": last["content"] + text})
