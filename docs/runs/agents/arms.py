@@ -7,6 +7,7 @@ from typing import Any
 
 import games
 
+SIX = '{"task_args.turns": 6}'
 TWELVE = '{"task_args.turns": 12}'
 REAL = '{"task_args.experience": 0}'
 DREAM = '{"task_args.experience": 1200}'
@@ -16,8 +17,10 @@ PLAY = ("--rollout.on-device", *QUIET)
 STAR = ("--task-args.malformed", "-1.0", "--updates-per-batch", "1", "--objective.aggregation",
         "seq-mean-token-mean")  # fmt: skip
 
-PPO = ("--warm-start.steps", "0", "--rollout.prompts", "16", "--updates-per-batch", "4", "--with",
-       "critic", "--critic.mixing", "1", "--critic.optimizer.learning-rate", "2e-3")  # fmt: skip
+HARD = '{"task_args.difficulty": "hard"}'
+SIMPLE = '{"task_args.difficulty": "simple"}'
+CRITIC = ("--with", "critic", "--critic.mixing", "1", "--critic.optimizer.learning-rate", "2e-3")
+PPO = ("--warm-start.steps", "0", "--rollout.prompts", "16", "--updates-per-batch", "4", *CRITIC)
 WARM = ("--warm-start.steps", "40", "--warm-start.batch-size", "64", "--warm-start.learning-rate",
         "2e-3", "--objective.entropy-coef", "0", "--updates-per-batch", "4")  # fmt: skip
 SHORT = ("--steps", "16", *QUIET)
@@ -79,8 +82,10 @@ EXPERIMENTS = {
             "6, 9, 12 turns": ("agentgym_rl_scalinginter_rl", *PLAY),
             "12 turns": ("agentgym_rl_scalinginter_rl", "--stages.0", TWELVE, "--stages.24", TWELVE,
                          "--stages.48", TWELVE, *PLAY),
+            "6 turns": ("agentgym_rl_scalinginter_rl", "--stages.24", SIX, "--stages.48", SIX,
+                        *PLAY),
         },
-        figures=("reward", "door"),
+        figures=("reward", "door", "unchanged"),
     ),
     "zerosearch": Experiment(
         claim="noise that grows beats noise from the start, at searches without noise",
@@ -107,6 +112,7 @@ EXPERIMENTS = {
             "failing": ("deepresearcher",),
             "clean": ("deepresearcher", "--stages.0",
                       '{"task_args.failures": 0.0, "task_args.noise": 0.0}'),
+            "failing, nothing masked": ("deepresearcher", "--with", "unmasked", *QUIET),
         },
         figures=("correct", "pass@1"),
     ),
@@ -195,10 +201,11 @@ EXPERIMENTS = {
         claim="training with users of normal difficulty beats training with hard ones",
         arms={
             "GRPO": ("rlver", *QUIET),
-            "PPO": ("rlver", "--with", "critic", "--critic.mixing", "1",
-                    "--critic.optimizer.learning-rate", "2e-3", *QUIET),
-            "GRPO, hard": ("rlver", "--stages.0", '{"task_args.difficulty": "hard"}', *QUIET),
-            "GRPO, simple": ("rlver", "--stages.0", '{"task_args.difficulty": "simple"}', *QUIET),
+            "PPO": ("rlver", *CRITIC, *QUIET),
+            "GRPO, hard": ("rlver", "--stages.0", HARD, *QUIET),
+            "GRPO, simple": ("rlver", "--stages.0", SIMPLE, *QUIET),
+            "PPO, hard": ("rlver", "--stages.0", HARD, *CRITIC, *QUIET),
+            "PPO, simple": ("rlver", "--stages.0", SIMPLE, *CRITIC, *QUIET),
         },
         figures=("emotion", "content"),
     ),

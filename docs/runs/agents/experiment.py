@@ -49,7 +49,10 @@ def measure(work: Path, name: str, arm: str, seed: int) -> dict[str, object]:
     rows = metrics.read(run)
     found = {"seed": seed, "eval": summary["eval"], "cpu_seconds": round(seconds)}
     for when, step in (("before", 0), ("after", config.steps)):
-        found["eval"][when] |= parts(run / "evals" / f"{step:06d}.jsonl")
+        held_out = run / "evals" / f"{step:06d}.jsonl"
+        found["eval"][when] |= parts(held_out)
+        if "unchanged" in EXPERIMENTS[name].figures:
+            found["eval"][when]["unchanged"] = unchanged(held_out)
     if config.rollout.oversampling > 1:
         found["eval"]["after"] |= spent(run, rows, config.rollout.prompts)
     for also, changed in EXPERIMENTS[name].also.items():
@@ -106,6 +109,16 @@ def parts(path: Path) -> dict[str, float]:
     rows = list(jsonl.read(path))
     names = {name for row in rows for name in row["parts"]}
     return {name: float(np.mean([row["parts"].get(name, 0.0) for row in rows])) for name in names}
+
+
+def unchanged(path: Path) -> float:
+    """The share of the held-out episodes' actions after which the policy read what it had read
+    before, in a world that answers each with a line; the last has no answer and is left out."""
+    same: list[bool] = []
+    for row in jsonl.read(path):
+        read = [row["prompt"], *row["completion"].split("\n")[1::2]]
+        same += [before == after for before, after in itertools.pairwise(read)]
+    return float(np.mean(same)) if same else 0.0
 
 
 def spent(run: Path, rows: Sequence[dict[str, float]], prompts: int) -> dict[str, float]:

@@ -1,0 +1,59 @@
+"""The loss over what environments said too, as if the policy had written it: an ablation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from jaxrl.config import Config
+from jaxrl.mesh import mesh
+from jaxrl.rollout import tasks
+from jaxrl.run import placement
+from jaxrl.run.extension import Context, Extension
+from jaxrl.types import TrainState, Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class UnmaskedConfig:
+    """Training on observations, which runs leave out otherwise; no settings."""
+
+
+def unmasked(settings: UnmaskedConfig) -> Extension:
+    """Observations become actions, which the objective reinforces as it does the policy's own.
+
+    What masking them is worth is then the difference to the same run without this extension. Their
+    log-probabilities are those of the policy before the first update, so their ratios begin at 1.
+    An entropy bonus holds for them too. What stands before the first action of an episode, such as
+    a hint, stays masked.
+
+    Paper: Jin et al. 2025, "Search-R1: Training LLMs to Reason and Leverage Search Engines with
+    Reinforcement Learning" (loss masking for retrieved tokens)
+    """
+
+    def check(config: Config) -> None:
+        tasks.require_turns(config, "unmasked", of_all=False)
+
+    def prepare(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
+        whole = with_observations(batch)
+        packed, _ = placement.pack(whole, ctx.config)
+        logp = mesh.fetch(ctx.score(state.params, packed, ctx.restriction(state)))
+        read = whole.action_mask & ~np.asarray(batch.action_mask)
+        return whole.replace(
+            behavior_logp=np.where(read, logp, batch.behavior_logp),
+            policy_version=np.where(read, np.int32(state.step), batch.policy_version),
+        )
+
+    return Extension(check=check, prepare=prepare)
+
+
+def with_observations(batch: Trajectory) -> Trajectory:
+    """The batch, in which every token from an episode's first action to its last is an action.
+
+    Args:
+      batch: N sequences of T tokens on the host.
+    """
+    mask = np.asarray(batch.action_mask)
+    after = np.logical_or.accumulate(mask, axis=1)
+    before = np.logical_or.accumulate(mask[:, ::-1], axis=1)[:, ::-1]
+    return batch.replace(action_mask=after & before)
