@@ -23,6 +23,8 @@ CRITIC = ("--with", "critic", "--critic.mixing", "1", "--critic.optimizer.learni
 PPO = ("--warm-start.steps", "0", "--rollout.prompts", "16", "--updates-per-batch", "4", *CRITIC)
 WARM = ("--warm-start.steps", "40", "--warm-start.batch-size", "64", "--warm-start.learning-rate",
         "2e-3", "--objective.entropy-coef", "0", "--updates-per-batch", "4")  # fmt: skip
+IMITATED = ("thor_tirgen_hierarchical_rl", "--steps", "1", "--optimizer.learning-rate", "1e-12",
+            "--task-args.failed", "0", *QUIET)  # fmt: skip
 SHORT = ("--steps", "16", *QUIET)
 THREE = ("retrieval", "--task", "with_compression", "--task-args.name", "retrieval",
          "--task-args.args", '{"hops": 3, "credit": 0.5}', "--task-args.symbols", "--steps", "40",
@@ -64,6 +66,8 @@ class Experiment:
     also: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     """Further evaluations of the trained policy by name, the task's parameters that differ in each;
     NAME/FIGURE is then a figure."""
+    samples: int = 1
+    """Episodes of each problem in those; more than one are sampled, and one is greedy."""
 
 
 EXPERIMENTS = {
@@ -126,6 +130,17 @@ EXPERIMENTS = {
         },
         figures=("door", "key"),
     ),
+    "meow_tea_taro_share": Experiment(
+        claim="of one budget, a quarter for demonstrations beats none, half and all of it",
+        arms={
+            "a quarter": ("meow_tea_taro", "--warm-start.steps", "16", "--steps", "60", *PLAY),
+            "none": ("meow_tea_taro", "--warm-start.steps", "0", "--steps", "80", *PLAY),
+            "half": ("meow_tea_taro", "--warm-start.steps", "32", "--steps", "40", *PLAY),
+            "all": ("meow_tea_taro", "--warm-start.steps", "64", "--steps", "1",
+                    "--optimizer.learning-rate", "1e-12", *PLAY),
+        },
+        figures=("door", "key"),
+    ),
     "router_r1": Experiment(
         claim="a price makes the router spend less",
         arms={
@@ -171,6 +186,16 @@ EXPERIMENTS = {
             "nothing taken back": ("thor_tirgen_hierarchical_rl", "--task-args.again", "0"),
         },
         figures=("correct", "failed"),
+    ),
+    "thor_rollback": Experiment(
+        claim="taking back calls that fail, at the test alone, raises the share of right answers",
+        arms={
+            "taken back": (*IMITATED, "--task-args.again", "2"),
+            "not taken back": (*IMITATED, "--task-args.again", "0"),
+        },
+        figures=("sampled/pass@1", "sampled/completion_length", "pass@1"),
+        also={"sampled": {}},
+        samples=4,
     ),
     "ai_searchplanner": Experiment(
         claim="a planner for a frozen model needs fewer searches than a policy that answers itself",

@@ -56,7 +56,8 @@ def measure(work: Path, name: str, arm: str, seed: int) -> dict[str, object]:
     if config.rollout.oversampling > 1:
         found["eval"]["after"] |= spent(run, rows, config.rollout.prompts)
     for also, changed in EXPERIMENTS[name].also.items():
-        settings = evaluate.EvaluateConfig(task_args=changed, score_workers=0)
+        samples = EXPERIMENTS[name].samples
+        settings = evaluate.EvaluateConfig(task_args=changed, k=samples, score_workers=0)
         figures = evaluate.measure(str(run), settings)
         found["eval"]["after"] |= {f"{also}/{figure}": value for figure, value in figures.items()}
     found["tokens"] = summary["tokens"]
