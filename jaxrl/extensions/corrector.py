@@ -123,7 +123,7 @@ def corrected(
     Args:
       batch: the episodes.
       thoughts: from `found`.
-      correct: `(text before, thought) -> tokens`; none where it knows no better.
+      correct: `(the context, thought) -> tokens`; none where it knows no better.
       decode: tokens to text.
       rng: draws.
 
@@ -135,7 +135,7 @@ def corrected(
         own = [span for span in thoughts if span[0] == n]
         _, start, stop = own[rng.integers(len(own))]
         tokens = batch.tokens[n].tolist()
-        ids = correct(decode(tokens[:start]), decode(tokens[start:stop]))
+        ids = correct(decode(_before(batch, n, start)), decode(tokens[start:stop]))
         if not len(ids) or start + len(ids) > len(tokens):
             continue
         row = {}
@@ -147,6 +147,18 @@ def corrected(
         row["behavior_logp"] = np.zeros_like(row["behavior_logp"])
         rows.append(_continued(row))
     return rows
+
+
+def _before(batch: Trajectory, row: int, start: int) -> list[int]:
+    """The tokens that a token of an episode was written after: without what had been replaced."""
+    parent = batch.extra.get("parent")
+    if parent is None:
+        return batch.tokens[row, :start].tolist()
+    read, at = list[int](), int(parent[row, start])
+    while at >= 0:
+        read.append(int(batch.tokens[row, at]))
+        at = int(parent[row, at])
+    return read[::-1]
 
 
 def _continued(row: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -90,6 +90,16 @@ def test_a_corrected_thought_stands_in_the_context_of_the_policys_own():
     assert not corrector.corrected(batch, spans, lambda *_: (), decode, np.random.default_rng(0))
 
 
+def test_the_corrector_reads_the_context_that_the_thought_was_written_in():
+    asked = []
+    for replaced in (False, True):
+        batch = linked(written(), replaced)
+        spans = [each for each in corrector.found(batch, decode, ">") if each[1] > 1]
+        read = lambda context, thought: asked.append(context) or ()  # noqa: E731
+        corrector.corrected(batch, spans, read, decode, np.random.default_rng(0))
+    assert asked == ["pab>cq", "pabccq", "pq", "pq"]
+
+
 @pytest.mark.parametrize("aggregate", [True, False])
 @pytest.mark.parametrize("reinforce", [True, False])
 def test_experts_rows_follow_the_batch(aggregate, reinforce):
