@@ -4,7 +4,7 @@ The path has a secret: `/episodes/SECRET/v1/chat/completions`, `/responses` or `
 request waits until the policy has written its turn. One that was answered before, as when a client
 tries again, gets the answer that it got. OpenAI's and Anthropic's clients say of a request that it
 is no retry; such a one is a turn of its own, even if an earlier one was the same. A retry gets the
-answer of the latest.
+answer that a client did not wait for, where there is one, and else that of the latest.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import functools
 import hmac
 import json
 import secrets
+import socket
 import socketserver
 import threading
+import urllib.parse
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,7 +41,7 @@ _MODEL = {
 }
 MODELS = {"object": "list", "data": [_MODEL], "has_more": False, "first_id": "policy",
           "last_id": "policy"}  # fmt: skip
-"""The list of models, as both clients read it. A request may name any other."""
+"""The list of models, as both clients read it. A request may name any, and each is there."""
 
 
 @dataclasses.dataclass
@@ -48,6 +50,10 @@ class Pending:
 
     asked: Asked
     answer: Future[Answer] = dataclasses.field(default_factory=Future)
+    gone: Callable[[], bool] = lambda: False
+    """Whether the client that waits for it has closed its connection."""
+    sent: bool = False
+    """Whether the answer was sent to a client that waited for it."""
 
 
 class Gateway:
@@ -105,15 +111,13 @@ class Gateway:
             return None
         return DIALECTS.get(rest)
 
-    def answer(self, asked: Asked, *, first: bool) -> Answer:
-        """What the policy wrote, waited for.
+    def turn(self, asked: Asked, *, first: bool, gone: Callable[[], bool]) -> Pending:
+        """The turn of the policy that a request asks for.
 
         Args:
           asked: the request.
           first: whether the client says that it is no retry.
-
-        Raises:
-          CancelledError: the episode is over.
+          gone: whether it has closed its connection.
         """
         tools = json.dumps(asked.tools, sort_keys=True)
         key = (asked.messages, asked.after, tools, asked.stop)  # all that changes the answer
@@ -122,10 +126,12 @@ class Gateway:
             new = first or not same
             if new:
                 same.append(Pending(asked))
-            pending = same[-1]
+            missed = (each for each in same if not each.sent and each.gone())
+            pending = same[-1] if new else next(missed, same[-1])
+            pending.gone = gone
         if new:
             self._put(pending)
-        return pending.answer.result()
+        return pending
 
 
 class _Server(ThreadingHTTPServer):
@@ -154,14 +160,19 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        """`/v1/models`; and `/over`, which is answered when the episode is over, see `relay`."""
+        """`/v1/models`, `/v1/models/NAME`, and `/over`, which is answered when the episode is over,
+        see `relay`."""
         self.close_connection = True
         if hmac.compare_digest(self.path.encode(), f"{self._gateway.path}/over".encode()):
             self._gateway.over.wait()
             return self._refuse(410, "this episode is over")
-        path = self.path.partition("?")[0].encode()
-        if hmac.compare_digest(path, f"{self._gateway.path}/v1/models".encode()):
-            return self._send(200, json.dumps(MODELS), "application/json")
+        path, models = self.path.partition("?")[0], f"{self._gateway.path}/v1/models"
+        named = path[len(models) :]
+        known = hmac.compare_digest(path[: len(models)].encode(), models.encode())
+        if known and named[:1] in ("", "/"):
+            name = urllib.parse.unquote(named[1:])
+            found = _MODEL | {"id": name, "display_name": name} if name else MODELS
+            return self._send(200, json.dumps(found), "application/json")
         self._refuse(404, "there is nothing to read here")
 
     def do_POST(self) -> None:
@@ -181,9 +192,11 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(400, f"the request cannot be read: {error!r:.300}")
         try:
             first = self.headers.get(RETRIES) == "0"
-            answer = self._gateway.answer(asked, first=first)
+            turn = self._gateway.turn(asked, first=first, gone=self._gone)
+            answer = turn.answer.result()
         except CancelledError:
             return self._refuse(410, "this episode is over")
+        turn.sent |= not self._gone()
         if not asked.stream:
             return self._send(200, json.dumps(dialect.whole(asked, answer)), "application/json")
         lines = [
@@ -193,6 +206,15 @@ class _Handler(BaseHTTPRequestHandler):
         if dialect.end:
             lines.append(f"data: {dialect.end}\n\n")
         self._send(200, "".join(lines), "text/event-stream")
+
+    def _gone(self) -> bool:
+        """Whether nobody reads what is sent; a client that waits sends nothing itself."""
+        try:
+            return not self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def _refuse(self, status: int, text: str) -> None:
         body = {"type": "error", "error": {"type": "invalid_request_error", "message": text}}

@@ -250,6 +250,38 @@ def test_a_client_that_says_that_it_does_not_try_again_gets_a_turn_of_its_own():
     program.gateway.close()
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_retry_gets_the_answer_of_the_request_whose_client_went_away(lost):
+    """Several identical requests wait at once, and one of their clients loses its connection."""
+    seen, found = [], {}
+    program = Program(seen.append)
+    body = json.dumps({"messages": [{"role": "user", "content": "Hello"}]}).encode()
+    port = int(program.gateway.base.split(":")[2].split("/")[0])
+    head = f"POST {program.gateway.path}/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+    head += f"x-stainless-retry-count: 0\r\nContent-Length: {len(body)}\r\n\r\n"
+    clients = []
+    for count in (1, 2):
+        clients.append(socket.create_connection(("127.0.0.1", port)))
+        clients[-1].sendall(head.encode() + body)
+        while len(seen) < count:
+            time.sleep(0.01)
+    clients[lost].close()
+    retry = threading.Thread(
+        target=lambda: found.update(
+            answer=program.post(json.loads(body), x_stainless_retry_count="1")[1]
+        )
+    )
+    retry.start()
+    time.sleep(0.2)
+    for number, pending in enumerate(seen):
+        pending.answer.set_result(Answer(number, str(number), (), TOKENS))
+    retry.join()
+    clients[1 - lost].close()
+    assert json.loads(found["answer"])["choices"][0]["message"]["content"] == str(lost)
+    assert len(seen) == 2
+    program.gateway.close()
+
+
 def test_an_episode_that_ends_refuses_every_request_that_waits():
     seen, answers = [], []
     program = Program(seen.append)
@@ -294,7 +326,11 @@ def test_only_the_episodes_own_address_is_answered():
     status, models = program.post(None, path="models", method="GET")
     assert status == 200 and [each["id"] for each in json.loads(models)["data"]] == ["policy"]
     assert program.post(None, path="models?limit=20", method="GET") == (status, models)
-    assert program.post(None, path="models", base=base[:-3] + "abc", method="GET")[0] == 404
+    status, model = program.post(None, path="models/org/a%20name", method="GET")
+    assert status == 200 and json.loads(model)["id"] == "org/a name"
+    for path, start in (("models", base[:-3] + "abc"), ("models/x", base[:-3] + "abc")):
+        assert program.post(None, path=path, base=start, method="GET")[0] == 404
+    assert program.post(None, path="modelsx", method="GET")[0] == 404
     for bad in ([], {"messages": 1}, {"messages": [{"role": []}]}, {**good, "n": 2}):
         assert program.post(bad)[0] == 400
     picture = [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]
@@ -513,6 +549,7 @@ def gone(pid, seconds=10.0):
 
 
 CHILDREN = """
+import socket
 import subprocess
 sleeps = [subprocess.Popen(["sleep", "300"], start_new_session=n) for n in (False, True)]
 print(*(each.pid for each in sleeps), flush=True)
@@ -557,6 +594,7 @@ def test_what_a_program_has_started_ends_with_it(ends, program, tmp_path):
 
 
 GROWS = """
+import socket
 import subprocess
 grow = "kept = [bytearray(1 << 24)]\\nwhile True: kept.append(bytearray(1 << 24))"
 answer = ask([{"role": "user", "content": sys.stdin.read()}])["message"]["content"]
