@@ -41,6 +41,8 @@ MAZE = ("--task-args.size", "5", "--task-args.walls", "6", "--task-args.turns", 
         "--objective.entropy-coef", "0.03")  # fmt: skip
 LAGGED = ("--with", "sampler_refresh", "--sampler-refresh.every", "20")
 GRADIENT = str(Path(__file__).with_name("karl_gradient.yaml"))
+KEYDOOR = str(Path(__file__).with_name("keydoor_groups.yaml"))
+RLOO = ("--objective.advantage", "rloo")
 GROUPS = ("retrieval", *WARM, "--objective.advantage", "group_advantages",
           "--objective.policy-args.clip_high", "0.28")  # fmt: skip
 BALANCED = ("retrieval", *WARM, "--objective.advantage", "group_advantages",
@@ -138,6 +140,16 @@ EXPERIMENTS = {
             "half": ("meow_tea_taro", "--warm-start.steps", "32", "--steps", "40", *PLAY),
             "all": ("meow_tea_taro", "--warm-start.steps", "64", "--steps", "1",
                     "--optimizer.learning-rate", "1e-12", *PLAY),
+        },
+        figures=("door", "key"),
+    ),
+    "meow_tea_taro_estimators": Experiment(
+        claim="rewards of turns beat a reward of the episode, with GRPO and with RLOO",
+        arms={
+            "GRPO, turns": (KEYDOOR, *PLAY),
+            "GRPO, episode": (KEYDOOR, "--task-args.credit", "0", *PLAY),
+            "RLOO, turns": (KEYDOOR, *RLOO, *PLAY),
+            "RLOO, episode": (KEYDOOR, *RLOO, "--task-args.credit", "0", *PLAY),
         },
         figures=("door", "key"),
     ),
