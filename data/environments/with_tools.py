@@ -41,6 +41,7 @@ def task(
     models: str = "",
     price: float = 0.0,
     mcp: str = "",
+    memory_mb: int = 4096,
     calls: int = 3,
     role: str = "tool",
 ) -> Task:
@@ -59,6 +60,7 @@ def task(
       price: taken off the reward for each unit that router has spent.
       mcp: an MCP server, whose tools are given too: the command of a program, which each episode
         runs, or an address on loopback.
+      memory_mb: what that program, and each process that it starts, may take (Linux).
       calls: turns with calls that an episode may have; one more ends it with reward 0.
       role: of the messages that give results; `user` where the chat template knows no `tool`.
     """
@@ -76,6 +78,8 @@ def task(
     names = [each.strip() for each in tools.split(",") if each.strip()]
     if mcp:
         mcp_tools.check(mcp)
+    if memory_mb <= 0:
+        raise ValueError(f"memory_mb={memory_mb} must be positive")
     if not (names or mcp):
         raise ValueError(f"tools={tools!r}, mcp={mcp!r}: name one or more")
     if unknown := [each for each in names if each not in known]:
@@ -101,7 +105,7 @@ def task(
             inner,
             lambda seed: [
                 *(known[n](seed) for n in names),
-                *(mcp_tools.connect(mcp, _MCP_S) if mcp else ()),
+                *(mcp_tools.connect(mcp, _MCP_S, memory_mb) if mcp else ()),
             ],
             calls,
             role,

@@ -115,6 +115,11 @@ def test_a_server_that_takes_memory_without_end_is_stopped(program):
     assert called(two, "note", text="a").startswith("1 ")
     for made in (one, two):
         made[0].close()
+    task = tasks.get("with_tools", tools="", mcp=program, memory_mb=512)
+    bench, _ = task.turns.begin(task.problem("train", 0, 0), 0)
+    said = task.turns.step(bench, written(Call("grow", {}))).messages[0]["content"]
+    assert said.startswith("error: ")
+    task.turns.close(bench)
 
 
 def test_an_address_on_loopback_gives_its_tools(program):
@@ -147,6 +152,8 @@ def test_servers_that_cannot_be_are_refused(server, why):
         tasks.get("with_tools", name="arithmetic", mcp=server)
     with pytest.raises(ValueError, match="one or more"):
         tasks.get("with_tools", name="arithmetic", tools="")
+    with pytest.raises(ValueError, match="memory_mb=0 must be positive"):
+        tasks.get("with_tools", memory_mb=0)
     assert functions.foreign({"task_args": {"mcp": server}}) == {server}
 
 
