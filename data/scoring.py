@@ -124,7 +124,7 @@ class Pool:
         """
         task = self._task.of(turn.problem)
         future: Future[Opening | Reply] = Future()
-        if not (task.turns.waits or self._threads):
+        if self.plays_here(turn.problem):
             future.set_result(self._player.answer(turn))
             return future
         failed = functools.partial(play.failed, turn)
@@ -145,6 +145,10 @@ class Pool:
             return failed(f"timeout: no reply after {seconds:g} s")
 
         return self._put(_Job(item, limit_s, again_s, read, failed, late, future), turn.episode)
+
+    def plays_here(self, problem: Problem) -> bool:
+        """Whether `act` itself asks the environment, so that its answer is there at once."""
+        return not (self._task.of(problem).turns.waits or self._threads)
 
     def over(self, episode: int) -> None:
         """Close an episode that has ended without its environment, as by its budget of tokens."""

@@ -190,6 +190,14 @@ class Drive:
         """Numbers of the answers that have arrived."""
         return [n for n, (_, future) in self.asked.items() if future is None or future.done()]
 
+    def known(self) -> list[int]:
+        """Numbers of the answers that were there when they were asked for, on every process."""
+        return [
+            n
+            for n, each in self._asking.items()
+            if isinstance(each.wanted, Act) and self._pool.plays_here(each.wanted.turn.problem)
+        ]
+
     def wait(self, seconds: float | None = None) -> None:
         """Wait until another answer arrives, for at most `seconds`; None: without limit."""
         left = [future for _, future in self.asked.values() if future and not future.done()]

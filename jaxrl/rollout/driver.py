@@ -8,8 +8,10 @@ policy version that it was sampled with (partial rollouts: Kimi k1.5, 2025; APRI
 A restart runs each program again and gives it the results in its log, so a group continues where it
 stood. What programs receive does not depend on timing: completions arrive in the sampler's order,
 and scores and replies of environments take effect together, once nothing is left to sample or
-enough groups wait for nothing else. With `RolloutConfig.replies` "arrival" they take effect as they
-come, which lets slow environments work while others' turns are sampled.
+enough groups wait for nothing else. Before waiting sequences would take the slots of episodes whose
+replies are known at once, as those of pure environments are, these take effect, and the episodes
+keep their slots. With `RolloutConfig.replies` "arrival" all take effect as they come, which lets
+slow environments work while others' turns are sampled.
 """
 
 from __future__ import annotations
@@ -139,7 +141,8 @@ def advance(
     while True:
         with timer("sample"):
             while drive.work and (whole() if early else drive.still()) < enough:
-                if early and (answers := drive.answers(drive.ready())):
+                numbers = drive.ready() if early else drive.known() if engine.crowded else ()
+                if answers := drive.answers(numbers):
                     drive.receive(answers)
                 log(drive.chunk(version))
         with timer("score"):

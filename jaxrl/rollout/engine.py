@@ -37,6 +37,10 @@ class Engine(Protocol):
     def context(self) -> int:
         """Tokens that the slots remember."""
 
+    @property
+    def crowded(self) -> bool:
+        """Whether requests wait for slots that held sequences have, and the next chunk takes."""
+
     def put(self, requests: Sequence[Request]) -> None:
         """Begin requests, or continue the held sequences of the same ids."""
 
@@ -68,6 +72,11 @@ class Local:
     def context(self) -> int:
         """Tokens that the slots remember."""
         return sum(seat.length for seat in self.work.seats if seat is not None)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the next chunk releases held sequences."""
+        return sampler.held_for_queue(self._setup, self.work) > 0
 
     def put(self, requests: Sequence[Request]) -> None:
         """Begin requests, or continue the held sequences of the same ids and draws."""

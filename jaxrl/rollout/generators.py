@@ -269,6 +269,11 @@ class Remote:
         """Tokens that the generators' slots remember."""
         return sum(self._contexts.values())
 
+    @property
+    def crowded(self) -> bool:
+        """Never: nothing is held."""
+        return False
+
     def put(self, requests: Sequence[Request]) -> None:
         """Begin requests with the next chunk."""
         self._going |= {r.id: _Sequence(r) for r in requests}

@@ -318,10 +318,17 @@ def release_for_queue(setup: Setup, work: Work) -> None:
     To continue one of them, `submit` it with what it held as its prefix; that is read again.
     """
     ended = [work.seats[i] for i in held(work).values()]
-    if ended and work.queue:
-        free = setup.sizes[-1] - sum(s is not None for s in work.seats)
-        ended.sort(key=lambda seat: (seat.length, seat.request.id))
-        release(work, [s.request.id for s in ended[: max(0, len(work.queue) - free)]])
+    ended.sort(key=lambda seat: (seat.length, seat.request.id))
+    release(work, [s.request.id for s in ended[: held_for_queue(setup, work)]])
+
+
+def held_for_queue(setup: Setup, work: Work) -> int:
+    """How many held sequences `release_for_queue` would release."""
+    count = len(held(work))
+    if not (count and work.queue):
+        return 0
+    free = setup.sizes[-1] - sum(s is not None for s in work.seats)
+    return min(count, max(0, len(work.queue) - free))
 
 
 def held(work: Work) -> dict[int, int]:

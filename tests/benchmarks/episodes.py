@@ -7,6 +7,8 @@
   batch, asks all their tools at once, waits for the last, and reads all histories again;
 - `held`: episodes of 8 and of 32 turns, whose slots are held between turns, against reading their
   history again at every turn;
+- `crowded`: twice as many episodes as slots, whose replies are known at once, so that they keep
+  their slots, against slots that are given to those that wait;
 - `on_device`: the environment `keydoor` in the decode loop, against the same on the host.
 
 Both sides of a line have the same model, prompts, budgets and random streams, in one process. Each
@@ -40,6 +42,7 @@ from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.types import Request
 
 ALPHABET = string.ascii_lowercase + string.digits + "\n"
+LINES = ("latency", "held", "crowded", "on_device")
 Run = Callable[[], int]
 """Plays episodes and says how many."""
 
@@ -91,6 +94,13 @@ class ReadAgain(engine.Local):
         """Begin requests, each from its prefix."""
         sampler.release(self.work, list(sampler.held(self.work)))
         super().put(requests)
+
+
+class GivesAway(engine.Local):
+    """A sampler that gives the slots of held sequences to those that wait, and asks for nothing
+    before it."""
+
+    crowded = False
 
 
 def driven(
@@ -180,6 +190,20 @@ def held(count: int, turns: int) -> None:
     )  # fmt: skip
 
 
+def crowded(slots: int, turns: int) -> None:
+    """Slots that are kept, against slots that are given away."""
+    task, size = tools(turns, 0.0, 0.0, 24), (128, 4)
+    rollout = RolloutConfig(
+        group_size=1, max_prompt_tokens=8, max_new_tokens=turns * 36, turn_tokens=8
+    )
+    layout = SamplerConfig(slots=slots, prefill_rows=slots, chunk=8, bucket=64)
+    compare(
+        "crowded", driven(task, size, rollout, layout, 2 * slots),
+        driven(task, size, rollout, layout, 2 * slots, GivesAway),
+        episodes=2 * slots, slots=slots, turns=turns,
+    )  # fmt: skip
+
+
 def on_device(count: int) -> None:
     """The recipe's worlds, in the decode loop and on the host."""
     task = tasks.get("keydoor", level=1, turns=12)
@@ -196,13 +220,16 @@ def on_device(count: int) -> None:
 def main() -> None:
     """Print all lines, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("only", nargs="*", choices=["latency", "held", "on_device", []])
-    names = parser.parse_args().only or ["latency", "held", "on_device"]
+    parser.add_argument("only", nargs="*", choices=[*LINES, []])
+    names = parser.parse_args().only or LINES
     if "latency" in names:
         latency(96, 32, 8, 0.25, 1.0)
     if "held" in names:
         held(16, 8)
         held(16, 32)
+    if "crowded" in names:
+        crowded(16, 8)
+        crowded(16, 32)
     if "on_device" in names:
         on_device(512)
 

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -17,17 +18,21 @@ from jaxrl.data.environments import Opening, Reply, formats, tools, with_tools
 from jaxrl.data.environments import play as play_module
 from jaxrl.data.environments.calls import Call
 from jaxrl.data.types import Score
+from jaxrl.models import decoder
 from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import driver, engine, episodes, experience, state
+from jaxrl.rollout import collect, driver, engine, episodes, experience, state
 from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import EMPTY, Act, Context, Grade, join
 from jaxrl.rollout.selection import Drawn
 from jaxrl.sampling.requests import forced, limit_of
+from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.types import Completion, Request, Source
 from tests.data import test_environments
 from tests.jaxrl import tiny
+from tests.jaxrl.batches import MODEL
 from tests.jaxrl.run.test_episode_families import LAYOUTS, write_tokenizer
 from tests.jaxrl.run.test_episodes import ALPHABET, digits
 from tests.models import byte_tokenizer
@@ -511,3 +516,35 @@ def test_reasoning_that_the_template_leaves_out_leads_to_a_branch(layout, tmp_pa
     assert len(branches) == 2
     text = made.spelled(row.completion.tokens[row.completion.actions].tolist())
     assert text.count("Hm.") == 2
+
+
+def sampled(slots, workers=0):
+    """Twelve episodes of `keydoor` under a real sampler of so many slots, and its chunks."""
+    task, key = tasks.get("keydoor", turns=5), jax.random.key(0)
+    tokenizer = tokenizers.characters(task.alphabet)
+    model = dataclasses.replace(MODEL, vocab_size=tokenizer.vocab_size)
+    actor, params = Policy(model, {}, tokenizer), decoder.init(model, key)
+    rollout = RolloutConfig(3, 4, max_prompt_tokens=16, max_new_tokens=56, turn_tokens=1)
+    ctx = collect.context(rollout, 0, actor, task)
+    layout = SamplerConfig(slots=slots, prefill_rows=4, bucket=32)
+    setup = collect.sampler_setup(actor, rollout, layout, key, **collect.turns_of(ctx))
+    groups = OpenGroups([], [Drawn(task.problem("train", 0, i)) for i in range(3)])
+    driver.admit(groups, 3, 4)
+    chunks = []
+    with scoring.open_pool("keydoor", {"turns": 5}, workers=workers) as pool:
+        driver.advance(
+            groups, episodes.group, ctx, engine.Local(setup, decoder.unstack(params)), pool,
+            enough=3, version=0, timer=Timer(), log=chunks.append,
+        )  # fmt: skip
+    return [row for group in groups.groups for row in group.rows], chunks
+
+
+def test_episodes_whose_replies_are_known_at_once_keep_their_slots():
+    """Fewer slots than episodes: the others wait, and no history is read again."""
+    (whole, _), (rows, chunks) = sampled(slots=12), sampled(slots=6)
+    others, again = sampled(slots=6, workers=1)  # whose replies come later
+    said = [[row.completion.tokens.tolist() for row in each] for each in (whole, rows, others)]
+    assert said[0] == said[1] == said[2]
+    prompts = sum(len(row.completion.request.prompt) for row in rows[::4])
+    assert prompts <= sum(chunk.read for chunk in chunks) <= 2 * prompts  # of groups apart
+    assert sum(chunk.read for chunk in again) > 4 * prompts
