@@ -14,7 +14,7 @@ paper mixes in, and takes the lesser of two step values. Offline, the first filt
 Their filter ranks whole trajectories of the data, here steps of a batch by their trajectory's
 advantage. Networks are small, and what is seen are numbers: `jaxrl/control/environments/device.py`
 stands for the phones. Filtered imitation is `--algorithm.no-step-value
---algorithm.no-instruction-value`.
+--algorithm.no-instruction-value`, and AWR (Peng et al. 2019) `--algorithm.temperature 0.1`.
 """
 
 from __future__ import annotations
@@ -62,6 +62,9 @@ class Config:
     """Whether steps are filtered by their advantage."""
     instruction_value: bool = True
     """Whether success is compared, online, with what the instruction promises."""
+    temperature: float = 0.0
+    """Above 0 there are no filters (AWR): a step counts `exp((success - V) / temperature)` times,
+    at most 20."""
     instruction: int = device.INSTRUCTION
     """Entries of the observation that are the instruction, the last ones."""
 
@@ -131,10 +134,17 @@ def make(space: Space, config: Config) -> Algorithm:
             values = least(rows.observations), least(rows.next_observations)
             ahead = control.success_advantage(reached, rows.rewards, rows.terminals, *values)
             keep = keep & (ahead > config.margin)
+        weight = keep.astype(jnp.float32)
+        if config.temperature:
+            ahead = success - least(rows.observations)
+            weight = known * control.advantage_weight(
+                ahead, temperature=config.temperature, high=20.0
+            )
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
             logp, _ = ppo.distribution(space, actor, rows.observations, rows.actions)
-            return -jnp.mean(jnp.where(keep, logp, 0.0)), {"kept": jnp.mean(keep)}
+            loss = -jnp.mean(jnp.where(weight > 0, weight * logp, 0.0))
+            return loss, {"kept": jnp.mean(weight > 0)}
 
         state, metrics = descend(state, "actor", adam, actor_loss)
         return state.replace(step=state.step + 1), value_metrics | task_metrics | metrics

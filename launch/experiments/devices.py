@@ -40,12 +40,15 @@ def experiment() -> Experiment:
         Arm("without step values", "digirl", online | {"step_value": False}, "logs"),
         Arm("without instruction values", "digirl", online | {"instruction_value": False}, "logs"),
         Arm("DigiRL, logs alone", "digirl", small | {"steps": 4000}, "logs"),
+        Arm("AWR, logs alone", "digirl", small | {"steps": 4000, "temperature": 0.1}, "logs"),
     )
     claims = (
         Claim("DigiRL is above filtered imitation (Bai et al. 2024)", "DigiRL", arms[1].label),
         Claim("step values help (Bai et al. 2024)", "DigiRL", arms[2].label),
         Claim("instruction values help (Bai et al. 2024)", "DigiRL", arms[3].label),
         Claim("going on online helps (Bai et al. 2024)", "DigiRL", arms[4].label),
+        Claim("DigiRL is above AWR (Bai et al. 2024)", "DigiRL", arms[5].label),
+        Claim("filters are above AWR's weights, on the logs", arms[4].label, arms[5].label),
     )
     note = (
         "2000 logged steps, of which a quarter are the best action and the rest random. Filtered "

@@ -10,6 +10,7 @@ from jaxrl.control.environments import device
 from jaxrl.control.environments.device import BACK, Device
 from jaxrl.data.offline.transitions import Transitions
 from jaxrl.launch.control import digirl
+from jaxrl.models.control import critics, mlp
 
 KEY = jax.random.PRNGKey(0)
 
@@ -94,3 +95,21 @@ def test_an_update_imitates_what_the_filters_keep(part, settings, kept):
         after.params["actor"]["net"],
     )
     assert any(jax.tree.leaves(moved)) == (kept > 0)
+
+
+def test_weights_in_place_of_filters_are_those_of_awr():
+    """Of a success, a failure and a step whose outcome is not known, by hand."""
+    space = device.make().space
+    learner = digirl.make(space, digirl.Config(hidden=(8,), temperature=0.2))
+    seen = jnp.stack([device.observed(at([4, 4, 4], [k, 1, 4])) for k in range(3)])
+    none, actions = jnp.zeros(3), jnp.array([0, 1, 2])
+    extra = {"return_to_go": jnp.array([0.5, 0.0, -jnp.inf])}
+    rows = Transitions(seen, actions, none, seen, none, none, extra)
+    before = learner.init(KEY)
+    after, metrics = learner.update(KEY, before, {"offline": rows})
+    value = jax.nn.sigmoid(critics.values(after.params["value"], seen)).min(axis=0)
+    weight = np.minimum(np.exp((np.array([1.0, 0.0]) - value[:2]) / 0.2), 20.0)
+    logits = mlp.apply(before.params["actor"]["net"], seen, activation=jnp.tanh)
+    logp = np.asarray(jax.nn.log_softmax(logits))[[0, 1], [0, 1]]
+    assert float(metrics["actor_loss"]) == pytest.approx(-np.sum(weight * logp) / 3, rel=1e-5)
+    assert float(metrics["kept"]) == pytest.approx(2 / 3)

@@ -7,10 +7,11 @@ import pytest
 import tokenizers as hf
 from tokenizers import decoders, models, pre_tokenizers
 
-from jaxrl.data import generate
+from jaxrl.data import generate, tokenizers
 from jaxrl.data.environments import Environment, Opening, Reply, formats, tools, unscored
 from jaxrl.data.types import Task
 from jaxrl.mesh import mesh
+from jaxrl.models import catalog
 from jaxrl.record import metrics
 from jaxrl.rollout import policy
 from jaxrl.run import loop
@@ -166,6 +167,8 @@ def test_episodes_of_two_versions_and_contexts_are_as_sampled(variant, tmp_path)
         several += len(versions) > 1
         both += c.parent is not None
     assert several and both
+    # In the first step every token is of the version that is trained.
+    assert next(iter(metrics.read(tmp_path / "run")))["logp_gap_max"] < 1e-4
 
 
 @pytest.mark.exact("templates that rewrite turns: the log-prob as sampled is that trained on")
@@ -182,6 +185,22 @@ def test_episodes_of_rewriting_templates_are_trained_as_sampled(name, tmp_path):
     assert max(row["logp_gap_max"] for row in rows) < 1e-4
     logged = (tmp_path / "run/rollouts/000003.jsonl").read_text().splitlines()
     assert all(("parent" in json.loads(line)) == (name != "stripping") for line in logged)
+
+
+@pytest.mark.exact("a packaged model's template: the log-prob as sampled is that trained on")
+@pytest.mark.parity
+def test_episodes_of_a_packaged_template_are_trained_as_sampled(tmp_path, monkeypatch):
+    """Tokenizer and template of the packaged model that has one, and a tiny decoder."""
+    made = tokenizers.load(catalog.locate("smollm2-135m"))
+    make_model("llama", made.vocab_size - len(BYTES), tmp_path)
+    monkeypatch.setattr(tokenizers, "load", lambda path: made)
+    short = {"rollout.max_prompt_tokens": 128, "rollout.max_new_tokens": 120}
+    packed = {"packing.row_length": 256, "packing.micro_batch_tokens": 256}
+    loop.train(runs.config(tmp_path / "run", **fields_of(tmp_path, offered=False) | short | packed))
+    rows = list(metrics.read(tmp_path / "run"))
+    assert len(rows) == 3 and all(row["grad_norm"] > 0 for row in rows)
+    assert all(row["episode/turns"] == 3 and not row["episode/errors"] for row in rows)
+    assert max(row["logp_gap_max"] for row in rows) < 1e-4
 
 
 def make_model(variant, special, directory):
