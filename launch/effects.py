@@ -154,15 +154,15 @@ def _one(name: str, options: Options, said: Callable[[str], None]) -> None:
 def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
     """Plan and measure methods, the cheapest first, and commit what is written.
 
-    A plan that exists is kept, and gets what tasks it lacks. Rows that exist are kept, and those
-    that the plan has beside them are measured. Arms that were run are not run again, so that a
-    queue which was stopped continues where it was.
+    A plan that exists is kept, and gets what tasks and arms it lacks. Rows that exist are kept, and
+    those that the plan has beside them are measured. Arms that were run are not run again, so that
+    a queue which was stopped continues where it was.
     """
     _politely()
     for name in sorted(methods, key=lambda n: plans.cost(n, effects_table.module(n).effect())):
         path = effects_table.RESULTS / f"{name}.plan.json"
         try:
-            if {*_planned(path)} != {*variants(effects_table.module(name).effect())}:
+            if _lacks(path, name):
                 write_plan(name, said)
                 plans.commit([path, effects_table.RESULTS / "arms"], f"Plan of {name}")
             if left := missing(name):
@@ -179,9 +179,18 @@ def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
         jax.clear_caches()
 
 
-def _planned(path: Path) -> list[str]:
-    """The tasks of a plan; none if there is no plan."""
-    return list(json.loads(path.read_text())["tasks"]) if path.exists() else []
+def _lacks(path: Path, name: str) -> bool:
+    """Whether the plan of a method is missing, or lacks a task or an arm."""
+    if not path.exists():
+        return True
+    planned, found = (
+        json.loads(path.read_text())["tasks"],
+        variants(effects_table.module(name).effect()),
+    )
+    family = families.RECIPES[name][0]
+    return planned.keys() != found.keys() or any(
+        plans.unplanned(found[task], family, planned[task]) for task in planned
+    )
 
 
 def missing(name: str) -> list[tuple[str, str]]:

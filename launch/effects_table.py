@@ -47,11 +47,13 @@ def rows(methods: Sequence[str] | None = None) -> list[dict[str, Any]]:
     for name in names():
         path = RESULTS / f"{name}.plan.json"
         planned[name] = json.loads(path.read_text()) if path.exists() else {"tasks": {}}
-        now = {task: plans.of_task(planned[name], task) for task in planned[name]["tasks"]}
+        tasks = planned[name]["tasks"]
         for row in recorded(name):
             key = (name, row["task"], row["against"], row["other"])
             counts[key] = counts.get(key, 0) + 1
-            if row["plan_digest"] == now.get(row["task"]):
+            label = f"{row['against']}: {row['other']}"
+            task = row["task"]
+            if task in tasks and row["plan_digest"] == plans.of_row(planned[name], task, label):
                 last[key] = row
     effects = {name: variants(module(name).effect()) for name in {key[0] for key in last}}
     found = [

@@ -7,7 +7,7 @@ is one; `PROTOCOL.md` says how it is measured. `arms` says what an arm may do; `
 the numbers say; `plans` what was promised before they existed.
 """
 
-from jaxrl.launch.lab.arms import Arm, Sampled, arm
+from jaxrl.launch.lab.arms import Arm, Sampled, arm, with_objective
 from jaxrl.launch.lab.effect import Effect, attempts, held_out, imitate, run, run_arm
 from jaxrl.launch.lab.tasks import (
     Problems,
@@ -38,4 +38,5 @@ __all__ = [
     "neutral",
     "run",
     "run_arm",
+    "with_objective",
 ]

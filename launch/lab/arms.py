@@ -184,6 +184,11 @@ def arm(config: Config, *, sizes: Mapping[str, Any] | None = None, **changes: An
     return made
 
 
+def with_objective(objective: ObjectiveConfig) -> Callable[[Arm], Arm]:
+    """An arm that differs from a method's in the objective alone, for `Effect.further`."""
+    return lambda method: dataclasses.replace(method, objective=objective)
+
+
 def describe(value: Any) -> Any:
     """An arm as JSON holds it; functions by their names."""
     if dataclasses.is_dataclass(value):

@@ -20,7 +20,6 @@ from jaxrl.launch.lab.policy import Written
 from jaxrl.launch.lab.tasks import PAD, Task, taken
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
-from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.types import Params
 
 SAMPLES = 8
@@ -64,9 +63,10 @@ class Effect:
     is the method's own and not the regime's."""
     portable: bool = False
     """Rewards and figures of its own can be had on any task."""
-    inner: Mapping[str, ObjectiveConfig] = dataclasses.field(default_factory=dict)
-    """Parts of the method's policy loss, and the objective without each: arms of plans that are
-    made from now on."""
+    further: Mapping[str, Callable[[Arm], Arm]] = dataclasses.field(default_factory=dict)
+    """Other arms that the method is compared with on its own task, by name, each a change of the
+    method's arm: a part of its policy loss taken out, or its idea done in another way. Where a plan
+    is older than an arm, the arm is added to it (`plans.make`)."""
     own_task: bool = False
     """Measured on its own task alone, as the method does nothing on the others."""
     on_real_model: bool = False

@@ -35,6 +35,7 @@ RANGE = (0.02, 0.98)
 """Accuracies outside of which a task shows no difference, if those of all arms are there."""
 GUARD = 0.03
 """Loss of pass@1 that no gain in another statistic makes up for."""
+_CHOSEN = ("learning_rate", "clip", "score", "pass@1")
 Run = Callable[[Effect, Arm, Sequence[int]], dict[str, Any]]
 
 
@@ -83,8 +84,7 @@ def competitors(effect: Effect, family: str) -> dict[str, Arm]:
     A baseline that is the method itself is left out: the method is compared with the others.
     """
     without = arms.parts(effect.method, effect.ablation) | {
-        part: dataclasses.replace(effect.method, objective=objective)
-        for part, objective in effect.inner.items()
+        name: change(effect.method) for name, change in effect.further.items()
     }
     others = families.baselines(family, regime(effect))
     return (
@@ -158,7 +158,8 @@ def make(
       store: of the arms.
       name: of the method.
       effect: its experiment.
-      old: an earlier plan, whose tasks stay as they are where the code would measure the same.
+      old: an earlier plan, whose tasks stay as they are where the code would measure the same; the
+        arms that one lacks are added to it as `later`, and have seeds as the others.
       rows: of the family, with those of this method: a large one takes more seeds.
 
     Raises:
@@ -168,6 +169,7 @@ def make(
     planned = _kept(old, name, effect) if old else {}
     for task, variant in variants(effect).items():
         if task in planned:
+            planned[task] = _with_later(store, variant, family, task, planned[task])
             continue
         chosen = {k: tune(store, variant, a) for k, a in competitors(variant, family).items()}
         _require_range(name, task, variant, [*chosen.values()])
@@ -184,19 +186,8 @@ def make(
             "baseline": baseline,
             "seeds": seeds,
             "looks": [seeds],
-            "power": {
-                k: round(
-                    statistics.power(
-                        statistics.deviation_expected(p, effect.minimum), effect.minimum, seeds
-                    ),
-                    3,
-                )
-                for k, p in pilots.items()
-            },
-            "arms": {
-                k: {name: c[name] for name in ("learning_rate", "clip", "score", "pass@1")}
-                for k, c in chosen.items()
-            },
+            "power": {k: _power(p, effect.minimum, seeds) for k, p in pilots.items()},
+            "arms": {k: {name: c[name] for name in _CHOSEN} for k, c in chosen.items()},
         }
         planned[task]["described"] = _described(effect, family, task, planned[task])
     return {
@@ -208,6 +199,42 @@ def make(
         "development": list(families.DEVELOPMENT),
         "tasks": planned,
     }
+
+
+def _with_later(
+    store: Store, effect: Effect, family: str, task: str, planned: dict[str, Any]
+) -> dict[str, Any]:
+    """A task of a plan with the arms that it lacks, tuned as the others were."""
+    lacking = unplanned(effect, family, planned)
+    if not lacking:
+        return planned
+    known = competitors(effect, family)
+    own = planned["arms"]["method"]
+    method = arms.tuned(known["method"], own["learning_rate"], own["clip"])
+    figures = store.figures(effect, method, families.DEVELOPMENT)[effect.over]
+    later = dict(planned.get("later", {}))
+    for label in lacking:
+        chosen = tune(store, effect, known[label])
+        differences = np.array(figures[effect.statistic]) - np.array(chosen["scores"])
+        tuned = arms.tuned(known[label], chosen["learning_rate"], chosen["clip"])
+        later[label] = {
+            **{name: chosen[name] for name in _CHOSEN},
+            "power": _power(differences, effect.minimum, planned["seeds"]),
+            "described": digest(arms.describe(tuned)),
+        }
+    return planned | {"later": later}
+
+
+def unplanned(effect: Effect, family: str, planned: Mapping[str, Any]) -> list[str]:
+    """Labels of the arms of `Effect.further` that a task of a plan has not."""
+    known = planned["arms"].keys() | planned.get("later", {}).keys()
+    made = competitors(effect, family)
+    return [k for k in (f"ablation: {name}" for name in effect.further) if k in made.keys() - known]
+
+
+def _power(differences: np.ndarray, minimum: float, seeds: int) -> float:
+    deviation = statistics.deviation_expected(differences, minimum)
+    return round(statistics.power(deviation, minimum, seeds), 3)
 
 
 def _best_baseline(effect: Effect, chosen: Mapping[str, dict[str, Any]]) -> str:
@@ -239,7 +266,7 @@ def _arms(effect: Effect, family: str, task: str, planned: dict[str, Any]) -> di
     known = competitors(variants(effect)[task], family)
     return {
         label: arms.tuned(known[label], chosen["learning_rate"], chosen["clip"])
-        for label, chosen in planned["arms"].items()
+        for label, chosen in (planned["arms"] | planned.get("later", {})).items()
         if label in known
     }
 
@@ -252,9 +279,12 @@ def differences(plan: dict[str, Any], name: str, effect: Effect) -> list[str]:
     return lines + [line for task in plan["tasks"] for line in _replaced(plan, task, effect)]
 
 
-def of_task(plan: dict[str, Any], task: str) -> str:
-    """Digest of a plan as far as one of its tasks goes: others may be added later."""
-    return digest(plan | {"tasks": {task: plan["tasks"][task]}})
+def of_row(plan: dict[str, Any], task: str, label: str) -> str:
+    """Digest of a plan as far as a row goes: other tasks and arms may be added later."""
+    planned = {name: value for name, value in plan["tasks"][task].items() if name != "later"}
+    if label in plan["tasks"][task].get("later", {}):
+        planned["later"] = {label: plan["tasks"][task]["later"][label]}
+    return digest(plan | {"tasks": {task: planned}})
 
 
 def _kept(plan: dict[str, Any], name: str, effect: Effect) -> dict[str, Any]:
@@ -287,10 +317,13 @@ def _replaced(plan: dict[str, Any], task: str, effect: Effect) -> list[str]:
     if judged is not None and judged != verdicts(variants(effect)[task].task):
         lines.append(f"{task}: the task's verifier judges otherwise")
     described = _described(effect, plan["family"], task, planned)
+    stated = planned["described"] | {
+        label: chosen["described"] for label, chosen in planned.get("later", {}).items()
+    }
     return lines + [
         f"{task}: the arm {label!r} is another"
-        for label in sorted({*planned["described"]} | {*described})
-        if planned["described"].get(label) != described.get(label)
+        for label in sorted(stated.keys() | described.keys())
+        if stated.get(label) != described.get(label)
     ]
 
 
@@ -327,7 +360,8 @@ def measure(
             for label in list(open_):
                 pair = collected["method"], collected[label]
                 row = _row(variant, task, label, *pair, level, plan)
-                yield row | {"look": number, "plan": commit, "plan_digest": of_task(plan, task)}
+                digested = of_row(plan, task, label)
+                yield row | {"look": number, "plan": commit, "plan_digest": digested}
                 if row["alone"] != "undecided":
                     open_.remove(label)
             if not open_:

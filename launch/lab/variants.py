@@ -29,7 +29,8 @@ def variants(effect: Effect) -> dict[str, Effect]:
     parts of rewards of its task, if rewards or figures of its own need that task, or if the
     experiment says that it does nothing elsewhere (`Effect.own_task`). A method that is compared on
     the real model, or was once chosen for it, also has `carries`, sums whose demonstrations forget
-    carries, and `hostile`, the neutral task with wrong verdicts.
+    carries, and `hostile`, the neutral task with wrong verdicts. `Effect.further` is compared in
+    the regime alone.
     """
     out, plain = {"regime": effect}, _anywhere(effect)
     if plain is None:
@@ -37,6 +38,7 @@ def variants(effect: Effect) -> dict[str, Effect]:
     statistic = plain.statistic.partition("/")[0]
     if statistic.startswith("pass@") or statistic == "distinct":
         statistic = "pass@1"  # with more samples all arms solve all problems there
+    plain = dataclasses.replace(plain, further={})
     out["neutral"] = dataclasses.replace(plain, task=neutral(), statistic=statistic)
     if effect.on_real_model:
         out["carries"] = dataclasses.replace(

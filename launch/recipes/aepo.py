@@ -24,7 +24,7 @@ import jax
 
 from jaxrl.config import Config, WarmStartConfig
 from jaxrl.extensions.branching import BranchingConfig
-from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.lab import Effect, arm, cipher, with_objective
 from jaxrl.launch.recipes import retrieval
 from jaxrl.losses.masking import entropy_share
 from jaxrl.losses.policy import Objective, ppo_clip
@@ -66,8 +66,12 @@ def effect() -> Effect:
     method = arm(config(), steps=60, delay=4)
     hard = ObjectiveConfig(policy_args={"clip_high": 0.28})
     without = {
-        "entropy factor": ObjectiveConfig(policy="aepo", policy_args={"alpha": 0.0}),
-        "gradient past the clip": ObjectiveConfig(policy="jaxrl.launch.recipes.aepo:hard_clip"),
+        "entropy factor": with_objective(
+            ObjectiveConfig(policy="aepo", policy_args={"alpha": 0.0})
+        ),
+        "gradient past the clip": with_objective(
+            ObjectiveConfig(policy="jaxrl.launch.recipes.aepo:hard_clip")
+        ),
     }
     return Effect(
         claim="where the right token is rare, a scaled gradient past the clip learns faster",
@@ -75,6 +79,6 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, objective=hard),
         over="area",
-        inner=without,
+        further=without,
         on_real_model=True,
     )

@@ -15,7 +15,7 @@ data 16 steps old and with an earlier form of the loss, gave -0.361 [-0.814, +0.
 import dataclasses
 
 from jaxrl.config import Config
-from jaxrl.launch.lab import Effect, arm, cipher
+from jaxrl.launch.lab import Effect, arm, cipher, with_objective
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -33,7 +33,7 @@ def effect() -> Effect:
     method = arm(config(), steps=120, delay=64)
     controls = {"step size": {"power": 0.0}, "least-variance baseline": {"baseline": "mean"}}
     without = {
-        part: dataclasses.replace(method.objective, policy_args=args)
+        part: with_objective(dataclasses.replace(method.objective, policy_args=args))
         for part, args in controls.items()
     }
     bare = dataclasses.replace(method.objective, policy_args={"power": 0.0, "baseline": "mean"})
@@ -42,6 +42,6 @@ def effect() -> Effect:
         task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),
         method=method,
         ablation=dataclasses.replace(method, objective=bare),
-        inner=without,
+        further=without,
         on_real_model=True,
     )

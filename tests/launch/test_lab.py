@@ -619,14 +619,44 @@ def test_parts_inside_a_policy_loss_are_taken_out_by_later_plans(name):
     """Each is an arm of its own; a plan that was made before has its arms and no others."""
     effect = effects_table.module(name).effect()
     arms_of = plans.competitors(effect, families.RECIPES[name][0])
-    assert len(effect.inner) == 2
-    for part, objective in effect.inner.items():
-        assert arms_of[f"ablation: {part}"] == dataclasses.replace(
-            effect.method, objective=objective
-        )
-        assert objective not in (effect.method.objective, effect.ablation.objective)
+    assert len(effect.further) == 2
+    for part in effect.further:
+        changed = arms_of[f"ablation: {part}"]
+        assert dataclasses.replace(changed, objective=effect.method.objective) == effect.method
+        assert changed.objective not in (effect.method.objective, effect.ablation.objective)
     plan = json.loads((effects_table.RESULTS / f"{name}.plan.json").read_text())
     assert plans.differences(plan, name, effect) == []
+
+
+def test_an_arm_is_added_to_a_plan_and_the_other_rows_keep_theirs(tmp_path):
+    """It is tuned as they were, and has their seeds; changed later, it is another."""
+
+    def run(effect, given, seeds):
+        figures = {"pass@1": [0.5 + 0.1 * (given.prompts == 16)] * len(seeds)}
+        figures |= {name: [1.0] * len(seeds) for name in ("tokens", "updates")}
+        same = {"final": figures, "area": figures, "before": {}, "curves": {}}
+        return same | {"marks": [1], "minutes": 0.0}
+
+    store = plans.Store(tmp_path, run)
+    effect = dataclasses.replace(effects_table.module("raft").effect(), further={})
+    old = plans.make(store, "raft", effect)
+    other = lambda prompts: lambda method: dataclasses.replace(method, prompts=prompts)  # noqa: E731
+    more = dataclasses.replace(effect, further={"fewer prompts": other(8)})
+    label, family = "ablation: fewer prompts", old["family"]
+    assert plans.unplanned(more, family, old["tasks"]["regime"]) == [label]
+    new = plans.make(store, "raft", more, old)
+    assert {**new["tasks"]["regime"], "later": {}} == {**old["tasks"]["regime"], "later": {}}
+    assert new["tasks"]["neutral"] == old["tasks"]["neutral"]
+    assert plans.unplanned(more, family, new["tasks"]["regime"]) == []
+    assert plans.differences(new, "raft", more) == []
+    rows = {row["other"]: row for row in plans.measure(store, new, more, "x")
+            if row["task"] == "regime"}  # fmt: skip
+    assert rows["fewer prompts"]["comparison"]["seeds"] == old["tasks"]["regime"]["seeds"]
+    for row in plans.measure(store, old, effect, "x"):
+        if row["task"] == "regime":
+            assert rows[row["other"]]["plan_digest"] == row["plan_digest"]
+    changed = dataclasses.replace(more, further={"fewer prompts": other(4)})
+    assert plans.differences(new, "raft", changed) == [f"regime: the arm {label!r} is another"]
 
 
 def test_aepo_without_its_clip_weighs_by_entropy_and_clips_as_ppo():
