@@ -282,6 +282,13 @@ def at_random(state: Prompts) -> np.ndarray:
     return stream(state).random(len(state.visits))
 
 
+def solvable_at_random(state: Prompts) -> np.ndarray:
+    """[N] scores without meaning of the prompts that were solved now and then, and minus 1 of
+    others: the control of a selection that leaves those out."""
+    rate = pass_rate(state)
+    return np.where((rate > 0) & (rate < 1), at_random(state), -1.0)
+
+
 def least_solved(state: Prompts) -> np.ndarray:
     """[N] minus the pass rate, for what a policy is least likely to solve; nan if never visited.
 

@@ -8,7 +8,9 @@ Formula: `r = sigmoid(r_RM(x, y) - r_RM(x, y_ref))`
 Claim: at least 5 points of AlpacaEval win rate above other shapings; no hacking after two epochs.
 Reading: the task's own solution is the one reference; it is scored in the group and not trained on.
 Advantages are centred by the group and not scaled, so that the reward's bound is the advantage's.
-The ablation trains on the reward model's own score.
+The ablation trains on the reward model's own score. The paper's other shapings stand beside it:
+scores clipped to a standard deviation around their mean, put between their least and largest, and
+standardised. The authors take these figures over the run, and here they are those of the batch.
 """
 
 import dataclasses
@@ -18,7 +20,7 @@ import jax.numpy as jnp
 
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, Sampled, arm, cipher
+from jaxrl.launch.lab import Effect, Sampled, arm, cipher, with_objective
 from jaxrl.launch.lab.tasks import FILLER
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
@@ -44,6 +46,10 @@ def effect() -> Effect:
     """Shaped against raw scores of a reward model that fillers impress without bound."""
     method = arm(config(), steps=80, rewards=likes_fillers)
     raw = dataclasses.replace(method.objective, shaping="")
+    others = {
+        name: with_objective(dataclasses.replace(raw, shaping=f"{__name__}:{shaping.__name__}"))
+        for name, shaping in (("clip", clipped), ("min-max", ranged), ("z-score", standardised))
+    }
     return Effect(
         claim="preference over a reference resists a hackable reward model",
         task=cipher(
@@ -52,7 +58,30 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, objective=raw),
         statistic="score",
+        further=others,
     )
+
+
+def clipped(rewards: jax.Array, *, expert: jax.Array, valid: jax.Array) -> jax.Array:
+    """Rewards [N], within a standard deviation of the mean of the samples."""
+    own = valid & ~expert
+    mean, std = jnp.mean(rewards, where=own), jnp.std(rewards, where=own)
+    return jnp.clip(rewards, mean - std, mean + std)
+
+
+def ranged(rewards: jax.Array, *, expert: jax.Array, valid: jax.Array) -> jax.Array:
+    """Rewards [N], 0 for the least of the samples and 1 for the largest."""
+    own = valid & ~expert
+    low = jnp.min(rewards, where=own, initial=jnp.inf)
+    high = jnp.max(rewards, where=own, initial=-jnp.inf)
+    return (rewards - low) / jnp.maximum(high - low, 1e-6)
+
+
+def standardised(rewards: jax.Array, *, expert: jax.Array, valid: jax.Array) -> jax.Array:
+    """Rewards [N], less the mean of the samples, in units of their standard deviation."""
+    own = valid & ~expert
+    mean, std = jnp.mean(rewards, where=own), jnp.std(rewards, where=own)
+    return (rewards - mean) / jnp.maximum(std, 1e-6)
 
 
 def likes_fillers(batch: Sampled) -> jax.Array:

@@ -7,15 +7,18 @@ training may be as far apart as one likes.
 Formula: `L = -mean_g log pi(argmax_(i in g) r_i)`
 Claim: more stable and simpler than RL, at its strength.
 Reading: ties keep the first; the KL term in the ranking (recalled as optional) is left out. The
-ablation keeps a sample of each group whatever its reward, which is K = 1.
+ablation keeps a sample of each group whatever its reward, which is K = 1. Beside the best of 8
+stand the best of 4 and of 16, at as many samples a step, and ReST's rule, which keeps every right
+sample.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 
 from jaxrl.config import Config
-from jaxrl.launch.lab import Effect, Sampled, arm, cipher
+from jaxrl.launch.lab import Arm, Effect, Sampled, arm, cipher, with_objective
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -32,12 +35,21 @@ def config() -> Config:
 def effect() -> Effect:
     """Best of 8 against any of 8, at equal samples."""
     method = arm(config(), steps=60)
+    samples = method.prompts * method.group_size
+    sizes = {f"best of {k}": groups_of(k, samples) for k in (4, 16)}
+    rest = ObjectiveConfig(policy="expert_iteration", aggregation="seq-mean-token-sum")
     return Effect(
         claim="keeping the best of 8 beats keeping any",
         task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),
         method=method,
         ablation=dataclasses.replace(method, rewards=nothing),
+        further=sizes | {"every right sample": with_objective(rest)},
     )
+
+
+def groups_of(size: int, samples: int) -> Callable[[Arm], Arm]:
+    """The method with groups of this size, at as many samples a step."""
+    return lambda method: dataclasses.replace(method, prompts=samples // size, group_size=size)
 
 
 def nothing(batch: Sampled) -> jax.Array:

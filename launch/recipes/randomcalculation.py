@@ -6,7 +6,8 @@ Idea: random and inverted rewards seemed to improve models on benchmarks that ha
 pretraining. Fresh expressions of any length are clean, and there the truth of the reward decides.
 Formula: `r = 1 - min(|a - b|, 1) / 2 - min(|a - b| / (|b| + eps), 1) / 2`
 Claim: on clean problems true rewards improve steadily, noisy and wrong ones do not.
-Reading: formula recalled; answers are asked for to two decimals. The ablation rewards by chance.
+Reading: formula recalled; answers are asked for to two decimals. The ablation rewards by chance,
+and beside it the reward is inverted.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.config import Config
-from jaxrl.launch.lab import Effect, Sampled, arm, cipher
+from jaxrl.launch.lab import Arm, Effect, Sampled, arm, cipher
 from jaxrl.launch.recipes import quickstart
 
 
@@ -44,5 +45,16 @@ def effect() -> Effect:
         task=cipher(((12, 0.8), (6, 0.3)), (((2, 1), 1.0),), partial=True),
         method=method,
         ablation=dataclasses.replace(method, rewards=by_chance),
+        further={"inverted": inverted},
         statistic="score",
     )
+
+
+def inverted(method: Arm) -> Arm:
+    """The method with a reward that is the higher the worse the answer is."""
+    return dataclasses.replace(method, rewards=upside_down)
+
+
+def upside_down(batch: Sampled) -> jax.Array:
+    """1 less the reward [N]."""
+    return 1.0 - batch.rewards

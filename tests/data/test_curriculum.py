@@ -188,6 +188,9 @@ def test_what_is_failed_hardly_solved_or_within_reach():
     some = filled([[0.2, 0.0], [0.0, 0.0], [0.9, 0.8], [0.6, 0.5], [NAN, NAN]])
     _, ids = curriculum.highest(some, 4, everything(some), curriculum.least_solved(some))
     assert ids.tolist() == [0, 3, 2, 1]
+    live = curriculum.solvable_at_random(some)
+    rate = curriculum.pass_rate(some)
+    assert ((live >= 0) == ((rate > 0) & (rate < 1))).all() and len(np.unique(live)) > 2
     _, ids = curriculum.highest(some, 4, everything(some), curriculum.within_reach(some))
     assert ids.tolist() == [3, 2, 0, 1]
 

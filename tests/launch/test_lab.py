@@ -1,6 +1,7 @@
 """The lab's verifiers, its sampler against its trainer, its update, and its statistics."""
 
 import dataclasses
+import itertools
 import json
 
 import jax
@@ -17,7 +18,7 @@ from jaxrl.launch import effects_table, lab
 from jaxrl.launch.lab import arms, collect, critic, families, plans, policy, tasks, train
 from jaxrl.launch.lab import effect as experiment
 from jaxrl.launch.lab.variants import variants
-from jaxrl.launch.recipes import aepo
+from jaxrl.launch.recipes import aepo, par
 from jaxrl.models import decoder
 from jaxrl.models.value import ValueConfig
 from jaxrl.sampling.chunks import Chunks
@@ -614,18 +615,43 @@ def test_dph_rl_has_something_to_rehearse():
     assert [*variants(effect)] == ["regime"]
 
 
-@pytest.mark.parametrize("name", ["aepo", "vcpo"])
-def test_parts_inside_a_policy_loss_are_taken_out_by_later_plans(name):
-    """Each is an arm of its own; a plan that was made before has its arms and no others."""
+FURTHER = [n for n in effects_table.names() if effects_table.module(n).effect().further]
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_arms_are_others_and_leave_a_plan_as_it_is(name):
+    """A plan that was made before has its arms and no others, until they are added."""
     effect = effects_table.module(name).effect()
-    arms_of = plans.competitors(effect, families.RECIPES[name][0])
-    assert len(effect.further) == 2
-    for part in effect.further:
-        changed = arms_of[f"ablation: {part}"]
-        assert dataclasses.replace(changed, objective=effect.method.objective) == effect.method
-        assert changed.objective not in (effect.method.objective, effect.ablation.objective)
+    made = plans.competitors(effect, families.RECIPES[name][0])
+    own = [made[f"ablation: {each}"] for each in effect.further]
+    every = [arms.describe(each) for each in (effect.method, effect.ablation, *own)]
+    assert all(a != b for a, b in itertools.combinations(every, 2))
+    if name in ("aepo", "vcpo"):  # parts inside the policy loss
+        assert len(own) == 2
+        for each in own:
+            assert dataclasses.replace(each, objective=effect.method.objective) == effect.method
     plan = json.loads((effects_table.RESULTS / f"{name}.plan.json").read_text())
     assert plans.differences(plan, name, effect) == []
+    without = dataclasses.replace(effect, further={})
+    for task, variant in variants(effect).items():
+        family = families.RECIPES[name][0]
+        assert (task == "regime") or not variant.further
+        assert {*plans.competitors(variant, family)} >= {
+            *plans.competitors(variants(without)[task], family)
+        }
+
+
+def test_the_other_shapings_of_pars_paper_by_hand():
+    """Of three samples; an expert's row and one without a reward are in no statistic."""
+    rewards = jnp.array([1.0, 2.0, 3.0, 10.0, jnp.nan])
+    given = {"expert": jnp.arange(5) == 3, "valid": jnp.arange(5) < 4}
+    std = (2 / 3) ** 0.5
+    for shaped, expected in (
+        (par.clipped, [2 - std, 2, 2 + std]),
+        (par.ranged, [0, 0.5, 1]),
+        (par.standardised, [-1 / std, 0, 1 / std]),
+    ):
+        np.testing.assert_allclose(shaped(rewards, **given)[:3], expected, rtol=1e-6)
 
 
 def test_an_arm_is_added_to_a_plan_and_the_other_rows_keep_theirs(tmp_path):
