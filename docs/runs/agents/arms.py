@@ -328,6 +328,24 @@ EXPERIMENTS = {
         },
         figures=("made", "used"),
     ),
+    "dreamgym_parts": Experiment(
+        claim="the most similar logged steps help, and so does a choice of uncertain goals",
+        arms={
+            "DreamGym": ("dreamgym", *QUIET),
+            "all logged steps": ("dreamgym", "--task-args.neighbours", "1200", *QUIET),
+            "any goals": ("dreamgym", "--curriculum.choose", "uniform", *QUIET),
+        },
+        figures=("made", "used"),
+    ),
+    "gtr_thoughts": Experiment(
+        claim="thoughts stay different from each other where corrected ones are imitated",
+        arms={
+            "all steps": ("gtr", *SIXTY),
+            "RL alone": ("gtr", "--corrector.reinforce", "--objective.policy-args.mu", "0.0",
+                         *SIXTY),
+        },
+        figures=("distinct", "solved", "thoughts"),
+    ),
     "codev_r1": Experiment(
         claim="adaptive rounds spend fewer tokens for a group that teaches than fixed ones",
         arms={

@@ -10,6 +10,7 @@ second prints the tables of the experiments that have results.
 import argparse
 import itertools
 import json
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,8 +52,8 @@ def measure(work: Path, name: str, arm: str, seed: int) -> dict[str, object]:
     for when, step in (("before", 0), ("after", config.steps)):
         held_out = run / "evals" / f"{step:06d}.jsonl"
         found["eval"][when] |= parts(held_out)
-        if "unchanged" in EXPERIMENTS[name].figures:
-            found["eval"][when]["unchanged"] = unchanged(held_out)
+        for figure in set(EXPERIMENTS[name].figures) & READ.keys():
+            found["eval"][when][figure] = READ[figure](held_out)
     if config.rollout.oversampling > 1:
         found["eval"]["after"] |= spent(run, rows, config.rollout.prompts)
     for also, changed in EXPERIMENTS[name].also.items():
@@ -120,6 +121,20 @@ def unchanged(path: Path) -> float:
         read = [row["prompt"], *row["completion"].split("\n")[1::2]]
         same += [before == after for before, after in itertools.pairwise(read)]
     return float(np.mean(same)) if same else 0.0
+
+
+def distinct(path: Path) -> float:
+    """Different thoughts of the held-out episodes, of all their thoughts."""
+    found = [
+        thought
+        for row in jsonl.read(path)
+        for thought in re.findall(r"<think>([^<]*)</think>", row["completion"])
+    ]
+    return len(set(found)) / len(found) if found else 0.0
+
+
+READ = {"unchanged": unchanged, "distinct": distinct}
+"""Figures that are read off the held-out episodes themselves."""
 
 
 def spent(run: Path, rows: Sequence[dict[str, float]], prompts: int) -> dict[str, float]:
