@@ -183,11 +183,8 @@ def _lacks(path: Path, name: str) -> bool:
     """Whether the plan of a method is missing, or lacks a task or an arm."""
     if not path.exists():
         return True
-    planned, found = (
-        json.loads(path.read_text())["tasks"],
-        variants(effects_table.module(name).effect()),
-    )
-    family = families.RECIPES[name][0]
+    planned = json.loads(path.read_text())["tasks"]
+    found, family = variants(effects_table.module(name).effect()), families.RECIPES[name][0]
     return planned.keys() != found.keys() or any(
         plans.unplanned(found[task], family, planned[task]) for task in planned
     )
@@ -232,7 +229,8 @@ def measure(
     Args:
       name: of the method.
       said: is told of every row.
-      pairs: (task, label of the other arm) of the rows to measure; empty: all of the plan.
+      pairs: (task, label of the other arm) of the rows to measure; empty: those that are missing,
+        and all of the plan where none is.
 
     Raises:
       ValueError: the plan is missing, is not committed, or is not what the code would measure.
@@ -247,7 +245,8 @@ def measure(
             "written; restore the code, or make and commit another plan"
         )
     before = effects_table.recorded(name)
-    looks = list(plans.measure(_store(said), plan, effect, commit, pairs))
+    left = pairs or missing(name)
+    looks = list(plans.measure(_store(said), plan, effect, commit, left))
     plans.write(
         effects_table.RESULTS / f"{name}.json",
         {"id": effects_table.identity(name), "looks": before + looks},

@@ -54,10 +54,11 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     """What the rows of one method say of its claim.
 
     Those on the task of its regime: of the whole method against its ablation, and if that is an
-    effect, against the best tuned baseline. Rows against other baselines do not count.
+    effect, against the best tuned baseline. Rows against other baselines, and against further arms,
+    do not count.
     """
     measured = [row for row in rows if row["task"] == "regime" and row["measured"]]
-    own = [row for row in measured if row["against"] == "ablation"]
+    own = [row for row in measured if row["against"] == "ablation" and not row["further"]]
     whole = [row for row in own if row["other"] == "all"] or own
     if not whole:
         return UNMEASURED
@@ -142,7 +143,7 @@ def _line(method: str, rows: Sequence[dict[str, Any]]) -> str:
         effects_table.marked(rows[0]) if rows[0]["measured"] else method,
         claim,
         module.effect().claim,
-        _described(rows, "ablation"),
+        _described([row for row in rows if not row.get("further")], "ablation"),
         _described(rows, "baseline"),
         effects_table.before(method) or "no row",
     ]

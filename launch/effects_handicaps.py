@@ -45,7 +45,11 @@ def of_baseline(
     if effect.method.before and not baseline.before:
         found.append("it reads no earlier run, whose tokens are not counted")
     figures = list(_figures(row, results))
-    ablations = [other for other in rows if other["against"] == "ablation"]
+    ablations = [
+        other
+        for other in rows
+        if other["against"] == "ablation" and other["other"] not in effect.further
+    ]
     if any(list(_figures(other, results)) == figures for other in ablations):
         found.append("it gives the ablation's figures on every seed")
     return found

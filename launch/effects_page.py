@@ -114,7 +114,9 @@ def curves(lines: dict[str, tuple[Sequence[float], Sequence[float]]], statistic:
     values = [v for _, ys in lines.values() for v in ys]
     low, high = min(values), max(values)
     span, last = (high - low) or 1.0, max(steps)
-    colours = ("#1d4ed8", "#b45309", "#1a7f37", "#7c3aed", "#b42318")
+    colours = (
+        "#1d4ed8", "#b45309", "#1a7f37", "#7c3aed", "#b42318", "#0e7490", "#475569", "#be185d",
+    )  # fmt: skip
     drawn = []
     for number, (name, (xs, ys)) in enumerate(lines.items()):
         colour = colours[number % len(colours)]

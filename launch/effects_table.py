@@ -113,6 +113,7 @@ def _shown(name: str, row: dict[str, Any], looks: int, plan: dict[str, Any]) -> 
         "task": row["task"],
         "against": row["against"],
         "other": row["other"],
+        "further": row["other"] in effect.further,
         "statistic": row["statistic"],
         "effect": round(compared["effect"], 4),
         "interval": [round(compared["low"], 4), round(compared["high"], 4)],
@@ -149,7 +150,8 @@ def _planned_power(plan: dict[str, Any], task: str, label: str) -> float | None:
 
     Some plans state none for the quietest pilots (not a number), where it is 1.
     """
-    stated = plan["tasks"][task]["power"].get(label)
+    planned = plan["tasks"][task]
+    stated = planned["power"].get(label, planned.get("later", {}).get(label, {}).get("power"))
     return 1.0 if stated is not None and math.isnan(stated) else stated
 
 
@@ -162,7 +164,7 @@ def _achieved_power(row: dict[str, Any]) -> float:
 def family_rows(family: str) -> int:
     """How many rows the methods of a family have by the code, measured or not."""
     return sum(
-        len(arms.parts(each.method, each.ablation)) + 1
+        len(arms.parts(each.method, each.ablation)) + len(each.further) + 1
         for name in names()
         if families.RECIPES[name][0] == family
         for each in variants(module(name).effect()).values()

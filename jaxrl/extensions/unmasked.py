@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from jaxrl import functions
 from jaxrl.config import Config
 from jaxrl.mesh import mesh
 from jaxrl.rollout import tasks
@@ -25,7 +26,8 @@ def unmasked(settings: UnmaskedConfig) -> Extension:
     What masking them is worth is then the difference to the same run without this extension. Their
     log-probabilities are those of the policy before the first update, so their ratios begin at 1.
     An entropy bonus holds for them too. What stands before the first action of an episode, such as
-    a hint, stays masked.
+    a hint, stays masked. Episodes of several agents or contexts are refused, as what is read again
+    at the start of a context is no observation.
 
     Paper: Jin et al. 2025, "Search-R1: Training LLMs to Reason and Leverage Search Engines with
     Reinforcement Learning" (loss masking for retrieved tokens)
@@ -33,6 +35,17 @@ def unmasked(settings: UnmaskedConfig) -> Extension:
 
     def check(config: Config) -> None:
         tasks.require_turns(config, "unmasked", of_all=False)
+        tasks.require_one_agent(config, "unmasked")
+        names = [functions.extension_name(each) for each in config.extensions]
+        if "corrector" in names:
+            raise ValueError(
+                "unmasked with corrector: it takes thoughts out of the loss; leave one of them out"
+            )
+        if "critic" in names[: names.index("unmasked")]:
+            raise ValueError(
+                "unmasked after critic: list it first, as the critic estimates the advantages of "
+                "actions"
+            )
 
     def prepare(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
         whole = with_observations(batch)
@@ -52,8 +65,17 @@ def with_observations(batch: Trajectory) -> Trajectory:
 
     Args:
       batch: N sequences of T tokens on the host.
+
+    Raises:
+      ValueError: an episode has several contexts.
     """
     mask = np.asarray(batch.action_mask)
     after = np.logical_or.accumulate(mask, axis=1)
-    before = np.logical_or.accumulate(mask[:, ::-1], axis=1)[:, ::-1]
-    return batch.replace(action_mask=after & before)
+    whole = after & np.logical_or.accumulate(mask[:, ::-1], axis=1)[:, ::-1]
+    parent = np.asarray(batch.extra.get("parent", np.arange(-1, mask.shape[1] - 1)))
+    if np.any(whole & (parent != np.arange(-1, mask.shape[1] - 1))):
+        raise ValueError(
+            "unmasked: an episode goes on in another context, as where the chat template or the "
+            "environment replaces what was read; use a task and a template that do not"
+        )
+    return batch.replace(action_mask=whole)

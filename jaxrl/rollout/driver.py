@@ -141,7 +141,11 @@ def advance(
     while True:
         with timer("sample"):
             while drive.work and (whole() if early else drive.still()) < enough:
-                numbers = drive.ready() if early else drive.known() if engine.crowded else ()
+                numbers = list[int]()
+                if early:
+                    numbers = drive.ready()
+                elif engine.crowded:
+                    numbers = drive.known()
                 if answers := drive.answers(numbers):
                     drive.receive(answers)
                 log(drive.chunk(version))

@@ -83,9 +83,10 @@ def competitors(effect: Effect, family: str) -> dict[str, Arm]:
 
     A baseline that is the method itself is left out: the method is compared with the others.
     """
-    without = arms.parts(effect.method, effect.ablation) | {
-        name: change(effect.method) for name, change in effect.further.items()
-    }
+    parts = arms.parts(effect.method, effect.ablation)
+    if both := sorted(parts.keys() & effect.further.keys()):
+        raise ValueError(f"further={both[0]!r}: a part of the ablation has this name; use another")
+    without = parts | {name: change(effect.method) for name, change in effect.further.items()}
     others = families.baselines(family, regime(effect))
     return (
         {"method": effect.method}
@@ -291,8 +292,14 @@ def _kept(plan: dict[str, Any], name: str, effect: Effect) -> dict[str, Any]:
     """The tasks of a plan that the code would measure as planned."""
     if _restated(plan, name, effect):
         return {}
-    known = {task: plan["tasks"][task] for task in variants(effect) if task in plan["tasks"]}
-    return {task: each for task, each in known.items() if not _replaced(plan, task, effect)}
+    kept = dict[str, Any]()
+    for task in variants(effect).keys() & plan["tasks"].keys():
+        planned, other = plan["tasks"][task], _replaced_arms(plan, task, effect)
+        later = {k: v for k, v in planned.get("later", {}).items() if k not in other}
+        if not _replaced_task(plan, task, effect) and not other & planned["described"].keys():
+            rest = {name: value for name, value in planned.items() if name != "later"}
+            kept[task] = rest | ({"later": later} if later else {})
+    return {task: kept[task] for task in plan["tasks"] if task in kept}
 
 
 def _restated(plan: dict[str, Any], name: str, effect: Effect) -> list[str]:
@@ -309,22 +316,33 @@ def _restated(plan: dict[str, Any], name: str, effect: Effect) -> list[str]:
 
 
 def _replaced(plan: dict[str, Any], task: str, effect: Effect) -> list[str]:
-    """In what a task of a plan differs from what the code would measure; one line each."""
-    planned, lines = plan["tasks"][task], []
+    """In what a task of a plan and its arms differ from what the code would measure."""
+    changed = sorted(_replaced_arms(plan, task, effect))
+    return _replaced_task(plan, task, effect) + [
+        f"{task}: the arm {label!r} is another" for label in changed
+    ]
+
+
+def _replaced_task(plan: dict[str, Any], task: str, effect: Effect) -> list[str]:
+    """In what a task of a plan itself differs; one line each."""
+    planned, lines = plan["tasks"][task], list[str]()
     if planned["task"] != variants(effect)[task].task.digest():
         lines.append(f"{task}: the task's problems are others")
     judged = planned.get("verifier")  # plans from before 2026-11-25 have none
     if judged is not None and judged != verdicts(variants(effect)[task].task):
         lines.append(f"{task}: the task's verifier judges otherwise")
+    return lines
+
+
+def _replaced_arms(plan: dict[str, Any], task: str, effect: Effect) -> set[str]:
+    """Labels of the arms of a task of a plan that the code has otherwise, or not at all."""
+    planned = plan["tasks"][task]
     described = _described(effect, plan["family"], task, planned)
     stated = planned["described"] | {
         label: chosen["described"] for label, chosen in planned.get("later", {}).items()
     }
-    return lines + [
-        f"{task}: the arm {label!r} is another"
-        for label in sorted(stated.keys() | described.keys())
-        if stated.get(label) != described.get(label)
-    ]
+    labels = stated.keys() | described.keys()
+    return {label for label in labels if stated.get(label) != described.get(label)}
 
 
 def measure(

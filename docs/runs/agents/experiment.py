@@ -118,7 +118,9 @@ def unchanged(path: Path) -> float:
     before, in a world that answers each with a line; the last has no answer and is left out."""
     same: list[bool] = []
     for row in jsonl.read(path):
-        read = [row["prompt"], *row["completion"].split("\n")[1::2]]
+        parts = itertools.groupby(zip(row["source"], row["tokens"], strict=True), lambda p: p[0])
+        said = ["".join(text for _, text in part) for who, part in parts if who == "tool"]
+        read = [row["prompt"], *(each.strip("\n") for each in said)]
         same += [before == after for before, after in itertools.pairwise(read)]
     return float(np.mean(same)) if same else 0.0
 

@@ -79,6 +79,34 @@ def test_a_run_trains_on_observations(tmp_path):
     assert first[0]["grad_norm"] != first[1]["grad_norm"]
 
 
-def test_a_task_of_one_turn_is_refused():
-    with pytest.raises(ValueError, match="unmasked: task 'arithmetic' is answered in one turn"):
-        unmasked(UnmaskedConfig()).check(Config(task="arithmetic"))
+@pytest.mark.parametrize(
+    ("task", "extensions", "why"),
+    [
+        ("arithmetic", ("unmasked",), "unmasked: task 'arithmetic' is answered in one turn"),
+        ("self_play", ("unmasked",), "unmasked: the task's episodes have 2 agents"),
+        ("keydoor", ("critic", "unmasked"), "unmasked after critic: list it first"),
+        ("keydoor", ("corrector", "unmasked"), "unmasked with corrector"),
+    ],
+)
+def test_what_cannot_be_is_refused(task, extensions, why):
+    given = {"task": "board_game", "task_args": {"opponent": "self"}} if task == "self_play" else {
+        "task": task
+    }  # fmt: skip
+    made = Config(**given, extensions=dict.fromkeys(extensions))
+    with pytest.raises(ValueError, match=why):
+        unmasked(UnmaskedConfig()).check(made)
+    unmasked(UnmaskedConfig()).check(Config(task="keydoor", extensions={"unmasked": None}))
+
+
+def test_an_episode_of_several_contexts_is_refused():
+    """What a new context begins with is read again, and no observation."""
+    data = batch(0)
+    count, width = data.tokens.shape
+    mask = np.tile((np.arange(width) % 4 == 0) & (np.arange(width) < 13), (count, 1))
+    parent = np.tile(np.arange(-1, width - 1), (count, 1))
+    one = dataclasses.replace(data, action_mask=mask, extra={"parent": parent})
+    assert with_observations(one).action_mask.sum() == 13 * count
+    parent = parent.copy()
+    parent[2, 7] = 0
+    with pytest.raises(ValueError, match="goes on in another context"):
+        with_observations(dataclasses.replace(one, extra={"parent": parent}))
