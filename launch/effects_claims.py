@@ -143,7 +143,7 @@ def _line(method: str, rows: Sequence[dict[str, Any]]) -> str:
         effects_table.marked(rows[0]) if rows[0]["measured"] else method,
         claim,
         module.effect().claim,
-        _described([row for row in rows if not row.get("further")], "ablation"),
+        _described([row for row in rows if not row["further"]], "ablation"),
         _described(rows, "baseline"),
         effects_table.before(method) or "no row",
     ]

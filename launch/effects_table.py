@@ -213,6 +213,7 @@ def _unmeasured(name: str, against: str) -> dict[str, Any]:
         "task": "regime",
         "against": against,
         "other": other,
+        "further": False,
         "statistic": effect.statistic,
         "better": effect.better,
         "minimum": effect.minimum,

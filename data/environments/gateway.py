@@ -41,7 +41,7 @@ _MODEL = {
 }
 MODELS = {"object": "list", "data": [_MODEL], "has_more": False, "first_id": "policy",
           "last_id": "policy"}  # fmt: skip
-"""The list of models, as both clients read it. A request may name any, and each is there."""
+"""The list of models, as both clients read it. A request may name any other: it gets the policy."""
 
 
 @dataclasses.dataclass

@@ -87,6 +87,13 @@ def best(ahead: jax.Array, share: float) -> jax.Array:
 
 def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
+    if config.temperature < 0:
+        raise ValueError(f"temperature={config.temperature}: give 0 (filters) or more")
+    if config.temperature and not (config.step_value and config.instruction_value):
+        raise ValueError(
+            f"temperature={config.temperature} has no filters; leave step_value and "
+            "instruction_value as they are"
+        )
     adam = optax.adam(config.learning_rate)
     seen = min(config.instruction, space.observation)
 

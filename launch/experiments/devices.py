@@ -47,8 +47,7 @@ def experiment() -> Experiment:
         Claim("step values help (Bai et al. 2024)", "DigiRL", arms[2].label),
         Claim("instruction values help (Bai et al. 2024)", "DigiRL", arms[3].label),
         Claim("going on online helps (Bai et al. 2024)", "DigiRL", arms[4].label),
-        Claim("DigiRL is above AWR (Bai et al. 2024)", "DigiRL", arms[5].label),
-        Claim("filters are above AWR's weights, on the logs", arms[4].label, arms[5].label),
+        Claim("on the logs DigiRL is above AWR (Bai et al. 2024)", arms[4].label, arms[5].label),
     )
     note = (
         "2000 logged steps, of which a quarter are the best action and the rest random. Filtered "

@@ -549,7 +549,6 @@ def gone(pid, seconds=10.0):
 
 
 CHILDREN = """
-import socket
 import subprocess
 sleeps = [subprocess.Popen(["sleep", "300"], start_new_session=n) for n in (False, True)]
 print(*(each.pid for each in sleeps), flush=True)
@@ -594,7 +593,6 @@ def test_what_a_program_has_started_ends_with_it(ends, program, tmp_path):
 
 
 GROWS = """
-import socket
 import subprocess
 grow = "kept = [bytearray(1 << 24)]\\nwhile True: kept.append(bytearray(1 << 24))"
 answer = ask([{"role": "user", "content": sys.stdin.read()}])["message"]["content"]

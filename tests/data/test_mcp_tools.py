@@ -18,7 +18,7 @@ pytestmark = pytest.mark.extra
 pytest.importorskip("mcp")
 
 SERVER = """
-import os, sys, time
+import os, resource, sys, time
 from mcp import MCPError
 from mcp.server import MCPServer
 server = MCPServer("notes")
@@ -49,6 +49,11 @@ def grow() -> str:
             kept.append(bytearray(1 << 24))
     finally:
         kept.clear()
+
+@server.tool()
+def room() -> str:
+    "Says how much memory it may take, in MB."
+    return str(resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20)
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
@@ -117,8 +122,8 @@ def test_a_server_that_takes_memory_without_end_is_stopped(program):
         made[0].close()
     task = tasks.get("with_tools", tools="", mcp=program, memory_mb=512)
     bench, _ = task.turns.begin(task.problem("train", 0, 0), 0)
-    said = task.turns.step(bench, written(Call("grow", {}))).messages[0]["content"]
-    assert said.startswith("error: ")
+    said = task.turns.step(bench, written(Call("room", {}))).messages[0]["content"]
+    assert said == "512"
     task.turns.close(bench)
 
 

@@ -591,7 +591,9 @@ def test_pages_are_those_of_the_recorded_results():
 )
 def test_a_claim_is_judged_by_the_whole_method_in_its_regime(statuses, baseline, verdict):
     base = {"task": "regime", "against": "ablation", "measured": True, "best": False}
+    base["further"] = False
     rows = [base | {"other": part, "status": status} for part, status in statuses.items()]
+    rows.insert(0, base | {"other": "another way", "status": "undecided", "further": True})
     others = [row | {"status": "effect", "task": "neutral"} for row in rows]
     rows += [base | {"other": "GRPO", "against": "baseline", "status": baseline, "best": True}]
     rows += [base | {"other": "SFT", "against": "baseline", "status": "undecided"}]
@@ -744,8 +746,9 @@ def test_rows_state_the_power_of_their_plan():
     for name in ("areal", "vcpo", "kimi_k1_5", "veripo"):
         plan = json.loads((effects_table.RESULTS / f"{name}.plan.json").read_text())
         for row in effects_table.rows([name]):
-            known = plan["tasks"][row["task"]]["power"]
-            stated = known[f"{row['against']}: {row['other']}"]
+            planned, label = plan["tasks"][row["task"]], f"{row['against']}: {row['other']}"
+            later = planned.get("later", {}).get(label, {})
+            stated = later["power"] if row["further"] else planned["power"][label]
             assert row["power"] == (1.0 if np.isnan(stated) else stated)
 
 
@@ -911,6 +914,7 @@ def test_a_claim_is_not_counted_as_replicated_without_the_handicap_of_its_baseli
         "id": "rlcr", "task": "regime", "measured": True, "status": "effect", "why": "",
         "statistic": "ece", "effect": -0.1, "interval": [-0.2, -0.05], "plan_found": True,
         "handicap": [], "other": "rewards", "against": "ablation", "best": False,
+        "further": False,
     }  # fmt: skip
     fair = base | {"against": "baseline", "other": "GRPO", "best": True}
     text = effects_claims.markdown([base, fair])

@@ -636,9 +636,8 @@ def test_further_arms_are_others_and_leave_a_plan_as_it_is(name):
     for task, variant in variants(effect).items():
         family = families.RECIPES[name][0]
         assert (task == "regime") or not variant.further
-        assert {*plans.competitors(variant, family)} >= {
-            *plans.competitors(variants(without)[task], family)
-        }
+        made, plain = (plans.competitors(v, family) for v in (variant, variants(without)[task]))
+        assert {label: made[label] for label in plain} == plain
 
 
 def test_the_other_shapings_of_pars_paper_by_hand():
@@ -683,6 +682,13 @@ def test_an_arm_is_added_to_a_plan_and_the_other_rows_keep_theirs(tmp_path):
             assert rows[row["other"]]["plan_digest"] == row["plan_digest"]
     changed = dataclasses.replace(more, further={"fewer prompts": other(4)})
     assert plans.differences(new, "raft", changed) == [f"regime: the arm {label!r} is another"]
+    again = plans.make(store, "raft", changed, new)["tasks"]["regime"]
+    assert {k: v for k, v in again.items() if k != "later"} == old["tasks"]["regime"]
+    assert again["later"][label] != new["tasks"]["regime"]["later"][label]
+    assert plans.make(store, "raft", effect, new)["tasks"] == old["tasks"]
+    shadow = dataclasses.replace(effect, further={"rewards": other(8)})
+    with pytest.raises(ValueError, match="further='rewards': a part of the ablation has this name"):
+        plans.competitors(shadow, family)
 
 
 def test_aepo_without_its_clip_weighs_by_entropy_and_clips_as_ppo():
