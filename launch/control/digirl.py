@@ -63,8 +63,7 @@ class Config:
     instruction_value: bool = True
     """Whether success is compared, online, with what the instruction promises."""
     temperature: float = 0.0
-    """Above 0 there are no filters (AWR): a step counts `exp((success - V) / temperature)` times,
-    at most 20."""
+    """Above 0 there are no filters (AWR): a step counts `exp((success - V) / T)` times, at most 20."""
     instruction: int = device.INSTRUCTION
     """Entries of the observation that are the instruction, the last ones."""
 
@@ -89,11 +88,6 @@ def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
     if config.temperature < 0:
         raise ValueError(f"temperature={config.temperature}: give 0 (filters) or more")
-    if config.temperature and not (config.step_value and config.instruction_value):
-        raise ValueError(
-            f"temperature={config.temperature} has no filters; leave step_value and "
-            "instruction_value as they are"
-        )
     adam = optax.adam(config.learning_rate)
     seen = min(config.instruction, space.observation)
 
@@ -141,17 +135,15 @@ def make(space: Space, config: Config) -> Algorithm:
             values = least(rows.observations), least(rows.next_observations)
             ahead = control.success_advantage(reached, rows.rewards, rows.terminals, *values)
             keep = keep & (ahead > config.margin)
-        weight = keep.astype(jnp.float32)
         if config.temperature:
             ahead = success - least(rows.observations)
-            weight = known * control.advantage_weight(
-                ahead, temperature=config.temperature, high=20.0
-            )
+            weight = control.advantage_weight(ahead, temperature=config.temperature, high=20.0)
+            keep = weight * known
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
             logp, _ = ppo.distribution(space, actor, rows.observations, rows.actions)
-            loss = -jnp.mean(jnp.where(weight > 0, weight * logp, 0.0))
-            return loss, {"kept": jnp.mean(weight > 0)}
+            loss = jnp.where(keep > 0, keep * -logp, 0.0)
+            return jnp.mean(loss), {"kept": jnp.mean(keep > 0)}
 
         state, metrics = descend(state, "actor", adam, actor_loss)
         return state.replace(step=state.step + 1), value_metrics | task_metrics | metrics

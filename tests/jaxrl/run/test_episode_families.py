@@ -191,7 +191,10 @@ def test_episodes_of_rewriting_templates_are_trained_as_sampled(name, tmp_path):
 @pytest.mark.parity
 def test_episodes_of_a_packaged_template_are_trained_as_sampled(tmp_path, monkeypatch):
     """Tokenizer and template of the packaged model that has one, and a tiny decoder."""
-    made = tokenizers.load(catalog.locate("smollm2-135m"))
+    try:
+        made = tokenizers.load(catalog.locate("smollm2-135m"))
+    except ModuleNotFoundError as error:
+        pytest.skip(str(error))
     make_model("llama", made.vocab_size - len(BYTES), tmp_path)
     monkeypatch.setattr(tokenizers, "load", lambda path: made)
     short = {"rollout.max_prompt_tokens": 128, "rollout.max_new_tokens": 120}
