@@ -12,9 +12,9 @@ Claim: 67% on Android-in-the-Wild, where filtered imitation has 58% and the best
 Reading: filters, margin and values are those of the authors' code, which adds the return that the
 paper mixes in, and takes the lesser of two step values. Offline, the first filter is by success.
 Their filter ranks whole trajectories of the data, here steps of a batch by their trajectory's
-advantage. Networks are small, and what is seen are numbers: `jaxrl/control/environments/device.py`
-stands for the phones. Filtered imitation is `--algorithm.no-step-value
---algorithm.no-instruction-value`, and AWR (Peng et al. 2019) `--algorithm.temperature 0.1`.
+advantage. `jaxrl/control/environments/device.py` stands for the phones. Filtered imitation is
+`--algorithm.no-step-value --algorithm.no-instruction-value`, and AWR (Peng et al. 2019)
+`--algorithm.temperature 0.1`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Config:
     instruction_value: bool = True
     """Whether success is compared, online, with what the instruction promises."""
     temperature: float = 0.0
-    """Above 0 there are no filters (AWR): a step counts `exp((success - V) / T)` times, at most 20."""
+    """Above 0: AWR's weights in place of filters, `exp((success - V) / T)` and at most 20."""
     instruction: int = device.INSTRUCTION
     """Entries of the observation that are the instruction, the last ones."""
 

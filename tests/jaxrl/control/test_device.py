@@ -98,7 +98,7 @@ def test_an_update_imitates_what_the_filters_keep(part, settings, kept):
 
 
 def test_a_negative_temperature_is_refused():
-    with pytest.raises(ValueError, match="temperature=-1.0: give 0"):
+    with pytest.raises(ValueError, match=r"temperature=-1\.0: give 0"):
         digirl.make(device.make().space, digirl.Config(temperature=-1.0))
 
 
