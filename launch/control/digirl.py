@@ -13,8 +13,7 @@ Reading: filters, margin and values are those of the authors' code, which adds t
 paper mixes in, and takes the lesser of two step values. Offline, the first filter is by success.
 Their filter ranks whole trajectories of the data, here steps of a batch by their trajectory's
 advantage. `jaxrl/control/environments/device.py` stands for the phones. Filtered imitation is
-`--algorithm.no-step-value --algorithm.no-instruction-value`, and AWR (Peng et al. 2019)
-`--algorithm.temperature 0.1`.
+`--algorithm.no-step-value --algorithm.no-instruction-value`, AWR `--algorithm.temperature 0.1`.
 """
 
 from __future__ import annotations
