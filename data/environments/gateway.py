@@ -4,7 +4,7 @@ The path has a secret: `/episodes/SECRET/v1/chat/completions`, `/responses` or `
 request waits until the policy has written its turn. One that was answered before, as when a client
 tries again, gets the answer that it got. OpenAI's and Anthropic's clients say of a request that it
 is no retry; such a one is a turn of its own, even if an earlier one was the same. A retry gets the
-answer that a client did not wait for, where there is one, and else that of the latest.
+answer of an equal request whose client has closed its connection, and else that of the latest.
 """
 
 from __future__ import annotations

@@ -317,9 +317,10 @@ def release_for_queue(setup: Setup, work: Work) -> None:
 
     To continue one of them, `submit` it with what it held as its prefix; that is read again.
     """
-    ended = [work.seats[i] for i in held(work).values()]
-    ended.sort(key=lambda seat: (seat.length, seat.request.id))
-    release(work, [s.request.id for s in ended[: held_for_queue(setup, work)]])
+    if count := held_for_queue(setup, work):
+        ended = [work.seats[i] for i in held(work).values()]
+        ended.sort(key=lambda seat: (seat.length, seat.request.id))
+        release(work, [s.request.id for s in ended[:count]])
 
 
 def held_for_queue(setup: Setup, work: Work) -> int:

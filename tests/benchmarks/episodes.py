@@ -176,31 +176,19 @@ def latency(count: int, slots: int, turns: int, mean: float, spread: float) -> N
     )  # fmt: skip
 
 
-def held(count: int, turns: int) -> None:
-    """Slots that are held, against reading histories again."""
+def on_slots(
+    name: str, count: int, number: int, turns: int, other: type[engine.Local], **what: object
+) -> None:
+    """Episodes over so many slots, which are held between turns, against another sampler."""
     task, size = tools(turns, 0.0, 0.0, 24), (128, 4)
     rollout = RolloutConfig(
         group_size=1, max_prompt_tokens=8, max_new_tokens=turns * 36, turn_tokens=8
     )
-    layout = SamplerConfig(slots=count, prefill_rows=count, chunk=8, bucket=64)
+    layout = SamplerConfig(slots=number, prefill_rows=number, chunk=8, bucket=64)
     compare(
-        "held", driven(task, size, rollout, layout, count),
-        driven(task, size, rollout, layout, count, ReadAgain),
-        episodes=count, turns=turns, read_a_turn=27,
-    )  # fmt: skip
-
-
-def crowded(slots: int, turns: int) -> None:
-    """Slots that are kept, against slots that are given away."""
-    task, size = tools(turns, 0.0, 0.0, 24), (128, 4)
-    rollout = RolloutConfig(
-        group_size=1, max_prompt_tokens=8, max_new_tokens=turns * 36, turn_tokens=8
-    )
-    layout = SamplerConfig(slots=slots, prefill_rows=slots, chunk=8, bucket=64)
-    compare(
-        "crowded", driven(task, size, rollout, layout, 2 * slots),
-        driven(task, size, rollout, layout, 2 * slots, GivesAway),
-        episodes=2 * slots, slots=slots, turns=turns,
+        name, driven(task, size, rollout, layout, count),
+        driven(task, size, rollout, layout, count, other),
+        episodes=count, turns=turns, **what,
     )  # fmt: skip
 
 
@@ -225,11 +213,11 @@ def main() -> None:
     if "latency" in names:
         latency(96, 32, 8, 0.25, 1.0)
     if "held" in names:
-        held(16, 8)
-        held(16, 32)
+        for turns in (8, 32):
+            on_slots("held", 16, 16, turns, ReadAgain, read_a_turn=27)
     if "crowded" in names:
-        crowded(16, 8)
-        crowded(16, 32)
+        for turns in (8, 32):
+            on_slots("crowded", 32, 16, turns, GivesAway, slots=16)
     if "on_device" in names:
         on_device(512)
 
