@@ -190,6 +190,8 @@ class Packed:
     """[K, R, A] int32: n of the action at (n, t); -1 where there is none."""
     time: jax.Array
     """[K, R, A] int32: its t."""
+    leaf: jax.Array
+    """[K, R, A] bool: whether no later action has it in its context."""
     computed: jax.Array
     """[N] bool: the sequences whose actions are among them."""
     micro_batches: jax.Array

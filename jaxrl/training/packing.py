@@ -151,6 +151,7 @@ def pack(
     inputs = {k: np.zeros(shape, np.int32) for k in ("tokens", "positions", "visible_until")}
     actions = {k: np.zeros(by_action, np.int32) for k in ("predictor", "target", "time")}
     actions["sequence"] = np.full(by_action, -1, np.int32)
+    actions["leaf"] = np.zeros(by_action, bool)
     count_up = np.arange(max(width, row_length) + 1, dtype=np.int32)
     unshared = 0
     for r, trees in enumerate(rows):
@@ -179,6 +180,8 @@ def pack(
                 actions["time"][r, span] = count_up[own][chosen]
                 if mask[n, start]:
                     actions["predictor"][r, span.start] = before
+                if branch.leaf:
+                    actions["leaf"][r, done - 1] = True
                 unshared += (position + size) * branch.leaf
             at += tree.size
 

@@ -48,18 +48,11 @@ def ends(packed: Packed, index: jax.Array, counted: jax.Array) -> jax.Array:
       index: of the micro-batch.
       counted: [N] bool, the sequences that count.
     """
-    sequence, predictor, until = (
+    sequence, predictor, leaf = (
         jax.lax.dynamic_index_in_dim(a, index, keepdims=False)
-        for a in (packed.sequence, packed.predictor, packed.visible_until)
+        for a in (packed.sequence, packed.predictor, packed.leaf)
     )
-    after = jnp.pad(sequence[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
-    # What follows in a sequence may not read the action: chunks lie in trees of their own, contexts
-    # branch, and a turn that takes the place of another continues an earlier token, or the same.
-    following = jnp.pad(predictor[:, 1:], ((0, 0), (0, 1)))
-    unseen = jnp.take_along_axis(until, predictor, axis=1) <= following
-    apart = (following <= predictor) | unseen
-    last = (sequence >= 0) & ((sequence != after) | apart) & counted[jnp.maximum(sequence, 0)]
-    return jnp.where(last, predictor, -1)
+    return jnp.where(leaf & counted[jnp.maximum(sequence, 0)], predictor, -1)
 
 
 def token_weights(packed: Packed, index: jax.Array, ended: jax.Array) -> jax.Array:

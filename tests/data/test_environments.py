@@ -11,7 +11,6 @@ import tokenizers as hf
 from tokenizers import decoders, models, pre_tokenizers
 
 from jaxrl.data import backends, dialogue, scoring, tasks, tokenizers
-from jaxrl.data.dialogue import Joint
 from jaxrl.data.environments import (
     Environment,
     Opening,
@@ -24,6 +23,7 @@ from jaxrl.data.environments import (
     unscored,
     with_tools,
 )
+from jaxrl.data.rendering import Joint
 from jaxrl.data.types import Problem, Task
 from jaxrl.models import catalog
 from tests.data import test_chat

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from jaxrl.config import RolloutConfig
-from jaxrl.data import dialogue, tokenizers
+from jaxrl.data import dialogue, proof, tokenizers
 from jaxrl.data.environments import calculator, play, tools
 from jaxrl.rollout.programs import Context
 from tests.data.test_environments import of_bytes, with_template
@@ -76,7 +76,7 @@ COUNTS = SHOUTS.replace("m.content | upper if loud", "loop.index | string + m.co
 """Writes the second of several messages in a row by its place in the conversation."""
 
 CONTINUED, ANEW = "continued", "each turn anew"
-SYSTEM, ROW = dialogue.SYSTEM, dialogue.ROW
+SYSTEM, ROW = proof.SYSTEM, proof.ROW
 TABLE = {
     ("no system", "user", False): (CONTINUED, {SYSTEM, ROW}),
     ("no system", "user", True): (CONTINUED, {SYSTEM, ROW}),
@@ -163,7 +163,7 @@ def test_a_pattern_is_exact_or_refused(case, backend):
     talk = dialogue.of(made, (role,), chat=True, tools=offered)
     given = [calculator.CALCULATOR.schema] if offered else None
     assert talk.anew == (expected == ANEW)
-    for pattern in (dialogue.PLAIN, SYSTEM, ROW):
+    for pattern in (proof.PLAIN, SYSTEM, ROW):
         turns = conversation(pattern, role, ("Hello \n", "\n\n two \n", '\t{"a": [1]}'))
         if pattern in refused:
             with pytest.raises(ValueError, match=f"the conversation has {pattern}"):

@@ -35,7 +35,7 @@ def batch(behavior_logp, mask, valid):
 
 def packed(computed):
     nothing = np.zeros((1, 1, 1), np.int32)
-    return Packed(*[nothing] * 7, np.array(computed), np.int32(1))
+    return Packed(*[nothing] * 8, np.array(computed), np.int32(1))
 
 
 def identity(state, batch, packed, ref_logp):

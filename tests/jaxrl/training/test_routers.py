@@ -20,6 +20,7 @@ CASES = {
     "taken back in a later state": ("pp|AAqBB|CC|rDD", {7: 4, 9: 8}),
     "an earlier context goes on": ("pp|AA|qBB|rCC", {4: 0, 7: 3}),
     "taken back twice, and gone on": ("pp|AAA|BBB|CCC|qDD", {5: 1, 8: 1, 11: 7}),
+    "its last token dropped by an observation": ("pp|AAA|qBB", {5: 3}),
 }
 """Tokens, of which capital letters are actions, and what some continue: else the one before."""
 
@@ -60,13 +61,33 @@ def test_a_token_counts_in_each_context_as_in_a_row_of_its_own(case):
     acts = np.array([each.isupper() for each in text])
     parent = np.arange(-1, len(text) - 1)
     parent[list(others)] = list(others.values())
-    numbers = np.arange(1, len(text) + 1)
+    assert_counts_as_apart(acts, parent)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_so_it_does_in_contexts_at_random(seed):
+    draw = np.random.default_rng(seed)
+    size = int(draw.integers(4, 14))
+    acts = draw.random(size) < 0.6
+    acts[0], acts[-1] = False, True
+    parent = np.arange(-1, size - 1)
+    for at in range(2, size):
+        if draw.random() < 0.3:
+            parent[at] = draw.integers(0, at)
+    assert_counts_as_apart(acts, parent)
+
+
+def assert_counts_as_apart(acts, parent):
+    """Each token counts as often as where every context has a row of its own."""
+    numbers = np.arange(1, len(acts) + 1)
     apart = []
-    for last in set(np.flatnonzero(acts)) - set(parent.tolist()):
+    goes_on = np.zeros(len(acts), bool)  # whether an action comes of a token
+    for at in range(len(acts) - 1, 0, -1):
+        goes_on[parent[at]] |= acts[at] | goes_on[at]
+    for last in np.flatnonzero(acts & ~goes_on):
         path = [last]
         while parent[path[-1]] >= 0:
             path.append(parent[path[-1]])
         own = path[::-1]
         apart.append((numbers[own], acts[own], np.arange(-1, len(own) - 1)))
-    assert len(apart) > 1
     assert weights([(numbers, acts, parent)]) == weights(apart)
