@@ -21,7 +21,7 @@ from rich.console import Console
 from jaxrl.functions import nearest
 from jaxrl.launch import effects_claims, effects_real, effects_table, flags, lab
 from jaxrl.launch.cli import refused
-from jaxrl.launch.lab import arms, families, plans, views
+from jaxrl.launch.lab import arms, families, files, measurement, plans, reruns, stores, views
 from jaxrl.launch.lab.variants import variants
 
 
@@ -164,7 +164,7 @@ def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
         try:
             if _lacks(path, name):
                 write_plan(name, said)
-                plans.commit([path, effects_table.RESULTS / "arms"], f"Plan of {name}")
+                files.commit([path, effects_table.RESULTS / "arms"], f"Plan of {name}")
             if left := missing(name):
                 measure(name, said, left)
                 made = [
@@ -173,7 +173,7 @@ def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
                     effects_table.TABLE,
                 ]
                 made += [effects_claims.PAGE] if effects_claims.PAGE.exists() else []
-                plans.commit(made, f"Effect of {name}, as planned")
+                files.commit(made, f"Effect of {name}, as planned")
         except ValueError as error:  # the other methods are measured all the same
             said(f"{name}: {error}")
         jax.clear_caches()
@@ -217,7 +217,7 @@ def write_plan(name: str, said: Callable[[str], None]) -> None:
     old = json.loads(path.read_text()) if path.exists() else None
     rows = effects_table.family_rows(families.RECIPES[name][0])
     plan = plans.make(_store(said), name, effects_table.module(name).effect(), old, rows)
-    plans.write(path, plan)
+    files.write(path, plan)
     said(f"{name}: planned {[(t, p['seeds'], p['baseline']) for t, p in plan['tasks'].items()]}")
 
 
@@ -236,7 +236,7 @@ def measure(
       ValueError: the plan is missing, is not committed, or is not what the code would measure.
     """
     path, effect = effects_table.RESULTS / f"{name}.plan.json", effects_table.module(name).effect()
-    commit = plans.committed(path)
+    commit = files.committed(path)
     plan = json.loads(path.read_text())
     differing = plans.differences(plan, name, effect)
     if differing:
@@ -246,8 +246,8 @@ def measure(
         )
     before = effects_table.recorded(name)
     left = pairs or missing(name)
-    looks = list(plans.measure(_store(said), plan, effect, commit, left))
-    plans.write(
+    looks = list(measurement.measure(_store(said), plan, effect, commit, left))
+    files.write(
         effects_table.RESULTS / f"{name}.json",
         {"id": effects_table.identity(name), "looks": before + looks},
     )
@@ -283,7 +283,7 @@ def rerun(
             raise ValueError(f"{path.name} is missing: there is nothing to run again")
         plan, effect = json.loads(path.read_text()), effects_table.module(name).effect()
         compared = 0
-        for again in plans.rerun(_store(said), plan, effect, tasks, labels):
+        for again in reruns.rerun(_store(said), plan, effect, tasks, labels):
             line = f"{name}: {again.task}, {again.label}, arm {again.key}: {again.found}"
             if again.means:
                 line += "; mean {:.4f} recorded, {:.4f} now".format(*again.means)
@@ -367,5 +367,5 @@ def _write_pages() -> None:
     effects_claims.write()
 
 
-def _store(said: Callable[[str], None]) -> plans.Store:
-    return plans.Store(effects_table.RESULTS, said=said)
+def _store(said: Callable[[str], None]) -> stores.Store:
+    return stores.Store(effects_table.RESULTS, said=said)

@@ -23,7 +23,7 @@ import numpy as np
 from jaxrl.config import Config
 from jaxrl.data import tasks
 from jaxrl.launch import effects_table, recipes
-from jaxrl.launch.lab import arms, families, plans, scales, views
+from jaxrl.launch.lab import arms, families, files, scales, views
 from jaxrl.launch.lab.arms import Arm
 from jaxrl.launch.lab.variants import variants
 from jaxrl.run import loop
@@ -137,7 +137,7 @@ def described(name: str) -> str:
     """Digest of a run's settings, its seed and those that are the defaults aside."""
     default = arms.flat(arms.describe(Config()))
     own = arms.flat(arms.describe(config_of(name, default["seed"])))
-    return plans.digest({k: v for k, v in own.items() if default.get(k, ...) != v})
+    return files.digest({k: v for k, v in own.items() if default.get(k, ...) != v})
 
 
 @functools.cache
@@ -162,7 +162,7 @@ def planned() -> dict[str, Any]:
 def write_plan(said: Callable[[str], None]) -> None:
     """The plan of all methods that fit; runs of the same settings count under the new plan too."""
     plan = plan_of(fitting())
-    plans.write(directory() / "plan.json", plan)
+    files.write(directory() / "plan.json", plan)
     said(f"planned: {len(wanted(plan))} runs, of {BASELINE} and {', '.join(plan['methods'])}")
 
 
@@ -198,8 +198,8 @@ def measure(
       ValueError: the plan is missing, is not committed, is not what the code would run, or has not
         one of the methods.
     """
-    commit = plans.committed(directory() / "plan.json")
-    plan, code = planned(), plans.head(directory())
+    commit = files.committed(directory() / "plan.json")
+    plan, code = planned(), files.head(directory())
     if others := sorted({*methods} - {*plan["methods"]}):
         reasons = [f"{name}: {'; '.join(unfit(name)) or 'it fits'}" for name in others]
         raise ValueError(f"{'. '.join(reasons)}. The plan has {', '.join(plan['methods'])}")
@@ -220,9 +220,9 @@ def measure(
         kept = {"task": plan["task"], "described": plan["described"][name], "plan": commit}
         made = {"machine": views.machine(), "minutes": minutes, "code": code}
         named = {"method": name, "seed": seed} | figures | kept | made
-        plans.write(path, named | {"digest": digest(figures)})
+        files.write(path, named | {"digest": digest(figures)})
         publish()
-        plans.commit([path, effects_table.TABLE], f"Real model: {name}, seed {seed}")
+        files.commit([path, effects_table.TABLE], f"Real model: {name}, seed {seed}")
         said(f"{name}, seed {seed}: {figures[STATISTIC]:.3f} ({minutes} min)")
         jax.clear_caches()
     said(headline())
@@ -230,7 +230,7 @@ def measure(
 
 def digest(run: dict[str, Any]) -> str:
     """Of a run's figures."""
-    return plans.digest([run[name] for name in (STATISTIC, "before", "tokens")])
+    return files.digest([run[name] for name in (STATISTIC, "before", "tokens")])
 
 
 def rerun(name: str, run: Run = trained) -> tuple[bool, str]:

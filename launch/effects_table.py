@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from jaxrl.launch import effects_handicaps, recipes
-from jaxrl.launch.lab import Effect, arms, families, plans, reading, statistics
+from jaxrl.launch.lab import Effect, arms, families, files, plans, reading, statistics
 from jaxrl.launch.lab.statistics import Comparison
 from jaxrl.launch.lab.variants import variants
 
@@ -96,11 +96,11 @@ def record_history() -> dict[str, list[str]]:
     Raises:
       ValueError: the results are in no Git repository, or in a clone without its whole history.
     """
-    known, lost = plans.history(RESULTS / HISTORY), {}
+    known, lost = files.history(RESULTS / HISTORY), {}
     for name in names():
         for commit in sorted({row["plan"] for row in recorded(name)} - known):
             lost.setdefault(commit, []).append(name)
-    plans.write(RESULTS / HISTORY, {"lost": dict(sorted(lost.items()))})
+    files.write(RESULTS / HISTORY, {"lost": dict(sorted(lost.items()))})
     return lost
 
 

@@ -1,81 +1,30 @@
-"""Plans of measurements, what was measured by them, and that nothing else is written.
+"""Plans of measurements: their arms, tuned, and in what a plan and the code differ.
 
-A directory holds `NAME.plan.json`, `NAME.json` with a row for each look, and `arms/KEY.json` with
-the figures of every arm that was run, named by a hash of its settings. Arms are looked up before
-they are run: a stopped measurement continues where it was, and a baseline that several methods
-share is run once.
+A directory holds `NAME.plan.json`, `NAME.json` with a row for each look, see `measurement`, and
+`arms/KEY.json` with the figures of every arm that was run, see `store`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import itertools
-import json
 import math
-import os
-import subprocess
-import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from jaxrl.launch.lab import arms, families, statistics, views
+from jaxrl.launch.lab import arms, families, files, statistics
 from jaxrl.launch.lab.arms import Arm
-from jaxrl.launch.lab.effect import BLOCK, Effect, held_out, run_arm
-from jaxrl.launch.lab.statistics import Comparison
+from jaxrl.launch.lab.effect import BLOCK, Effect
+from jaxrl.launch.lab.stores import VERSION, Store
 from jaxrl.launch.lab.tasks import verdicts
 from jaxrl.launch.lab.variants import variants
 
-VERSION = 1
-"""Of the lab's code, as far as figures depend on it: raise it to run every arm again."""
 RANGE = (0.02, 0.98)
 """Accuracies outside of which a task shows no difference, if those of all arms are there."""
 GUARD = 0.03
 """Loss of pass@1 that no gain in another statistic makes up for."""
 _CHOSEN = ("learning_rate", "clip", "score", "pass@1")
-Run = Callable[[Effect, Arm, Sequence[int]], dict[str, Any]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Store:
-    """Where results are kept, and how an arm is run."""
-
-    directory: Path
-    run: Run = run_arm
-    said: Callable[[str], None] = lambda line: None
-    """Called with a line for every arm that is run."""
-
-    def figures(self, effect: Effect, given: Arm, seeds: Sequence[int]) -> dict[str, Any]:
-        """Figures of an arm, see `run_arm`: those kept, else it is run and they are kept."""
-        identity = self.identity(effect, given, seeds)
-        path = self.path(identity)
-        if not path.exists():
-            figures = self.run(effect, given, seeds)
-            own = {"machine": views.machine(), "digest": digest_of(figures), "key": path.stem}
-            write(path, identity | figures | own)
-            self.said(f"{path.stem}: {len(seeds)} seeds in {figures['minutes']} min")
-        return json.loads(path.read_text())
-
-    def path(self, identity: dict[str, Any]) -> Path:
-        """The file of an arm."""
-        return self.directory / "arms" / f"{digest(identity)}.json"
-
-    @staticmethod
-    def identity(effect: Effect, given: Arm, seeds: Sequence[int]) -> dict[str, Any]:
-        """All that the figures of an arm depend on, as JSON holds it."""
-        measure = effect.measure or held_out
-        return {
-            "version": VERSION,
-            "task": effect.task.digest(),
-            "arm": arms.describe(given),
-            "seeds": list(seeds),
-            "warm_steps": effect.warm_steps,
-            "measure": str(arms.describe(getattr(measure, "func", measure)))
-            + str(arms.describe(getattr(measure, "keywords", {}))),
-        }
 
 
 def competitors(effect: Effect, family: str) -> dict[str, Arm]:
@@ -125,7 +74,7 @@ def tune(store: Store, effect: Effect, given: Arm) -> dict[str, Any]:
         }  # fmt: skip
 
     def best(tries: list[dict[str, Any]]) -> dict[str, Any]:
-        if _guarded(effect.statistic):
+        if guarded(effect.statistic):
             least = max(t["pass@1"] for t in tries) - GUARD
             tries = [t for t in tries if t["pass@1"] >= least]
         return max(tries, key=lambda t: sign * t["score"])
@@ -221,7 +170,7 @@ def _with_later(
         later[label] = {
             **{name: chosen[name] for name in _CHOSEN},
             "power": _power(differences, effect.minimum, planned["seeds"]),
-            "described": digest(arms.describe(tuned)),
+            "described": files.digest(arms.describe(tuned)),
         }
     return planned | {"later": later}
 
@@ -246,7 +195,7 @@ def _best_baseline(effect: Effect, chosen: Mapping[str, dict[str, Any]]) -> str:
     """
     sign = 1 if effect.better == "higher" else -1
     rivals = [label for label in chosen if label.startswith("baseline: ")]
-    if _guarded(effect.statistic):
+    if guarded(effect.statistic):
         least = max(chosen[label]["pass@1"] for label in rivals) - GUARD
         rivals = [label for label in rivals if chosen[label]["pass@1"] >= least]
     return max(rivals, key=lambda label: sign * chosen[label]["score"])
@@ -259,11 +208,12 @@ def _stated(effect: Effect) -> dict[str, Any]:
 
 def _described(effect: Effect, family: str, task: str, planned: dict[str, Any]) -> dict[str, str]:
     """Digest of each tuned arm of a plan, as the code has it now."""
-    made = _arms(effect, family, task, planned)
-    return {label: digest(arms.describe(a)) for label, a in made.items()}
+    made = arms_of(effect, family, task, planned)
+    return {label: files.digest(arms.describe(a)) for label, a in made.items()}
 
 
-def _arms(effect: Effect, family: str, task: str, planned: dict[str, Any]) -> dict[str, Arm]:
+def arms_of(effect: Effect, family: str, task: str, planned: dict[str, Any]) -> dict[str, Arm]:
+    """The tuned arms of a task of a plan, as the code has them now, by label."""
     known = competitors(variants(effect)[task], family)
     return {
         label: arms.tuned(known[label], chosen["learning_rate"], chosen["clip"])
@@ -285,7 +235,7 @@ def of_row(plan: dict[str, Any], task: str, label: str) -> str:
     planned = {name: value for name, value in plan["tasks"][task].items() if name != "later"}
     if label in plan["tasks"][task].get("later", {}):
         planned["later"] = {label: plan["tasks"][task]["later"][label]}
-    return digest(plan | {"tasks": {task: planned}})
+    return files.digest(plan | {"tasks": {task: planned}})
 
 
 def _kept(plan: dict[str, Any], name: str, effect: Effect) -> dict[str, Any]:
@@ -345,94 +295,17 @@ def _replaced_arms(plan: dict[str, Any], task: str, effect: Effect) -> set[str]:
     return {label for label in labels if stated.get(label) != described.get(label)}
 
 
-def measure(
-    store: Store,
-    plan: dict[str, Any],
-    effect: Effect,
-    commit: str,
-    pairs: Collection[tuple[str, str]] = (),
-) -> Iterator[dict]:
-    """The rows of a plan, one for each look at each pair of arms.
-
-    Args:
-      store: of the arms.
-      plan: as committed.
-      effect: the experiment of its method.
-      commit: that holds the plan.
-      pairs: (task, label of the other arm) of the rows to measure; empty: all.
-    """
-    for task, planned in plan["tasks"].items():
-        others, looks = compared_with(plan, effect, task), planned["looks"]
-        open_ = [label for label in others if not pairs or (task, label) in pairs]
-        if not open_:
-            continue
-        variant = variants(effect)[task]
-        made = _arms(effect, plan["family"], task, planned)
-        collected = {label: [] for label in made}
-        for number, (size, level) in enumerate(
-            zip(looks, statistics.levels(looks), strict=True), start=1
-        ):
-            seeds = range(looks[number - 2] if number > 1 else 0, size)
-            for label in ["method", *open_]:
-                collected[label].append(store.figures(variant, made[label], seeds))
-            for label in list(open_):
-                pair = collected["method"], collected[label]
-                row = _row(variant, task, label, *pair, level, plan)
-                digested = of_row(plan, task, label)
-                yield row | {"look": number, "plan": commit, "plan_digest": digested}
-                if row["alone"] != "undecided":
-                    open_.remove(label)
-            if not open_:
-                break
-
-
-def _row(
-    effect: Effect, task: str, label: str, mine: list[dict], other: list[dict], level: float,
-    plan: dict[str, Any],
-) -> dict[str, Any]:  # fmt: skip
-    def joined(parts: list[dict], name: str) -> np.ndarray:
-        return np.concatenate([np.array(part[effect.over][name]) for part in parts])
-
-    def compared(name: str, minimum: float) -> Comparison:
-        return statistics.paired(
-            joined(mine, name) - joined(other, name), minimum=minimum, level=level
-        )
-
-    got = compared(effect.statistic, effect.minimum)
-    guard = None
-    if _guarded(effect.statistic) and "pass@1" in mine[0][effect.over]:
-        guard = compared("pass@1", GUARD)
-    alone = statistics.status(got, got.p, better=effect.better, guard=guard, minimum=GUARD)
-    return {
-        "task": task,
-        "against": label.partition(": ")[0],
-        "other": label.partition(": ")[2],
-        "statistic": effect.statistic,
-        "better": effect.better,
-        "minimum": effect.minimum,
-        "comparison": dataclasses.asdict(got),
-        "guard": guard and dataclasses.asdict(guard),
-        "alone": alone,
-        "means": [float(joined(x, effect.statistic).mean()) for x in (mine, other)],
-        "at_tokens": views.at_equal("tokens", effect, mine, other, level),
-        "tokens": round(float(_final(mine, "tokens") / _final(other, "tokens")), 4),
-        "updates": round(float(_final(mine, "updates") / _final(other, "updates")), 4),
-        "family": plan["family"],
-        "arms": [[part["key"] for part in x] for x in (mine, other)],
-    }
-
-
 def _require_range(name: str, task: str, effect: Effect, chosen: Sequence[dict[str, Any]]) -> None:
     """Refuse a task on which no arm succeeds, or where the statistic is an accuracy, every arm.
 
     An experiment with a statistic of its own that is no accuracy is not checked.
     """
     low, high = RANGE
-    guarded = _guarded(effect.statistic)
-    if guarded and effect.measure is not None:
+    read_beside = guarded(effect.statistic)
+    if read_beside and effect.measure is not None:
         return
-    found = [c["pass@1" if guarded else "score"] for c in chosen]
-    if max(found) < low or (min(found) > high and not guarded):
+    found = [c["pass@1" if read_beside else "score"] for c in chosen]
+    if max(found) < low or (min(found) > high and not read_beside):
         raise ValueError(
             f"{name}: on the {task} task, the accuracies of the tuned arms are {min(found):.3f} to "
             f"{max(found):.3f}, outside {low} to {high}; give the task other difficulties or the "
@@ -440,89 +313,15 @@ def _require_range(name: str, task: str, effect: Effect, chosen: Sequence[dict[s
         )
 
 
-def _guarded(statistic: str) -> bool:
+def guarded(statistic: str) -> bool:
     """Whether a statistic is no accuracy, and so is read beside one."""
     return not statistic.startswith(("pass@1", "score", "pass@8", "derived"))
-
-
-def _final(parts: list[dict], name: str) -> float:
-    return float(np.mean([np.mean(part["final"][name]) for part in parts]))
-
-
-class Again(NamedTuple):
-    """An arm of a plan, run once more."""
-
-    task: str
-    label: str
-    """Of the arm in the plan."""
-    key: str
-    recorded_on: str
-    """Type of the machine that the kept figures come from; empty where none are kept."""
-    found: Literal["equal", "differs", "other machine", "not kept"]
-    """`other machine`: the figures differ, and the types of the machines too."""
-    means: tuple[float, ...] = ()
-    """Of the plan's statistic over the seeds: as recorded, and now; empty where none are kept."""
-
-
-def rerun(
-    store: Store,
-    plan: dict[str, Any],
-    effect: Effect,
-    tasks: Sequence[str] = (),
-    labels: Sequence[str] = (),
-) -> Iterator[Again]:
-    """Run arms of a plan again at their seeds, and compare their figures with those kept.
-
-    An arm whose figures are not kept is not run.
-
-    Args:
-      store: where figures are kept; nothing is written there.
-      plan: as committed.
-      effect: the experiment of its method.
-      tasks: of the plan; empty: all.
-      labels: of arms, such as `method` and `ablation: all`; empty: those that have rows.
-
-    Raises:
-      ValueError: a task or an arm has no row in the plan.
-    """
-    _require_known("task", tasks, plan["tasks"])
-    for task in tasks or plan["tasks"]:
-        planned, variant = plan["tasks"][task], variants(effect)[task]
-        made = _arms(effect, plan["family"], task, planned)
-        measured = ["method", *compared_with(plan, effect, task)]
-        _require_known("arms", labels, measured)
-        bounds = [0, *planned["looks"]]
-        for label in labels or measured:
-            for begin, end in itertools.pairwise(bounds):
-                yield _again(store, variant, task, label, made[label], range(begin, end))
-
-
-def _again(
-    store: Store, effect: Effect, task: str, label: str, given: Arm, seeds: Sequence[int]
-) -> Again:
-    kept = store.path(store.identity(effect, given, seeds))
-    if not kept.exists():
-        return Again(task, label, kept.stem, "", "not kept")
-    old = json.loads(kept.read_text())
-    with tempfile.TemporaryDirectory() as folder:
-        new = dataclasses.replace(store, directory=Path(folder)).figures(effect, given, seeds)
-    found = "differs" if old["machine"] == new["machine"] else "other machine"
-    if digest_of_kept(old) == new["digest"]:
-        found = "equal"
-    means = (float(np.mean(x[effect.over][effect.statistic])) for x in (old, new))
-    return Again(task, label, kept.stem, old["machine"], found, tuple(means))
-
-
-def digest_of_kept(kept: dict[str, Any]) -> str:
-    """Of the figures in an arm's file, whatever digest the file states."""
-    about = {"version", "task", "arm", "seeds", "warm_steps", "measure", "machine", "digest", "key"}
-    return digest_of({name: value for name, value in kept.items() if name not in about})
 
 
 def compared_with(plan: dict[str, Any], effect: Effect, task: str) -> list[str]:
     """The arms of a plan that the method has rows against on one of its tasks."""
     planned = plan["tasks"][task]
-    made = _arms(effect, plan["family"], task, planned)
+    made = arms_of(effect, plan["family"], task, planned)
     return _others(made, planned["baseline"], plan["family"])
 
 
@@ -532,78 +331,3 @@ def _others(known: Collection[str], baseline: str, family: str) -> list[str]:
     always = [f"baseline: {name}" for name in families.ALWAYS.get(family, ())]
     ablations = [label for label in known if label.startswith("ablation: ")]
     return [*ablations, baseline, *(k for k in always if k in known and k != baseline)]
-
-
-def _require_known(name: str, given: Sequence[str], known: Iterable[str]) -> None:
-    unknown = sorted({*given} - {*known})
-    if unknown:
-        raise ValueError(f"{name}={unknown[0]!r} has no row in the plan; use one of {[*known]}")
-
-
-def digest_of(figures: dict[str, Any]) -> str:
-    """Of an arm's figures, the time that they took aside."""
-    return digest({name: value for name, value in figures.items() if name != "minutes"})
-
-
-def committed(path: Path) -> str:
-    """The commit that holds a file as it is.
-
-    Raises:
-      ValueError: the file is missing, is not in a Git repository, or differs from its last commit.
-    """
-    if not path.exists():
-        raise ValueError(f"{path.name} is missing: `jaxrl effects --plan` makes it; commit it then")
-    if _git(path, "status", "--porcelain", "--ignored", "--", path.name):
-        raise ValueError(f"{path.name} is not committed as it is: `git commit {path}` comes first")
-    return _git(path, "log", "-1", "--format=%H", "--", path.name)
-
-
-def head(path: Path) -> str:
-    """The present commit of the repository of a file."""
-    return _git(path, "rev-parse", "HEAD")
-
-
-def history(path: Path) -> set[str]:
-    """The commits that lead to the present one, in the repository of a file.
-
-    Raises:
-      ValueError: the file is in no Git repository, or in a clone without its whole history.
-    """
-    if _git(path, "rev-parse", "--is-shallow-repository") == "true":
-        raise ValueError(
-            f"{path.name}: this clone has the last commits alone; `git fetch --unshallow` gets "
-            "the others"
-        )
-    return set(_git(path, "rev-list", "HEAD").split())
-
-
-def commit(paths: Sequence[Path], message: str) -> None:
-    """Commit these files and no others."""
-    names = [str(path.resolve()) for path in paths]
-    _git(paths[0], "add", "--", *names)
-    if _git(paths[0], "status", "--porcelain", "--", *names):
-        _git(paths[0], "commit", "--quiet", "--only", "-m", message, "--", *names)
-
-
-def _git(path: Path, *command: str) -> str:
-    done = subprocess.run(
-        ["git", *command], cwd=path.resolve().parent, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise ValueError(f"git {command[0]} {path.name}: {done.stderr.strip()}")
-    return done.stdout.strip()
-
-
-def digest(value: Any) -> str:
-    """Of anything JSON holds."""
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def write(path: Path, value: dict[str, Any]) -> None:
-    """A JSON file with a line for each field, replaced as a whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items())
-    part = path.with_suffix(".part")
-    part.write_text("{\n" + lines + "\n}\n")
-    os.replace(part, path)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from jaxrl.launch import configs
 from jaxrl.record import jsonl
+from jaxrl.run import begin
 
 FOLDER = Path(__file__).parents[2] / "docs/runs/agents"
 
@@ -51,3 +53,12 @@ def test_different_thoughts_of_all(experiment, tmp_path):
     assert experiment.distinct(tmp_path / "rows.jsonl") == pytest.approx(2 / 3)
     jsonl.write(tmp_path / "rows.jsonl", [episode("c")])
     assert experiment.distinct(tmp_path / "rows.jsonl") == 0
+
+
+@pytest.mark.broad
+def test_every_arm_can_begin(experiment, tmp_path):
+    for name, each in experiment.EXPERIMENTS.items():
+        for arm, argv in each.arms.items():
+            if argv != experiment.games.ARM:
+                given = [*argv, "--seed", "0", "--run-dir", str(tmp_path / name)]
+                assert begin.check(configs.resolve(given)[0]), (name, arm)

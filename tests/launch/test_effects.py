@@ -23,7 +23,19 @@ from jaxrl.launch import (
     lab,
     recipes,
 )
-from jaxrl.launch.lab import arms, families, plans, reading, split, statistics, views
+from jaxrl.launch.lab import (
+    arms,
+    families,
+    files,
+    measurement,
+    plans,
+    reading,
+    reruns,
+    split,
+    statistics,
+    stores,
+    views,
+)
 from jaxrl.launch.lab.tasks import EOS, FILLER, FIRST
 from jaxrl.launch.lab.variants import WRONG, sums, variants, wrong_verdicts
 from jaxrl.training.objective import ObjectiveConfig
@@ -289,7 +301,7 @@ def test_tuning_for_length_keeps_the_accuracy(tmp_path):
         figures = {"pass@1": [accuracy] * len(seeds), "length": [length] * len(seeds)}
         return {"final": figures, "area": figures, "minutes": 0.0}
 
-    effect, store = EFFECTS["rorecomp"], plans.Store(tmp_path, run)
+    effect, store = EFFECTS["rorecomp"], stores.Store(tmp_path, run)
     assert (effect.statistic, effect.better) == ("length", "lower")
     chosen = plans.tune(store, effect, effect.ablation)
     assert (chosen["learning_rate"], chosen["score"], chosen["pass@1"]) == (1e-3, 5.0, 0.39)
@@ -303,7 +315,7 @@ def test_a_task_at_the_floor_or_the_ceiling_is_refused(tmp_path, accuracy, refus
         figures = {"pass@1": [accuracy] * len(seeds)}
         return {"final": figures, "area": figures, "minutes": 0.0}
 
-    store = plans.Store(tmp_path, run)
+    store = stores.Store(tmp_path, run)
     if not refused:
         assert plans.make(store, "karl", EFFECTS["karl"])
         return
@@ -327,7 +339,7 @@ def test_a_task_is_refused_by_its_accuracies(tmp_path, name, accuracy, refused):
         figures = dict.fromkeys(("pass@1", effect.statistic), [accuracy] * len(seeds))
         return {"final": figures, "area": figures, "minutes": 0.0}
 
-    store = plans.Store(tmp_path, run)
+    store = stores.Store(tmp_path, run)
     if refused:
         with pytest.raises(ValueError, match="give the task other difficulties"):
             plans.make(store, name, effect)
@@ -374,7 +386,7 @@ def repository(tmp_path, monkeypatch):
 
 def play(monkeypatch, fake):
     monkeypatch.setattr(
-        effects, "_store", lambda said: plans.Store(effects_table.RESULTS, fake, said)
+        effects, "_store", lambda said: stores.Store(effects_table.RESULTS, fake, said)
     )
 
 
@@ -391,15 +403,15 @@ def test_nothing_is_measured_without_a_committed_plan(repository, monkeypatch, c
     assert "is not committed" in capsys.readouterr().err
 
     plan = path.read_text()
-    plans.commit([path], "Plan")
+    files.commit([path], "Plan")
     path.write_text(plan.replace('"minimum": 0.03', '"minimum": 0.01'))
     assert cli.main(["effects", "aepo"]) == 2
     assert "is not committed" in capsys.readouterr().err
-    plans.commit([path], "Another plan")
+    files.commit([path], "Another plan")
     assert cli.main(["effects", "aepo"]) == 2
     assert "minimum: the plan has 0.01, the code 0.03" in capsys.readouterr().err
     path.write_text(plan)
-    plans.commit([path], "Plan")
+    files.commit([path], "Plan")
 
     with monkeypatch.context() as changed:
         slower = dataclasses.replace(EFFECTS["aepo"].method, steps=61)
@@ -641,8 +653,8 @@ def test_the_command_of_a_row_runs_its_two_arms(repository, monkeypatch, capsys)
     fake.ran.clear()
     said = []
     plan = json.loads((repository / "aepo.plan.json").read_text())
-    again = plans.rerun(
-        plans.Store(repository, fake, said.append), plan, EFFECTS["aepo"], [row["task"]]
+    again = reruns.rerun(
+        stores.Store(repository, fake, said.append), plan, EFFECTS["aepo"], [row["task"]]
     )
     found = [x.found for x in again]
     assert found[1] == "not kept" and found.count("equal") == len(fake.ran) == len(found) - 1
@@ -667,7 +679,7 @@ def test_a_rerun_of_an_unknown_arm_names_those_that_are_known(capsys, flags, sai
 def test_a_real_arm_gives_its_recorded_figures_again(tmp_path):
     """A small one, trained twice; then one figure of one seed is changed in the file."""
     effect = dataclasses.replace(EFFECTS["raft"], warm_steps=2)
-    store = plans.Store(tmp_path, functools.partial(lab.run_arm, steps=2))
+    store = stores.Store(tmp_path, functools.partial(lab.run_arm, steps=2))
     planned = {
         "looks": [2],
         "baseline": "baseline: GRPO",
@@ -679,7 +691,7 @@ def test_a_real_arm_gives_its_recorded_figures_again(tmp_path):
     plan = {"family": "objectives", "tasks": {"regime": planned}}
 
     def again():
-        return [x.found for x in plans.rerun(store, plan, effect, labels=["method"])]
+        return [x.found for x in reruns.rerun(store, plan, effect, labels=["method"])]
 
     assert again() == ["not kept"]
     store.figures(effect, arms.tuned(effect.method, 1e-3, 1.0), range(2))
@@ -687,16 +699,16 @@ def test_a_real_arm_gives_its_recorded_figures_again(tmp_path):
     (path,) = (tmp_path / "arms").glob("*.json")
     kept = json.loads(path.read_text())
     kept["curves"]["pass@1"][-1][1] += 0.001
-    plans.write(path, kept)
+    files.write(path, kept)
     assert again() == ["differs"]
-    plans.write(path, kept | {"machine": "another"})
+    files.write(path, kept | {"machine": "another"})
     assert again() == ["other machine"]
 
 
 def test_recorded_digests_are_those_of_the_figures():
     for path in (effects_table.RESULTS / "arms").glob("*.json"):
         kept = json.loads(path.read_text())
-        assert plans.digest_of_kept(kept) == kept["digest"], path.name
+        assert stores.digest_of_kept(kept) == kept["digest"], path.name
 
 
 def git(folder, *command):
@@ -794,7 +806,7 @@ def test_rows_of_two_machines_say_so(repository, monkeypatch):
     assert effects_table.machines_sentence(effects_table.rows(["aepo"])) == []
     row = effects_table.rows(["aepo"])[0]
     path = repository / "arms" / f"{row['arms'][1][0]}.json"
-    plans.write(path, json.loads(path.read_text()) | {"machine": "another"})
+    files.write(path, json.loads(path.read_text()) | {"machine": "another"})
     mixed = next(r for r in effects_table.rows(["aepo"]) if r["arms"] == row["arms"])
     assert mixed["machines"] == [[views.machine()], ["another"]]
     (line,) = effects_table.machines_sentence(effects_table.rows(["aepo"]))
@@ -823,10 +835,10 @@ def looked_at(store, differences):
         same = {"final": figures, "area": figures, "before": {}, "curves": {}}
         return same | {"marks": [1], "minutes": 0.0}
 
-    store = plans.Store(store, run)
+    store = stores.Store(store, run)
     plan = plans.make(store, "aepo", EFFECTS["aepo"])
     plan["tasks"] = {"regime": plan["tasks"]["regime"] | {"looks": [12, 24]}}
-    return store, plan, list(plans.measure(store, plan, EFFECTS["aepo"], "x"))
+    return store, plan, list(measurement.measure(store, plan, EFFECTS["aepo"], "x"))
 
 
 def test_measurement_stops_at_the_look_that_decides(tmp_path):
@@ -837,7 +849,7 @@ def test_measurement_stops_at_the_look_that_decides(tmp_path):
     store, plan, rows = looked_at(tmp_path / "clear", clear)
     assert {(row["look"], row["comparison"]["seeds"]) for row in rows} == {(1, 12)}
     assert {row["comparison"]["level"] for row in rows} == {first}
-    again = list(plans.rerun(store, plan, EFFECTS["aepo"]))
+    again = list(reruns.rerun(store, plan, EFFECTS["aepo"]))
     assert [x.found for x in again] == ["equal", "not kept"] * (len(again) // 2)
 
     store, plan, rows = looked_at(tmp_path / "slow", slow)
@@ -846,7 +858,7 @@ def test_measurement_stops_at_the_look_that_decides(tmp_path):
     assert (late["look"], late["alone"], late["comparison"]["seeds"]) == (2, "effect", 24)
     assert late["comparison"]["level"] == both
     assert late["comparison"]["effect"] == pytest.approx(slow.mean())
-    again = list(plans.rerun(store, plan, EFFECTS["aepo"]))
+    again = list(reruns.rerun(store, plan, EFFECTS["aepo"]))
     assert {x.found for x in again} == {"equal"}
     keys = [x.key for x in again if x.label == "method"]
     assert late["arms"][0] == keys and early["arms"][0] == keys[:1] and len(keys) == 2

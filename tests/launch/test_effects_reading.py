@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxrl.launch import effects_table
-from jaxrl.launch.lab import plans, reading, statistics
+from jaxrl.launch.lab import files, reading, statistics
 from jaxrl.launch.lab.effect import BLOCK
 
 FIGURES = itertools.count()
@@ -90,8 +90,8 @@ def test_a_look_is_read_at_its_own_level():
 
 
 def test_digests_and_machines_are_those_of_the_arms(tmp_path):
-    plans.write(tmp_path / "arms" / "a.json", {"digest": "1", "machine": "x"})
-    plans.write(tmp_path / "arms" / "b.json", {"digest": "2", "machine": "y"})
+    files.write(tmp_path / "arms" / "a.json", {"digest": "1", "machine": "x"})
+    files.write(tmp_path / "arms" / "b.json", {"digest": "2", "machine": "y"})
     found = reading.of_arms({"arms": [["a", "b"], ["b", "c"]]}, tmp_path)
     assert found == {"digests": [["1", "2"], ["2", "c"]], "machines": [["x", "y"], ["y"]]}
 

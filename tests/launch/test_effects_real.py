@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from jaxrl.launch import cli, effects, effects_claims, effects_page, effects_real, effects_table
-from jaxrl.launch.lab import plans, scales
+from jaxrl.launch.lab import files, scales
 from jaxrl.losses import advantages, pass_rate
 
 CHOSEN = effects_real.planned()["methods"]
@@ -31,7 +31,7 @@ def results(tmp_path, monkeypatch):
         ["init", "-q"], ["config", "user.email", "a@b.c"], ["config", "user.name", "a"],
     ):  # fmt: skip
         subprocess.run(["git", *command], cwd=folder, check=True)
-    plans.write(real / "plan.json", effects_real.planned())
+    files.write(real / "plan.json", effects_real.planned())
     monkeypatch.setattr(effects_table, "RESULTS", folder)
     monkeypatch.setattr(effects_table, "TABLE", folder / "README.md")
     monkeypatch.setattr(effects_claims, "PAGE", folder / "none" / "effects.md")
@@ -59,7 +59,7 @@ def measure(fake, methods=(), said=None):
 
 
 def committed(results):
-    plans.commit([results / "plan.json"], "Plan of the real model")
+    files.commit([results / "plan.json"], "Plan of the real model")
 
 
 def subjects(results):
@@ -132,11 +132,11 @@ def test_nothing_is_run_without_a_committed_plan(results):
         ({"task": "x"}, "task"),
         ({"seeds": {"baseline": 1, "method": 1}}, "seeds"),
     ):
-        plans.write(results / "plan.json", plan | changed)
+        files.write(results / "plan.json", plan | changed)
         committed(results)
         with pytest.raises(ValueError, match=f"not what would be measured: {said} differ"):
             measure(fake)
-    plans.write(results / "plan.json", plan | {"described": plan["described"] | {"grpo": "x"}})
+    files.write(results / "plan.json", plan | {"described": plan["described"] | {"grpo": "x"}})
     committed(results)
     with pytest.raises(ValueError, match="described differ"):
         measure(fake)
@@ -165,7 +165,7 @@ def test_runs_are_added_over_several_sessions(results):
     )  # fmt: skip
     assert status.stdout == ""
     kept = json.loads((results / f"{CHOSEN[0]}.1.json").read_text())
-    plan = plans.committed(results / "plan.json")
+    plan = files.committed(results / "plan.json")
     assert kept["plan"] == kept["code"] == plan  # the commit that the first call began at
 
     second, said = Fake(), []
@@ -206,10 +206,10 @@ def test_the_correlation_is_that_of_complete_methods(results):
 
     before = effects_real.compared()
     old = json.loads((results / f"{CHOSEN[0]}.0.json").read_text())
-    plans.write(results / "aepo.0.json", old | {"method": "aepo", "pass@1": 0.9})
-    plans.write(results / f"{CHOSEN[0]}.7.json", old | {"seed": 7, "pass@1": 0.9})
+    files.write(results / "aepo.0.json", old | {"method": "aepo", "pass@1": 0.9})
+    files.write(results / f"{CHOSEN[0]}.7.json", old | {"seed": 7, "pass@1": 0.9})
     assert effects_real.compared() == before
-    plans.write(results / f"{CHOSEN[0]}.0.json", old | {"described": "of another recipe"})
+    files.write(results / f"{CHOSEN[0]}.0.json", old | {"described": "of another recipe"})
     assert interim in effects_real.headline()
 
 
@@ -241,12 +241,12 @@ def test_a_run_is_done_again_and_compared(results, monkeypatch, capsys):
     run = f"{effects_table.identity(CHOSEN[0])}.1"
     assert cli.main(["effects", "--real", "--rerun", run]) == 0
     assert f"{run}: equal; pass@1 0.4010 recorded, 0.4010 now" in capsys.readouterr().out
-    plans.write(path, {k: v for k, v in kept.items() if k not in ("code", "digest")})
+    files.write(path, {k: v for k, v in kept.items() if k not in ("code", "digest")})
     assert cli.main(["effects", "--real", "--rerun", run]) == 0  # a file of earlier code
-    plans.write(path, kept | {"tokens": 7})
+    files.write(path, kept | {"tokens": 7})
     assert cli.main(["effects", "--real", "--rerun", run]) == 1
     assert f"{run}: differs" in capsys.readouterr().out
-    plans.write(path, kept | {"tokens": 7, "machine": "another"})
+    files.write(path, kept | {"tokens": 7, "machine": "another"})
     assert cli.main(["effects", "--real", "--rerun", run]) == 0
     assert f"{run}: other machine" in capsys.readouterr().out
     assert cli.main(["effects", "--real", "--rerun"]) == 2

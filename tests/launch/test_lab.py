@@ -15,7 +15,18 @@ from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.nucleus import masked
 from jaxrl.launch import effects_table, lab
-from jaxrl.launch.lab import arms, collect, critic, families, plans, policy, tasks, train
+from jaxrl.launch.lab import (
+    arms,
+    collect,
+    critic,
+    families,
+    measurement,
+    plans,
+    policy,
+    stores,
+    tasks,
+    train,
+)
 from jaxrl.launch.lab import effect as experiment
 from jaxrl.launch.lab.variants import variants
 from jaxrl.launch.recipes import aepo, par
@@ -662,7 +673,7 @@ def test_an_arm_is_added_to_a_plan_and_the_other_rows_keep_theirs(tmp_path):
         same = {"final": figures, "area": figures, "before": {}, "curves": {}}
         return same | {"marks": [1], "minutes": 0.0}
 
-    store = plans.Store(tmp_path, run)
+    store = stores.Store(tmp_path, run)
     effect = dataclasses.replace(effects_table.module("raft").effect(), further={})
     old = plans.make(store, "raft", effect)
     other = lambda prompts: lambda method: dataclasses.replace(method, prompts=prompts)  # noqa: E731
@@ -674,10 +685,10 @@ def test_an_arm_is_added_to_a_plan_and_the_other_rows_keep_theirs(tmp_path):
     assert new["tasks"]["neutral"] == old["tasks"]["neutral"]
     assert plans.unplanned(more, family, new["tasks"]["regime"]) == []
     assert plans.differences(new, "raft", more) == []
-    rows = {row["other"]: row for row in plans.measure(store, new, more, "x")
+    rows = {row["other"]: row for row in measurement.measure(store, new, more, "x")
             if row["task"] == "regime"}  # fmt: skip
     assert rows["fewer prompts"]["comparison"]["seeds"] == old["tasks"]["regime"]["seeds"]
-    for row in plans.measure(store, old, effect, "x"):
+    for row in measurement.measure(store, old, effect, "x"):
         if row["task"] == "regime":
             assert rows[row["other"]]["plan_digest"] == row["plan_digest"]
     changed = dataclasses.replace(more, further={"fewer prompts": other(4)})
@@ -714,10 +725,10 @@ def test_the_baseline_of_a_length_is_one_of_the_accurate(tmp_path):
         return {"final": figures, "area": figures, "minutes": 0.0}
 
     effect = effects_table.module("rorecomp").effect()
-    plan = plans.make(plans.Store(tmp_path, run), "rorecomp", effect)
+    plan = plans.make(stores.Store(tmp_path, run), "rorecomp", effect)
     assert {x["baseline"] for x in plan["tasks"].values()} == {"baseline: linear penalty"}
     accurate = dataclasses.replace(effect, statistic="pass@1", better="higher")
-    plan = plans.make(plans.Store(tmp_path, run), "rorecomp", accurate)
+    plan = plans.make(stores.Store(tmp_path, run), "rorecomp", accurate)
     best = "baseline: linear penalty, a quarter"
     assert {x["baseline"] for x in plan["tasks"].values()} == {best}
 
@@ -745,7 +756,7 @@ def test_a_plan_foresees_the_row_against_sft(tmp_path):
         return {"final": figures, "area": figures, "minutes": 0.0}
 
     effect = effects_table.module("tram").effect()
-    plan = plans.make(plans.Store(tmp_path, run), "tram", effect)
+    plan = plans.make(stores.Store(tmp_path, run), "tram", effect)
     for task, planned in plan["tasks"].items():
         assert planned["baseline"] == "baseline: SFT + GRPO"
         assert {"baseline: SFT", "baseline: SFT + GRPO"} < {*planned["power"]}

@@ -333,7 +333,7 @@ EXPERIMENTS = {
         arms={
             "DreamGym": ("dreamgym", *QUIET),
             "all logged steps": ("dreamgym", "--task-args.neighbours", "1200", *QUIET),
-            "any goals": ("dreamgym", "--curriculum.choose", "uniform", *QUIET),
+            "any goals": ("dreamgym", "--curriculum.choose", "jaxrl.data.curriculum:uniform", *QUIET),
         },
         figures=("made", "used"),
     ),

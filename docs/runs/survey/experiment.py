@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.launch.lab import Arm, Effect, arms, families, plans, statistics
+from jaxrl.launch.lab import Arm, Effect, arms, families, plans, statistics, stores
 from jaxrl.launch.lab.tasks import neutral
 
 SURVEYED = {
@@ -30,7 +30,7 @@ MINIMUM = 0.03
 def measure(work: Path) -> dict[str, dict[str, Any]]:
     """Tune each arm, then measure it: its rate, pass@1 and area [seed], and tokens."""
     task = neutral()
-    store = plans.Store(work, said=lambda line: print(line, flush=True))
+    store = stores.Store(work, said=lambda line: print(line, flush=True))
     found = {}
     for name, (family, baseline) in SURVEYED.items():
         arm = families.baselines(family, Arm(steps=80))[baseline]
