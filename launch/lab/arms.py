@@ -6,6 +6,7 @@ Curricula, guides, replay, critics and the objective are the real loop's own, by
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -97,6 +98,10 @@ class Arm:
     """Of RA3: how often the text that stands behind sampled latents is imitated."""
     renormalise: RenormaliseConfig | None = dataclasses.field(default=None, metadata=LATER)
     """Which rewards are put into units of their history: all, or with a `part` the second ones."""
+    model: Mapping[str, int] | None = dataclasses.field(default=None, metadata=LATER)
+    """Sizes of the policy that are not the lab's: fields of `DecoderConfig`."""
+    measure: Callable[..., Any] | None = dataclasses.field(default=None, metadata=LATER)
+    """Of its figures, in place of the experiment's `measure`."""
     delay: int = 0
     """The sampler's policy is this many steps old,"""
     sync_every: int = 1
@@ -202,6 +207,8 @@ def describe(value: Any) -> Any:
         return {str(k): describe(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [describe(v) for v in value]
+    if isinstance(value, functools.partial):
+        return {describe(value.func): describe([*value.args, value.keywords])}
     if callable(value):
         return f"{value.__module__}:{value.__qualname__}"
     return value

@@ -119,11 +119,13 @@ def _block(
     """Figures of some seeds before the RL, [S], and at the marks, [marks, S]."""
     task = effect.task.over(seeds)
     model = policy.shape(task.vocabulary, task.prompt_length + task.budget)
+    model = dataclasses.replace(model, **given.model or {})
+    figures_of = given.measure or effect.measure or held_out
     params = imitate(task, model, warm_steps)
 
     def measure(now: Params, last: bool) -> dict[str, np.ndarray]:
         samples = SAMPLES if last else 1
-        return (effect.measure or held_out)(model, task, given, now, params, samples=samples)
+        return figures_of(model, task, given, now, params, samples=samples)
 
     curves = train.train(
         task, model, params, given, measure=measure, measurements=MARKS, steps=steps

@@ -8,7 +8,7 @@ Claim: large base models gain on mathematics, now and then more than by RL of th
 part of the memory.
 Reading: formula recalled; lambda is 1. `config()` trains the small model and `steered` guides the
 sampler of the large one; it is proxy-tuning (Liu et al. 2024) with RL in the place of tuning. The
-ablation is the large model as it is.
+ablation is the large model as it is; beside it stand other lambdas, and RL of the large model.
 """
 
 import dataclasses
@@ -45,42 +45,83 @@ def steered(small: DecoderConfig, tuned: Params, untuned: Params, strength: floa
     return Guide(proxy_tuning, strength, (small, small), (tuned, untuned))
 
 
+LARGE = {
+    "hidden_size": 64, "intermediate_size": 128, "num_layers": 3, "num_heads": 4, "num_kv_heads": 4,
+}  # fmt: skip
+"""Sizes of the lab's large model."""
+
+
 def transfer(
-    model: DecoderConfig, task: Task, arm: Arm, params: Params, start: Params, samples: int = 8
+    model: DecoderConfig,
+    task: Task,
+    arm: Arm,
+    params: Params,
+    start: Params,
+    strength: float = 1.0,
+    samples: int = 8,
 ) -> dict[str, np.ndarray]:
     """`pass@1` of the steered large model on the test split, exact, and of the `small` one; [S]."""
-    large = dataclasses.replace(
-        model, hidden_size=64, intermediate_size=128, num_layers=3, num_heads=4, num_kv_heads=4
-    )
+    large = dataclasses.replace(model, **LARGE)
     trained = imitate(task, large, 150)
-    return jax.device_get(_passed(model, large, task)(trained, params, start))
+    return jax.device_get(_steered(model, large, task, strength)(trained, params, start))
+
+
+def alone(
+    model: DecoderConfig, task: Task, arm: Arm, params: Params, start: Params, samples: int = 8
+) -> dict[str, np.ndarray]:
+    """`pass@1` of the trained model itself on the test split, exact; [S]."""
+    return {"pass@1": jax.device_get(_alone(model, task)(params))}
+
+
+def _chance(task: Task, tokens: jax.Array, scores: jax.Array) -> jax.Array:
+    """How probable right answers are on average, of the logits of all tokens but the last."""
+    first = task.prompt_length
+    logp = jnp.take_along_axis(jax.nn.log_softmax(scores), tokens[:, 1:, None], axis=-1)
+    own = jnp.where(tokens[:, first:] > 0, logp[:, first - 1 :, 0], 0.0)
+    return jnp.mean(jnp.exp(jnp.sum(own, axis=1)))
+
+
+def _every(task: Task) -> np.ndarray:
+    return np.concatenate([task.test.prompt, task.test.gold], axis=-1)
 
 
 @functools.cache
-def _passed(
-    model: DecoderConfig, large: DecoderConfig, task: Task
-) -> Callable[..., dict[str, jax.Array]]:
-    every = np.concatenate([task.test.prompt, task.test.gold], axis=-1)
-    first = task.prompt_length
+def _alone(model: DecoderConfig, task: Task) -> Callable[[Params], jax.Array]:
+    def one(params: Params, tokens: jax.Array) -> jax.Array:
+        return _chance(task, tokens, all_logprobs(model, params, tokens[:, :-1]))
 
+    scored = jax.jit(jax.vmap(one))
+    return lambda params: scored(params, _every(task))
+
+
+@functools.cache
+def _steered(
+    model: DecoderConfig, large: DecoderConfig, task: Task, strength: float
+) -> Callable[..., dict[str, jax.Array]]:
     def one(
         large_params: Params, tuned: Params, untuned: Params, tokens: jax.Array
     ) -> dict[str, jax.Array]:
-        def chance(scores: jax.Array) -> jax.Array:
-            logp = jnp.take_along_axis(jax.nn.log_softmax(scores), tokens[:, 1:, None], axis=-1)
-            own = jnp.where(tokens[:, first:] > 0, logp[:, first - 1 :, 0], 0.0)
-            return jnp.mean(jnp.exp(jnp.sum(own, axis=1)))
-
         base = all_logprobs(large, large_params, tokens[:, :-1])
         small = tuple(all_logprobs(model, p, tokens[:, :-1]) for p in (tuned, untuned))
         context = Context(base, tokens, jnp.zeros(len(tokens), jnp.int32), small)
         return {
-            "pass@1": chance(proxy_tuning(base, context, 1.0)),
-            "small": chance(small[0]),
+            "pass@1": _chance(task, tokens, proxy_tuning(base, context, strength)),
+            "small": _chance(task, tokens, small[0]),
         }
 
     scored = jax.jit(jax.vmap(one))
-    return lambda *policies: scored(*policies, every)
+    return lambda *policies: scored(*policies, _every(task))
+
+
+def of_strength(strength: float) -> Callable[[Arm], Arm]:
+    """The method with another lambda."""
+    measure = functools.partial(transfer, strength=strength)
+    return lambda method: dataclasses.replace(method, measure=measure)
+
+
+def of_the_large(method: Arm) -> Arm:
+    """The same RL of the large model itself."""
+    return dataclasses.replace(method, model=LARGE, measure=alone)
 
 
 def effect() -> Effect:
@@ -91,6 +132,11 @@ def effect() -> Effect:
         task=cipher(((12, 0.8), (6, 0.3)), (((2, 1), 1.0),)),
         method=method,
         ablation=dataclasses.replace(method, learning_rate=0.0),
+        further={
+            "lambda of 1/2": of_strength(0.5),
+            "lambda of 2": of_strength(2.0),
+            "RL of the large model": of_the_large,
+        },
         measure=transfer,
         portable=True,
     )

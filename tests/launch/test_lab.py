@@ -651,6 +651,22 @@ def test_further_arms_are_others_and_leave_a_plan_as_it_is(name):
         assert {label: made[label] for label in plain} == plain
 
 
+def test_an_arm_may_have_its_own_sizes_and_figures():
+    """RL of the large model begins where that model stands after its demonstrations."""
+    module = effects_table.module("rast")
+    effect, given = module.effect(), module.of_the_large(module.effect().method)
+    figures = experiment.run_arm(effect, given, (0,), steps=1)
+    task = effect.task.over((0,))
+    model = policy.shape(task.vocabulary, task.prompt_length + task.budget)
+    large = dataclasses.replace(model, **module.LARGE)
+    start = experiment.imitate(task, large, 1)
+    own = module.alone(large, task, given, start, start)["pass@1"]
+    np.testing.assert_allclose(figures["before"]["pass@1"], own, atol=1e-5)
+    described = [arms.describe(module.of_strength(x)(effect.method)) for x in (0.5, 2.0)]
+    assert described[0]["measure"] != described[1]["measure"]
+    assert not {"measure", "model"} & arms.describe(effect.method).keys()
+
+
 def test_the_other_shapings_of_pars_paper_by_hand():
     """Of three samples; an expert's row and one without a reward are in no statistic."""
     rewards = jnp.array([1.0, 2.0, 3.0, 10.0, jnp.nan])

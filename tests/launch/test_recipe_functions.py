@@ -391,12 +391,13 @@ def test_rlpt_takes_any_beginning_of_the_text_from_the_segment_on():
 
 
 @pytest.mark.broad
-def test_rast_adds_what_training_changed():
+@pytest.mark.parametrize("strength", [1.0, 0.5, 2.0])
+def test_rast_adds_what_training_changed(strength):
     task = lab.cipher()
     small = model_of(task.vocabulary, 16)
     params = jax.vmap(lambda k: decoder.init(small, k))(jax.random.split(jax.random.key(0), 3))
     large, tuned, untuned = (jax.tree.map(lambda a, i=i: a[i], params) for i in range(3))
-    passed = rast._passed(small, small, task.over((0,)))
+    passed = rast._steered(small, small, task.over((0,)), strength)
 
     def of(*trees):
         return passed(*(jax.tree.map(lambda a: a[None], tree) for tree in trees))
@@ -412,10 +413,12 @@ def test_rast_adds_what_training_changed():
     logits = [all_logprobs(small, p, tokens[:, :-1]) for p in (large, tuned, untuned)]
     got = of(large, tuned, untuned)
     np.testing.assert_allclose(
-        got["pass@1"][0], chance(logits[0] + logits[1] - logits[2]), rtol=1e-4
+        got["pass@1"][0], chance(logits[0] + strength * (logits[1] - logits[2])), rtol=1e-4
     )
     np.testing.assert_allclose(got["small"][0], chance(logits[1]), rtol=1e-4)
-    np.testing.assert_allclose(of(large, tuned, tuned)["pass@1"][0], chance(logits[0]), rtol=1e-4)
+    alone = rast._alone(small, task.over((0,)))(jax.tree.map(lambda a: a[None], large))
+    for own in (of(large, tuned, tuned)["pass@1"], alone):
+        np.testing.assert_allclose(own[0], chance(logits[0]), rtol=1e-4)
     guide = rast.steered(small, tuned, untuned, strength=2.0)
     context = Context(None, None, None, (jnp.array([[1.0, 0.0]]), jnp.array([[0.5, 0.5]])))
     got = guide.process(jnp.zeros((1, 2)), context, guide.args)
