@@ -70,6 +70,13 @@ class Experiment:
     NAME/FIGURE is then a figure."""
     samples: int = 1
     """Episodes of each problem in those; more than one are sampled, and one is greedy."""
+    tuned: bool = False
+    """Whether each arm's learning rate is the best of `RATES` on the seeds of `DEVELOPMENT`."""
+
+
+RATES = (0.5, 1.0, 2.0)
+"""Factors of an arm's learning rate."""
+DEVELOPMENT = (100, 101)
 
 
 EXPERIMENTS = {
@@ -333,7 +340,8 @@ EXPERIMENTS = {
         arms={
             "DreamGym": ("dreamgym", *QUIET),
             "all logged steps": ("dreamgym", "--task-args.neighbours", "1200", *QUIET),
-            "any goals": ("dreamgym", "--curriculum.choose", "jaxrl.data.curriculum:uniform", *QUIET),
+            "any goals": ("dreamgym", "--curriculum.choose", "jaxrl.data.curriculum:uniform",
+                          *QUIET),
         },
         figures=("made", "used"),
     ),
@@ -460,3 +468,24 @@ EXPERIMENTS = {
         figures=("score", "reward", "reached"),
     ),
 }  # fmt: skip
+
+
+def again(name: str, *others: str) -> Experiment:
+    """The method and other arms of an experiment, all tuned, on seeds that it has not had."""
+    first = EXPERIMENTS[name]
+    arms = {arm: first.arms[arm] for arm in (next(iter(first.arms)), *others)}
+    return dataclasses.replace(first, arms=arms, seeds=tuple(range(5, 17)), tuned=True)
+
+
+EXPERIMENTS |= {
+    f"{name}_again": again(name, *others)
+    for name, others in {
+        "ai_searchplanner": ("end to end",),
+        "karl": ("policy gradient",),
+        "lmrl_gym": ("filtered BC", "BC"),
+        "loop": ("one update",),
+        "promed": ("answer alone", "uniform"),
+        "sandmle": ("gold alone",),
+        "verltool": ("lookup alone", "no tools"),
+    }.items()
+}

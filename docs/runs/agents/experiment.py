@@ -3,11 +3,13 @@
 python docs/runs/agents/experiment.py WORK NAME --seeds 0 1 2 3 4
 python docs/runs/agents/experiment.py WORK --report
 
-The first command trains all arms of an experiment and adds to `results.json` of its folder. The
-second prints the tables of the experiments that have results.
+The first command trains all arms of an experiment and adds to `results.json` of its folder, and
+before that, where arms are tuned, to `tuning.json`. The second prints the tables of the experiments
+that have results.
 """
 
 import argparse
+import dataclasses
 import itertools
 import json
 import re
@@ -18,7 +20,7 @@ from typing import Any
 
 import games
 import numpy as np
-from arms import EXPERIMENTS
+from arms import DEVELOPMENT, EXPERIMENTS, RATES
 
 from jaxrl.data.offline.statistics import centred_score
 from jaxrl.launch import configs, evaluate
@@ -31,8 +33,16 @@ MINIMUM = 0.05
 """Effect of interest: arms are equivalent if they differ by less."""
 
 
-def measure(work: Path, name: str, arm: str, seed: int) -> dict[str, object]:
-    """Train an arm, and give its figures."""
+def measure(work: Path, name: str, arm: str, seed: int, rate: float = 1.0) -> dict[str, Any]:
+    """Train an arm, and give its figures.
+
+    Args:
+      work: where its run is written.
+      name: of the experiment.
+      arm: one of its arms.
+      seed: of the run.
+      rate: factor of the arm's learning rate.
+    """
     argv = EXPERIMENTS[name].arms[arm]
     if argv == games.ARM:
         first, given = next(iter(EXPERIMENTS[name].arms.items()))
@@ -42,8 +52,11 @@ def measure(work: Path, name: str, arm: str, seed: int) -> dict[str, object]:
         if not (run / "metrics.jsonl").exists():  # of an earlier time: the run is made again
             loop.train(config)
         return games.measure(run, config, seed)
-    run = directory(work, name, arm, seed)
+    run = directory(work, name, f"{arm} {rate}" if EXPERIMENTS[name].tuned else arm, seed)
     config, _ = configs.resolve([*argv, "--seed", str(seed), "--run-dir", str(run)])
+    learning_rate = config.optimizer.learning_rate * rate
+    optimizer = dataclasses.replace(config.optimizer, learning_rate=learning_rate)
+    config = dataclasses.replace(config, optimizer=optimizer)
     before = time.process_time()
     summary = loop.train(config)
     seconds = time.process_time() - before
@@ -64,7 +77,32 @@ def measure(work: Path, name: str, arm: str, seed: int) -> dict[str, object]:
     found["tokens"] = summary["tokens"]
     found["logp_gap_max"] = max(row["logp_gap_max"] for row in rows)
     found["curve"] = [round(row["reward/mean"], 4) for row in rows]
-    return found
+    return found | ({"rate": rate} if EXPERIMENTS[name].tuned else {})
+
+
+def deciding(name: str, row: dict[str, Any]) -> float:
+    """The figure of a run that decides, more being better."""
+    figure = EXPERIMENTS[name].figures[0]
+    return float(np.mean(row["curve"]) if figure == "area" else row["eval"]["after"][figure])
+
+
+def tuned(work: Path, name: str, arm: str) -> float:
+    """The factor of an arm's learning rate with the best mean of the figure that decides.
+
+    What is tried is kept in `tuning.json`, and looked up there first.
+    """
+    path = RUNS / EXPERIMENTS[name].folder / "tuning.json"
+    scores = dict[float, float]()
+    for rate in RATES:
+        done = written(path).get(name, {}).get(arm, {}).get(str(rate), [])
+        for seed in DEVELOPMENT[len(done) :]:
+            done.append(round(deciding(name, measure(work, name, arm, seed, rate)), 5))
+            print(name, arm, "rate", rate, "seed", seed, done[-1], flush=True)
+            found = written(path)
+            found.setdefault(name, {}).setdefault(arm, {})[str(rate)] = done
+            path.write_text(json.dumps(found, indent=1))
+        scores[rate] = float(np.mean(done))
+    return max(scores, key=lambda rate: scores[rate])
 
 
 def directory(work: Path, name: str, arm: str, seed: int) -> Path:
@@ -91,12 +129,12 @@ def recorded(name: str) -> dict[str, list[dict[str, Any]]]:
     return {arm: [own[seed] for seed in seeds] for arm, own in rows.items()} if seeds else {}
 
 
-def complete(folder: str = "agents") -> list[str]:
-    """Experiments of a folder that have all their seeds, by name."""
+def complete(folder: str = "agents", *, tuned: bool = False) -> list[str]:
+    """Experiments of a folder, tuned or not, that have all their seeds, by name."""
     return sorted(
         name
         for name, experiment in EXPERIMENTS.items()
-        if experiment.folder == folder
+        if (experiment.folder, experiment.tuned) == (folder, tuned)
         and all(len(rows) == len(experiment.seeds) for rows in recorded(name).values() or [()])
     )
 
@@ -222,6 +260,8 @@ def main() -> None:
             if recorded(name):
                 print(f"\n### {name}: {experiment.claim}\n\n{table(name)}")
         print(f"\n### All comparisons\n\n{corrected(complete())}")
+        if again := complete(tuned=True):
+            print(f"\n### On fresh seeds\n\n{corrected(again)}")
         return
     experiment = EXPERIMENTS[given.name]
     path = RUNS / experiment.folder / "results.json"
@@ -230,7 +270,8 @@ def main() -> None:
             done = written(path).get(given.name, {}).get(arm, [])
             if any(row["seed"] == seed for row in done) and not given.dry:
                 continue
-            row = measure(given.work, given.name, arm, seed)
+            rate = tuned(given.work, given.name, arm) if experiment.tuned else 1.0
+            row = measure(given.work, given.name, arm, seed, rate)
             print(given.name, arm, seed, row["eval"]["after"], row["cpu_seconds"], "s", flush=True)
             print(" ", [round(float(x), 2) for x in row["curve"][:: len(row["curve"]) // 20 or 1]])
             if not given.dry:
