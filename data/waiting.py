@@ -123,7 +123,7 @@ class Waiting:
 
     def _open(self, asked: _Asked) -> None:
         """Begin an episode, and play its actions again where it has some."""
-        first = dataclasses.replace(asked.turn, actions=(), said=(), tokens=())
+        first = dataclasses.replace(asked.turn, actions=(), said=(), written=())
         opening = self._player.answer(first)
         self._leave(asked)
         if opening.error:

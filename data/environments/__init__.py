@@ -80,6 +80,14 @@ class Token(NamedTuple):
     """Nats, under the distribution that it was sampled from."""
 
 
+class Written(NamedTuple):
+    """How the policy wrote an action."""
+
+    tokens: tuple[Token, ...]
+    read: int
+    """Tokens that it had read, and written in earlier turns, before it."""
+
+
 class Arrays(NamedTuple):
     """An environment as pure functions of arrays, which are compiled into the decode loop.
 
@@ -113,8 +121,8 @@ class Environment(NamedTuple):
     close: Callable[[Any], None] = lambda state: None
     """Called once with the state of an episode that is over, or no longer remembered. A worker that
     is killed, as after a time-out, does not call it; what it has started is killed with it."""
-    reads: Callable[[Any, tuple[Token, ...]], None] | None = None
-    """`(state, tokens)`: given the tokens of each action before `step` gets its text; None: the
+    reads: Callable[[Any, Written], None] | None = None
+    """`(state, written)`: given the tokens of each action before `step` gets its text; None: the
     environment needs the text alone."""
     arrays: Callable[[Any, Callable[[str], Sequence[int]]], Arrays] | None = None
     """`(array namespace, encode) -> Arrays`: the same environment for the decode loop, where the
@@ -152,8 +160,8 @@ class Turn:
     said: tuple[Opening | Reply, ...] = ()
     """The opening and the replies to all actions but the last; an environment that is asked to
     continue an episode that it does not remember must give these again."""
-    tokens: tuple[tuple[Token, ...], ...] = ()
-    """Of each action, where `Environment.reads` asks for them."""
+    written: tuple[Written, ...] = ()
+    """Each action, where `Environment.reads` asks for them."""
 
 
 def unscored(problem: Problem, completion: str) -> Score:

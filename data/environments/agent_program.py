@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from jaxrl.data import generate, processes, tasks
 from jaxrl.data import sandbox as sandboxes
-from jaxrl.data.environments import Environment, Opening, Reply, Token
+from jaxrl.data.environments import Environment, Opening, Reply, Written
 from jaxrl.data.environments.dialects import Answer, Json, Said
 from jaxrl.data.environments.formats import HERMES, Call, written
 from jaxrl.data.environments.gateway import Gateway, Pending
@@ -161,7 +161,7 @@ class _Episode:
         self._lifeline: int | None = None
         """The end of a pipe, which the system closes at the latest when this process ends; the
         program, and what it has started, then end too."""
-        self._tokens: tuple[Token, ...] = ()
+        self._written = Written((), 0)
         self._turns = 0
         self.pending: Pending | None = None
         self.conversation: list[Said] = []
@@ -256,9 +256,9 @@ class _Episode:
         except queue.Empty:
             return _Ended("", f"timeout: the program was silent for {self._seconds:g} s")
 
-    def hear(self, tokens: tuple[Token, ...]) -> None:
-        """The tokens of the turn that `say` is given next."""
-        self._tokens = tokens
+    def hear(self, written: Written) -> None:
+        """How the turn was written that `say` is given next."""
+        self._written = written
 
     def say(self, action: str) -> int:
         """Answer the request that waits; how many tools the answer calls."""
@@ -272,8 +272,9 @@ class _Episode:
             said, read = text, []
         said = said.strip() if read else text
         self._turns += 1
-        cut = stop is None and bool(self._tokens and self._tokens[-1].text)
-        answer = Answer(self._turns, said, tuple(read), self._tokens, stop, cut)
+        tokens, count = self._written
+        cut = stop is None and bool(tokens and tokens[-1].text)
+        answer = Answer(self._turns, said, tuple(read), tokens, stop, cut, count)
         self.conversation.append(answer.said)
         self._known[f"resp_{self._turns}"] = list(self.conversation)
         self._texts[answer.said] = action

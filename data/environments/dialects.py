@@ -57,6 +57,8 @@ class Answer(NamedTuple):
     """The string of `Asked.stop` that ended the turn; None: none did."""
     cut: bool = False
     """Whether the turn reached its budget of tokens: no stop token and no string ended it."""
+    read: int = 0
+    """Tokens of the context that the turn was written in."""
 
     @property
     def ending(self) -> Literal["calls", "cut", "string", "turn"]:
@@ -240,8 +242,8 @@ def _chat_envelope(asked: Asked, answer: Answer, kind: str, choices: Sequence[Js
 
 
 def _chat_usage(answer: Answer) -> Json:
-    count = len(answer.tokens)
-    return {"prompt_tokens": 0, "completion_tokens": count, "total_tokens": count}
+    read, count = answer.read, len(answer.tokens)
+    return {"prompt_tokens": read, "completion_tokens": count, "total_tokens": read + count}
 
 
 def _chat(asked: Asked, answer: Answer) -> Json:
@@ -288,7 +290,7 @@ def _output(asked: Asked, answer: Answer) -> list[Json]:
 
 
 def _responses(asked: Asked, answer: Answer) -> Json:
-    count, cut = len(answer.tokens), answer.ending == "cut"
+    read, count, cut = answer.read, len(answer.tokens), answer.ending == "cut"
     return {
         "id": f"resp_{answer.number}",
         "object": "response",
@@ -301,11 +303,11 @@ def _responses(asked: Asked, answer: Answer) -> Json:
         "tool_choice": "auto",
         "tools": [],
         "usage": {
-            "input_tokens": 0,
+            "input_tokens": read,
             "input_tokens_details": {"cached_tokens": 0},
             "output_tokens": count,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": count,
+            "total_tokens": read + count,
         },
     }
 
@@ -362,7 +364,7 @@ def _messages(asked: Asked, answer: Answer) -> Json:
         "content": blocks,
         "stop_reason": reasons.get(answer.ending, "end_turn"),
         "stop_sequence": answer.stop if answer.ending == "string" else None,
-        "usage": {"input_tokens": 0, "output_tokens": len(answer.tokens)},
+        "usage": {"input_tokens": answer.read, "output_tokens": len(answer.tokens)},
     }
 
 

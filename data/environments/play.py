@@ -79,8 +79,8 @@ class Player:
                     f"played again, its answer {len(episode.turn.actions)} differs; an environment "
                     "may depend on the problem, the seed and the actions alone"
                 )
-            if episode.environment.reads is not None and turn.tokens:
-                episode.environment.reads(episode.state, turn.tokens[len(episode.turn.actions)])
+            if episode.environment.reads is not None and turn.written:
+                episode.environment.reads(episode.state, turn.written[len(episode.turn.actions)])
             answer = checked(
                 episode.environment.step(episode.state, action), Reply, episode.environment
             )

@@ -15,7 +15,7 @@ from collections import Counter
 from typing import Any
 
 from jaxrl.data import extract
-from jaxrl.data.environments import Environment, Opening, Reply, Token, inner
+from jaxrl.data.environments import Environment, Opening, Reply, Written, inner
 from jaxrl.data.types import Problem, Task
 
 HEADING = "\n\nAnswers of earlier attempts, which may be wrong:\n"
@@ -135,8 +135,8 @@ def environment(
         opening = single.seconds(problem, "")  # an attempt that ends opens the next one
         return single.seconds(problem, action) + opening if action else opening
 
-    def reads(play: _Attempts, tokens: tuple[Token, ...]) -> None:
-        single.reads(play.state, tokens)
+    def reads(play: _Attempts, written: Written) -> None:
+        single.reads(play.state, written)
 
     return single._replace(
         begin=begin,

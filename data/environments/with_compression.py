@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.data import extract
-from jaxrl.data.environments import Environment, Opening, Reply, Token, inner
+from jaxrl.data.environments import Environment, Opening, Reply, Written, inner
 from jaxrl.data.types import Problem, Task
 
 ASK = (
@@ -135,9 +135,9 @@ def environment(single: Environment, characters: int, *, symbols: bool = False) 
             single.close(talk.state)
         return tuple(actions)
 
-    def reads(talk: _Conversation, tokens: tuple[Token, ...]) -> None:
+    def reads(talk: _Conversation, written: Written) -> None:
         if talk.due is None:  # the environment hears nothing of notes
-            single.reads(talk.state, tokens)
+            single.reads(talk.state, written)
 
     return single._replace(
         begin=begin,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.data import rendering
-from jaxrl.data.environments import Message, Opening, Reply, Token, Turn
+from jaxrl.data.environments import Message, Opening, Reply, Token, Turn, Written
 from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import programs
 from jaxrl.rollout.contexts import Contexts
@@ -94,7 +94,8 @@ def episode(
         if ctx.task.of(problem).turns.reads is not None:
             spelled = (ctx.tokenizer.decode([each]) for each in own)
             heard = tuple(map(Token, own, spelled, made.logp[count:].tolist()))
-            play = dataclasses.replace(play, tokens=(*play.tokens, heard))
+            each = Written(heard, len(asked.prompt) + count)
+            play = dataclasses.replace(play, written=(*play.written, each))
         last = yield Act(play)
         marks += [len(play.actions)] * (contexts.length - len(marks))
         rewards.append(last.reward)

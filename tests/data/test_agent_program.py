@@ -14,7 +14,7 @@ import pytest
 
 from jaxrl import functions
 from jaxrl.data import sandbox, scoring, tasks, waiting
-from jaxrl.data.environments import Token, Turn, agent_program, dialects, formats
+from jaxrl.data.environments import Token, Turn, Written, agent_program, dialects, formats
 from jaxrl.data.environments.dialects import DIALECTS, Answer, Said
 from jaxrl.data.environments.formats import Call
 from jaxrl.data.environments.gateway import Gateway
@@ -88,7 +88,7 @@ ENDINGS = {
     "calls": Answer(1, "", (CALL,), TOKENS, cut=True),
     "cut": Answer(1, "I th", (), TOKENS[:1], cut=True),
     "string": Answer(1, "I think", (), TOKENS[:1], stop="\n"),
-    "turn": Answer(1, "I think.", (), TOKENS),
+    "turn": Answer(1, "I think.", (), TOKENS, read=9),
 }
 WORDS = {
     "calls": ("tool_calls", "completed", ("tool_use", None)),
@@ -152,7 +152,16 @@ def test_a_stream_of_chat_ends_with_the_usage_where_it_is_asked_for():
     assert all(data["usage"] is None and len(data["choices"]) == 1 for data in parts)
     assert last["choices"] == [] and last["id"] == parts[0]["id"]
     assert last["usage"] == dialect.whole(asked, answer)["usage"]
-    assert last["usage"]["completion_tokens"] == len(TOKENS)
+    read, written, both = 9, len(TOKENS), 9 + len(TOKENS)
+    assert last["usage"] == dict(prompt_tokens=read, completion_tokens=written, total_tokens=both)
+    told = DIALECTS["responses"].whole(asked, answer)["usage"]
+    assert [told[f"{name}_tokens"] for name in ("input", "output", "total")] == [
+        read,
+        written,
+        both,
+    ]
+    told = DIALECTS["messages"].whole(asked, answer)["usage"]
+    assert told == {"input_tokens": read, "output_tokens": written}
 
 
 @pytest.mark.parametrize("name", ["chat/completions", "responses"])
@@ -402,7 +411,7 @@ def played(pool, *actions, episode=0, tokens=TOKENS):
     for n in range(len(actions)):
         if said[-1].error:
             break
-        written = tuple(tokens for _ in actions[: n + 1])
+        written = tuple(Written(tokens, 9) for _ in actions[: n + 1])
         turn = Turn(episode, PROBLEM, 3, actions[: n + 1], tuple(said), written)
         said.append(pool.act(turn).result())
     return said
@@ -419,7 +428,7 @@ def test_a_program_plays_an_episode_and_another_process_plays_it_again(program):
         odd = played(pool, "<tool_call>2+3", episode=1)  # what is no call stays text
         assert odd[-1].answer == "<tool_call>2+3\n"
     with pool_of(program(LOOP)) as pool:  # which remembers nothing
-        turn = Turn(0, PROBLEM, 3, (call, "5"), (opening, result), (TOKENS, TOKENS))
+        turn = Turn(0, PROBLEM, 3, (call, "5"), (opening, result), (Written(TOKENS, 9),) * 2)
         assert pool.act(turn).result().answer == "5\n"
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from jaxrl.data import tasks
-from jaxrl.data.environments import Environment, Opening, Reply, Token, with_attempts
+from jaxrl.data.environments import Environment, Opening, Reply, Token, Written, with_attempts
 from jaxrl.data.environments import with_compression as compression
 from jaxrl.data.types import Problem
 
@@ -108,8 +108,8 @@ def counting(rewards=(0.0, 1.0), error=None, answer=None):
             return Reply(({"role": "user", "content": "go on"},), reward=0.25, error=error, calls=1)
         return Reply(reward=float(action == "right"), parts={"own": 1.0}, done=True, answer=answer)
 
-    def reads(state: list[str], tokens: tuple[Token, ...]) -> None:
-        heard.append("".join(each.text for each in tokens))
+    def reads(state: list[str], written: Written) -> None:
+        heard.append("".join(each.text for each in written.tokens))
 
     world = Environment(begin, step, close=lambda state: closed.append(len(state)), reads=reads)
     return world, heard, closed
@@ -172,7 +172,7 @@ def test_the_environment_hears_its_own_turns_alone():
     world = compression.environment(inner, 1)
     state, _ = world.begin(QUESTION, 0)
     for text in ("a", "notes", "right"):
-        world.reads(state, (Token(1, text, 0.0),))
+        world.reads(state, Written((Token(1, text, 0.0),), 0))
         world.step(state, text)
     assert heard == ["a", "right"]
 

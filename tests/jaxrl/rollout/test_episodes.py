@@ -326,9 +326,11 @@ def test_what_cannot_be_rewarded_or_read_voids_the_episode(reply, says):
     assert len(row.completion.turn) == len(row.completion.tokens)
 
 
-@pytest.mark.parametrize("written", ["continued", "anew", "without reasoning"])
-def test_the_state_of_a_turn_is_what_was_read_before_it(written):
-    """However the conversation goes on, and whatever the policy said before."""
+WAYS = ["continued", "anew", "without reasoning"]
+
+
+def conversing(written):
+    """A context in which conversations go on in one of `WAYS`."""
     backend = test_environments.of_bytes("<|endoftext|>", "<|im_start|>", "<|im_end|>")
     template = test_environments.NO_THINKING if written == "anew" else test_environments.CHATML
     tokenizer = test_environments.with_template(backend, template)
@@ -337,9 +339,31 @@ def test_the_state_of_a_turn_is_what_was_read_before_it(written):
         1, 1, max_prompt_tokens=900, max_new_tokens=4000, chat=True,
         strip_reasoning=written == "without reasoning",
     )  # fmt: skip
-    task = digits()
-    ctx = Context(rollout, 0, tokenizer, task, talk)
-    problem = task.problem("train", 0, 0)
+    return Context(rollout, 0, tokenizer, digits(), talk)
+
+
+@pytest.mark.parametrize("written", WAYS)
+def test_an_environment_hears_how_much_was_read_before_each_action(written):
+    ctx, turns, prompts = conversing(written), [], []
+    heard = ctx.task.turns._replace(reads=lambda state, written: None)
+    ctx = ctx._replace(task=dataclasses.replace(ctx.task, turns=heard))
+    problem = ctx.task.problem("train", 0, 0)
+
+    def answering(reply):
+        return lambda turn: turns.append(turn) or reply
+
+    replies = [answering(Reply(({"role": "user", "content": "Go on."},), 0.0))] * 2
+    answers = [ctx.task.turns.begin(problem, 0)[1], *replies, answering(Reply(done=True))]
+    acted(ctx, problem, answers, ["<think>\nHm.\n</think>\n\nLeft."] * 3, prompts)
+    assert [each.read for each in turns[-1].written] == [len(prompt) for prompt in prompts]
+    assert len(prompts) == 3
+
+
+@pytest.mark.parametrize("written", WAYS)
+def test_the_state_of_a_turn_is_what_was_read_before_it(written):
+    """However the conversation goes on, and whatever the policy said before."""
+    ctx = conversing(written)
+    task, problem = ctx.task, ctx.task.problem("train", 0, 0)
 
     def played(first, *seen):
         replies = [Reply(({"role": "user", "content": each},), 0.0) for each in seen]
