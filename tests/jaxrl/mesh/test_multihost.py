@@ -147,6 +147,23 @@ def test_a_lockstep_pair_equals_one_device(tmp_path):
     assert max(row["lag/max"] for row in metrics.read(tmp_path / "pair")) > 0
 
 
+@pytest.mark.exact("episodes that wait for slots in two processes are those of one device")
+@pytest.mark.broad
+def test_a_pair_plays_more_episodes_than_it_has_slots(tmp_path):
+    """Their replies are known at once, and take effect before others get a slot."""
+    played = {
+        "task": "keydoor", "task_args": {"turns": 5}, "rollout.max_prompt_tokens": 32,
+        "rollout.max_new_tokens": 56, "rollout.turn_tokens": 2, "sampler.slots": 8,
+        "sampler.chunk": 2, "packing.row_length": 128,
+    }  # fmt: skip
+    changes = SHORT | played | {"warm_start.steps": 0, "steps": 2}
+    tiny.finish_pair(tiny.start_pair(tmp_path / "pair", devices=1, **changes))
+    loop.train(tiny.config(tmp_path / "alone", **changes))
+    assert tiny.close(tmp_path / "pair", tmp_path / "alone", ROUNDING)
+    loop.train(tiny.config(tmp_path / "roomy", **changes | {"sampler.slots": 16}))
+    assert tiny.close(tmp_path / "roomy", tmp_path / "alone", ROUNDING)
+
+
 @pytest.mark.exact("a killed run of two processes continues to the last bit")
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
