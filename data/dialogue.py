@@ -2,7 +2,7 @@
 
 What is appended after a turn is what the chat template writes between the end of an assistant's
 turn and the beginning of the next. Earlier turns are encoded again only where the conversation
-begins anew: where an environment replaces it, and with some templates, see below. `of` proves on
+begins anew: where an environment replaces it, and with some templates, see below. `proof` shows on
 conversations of several turns that this gives the tokens of the whole conversation, and refuses a
 template for which it does not. Some patterns a task may never have: a system message, several
 messages in a row. Where the template does not carry one of them, a conversation that has it is

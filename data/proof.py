@@ -35,7 +35,7 @@ def patterns(messages: Sequence[Message]) -> set[str]:
     return found | ({ROW} if any(a and b for a, b in itertools.pairwise(told)) else set())
 
 
-TOOL: Mapping[str, Any] = {
+_TOOL: Mapping[str, Any] = {
     "type": "function",
     "function": {
         "name": "look_up",
@@ -111,7 +111,7 @@ def _tried(
     It is tried on conversations, with tools or without, and with reasoning, unless it begins an
     answer with an empty thought. A turn that thinks all the same is shown as it was written.
     """
-    given = (TOOL,) if tools else ()
+    given = (_TOOL,) if tools else ()
     reasoned = (f"{_REASONING}Yes", f"{_REASONING}No, 7.")
     answers = [reasoned, (_CALL if tools else "Yes", "No, 7.")]
     if _begins_reasoning(tokenizer, given):
@@ -119,7 +119,7 @@ def _tried(
     elif _led(tokenizer) == "":
         answers = answers[1:]
     problems: dict[str, str] = {}
-    for pattern, turns in (t for each in answers[::-1] for t in conversations(roles, each)):
+    for pattern, turns in (t for each in answers[::-1] for t in _conversations(roles, each)):
         if not problems.keys().isdisjoint({pattern, *patterns(turns)}):
             continue
         if problem := _differs(tokenizer, turns, given, anew=anew):
@@ -134,7 +134,7 @@ def _begins_reasoning(tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]) 
     return outside.rendered(tokenizer, asked, tools).rstrip().endswith("<think>")
 
 
-def conversations(roles: Sequence[str], answers: Sequence[str]) -> list[tuple[str, list[Message]]]:
+def _conversations(roles: Sequence[str], answers: Sequence[str]) -> list[tuple[str, list[Message]]]:
     """What a template is tried on: turns followed by messages of the roles, by pattern.
 
     One or two messages follow at once, and some have white space at their ends.

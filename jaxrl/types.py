@@ -191,7 +191,7 @@ class Packed:
     time: jax.Array
     """[K, R, A] int32: its t."""
     leaf: jax.Array
-    """[K, R, A] bool: whether no later action has it in its context."""
+    """[K, R, A] bool: the last action of a context, or of a chunk."""
     computed: jax.Array
     """[N] bool: the sequences whose actions are among them."""
     micro_batches: jax.Array

@@ -180,7 +180,7 @@ def pack(
                 actions["time"][r, span] = count_up[own][chosen]
                 if mask[n, start]:
                     actions["predictor"][r, span.start] = before
-                if branch.leaf:
+                if branch.leaf and done > span.start:
                     actions["leaf"][r, done - 1] = True
                 unshared += (position + size) * branch.leaf
             at += tree.size

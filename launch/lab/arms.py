@@ -101,7 +101,7 @@ class Arm:
     model: Mapping[str, int] | None = dataclasses.field(default=None, metadata=LATER)
     """Sizes of the policy that are not the lab's: fields of `DecoderConfig`."""
     measure: Callable[..., Any] | None = dataclasses.field(default=None, metadata=LATER)
-    """Of its figures, in place of the experiment's `measure`."""
+    """Gives its figures, in place of the experiment's `measure`."""
     delay: int = 0
     """The sampler's policy is this many steps old,"""
     sync_every: int = 1

@@ -1,7 +1,7 @@
 """Plans of measurements: their arms, tuned, and in what a plan and the code differ.
 
 A directory holds `NAME.plan.json`, `NAME.json` with a row for each look, see `measurement`, and
-`arms/KEY.json` with the figures of every arm that was run, see `store`.
+`arms/KEY.json` with the figures of every arm that was run, see `stores`.
 """
 
 from __future__ import annotations

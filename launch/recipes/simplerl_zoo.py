@@ -9,10 +9,9 @@ Formula: GRPO, reward 1 if correct else 0, on the prompts of pass rate nearest t
 Claim: gains on ten base models; with data too hard for them, weak ones learn nothing.
 Reading: the paper chooses among data sets of three difficulties; here prompts are, by the base
 model's own pass rates. What is measured is that choice: the ablation takes as many of the hardest.
-The other choice has no arm: answers in the lab have no format that a reward could ask for apart from
-what they say.
-A first look, where domains had symbols in common and the hardest prompts were not hopeless, went
-against the claim: -0.232 [-0.378, -0.085].
+The other choice has no arm, as answers in the lab have no format apart from what they say. A first
+look, where domains had symbols in common and the hardest prompts were not hopeless, went against
+the claim: -0.232 [-0.378, -0.085].
 
     jaxrl train quickstart --run-dir runs/before --curriculum.choose jaxrl.data.curriculum:passes
     jaxrl train simplerl_zoo --curriculum.history runs/before

@@ -62,3 +62,8 @@ def test_every_arm_can_begin(experiment, tmp_path):
             if argv != experiment.games.ARM:
                 given = [*argv, "--seed", "0", "--run-dir", str(tmp_path / name)]
                 assert begin.check(configs.resolve(given)[0]), (name, arm)
+
+
+def test_scores_have_bounds(experiment):
+    scored = {n for n, each in experiment.EXPERIMENTS.items() if "score" in each.figures}
+    assert scored == experiment.games.LEAST.keys()

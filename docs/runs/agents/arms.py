@@ -71,7 +71,8 @@ class Experiment:
     samples: int = 1
     """Episodes of each problem in those; more than one are sampled, and one is greedy."""
     tuned: bool = False
-    """Whether each arm's learning rate is the best of `RATES` on the seeds of `DEVELOPMENT`."""
+    """Whether the learning rate of each arm's policy is the best of `RATES` on the seeds of
+    `DEVELOPMENT`."""
 
 
 RATES = (0.5, 1.0, 2.0)
@@ -480,7 +481,6 @@ def again(name: str, *others: str) -> Experiment:
 EXPERIMENTS |= {
     f"{name}_again": again(name, *others)
     for name, others in {
-        "ai_searchplanner": ("end to end",),
         "karl": ("policy gradient",),
         "lmrl_gym": ("filtered BC", "BC"),
         "loop": ("one update",),

@@ -260,18 +260,23 @@ def main() -> None:
             if recorded(name):
                 print(f"\n### {name}: {experiment.claim}\n\n{table(name)}")
         print(f"\n### All comparisons\n\n{corrected(complete())}")
-        if again := complete(tuned=True):
+        again = complete(tuned=True)
+        if len(again) == sum(experiment.tuned for experiment in EXPERIMENTS.values()):
             print(f"\n### On fresh seeds\n\n{corrected(again)}")
         return
     experiment = EXPERIMENTS[given.name]
+    if experiment.tuned and given.dry:
+        parser.error(f"--dry records nothing, and the rates of {given.name} have to be kept")
     path = RUNS / experiment.folder / "results.json"
+    rates = dict.fromkeys(experiment.arms, 1.0)
+    if experiment.tuned:
+        rates = {arm: tuned(given.work, given.name, arm) for arm in experiment.arms}
     for seed in given.seeds or experiment.seeds:
         for arm in given.arms or experiment.arms:
             done = written(path).get(given.name, {}).get(arm, [])
             if any(row["seed"] == seed for row in done) and not given.dry:
                 continue
-            rate = tuned(given.work, given.name, arm) if experiment.tuned else 1.0
-            row = measure(given.work, given.name, arm, seed, rate)
+            row = measure(given.work, given.name, arm, seed, rates[arm])
             print(given.name, arm, seed, row["eval"]["after"], row["cpu_seconds"], "s", flush=True)
             print(" ", [round(float(x), 2) for x in row["curve"][:: len(row["curve"]) // 20 or 1]])
             if not given.dry:

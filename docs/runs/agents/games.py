@@ -24,7 +24,7 @@ from jaxrl.run import evaluate
 ARM = ("dqn",)
 """Stands in the place of an arm's arguments; its experiment's first arm is measured before it."""
 EPISODES = 1024
-LEAST = {"lmrl_gym": 0.0, "lmrl_gym_maze": -1.0}
+LEAST = {"lmrl_gym": 0.0, "lmrl_gym_again": 0.0, "lmrl_gym_maze": -1.0}
 """The least that an episode can earn, in experiments whose returns are scored."""
 
 

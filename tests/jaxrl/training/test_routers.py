@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl.sampling.chunks import Chunks
 from jaxrl.training import routers
 from jaxrl.training.packing import PackingConfig, pack
 from jaxrl.types import Trajectory
@@ -75,6 +76,20 @@ def test_so_it_does_in_contexts_at_random(seed):
         if draw.random() < 0.3:
             parent[at] = draw.integers(0, at)
     assert_counts_as_apart(acts, parent)
+
+
+def test_a_chunk_without_actions_ends_no_sequence():
+    tokens, mask = np.arange(1, 12, dtype=np.int32)[None], np.zeros((1, 11), bool)
+    mask[0, [2, 3, 10]] = True  # and none in the chunk of 6 to 8
+    zeros = np.zeros((1, 11), np.float32)
+    one = np.ones(1, np.float32)
+    data = Trajectory(
+        tokens, mask, zeros, zeros.astype(np.int32), one, one > 0, np.zeros(1, np.int32)
+    )
+    settings = PackingConfig(micro_batch_tokens=64, bucket=8, row_length=8)
+    packed = pack(data, settings, chunks=Chunks(4, 1))[0]
+    assert packed.leaf.sum() == 2 and (packed.sequence[packed.leaf] == 0).all()
+    assert sorted(packed.target[packed.leaf].tolist()) == [4, 11]
 
 
 def assert_counts_as_apart(acts, parent):
