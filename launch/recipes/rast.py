@@ -16,15 +16,13 @@ import functools
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.config import Config, FreshModel
-from jaxrl.launch.lab import Arm, Effect, Task, arm, cipher, imitate
-from jaxrl.launch.lab.policy import all_logprobs
+from jaxrl.launch.lab import Arm, Effect, Task, arm, cipher, imitate, steering
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.config import DecoderConfig
-from jaxrl.sampling.logits import Context, Guide, proxy_tuning
+from jaxrl.sampling.logits import Guide, proxy_tuning
 from jaxrl.types import Params
 
 
@@ -63,54 +61,14 @@ def transfer(
     """`pass@1` of the steered large model on the test split, exact, and of the `small` one; [S]."""
     large = dataclasses.replace(model, **LARGE)
     trained = imitate(task, large, 150)
-    return jax.device_get(_steered(model, large, task, strength)(trained, params, start))
+    return jax.device_get(steering.steered(model, large, task, strength)(trained, params, start))
 
 
 def alone(
     model: DecoderConfig, task: Task, arm: Arm, params: Params, start: Params, samples: int = 8
 ) -> dict[str, np.ndarray]:
     """`pass@1` of the trained model itself on the test split, exact; [S]."""
-    return {"pass@1": jax.device_get(_alone(model, task)(params))}
-
-
-def _chance(task: Task, tokens: jax.Array, scores: jax.Array) -> jax.Array:
-    """How probable right answers are on average, of the logits of all tokens but the last."""
-    first = task.prompt_length
-    logp = jnp.take_along_axis(jax.nn.log_softmax(scores), tokens[:, 1:, None], axis=-1)
-    own = jnp.where(tokens[:, first:] > 0, logp[:, first - 1 :, 0], 0.0)
-    return jnp.mean(jnp.exp(jnp.sum(own, axis=1)))
-
-
-def _every(task: Task) -> np.ndarray:
-    return np.concatenate([task.test.prompt, task.test.gold], axis=-1)
-
-
-@functools.cache
-def _alone(model: DecoderConfig, task: Task) -> Callable[[Params], jax.Array]:
-    def one(params: Params, tokens: jax.Array) -> jax.Array:
-        return _chance(task, tokens, all_logprobs(model, params, tokens[:, :-1]))
-
-    scored = jax.jit(jax.vmap(one))
-    return lambda params: scored(params, _every(task))
-
-
-@functools.cache
-def _steered(
-    model: DecoderConfig, large: DecoderConfig, task: Task, strength: float
-) -> Callable[..., dict[str, jax.Array]]:
-    def one(
-        large_params: Params, tuned: Params, untuned: Params, tokens: jax.Array
-    ) -> dict[str, jax.Array]:
-        base = all_logprobs(large, large_params, tokens[:, :-1])
-        small = tuple(all_logprobs(model, p, tokens[:, :-1]) for p in (tuned, untuned))
-        context = Context(base, tokens, jnp.zeros(len(tokens), jnp.int32), small)
-        return {
-            "pass@1": _chance(task, tokens, proxy_tuning(base, context, strength)),
-            "small": _chance(task, tokens, small[0]),
-        }
-
-    scored = jax.jit(jax.vmap(one))
-    return lambda *policies: scored(*policies, _every(task))
+    return {"pass@1": jax.device_get(steering.alone(model, task)(params))}
 
 
 def of_strength(strength: float) -> Callable[[Arm], Arm]:

@@ -16,6 +16,7 @@ from jaxrl.launch.lab import (
     confidence,
     facts,
     refusals,
+    steering,
     surfaces,
     thoughts,
 )
@@ -397,7 +398,7 @@ def test_rast_adds_what_training_changed(strength):
     small = model_of(task.vocabulary, 16)
     params = jax.vmap(lambda k: decoder.init(small, k))(jax.random.split(jax.random.key(0), 3))
     large, tuned, untuned = (jax.tree.map(lambda a, i=i: a[i], params) for i in range(3))
-    passed = rast._steered(small, small, task.over((0,)), strength)
+    passed = steering.steered(small, small, task.over((0,)), strength)
 
     def of(*trees):
         return passed(*(jax.tree.map(lambda a: a[None], tree) for tree in trees))
@@ -416,7 +417,7 @@ def test_rast_adds_what_training_changed(strength):
         got["pass@1"][0], chance(logits[0] + strength * (logits[1] - logits[2])), rtol=1e-4
     )
     np.testing.assert_allclose(got["small"][0], chance(logits[1]), rtol=1e-4)
-    alone = rast._alone(small, task.over((0,)))(jax.tree.map(lambda a: a[None], large))
+    alone = steering.alone(small, task.over((0,)))(jax.tree.map(lambda a: a[None], large))
     for own in (of(large, tuned, tuned)["pass@1"], alone):
         np.testing.assert_allclose(own[0], chance(logits[0]), rtol=1e-4)
     guide = rast.steered(small, tuned, untuned, strength=2.0)
