@@ -28,7 +28,7 @@ REMEDIES = {
 
 
 def patterns(messages: Sequence[Message]) -> set[str]:
-    """The patterns that a conversation has, beside the plain one."""
+    """The patterns that a conversation has, besides the plain one."""
     roles = [message["role"] for message in messages]
     told = [role not in ("assistant", "system") for role in roles]
     found = {SYSTEM} if "system" in roles[:1] else set()

@@ -94,8 +94,8 @@ def episode(
         if ctx.task.of(problem).turns.reads is not None:
             spelled = (ctx.tokenizer.decode([each]) for each in own)
             heard = tuple(map(Token, own, spelled, made.logp[count:].tolist()))
-            each = Written(heard, len(asked.prompt) + count)
-            play = dataclasses.replace(play, written=(*play.written, each))
+            written = Written(heard, len(asked.prompt) + count)
+            play = dataclasses.replace(play, written=(*play.written, written))
         last = yield Act(play)
         marks += [len(play.actions)] * (contexts.length - len(marks))
         rewards.append(last.reward)

@@ -35,8 +35,8 @@ def alone(model: DecoderConfig, task: Task) -> Callable[[Params], jax.Array]:
     def one(params: Params, tokens: jax.Array) -> jax.Array:
         return _chance(task, tokens, all_logprobs(model, params, tokens[:, :-1]))
 
-    scored = jax.jit(jax.vmap(one))
-    return lambda params: scored(params, _every(task))
+    scored, every = jax.jit(jax.vmap(one)), _every(task)
+    return lambda params: scored(params, every)
 
 
 @functools.cache
@@ -57,5 +57,5 @@ def steered(
             "small": _chance(task, tokens, small[0]),
         }
 
-    scored = jax.jit(jax.vmap(one))
-    return lambda *policies: scored(*policies, _every(task))
+    scored, every = jax.jit(jax.vmap(one)), _every(task)
+    return lambda *policies: scored(*policies, every)

@@ -9,7 +9,6 @@ that have results.
 """
 
 import argparse
-import dataclasses
 import itertools
 import json
 import re
@@ -22,6 +21,7 @@ import games
 import numpy as np
 from arms import DEVELOPMENT, EXPERIMENTS, RATES
 
+from jaxrl.config import replaced
 from jaxrl.data.offline.statistics import centred_score
 from jaxrl.launch import configs, evaluate
 from jaxrl.launch.lab import statistics
@@ -55,8 +55,7 @@ def measure(work: Path, name: str, arm: str, seed: int, rate: float = 1.0) -> di
     run = directory(work, name, f"{arm} {rate}" if EXPERIMENTS[name].tuned else arm, seed)
     config, _ = configs.resolve([*argv, "--seed", str(seed), "--run-dir", str(run)])
     learning_rate = config.optimizer.learning_rate * rate
-    optimizer = dataclasses.replace(config.optimizer, learning_rate=learning_rate)
-    config = dataclasses.replace(config, optimizer=optimizer)
+    config = replaced(config, "optimizer.learning_rate", learning_rate)
     before = time.process_time()
     summary = loop.train(config)
     seconds = time.process_time() - before
@@ -82,8 +81,12 @@ def measure(work: Path, name: str, arm: str, seed: int, rate: float = 1.0) -> di
 
 def deciding(name: str, row: dict[str, Any]) -> float:
     """The figure of a run that decides, more being better."""
-    figure = EXPERIMENTS[name].figures[0]
-    return float(np.mean(row["curve"]) if figure == "area" else row["eval"]["after"][figure])
+    return float(ended(row)[EXPERIMENTS[name].figures[0]])
+
+
+def ended(row: dict[str, Any]) -> dict[str, float]:
+    """The figures of a run, and its `area`: the mean of the sampled reward over it."""
+    return row["eval"]["after"] | {"area": float(np.mean(row["curve"]))}
 
 
 def tuned(work: Path, name: str, arm: str) -> float:
@@ -119,7 +122,7 @@ def recorded(name: str) -> dict[str, list[dict[str, Any]]]:
     found = written(RUNS / EXPERIMENTS[name].folder / "results.json").get(name, {})
     rows = {arm: {row["seed"]: row for row in found.get(arm, [])} for arm in EXPERIMENTS[name].arms}
     for row in (row for own in rows.values() for row in own.values()):
-        row["eval"]["after"]["area"] = float(np.mean(row["curve"]))  # sampled reward over the run
+        row["eval"]["after"] = ended(row)
     seeds = sorted(set.intersection(*(set(own) for own in rows.values())))
     first, given = next(iter(EXPERIMENTS[name].arms.items()))
     bounds = games.bounds(name, given) if name in games.LEAST and seeds else None
