@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 from rich.console import Console
@@ -17,6 +17,7 @@ from jaxrl.data import tasks
 from jaxrl.data.environments import Opening, Reply, Turn
 from jaxrl.data.scoring import Pool, open_pool
 from jaxrl.data.types import Problem, Task
+from jaxrl.launch.sample import DEFAULT_TOKENS, SampleConfig
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect, driver, episodes, policy, rollout_log
 from jaxrl.rollout.driver import OpenGroups
@@ -28,19 +29,44 @@ from jaxrl.run import evaluate
 from jaxrl.sampling.requests import features_of
 from jaxrl.types import Completion, Request
 
-if TYPE_CHECKING:
-    from jaxrl.launch.sample import SampleConfig
-
 _LONGEST_OPENING = 2048  # tokens
 
 
-def main(actor: Policy, config: SampleConfig) -> int:
+def resolve(name: str, config: SampleConfig) -> Config:
+    """The run's config, or the defaults for a model, with what the flags override.
+
+    Args:
+      name: of a run, a model or its directory.
+      config: the flags.
+
+    Raises:
+      ValueError: the run's config names functions of others, which are not trusted.
+    """
+    made = Config(rollout=RolloutConfig(max_new_tokens=DEFAULT_TOKENS))
+    if policy.is_run(name):
+        made = policy.of_run(name, None if config.trust else policy.named_functions(config))
+    args = config.env_args
+    if made.task == config.env:
+        args = made.task_args | args
+    fields = ("temperature", "max_new_tokens", "turn_tokens", "chat", "system")
+    given = {field: getattr(config, field) for field in fields}
+    given = {field: value for field, value in given.items() if value is not None}
+    rollout = dataclasses.replace(made.rollout, group_size=1, on_device=False, **given)
+    return dataclasses.replace(made, task=config.env, task_args=args, domains={}, rollout=rollout)
+
+
+def main(actor: Policy, config: SampleConfig, played: Config) -> int:
     """Print the episodes, as text or as JSON; see `described`.
+
+    Args:
+      actor: who plays.
+      config: the flags.
+      played: of `resolve`.
 
     Raises:
       ValueError: the task has no environment, or the model cannot play it.
     """
-    rows = play(actor, config)
+    rows = play(actor, config, played)
     if config.json:
         print(json.dumps({"episodes": [described(row) for row in rows]}))
         return 0
@@ -54,7 +80,7 @@ def main(actor: Policy, config: SampleConfig) -> int:
     return 0
 
 
-def play(actor: Policy, config: SampleConfig) -> list[Row]:
+def play(actor: Policy, config: SampleConfig, played: Config) -> list[Row]:
     """One episode of each of the first problems of the task's test split.
 
     With `config.seat`, standard input has the moves of the other player.
@@ -68,16 +94,8 @@ def play(actor: Policy, config: SampleConfig) -> list[Row]:
     if config.seat:
         world = task.turns.against(config.seat, _asked)
         task = dataclasses.replace(task, turns=world)
-    room = min(_LONGEST_OPENING, actor.model.max_positions - config.max_new_tokens)
-    rollout = RolloutConfig(
-        group_size=1,
-        max_prompt_tokens=max(room, 1),
-        max_new_tokens=config.max_new_tokens,
-        turn_tokens=config.turn_tokens,
-        temperature=config.temperature,
-        chat=config.chat,
-        system=config.system,
-    )
+    room = min(_LONGEST_OPENING, actor.model.max_positions - played.rollout.max_new_tokens)
+    rollout = dataclasses.replace(played.rollout, max_prompt_tokens=max(room, 1))
     ctx = collect.context(rollout, config.seed, actor, task)
     problems = evaluate.problems(task, "test", config.episodes)
     open_groups = OpenGroups(waiting=[Drawn(problem) for problem in problems])
@@ -96,7 +114,7 @@ def play(actor: Policy, config: SampleConfig) -> list[Row]:
         return (yield from with_samples(episodes.group(ctx, problem, first_id), limited))
 
     params = policy.sampling_params(actor.params, "float32")
-    with _pool(config, task) as pool:
+    with _pool(config, task, played) as pool:
         driver.advance(
             open_groups, program, ctx, Local(setup, params), pool,
             enough=len(problems), version=0, timer=Timer(), log=lambda done: None,
@@ -104,11 +122,18 @@ def play(actor: Policy, config: SampleConfig) -> list[Row]:
     return [row for group in open_groups.groups for row in group.rows]
 
 
-def _pool(config: SampleConfig, task: Task) -> Pool:
+def _pool(config: SampleConfig, task: Task, played: Config) -> Pool:
     """What plays the task: in this process where a person does too, who may take their time."""
     if config.seat:
         return Pool(task, 0, sys.maxsize, None, None)
-    return open_pool(config.env, config.env_args, workers=0)
+    return open_pool(
+        config.env,
+        config.env_args,
+        workers=0,
+        time_limit_s=played.score_seconds,
+        memory_limit_mb=played.score_memory_mb,
+        allow_weak=played.sandbox.allow_weak,
+    )
 
 
 def _asked(seen: str, moves: tuple[str, ...]) -> str:

@@ -24,38 +24,45 @@ from jaxrl.sampling.requests import features_of
 from jaxrl.sampling.warm_up import warm_up_first
 from jaxrl.types import Completion, Params, Request
 
+DEFAULT_TOKENS = 128
+"""Longest completion, or of a model's episode all turns and what is read between them."""
+
 
 @dataclasses.dataclass(frozen=True)
 class SampleConfig:
-    """Completions of one prompt, or episodes of one environment."""
+    """Completions of one prompt, or episodes of one environment. Settings of episodes that are not
+    given come from the run, if a run plays."""
 
     prompt: str = ""
     """Text to continue; empty reads it from standard input."""
     n: int = 1
     """Number of completions."""
-    temperature: float = 1.0
-    """Sampling temperature; 0 is greedy."""
+    temperature: float | None = None
+    """Sampling temperature; 0 is greedy. None: 1, or with `env` that of the run."""
     top_k: int = 0
     """Keep the k most likely tokens; 0 keeps all."""
     top_p: float = 1.0
     """Keep the smallest set of most likely tokens whose mass reaches p."""
     min_p: float = 0.0
     """Drop tokens less likely than min_p times the most likely one."""
-    max_new_tokens: int = 128
-    """Longest completion, in tokens."""
-    chat: bool = False
-    """Wrap the prompt in the model's chat template."""
-    system: str = ""
-    """System message of the chat template; empty: none."""
+    max_new_tokens: int | None = None
+    """Longest completion, in tokens; of an episode, the budget of all turns and of what is read
+    between them. None: 128, or with `env` that of the run."""
+    chat: bool | None = None
+    """Wrap the prompt in the model's chat template. None: no, or with `env` as in the run."""
+    system: str | None = None
+    """System message of the chat template; empty: none. None: none, or with `env` that of the
+    run."""
     env: str = ""
     """Task with an environment (`jaxrl tasks`) to play, in place of a prompt; empty: none."""
     env_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
-    """Parameters of that task, e.g. --env-args.level 2."""
+    """Parameters of that task, e.g. --env-args.level 2. Those that are not given are the run's, if
+    it was trained on that task."""
     episodes: int = 1
     """Number of episodes, each of another problem of its test split."""
-    turn_tokens: int = 0
-    """Longest turn of an episode, in tokens; 0: what is left of `max_new_tokens`, which is the
-    budget of all turns and of what is read between them."""
+    turn_tokens: int | None = None
+    """Longest turn of an episode, in tokens; 0: what is left of `max_new_tokens`. None: that of the
+    run, or 0."""
     human: bool = False
     """With `env`: play an episode yourself, in the place of the policy."""
     seat: int = 0
@@ -100,7 +107,7 @@ def check(config: SampleConfig) -> None:
         _refuse(config, "human=True", dict.fromkeys(_OF_POLICY, why))
     if not config.env and not config.chat:
         why = "only a chat template has a system message; add --chat, or leave it out"
-        _refuse(config, "chat=False", {"system": why})
+        _refuse(config, "no chat", {"system": why})
 
 
 def _refuse(config: SampleConfig, where: str, refused: Mapping[str, str]) -> None:
@@ -119,17 +126,18 @@ def main(argv: list[str]) -> int:
         check(config)
         if config.human or config.seat or config.env:
             from jaxrl.launch import play  # tasks and their data take a second to import
+        if config.env:
+            played = play.resolve(name, config)
+            config = dataclasses.replace(config, env_args=played.task_args)
         if config.human or config.seat:
             play.check_seat(config)
         if config.human and not config.seat:
             play.by_hand(config)
             return 0
-        if config.env:
-            return play.main(
-                policy.create(policy.named(name), mesh.make(Config().mesh), trust=config.trust),
-                config,
-            )
         opened = policy.named(name)
+        if config.env:
+            actor = policy.create(opened, mesh.make(Config().mesh), trust=config.trust)
+            return play.main(actor, config, played)
         model, tokenizer = policy.describe(opened, trust=config.trust)
         policy.require_text(model, name)
         asked = requests(tokenizer, config, config.prompt or sys.stdin.read())
@@ -204,15 +212,17 @@ def complete(
 def requests(tokenizer: Tokenizer, config: SampleConfig, prompt: str) -> list[Request]:
     """As many requests for completions of a prompt as the config asks for."""
     if config.chat:
-        ids = policy.chat(tokenizer, config.system, [{"role": "user", "content": prompt}])
+        ids = policy.chat(tokenizer, config.system or "", [{"role": "user", "content": prompt}])
     else:
         ids = tokenizer.prompt(prompt)
     return [
         Request(
             id=i,
             prompt=tuple(ids),
-            max_new_tokens=config.max_new_tokens,
-            temperature=config.temperature,
+            max_new_tokens=DEFAULT_TOKENS
+            if config.max_new_tokens is None
+            else config.max_new_tokens,
+            temperature=1.0 if config.temperature is None else config.temperature,
             top_k=config.top_k,
             top_p=config.top_p,
             min_p=config.min_p,

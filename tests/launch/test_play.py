@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 
+import numpy as np
 import pytest
 
 from jaxrl.data import generate
@@ -11,7 +12,9 @@ from jaxrl.data.environments import Environment, Opening, Reply
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.launch import cli, play
 from jaxrl.launch.sample import SampleConfig
+from jaxrl.record import jsonl
 from jaxrl.rollout import policy
+from jaxrl.run import loop
 from tests.jaxrl import tiny
 
 
@@ -118,6 +121,31 @@ def test_a_policy_plays_with_the_limits_of_the_flags(episode):
     assert min(two) > min(free) and min(two) < -0.1
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of one step in `keydoor`, evaluated on four episodes."""
+    args = {"level": 1, "turns": 3}
+    changes = {"task": "keydoor", "task_args": args, "warm_start.steps": 0, "steps": 1}
+    changes |= {"rollout.turn_tokens": 2, "rollout.max_new_tokens": 40, "eval.problems": 4}
+    run = tmp_path_factory.mktemp("play") / "run"
+    loop.train(tiny.config(run, **changes))
+    return run
+
+
+def test_a_run_plays_as_it_was_trained(trained, capsys):
+    """Its task's parameters, the lengths of turns and episodes: what is not given is the run's."""
+    given = ["sample", str(trained), "--env", "keydoor", "--episodes", "4", "--temperature", "0"]
+    assert cli.main([*given, "--json"]) == 0
+    played = json.loads(capsys.readouterr().out)["episodes"]
+    held_out = list(jsonl.read(trained / "evals" / "000001.jsonl"))
+    for mine, row in zip(played, held_out, strict=True):
+        assert (mine["source"], mine["reward"]) == (row["source"], row["reward"])
+        np.testing.assert_allclose(mine["logps"], row["logp"], atol=1e-3)
+    assert cli.main([*given, "--env-args.turns", "1", "--json"]) == 0
+    shorter = json.loads(capsys.readouterr().out)["episodes"]
+    assert max(len(each["token_ids"]) for each in shorter) <= 2
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -130,7 +158,7 @@ def test_a_policy_plays_with_the_limits_of_the_flags(episode):
         (["--prompt", "Hi", "--episodes", "2"], "episodes=2 with no env.*--env"),
         (["--prompt", "Hi", "--env-args.level", "2"], "env_args=.* with no env.*--env"),
         (["--human"], "human=True with no env.*--env"),
-        (["--prompt", "Hi", "--system", "Be brief."], "system='Be brief.' with chat=False.*--chat"),
+        (["--prompt", "Hi", "--system", "Be brief."], "system='Be brief.' with no chat.*--chat"),
     ],
 )
 def test_a_flag_without_effect_is_refused(given, why, capsys):
