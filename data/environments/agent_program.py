@@ -306,7 +306,7 @@ class _Episode:
     def _text(self, said: Said) -> str:
         if said.role != "assistant":
             return said.content
-        calls = [written(Call(name, json.loads(given))) for name, given in said.calls]
+        calls = [written(Call(name, _value(given))) for name, given in said.calls]
         return self._texts.get(said, "\n".join([*filter(None, [said.content]), *calls]))
 
     def close(self) -> None:
@@ -318,6 +318,14 @@ class _Episode:
             self._lifeline = None
         self._gateway.close()
         self._directory.cleanup()
+
+
+def _value(arguments: str) -> Any:
+    """The arguments of a call; a text that is no JSON stays as it is."""
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
 
 
 def _feed(stream: IO[bytes], prompt: bytes) -> None:

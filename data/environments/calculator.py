@@ -31,6 +31,7 @@ class _Desk:
     left: int
     """Turns that are left."""
     calls: int = 0
+    malformed: int = 0
 
 
 def task(
@@ -83,7 +84,8 @@ def task(
     def step(desk: _Desk, action: str) -> Reply:
         outputs = tools.results([CALCULATOR], action)
         desk.calls += len(outputs)
-        parts = {"calls": float(desk.calls), "malformed": float(tools.malformed(action))}
+        desk.malformed += tools.malformed(action)
+        parts = {"calls": float(desk.calls), "malformed": float(desk.malformed)}
         if outputs and desk.left:
             desk.left -= 1
             said = ({"role": role, "content": tools.joined(outputs)},)

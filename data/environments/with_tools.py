@@ -121,6 +121,7 @@ class _Bench:
     problem: Problem
     tools: Sequence[Tool]
     left: int
+    malformed: int = 0
 
 
 def environment(
@@ -156,7 +157,8 @@ def environment(
 
     def step(bench: _Bench, action: str) -> Reply:
         outputs = tools.results(bench.tools, action)
-        parts = {"malformed": float(tools.malformed(action))}
+        bench.malformed += tools.malformed(action)
+        parts = {"malformed": float(bench.malformed)}
         for each in bench.tools:
             parts |= each.parts()
         cost = price * parts.get("spent", 0.0)

@@ -550,6 +550,16 @@ def test_a_program_may_begin_with_turns_that_the_policy_did_not_write(program):
     assert opening.messages[1]["content"] == call
 
 
+@pytest.mark.parametrize("arguments", ["{oops", "[" * 50_000, "5", ""])
+def test_an_example_may_have_a_call_that_cannot_be_read(arguments, program):
+    """As in a history of the program's own; its arguments are shown as they are."""
+    source = BEGUN.replace('\'{"a": 1, "b": 1}\'', repr(arguments))
+    with pool_of(program(source)) as pool:
+        opening, end = played(pool, "5")
+    assert opening.error is None and end.answer == "5\n"
+    assert arguments in opening.messages[1]["content"]
+
+
 def gone(pid, seconds=10.0):
     end = time.monotonic() + seconds
     while running(pid) and time.monotonic() < end:

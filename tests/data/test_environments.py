@@ -423,6 +423,8 @@ def test_the_calculator_is_called_and_its_result_is_the_answer():
     assert wrong.done and wrong.reward == 0
     many = played(answer, call("1"), call("1"), problem=problem, episode=2)[-1]
     assert many.done and many.reward == 0
+    odd = played(answer, "<tool_call>2+3", "5", problem=problem, episode=3)[-1]
+    assert odd.done and odd.parts["malformed"] == odd.parts["calls"] == 1
 
 
 @pytest.mark.parametrize(

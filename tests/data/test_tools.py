@@ -230,6 +230,7 @@ def test_a_task_with_tools():
     assert five.messages == ({"role": "tool", "content": "5"},) and five.calls == 1
     assert "error" in bad.messages[0]["content"] and bad.parts["malformed"] == 1 == bad.calls
     assert last.reward == 1.0 and last.done and not last.calls
+    assert last.parts["malformed"] == 1  # of the whole episode, as the parts of its end are its own
     assert played(call, call, call)[-1][1:4:2] == (0.0, True)
     with scoring.Pool(made, 0, 1.0, None, None) as pool:
         assert pool.act(Turn(1, problem, 0)).result() == opening
