@@ -5,6 +5,7 @@
 - `latency`: tools that take a random time, by slots that are refilled while others wait
   (`rollout.replies` "arrival"), against a loop in rounds: it samples a turn of every episode of a
   batch, asks all their tools at once, waits for the last, and reads all histories again;
+- `rounds`: the same, against such a loop that holds its slots and reads no history again;
 - `held`: episodes of 8 and of 32 turns, whose slots are held between turns, against reading their
   history again at every turn;
 - `crowded`: twice as many episodes as slots, whose replies are known at once, so that they keep
@@ -42,7 +43,7 @@ from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.types import Request
 
 ALPHABET = string.ascii_lowercase + string.digits + "\n"
-LINES = ("latency", "held", "crowded", "on_device")
+LINES = ("latency", "rounds", "held", "crowded", "on_device")
 Run = Callable[[], int]
 """Plays episodes and says how many."""
 
@@ -127,13 +128,14 @@ def driven(
 
 
 def in_rounds(
-    task: Task, size: tuple[int, int], rollout: RolloutConfig, slots: SamplerConfig, count: int
-) -> Run:
+    task: Task, size: tuple[int, int], rollout: RolloutConfig, slots: SamplerConfig, count: int,
+    local: type[engine.Local],
+) -> Run:  # fmt: skip
     """Batches of as many episodes as there are slots, each a turn at a time."""
     batches = [
         driven(
             dataclasses.replace(task, problem=_from(task, first)), size,
-            dataclasses.replace(rollout, replies="together"), slots, slots.slots, ReadAgain,
+            dataclasses.replace(rollout, replies="together"), slots, slots.slots, local,
         )
         for first in range(0, count, slots.slots)
     ]  # fmt: skip
@@ -161,8 +163,11 @@ def compare(name: str, ours: Run, other: Run, **what: object) -> None:
     print(json.dumps({"benchmark": name, **what, **figures, **times}), flush=True)
 
 
-def latency(count: int, slots: int, turns: int, mean: float, spread: float) -> None:
-    """Tools that take a random time."""
+def latency(
+    name: str, local: type[engine.Local], count: int, slots: int, turns: int, mean: float,
+    spread: float,
+) -> None:  # fmt: skip
+    """Tools that take a random time, against rounds by a sampler."""
     task, size = tools(turns, mean, spread, 8), (64, 2)
     rollout = RolloutConfig(
         group_size=1, max_prompt_tokens=8, max_new_tokens=turns * 20, turn_tokens=8,
@@ -170,8 +175,8 @@ def latency(count: int, slots: int, turns: int, mean: float, spread: float) -> N
     )  # fmt: skip
     layout = SamplerConfig(slots=slots, prefill_rows=slots, chunk=8, bucket=256)
     compare(
-        "latency", driven(task, size, rollout, layout, count),
-        in_rounds(task, size, rollout, layout, count),
+        name, driven(task, size, rollout, layout, count),
+        in_rounds(task, size, rollout, layout, count, local),
         episodes=count, slots=slots, turns=turns, mean_seconds=mean, spread=spread,
     )  # fmt: skip
 
@@ -210,8 +215,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("only", nargs="*", choices=[*LINES, []])
     names = parser.parse_args().only or LINES
-    if "latency" in names:
-        latency(96, 32, 8, 0.25, 1.0)
+    for name, local in (("latency", ReadAgain), ("rounds", engine.Local)):
+        if name in names:
+            latency(name, local, 96, 32, 8, 0.25, 1.0)
     if "held" in names:
         for turns in (8, 32):
             on_slots("held", 16, 16, turns, ReadAgain, read_a_turn=27)
@@ -219,7 +225,7 @@ def main() -> None:
         for turns in (8, 32):
             on_slots("crowded", 32, 16, turns, GivesAway, slots=16)
     if "on_device" in names:
-        on_device(512)
+        on_device(4096)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ python docs/runs/agents/experiment.py WORK NAME --seeds 0 1 2 3 4
 python docs/runs/agents/experiment.py WORK --report
 
 The first command trains all arms of an experiment and adds to `results.json` of its folder, and
-before that, where arms are tuned, to `tuning.json`. The second prints the tables of the experiments
-that have results.
+before that, where arms are tuned, to `tuning.json`. The second writes `tables.md` of the folder of
+the agents, and prints the tables of the other experiments that have results.
 """
 
 import argparse
@@ -31,6 +31,25 @@ from jaxrl.run import loop
 RUNS = Path(__file__).parents[1]
 MINIMUM = 0.05
 """Effect of interest: arms are equivalent if they differ by less."""
+TABLES = """\
+# Methods for agents: every figure
+
+Written by `python docs/runs/agents/experiment.py WORK --report`; do not edit. [The
+README](README.md) says what was found. Figures are of the greedy policy on held-out problems.
+Brackets have the 95% t interval of the difference paired by seed, and parentheses the lowest and
+the highest seed. `tokens` are those of the rows trained on; the turns that branches share count
+for each of them."""
+COMPARED = """\
+## All comparisons
+
+Those of the deciding figures, method less arm, with p values of paired t tests. The corrected
+ones are Holm's over all rows; `above`, `below` and `equivalent` (within 0.05) are said by them
+alone."""
+AGAIN = """\
+## Again, on fresh seeds
+
+Seeds 5 to 16, each arm with the best of three learning rates, chosen on seeds 100 and 101
+(`tuning.json`)."""
 
 
 def measure(work: Path, name: str, arm: str, seed: int, rate: float = 1.0) -> dict[str, Any]:
@@ -237,6 +256,18 @@ def corrected(names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def tables() -> str:
+    """`tables.md`: every figure of the experiments of agents that are complete."""
+    again = complete(tuned=True)
+    parts = [TABLES]
+    parts += [f"## {name}: {EXPERIMENTS[name].claim}\n\n{table(name)}" for name in complete()]
+    parts += [f"{COMPARED}\n\n{corrected(complete())}", AGAIN]
+    if len(again) == sum(experiment.tuned for experiment in EXPERIMENTS.values()):
+        parts.append(f"The correction is over these rows alone.\n\n{corrected(again)}")
+    parts += [f"### {name}\n\n{table(name)}" for name in again]
+    return "\n\n".join(parts) + "\n"
+
+
 def less(method: Sequence[float], other: Sequence[float]) -> str:
     """The mean difference by seed with its interval, which a single seed has not."""
     differences = np.subtract(method, other)
@@ -259,13 +290,10 @@ def main() -> None:
     parser.add_argument("--report", action="store_true")
     given = parser.parse_args()
     if given.report:
+        (RUNS / "agents/tables.md").write_text(tables())
         for name, experiment in EXPERIMENTS.items():
-            if recorded(name):
+            if experiment.folder != "agents" and recorded(name):
                 print(f"\n### {name}: {experiment.claim}\n\n{table(name)}")
-        print(f"\n### All comparisons\n\n{corrected(complete())}")
-        again = complete(tuned=True)
-        if len(again) == sum(experiment.tuned for experiment in EXPERIMENTS.values()):
-            print(f"\n### On fresh seeds\n\n{corrected(again)}")
         return
     experiment = EXPERIMENTS[given.name]
     if experiment.tuned and given.dry:
