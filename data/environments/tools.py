@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxrl.data.environments import schemas
+from jaxrl.data.environments import arguments, schemas
 from jaxrl.data.environments.calls import Call, Malformed
 from jaxrl.data.environments.formats import HERMES
 
@@ -48,7 +48,15 @@ class Tool(NamedTuple):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What a chat template is given of it."""
+        """What a chat template is given of it.
+
+        Raises:
+          ValueError: `parameters` are no JSON schema.
+        """
+        try:
+            arguments.check_schema(self.parameters)
+        except ValueError as error:
+            raise ValueError(f"tool {self.name!r}: {error}") from error
         function = {
             "name": self.name,
             "description": self.description,
@@ -183,17 +191,15 @@ def _signature(function: Callable[..., str]) -> inspect.Signature:
         return inspect.signature(lambda **arguments: "")
 
 
-def _given(tool: Tool, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def _given(tool: Tool, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments that a tool is called with.
 
     Raises:
       ValueError: they do not fit.
     """
-    import jsonschema  # a tenth of a second, which only calls of tools need
-
+    arguments.check(tool.parameters, given)
     try:
-        jsonschema.validate(arguments, {"type": "object", **tool.parameters})
-        _signature(tool.run).bind(**arguments)
-    except (jsonschema.ValidationError, TypeError) as error:
-        raise ValueError(getattr(error, "message", str(error))) from error
-    return schemas.fitted(arguments, tool.parameters, tool.parameters)
+        _signature(tool.run).bind(**given)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    return schemas.fitted(given, tool.parameters, tool.parameters)
