@@ -369,7 +369,7 @@ def nemo_gym(
             roles=(role,),
             tools=True,
             waits=True,
-            seconds=lambda problem, action: seconds * max(1, len(HERMES.read(action)[1])),
+            seconds=lambda problem, action: seconds * max(1, tools.count(action)),
         ),
     )
     return made

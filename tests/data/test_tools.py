@@ -12,6 +12,7 @@ import pytest
 from jaxrl.data import scoring, tasks
 from jaxrl.data.environments import Turn, formats, play, router, toolbox, tools, with_tools
 from jaxrl.data.environments.formats import Call
+from tests.data.test_bundled_environments import installed
 
 
 def called(tool, **arguments):
@@ -93,6 +94,43 @@ def test_many_and_long_results_are_cut_off_and_void_no_episode(call):
         assert said["content"].endswith(" more characters]")
     (one,) = tools.results(made, formats.written(Call("long", {})))
     assert one == "x" * 4000 + "\n[1000 more characters]"
+
+
+def test_a_turn_makes_some_calls_and_the_policy_is_told_of_the_others():
+    ran = []
+
+    def run(n: int) -> str:
+        """Runs."""
+        ran.append(n)
+        return "ran"
+
+    made = [tools.tool(run)]
+    texts = tools.results(
+        made, "\n".join(formats.written(Call("run", {"n": n})) for n in range(1000))
+    )
+    assert ran == [*range(tools.MOST_CALLS)] and len(texts) == 1000
+    assert set(texts[: len(ran)]) == {"ran"}
+    assert set(texts[len(ran) :]) == {f"error: a turn may make {len(ran)} calls; this is one more"}
+
+
+LIMITED = {
+    "with_tools": {"tools": "python,calculator"},
+    "repository": {},
+    "database": {},
+    "retrieval": {"instructions": True, "latency": 0.5},
+    "geography": {"latency": 0.5},
+}
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_the_limit_of_a_turn_is_bounded_however_many_calls_it_has(name):
+    """Else a policy could keep a worker for hours."""
+    task = tasks.get(name, **LIMITED[name])
+    installed(task)
+    problem = task.problem("train", 0, 0)
+    call = formats.written(Call("run", {}))
+    one, some, many = (task.turns.seconds(problem, call * n) for n in (1, 5, 1000))
+    assert 0 < one <= some <= many <= max(tools.MOST_CALLS * one, 20)
 
 
 def test_search_finds_passages(tmp_path):
