@@ -19,8 +19,10 @@ from jaxrl.data import sandbox, sources
 from jaxrl.data.environments.calculator import CALCULATOR
 from jaxrl.data.environments.glossary import WORDS
 from jaxrl.data.environments.tools import Tool, tool
-from jaxrl.data.rewards import sql as queries
+from jaxrl.data.rewards import queries
 
+SQL_S = queries.WALL_S + queries.START_S
+"""Limit of a query, with its process."""
 _SHELL = """
 import ast, contextlib, io, json, random, sys, traceback
 seed, cells = json.load(sys.stdin)
@@ -169,7 +171,7 @@ def database(script: str) -> Tool:
           query: in the SQL of SQLite.
         """
         try:
-            rows = queries.execute(script, query)
+            rows = queries.execute_apart(script, query)
         except queries.QueryError as error:
             raise ValueError(str(error)) from error
         return "\n".join(json.dumps(row, default=str) for row in rows) or "no rows"
