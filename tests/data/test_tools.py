@@ -48,6 +48,54 @@ def test_python_repeats_itself():
     assert [a == b for a, b in zip(one, other, strict=True)] == [True, False, True, False]
 
 
+SHOWN = {
+    "another process": ("import os; os.system('echo hi')", "hi\n0\n"),
+    "a process that goes on": ("import os; os.system('(sleep 0.3; echo hi) &'); 1", "1\n"),
+    "the descriptor": ("import os; os.write(1, b'hi')", "hi2\n"),
+    "a thread": (
+        "import threading, time\n"
+        "def late():\n    time.sleep(0.3)\n    print('hi')\n"
+        "threading.Thread(target=late).start()",
+        "hi\n",
+    ),
+    "the exit": ("import atexit; atexit.register(print, 'hi')\n1", "1\nhi\n"),
+    "an object": ("class A:\n    def __del__(self): print('hi')\na = A()", ""),
+    "the error stream": ("import sys; print('hi', file=sys.stderr)", ""),
+    "a closed stream": ("import sys\nprint('hi'); sys.stdout.close()", "hi\n"),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_an_earlier_call_has_shown_is_not_shown_again(name):
+    code, shown = SHOWN[name]
+    made = toolbox.python()
+    assert called(made, code=code).startswith(shown)
+    assert called(made, code="import time\ntime.sleep(0.6)\n1 + 1") == "2\n"
+    assert called(made, code="print('x')\nlen('abc')") == "x\n3\n"
+    assert "hi" not in called(made, code="import os; os._exit(3)")
+
+
+def test_output_is_in_the_order_in_which_it_was_written():
+    made = toolbox.python()
+    asked = "print('x'); os.system('echo y'); print('z', end=''); os.write(1, b'w\\n')"
+    assert called(made, code=f"import os\n{asked}\nNone") == "x\ny\nzw\n"
+    assert called(made, code="print('a'); os.system('echo b'); print('c')") == "a\nb\nc\n"
+    thread = (
+        "import threading\nt = threading.Thread(target=print, args=('t',))\nt.start(); t.join()"
+    )
+    for _ in range(2):
+        assert called(made, code=f"print('x')\n{thread}\nprint('y')") == "x\nt\ny\n"
+
+
+@pytest.mark.parametrize("status", (0, 3))
+def test_a_call_that_ends_the_interpreter_is_undone(status):
+    made = toolbox.python()
+    called(made, code="x = 1")
+    said = called(made, code=f"x = 2\nimport os; os._exit({status})")
+    assert said.startswith("error: it ended the interpreter")
+    assert called(made, code="x") == "1\n"
+
+
 def test_the_seed_of_an_episode_is_that_of_its_tools():
     task = tasks.get("with_tools", name="arithmetic", tools="python")
     problem = task.problem("train", 0, 0)
