@@ -122,7 +122,8 @@ def _main() -> None:
         unit = 1 if sys.platform == "darwin" else 1024
         taken = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         connection.execute(f"PRAGMA hard_heap_limit = {taken + _MEMORY}")
-        signal.setitimer(signal.ITIMER_REAL, WALL_S + 0.5)  # which ends this process
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends this process
+        signal.setitimer(signal.ITIMER_REAL, WALL_S + 0.5)
         said: Any = _rows(connection, query)
     except MemoryError:
         said = f"it took more than {_MEMORY >> 20} MB"

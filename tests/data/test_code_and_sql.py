@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import re
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -345,6 +346,22 @@ def test_a_process_of_its_own_gives_the_same_rows():
     script = f"CREATE TABLE t (a); INSERT INTO t VALUES {values};"
     for query in ("SELECT a, typeof(a) FROM t", "SELECT 1 WHERE 0", "SELECT '{}', x''"):
         assert queries.execute_apart(script, query) == queries.execute(script, query)
+    for query in ("SELECT CAST(x'ff' AS TEXT)", "SELECT '\ud800'", "SELECT nothing"):
+        errors = []
+        for run in (queries.execute, queries.execute_apart):
+            with pytest.raises(queries.QueryError) as raised:
+                run(script, query)
+            errors.append(str(raised.value))
+        assert errors[0] == errors[1]
+
+
+def test_a_time_limit_holds_where_its_signal_was_ignored():
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    try:
+        with pytest.raises(queries.QueryError, match="it took more than 2 s"):
+            queries.execute_apart("", LONG["steps that take long"])
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_query_that_takes_too_much_is_an_error_that_the_policy_reads(tmp_path):
