@@ -331,7 +331,7 @@ def nemo_gym(
         asked = DIALECTS["responses"].read(dict(row["responses_create_params"]))
         state.tools = tuple(offered(state, schema) for schema in asked.tools)
         said = tuple({"role": each.role, "content": each.content} for each in asked.messages)
-        return state, Opening(said, tools=asked.tools)
+        return state, Opening(said, tools=tuple(each.schema for each in state.tools))
 
     def step(state: _Resources, action: str) -> Reply:
         said, read = HERMES.read(action)
@@ -369,7 +369,7 @@ def nemo_gym(
             roles=(role,),
             tools=True,
             waits=True,
-            seconds=lambda problem, action: seconds * max(1, len(HERMES.read(action)[1])),
+            seconds=lambda problem, action: seconds * max(1, tools.count(action)),
         ),
     )
     return made

@@ -10,7 +10,6 @@ from jaxrl.data import extract, generate
 from jaxrl.data.environments import Environment, Opening, Reply, toolbox, tools, unscored
 from jaxrl.data.environments.formats import Call, written
 from jaxrl.data.environments.tools import Tool
-from jaxrl.data.rewards import sql
 from jaxrl.data.types import Problem, Task
 
 _NUMBER = re.compile(r"-?[0-9]+")
@@ -103,7 +102,7 @@ def task(
             roles=(role,),
             gold=gold,
             tools=True,
-            seconds=lambda problem, action: sql.WALL_S * max(1, tools.count(action)),
+            seconds=lambda problem, action: toolbox.SQL_S * max(1, tools.count(action)),
         ),
     )
     return made

@@ -139,7 +139,7 @@ def task(
         outputs = tools.results([_search(reading)], action) if reading.left else []
         parts = {"correct": 0.0, "found": reading.known}
         if outputs:
-            said = {"role": role, "content": "\n".join(outputs)}
+            said = {"role": role, "content": tools.joined(outputs)}
             earned = credit * (reading.known - before)
             return Reply((said,), earned, parts, calls=len(outputs))
         kind = atlas.LINKS[reading.links[-1]].target

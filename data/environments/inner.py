@@ -6,8 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl.data import tasks
-from jaxrl.data.environments import Message
+from jaxrl.data.environments import Message, tools
+from jaxrl.data.environments.play import LONGEST
 from jaxrl.data.types import Task
+
+_NOTE = 40
+"""Characters, more than say how many were cut off."""
 
 
 def task(name: str, args: str | Mapping[str, Any], *, words: str, symbols: bool) -> Task:
@@ -31,6 +35,10 @@ def task(name: str, args: str | Mapping[str, Any], *, words: str, symbols: bool)
 
 
 def extended(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
-    """The messages, with a text at the end of the last one."""
+    """The messages, with a text at the end of the last one; it is cut off where they get too long.
+
+    The text may be the policy's, which could else void its episode.
+    """
     *earlier, last = messages
-    return (*earlier, {**last, "content": last["content"] + text})
+    room = LONGEST - _NOTE - sum(len(each["content"]) for each in messages)
+    return (*earlier, {**last, "content": last["content"] + tools.cut(text, max(room, 0))})

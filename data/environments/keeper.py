@@ -43,16 +43,30 @@ def limit(memory_mb: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
+def opened(pipe: str) -> int:
+    """The descriptor of a pipe, which is its number or, where the pipe has a name, its path."""
+    if pipe.isdecimal():
+        return int(pipe)
+    found = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # its other end may be closed already
+    os.set_blocking(found, True)
+    return found
+
+
 def watch(lifeline: int, group: int) -> None:
     """End all when the other end of a pipe is closed, by the end of its process at the latest."""
     os.read(lifeline, 1)
+    stop(group)
+
+
+def stop(group: int) -> None:
+    """End all, this process too."""
     end(group)
     os._exit(1)
 
 
 def main() -> None:
-    """Arguments: descriptor of the pipe, the program's memory in MB, and the command."""
-    lifeline, memory_mb, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    """Arguments: the pipe, see `opened`, the program's memory in MB, and the command."""
+    lifeline, memory_mb, command = opened(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     program = subprocess.Popen(
@@ -60,6 +74,7 @@ def main() -> None:
         start_new_session=True,
         preexec_fn=lambda: limit(memory_mb),  # no thread runs here yet
     )
+    signal.signal(signal.SIGTERM, lambda *_: stop(program.pid))
     threading.Thread(target=watch, args=(lifeline, program.pid), daemon=True).start()
     status = program.wait()
     end(program.pid)

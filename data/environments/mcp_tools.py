@@ -13,18 +13,20 @@ import ipaddress
 import os
 import shlex
 import shutil
+import sys
 import threading
 import urllib.parse
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
+from jaxrl.data import scratch
 from jaxrl.data.environments.tools import Tool
 
 _KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR")
 
-_LIMITED = 'ulimit -d "$0"; exec "$@"'
-"""Shell: runs a program with a limit, in KB, of what each of its processes may write to. A lower
-limit of this process stays, and `ulimit` then only complains."""
+_PAGES = 100
+"""Of tools, that a server may list."""
 
 _INVALID_PARAMS = -32602
 """Code of JSON-RPC: of the errors of the protocol, only this one is about a call's arguments."""
@@ -69,11 +71,11 @@ def connect(server: str, seconds: float = 30.0, memory_mb: int = 4096) -> list[T
       memory_mb: what the program, and each process that it starts, may take (Linux).
 
     Raises:
-      RuntimeError: the server does not start, or does not answer.
+      RuntimeError: the server does not start, does not answer, or lists tools without end.
     """
     session = _Session(server, seconds, memory_mb)
     try:
-        listed = session.wait(session.client.list_tools())
+        listed = session.wait(_listed(session.client, server))
     except TimeoutError:
         session.close()
         raise RuntimeError(
@@ -90,7 +92,33 @@ def connect(server: str, seconds: float = 30.0, memory_mb: int = 4096) -> list[T
         parameters = {k: v for k, v in each.input_schema.items() if k != "type"}
         return Tool(each.name, each.description or "", parameters, run, session.close)
 
-    return [made(each) for each in listed.tools]
+    return [made(each) for each in listed]
+
+
+async def _listed(client: Any, server: str) -> list[Any]:
+    """The tools on all pages."""
+    listed, cursor = [], None
+    for _ in range(_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        listed += page.tools
+        cursor = page.next_cursor
+        if not cursor:
+            return listed
+    raise RuntimeError(f"the MCP server {server!r} lists more than {_PAGES} pages of tools")
+
+
+@contextlib.contextmanager
+def _lifeline() -> Iterator[str]:
+    """Path of a pipe that the system closes at the latest when this process ends."""
+    directory = scratch.Scratch()
+    path = os.path.join(directory.name, "alive")
+    os.mkfifo(path)
+    held = os.open(path, os.O_RDWR)
+    try:
+        yield path
+    finally:
+        os.close(held)
+        directory.cleanup()
 
 
 class _Session:
@@ -166,11 +194,18 @@ class _Session:
     async def _serve(self, server: str) -> None:
         import mcp  # optional
 
-        target: Any = server
-        if not server.startswith(("http://", "https://")):
-            words = ["-c", _LIMITED, str(self._memory_mb << 10), *shlex.split(server)]
-            kept = {k: v for k, v in os.environ.items() if k in _KEPT}
-            target = mcp.StdioServerParameters(command="/bin/sh", args=words, env=kept)
-        async with mcp.Client(target) as client:
+        if server.startswith(("http://", "https://")):
+            await self._hold(mcp.Client(server))
+            return
+        keeper = str(Path(__file__).with_name("keeper.py"))
+        kept = {k: v for k, v in os.environ.items() if k in _KEPT}
+        with _lifeline() as alive:
+            words = ["-I", "-S", keeper, alive, str(self._memory_mb), *shlex.split(server)]
+            await self._hold(
+                mcp.Client(mcp.StdioServerParameters(command=sys.executable, args=words, env=kept))
+            )
+
+    async def _hold(self, client: Any) -> None:
+        async with client:
             self._ready.set_result(client)
             await asyncio.Event().wait()  # until it is cancelled

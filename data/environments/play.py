@@ -18,6 +18,8 @@ from jaxrl.data.types import LOGGED, Task
 
 LONGEST = 1 << 16
 """Characters of the messages of one reply."""
+DEEPEST = 64
+"""Lists and objects within each other in the schemas of tools, which are read recursively."""
 
 
 @dataclasses.dataclass
@@ -214,12 +216,30 @@ def _checked(
 
 def _schemas(value: Any) -> tuple[Any, ...]:
     """JSON schemas as plain values."""
-    text = json.dumps(_sequence(value, "tools"))
+    try:
+        text = json.dumps(_sequence(value, "tools"))
+        given = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _Wrong(f"tools are no JSON: {error}") from error
     if len(text) > LONGEST:
         raise _Wrong(f"tools of {len(text)} characters; give at most {LONGEST}")
-    if not all(isinstance(each, dict) for each in json.loads(text)):
+    if not all(isinstance(each, dict) for each in given):
         raise _Wrong(f"tools={text:.100}; give JSON schemas")
-    return tuple(json.loads(text))
+    if (depth := _depth(given)) > DEEPEST:
+        raise _Wrong(
+            f"tools={text:.100} of {depth} lists and objects within each other; give at most "
+            f"{DEEPEST}, for instance by definitions under $defs"
+        )
+    return tuple(given)
+
+
+def _depth(value: Any) -> int:
+    """How many lists and objects of JSON are within each other."""
+    depth, level = 0, [value]
+    while level := [each for each in level if isinstance(each, dict | list)]:
+        depth += 1
+        level = [x for each in level for x in (each.values() if isinstance(each, dict) else each)]
+    return depth
 
 
 def _sequence(value: Any, name: str) -> tuple[Any, ...]:

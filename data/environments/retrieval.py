@@ -319,6 +319,9 @@ def task(
             roles=(role if instructions else "user",),
             gold=None if noise or failures or search == "bm25" else gold,
             tools=instructions,
+            seconds=(lambda problem, action: latency * max(1, tools.count(action)))
+            if latency
+            else None,
         ),
     )
     return made

@@ -19,27 +19,46 @@ from jaxrl.data import sandbox, sources
 from jaxrl.data.environments.calculator import CALCULATOR
 from jaxrl.data.environments.glossary import WORDS
 from jaxrl.data.environments.tools import Tool, tool
-from jaxrl.data.rewards import sql as queries
+from jaxrl.data.rewards import queries
 
-_SHELL = """
-import ast, contextlib, io, json, random, sys, traceback
+SQL_S = queries.WALL_S + queries.START_S
+"""Limit of a query, with its process."""
+_DONE = 86
+"""Status of an interpreter that has run its last call to the end."""
+_SHELL = f"""
+import ast, atexit, io, json, os, random, sys, threading, traceback
+
+class Shown(io.TextIOWrapper):  # not what threads of earlier calls write
+    def write(self, text):
+        return len(text) if threading.current_thread() in earlier else super().write(text)
+
+def show(out, err):
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+
 seed, cells = json.load(sys.stdin)
 random.seed(seed)
-names = {"__name__": "__main__"}
+names, earlier = {{"__name__": "__main__"}}, set()
+out, err, quiet = os.dup(1), os.dup(2), os.open(os.devnull, os.O_WRONLY)
+show(quiet, quiet)
 for n, cell in enumerate(cells):
-    last = n == len(cells) - 1
-    out = sys.stdout if last else io.StringIO()
-    with contextlib.redirect_stdout(out):
-        try:
-            tree = ast.parse(cell)
-            value = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-            exec(compile(tree, "<cell>", "exec"), names)
-            if value is not None:
-                shown = eval(compile(ast.Expression(value.value), "<cell>", "eval"), names)
-                if shown is not None:
-                    print(repr(shown))
-        except BaseException as error:
-            print("".join(traceback.format_exception_only(error)).strip())
+    if n == len(cells) - 1:
+        atexit.register(show, quiet, quiet)  # before what earlier calls have registered
+        earlier.update(set(threading.enumerate()) - {{threading.main_thread()}})
+        show(out, err)
+    written = open(1, "wb", 0, closefd=False)
+    sys.stdout = Shown(written, "utf-8", sys.__stdout__.errors, write_through=True)
+    try:
+        tree = ast.parse(cell)
+        value = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, "<cell>", "exec"), names)
+        if value is not None:
+            shown = eval(compile(ast.Expression(value.value), "<cell>", "eval"), names)
+            if shown is not None:
+                print(repr(shown))
+    except BaseException as error:
+        print("".join(traceback.format_exception_only(error)).strip())
+sys.exit({_DONE})
 """
 
 
@@ -54,8 +73,9 @@ _ADDRESS = re.compile(r"(?<= at )0x[0-9a-f]{9,}")
 def python(limits: sandbox.Limits = sandbox.Limits(), seed: int = 0) -> Tool:
     """A Python interpreter in the sandbox, in which variables stay from call to call.
 
-    Each call runs the code of the calls before it again, unseen, and then its own, in a fresh
-    sandbox: nothing runs between calls, and no interpreter is left behind. So that all runs of a
+    Each call runs the code of the calls before it again, and then its own, in a fresh sandbox:
+    nothing runs between calls, and no interpreter is left behind. What the earlier code writes,
+    with its threads, processes and exit handlers, is not shown again. So that all runs of a
     code are alike, hashes are fixed, `random` begins with the seed, and an address in the output,
     as of a function, is `0x0`. Clocks and `os.urandom` are not fixed.
 
@@ -81,7 +101,7 @@ def python(limits: sandbox.Limits = sandbox.Limits(), seed: int = 0) -> Tool:
         )
         if outcome.end == "timeout":
             raise ValueError(f"it took more than {limits.wall_s:g} s and was undone")
-        if outcome.status:
+        if outcome.status != _DONE:
             raise ValueError(f"it ended the interpreter and was undone\n{outcome.stderr[-500:]}")
         cells.append(code)
         return _ADDRESS.sub("0x0", outcome.stdout)
@@ -169,7 +189,7 @@ def database(script: str) -> Tool:
           query: in the SQL of SQLite.
         """
         try:
-            rows = queries.execute(script, query)
+            rows = queries.execute_apart(script, query)
         except queries.QueryError as error:
             raise ValueError(str(error)) from error
         return "\n".join(json.dumps(row, default=str) for row in rows) or "no rows"

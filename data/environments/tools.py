@@ -16,10 +16,12 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxrl.data.environments import schemas
+from jaxrl.data.environments import arguments, schemas
 from jaxrl.data.environments.calls import Call, Malformed
 from jaxrl.data.environments.formats import HERMES
 
+MOST_CALLS = 16
+"""Calls of a turn that are made; what a turn takes would else have no limit."""
 _LONGEST, _LONGEST_TOGETHER = 4000, 1 << 15  # characters of a result, and of those of a turn
 
 
@@ -48,7 +50,15 @@ class Tool(NamedTuple):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What a chat template is given of it."""
+        """What a chat template is given of it.
+
+        Raises:
+          ValueError: `parameters` are no JSON schema.
+        """
+        try:
+            arguments.check_schema(self.parameters)
+        except ValueError as error:
+            raise ValueError(f"tool {self.name!r}: {error}") from error
         function = {
             "name": self.name,
             "description": self.description,
@@ -124,31 +134,36 @@ def results(tools: Sequence[Tool], text: str) -> list[str]:
     return [each.text for each in outcomes(tools, text)]
 
 
+def cut(text: str, most: int) -> str:
+    """The first characters of a text, and how many more there are."""
+    more = len(text) - most
+    return text if more <= 0 else f"{text[:most]}\n[{more} more characters]"
+
+
 def joined(texts: Sequence[str]) -> str:
     """The results of a turn as one message; a longer one is cut off, and says so."""
-    return _cut("\n".join(texts), _LONGEST_TOGETHER)
+    return cut("\n".join(texts), _LONGEST_TOGETHER)
 
 
 def outcomes(tools: Sequence[Tool], text: str) -> list[Result]:
     """What the calls in a text gave, in order; empty where it calls nothing.
 
     A call that is no JSON or has a text that UTF-8 cannot encode, names no tool, or has arguments
-    that do not fit the schema gives a text that says so. A long result is cut off, and says so.
+    that do not fit the schema gives a text that says so, and so does each beyond `MOST_CALLS`. A
+    long result is cut off, and says so.
 
     Raises:
       TypeError: a tool gave something else than a text.
     """
-    return [_result(tools, call) for call in HERMES.read(text)[1]]
-
-
-def _cut(text: str, most: int) -> str:
-    more = len(text) - most
-    return text if more <= 0 else f"{text[:most]}\n[{more} more characters]"
+    calls = HERMES.read(text)[1]
+    more = Result(f"error: a turn may make {MOST_CALLS} calls; this is one more", True)
+    made = [_result(tools, call) for call in calls[:MOST_CALLS]]
+    return made + [more] * (len(calls) - len(made))
 
 
 def count(text: str) -> int:
-    """Number of calls in a text, malformed ones included."""
-    return len(HERMES.read(text)[1])
+    """How many calls of a text are made, malformed ones included."""
+    return min(len(HERMES.read(text)[1]), MOST_CALLS)
 
 
 def malformed(text: str) -> int:
@@ -172,7 +187,7 @@ def _result(tools: Sequence[Tool], call: Call | Malformed) -> Result:
             f"tool {tool.name!r} gave a {type(said).__name__}, {said!r:.100}; return a text, such "
             "as str() or json.dumps() of it"
         )
-    return Result(_cut(said, _LONGEST), False)
+    return Result(cut(said, _LONGEST), False)
 
 
 def _signature(function: Callable[..., str]) -> inspect.Signature:
@@ -183,17 +198,15 @@ def _signature(function: Callable[..., str]) -> inspect.Signature:
         return inspect.signature(lambda **arguments: "")
 
 
-def _given(tool: Tool, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def _given(tool: Tool, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments that a tool is called with.
 
     Raises:
       ValueError: they do not fit.
     """
-    import jsonschema  # a tenth of a second, which only calls of tools need
-
+    arguments.check(tool.parameters, given)
     try:
-        jsonschema.validate(arguments, {"type": "object", **tool.parameters})
-        _signature(tool.run).bind(**arguments)
-    except (jsonschema.ValidationError, TypeError) as error:
-        raise ValueError(getattr(error, "message", str(error))) from error
-    return schemas.fitted(arguments, tool.parameters, tool.parameters)
+        _signature(tool.run).bind(**given)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    return schemas.fitted(given, tool.parameters, tool.parameters)

@@ -18,14 +18,13 @@ from jaxrl.data.environments import (
     unscored,
 )
 from jaxrl.data.environments.tools import Tool
-from jaxrl.data.rewards import sql
 from jaxrl.data.types import Problem, Task
 
 _MCP_S = 30.0
 """Limit of the start of an MCP server, and of each call."""
 _CALL_S = {
     "python": sandbox.Limits().wall_s + sandbox.START_S,
-    "sql": sql.WALL_S,
+    "sql": toolbox.SQL_S,
     "router": router.SECONDS,
 }
 """Seconds that a call may take by the limits of its tool."""

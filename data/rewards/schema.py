@@ -51,10 +51,11 @@ def _validator(schema: dict[str, Any]) -> Any:
     import jsonschema
 
     kind = jsonschema.validators.validator_for(schema)
-    return jsonschema.validators.extend(kind, {"uniqueItems": _unique})(schema)
+    return jsonschema.validators.extend(kind, {"uniqueItems": unique})(schema)
 
 
-def _unique(validator: Any, wanted: Any, items: Any, schema: Any) -> Iterator[Any]:
+def unique(validator: Any, wanted: Any, items: Any, schema: Any) -> Iterator[Any]:
+    """The keyword `uniqueItems`, in linear time."""
     import jsonschema
 
     asked = wanted is True and validator.is_type(items, "array")

@@ -1,63 +1,18 @@
 """SQL scored by what it returns, on databases the model has not seen.
 
-Queries run on SQLite in memory, read-only by an authorizer (no ATTACH, no PRAGMA, no extension),
-with limits of time, rows and value size. Score them in a pool, as all untrusted work.
+Queries run as `jaxrl.data.rewards.queries` says. Score them in a pool, as all untrusted work.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-import sqlite3
-import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 from jaxrl.data import extract
+from jaxrl.data.rewards.queries import QueryError, execute
 from jaxrl.data.types import Problem, Reward, Score
-
-WALL_S = 2.0
-ROWS = 10_000
-_READS = (
-    sqlite3.SQLITE_SELECT,
-    sqlite3.SQLITE_READ,
-    sqlite3.SQLITE_FUNCTION,
-    sqlite3.SQLITE_RECURSIVE,
-)
-
-
-class QueryError(Exception):
-    """A query that is not one, may not run, or takes too much."""
-
-
-def execute(script: str, query: str) -> list[tuple[Any, ...]]:
-    """The rows of a read-only query on a database that `script` makes.
-
-    Raises:
-      QueryError: the query fails, writes, or oversteps.
-    """
-    connection = sqlite3.connect(":memory:")
-    try:
-        connection.executescript(script)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1_000_000)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 20_000)
-        connection.set_authorizer(
-            lambda action, *_: sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY
-        )
-        deadline = time.monotonic() + WALL_S
-        connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
-        cursor = connection.execute(query)
-        if cursor.description is None:
-            raise QueryError("no query: nothing but white space and comments")
-        rows = cursor.fetchmany(ROWS + 1)
-    except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
-        raise QueryError(str(error)) from error
-    finally:
-        connection.close()
-    if len(rows) > ROWS:
-        raise QueryError(f"more than {ROWS} rows")
-    return rows
 
 
 def same_result(weights: Mapping[str, float] | None = None) -> Reward:

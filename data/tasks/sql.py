@@ -6,7 +6,7 @@ import random
 from typing import Any, NamedTuple
 
 from jaxrl.data import generate
-from jaxrl.data.rewards import sql
+from jaxrl.data.rewards import queries, sql
 from jaxrl.data.types import Problem, Task
 
 
@@ -139,7 +139,7 @@ def _databases(
     seen: list[Any] = []
     for _ in range(_ATTEMPTS):
         script = schema + _rows(stream, w, bound, edges=not scripts)
-        rows = sorted(sql.execute(script, query))
+        rows = sorted(queries.execute(script, query))
         if rows and rows not in seen:
             scripts.append(script)
             seen.append(rows)

@@ -322,6 +322,14 @@ def test_calls_that_cannot_be_made_stand_where_they_were_written(nemo_gym):
     assert [each["output"] for each in items[3:6]] == [said[0], said[2], said[3]]
 
 
+def test_a_row_whose_tool_has_no_schema_is_an_error_that_names_the_tool(nemo_gym):
+    problem = nemo_gym.problem("train", 0, 0)
+    params = problem.metadata["row"]["responses_create_params"]
+    params["tools"][0]["parameters"]["properties"]["count"] = {"type": "int"}
+    (opening,) = played(play.Player(nemo_gym).answer, problem)
+    assert "tool 'increment_counter'" in opening.error and "count.type: 'int'" in opening.error
+
+
 REFUSED = {
     "up": {"type": "literal_error", "msg": "Input should be 'go'"},
     "field": {"type": "extra_forbidden", "msg": "Extra inputs are not permitted"},

@@ -76,6 +76,30 @@ def test_they_repeat_themselves_and_survive_anything(name):
         assert {c for m in one[0].messages for c in m["content"]} <= set(task.alphabet)
 
 
+WORLDS = {
+    name: {}
+    for name, module in tasks.BUNDLED.items()
+    if ".environments." in module and name not in tasks.NEED_PARAMETERS and name not in EXTRA
+} | {"retrieval": {"instructions": True}, "with_compression": {"name": "calculator"}}
+OFTEN = (
+    "<tool_call>\n2+3\n</tool_call>\n",
+    written(Call("n" * 80, {})),
+    "".join(written(Call(name, {"x": "y" * 30})) for name in ("search", "sql", "run", "read")),
+    "bad action\n",
+)
+
+
+@pytest.mark.parametrize("name", [*WORLDS, *optional(EXTRA)])
+def test_a_turn_of_many_bad_actions_voids_no_episode(name):
+    """Else a policy could void an episode that goes badly."""
+    task = tasks.get(name, **WORLDS.get(name, {}))
+    installed(task)
+    problem = task.problem("train", 0, 0)
+    for episode, bad in enumerate(OFTEN):
+        said = played(play.Player(task).answer, problem, *[bad * 2000] * 6, episode=episode)
+        assert len(said) > 1 and not [each.error for each in said if each.error]
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -4,13 +4,16 @@ import dataclasses
 import itertools
 import re
 import shutil
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
 from jaxrl.data import sandbox, scoring, tasks
-from jaxrl.data.rewards import code, sql
+from jaxrl.data.environments import Turn
+from jaxrl.data.environments.formats import Call, written
+from jaxrl.data.rewards import code, queries, sql
 from jaxrl.data.sandbox import Limits
 from jaxrl.data.scoring import score_completion
 from jaxrl.data.types import Problem, Score
@@ -255,7 +258,7 @@ def test_no_constant_is_right_on_all_databases(level, databases):
         for index in range(8):
             problem = task.problem(split, 0, index)
             bound = int(re.search(r"[<>] (\d+)", problem.answer)[1])
-            results = [sql.execute(s, problem.answer) for s in problem.metadata["databases"]]
+            results = [queries.execute(s, problem.answer) for s in problem.metadata["databases"]]
             assert len({str(sorted(rows)) for rows in results}) == databases
             for n in (bound - 1, bound + 1):
                 assert task.reward(problem, f"SELECT {n}").value == 0.0, (problem.answer, n)
@@ -277,7 +280,7 @@ def test_no_query_is_not_an_answer():
 def test_constants_do_not_pass_on_unseen_databases():
     task = tasks.get("sql", level=1)
     problem = task.problem("train", 0, 0)
-    rows = sql.execute(problem.metadata["databases"][0], problem.answer)
+    rows = queries.execute(problem.metadata["databases"][0], problem.answer)
     values = ", ".join(f"('{name}')" for (name,) in rows)
     assert task.reward(problem, f"VALUES {values}").value == 0.0
 
@@ -291,9 +294,87 @@ def test_hostile_queries_are_refused_and_end(tmp_path):
         "VACUUM INTO '/tmp/x.db'", "SELECT randomblob(1000000000)", forever.format("x"),
         forever.format("max(x)"), "", "SELECT", "SELECT 1 \x00", "CREATE TABLE z (a)",
     ]:  # fmt: skip
-        with pytest.raises(sql.QueryError):
-            sql.execute(script, query)
+        for run in (queries.execute, queries.execute_apart):
+            with pytest.raises(queries.QueryError):
+                run(script, query)
     assert not list(tmp_path.iterdir())
+
+
+COUNT = (
+    "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < {}) SELECT {} FROM c"
+)
+OVER = {
+    "long texts": (
+        "SELECT instr(hex(zeroblob(499000)), hex(zeroblob(240000)) || '1')",
+        "too big",
+    ),
+    "large rows": (COUNT.format(3000, "zeroblob(1000000)"), "too big"),
+    "many large rows": (COUNT.format(3000, "zeroblob(60000)"), "rows of more than 16 MB"),
+    "many columns": (COUNT.format(9999, ", ".join("x" * 99)), "rows of more than 16 MB"),
+    "long patterns": (f"SELECT hex(zeroblob(30000)) LIKE '{'%0' * 600}1'", "pattern too complex"),
+}
+
+
+@pytest.mark.parametrize("name", OVER)
+def test_queries_that_take_too_much_are_refused_at_once(name):
+    query, why = OVER[name]
+    for run in (queries.execute, queries.execute_apart):
+        start = time.monotonic()
+        with pytest.raises(queries.QueryError, match=why):
+            run("", query)
+        assert time.monotonic() - start < queries.WALL_S + 1
+
+
+PARTS = "SELECT hex(zeroblob(32000)) AS a, hex(zeroblob(16000)) || '1' AS b"
+LONG = {
+    "steps that take long": f"SELECT {'+'.join(['instr(a, b)'] * 900)} FROM ({PARTS})",
+    "memory": COUNT.format(10**9, "count(DISTINCT hex(randomblob(30000)))"),
+    "sorting": COUNT.format(10**9, "hex(randomblob(30000))") + " ORDER BY 1",
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_limits_of_a_process_of_its_own_hold(name):
+    start = time.monotonic()
+    with pytest.raises(queries.QueryError, match=r"it took more than|interrupted"):
+        queries.execute_apart("", LONG[name])
+    assert time.monotonic() - start < queries.WALL_S + 4
+
+
+def test_a_process_of_its_own_gives_the_same_rows():
+    values = "(1), (2.5), (NULL), ('é'), (x'00ff'), (9e999)"
+    script = f"CREATE TABLE t (a); INSERT INTO t VALUES {values};"
+    for query in ("SELECT a, typeof(a) FROM t", "SELECT 1 WHERE 0", "SELECT '{}', x''"):
+        assert queries.execute_apart(script, query) == queries.execute(script, query)
+    for query in ("SELECT CAST(x'ff' AS TEXT)", "SELECT '\ud800'", "SELECT nothing"):
+        errors = []
+        for run in (queries.execute, queries.execute_apart):
+            with pytest.raises(queries.QueryError) as raised:
+                run(script, query)
+            errors.append(str(raised.value))
+        assert errors[0] == errors[1]
+
+
+def test_a_time_limit_holds_where_its_signal_was_ignored():
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    try:
+        with pytest.raises(queries.QueryError, match="it took more than 2 s"):
+            queries.execute_apart("", LONG["steps that take long"])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_query_that_takes_too_much_is_an_error_that_the_policy_reads(tmp_path):
+    """It neither holds the trainer up nor voids the episode."""
+    file = tmp_path / "made.sql"
+    file.write_text("CREATE TABLE t (a);")
+    task = tasks.get("with_tools", tools="sql", database=str(file))
+    problem = task.problem("train", 0, 0)
+    call = written(Call("sql", {"query": LONG["steps that take long"]}))
+    with scoring.Pool(task, 1, 1.0, None, None) as pool:
+        said = [pool.act(Turn(0, problem, 0)).result()]
+        reply = pool.act(Turn(0, problem, 0, (call,), tuple(said))).result()
+    assert reply.error is None and reply.messages[0]["content"] == "error: it took more than 2 s"
 
 
 def test_partial_rewards():

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import os
+import re
 import time
 
 import pytest
@@ -129,6 +130,40 @@ def test_what_began_is_closed_where_its_opening_is_refused(bad):
     assert closed == ["state"]
     player.close()
     assert closed == ["state"]
+
+
+def deep(count):
+    """A schema of many objects within each other."""
+    schema = {"type": "string"}
+    for _ in range(count):
+        schema = {"type": "object", "properties": {"x": schema}}
+    function = {"name": "f", "description": "", "parameters": schema}
+    return {"type": "function", "function": function}
+
+
+def ring():
+    schema = deep(0)
+    schema["function"]["parameters"]["properties"] = schema
+    return schema
+
+
+WRONG_TOOLS = {
+    "too deep": (deep(300), "60[0-9] lists and objects within each other; give at most 64"),
+    "too deep for Python": (deep(5000), "no JSON"),
+    "a ring": (ring(), "no JSON: Circular"),
+    "no JSON": ({"type": {1, 2}}, "no JSON: .*set"),
+    "no schema": ("f", "give JSON schemas"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TOOLS)
+def test_tools_that_cannot_be_shown_are_an_error_of_the_opening(name):
+    tool, why = WRONG_TOOLS[name]
+    opening = Opening(({"role": "user", "content": "x"},), tools=(tool,))
+    world = Environment(lambda problem, seed: ("state", opening), None)
+    said = play.Player(dataclasses.replace(hostile(), turns=world)).answer(Turn(0, PROBLEM, 3))
+    assert re.match(f"type: tools.*{why}", said.error) and not said.tools
+    assert len(said.error) < 300
 
 
 def broken_close():
@@ -701,6 +736,26 @@ def test_tools_are_shown_by_the_template_or_in_words(backend):
     explained = "Be brief.\n\n" + tools.instructions(schemas)
     assert with_tools == without.replace("Be brief.", explained) and "NAME" in with_tools
     assert text(CHATML, chat=False)[0].startswith(explained)
+
+
+def test_the_deepest_tools_that_an_opening_may_have_are_shown(backend):
+    tool = deep((play.DEEPEST - 4) // 2)
+    world = Environment(
+        lambda problem, seed: (
+            "state",
+            Opening(({"role": "user", "content": "x"},), tools=(tool,)),
+        ),
+        None,
+    )
+    task = dataclasses.replace(hostile(), turns=world)
+    opening = play.Player(task).answer(Turn(0, PROBLEM, 3))
+    assert opening.tools == (tool,)
+    for template in (WITH_TOOLS + CHATML, CHATML):
+        talk = dialogue.of(with_template(backend, template), ("tool",), chat=True)
+        shown = backend.spelled(talk.opening(opening.messages, opening.tools))
+        assert shown.count("properties") == (play.DEEPEST - 4) // 2
+    made = tools.Tool("f", "", tool["function"]["parameters"], lambda **given: "ran")
+    assert made.schema == tool
 
 
 def test_calls_are_read_as_the_template_teaches_them(backend):

@@ -1,6 +1,8 @@
 """Tools of MCP servers: a program, and an address on loopback."""
 
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -125,6 +127,96 @@ def test_a_server_that_takes_memory_without_end_is_stopped(program):
     said = task.turns.step(bench, written(Call("room", {}))).messages[0]["content"]
     assert said == "512"
     task.turns.close(bench)
+
+
+PAGES = """
+import json, sys
+most = int(sys.argv[1])
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    if asked["method"] == "initialize":
+        info = {"name": "pages", "version": "1"}
+        version = asked["params"]["protocolVersion"]
+        said = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+    elif asked["method"] == "tools/list":
+        page = int((asked.get("params") or {}).get("cursor") or 0)
+        said = {"tools": [{"name": f"t{page}", "inputSchema": {"type": "object"}}]}
+        if page + 1 < most:
+            said["nextCursor"] = str(page + 1)
+    elif asked["method"] == "tools/call":
+        said = {"content": [{"type": "text", "text": asked["params"]["name"]}]}
+    else:
+        said = None
+    answer = {"result": said} if said else {"error": {"code": -32601, "message": "no"}}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+"""
+
+
+def test_all_pages_of_tools_are_read_and_pages_without_end_are_an_error(tmp_path):
+    file = tmp_path / "pages.py"
+    file.write_text(PAGES)
+    made = mcp_tools.connect(f"{sys.executable} {file} 3")
+    assert [each.name for each in made] == ["t0", "t1", "t2"] and called(made, "t2") == "t2"
+    made[0].close()
+    with pytest.raises(RuntimeError, match=r"server .*pages\.py 1000000.* pages of tools"):
+        mcp_tools.connect(f"{sys.executable} {file} 1000000")
+
+
+STUBBORN = SERVER.replace(
+    "import os,",
+    """import pathlib, signal, subprocess
+child = subprocess.Popen(["sleep", "300"], start_new_session=True)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+import os,""",
+).replace(
+    'server.run("stdio")',
+    """pathlib.Path(__file__).with_name("pids").write_text(f"{os.getpid()} {child.pid}")
+        try:
+            server.run("stdio")
+        finally:
+            time.sleep(300)""",
+)
+"""Ignores the end of its input, and has started a process that leaves its group."""
+
+
+def lives(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def gone(pids, seconds):
+    """Whether all of them have ended in time; they have after it."""
+    end = time.monotonic() + seconds
+    while any(map(lives, pids)) and time.monotonic() < end:
+        time.sleep(0.1)
+    alive = [pid for pid in pids if lives(pid)]
+    for pid in alive:
+        os.kill(int(pid), signal.SIGKILL)
+    return not alive
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descendants are found on Linux alone")
+@pytest.mark.parametrize("killed", (False, True))
+def test_a_server_ends_with_its_session_and_with_the_process_that_has_it(tmp_path, killed):
+    (tmp_path / "server.py").write_text(STUBBORN)
+    end = "os.kill(os.getpid(), 9)" if killed else "made[0].close(); time.sleep(300)"
+    trainer = subprocess.Popen([
+        sys.executable,
+        "-c",
+        "import os, sys, time\nfrom jaxrl.data.environments import mcp_tools\n"
+        f"made = mcp_tools.connect(sys.executable + ' {tmp_path / 'server.py'}')\n"
+        f"assert len(made) == 5\nprint('made', flush=True)\n{end}",
+    ], stdout=subprocess.PIPE)  # fmt: skip
+    try:
+        assert trainer.stdout.readline() == b"made\n"
+        assert gone((tmp_path / "pids").read_text().split(), 15)
+    finally:
+        trainer.kill()
+        trainer.communicate()
 
 
 def test_an_address_on_loopback_gives_its_tools(program):

@@ -12,6 +12,7 @@ import pytest
 from jaxrl.data import scoring, tasks
 from jaxrl.data.environments import Turn, formats, play, router, toolbox, tools, with_tools
 from jaxrl.data.environments.formats import Call
+from tests.data.test_bundled_environments import installed
 
 
 def called(tool, **arguments):
@@ -45,6 +46,54 @@ def test_python_repeats_itself():
     one, two, other = ([called(made, code=c) for c in REPEATS] for made in (m() for m in makes))
     assert one == two and not any("Error" in each for each in one)
     assert [a == b for a, b in zip(one, other, strict=True)] == [True, False, True, False]
+
+
+SHOWN = {
+    "another process": ("import os; os.system('echo hi')", "hi\n0\n"),
+    "a process that goes on": ("import os; os.system('(sleep 0.3; echo hi) &'); 1", "1\n"),
+    "the descriptor": ("import os; os.write(1, b'hi')", "hi2\n"),
+    "a thread": (
+        "import threading, time\n"
+        "def late():\n    time.sleep(0.3)\n    print('hi')\n"
+        "threading.Thread(target=late).start()",
+        "hi\n",
+    ),
+    "the exit": ("import atexit; atexit.register(print, 'hi')\n1", "1\nhi\n"),
+    "an object": ("class A:\n    def __del__(self): print('hi')\na = A()", ""),
+    "the error stream": ("import sys; print('hi', file=sys.stderr)", ""),
+    "a closed stream": ("import sys\nprint('hi'); sys.stdout.close()", "hi\n"),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_an_earlier_call_has_shown_is_not_shown_again(name):
+    code, shown = SHOWN[name]
+    made = toolbox.python()
+    assert called(made, code=code).startswith(shown)
+    assert called(made, code="import time\ntime.sleep(0.6)\n1 + 1") == "2\n"
+    assert called(made, code="print('x')\nlen('abc')") == "x\n3\n"
+    assert "hi" not in called(made, code="import os; os._exit(3)")
+
+
+def test_output_is_in_the_order_in_which_it_was_written():
+    made = toolbox.python()
+    asked = "print('x'); os.system('echo y'); print('z', end=''); os.write(1, b'w\\n')"
+    assert called(made, code=f"import os\n{asked}\nNone") == "x\ny\nzw\n"
+    assert called(made, code="print('a'); os.system('echo b'); print('c')") == "a\nb\nc\n"
+    thread = (
+        "import threading\nt = threading.Thread(target=print, args=('t',))\nt.start(); t.join()"
+    )
+    for _ in range(2):
+        assert called(made, code=f"print('x')\n{thread}\nprint('y')") == "x\nt\ny\n"
+
+
+@pytest.mark.parametrize("status", (0, 3))
+def test_a_call_that_ends_the_interpreter_is_undone(status):
+    made = toolbox.python()
+    called(made, code="x = 1")
+    said = called(made, code=f"x = 2\nimport os; os._exit({status})")
+    assert said.startswith("error: it ended the interpreter")
+    assert called(made, code="x") == "1\n"
 
 
 def test_the_seed_of_an_episode_is_that_of_its_tools():
@@ -93,6 +142,43 @@ def test_many_and_long_results_are_cut_off_and_void_no_episode(call):
         assert said["content"].endswith(" more characters]")
     (one,) = tools.results(made, formats.written(Call("long", {})))
     assert one == "x" * 4000 + "\n[1000 more characters]"
+
+
+def test_a_turn_makes_some_calls_and_the_policy_is_told_of_the_others():
+    ran = []
+
+    def run(n: int) -> str:
+        """Runs."""
+        ran.append(n)
+        return "ran"
+
+    made = [tools.tool(run)]
+    texts = tools.results(
+        made, "\n".join(formats.written(Call("run", {"n": n})) for n in range(1000))
+    )
+    assert ran == [*range(tools.MOST_CALLS)] and len(texts) == 1000
+    assert set(texts[: len(ran)]) == {"ran"}
+    assert set(texts[len(ran) :]) == {f"error: a turn may make {len(ran)} calls; this is one more"}
+
+
+LIMITED = {
+    "with_tools": {"tools": "python,calculator"},
+    "repository": {},
+    "database": {},
+    "retrieval": {"instructions": True, "latency": 0.5},
+    "geography": {"latency": 0.5},
+}
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_the_limit_of_a_turn_is_bounded_however_many_calls_it_has(name):
+    """Else a policy could keep a worker for hours."""
+    task = tasks.get(name, **LIMITED[name])
+    installed(task)
+    problem = task.problem("train", 0, 0)
+    call = formats.written(Call("run", {}))
+    one, some, many = (task.turns.seconds(problem, call * n) for n in (1, 5, 1000))
+    assert 0 < one <= some <= many <= max(tools.MOST_CALLS * one, 20)
 
 
 def test_search_finds_passages(tmp_path):
