@@ -7,8 +7,6 @@ import sys
 import textwrap
 import threading
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 
@@ -17,7 +15,6 @@ from jaxrl.data import sandbox, scoring, tasks, waiting
 from jaxrl.data.environments import Token, Turn, Written, agent_program, dialects, formats
 from jaxrl.data.environments.dialects import DIALECTS, Answer, Said
 from jaxrl.data.environments.formats import Call
-from jaxrl.data.environments.gateway import Gateway
 from jaxrl.data.types import Problem
 from tests.data.test_scoring import running
 
@@ -193,165 +190,6 @@ def test_streamed_tool_calls_lose_no_token():
     (call,) = streamed[0]["delta"]["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == CALL.arguments
     assert streamed[-1]["finish_reason"] == "tool_calls"
-
-
-class Program:
-    """Sends requests to a gateway, as a program would."""
-
-    def __init__(self, put):
-        self.gateway = Gateway(put)
-
-    def post(self, body, path="chat/completions", base=None, method="POST", **headers):
-        request = urllib.request.Request(
-            f"{base or self.gateway.base}/v1/{path}",
-            json.dumps(body).encode(),
-            {name.replace("_", "-"): value for name, value in headers.items()},
-            method=method,
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-
-def test_a_repeated_request_gets_the_answer_that_was_recorded():
-    """Clients try again on their own: no turn is sampled twice, neither before nor after it."""
-    seen = []
-    program = Program(seen.append)
-    body, answers = {"messages": [{"role": "user", "content": "Hello"}]}, []
-    threads = [
-        threading.Thread(target=lambda: answers.append(program.post(body))) for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    while not seen:
-        time.sleep(0.01)
-    seen[0].answer.set_result(Answer(1, "Hi", (), TOKENS))
-    for thread in threads:
-        thread.join()
-    answers.append(program.post({**body, "temperature": 2.0}))
-    assert len(seen) == 1 and len(set(answers)) == 1 and len(answers) == 4
-    assert json.loads(answers[0][1])["choices"][0]["message"]["content"] == "Hi"
-    program.gateway.close()
-
-
-def test_a_client_that_says_that_it_does_not_try_again_gets_a_turn_of_its_own():
-    """As a program that asks the same several times, and votes on the answers."""
-    seen = []
-    program = Program(lambda pending: (seen.append(pending), pending.answer.set_result(
-        Answer(len(seen), str(len(seen)), (), TOKENS))))  # fmt: skip
-    body = {"messages": [{"role": "user", "content": "Hello"}]}
-
-    def said(tried):
-        answer = program.post(body, x_stainless_retry_count=tried)[1]
-        return json.loads(answer)["choices"][0]["message"]["content"]
-
-    assert [said(tried) for tried in ("0", "0", "1", "2", "0", "1")] == [
-        "1",
-        "2",
-        "2",
-        "2",
-        "3",
-        "3",
-    ]
-    assert len(seen) == 3
-    program.gateway.close()
-
-
-@pytest.mark.parametrize("lost", [0, 1])
-def test_a_retry_gets_the_answer_of_the_request_whose_client_went_away(lost):
-    """Several identical requests wait at once, and one of their clients loses its connection."""
-    seen, found = [], {}
-    program = Program(seen.append)
-    body = json.dumps({"messages": [{"role": "user", "content": "Hello"}]}).encode()
-    port = int(program.gateway.base.split(":")[2].split("/")[0])
-    head = f"POST {program.gateway.path}/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-    head += f"x-stainless-retry-count: 0\r\nContent-Length: {len(body)}\r\n\r\n"
-    clients = []
-    for count in (1, 2):
-        clients.append(socket.create_connection(("127.0.0.1", port)))
-        clients[-1].sendall(head.encode() + body)
-        while len(seen) < count:
-            time.sleep(0.01)
-    clients[lost].close()
-    retry = threading.Thread(
-        target=lambda: found.update(
-            answer=program.post(json.loads(body), x_stainless_retry_count="1")[1]
-        )
-    )
-    retry.start()
-    time.sleep(0.2)
-    for number, pending in enumerate(seen):
-        pending.answer.set_result(Answer(number, str(number), (), TOKENS))
-    retry.join()
-    clients[1 - lost].close()
-    assert json.loads(found["answer"])["choices"][0]["message"]["content"] == str(lost)
-    assert len(seen) == 2
-    program.gateway.close()
-
-
-def test_an_episode_that_ends_refuses_every_request_that_waits():
-    seen, answers = [], []
-    program = Program(seen.append)
-    body = {"messages": [{"role": "user", "content": "Hello"}]}
-    threads = [
-        threading.Thread(
-            target=lambda: answers.append(program.post(body, x_stainless_retry_count="0"))
-        )
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    while len(seen) < 3:
-        time.sleep(0.01)
-    program.gateway.close()
-    for thread in threads:
-        thread.join(5)
-    assert [status for status, _ in answers] == [410] * 3
-
-
-def test_a_request_with_other_tools_or_stops_is_another_one():
-    seen = []
-    program = Program(lambda pending: (seen.append(pending), pending.answer.set_result(
-        Answer(len(seen), str(len(seen)), (), TOKENS))))  # fmt: skip
-    body = {"messages": [{"role": "user", "content": "Hello"}]}
-    changes = [{}, {"tools": [{"type": "function", "function": FUNCTION}]}, {"stop": ["x"]}]
-    for n, change in enumerate(changes * 2):  # each of them twice
-        _, said = program.post({**body, **change, "stream": False})
-        assert json.loads(said)["choices"][0]["message"]["content"] == str(n % 3 + 1)
-    assert len(seen) == 3
-    program.gateway.close()
-
-
-def test_only_the_episodes_own_address_is_answered():
-    seen = []
-    program = Program(seen.append)
-    base = program.gateway.base
-    good = {"messages": [{"role": "user", "content": "Hello"}]}
-    assert base.startswith("http://127.0.0.1:")
-    assert program.post(good, base=base[:-3] + "abc")[0] == 404
-    assert program.post(good, path="models")[0] == 404
-    status, models = program.post(None, path="models", method="GET")
-    assert status == 200 and [each["id"] for each in json.loads(models)["data"]] == ["policy"]
-    assert program.post(None, path="models?limit=20", method="GET") == (status, models)
-    status, model = program.post(None, path="models/org/a%20name", method="GET")
-    assert status == 200 and json.loads(model)["id"] == "org/a name"
-    for path, start in (("models", base[:-3] + "abc"), ("models/x", base[:-3] + "abc")):
-        assert program.post(None, path=path, base=start, method="GET")[0] == 404
-    assert program.post(None, path="modelsx", method="GET")[0] == 404
-    for bad in ([], {"messages": 1}, {"messages": [{"role": []}]}, {**good, "n": 2}):
-        assert program.post(bad)[0] == 400
-    picture = [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]
-    assert "image_url" in program.post({"messages": picture})[1]
-    assert not seen
-    thread = threading.Thread(target=lambda: seen.append(program.post(good)))
-    thread.start()
-    while len(seen) < 1:
-        time.sleep(0.01)
-    program.gateway.close()
-    thread.join(5)
-    assert seen[1][0] == 410
 
 
 HEAD = """
