@@ -6,10 +6,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import CancelledError
 
 import pytest
 
-from jaxrl.data.environments.dialects import Answer
+from jaxrl.data.environments.dialects import DIALECTS, Answer
 from jaxrl.data.environments.gateway import Gateway
 from tests.data.test_agent_program import FUNCTION, TOKENS
 
@@ -171,3 +172,148 @@ def test_only_the_episodes_own_address_is_answered():
     program.gateway.close()
     thread.join(5)
     assert seen[1][0] == 410
+
+
+ASKED = {
+    "chat/completions": {"messages": [{"role": "user", "content": "Hello"}]},
+    "responses": {"input": [{"role": "user", "content": "Hello"}]},
+    "messages": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 9},
+}
+TOOLS = {
+    "chat/completions": lambda tool: {"type": "function", "function": tool},
+    "responses": lambda tool: {"type": "function", **tool},
+    "messages": lambda tool: tool,
+}
+CALLS = {
+    "chat/completions": lambda call: {
+        "messages": [{"role": "assistant", "tool_calls": [{"id": "x", "function": call}]}]
+    },
+    "responses": lambda call: {"input": [{"type": "function_call", "call_id": "x", **call}]},
+    "messages": lambda call: {
+        "messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": {}, **call}]}]
+    },
+}
+HALF = "\ud800"  # of a surrogate pair
+
+
+def odd_bodies():
+    """Of each protocol, by what is odd about them."""
+    for path, good in ASKED.items():
+        said, stop = "input" if path == "responses" else "messages", None
+        if path != "responses":
+            stop = "stop" if path == "chat/completions" else "stop_sequences"
+        (message,) = good[said]
+        changed = {
+            "no object": [good],
+            "no messages": {said: None},
+            "messages are empty": {said: []},
+            "messages are a number": {said: 5},
+            "messages are an object": {said: {}},
+            "a message is a text": {said: ["Hello"]},
+            **{
+                f"role {role!r}": {said: [message | {"role": role}]}
+                for role in (5, None, [], "robot", HALF)
+            },
+            **{
+                f"content {content!r}": {said: [message | {"content": content}]}
+                for content in (
+                    5, 0, False, {}, HALF, ["Hello"], [{"type": "text", "text": 5}], [{"text": "x"}]
+                )
+            },
+            **{f"tools {tools!r}": {"tools": tools} for tools in (5, 0, "", {}, [5], [{}])},
+            **{
+                f"tool {tool!r}": {"tools": [TOOLS[path]({"name": "add"} | tool)]}
+                for tool in (
+                    {"name": 5}, {"name": HALF}, {"name": None}, {"description": 5},
+                    {"description": [HALF]},
+                    {"input_schema" if path == "messages" else "parameters": "x"},
+                    {"input_schema" if path == "messages" else "parameters": [1]},
+                )
+            },
+            **{
+                f"a call of {name!r}": CALLS[path]({"name": name, "arguments": "{}"})
+                for name in (5, None, [], HALF)
+            },
+        }  # fmt: skip
+        if path == "responses":
+            changed |= {
+                f"after {i!r}": {"previous_response_id": i} for i in (5, 0, {}, ["x"], HALF)
+            }
+            changed |= {f"instructions {i!r}": {"instructions": i} for i in (5, ["x"], {}, HALF)}
+        else:
+            stops = (5, 0, "", {}, {"x": 1}, [["a"]], [1], [""], [HALF])
+            changed |= {f"stop {value!r}": {stop: value} for value in stops}
+        if path == "messages":
+            changed |= {f"system {each!r}": {"system": each} for each in (5, 0, {}, ["x"], HALF)}
+        for name, change in changed.items():
+            body = change if isinstance(change, list) else good | change
+            yield pytest.param(path, body, id=ascii(f"{path}: {name}"))
+
+
+@pytest.fixture
+def echo():
+    """A gateway whose policy says `Hi`; the requests that reached it are `seen`."""
+    seen = []
+    program = Program(
+        lambda pending: (
+            seen.append(pending),
+            pending.answer.set_result(Answer(len(seen), "Hi", (), TOKENS)),
+        )
+    )
+    program.seen = seen
+    yield program
+    program.gateway.close()
+
+
+@pytest.mark.parametrize(("path", "body"), odd_bodies())
+def test_a_body_that_is_no_request_is_refused_and_the_episode_goes_on(path, body, echo):
+    """It reaches no policy. In the episode it would be an error, and the episode void."""
+    status, why = echo.post(body, path=path)
+    assert status == 400 and "cannot be read" in why and not echo.seen
+    assert echo.post(ASKED[path], path=path)[0] == 200 and len(echo.seen) == 1
+
+
+ALLOWED = [
+    ("chat/completions", {"stop": None, "tools": None, "tool_choice": None}),
+    ("chat/completions", {"stop": [], "tools": []}),
+    ("chat/completions", {"stop": ["a", "b"]}),
+    ("chat/completions", {"messages": [{"role": "user", "content": ""}]}),
+    ("chat/completions", {"messages": [{"role": "assistant", "content": None}]}),
+    ("chat/completions", {"tools": [{"type": "function", "function": {"name": "add"}}]}),
+    ("responses", {"input": "Hello", "instructions": None, "previous_response_id": None}),
+    ("responses", {"input": [], "previous_response_id": "resp_1"}),
+    ("messages", {"system": "Be brief.", "stop_sequences": None, "tools": None}),
+    ("messages", {"messages": [{"role": "user", "content": []}]}),
+]
+
+
+@pytest.mark.parametrize(("path", "change"), ALLOWED)
+def test_what_the_protocols_leave_open_is_answered(path, change, echo):
+    assert echo.post(ASKED[path] | change, path=path)[0] == 200 and len(echo.seen) == 1
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "-1", "x", str((1 << 22) + 1)])
+def test_a_length_that_cannot_be_is_refused(length, echo):
+    port = int(echo.gateway.base.split(":")[2].split("/")[0])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        head = f"POST {echo.gateway.path}/v1/messages HTTP/1.1\r\nHost: localhost\r\n"
+        client.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode())
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 404 ")
+
+
+def test_a_request_that_comes_after_the_end_is_refused(echo):
+    """As of a program whose request was on its way when the episode was closed."""
+    before = threading.active_count()
+    asked = DIALECTS["chat/completions"].read(ASKED["chat/completions"])
+    echo.gateway.close()
+    with pytest.raises(CancelledError):
+        echo.gateway.turn(asked, first=True, gone=lambda: False)
+    assert not echo.seen and threading.active_count() < before
+
+
+def test_a_socket_that_is_asked_for_after_the_end_is_not_opened(echo, tmp_path):
+    echo.gateway.close()
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="over"):
+        echo.gateway.listen(tmp_path / "socket")
+    assert threading.active_count() == before and not (tmp_path / "socket").exists()
