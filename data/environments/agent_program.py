@@ -168,7 +168,7 @@ class _Episode:
         """The conversation, of which the episode has the ids."""
         self.tools: tuple[Json, ...] = ()
         self._known: dict[str, list[Said]] = {}
-        """The conversation up to each answer, by the id of the answer."""
+        """The conversation up to each answer but its instructions, by the id of the answer."""
         self._texts: dict[Said, str] = {}
         """Each answer as the policy wrote it."""
 
@@ -276,7 +276,7 @@ class _Episode:
         cut = stop is None and bool(tokens and tokens[-1].text)
         answer = Answer(self._turns, said, tuple(read), tokens, stop, cut, count)
         self.conversation.append(answer.said)
-        self._known[f"resp_{self._turns}"] = list(self.conversation)
+        self._known[f"resp_{self._turns}"] = self.conversation[asked.instructions :]
         self._texts[answer.said] = action
         self.pending.answer.set_result(answer)
         return len(calls)
@@ -289,10 +289,10 @@ class _Episode:
         self.pending, asked = heard, heard.asked
         if asked.after and asked.after not in self._known:
             return None, f"request: it continues the response {asked.after!r}, which is none"
-        whole = [*self._known.get(asked.after, []), *asked.messages]
+        lead, rest = asked.messages[: asked.instructions], asked.messages[asked.instructions :]
+        whole = [*lead, *self._known.get(asked.after, []), *rest]
         before, self.conversation = self.conversation, whole
-        tools = asked.tools or self.tools
-        same, self.tools = tools == self.tools, tools
+        same, self.tools = asked.tools == self.tools, asked.tools
         new = whole[len(before) :]
         answered = all(each.role != "assistant" for each in new)
         if same and new and answered and whole[: len(before)] == before:

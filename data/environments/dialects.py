@@ -41,6 +41,8 @@ class Asked(NamedTuple):
     """Whether each choice is to have `token_ids`, those that the policy chose."""
     after: str = ""
     """Id of the response that this request continues; empty: `messages` has all."""
+    instructions: int = 0
+    """Of the messages, how many at the beginning a request that continues this one leaves out."""
     model: str = ""
     """Is repeated in the answer."""
 
@@ -181,6 +183,7 @@ def _read_responses(body: Json) -> Asked:
         stream=bool(body.get("stream")),
         logprobs="message.output_text.logprobs" in (body.get("include") or ()),
         after="" if after is None else after,
+        instructions=int(bool(lead)),
         model=str(body.get("model", "")),
     )
 

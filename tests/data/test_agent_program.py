@@ -347,6 +347,76 @@ def test_another_conversation_of_a_program_is_another_context_of_its_episode(pro
     assert (end.done, end.answer, end.error) == (True, "Yes\n", None)
 
 
+FEWER = {
+    "none": """
+said += [ask(said, tools=tools)["message"], {"role": "tool", "tool_call_id": "x", "content": "5"}]
+print(json.dumps(ask(said, tools=tools, tool_choice="none")["message"]))
+""",
+    "summary": """
+ask(said, tools=tools)
+print(json.dumps(ask([{"role": "user", "content": "Say it in short."}])["message"]))
+""",
+    "other": """
+ask(said, tools=tools)
+tools[0]["function"]["name"] = "other"
+print(json.dumps(ask([{"role": "user", "content": "Say it in short."}], tools=tools)["message"]))
+""",
+}
+
+
+@pytest.mark.parametrize("kind", FEWER)
+def test_a_request_has_the_tools_that_it_names_and_no_others(kind, program):
+    """Those of an earlier request are not shown again, and without tools no call is read."""
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    begun = f"tools = [{tool}]\nsaid = [{{'role': 'user', 'content': sys.stdin.read()}}]\n"
+    call = formats.written(CALL)
+    with pool_of(program(begun + FEWER[kind])) as pool:
+        opening, other, end = played(pool, call, call)
+    names = [[t["function"]["name"] for t in each.tools] for each in (opening, other.opening)]
+    assert names == [["add"], ["other"] if kind == "other" else []]
+    message = json.loads(end.answer)
+    assert ("tool_calls" in message) == (kind == "other")
+    assert kind == "other" or message["content"] == call
+
+
+AFTER = """
+def respond(**body):
+    url = os.environ["OPENAI_BASE_URL"] + "/responses"
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode())) as answer:
+        return json.load(answer)
+tools = [{"type": "function", "name": "add", "parameters": {"type": "object"}}]
+first = respond(input=sys.stdin.read(), tools=tools, instructions="Be brief.")
+result = {"type": "function_call_output", "call_id": "x", "output": "5"}
+print(respond(input=[result], previous_response_id=first["id"], **json.loads(sys.argv[1]))["id"])
+"""
+OFFERED = [{"type": "function", "name": "add", "parameters": {"type": "object"}}]
+AFTERS = {
+    "the same": ({"tools": OFFERED, "instructions": "Be brief."}, None),
+    "no tools": ({"instructions": "Be brief."}, (0, ["Be brief."])),
+    "no instructions": ({"tools": OFFERED}, (1, [])),
+    "others": ({"tools": OFFERED, "instructions": "Be clear."}, (1, ["Be clear."])),
+}
+
+
+@pytest.mark.parametrize("kind", AFTERS)
+def test_a_response_that_continues_another_has_its_own_tools_and_instructions(kind, tmp_path):
+    """As in the API, which keeps neither of them; the rest of the conversation is kept."""
+    given, other = AFTERS[kind]
+    (tmp_path / "agent.py").write_text(HEAD + AFTER)
+    command = [sys.executable, "-S", str(tmp_path / "agent.py"), json.dumps(given)]
+    with pool_of(agent_program.environment(command, 20.0)) as pool:
+        opening, result, end = played(pool, formats.written(CALL), "5")
+    assert opening.messages[0] == {"role": "system", "content": "Be brief."}
+    assert end.answer == "resp_2\n"
+    if other is None:
+        assert result.messages == ({"role": "tool", "content": "5"},) and result.opening is None
+    else:
+        messages = result.opening.messages
+        system = [each["content"] for each in messages if each["role"] == "system"]
+        assert (len(result.opening.tools), system) == other
+        assert [each["role"] for each in messages][-3:] == ["user", "assistant", "tool"]
+
+
 @pytest.mark.parametrize("kind", ENDS)
 def test_what_is_no_episode_is_an_error_and_never_a_reward(kind, program):
     source = "said = [{'role': 'user', 'content': 'Hello'}]\n" + ENDS[kind]
