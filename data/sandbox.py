@@ -113,7 +113,8 @@ def check(allow_weak: bool = False) -> Isolation:
     """The isolation that programs get on this machine. Print it at start.
 
     Args:
-      allow_weak: take resource limits alone where bubblewrap does not work.
+      allow_weak: take resource limits alone where bubblewrap does not work, here and in later calls
+        of this process.
 
     Raises:
       RuntimeError: there is only that and it is not allowed, or nothing works here.
@@ -123,8 +124,10 @@ def check(allow_weak: bool = False) -> Isolation:
         raise RuntimeError(
             "sandbox.allow_weak=False: bubblewrap does not work here, and without it programs have "
             "the network and this machine's files. Install bubblewrap and allow user namespaces, "
-            "or accept that with --sandbox.allow-weak"
+            f"or accept that with --sandbox.allow-weak or {ALLOW_WEAK}=1"
         )
+    if found.kind == "rlimits":
+        os.environ[ALLOW_WEAK] = "1"  # environments run programs in this process too
     return found
 
 

@@ -160,7 +160,7 @@ class _Episode:
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: int | None = None
         """The end of a pipe, which the system closes at the latest when this process ends; the
-        program, and what it has started, then end too."""
+        program, and what it has started, then end too, in the sandbox or not."""
         self._written = Written((), 0)
         self._turns = 0
         self.pending: Pending | None = None
@@ -176,8 +176,8 @@ class _Episode:
         """Run the program; its requests and its end are events."""
         base, key = self._gateway.base, self._gateway.secret
         keeper = str(Path(__file__).with_name("keeper.py"))
-        alive, self._lifeline = os.pipe()
         kept = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith("LC_")}
+        alive, self._lifeline = os.pipe()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", keeper, str(alive), str(self._memory_mb), *self._command],
             pass_fds=[alive],
@@ -201,12 +201,18 @@ class _Episode:
         threading.Thread(target=self._watch, args=(self._process, prompt), daemon=True).start()
 
     def start_sandboxed(self, problem: Problem, seed: int) -> None:
-        """As `start`, in the sandbox."""
+        """As `start`, in the sandbox.
+
+        Raises:
+          RuntimeError: none works here that is allowed.
+        """
+        isolation = sandboxes.check()
         files = {Path(w).name: Path(w).read_text() for w in self._command[1:] if os.path.isfile(w)}
         words = [Path(w).name if os.path.isfile(w) else w for w in self._command[1:]]
         asked = [self._gateway.path, self._gateway.secret, str(seed)]
         program = [str(Path(shutil.which(self._command[0])).absolute()), *words]
         relay = Path(__file__).with_name("relay.py").read_text()
+        alive, self._lifeline = os.pipe()
 
         def run() -> None:
             try:
@@ -215,12 +221,15 @@ class _Episode:
                     files={**files, "relay.py": relay},
                     stdin=problem.prompt,
                     limits=dataclasses.replace(_LIMITS, memory_mb=self._memory_mb),
-                    isolation=sandboxes.strongest(),
+                    isolation=isolation,
                     given=lambda directory: self._gateway.listen(directory / SOCKET),
+                    cancel=alive,
                 )
             except (sandboxes.StartError, RuntimeError, OSError) as error:
                 self._events.put(_Ended("", f"sandbox: {error}"))
                 return
+            finally:
+                os.close(alive)
             error = None
             if outcome.end != "exit":
                 error = f"{outcome.end}: the program was ended for it in its sandbox"

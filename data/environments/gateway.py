@@ -68,8 +68,7 @@ class Gateway:
         self._secret = secrets.token_urlsafe(18)
         self._lock = threading.Lock()
         self._known: dict[Any, list[Pending]] = {}
-        self.over = threading.Event()
-        """Set when the episode is over."""
+        self._over = False
         self._local: _LocalServer | None = None
         self._server = _Server(("127.0.0.1", 0), functools.partial(_Handler, self))
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
@@ -91,7 +90,7 @@ class Gateway:
           RuntimeError: the episode is over.
         """
         with self._lock:
-            if self.over.is_set():
+            if self._over:
                 raise RuntimeError("the episode is over")
             local = _LocalServer(str(place), functools.partial(_Handler, self))
             place.chmod(0o777)
@@ -106,7 +105,7 @@ class Gateway:
     def close(self) -> None:
         """Stop to listen; requests that wait, and any that still come, are refused."""
         with self._lock:
-            self.over.set()
+            self._over = True
             asked = [each for same in self._known.values() for each in same]
         for each in asked:
             each.answer.cancel()
@@ -136,7 +135,7 @@ class Gateway:
         tools = json.dumps(asked.tools, sort_keys=True)
         key = (asked.messages, asked.after, tools, asked.stop)  # all that changes the answer
         with self._lock:
-            if self.over.is_set():
+            if self._over:
                 raise CancelledError
             same = self._known.setdefault(key, [])
             new = first or not same
@@ -209,12 +208,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        """`/v1/models`, `/v1/models/NAME`, and `/over`, which is answered when the episode is over,
-        see `relay`."""
+        """`/v1/models` and `/v1/models/NAME`."""
         self.close_connection = True
-        if hmac.compare_digest(self.path.encode(), f"{self._gateway.path}/over".encode()):
-            self._gateway.over.wait()
-            return self._refuse(410, "this episode is over")
         path, models = self.path.partition("?")[0], f"{self._gateway.path}/v1/models"
         named = path[len(models) :]
         known = hmac.compare_digest(path[: len(models)].encode(), models.encode())

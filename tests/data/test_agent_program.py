@@ -1,5 +1,7 @@
 """Programs behind an API: their protocols, and episodes that go on from what was sampled."""
 
+import contextlib
+import dataclasses
 import json
 import socket
 import subprocess
@@ -12,10 +14,19 @@ import pytest
 
 from jaxrl import functions
 from jaxrl.data import sandbox, scoring, tasks, waiting
-from jaxrl.data.environments import Token, Turn, Written, agent_program, dialects, formats
+from jaxrl.data.environments import (
+    Token,
+    Turn,
+    Written,
+    adapters,
+    agent_program,
+    dialects,
+    formats,
+)
 from jaxrl.data.environments.dialects import DIALECTS, Answer, Said
 from jaxrl.data.environments.formats import Call
 from jaxrl.data.types import Problem
+from tests.data.test_sandbox import processes_with
 from tests.data.test_scoring import running
 
 PROBLEM = Problem("p", "What is 2 + 3?", None)
@@ -573,6 +584,56 @@ def test_a_program_in_the_sandbox_reaches_the_policy_and_nothing_else(tmp_path):
                 break
             time.sleep(0.1)
         assert threading.active_count() < ended - 2  # so the sandbox has ended
+
+
+OUTLIVES = {
+    "stops its parent": "os.kill(os.getppid(), signal.SIGSTOP)",
+    "kills its parent": "os.kill(os.getppid(), signal.SIGKILL)",
+    "leaves its session": "os.setsid()",
+}
+
+
+@pytest.mark.parametrize("how", OUTLIVES)
+@pytest.mark.parametrize("when", ["silent", "left"])
+def test_a_program_in_the_sandbox_does_not_outlive_its_episode(how, when, tmp_path):
+    """Whatever it does to the processes beside it there: they are ended from outside."""
+    if sandbox.strongest().kind != "bubblewrap":
+        pytest.skip("needs bubblewrap")
+    source = "import signal, time\n"
+    if when == "left":
+        source += "ask([{'role': 'user', 'content': 'Hello'}])\n"
+    name = f"{when} {how}.py".replace(" ", "_")
+    (tmp_path / name).write_text(HEAD + source + OUTLIVES[how] + "\ntime.sleep(300)\n")
+    threads = threading.active_count()
+    made = agent_program.environment(
+        [sys.executable, "-S", str(tmp_path / name)], 3.0, sandbox=True
+    )
+    with pool_of(made) as pool:
+        said = played(pool, *(["Hi"] if when == "left" else []))
+        assert said[0].error is None or when == "silent"
+        pool.over(0)
+        for _ in range(100):
+            if ended := not processes_with(name) and threading.active_count() <= threads + 1:
+                break
+            time.sleep(0.1)
+        assert ended  # one thread is the pool's
+
+
+def test_the_weak_sandbox_is_refused_unless_it_is_allowed(program, monkeypatch):
+    """Whoever plays the episode: a run has asked before, an adapter has not."""
+    monkeypatch.setattr(sandbox, "strongest", lambda: sandbox.Isolation("rlimits", False))
+    monkeypatch.setenv(sandbox.ALLOW_WEAK, "")
+    task = dataclasses.replace(
+        tasks.get("arithmetic"), turns=program(BEGUN, sandbox=True), sandboxed=True
+    )
+    with (
+        contextlib.closing(adapters.Gym(task)) as gym,
+        pytest.raises(RuntimeError, match=f"bubblewrap.*{sandbox.ALLOW_WEAK}=1"),
+    ):
+        gym.reset()
+    sandbox.check(allow_weak=True)  # as a run with --sandbox.allow-weak does
+    with contextlib.closing(adapters.Gym(task)) as gym:
+        assert gym.reset()[1]["tools"][0]["function"]["name"] == "add"
 
 
 def test_a_command_of_a_config_needs_trust():

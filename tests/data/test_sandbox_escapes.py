@@ -272,14 +272,18 @@ def test_what_could_not_start_is_an_error(isolation, monkeypatch):
 
 def test_the_weak_isolation_is_refused_unless_it_is_allowed(monkeypatch):
     monkeypatch.setattr(sandbox, "strongest", lambda: Isolation("rlimits", False))
-    monkeypatch.delenv(sandbox.ALLOW_WEAK, raising=False)
-    with pytest.raises(RuntimeError, match=r"--sandbox\.allow-weak"):
-        sandbox.check()
-    with pytest.raises(RuntimeError, match=r"--sandbox\.allow-weak"):
-        sandbox.run(["/bin/true"])
-    assert sandbox.check(allow_weak=True) == Isolation("rlimits", False)
-    monkeypatch.setenv(sandbox.ALLOW_WEAK, "1")
-    assert sandbox.run(["/bin/true"]).status == 0
+    for allow in (
+        lambda: sandbox.check(allow_weak=True),  # holds for this process
+        lambda: monkeypatch.setenv(sandbox.ALLOW_WEAK, "1"),
+    ):
+        monkeypatch.setenv(sandbox.ALLOW_WEAK, "")
+        with pytest.raises(RuntimeError, match=r"--sandbox\.allow-weak"):
+            sandbox.check()
+        with pytest.raises(RuntimeError, match=r"--sandbox\.allow-weak"):
+            sandbox.run(["/bin/true"])
+        allow()
+        assert sandbox.check() == Isolation("rlimits", False)
+        assert sandbox.run(["/bin/true"]).status == 0
 
 
 ORDINARY = """
