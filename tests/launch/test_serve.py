@@ -400,6 +400,32 @@ def test_a_job_that_breaks_decoding_fails_alone(server, monkeypatch):
     assert sorted(c.request.id for c in ended(jobs[2])) == [5, 6]
 
 
+class Leaves(threading.Event):
+    """Of a caller that hangs up after so many looks at whether it has."""
+
+    def __init__(self, looks):
+        super().__init__()
+        self.looks = looks
+
+    def is_set(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+@pytest.mark.parametrize("looks", range(1, 7))
+def test_a_caller_may_hang_up_at_any_time(looks, server, monkeypatch):
+    """Nobody's decoding fails of it, at whichever place of a round it happens."""
+    engine, failures = engine_of(server), []
+    monkeypatch.setattr(engines.traceback, "print_exc", lambda: failures.append(1))
+    never = {"logit_bias": ((0, -100.0),)}
+    leaving = engines.Job([Request(1, (1, 2), 64, **never)], stream=True, cancelled=Leaves(looks))
+    staying = engines.Job([Request(2, (1, 2), 64, **never)], stream=True)
+    for job in (leaving, staying):
+        engines.submit(engine, job)
+    (done,) = ended(staying)
+    assert len(done.tokens) == 64 and not failures
+
+
 def test_callers_that_hang_up_unanswered_are_not_decoded_for(server):
     engine = engine_of(server)
     before = engine.tokens
