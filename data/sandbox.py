@@ -113,7 +113,8 @@ def check(allow_weak: bool = False) -> Isolation:
     """The isolation that programs get on this machine. Print it at start.
 
     Args:
-      allow_weak: take resource limits alone where bubblewrap does not work.
+      allow_weak: take resource limits alone where bubblewrap does not work, here and in later calls
+        of this process.
 
     Raises:
       RuntimeError: there is only that and it is not allowed, or nothing works here.
@@ -123,8 +124,10 @@ def check(allow_weak: bool = False) -> Isolation:
         raise RuntimeError(
             "sandbox.allow_weak=False: bubblewrap does not work here, and without it programs have "
             "the network and this machine's files. Install bubblewrap and allow user namespaces, "
-            "or accept that with --sandbox.allow-weak"
+            f"or accept that with --sandbox.allow-weak or {ALLOW_WEAK}=1"
         )
+    if found.kind == "rlimits":
+        os.environ[ALLOW_WEAK] = "1"  # environments run programs in this process too
     return found
 
 
@@ -165,11 +168,13 @@ def run(
     limits: Limits = Limits(),
     isolation: Isolation | None = None,
     given: Callable[[Path], None] | None = None,
+    cancel: int | None = None,
 ) -> Outcome:
     """Run a program in a fresh scratch directory and wait for its end; see `run_each`."""
-    return run_each(program, [stdin], files=files, limits=limits, isolation=isolation, given=given)[
-        0
-    ]
+    return run_each(
+        program, [stdin], files=files, limits=limits, isolation=isolation, given=given,
+        cancel=cancel,
+    )[0]  # fmt: skip
 
 
 def run_each(
@@ -182,6 +187,7 @@ def run_each(
     isolation: Isolation | None = None,
     until_failure: bool = False,
     given: Callable[[Path], None] | None = None,
+    cancel: int | None = None,
 ) -> list[Outcome]:
     """Run a program on each input, one after the other in one fresh scratch directory.
 
@@ -199,13 +205,15 @@ def run_each(
       until_failure: stop after the first run that overran or had a status other than 0.
       given: called with the directory of the files before the start, to put there what is no text,
         such as a socket, which is the program's way out.
+      cancel: descriptor of a pipe; once it has data or its other end is closed, all is killed.
 
     Returns:
-      The outcomes in order; fewer than inputs only with `until_failure`.
+      The outcomes in order; fewer than inputs only with `until_failure`. Runs that `cancel` ended
+      have status 137.
 
     Raises:
       ValueError: a program or file name that is not as above.
-      StartError: the program could not be started.
+      StartError: the program could not be started, as when it was cancelled before that.
     """
     commands = [list(command) for command in (prepare, program) if command is not None]
     for command in commands:
@@ -249,6 +257,7 @@ def run_each(
             _ENVIRONMENT | {"HOME": "/scratch" if bubble else scratch},
             most=runs * ((limits.output_kb << 11) + (1 << 18)) + 1024,
             seconds=runs * limits.wall_s + START_S,
+            cancel=cancel,
         )
     if not reported.startswith(b"ready\n"):
         raise StartError(f"the sandbox did not start: {errors.strip()[-500:] or 'no reason given'}")
@@ -286,8 +295,9 @@ def _group(isolation: Isolation, limits: Limits) -> Iterator[Path | None]:
 
 
 def _supervised(
-    command: list[str], stdin: int, cwd: str, env: dict[str, str], *, most: int, seconds: float
-) -> tuple[bytes, str]:
+    command: list[str], stdin: int, cwd: str, env: dict[str, str], *,
+    most: int, seconds: float, cancel: int | None,
+) -> tuple[bytes, str]:  # fmt: skip
     """What the supervisor reports and complains of, `most` bytes of it; in the end all is dead."""
     with tempfile.TemporaryFile() as report, tempfile.TemporaryFile() as errors:
         try:
@@ -303,8 +313,12 @@ def _supervised(
         except OSError as error:
             raise StartError(f"{command[0]}: {error}") from error
         pidfd = os.pidfd_open(process.pid)
+        poll = select.poll()  # `select` takes no descriptor above 1023
+        for fd in (pidfd, cancel):
+            if fd is not None:
+                poll.register(fd, select.POLLIN)
         try:
-            select.select([pidfd], [], [], seconds)
+            poll.poll(seconds * 1000)
         finally:
             processes.kill_tree(process.pid)
             process.wait()

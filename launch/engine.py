@@ -44,7 +44,7 @@ class Gone(Exception):
     """The caller has hung up."""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Job:
     """Requests of one caller."""
 
@@ -173,10 +173,11 @@ def _serve(engine: Engine) -> None:
 
 def _round(engine: Engine, work: sampler.Work, jobs: list[Job]) -> list[Job]:
     """Start what can start, decode a chunk, tell the callers; the jobs that are left."""
-    for job in jobs:
-        if job.cancelled.is_set() and job.started:
+    gone = {job for job in jobs if job.cancelled.is_set()}  # looked at once: more may go meanwhile
+    for job in gone:
+        if job.started:
             sampler.release(work, [r.id for r in job.left])
-    jobs = [job for job in jobs if not job.cancelled.is_set()]
+    jobs = [job for job in jobs if job not in gone]
     going = {r.id for job in jobs if job.started for r in job.left}
     for job in list(jobs):
         # An id names a random stream and a request: those of one seed take turns.

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import secrets
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jsonschema
@@ -22,6 +24,8 @@ from jaxrl.types import Request
 
 Json = dict[str, Any]
 TOP_LOGPROBS, BIASES, CHOICES, STOPS = 20, 64, 64, 16
+_ERRORS = 8
+"""Of a body with more, the best of the first ones is told: to find all of them takes seconds."""
 COLDEST = 1e-3
 """A temperature below it is greedy: logits divided by less are not finite."""
 
@@ -40,7 +44,7 @@ _SHARED: Json = {
     "frequency_penalty": {"type": "number"},
     "n": {"type": "integer", "minimum": 1, "maximum": CHOICES},
     "seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-    "stop": {"anyOf": [_STOP, {"type": "array", "maxItems": STOPS, "items": _STOP}]},
+    "stop": {**_STOP, "type": ["string", "array"], "maxItems": STOPS, "items": _STOP},
     "stream": _FLAG,
     "stream_options": {
         "type": "object",
@@ -62,22 +66,13 @@ _SHARED: Json = {
     "safety_identifier": _TEXT,
     "prompt_cache_key": _TEXT,
 }
-_ID: Json = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
-_IDS: Json = {"type": "array", "minItems": 1, "items": _ID}
 COMPLETION_SCHEMA: Json = {
     "type": "object",
     "required": ["prompt"],
     "additionalProperties": False,
     "properties": {
         **_SHARED,
-        "prompt": {
-            "anyOf": [
-                _TEXT,
-                _IDS,
-                {"type": "array", "minItems": 1, "maxItems": CHOICES, "items": _TEXT},
-                {"type": "array", "minItems": 1, "maxItems": CHOICES, "items": _IDS},
-            ]
-        },
+        "prompt": {},  # see `_prompts`
         "logprobs": {"type": "integer", "minimum": 0, "maximum": TOP_LOGPROBS},
         "echo": _FLAG,
         "best_of": {"type": "integer", "minimum": 1},
@@ -112,10 +107,10 @@ _MESSAGE: Json = {
     "required": ["role"],
     "properties": {
         "role": _TEXT,
-        "content": {"anyOf": [_TEXT, {"type": "null"}, {"type": "array", "items": _PART}]},
+        "content": {"type": ["string", "null", "array"], "items": _PART},
         "name": {"type": ["string", "null"]},
         "tool_call_id": {"type": ["string", "null"]},
-        "tool_calls": {"anyOf": [{"type": "null"}, {"type": "array", "items": _TOOL_CALL}]},
+        "tool_calls": {"type": ["null", "array"], "items": _TOOL_CALL},
         "reasoning_content": {"type": ["string", "null"]},
         "reasoning": {"type": ["string", "null"]},
         "thinking": {"type": ["string", "null"]},
@@ -216,14 +211,10 @@ def parse(
         if schema["properties"][name].get("type") == "integer":
             body[name] = int(value)
     _check_together(body)
-    prompts = [_chat_prompt(body, tokenizer)] if chat else _raw_prompts(body, tokenizer)
+    given = [] if chat else _prompts(body["prompt"], max_prompt_tokens)
+    prompts = [_chat_prompt(body, tokenizer)] if chat else _raw_prompts(given, tokenizer)
     for prompt in prompts:
-        if len(prompt) > max_prompt_tokens:
-            raise ValueError(
-                f"{'messages' if chat else 'prompt'}: {len(prompt)} tokens, more than "
-                f"{max_prompt_tokens}; shorten it, or start the server with a greater "
-                "--max-prompt-tokens"
-            )
+        _check_length("messages" if chat else "prompt", prompt, max_prompt_tokens)
     n = body.get("n", 1)
     if len(prompts) * n > CHOICES:
         raise ValueError(
@@ -250,7 +241,7 @@ def parse(
         stream=body.get("stream", False),
         top=top,
         token_ids=body.get("return_token_ids", False),
-        echo=_texts(body["prompt"], prompts, n, tokenizer) if echo else None,
+        echo=_texts(given, n, tokenizer) if echo else None,
         usage=body.get("stream_options", {}).get("include_usage", False),
         tools=bool(body.get("tools")) and body.get("tool_choice") != "none",
         one_call=not body.get("parallel_tool_calls", True),
@@ -287,7 +278,7 @@ def _shared(body: Json, chat: bool, max_new_tokens: int) -> Request:
 
 def _check(body: Any, schema: Json) -> None:
     errors = jsonschema.Draft202012Validator(schema).iter_errors(body)
-    error = jsonschema.exceptions.best_match(errors)
+    error = jsonschema.exceptions.best_match(itertools.islice(errors, _ERRORS))
     if error is not None:
         where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.absolute_path)
         raise ValueError(f"body{where[:200]}: {error.message[:300]}")
@@ -314,13 +305,42 @@ def _check_together(body: Json) -> None:
         raise ValueError("top_logprobs goes with logprobs=true; set it, or leave top_logprobs out")
 
 
-def _raw_prompts(body: Json, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    prompt = body["prompt"]
-    several = isinstance(prompt, list) and not isinstance(prompt[0], int | float)
+def _check_length(name: str, ids: Sequence[Any], most: int) -> None:
+    if len(ids) > most:
+        raise ValueError(
+            f"{name}: {len(ids)} tokens, more than {most}; shorten it, or start the server with a "
+            "greater --max-prompt-tokens"
+        )
+
+
+def _prompts(given: Any, max_prompt_tokens: int) -> list[str] | list[list[float]]:
+    """Texts or lists of ids. Lengths come first: a long list takes seconds to look through."""
+    several = isinstance(given, list) and isinstance(next(iter(given), None), str | list)
+    prompts = given if several else [given]
+    if len(prompts) > CHOICES:
+        raise ValueError(f"prompt: {len(prompts)} prompts, more than {CHOICES}; send fewer")
+    kind = type(prompts[0])
+    if kind not in (str, list) or any(type(each) is not kind for each in prompts):
+        raise ValueError(
+            f"prompt={given!r:.200} is neither a text nor a list of token ids, nor a list of "
+            "one of these kinds"
+        )
+    if kind is list:
+        for ids in prompts:
+            _check_length("prompt", ids, max_prompt_tokens)
+            for i in ids:  # JSON has 1.0 for 1
+                if type(i) not in (int, float) or not 0 <= i < 2**31 or i != int(i):
+                    raise ValueError(f"prompt: {i!r:.100} is no token id; send whole numbers")
+    return prompts
+
+
+def _raw_prompts(
+    prompts: list[str] | list[list[float]], tokenizer: Tokenizer
+) -> list[tuple[int, ...]]:
     try:
         made = [
             tuple(tokenizer.prompt(p)) if isinstance(p, str) else tuple(map(int, p))
-            for p in (prompt if several else [prompt])
+            for p in prompts
         ]
     except Exception as error:  # whatever a tokenizer makes of a text that is none
         raise ValueError(f"prompt: {str(error)[:300]}") from error
@@ -329,16 +349,9 @@ def _raw_prompts(body: Json, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
     return made
 
 
-def _texts(
-    given: Any, prompts: list[tuple[int, ...]], n: int, tokenizer: Tokenizer
-) -> tuple[str, ...]:
+def _texts(prompts: list[str] | list[list[float]], n: int, tokenizer: Tokenizer) -> tuple[str, ...]:
     """The text of the prompt of each choice."""
-    several = isinstance(given, list) and not isinstance(given[0], int | float)
-    each = given if several else [given]
-    texts = [
-        text if isinstance(text, str) else tokenizer.decode(list(ids))
-        for text, ids in zip(each, prompts, strict=True)
-    ]
+    texts = [p if isinstance(p, str) else tokenizer.decode(list(map(int, p))) for p in prompts]
     return tuple(text for text in texts for _ in range(n))
 
 

@@ -38,6 +38,14 @@ def main(argv: list[str]) -> int:
     """
     if "--train" in argv:
         given = [each for each in argv if each != "--train"]
+        named = flags.value_of("--task", given)
+        if named not in (None, "agent_program"):
+            return refused(
+                ValueError(
+                    f"--task {named}: serve --train has the task agent_program; name the task "
+                    f"that the program is to solve by --task-args.name {named or 'NAME'}"
+                )
+            )
         return train.main([*given, "--task", "agent_program"])
     usage, what = "jaxrl serve MODEL_OR_RUN", "a model, its directory or a run"
     if argv[:1] in (["--help"], ["-h"]):

@@ -160,7 +160,7 @@ class _Episode:
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: int | None = None
         """The end of a pipe, which the system closes at the latest when this process ends; the
-        program, and what it has started, then end too."""
+        program, and what it has started, then end too, in the sandbox or not."""
         self._written = Written((), 0)
         self._turns = 0
         self.pending: Pending | None = None
@@ -168,7 +168,7 @@ class _Episode:
         """The conversation, of which the episode has the ids."""
         self.tools: tuple[Json, ...] = ()
         self._known: dict[str, list[Said]] = {}
-        """The conversation up to each answer, by the id of the answer."""
+        """The conversation up to each answer but its instructions, by the id of the answer."""
         self._texts: dict[Said, str] = {}
         """Each answer as the policy wrote it."""
 
@@ -176,8 +176,8 @@ class _Episode:
         """Run the program; its requests and its end are events."""
         base, key = self._gateway.base, self._gateway.secret
         keeper = str(Path(__file__).with_name("keeper.py"))
-        alive, self._lifeline = os.pipe()
         kept = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith("LC_")}
+        alive, self._lifeline = os.pipe()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", keeper, str(alive), str(self._memory_mb), *self._command],
             pass_fds=[alive],
@@ -201,12 +201,18 @@ class _Episode:
         threading.Thread(target=self._watch, args=(self._process, prompt), daemon=True).start()
 
     def start_sandboxed(self, problem: Problem, seed: int) -> None:
-        """As `start`, in the sandbox."""
+        """As `start`, in the sandbox.
+
+        Raises:
+          RuntimeError: none works here that is allowed.
+        """
+        isolation = sandboxes.check()
         files = {Path(w).name: Path(w).read_text() for w in self._command[1:] if os.path.isfile(w)}
         words = [Path(w).name if os.path.isfile(w) else w for w in self._command[1:]]
         asked = [self._gateway.path, self._gateway.secret, str(seed)]
         program = [str(Path(shutil.which(self._command[0])).absolute()), *words]
         relay = Path(__file__).with_name("relay.py").read_text()
+        alive, self._lifeline = os.pipe()
 
         def run() -> None:
             try:
@@ -215,12 +221,15 @@ class _Episode:
                     files={**files, "relay.py": relay},
                     stdin=problem.prompt,
                     limits=dataclasses.replace(_LIMITS, memory_mb=self._memory_mb),
-                    isolation=sandboxes.strongest(),
+                    isolation=isolation,
                     given=lambda directory: self._gateway.listen(directory / SOCKET),
+                    cancel=alive,
                 )
             except (sandboxes.StartError, RuntimeError, OSError) as error:
                 self._events.put(_Ended("", f"sandbox: {error}"))
                 return
+            finally:
+                os.close(alive)
             error = None
             if outcome.end != "exit":
                 error = f"{outcome.end}: the program was ended for it in its sandbox"
@@ -276,7 +285,7 @@ class _Episode:
         cut = stop is None and bool(tokens and tokens[-1].text)
         answer = Answer(self._turns, said, tuple(read), tokens, stop, cut, count)
         self.conversation.append(answer.said)
-        self._known[f"resp_{self._turns}"] = list(self.conversation)
+        self._known[f"resp_{self._turns}"] = self.conversation[asked.instructions :]
         self._texts[answer.said] = action
         self.pending.answer.set_result(answer)
         return len(calls)
@@ -289,10 +298,10 @@ class _Episode:
         self.pending, asked = heard, heard.asked
         if asked.after and asked.after not in self._known:
             return None, f"request: it continues the response {asked.after!r}, which is none"
-        whole = [*self._known.get(asked.after, []), *asked.messages]
+        lead, rest = asked.messages[: asked.instructions], asked.messages[asked.instructions :]
+        whole = [*lead, *self._known.get(asked.after, []), *rest]
         before, self.conversation = self.conversation, whole
-        tools = asked.tools or self.tools
-        same, self.tools = tools == self.tools, tools
+        same, self.tools = asked.tools == self.tools, asked.tools
         new = whole[len(before) :]
         answered = all(each.role != "assistant" for each in new)
         if same and new and answered and whole[: len(before)] == before:

@@ -41,6 +41,8 @@ class Asked(NamedTuple):
     """Whether each choice is to have `token_ids`, those that the policy chose."""
     after: str = ""
     """Id of the response that this request continues; empty: `messages` has all."""
+    instructions: int = 0
+    """Of the messages, how many at the beginning a request that continues this one leaves out."""
     model: str = ""
     """Is repeated in the answer."""
 
@@ -102,16 +104,25 @@ def _sorted(arguments: Any) -> str:
 
 def _text(content: Any) -> str:
     """The text of a content, which may be in parts."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    for part in content:
+    if isinstance(content, str):
+        return content
+    for part in _list(content):
         if part["type"] not in ("text", "input_text", "output_text", "refusal"):
             raise ValueError(f"content of type {part['type']!r} is not read; send text")
-    return "\n".join(part["refusal" if part["type"] == "refusal" else "text"] for part in content)
+    return "\n".join(
+        part["refusal" if part["type"] == "refusal" else "text"] for part in content or ()
+    )
+
+
+def _list(value: Any) -> Sequence[Any]:
+    """A list of a body, which may be left out."""
+    if not isinstance(value, list | None):
+        raise TypeError(f"{value!r:.100} is no list")
+    return value or []
 
 
 def _stops(value: Any) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value or ())
+    return (value,) if isinstance(value, str) else tuple(_list(value))
 
 
 def _schema(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> Json:
@@ -124,12 +135,12 @@ def _read_chat(body: Json) -> Asked:
         raise ValueError(f"n={body['n']}: an episode has one answer; leave it out")
     said = []
     for message in body["messages"]:
-        calls = message.get("tool_calls") or ()
-        functions = [call["function"] for call in calls]
+        functions = [call["function"] for call in _list(message.get("tool_calls"))]
         role = {"developer": "system", "function": "tool"}.get(message["role"], message["role"])
         made = tuple((each["name"], _sorted(each["arguments"])) for each in functions)
-        said.append(Said(role, _text(message.get("content") or message.get("refusal")), made))
-    offered = [] if body.get("tool_choice") == "none" else body.get("tools") or []
+        content = _text(message.get("content")) or _text(message.get("refusal"))
+        said.append(Said(role, content, made))
+    offered = [] if body.get("tool_choice") == "none" else _list(body.get("tools"))
     tools = [each["function"] for each in offered]
     return Asked(
         tuple(said),
@@ -145,8 +156,9 @@ def _read_chat(body: Json) -> Asked:
 
 def _read_responses(body: Json) -> Asked:
     given = body["input"]
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    said = [Said("system", body["instructions"])] if body.get("instructions") else []
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else _list(given)
+    lead = _text(body.get("instructions"))
+    said = [Said("system", lead)] if lead else []
     for item in items:
         kind = item.get("type", "message")
         if kind == "message":
@@ -163,22 +175,25 @@ def _read_responses(body: Json) -> Asked:
             said.append(Said("tool", _text(item["output"])))
         elif kind != "reasoning":
             raise ValueError(f"input of type {kind!r} is not read; send messages and tool calls")
-    tools = [t for t in body.get("tools") or [] if body.get("tool_choice") != "none"]
+    tools = [t for t in _list(body.get("tools")) if body.get("tool_choice") != "none"]
+    after = body.get("previous_response_id")
     return Asked(
         tuple(said),
         tuple(_schema(t["name"], t.get("description"), t.get("parameters")) for t in tools),
         stream=bool(body.get("stream")),
         logprobs="message.output_text.logprobs" in (body.get("include") or ()),
-        after=body.get("previous_response_id") or "",
+        after="" if after is None else after,
+        instructions=int(bool(lead)),
         model=str(body.get("model", "")),
     )
 
 
 def _read_messages(body: Json) -> Asked:
-    said = [Said("system", _text(body["system"]))] if body.get("system") else []
+    lead = _text(body.get("system"))
+    said = [Said("system", lead)] if lead else []
     for message in body["messages"]:
         content = message["content"]
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else _list(content)
         texts = [b for b in blocks if b["type"] not in ("tool_use", "tool_result", "thinking")]
         calls = [b for b in blocks if b["type"] == "tool_use"]
         made = tuple((call["name"], _sorted(call["input"])) for call in calls)
@@ -187,7 +202,7 @@ def _read_messages(body: Json) -> Asked:
         if texts or made or not results:
             said.append(Said(message["role"], _text(texts), made))
     refused = (body.get("tool_choice") or {}).get("type") == "none"
-    tools = [] if refused else body.get("tools") or []
+    tools = [] if refused else _list(body.get("tools"))
     return Asked(
         tuple(said),
         tuple(_schema(t["name"], t.get("description"), t.get("input_schema")) for t in tools),

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import hmac
 import json
+import re
 import secrets
 import socket
 import socketserver
@@ -28,6 +29,8 @@ from jaxrl.data.environments.dialects import DIALECTS, Answer, Asked, Dialect
 
 LONGEST = 1 << 22
 """Bytes of a request."""
+_LENGTH = re.compile("[0-9]{1,12}")
+_ROLES = ("system", "user", "assistant", "tool")
 RETRIES = "x-stainless-retry-count"
 """The header in which those clients say how often they have tried before."""
 _MODEL = {
@@ -65,8 +68,7 @@ class Gateway:
         self._secret = secrets.token_urlsafe(18)
         self._lock = threading.Lock()
         self._known: dict[Any, list[Pending]] = {}
-        self.over = threading.Event()
-        """Set when the episode is over."""
+        self._over = False
         self._local: _LocalServer | None = None
         self._server = _Server(("127.0.0.1", 0), functools.partial(_Handler, self))
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
@@ -82,10 +84,18 @@ class Gateway:
         return f"/episodes/{self._secret}"
 
     def listen(self, place: Path) -> None:
-        """Listen on a Unix socket too, which any user may connect to who can see it."""
-        self._local = _LocalServer(str(place), functools.partial(_Handler, self))
-        place.chmod(0o777)
-        threading.Thread(target=self._local.serve_forever, args=(0.05,), daemon=True).start()
+        """Listen on a Unix socket too, which any user may connect to who can see it.
+
+        Raises:
+          RuntimeError: the episode is over.
+        """
+        with self._lock:
+            if self._over:
+                raise RuntimeError("the episode is over")
+            local = _LocalServer(str(place), functools.partial(_Handler, self))
+            place.chmod(0o777)
+            threading.Thread(target=local.serve_forever, args=(0.05,), daemon=True).start()
+            self._local = local
 
     @property
     def secret(self) -> str:
@@ -93,12 +103,12 @@ class Gateway:
         return self._secret
 
     def close(self) -> None:
-        """Stop to listen; requests that wait are refused."""
+        """Stop to listen; requests that wait, and any that still come, are refused."""
         with self._lock:
+            self._over = True
             asked = [each for same in self._known.values() for each in same]
         for each in asked:
             each.answer.cancel()
-        self.over.set()
         for server in (self._server, self._local):
             if server is not None:
                 server.shutdown()
@@ -118,10 +128,15 @@ class Gateway:
           asked: the request.
           first: whether the client says that it is no retry.
           gone: whether it has closed its connection.
+
+        Raises:
+          CancelledError: the episode is over.
         """
         tools = json.dumps(asked.tools, sort_keys=True)
         key = (asked.messages, asked.after, tools, asked.stop)  # all that changes the answer
         with self._lock:
+            if self._over:
+                raise CancelledError
             same = self._known.setdefault(key, [])
             new = first or not same
             if new:
@@ -132,6 +147,39 @@ class Gateway:
         if new:
             self._put(pending)
         return pending
+
+
+def _checked(asked: Asked) -> Asked:
+    """A request whose fields have the types that they should.
+
+    Raises:
+      ValueError: one has not; it says which.
+    """
+    functions = [schema["function"] for schema in asked.tools]
+    texts = [("previous_response_id", asked.after)]
+    texts += [("stop", stop) for stop in asked.stop]
+    texts += [("content", said.content) for said in asked.messages]
+    texts += [("the name of a call", name) for said in asked.messages for name, _ in said.calls]
+    texts += [
+        (f"the {k} of a tool", each[k]) for each in functions for k in ("name", "description")
+    ]
+    for name, text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"{name}={text!r:.100} is no text")
+    if "" in asked.stop:
+        raise ValueError("stop='' ends every text; leave it out")
+    for said in asked.messages:
+        if said.role not in _ROLES:
+            raise ValueError(f"role={said.role!r:.100} is none of {', '.join(_ROLES)}")
+    for each in functions:
+        if not isinstance(each["parameters"], dict):
+            raise ValueError(f"the parameters of a tool are {each['parameters']!r:.100}, no schema")
+    if not asked.messages and not asked.after:
+        raise ValueError("it has no message")
+    json.dumps(
+        asked, ensure_ascii=False, allow_nan=False
+    ).encode()  # half of a surrogate pair fails
+    return asked
 
 
 class _Server(ThreadingHTTPServer):
@@ -160,12 +208,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        """`/v1/models`, `/v1/models/NAME`, and `/over`, which is answered when the episode is over,
-        see `relay`."""
+        """`/v1/models` and `/v1/models/NAME`."""
         self.close_connection = True
-        if hmac.compare_digest(self.path.encode(), f"{self._gateway.path}/over".encode()):
-            self._gateway.over.wait()
-            return self._refuse(410, "this episode is over")
         path, models = self.path.partition("?")[0], f"{self._gateway.path}/v1/models"
         named = path[len(models) :]
         known = hmac.compare_digest(path[: len(models)].encode(), models.encode())
@@ -179,15 +223,14 @@ class _Handler(BaseHTTPRequestHandler):
         """A request for a turn."""
         dialect = self._gateway.dialect(self.path)
         length = self.headers.get("Content-Length", "")
-        if dialect is None or not length.isdecimal() or int(length) > LONGEST:
+        if dialect is None or not _LENGTH.fullmatch(length) or int(length) > LONGEST:
             self.close_connection = True  # its body is unread
             known = ", ".join(DIALECTS)
             return self._refuse(
                 404, f"send a body of at most {LONGEST} bytes to the episode's /v1/: {known}"
             )
         try:
-            asked = dialect.read(json.loads(self.rfile.read(int(length))))
-            hash(asked.messages)
+            asked = _checked(dialect.read(json.loads(self.rfile.read(int(length)))))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return self._refuse(400, f"the request cannot be read: {error!r:.300}")
         try:

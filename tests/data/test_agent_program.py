@@ -1,5 +1,7 @@
 """Programs behind an API: their protocols, and episodes that go on from what was sampled."""
 
+import contextlib
+import dataclasses
 import json
 import socket
 import subprocess
@@ -7,18 +9,24 @@ import sys
 import textwrap
 import threading
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 
 from jaxrl import functions
 from jaxrl.data import sandbox, scoring, tasks, waiting
-from jaxrl.data.environments import Token, Turn, Written, agent_program, dialects, formats
+from jaxrl.data.environments import (
+    Token,
+    Turn,
+    Written,
+    adapters,
+    agent_program,
+    dialects,
+    formats,
+)
 from jaxrl.data.environments.dialects import DIALECTS, Answer, Said
 from jaxrl.data.environments.formats import Call
-from jaxrl.data.environments.gateway import Gateway
 from jaxrl.data.types import Problem
+from tests.data.test_sandbox import processes_with
 from tests.data.test_scoring import running
 
 PROBLEM = Problem("p", "What is 2 + 3?", None)
@@ -195,165 +203,6 @@ def test_streamed_tool_calls_lose_no_token():
     assert streamed[-1]["finish_reason"] == "tool_calls"
 
 
-class Program:
-    """Sends requests to a gateway, as a program would."""
-
-    def __init__(self, put):
-        self.gateway = Gateway(put)
-
-    def post(self, body, path="chat/completions", base=None, method="POST", **headers):
-        request = urllib.request.Request(
-            f"{base or self.gateway.base}/v1/{path}",
-            json.dumps(body).encode(),
-            {name.replace("_", "-"): value for name, value in headers.items()},
-            method=method,
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-
-def test_a_repeated_request_gets_the_answer_that_was_recorded():
-    """Clients try again on their own: no turn is sampled twice, neither before nor after it."""
-    seen = []
-    program = Program(seen.append)
-    body, answers = {"messages": [{"role": "user", "content": "Hello"}]}, []
-    threads = [
-        threading.Thread(target=lambda: answers.append(program.post(body))) for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    while not seen:
-        time.sleep(0.01)
-    seen[0].answer.set_result(Answer(1, "Hi", (), TOKENS))
-    for thread in threads:
-        thread.join()
-    answers.append(program.post({**body, "temperature": 2.0}))
-    assert len(seen) == 1 and len(set(answers)) == 1 and len(answers) == 4
-    assert json.loads(answers[0][1])["choices"][0]["message"]["content"] == "Hi"
-    program.gateway.close()
-
-
-def test_a_client_that_says_that_it_does_not_try_again_gets_a_turn_of_its_own():
-    """As a program that asks the same several times, and votes on the answers."""
-    seen = []
-    program = Program(lambda pending: (seen.append(pending), pending.answer.set_result(
-        Answer(len(seen), str(len(seen)), (), TOKENS))))  # fmt: skip
-    body = {"messages": [{"role": "user", "content": "Hello"}]}
-
-    def said(tried):
-        answer = program.post(body, x_stainless_retry_count=tried)[1]
-        return json.loads(answer)["choices"][0]["message"]["content"]
-
-    assert [said(tried) for tried in ("0", "0", "1", "2", "0", "1")] == [
-        "1",
-        "2",
-        "2",
-        "2",
-        "3",
-        "3",
-    ]
-    assert len(seen) == 3
-    program.gateway.close()
-
-
-@pytest.mark.parametrize("lost", [0, 1])
-def test_a_retry_gets_the_answer_of_the_request_whose_client_went_away(lost):
-    """Several identical requests wait at once, and one of their clients loses its connection."""
-    seen, found = [], {}
-    program = Program(seen.append)
-    body = json.dumps({"messages": [{"role": "user", "content": "Hello"}]}).encode()
-    port = int(program.gateway.base.split(":")[2].split("/")[0])
-    head = f"POST {program.gateway.path}/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-    head += f"x-stainless-retry-count: 0\r\nContent-Length: {len(body)}\r\n\r\n"
-    clients = []
-    for count in (1, 2):
-        clients.append(socket.create_connection(("127.0.0.1", port)))
-        clients[-1].sendall(head.encode() + body)
-        while len(seen) < count:
-            time.sleep(0.01)
-    clients[lost].close()
-    retry = threading.Thread(
-        target=lambda: found.update(
-            answer=program.post(json.loads(body), x_stainless_retry_count="1")[1]
-        )
-    )
-    retry.start()
-    time.sleep(0.2)
-    for number, pending in enumerate(seen):
-        pending.answer.set_result(Answer(number, str(number), (), TOKENS))
-    retry.join()
-    clients[1 - lost].close()
-    assert json.loads(found["answer"])["choices"][0]["message"]["content"] == str(lost)
-    assert len(seen) == 2
-    program.gateway.close()
-
-
-def test_an_episode_that_ends_refuses_every_request_that_waits():
-    seen, answers = [], []
-    program = Program(seen.append)
-    body = {"messages": [{"role": "user", "content": "Hello"}]}
-    threads = [
-        threading.Thread(
-            target=lambda: answers.append(program.post(body, x_stainless_retry_count="0"))
-        )
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    while len(seen) < 3:
-        time.sleep(0.01)
-    program.gateway.close()
-    for thread in threads:
-        thread.join(5)
-    assert [status for status, _ in answers] == [410] * 3
-
-
-def test_a_request_with_other_tools_or_stops_is_another_one():
-    seen = []
-    program = Program(lambda pending: (seen.append(pending), pending.answer.set_result(
-        Answer(len(seen), str(len(seen)), (), TOKENS))))  # fmt: skip
-    body = {"messages": [{"role": "user", "content": "Hello"}]}
-    changes = [{}, {"tools": [{"type": "function", "function": FUNCTION}]}, {"stop": ["x"]}]
-    for n, change in enumerate(changes * 2):  # each of them twice
-        _, said = program.post({**body, **change, "stream": False})
-        assert json.loads(said)["choices"][0]["message"]["content"] == str(n % 3 + 1)
-    assert len(seen) == 3
-    program.gateway.close()
-
-
-def test_only_the_episodes_own_address_is_answered():
-    seen = []
-    program = Program(seen.append)
-    base = program.gateway.base
-    good = {"messages": [{"role": "user", "content": "Hello"}]}
-    assert base.startswith("http://127.0.0.1:")
-    assert program.post(good, base=base[:-3] + "abc")[0] == 404
-    assert program.post(good, path="models")[0] == 404
-    status, models = program.post(None, path="models", method="GET")
-    assert status == 200 and [each["id"] for each in json.loads(models)["data"]] == ["policy"]
-    assert program.post(None, path="models?limit=20", method="GET") == (status, models)
-    status, model = program.post(None, path="models/org/a%20name", method="GET")
-    assert status == 200 and json.loads(model)["id"] == "org/a name"
-    for path, start in (("models", base[:-3] + "abc"), ("models/x", base[:-3] + "abc")):
-        assert program.post(None, path=path, base=start, method="GET")[0] == 404
-    assert program.post(None, path="modelsx", method="GET")[0] == 404
-    for bad in ([], {"messages": 1}, {"messages": [{"role": []}]}, {**good, "n": 2}):
-        assert program.post(bad)[0] == 400
-    picture = [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]
-    assert "image_url" in program.post({"messages": picture})[1]
-    assert not seen
-    thread = threading.Thread(target=lambda: seen.append(program.post(good)))
-    thread.start()
-    while len(seen) < 1:
-        time.sleep(0.01)
-    program.gateway.close()
-    thread.join(5)
-    assert seen[1][0] == 410
-
-
 HEAD = """
 import json, os, sys, urllib.request
 def ask(messages, **more):
@@ -507,6 +356,76 @@ def test_another_conversation_of_a_program_is_another_context_of_its_episode(pro
     assert kinds == [("assistant", " 5"), ("user", "five"), ("assistant", "Well")]
     assert back.opening.messages[0] == back.opening.messages[4] == asked
     assert (end.done, end.answer, end.error) == (True, "Yes\n", None)
+
+
+FEWER = {
+    "none": """
+said += [ask(said, tools=tools)["message"], {"role": "tool", "tool_call_id": "x", "content": "5"}]
+print(json.dumps(ask(said, tools=tools, tool_choice="none")["message"]))
+""",
+    "summary": """
+ask(said, tools=tools)
+print(json.dumps(ask([{"role": "user", "content": "Say it in short."}])["message"]))
+""",
+    "other": """
+ask(said, tools=tools)
+tools[0]["function"]["name"] = "other"
+print(json.dumps(ask([{"role": "user", "content": "Say it in short."}], tools=tools)["message"]))
+""",
+}
+
+
+@pytest.mark.parametrize("kind", FEWER)
+def test_a_request_has_the_tools_that_it_names_and_no_others(kind, program):
+    """Those of an earlier request are not shown again, and without tools no call is read."""
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    begun = f"tools = [{tool}]\nsaid = [{{'role': 'user', 'content': sys.stdin.read()}}]\n"
+    call = formats.written(CALL)
+    with pool_of(program(begun + FEWER[kind])) as pool:
+        opening, other, end = played(pool, call, call)
+    names = [[t["function"]["name"] for t in each.tools] for each in (opening, other.opening)]
+    assert names == [["add"], ["other"] if kind == "other" else []]
+    message = json.loads(end.answer)
+    assert ("tool_calls" in message) == (kind == "other")
+    assert kind == "other" or message["content"] == call
+
+
+AFTER = """
+def respond(**body):
+    url = os.environ["OPENAI_BASE_URL"] + "/responses"
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode())) as answer:
+        return json.load(answer)
+tools = [{"type": "function", "name": "add", "parameters": {"type": "object"}}]
+first = respond(input=sys.stdin.read(), tools=tools, instructions="Be brief.")
+result = {"type": "function_call_output", "call_id": "x", "output": "5"}
+print(respond(input=[result], previous_response_id=first["id"], **json.loads(sys.argv[1]))["id"])
+"""
+OFFERED = [{"type": "function", "name": "add", "parameters": {"type": "object"}}]
+AFTERS = {
+    "the same": ({"tools": OFFERED, "instructions": "Be brief."}, None),
+    "no tools": ({"instructions": "Be brief."}, (0, ["Be brief."])),
+    "no instructions": ({"tools": OFFERED}, (1, [])),
+    "others": ({"tools": OFFERED, "instructions": "Be clear."}, (1, ["Be clear."])),
+}
+
+
+@pytest.mark.parametrize("kind", AFTERS)
+def test_a_response_that_continues_another_has_its_own_tools_and_instructions(kind, tmp_path):
+    """As in the API, which keeps neither of them; the rest of the conversation is kept."""
+    given, other = AFTERS[kind]
+    (tmp_path / "agent.py").write_text(HEAD + AFTER)
+    command = [sys.executable, "-S", str(tmp_path / "agent.py"), json.dumps(given)]
+    with pool_of(agent_program.environment(command, 20.0)) as pool:
+        opening, result, end = played(pool, formats.written(CALL), "5")
+    assert opening.messages[0] == {"role": "system", "content": "Be brief."}
+    assert end.answer == "resp_2\n"
+    if other is None:
+        assert result.messages == ({"role": "tool", "content": "5"},) and result.opening is None
+    else:
+        messages = result.opening.messages
+        system = [each["content"] for each in messages if each["role"] == "system"]
+        assert (len(result.opening.tools), system) == other
+        assert [each["role"] for each in messages][-3:] == ["user", "assistant", "tool"]
 
 
 @pytest.mark.parametrize("kind", ENDS)
@@ -665,6 +584,56 @@ def test_a_program_in_the_sandbox_reaches_the_policy_and_nothing_else(tmp_path):
                 break
             time.sleep(0.1)
         assert threading.active_count() < ended - 2  # so the sandbox has ended
+
+
+OUTLIVES = {
+    "stops its parent": "os.kill(os.getppid(), signal.SIGSTOP)",
+    "kills its parent": "os.kill(os.getppid(), signal.SIGKILL)",
+    "leaves its session": "os.setsid()",
+}
+
+
+@pytest.mark.parametrize("how", OUTLIVES)
+@pytest.mark.parametrize("when", ["silent", "left"])
+def test_a_program_in_the_sandbox_does_not_outlive_its_episode(how, when, tmp_path):
+    """Whatever it does to the processes beside it there: they are ended from outside."""
+    if sandbox.strongest().kind != "bubblewrap":
+        pytest.skip("needs bubblewrap")
+    source = "import signal, time\n"
+    if when == "left":
+        source += "ask([{'role': 'user', 'content': 'Hello'}])\n"
+    name = f"{when} {how}.py".replace(" ", "_")
+    (tmp_path / name).write_text(HEAD + source + OUTLIVES[how] + "\ntime.sleep(300)\n")
+    threads = threading.active_count()
+    made = agent_program.environment(
+        [sys.executable, "-S", str(tmp_path / name)], 3.0, sandbox=True
+    )
+    with pool_of(made) as pool:
+        said = played(pool, *(["Hi"] if when == "left" else []))
+        assert said[0].error is None or when == "silent"
+        pool.over(0)
+        for _ in range(100):
+            if ended := not processes_with(name) and threading.active_count() <= threads + 1:
+                break
+            time.sleep(0.1)
+        assert ended  # one thread is the pool's
+
+
+def test_the_weak_sandbox_is_refused_unless_it_is_allowed(program, monkeypatch):
+    """Whoever plays the episode: a run has asked before, an adapter has not."""
+    monkeypatch.setattr(sandbox, "strongest", lambda: sandbox.Isolation("rlimits", False))
+    monkeypatch.setenv(sandbox.ALLOW_WEAK, "")
+    task = dataclasses.replace(
+        tasks.get("arithmetic"), turns=program(BEGUN, sandbox=True), sandboxed=True
+    )
+    with (
+        contextlib.closing(adapters.Gym(task)) as gym,
+        pytest.raises(RuntimeError, match=f"bubblewrap.*{sandbox.ALLOW_WEAK}=1"),
+    ):
+        gym.reset()
+    sandbox.check(allow_weak=True)  # as a run with --sandbox.allow-weak does
+    with contextlib.closing(adapters.Gym(task)) as gym:
+        assert gym.reset()[1]["tools"][0]["function"]["name"] == "add"
 
 
 def test_a_command_of_a_config_needs_trust():

@@ -1,9 +1,12 @@
 """Ways out of the sandbox, and around its limits, that stay closed."""
 
+import contextlib
 import os
+import resource
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -188,6 +191,50 @@ def test_nothing_outlives_the_process_that_asked_for_the_run(isolation):
     assert gone("sleep 78.2")
 
 
+@pytest.mark.parametrize("isolation", KINDS, ids=str)
+@pytest.mark.parametrize("how", ["before the start", "closed", "written", "stopped"])
+def test_a_run_that_is_cancelled_leaves_nothing(how, isolation):
+    """Also where the program has stopped itself and the process that started it."""
+    reading, writing = os.pipe()
+    script = "(setsid sleep 78.4 &); sleep 78.4"
+    if how == "stopped":
+        script = "(setsid sleep 78.4 &); sh -c 'kill -STOP $PPID; kill -STOP $$'"
+    given = dict(limits=Limits(wall_s=60, processes=20), isolation=isolation, cancel=reading)
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append(sandbox.run(["/bin/sh", "-c", script], **given))
+    )
+    if how != "before the start":
+        thread.start()
+        for _ in range(250):
+            if processes_with("sleep 78.4"):
+                break
+            time.sleep(0.02)
+        assert thread.is_alive()
+    if how == "written":
+        os.write(writing, b".")
+    os.close(writing)
+    if how == "before the start":
+        with contextlib.suppress(sandbox.StartError):
+            sandbox.run(["/bin/sh", "-c", script], **given)
+    else:
+        thread.join(10)
+        assert [(each.end, each.status) for each in found] == [("exit", 137)]
+    assert gone("sleep 78.4")
+    os.close(reading)
+
+
+def test_a_run_may_have_descriptors_of_any_number():
+    """As in a trainer with a thousand episodes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1100):
+            stack.callback(os.close, os.open("/dev/null", os.O_RDONLY))
+        assert sandbox.run(["/bin/echo", "hi"], isolation=KINDS[0]).stdout == "hi\n"
+
+
 def test_runs_share_no_input_and_leave_nothing_to_the_next():
     look = "read x; echo $x; ls; cat /proc/[0-9]*/comm | grep -c sleep;"
     outcomes = sandbox.run_each(
@@ -225,14 +272,18 @@ def test_what_could_not_start_is_an_error(isolation, monkeypatch):
 
 def test_the_weak_isolation_is_refused_unless_it_is_allowed(monkeypatch):
     monkeypatch.setattr(sandbox, "strongest", lambda: Isolation("rlimits", False))
-    monkeypatch.delenv(sandbox.ALLOW_WEAK, raising=False)
-    with pytest.raises(RuntimeError, match=r"--sandbox\.allow-weak"):
-        sandbox.check()
-    with pytest.raises(RuntimeError, match=r"--sandbox\.allow-weak"):
-        sandbox.run(["/bin/true"])
-    assert sandbox.check(allow_weak=True) == Isolation("rlimits", False)
-    monkeypatch.setenv(sandbox.ALLOW_WEAK, "1")
-    assert sandbox.run(["/bin/true"]).status == 0
+    for allow in (
+        lambda: sandbox.check(allow_weak=True),  # holds for this process
+        lambda: monkeypatch.setenv(sandbox.ALLOW_WEAK, "1"),
+    ):
+        monkeypatch.setenv(sandbox.ALLOW_WEAK, "")
+        with pytest.raises(RuntimeError, match=r"--sandbox\.allow-weak"):
+            sandbox.check()
+        with pytest.raises(RuntimeError, match=r"--sandbox\.allow-weak"):
+            sandbox.run(["/bin/true"])
+        allow()
+        assert sandbox.check() == Isolation("rlimits", False)
+        assert sandbox.run(["/bin/true"]).status == 0
 
 
 ORDINARY = """

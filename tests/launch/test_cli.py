@@ -16,7 +16,7 @@ from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config
 from jaxrl.data import tasks
-from jaxrl.launch import cli, doctor, flags, progress, recipes
+from jaxrl.launch import cli, doctor, flags, progress, recipes, train
 from jaxrl.launch.sample import SampleConfig
 from jaxrl.record import metrics
 from tests.jaxrl import tiny
@@ -118,6 +118,19 @@ def test_help_of_serve_names_the_training_of_agent_programs(capsys):
     with pytest.raises(SystemExit):
         cli.main(["serve", "--help"])
     assert "jaxrl serve --train" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given", [["--task", "gsm8k"], ["--task=gsm8k"], ["--task"]])
+def test_serve_trains_no_other_task_than_the_one_that_is_named(given, capsys, monkeypatch):
+    """The task of an agent program has the problems of another, which a flag of its own names."""
+    trained = []
+    monkeypatch.setattr(train, "main", lambda argv: trained.append(argv) or 0)
+    program = ["grpo", "--task-args.command", "python agent.py"]
+    assert cli.main(["serve", "--train", *program, *given]) == 2 and not trained
+    assert "--task-args.name" in capsys.readouterr().err
+    for more in ([], ["--task", "agent_program"], ["--task-args.name", "gsm8k"]):
+        assert cli.main(["serve", "--train", *program, *more]) == 0
+        assert trained.pop() == [*program, *more, "--task", "agent_program"]
 
 
 def test_the_doctor_knows_every_extra():

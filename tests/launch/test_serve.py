@@ -206,6 +206,22 @@ def test_models_and_health(server):
         ({"prompt": ["a"] * 9, "n": 8}, "n=8"),
         ({"prompt": "\ud800"}, "prompt"),
         ({"prompt": [[1], []]}, "prompt"),
+        ({"prompt": 5}, "prompt=5 is neither"),
+        ({"prompt": {"a": 1}}, "prompt={'a': 1} is neither"),
+        ({"prompt": []}, "empty"),
+        ({"prompt": [None]}, "None is no token id"),
+        ({"prompt": ["a", [1]]}, "prompt=['a', [1]] is neither"),
+        ({"prompt": [[1], "a"]}, "is neither"),
+        ({"prompt": ["a", 1]}, "is neither"),
+        ({"prompt": [1, "a"]}, "'a' is no token id"),
+        ({"prompt": [[[1]]]}, "[1] is no token id"),
+        ({"prompt": [True]}, "True is no token id"),
+        ({"prompt": [1.5]}, "1.5 is no token id"),
+        ({"prompt": [-1]}, "-1 is no token id"),
+        ({"prompt": [2**31]}, "is no token id"),
+        (b'{"prompt": [1e400]}', "inf is no token id"),
+        ({"prompt": [1] * 65}, "max-prompt-tokens"),
+        ({"prompt": ["a"] * 65}, "more than 64"),
         ({"prompt": "a", "temperature": -1}, "temperature"),
         ({"prompt": "a", "top_p": 0}, "top_p"),
         ({"prompt": "a", "n": 1000}, "n"),
@@ -398,6 +414,32 @@ def test_a_job_that_breaks_decoding_fails_alone(server, monkeypatch):
     (again,) = ended(jobs[0])
     assert np.array_equal(again.tokens, alone.tokens)
     assert sorted(c.request.id for c in ended(jobs[2])) == [5, 6]
+
+
+class Leaves(threading.Event):
+    """Of a caller that hangs up after so many looks at whether it has."""
+
+    def __init__(self, looks):
+        super().__init__()
+        self.looks = looks
+
+    def is_set(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+@pytest.mark.parametrize("looks", range(1, 7))
+def test_a_caller_may_hang_up_at_any_time(looks, server, monkeypatch):
+    """Nobody's decoding fails of it, at whichever place of a round it happens."""
+    engine, failures = engine_of(server), []
+    monkeypatch.setattr(engines.traceback, "print_exc", lambda: failures.append(1))
+    never = {"logit_bias": ((0, -100.0),)}
+    leaving = engines.Job([Request(1, (1, 2), 64, **never)], stream=True, cancelled=Leaves(looks))
+    staying = engines.Job([Request(2, (1, 2), 64, **never)], stream=True)
+    for job in (leaving, staying):
+        engines.submit(engine, job)
+    (done,) = ended(staying)
+    assert len(done.tokens) == 64 and not failures
 
 
 def test_callers_that_hang_up_unanswered_are_not_decoded_for(server):

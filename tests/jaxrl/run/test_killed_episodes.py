@@ -2,11 +2,14 @@
 
 import dataclasses
 import json
+import shlex
+import sys
 
 import pytest
 
 from jaxrl.data import tasks
 from jaxrl.record import checkpoint
+from tests.data.test_agent_program import HEAD
 from tests.jaxrl import tiny
 
 
@@ -15,6 +18,22 @@ def waiting(**arguments):
     task = tasks.get("ledger", **arguments)
     own = {"name": f"{__name__}:waiting", "turns": task.turns._replace(waits=True)}
     return dataclasses.replace(task, **own)
+
+
+AGENT = """
+tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+said, tries = [{"role": "user", "content": sys.stdin.read()}], 0
+while tries < 4:
+    choice = ask(said, tools=tools, logprobs=True)
+    said.append(choice["message"])
+    assert all(each["logprob"] < 0 for each in choice["logprobs"]["content"])
+    tries += 1
+    if choice["message"]["content"] and choice["message"]["content"][0] < "5":
+        said = [*said[:1], {"role": "user", "content": "Again"}]  # another context
+    else:
+        said.append({"role": "tool", "content": str(len(said))})
+print(choice["message"]["content"])
+"""
 
 
 LEDGER = {"task": "ledger", "task_args": {"names": 2, "calls": 6}, "rollout.turn_tokens": 3}
@@ -31,6 +50,15 @@ CASES = {
     "contexts": {
         "task": "html_form", "rollout.turn_tokens": 2,
         "task_args": {"fields": 1, "compress": True, "symbols": True},
+    },
+    "agent program": {
+        "task": "agent_program", "rollout.turn_tokens": 2,
+        "task_args": {
+            "command": shlex.join([sys.executable, "-S", "-c", HEAD + AGENT]),
+            "args": '{"digits": 1, "operators": "+"}', "seconds": 600,
+        },
+        "rollout.max_prompt_tokens": 400,
+        "packing.row_length": 512, "packing.micro_batch_tokens": 1024,
     },
     "search": {"task": "retrieval", "task_args": {"hops": 1}, "rollout.turn_tokens": 1},
 }  # fmt: skip
@@ -58,6 +86,8 @@ def test_a_run_killed_with_episodes_in_flight_is_continued_exactly(case, tmp_pat
     logged = [json.loads(line) for each in wanted["texts"].values() for line in each.splitlines()]
     assert any(max(row["turn"], default=0) > 1 for row in logged)
     assert case not in ("tools", "branches", "threads") or any(row["tool_calls"] for row in logged)
-    assert case not in ("branches", "contexts") or any("parent" in row for row in logged)
+    assert case not in ("agent program", "branches", "contexts") or any(
+        "parent" in row for row in logged
+    )
     for part, value in wanted.items():
         assert made[part] == value, part
