@@ -326,13 +326,20 @@ def test_an_answer_after_tools_has_the_limit_that_it_has_without(inner):
     assert limit(run) > 5 and limit(run * 2) - limit(run) >= 5
 
 
+HUGE = 10**400  # more than a float holds
+
+
 def test_what_a_subverted_worker_says_is_checked():
     environment = hostile().turns
     turn = Turn(0, PROBLEM, 3, ("a",), (Opening(SAID),))
     good = Reply(SAID, 1.0, {"a": 0.5}, True)
     line = json.dumps(play.written(good, 4)).encode()
     assert play.read(line, 4, turn, environment) == good
-    for bad in (line[:-3], b"[]", line.replace(b"1.0", b'"x"'), line.replace(b"4", b"5", 1)):
+    fields = ({"reward": HUGE}, {"parts": {"a": HUGE}}, {"calls": HUGE}, {"others": {"0": HUGE}})
+    answer = play.written(good, 4)["answer"]
+    huge = [json.dumps({"answers": 4, "answer": answer | field}).encode() for field in fields]
+    other = [line[:-3], b"[]", line.replace(b"1.0", b'"x"'), line.replace(b"4", b"5", 1)]
+    for bad in other + huge:
         assert play.read(bad, 4, turn, environment).error.startswith("reply:")
 
 
