@@ -84,6 +84,8 @@ class Pool:
         self._queues = Queues(workers)
         self._on_score = on_score
         self._ahead = ahead
+        self._acting: dict[int, list[Future[Opening | Reply]]] = {}
+        """Answers that are asked for, by the episodes that are not over."""
         self._closed = False
         self._lock = threading.Lock()
         self._workers: set[Worker] = set()
@@ -123,6 +125,11 @@ class Pool:
         an answer's `error`. What does not remember the episode plays its actions again, within the
         limits of all of them.
         """
+        future, before = self._act(turn), self._acting.get(turn.episode, ())
+        self._acting[turn.episode] = [*(each for each in before if not each.done()), future]
+        return future
+
+    def _act(self, turn: Turn) -> Future[Opening | Reply]:
         task = self._task.of(turn.problem)
         future: Future[Opening | Reply] = Future()
         if self.plays_here(turn.problem):
@@ -152,7 +159,12 @@ class Pool:
         return not (self._task.of(problem).turns.waits or self._threads)
 
     def over(self, episode: int) -> None:
-        """Close an episode that has ended without its environment, as by its budget of tokens."""
+        """Close an episode that has ended without its environment, as by its budget of tokens.
+
+        An answer that it is still asked for is given up.
+        """
+        for asked in self._acting.pop(episode, ()):
+            asked.cancel()
         if self._waiting is not None:
             self._waiting.over(episode)
         else:

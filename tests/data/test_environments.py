@@ -241,8 +241,7 @@ def noted(path):
 
     def step(state, action):
         note(f"step {action}")
-        if action == "hang":
-            time.sleep(60)
+        time.sleep({"hang": 60.0, "nap": 0.5}.get(action, 0.0))
         return Reply(SAID, 1.0, done=action == "end")
 
     return Task(
@@ -285,6 +284,22 @@ def test_an_episode_stays_with_one_worker_and_is_closed_there(tmp_path):
         assert ended == {n: pids[0] for n, pids in played_by.items()}
         end = Turn(9, PROBLEM, 9, ("end",), (pool.act(Turn(9, PROBLEM, 9)).result(),))
         assert pool.act(end).result().done and not pool._queues.over(9)
+
+
+def test_an_answer_that_waits_for_a_worker_is_given_up_with_its_episode(tmp_path):
+    """Otherwise the worker would begin an episode that nobody ends."""
+    file = tmp_path / "notes"
+    name = "tests.data.test_environments:noted"
+    with scoring.open_pool(name, {"path": str(file)}, workers=1, time_limit_s=20.0) as pool:
+        opening = pool.act(Turn(0, PROBLEM, 0)).result()
+        busy = pool.act(Turn(0, PROBLEM, 0, ("nap",), (opening,)))
+        turns = [Turn(n, PROBLEM, n, (str(n),), (opening,)) for n in (1, 1, 2)]
+        waiting = [pool.act(turn) for turn in turns]
+        pool.over(1)
+        assert busy.result().error is None and waiting[2].result().error is None
+        assert [each.cancelled() for each in waiting] == [True, True, False]
+    lines = [line.rpartition(" ")[0] for line in file.read_text().splitlines()]
+    assert lines[:2] == ["step nap", "step 2"] and sorted(lines[2:]) == ["close 0", "close 2"]
 
 
 def sleepy():

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import random
+import threading
 import time
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -14,18 +15,21 @@ import pytest
 
 from jaxrl.config import RolloutConfig
 from jaxrl.data import dialogue, extract, generate, scoring, tasks, tokenizers
-from jaxrl.data.environments import Opening, Reply, formats, tools, with_tools
+from jaxrl.data.environments import Environment, Opening, Reply, formats, tools, with_tools
 from jaxrl.data.environments import play as play_module
 from jaxrl.data.environments.calls import Call
-from jaxrl.data.types import Score
+from jaxrl.data.types import Problem, Score, Task
 from jaxrl.models import decoder
 from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect, driver, engine, episodes, experience, state
+from jaxrl.rollout.drive import Drive
 from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.flight import Flight
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import EMPTY, Act, Context, Grade, join
+from jaxrl.rollout.schedule import Limits
 from jaxrl.rollout.selection import Drawn
 from jaxrl.sampling.requests import forced, limit_of
 from jaxrl.sampling.sampler import SamplerConfig
@@ -572,3 +576,47 @@ def test_episodes_whose_replies_are_known_at_once_keep_their_slots():
     prompts = sum(len(row.completion.request.prompt) for row in rows[::4])
     assert prompts <= sum(chunk.read for chunk in chunks) <= 2 * prompts  # of groups apart
     assert sum(chunk.read for chunk in again) > 4 * prompts
+
+
+def endless(closed, wait):
+    """A task whose episodes do not end, and begin once `wait` is set."""
+
+    def begin(problem, seed):
+        wait.wait(20)
+        return problem.id, Opening(({"role": "user", "content": "1"},))
+
+    turns = Environment(begin, lambda state, action: Reply(), close=closed.append)
+    return Task("endless", lambda *_: None, lambda *_: None, turns=turns, pure=True)
+
+
+@pytest.mark.parametrize(("waits", "answered"), [(False, True), (True, True), (True, False)])
+def test_episodes_that_are_abandoned_are_closed_once(waits, answered):
+    """Also those that have not been answered yet."""
+    closed, wait = [], threading.Event()
+    task = endless(closed, wait)
+    task = dataclasses.replace(task, turns=task.turns._replace(waits=waits))
+    if answered:
+        wait.set()
+    nothing = SimpleNamespace(  # a sampler that has come nowhere
+        crowded=False, context=0, put=id, keep=id, unfinished=list
+    )
+    rollout = RolloutConfig(2, 2, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
+    talk = dialogue.of(TOKENIZER, ("user",), chat=False)
+    flight = Flight(Limits(2, None, 2, "finished"), 2)
+    flight.open.waiting = [Drawn(Problem(str(n), "1", None)) for n in range(2)]
+    with scoring.Pool(task, 0, 20.0, None, None) as pool:
+        flight.admit([0, 1])
+        drive = Drive(episodes.group, Context(rollout, 0, TOKENIZER, task, talk), nothing, pool)
+        drive.begin(flight.open.groups)
+        assert sorted(name[0] for name, _ in drive.asked.values()) == [0, 0, 2, 2]
+        if answered:
+            drive.receive(drive.answers())
+        rows = flight.abandon()
+        assert rows == [0, 1, 2, 3] and not closed
+        drive.over(rows)
+        wait.set()
+        deadline = time.monotonic() + 10
+        while len(closed) < 4 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert sorted(closed) == ["0", "0", "1", "1"]
+    assert len(closed) == 4
