@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl.config import RolloutConfig
+from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import dialogue, extract, generate, scoring, tasks, tokenizers
 from jaxrl.data.environments import Environment, Opening, Reply, formats, tools, with_tools
 from jaxrl.data.environments import play as play_module
@@ -22,7 +22,7 @@ from jaxrl.data.types import Problem, Score, Task
 from jaxrl.models import decoder
 from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import collect, driver, engine, episodes, experience, state
+from jaxrl.rollout import collect, driver, engine, episodes, experience, policy, state
 from jaxrl.rollout.drive import Drive
 from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.experience import Experience
@@ -576,6 +576,52 @@ def test_episodes_whose_replies_are_known_at_once_keep_their_slots():
     prompts = sum(len(row.completion.request.prompt) for row in rows[::4])
     assert prompts <= sum(chunk.read for chunk in chunks) <= 2 * prompts  # of groups apart
     assert sum(chunk.read for chunk in again) > 4 * prompts
+
+
+@pytest.mark.parametrize("long_prompts", ["error", "drop"])
+@pytest.mark.parametrize("opening", ["1", "1" * 100])
+def test_of_an_episode_the_opening_alone_must_fit(opening, long_prompts):
+    """The policy may never read the problem's prompt. One with a long opening is void."""
+    begun = Opening(({"role": "user", "content": opening},))
+    turns = Environment(
+        lambda problem, seed: (None, begun), lambda *_: Reply(reward=1.0, done=True)
+    )
+    task = Task("t", lambda *_: Problem("0", "1" * 100, None), None, turns=turns, pure=True)
+    rollout = RolloutConfig(
+        1, 2, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3, long_prompts=long_prompts
+    )
+    problem = task.problem("train", 0, 0)
+    policy.check_prompt(TOKENIZER, rollout, task, problem)
+    keep = policy.keeps(TOKENIZER, rollout, task)
+    assert (keep is None) == (long_prompts == "error") and (keep is None or keep(problem))
+    single = dataclasses.replace(task, turns=None)
+    if keep is not None:
+        assert not policy.keeps(TOKENIZER, rollout, single)(problem)
+    with pytest.raises(ValueError, match="its prompt has 100 tokens"):
+        policy.check_prompt(TOKENIZER, rollout, single, problem)
+    ctx = Context(rollout, 0, TOKENIZER, task, dialogue.of(TOKENIZER, ("user",), chat=False))
+    play, player = episodes.group(ctx, problem, 4), play_module.Player(task)
+    (first, second), rows = next(play).programs, []
+    for episode in (first, second):
+        given = None
+        try:
+            while True:
+                wanted = episode.send(given)
+                acts = isinstance(wanted, Act)
+                given = player.answer(wanted.turn) if acts else written(wanted.request, 0)
+        except StopIteration as ended:
+            rows.append(ended.value)
+    assert [row.completion.request.id for row in rows] == [4, 5]
+    if len(opening) == 1:
+        assert [row.score for row in rows] == [Score(1.0)] * 2
+        assert rows[0].completion.request.prompt == tuple(ctx.dialogue.opening(begun.messages, ()))
+        return
+    assert all(row.score.error.startswith("opening: ") for row in rows)
+    void = Experience(
+        [problem], [r.completion for r in rows], ["", ""], [r.score for r in rows], []
+    )
+    made = experience.as_trajectory(void, Config())
+    assert not made.valid.any() and not made.action_mask.any() and made.tokens.shape[1] > 0
 
 
 def endless(closed, wait):
