@@ -101,12 +101,12 @@ def episode(
         rewards.append(last.reward)
         agents.append(agent)
         reads.append(read)
-        read = _digest(last.messages)
         calls += last.calls
         named |= last.parts
         turn = {"role": "assistant", "content": action}
         contexts.said(turn, last.messages)
         messages += [turn, *last.messages]
+        read = _digest(last.messages or messages)
         error = last.error
         if error is None and last.answer is not None:
             score = yield Grade(problem, last.answer)
@@ -152,6 +152,7 @@ def episode(
 
 
 def _digest(messages: Sequence[Message]) -> int:
+    """Of what is read just before a turn; where that is nothing, of all that was said."""
     return zlib.crc32(json.dumps(messages).encode())
 
 
@@ -196,6 +197,11 @@ def on_device(
     opening: Opening = yield Act(Turn(request.id, problem, seed))
     messages, error = list(opening.messages), opening.error
     try:
+        if opening.stop or opening.agent:
+            raise ValueError(
+                f"stop={opening.stop}, agent={opening.agent}: within the decode loop nothing stops "
+                "turns, and agent 0 takes them all; set rollout.on_device to False"
+            )
         if error is None:
             prompt = _prompt(ctx, messages, opening.tools)
             state, budget = ctx.arrays.begin(problem), ctx.rollout.turn_tokens
@@ -206,13 +212,24 @@ def on_device(
         done = _completion(request, EMPTY, None, False, (), (), 0)
         return Row(done, "", Score(None, error=error), tuple(messages))
     made: Completion = yield Sample(request)
+    reads = list[int]()
     for number in range(1, len(made.turn_rewards) + 1):
-        for role, kind in (("user", Source.OBSERVATION), ("assistant", Source.POLICY)):
-            ids = made.tokens[(made.turn == number) & (made.source == kind)].tolist()
-            if ids:
-                messages.append({"role": role, "content": ctx.tokenizer.decode(ids).strip("\n")})
+        seen, own = (
+            ctx.tokenizer.decode(
+                made.tokens[(made.turn == number) & (made.source == kind)].tolist()
+            )
+            for kind in (Source.OBSERVATION, Source.POLICY)
+        )
+        shown = ({"role": "user", "content": seen.strip("\n")},) if seen else ()
+        reads.append(_digest((shown if number > 1 else opening.messages) or messages))
+        messages += [*shown, {"role": "assistant", "content": own.strip("\n")}]
     named = dict(ctx.arrays.parts(made.world))
-    made = dataclasses.replace(made, request=dataclasses.replace(request, world=None), world=None)
+    made = dataclasses.replace(
+        made,
+        request=dataclasses.replace(request, world=None),
+        world=None,
+        turn_reads=tuple(reads),
+    )
     text = ctx.tokenizer.decode(made.tokens.tolist())
     return Row(made, text, _score(None, made.stopped, made.turn_rewards, named), tuple(messages))
 

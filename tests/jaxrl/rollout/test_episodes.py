@@ -385,6 +385,17 @@ def test_the_state_of_a_turn_is_what_was_read_before_it(written):
     assert [one == two for one, two in zip(*states, strict=True)] == [True, True, False]
 
 
+def test_turns_before_which_nothing_was_read_are_in_one_state_after_the_same_turns_alone():
+    """As where the policy writes what it finds; otherwise all such turns would be one state."""
+    ctx = conversing("continued")
+    task, problem = ctx.task, ctx.task.problem("train", 0, 0)
+    answers = [task.turns.begin(problem, 0)[1], Reply(), Reply(), Reply(reward=1.0, done=True)]
+    rows = [acted(ctx, problem, answers, [*said, "End."]).completion for said in ("ab", "ac", "bb")]
+    one, two, three = (row.turn_reads for row in rows)
+    assert one[0] == two[0] == three[0] and one[1] == two[1] and one[2] != two[2]
+    assert len({*one, *two, *three}) == 1 + 2 + 3
+
+
 def acted(ctx, problem, answers, actions, prompts=None):
     """The row of an episode whose answers and actions are given; `prompts` gets what turns read."""
     (request,) = episodes.programs.requests(ctx, problem, 0)[:1]
