@@ -496,6 +496,22 @@ BROKEN = {
         CHATML.replace("message.content", "loop.index|string + message.content"),
         "other tokens follow turn",
     ),
+    "ends a later turn otherwise": (
+        CHATML.replace(
+            "'<|im_end|>\\n'",
+            "('<|endoftext|>' if message.role == 'assistant' and loop.index > 2 else '<|im_end|>')"
+            " + '\\n'",
+        ),
+        "a turn that was cut off is not ended as others are",
+    ),
+    "begins a later turn otherwise": (
+        CHATML.replace("assistant\\n'", "assistant\\n' + ('!' if messages|length > 3 else '')"),
+        "tokens are missing at its end",
+    ),
+    "repeats a turn": (
+        CHATML.replace("message.content", "message.content * (1 + (message.role == 'assistant'))"),
+        "writes a turn 2 times",
+    ),
 }
 
 
