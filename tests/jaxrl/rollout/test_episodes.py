@@ -312,6 +312,7 @@ def test_an_episode_counts_once_however_many_turns_it_has(play, tmp_path):
     ("reply", "says"),
     [
         (Reply(done=True), "gave no reward"),
+        (Reply(reward=1e308, done=True, others={0: 1e308}), "come to inf"),
         (Reply(({"role": "user", "content": "é"},)), "alphabet"),
         (Reply(({"role": "user", "content": "\ud800"},)), "alphabet"),
         (Reply(opening=Opening(({"role": "user", "content": "2"},), error="lost")), "lost"),
