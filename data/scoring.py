@@ -12,6 +12,7 @@ that a completion subverts can lie about scores, but runs nothing here.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pickle
@@ -83,6 +84,8 @@ class Pool:
         self._queues = Queues(workers)
         self._on_score = on_score
         self._ahead = ahead
+        self._acting: dict[int, list[Future[Opening | Reply]]] = {}
+        """Answers that are asked for, by the episodes that are not over."""
         self._closed = False
         self._lock = threading.Lock()
         self._workers: set[Worker] = set()
@@ -122,6 +125,11 @@ class Pool:
         an answer's `error`. What does not remember the episode plays its actions again, within the
         limits of all of them.
         """
+        future, before = self._act(turn), self._acting.get(turn.episode, ())
+        self._acting[turn.episode] = [*(each for each in before if not each.done()), future]
+        return future
+
+    def _act(self, turn: Turn) -> Future[Opening | Reply]:
         task = self._task.of(turn.problem)
         future: Future[Opening | Reply] = Future()
         if self.plays_here(turn.problem):
@@ -151,7 +159,12 @@ class Pool:
         return not (self._task.of(problem).turns.waits or self._threads)
 
     def over(self, episode: int) -> None:
-        """Close an episode that has ended without its environment, as by its budget of tokens."""
+        """Close an episode that has ended without its environment, as by its budget of tokens.
+
+        An answer that it is still asked for is given up.
+        """
+        for asked in self._acting.pop(episode, ()):
+            asked.cancel()
         if self._waiting is not None:
             self._waiting.over(episode)
         else:
@@ -205,23 +218,33 @@ class Pool:
 
     def _watch(self, number: int) -> None:
         """Feed one worker at a time, from its first item until the pool closes."""
-        played = False
-        if worker := self._replace(None, self._ahead):
-            worker.prepare()
+        played, worker = False, None
+        if self._ahead:
+            with contextlib.suppress(Exception):  # if it fails again, the first item says why
+                worker = self._started()
+                if worker is not None:
+                    worker.prepare()
         while (taken := self._queues.take(number)) is not None:
             job, episode, known = taken
             played |= episode is not None
             if not job.future.set_running_or_notify_cancel():
                 continue
-            if worker is None or not worker.alive():
-                worker, known = self._replace(worker), False
-            limit_s = job.limit_s if known else job.again_s
             result = None
-            if self._begins(worker):
-                result = _answered(worker, job, limit_s)
-                with self._lock:
-                    self._asked.discard(worker)
-            if worker and not worker.alive():
+            try:
+                if worker is None or not worker.alive():
+                    lost, worker, known = worker, None, False
+                    self._discard(lost)
+                    worker = self._started()
+                if self._begins(worker):
+                    result = _answered(worker, job, job.limit_s if known else job.again_s)
+            except Exception as error:  # whatever it is, the thread goes on with the next item
+                result = job.failed(f"pool: {type(error).__name__}: {error}")
+                lost, worker = worker, None
+                with contextlib.suppress(Exception):
+                    self._discard(lost)
+            with self._lock:
+                self._asked.discard(worker)
+            if worker is None or not worker.alive():
                 self._queues.ended(number)
             if self._closed:
                 result = job.failed("closed: the pool was closed before this was answered")
@@ -230,7 +253,7 @@ class Pool:
             job.future.set_result(result)
         if worker is not None and worker.alive() and self._closes and played:
             worker.end(_CLOSING_S)
-        self._replace(worker, start=False)
+        self._discard(worker)
 
     def _begins(self, worker: Worker | None) -> bool:
         """Whether a worker is asked, which closing the pool then interrupts."""
@@ -240,16 +263,22 @@ class Pool:
             self._asked.add(worker)
             return True
 
-    def _replace(self, worker: Worker | None, start: bool = True) -> Worker | None:
-        if worker is not None:
-            worker.discard()
+    def _started(self) -> Worker | None:
+        """A new worker, unless the pool is closed."""
         with self._lock:
-            self._workers.discard(worker)
-            if self._closed or not start:
+            if self._closed:
                 return None
             fresh = Worker(self._spec, self._environment)
             self._workers.add(fresh)
             return fresh
+
+    def _discard(self, worker: Worker | None) -> None:
+        """End a worker, if there is one."""
+        with self._lock:
+            self._workers.discard(worker)
+            self._asked.discard(worker)
+        if worker is not None:
+            worker.discard()
 
 
 def open_pool(

@@ -103,7 +103,7 @@ def read_score(line: bytes, number: int) -> Score:
         if reply["answers"] != number:
             raise ValueError(f"it answers message {reply['answers']!r}, not {number}")
         return Score(reply["value"], reply["parts"], error, reply["timed_out"] is True)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         return Score(None, error=f"reply: the worker's answer is no score: {error}")
 
 

@@ -110,8 +110,8 @@ class Completion:
     turn_agents: tuple[int, ...] = ()
     """Who took each turn of an episode; empty: agent 0 took all."""
     turn_reads: tuple[int, ...] = ()
-    """A digest of the messages that were read just before each turn of an episode; empty: that of
-    their tokens."""
+    """A digest of the messages that were read just before each turn of an episode, or of all before
+    it where there were none; empty: that of their tokens."""
     tool_calls: int = 0
     """Of an episode, malformed ones included."""
     parent: np.ndarray | None = None

@@ -109,7 +109,7 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
     )
     model, tokenizer = policy.describe(source, trust=settings.trust)
     policy.require_text(model, name)
-    keep = policy.keeps(tokenizer, config.rollout)
+    keep = policy.keeps(tokenizer, config.rollout, task)
     held_out = evaluate.problems(task, settings.split, settings.problems, settings.seed, keep)
     if config.rollout.chat and settings.chat is None and not policy.is_run(name):
         chat = tokenizer.chat is not None and held_out[0].messages is not None

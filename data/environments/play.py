@@ -195,8 +195,8 @@ def _checked(
         raise _Wrong(f"parts={sorted(taken)}: the log of rewards has figures of these names")
     reward = None if answer.reward is None else _number(answer.reward, "reward")
     parts = {str(name): _number(value, f"part {name}") for name, value in answer.parts.items()}
-    if not isinstance(answer.calls, int) or answer.calls < 0:
-        raise _Wrong(f"calls={answer.calls!r:.100}; give a number of 0 or more")
+    if not isinstance(answer.calls, int) or not 0 <= answer.calls <= LONGEST:
+        raise _Wrong(f"calls={answer.calls!r:.100}; give a number from 0 to {LONGEST}")
     if answer.answer is not None and not (isinstance(answer.answer, str) and answer.done):
         raise _Wrong(f"answer={answer.answer!r:.100}; give a text, in the last reply")
     calls, opening = int(answer.calls), answer.opening
@@ -281,5 +281,5 @@ def read(line: bytes, number: int, turn: Turn, environment: Environment) -> Open
         if kind is Reply and given.opening is not None:
             given = given._replace(opening=Opening(**given.opening))
         return checked(given, kind, environment)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         return failed(turn, f"reply: the worker's answer is no reply: {error}")

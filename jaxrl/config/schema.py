@@ -57,10 +57,11 @@ class RolloutConfig:
     group_size: int = 8
     """Completions per prompt."""
     max_prompt_tokens: int = 256
-    """Longest prompt, in tokens."""
+    """Longest prompt, in tokens; of an episode, its opening, and one that is longer fails."""
     long_prompts: Literal["error", "drop", "truncate"] = "error"
     """How a prompt over `max_prompt_tokens` is treated: `error` stops and names the problem; `drop`
-    removes it from training and evaluation; `truncate` keeps its last tokens."""
+    removes it from training and evaluation; `truncate` keeps its last tokens. Openings of episodes
+    are not prompts of problems, and are none of these."""
     max_new_tokens: int = 64
     """Longest completion, in tokens; of an episode, all its turns and observations."""
     turn_tokens: int = 0

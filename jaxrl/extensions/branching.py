@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.config import Config
-from jaxrl.data.types import Problem
+from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import episodes, programs, tasks
 from jaxrl.rollout.programs import Context, Fork, Program, Row, Sample, Wanted
 from jaxrl.run.extension import Extension
@@ -102,7 +102,7 @@ def branched(settings: BranchingConfig) -> Program:
         while len(rows) < size and turn <= max(len(path.entropies) for path in paths):
             found = branches(settings, paths, turn, size - len(rows), rng)
             plays = [
-                _after(episodes.episode(ctx, problem, request, seed), rows[row].completion, turn)
+                after(ctx, episodes.episode(ctx, problem, request, seed), rows[row], turn)
                 for request, row in zip(requests[len(rows) :], found, strict=False)
             ]
             if plays:
@@ -191,26 +191,71 @@ def branches(
     return found
 
 
-def _after(
-    play: Generator[Wanted, Any, Row], earlier: Completion, turn: int
+def after(
+    ctx: Context, play: Generator[Wanted, Any, Row], earlier: Row, turn: int
 ) -> Generator[Wanted, Any, Row]:
-    """An episode whose turns before `turn` are those of an earlier one."""
-    own = np.where(earlier.source == Source.POLICY, earlier.turn, 0)
+    """An episode whose turns before `turn` are those of an earlier one.
+
+    It is void if its environment answers otherwise before that turn than it did then: the earlier
+    turns were sampled after other observations.
+
+    Args:
+      ctx: of both.
+      play: the episode.
+      earlier: the row that it leaves.
+      turn: the first turn of its own, from 2.
+    """
+    made = earlier.completion
+    own = np.where(made.source == Source.POLICY, made.turn, 0)
     number, wanted = 0, next(play)
     try:
         while True:
-            if isinstance(wanted, Sample):
+            if isinstance(wanted, Sample) and number < turn:
                 number += 1
+                places = np.flatnonzero(own == number)
+                if not _continues(wanted.request, made, int(places[0])):
+                    return _void(ctx, earlier, wanted.request, number)
                 if number < turn:
-                    end = int(np.flatnonzero(own == number)[-1]) + 1
-                    wanted = play.send(_until(earlier, wanted.request, end))
+                    wanted = play.send(_until(made, wanted.request, int(places[-1]) + 1))
                     continue
             wanted = play.send((yield wanted))
     except StopIteration as ended:
-        return ended.value
+        row: Row = ended.value
+    if number < turn and row.score.error is None:
+        return _void(ctx, earlier, row.completion.request, number + 1)
+    return row
+
+
+def _continues(request: Request, earlier: Completion, start: int) -> bool:
+    """Whether a request reads the prompt and the first `start` tokens of a completion."""
+    done = () if request.prefix is None else request.prefix.tokens
+    same = np.array_equal(done, earlier.tokens[:start])
+    return same and request.prompt == earlier.request.prompt
 
 
 def _until(earlier: Completion, request: Request, end: int) -> Completion:
     """The first `end` tokens of a completion, as that of a request."""
     arrays = (getattr(earlier, name)[:end] for name in ("tokens", "logp", "entropy", "version"))
     return Completion(request, *arrays, True, earlier.source[:end])
+
+
+def _void(ctx: Context, earlier: Row, request: Request, turn: int) -> Row:
+    """The turns of a row before `turn`, as a branch whose environment answered otherwise then."""
+    made, count = earlier.completion, turn - 1
+    own = np.flatnonzero((made.source == Source.POLICY) & (made.turn <= count))
+    end = int(own[-1]) + 1 if len(own) else 0
+    request = dataclasses.replace(request, prompt=made.request.prompt, prefix=None)
+    kept = dataclasses.replace(
+        _until(made, request, end),
+        stopped=False,
+        turn=made.turn[:end],
+        turn_rewards=made.turn_rewards[:count],
+        turn_agents=made.turn_agents[:count],
+        turn_reads=made.turn_reads[:count],
+    )
+    error = (
+        f"branch: what the environment says before turn {turn} is not what it said to the episode "
+        "that this branch leaves; branching needs an environment whose answers follow from the "
+        "problem, the seed and the actions"
+    )
+    return Row(kept, ctx.tokenizer.decode(kept.tokens.tolist()), Score(None, error=error))

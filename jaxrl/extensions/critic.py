@@ -25,7 +25,7 @@ from jaxrl.models.value import ValueConfig
 from jaxrl.rollout import tasks
 from jaxrl.run import placement
 from jaxrl.run.extension import Context, Extension
-from jaxrl.training import optimizer
+from jaxrl.training import objective, optimizer
 from jaxrl.training.logprobs import micro_states, places, spread
 from jaxrl.training.objective import at_actions
 from jaxrl.training.optimizer import OptimizerConfig
@@ -112,7 +112,10 @@ def critic(settings: CriticConfig) -> Extension:
         else:
             found = values(params, placement.pack(batch, ctx.config)[0])
         kl_coef = state.coefficients.get("critic_kl_coef")
-        return mesh.fetch(estimate(settings, batch, found, ref_logp, kl_coef, last))
+        shaped = objective.shaped(ctx.config.objective, batch, jax.device_get(state.step))
+        made = estimate(settings, jax.device_get(shaped), found, ref_logp, kl_coef, last)
+        made = batch.replace(advantages=made.advantages, returns=made.returns, values=made.values)
+        return mesh.fetch(made)
 
     def update(ctx: Context, inner: Update) -> Update:
         model = ctx.policy.model

@@ -146,7 +146,9 @@ class Sampling:
 
     def abandon(self) -> None:
         """Give up what has been sampled; its problems are the next to be begun."""
-        self._flight.abandon()
+        rows = self._flight.abandon()
+        if self._drive is not None:
+            self._drive.over(rows)
         self._drive = None
 
     def get_state(self) -> dict[str, Any]:

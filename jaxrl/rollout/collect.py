@@ -53,7 +53,7 @@ class Rollouts(NamedTuple):
     """The position in the stream of problems and the groups in flight, for a checkpoint."""
     set_state: Callable[[dict[str, Any]], None]
     abandon: Callable[[], None]
-    """Discard what has been sampled for later steps."""
+    """Discard what has been sampled for later steps, and close its episodes."""
 
 
 def open_rollouts(
@@ -155,7 +155,11 @@ def open_rollouts(
         source.set_state(state["source"])
         flight.set_state(state)
 
-    return Rollouts(step, get_state, set_state, flight.abandon)
+    def abandon() -> None:
+        for row in flight.abandon():
+            pool.over(row)
+
+    return Rollouts(step, get_state, set_state, abandon)
 
 
 def collect(

@@ -9,11 +9,12 @@ import numpy as np
 from jaxrl.config import Config
 from jaxrl.data.environments import Opening
 from jaxrl.data.environments.play import Player
+from jaxrl.data.scoring_process import score_completion
 from jaxrl.data.types import Problem, Task
 from jaxrl.mesh.buckets import round_up
 from jaxrl.rollout import episodes, experience, programs, tasks
 from jaxrl.rollout.policy import Policy, encode_prompt
-from jaxrl.rollout.programs import Act, Context, solution, written_by_expert
+from jaxrl.rollout.programs import Act, Context, Grade, solution, written_by_expert
 from jaxrl.training import packing
 from jaxrl.types import Completion, Request, Trajectory
 
@@ -75,13 +76,17 @@ def _played(ctx: Context, problem: Problem, request: Request) -> Completion:
                 shown = answer if isinstance(answer, Opening) else answer.opening
                 tools = tools if shown is None else shown.tools
                 wanted = program.send(answer)
+            elif isinstance(wanted, Grade):
+                wanted = program.send(score_completion(task, wanted.problem, wanted.text))
             else:
                 turn = programs.expert_turn(ctx, wanted.request, next(actions, ""), tools)
                 _check_budgets(ctx, problem, turn)
                 wanted = program.send(turn)
     except StopIteration as ended:
         row: programs.Row = ended.value
-    if not row.score.value:
+    finally:
+        player.close()
+    if not (row.completion.stopped and row.score.value):
         raise ValueError(
             f"problem {problem.id}: the environment's own solution came to {row.score}, after "
             f"{len(row.completion.tokens)} tokens; raise rollout.max_new_tokens="

@@ -210,6 +210,11 @@ class Drive:
             del self.asked[n]
         self._want([(each.node, _log(each.node, answer)) for each, answer in settled])
 
+    def over(self, rows: Sequence[int]) -> None:
+        """Close the episodes of rows that are not continued."""
+        for row in rows:
+            self._pool.over(row)
+
     def save_partial(self) -> None:
         """Store the sequences in progress in their groups. Nothing is sampled after it."""
         for completion in self.engine.unfinished():
@@ -221,8 +226,8 @@ class Drive:
         wanted = [each for node, value in nodes_and_values for each in _resume(node, value)]
         if self._ctx.dialogue is not None:
             finished = {g.first_id: g for node, _ in nodes_and_values if (g := node.group).rows}
-            for row in (row for group in finished.values() for row in group.rows):
-                self._pool.over(row.completion.request.id)
+            rows = (row for group in finished.values() for row in group.rows)
+            self.over([row.completion.request.id for row in rows])
         submitted = []
         for each in wanted:
             if isinstance(each.wanted, Grade | Act):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import zlib
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
@@ -55,6 +56,26 @@ def group(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, An
     return (yield Fork([play(ctx, problem, request, seed) for request in made]))
 
 
+@dataclasses.dataclass
+class _Record:
+    """An episode so far, but for its tokens."""
+
+    messages: list[Message]
+    agent: int
+    """Who takes the next turn."""
+    read: int
+    """A digest of what is read just before it."""
+    error: str | None
+    stopped: bool = False
+    marks: list[int] = dataclasses.field(default_factory=list)
+    """The turn of each token."""
+    rewards: list[float | None] = dataclasses.field(default_factory=list)
+    agents: list[int] = dataclasses.field(default_factory=list)
+    reads: list[int] = dataclasses.field(default_factory=list)
+    named: dict[str, float] = dataclasses.field(default_factory=dict)
+    calls: int = 0
+
+
 def episode(
     ctx: Context, problem: Problem, request: Request, seed: int
 ) -> Generator[Wanted, Any, Row]:
@@ -69,89 +90,147 @@ def episode(
     """
     play = Turn(request.id, problem, seed)
     last: Opening | Reply = yield Act(play)
-    system = [{"role": "system", "content": ctx.rollout.system}] if ctx.rollout.system else []
-    messages: list[Message] = [*system, *last.messages]
-    calls, stop, agent = 0, last.stop, last.agent
-    marks, rewards, named = list[int](), list[float | None](), dict[str, float]()
-    agents, reads, read = list[int](), list[int](), _digest(last.messages)
-    error, stopped = last.error, False
+    messages = [*_system(ctx), *last.messages]
+    record = _Record(messages, last.agent, _digest(last.messages), last.error)
     try:
-        if error is None:
+        if record.error is None:
             prompt = _prompt(ctx, messages, last.tools)
             budget = ctx.rollout.turn_tokens
             request = dataclasses.replace(request, prompt=prompt, turn_tokens=budget)
     except ValueError as refused:
-        error = f"opening: {refused}"
+        record.error = f"opening: {refused}"
     contexts = Contexts(request.prompt, messages, last.tools)
-    asked, done = request, EMPTY  # of the context, and the response in it
-    while error is None:
-        count = len(done.tokens)
-        made = yield Sample(dataclasses.replace(asked, prefix=done if count else None, stop=stop))
-        done, own = parts(made), made.tokens[count:].tolist()
-        action = ctx.dialogue.action(contexts.end, own, contexts.conversation[1])
-        contexts.add(Prefix(*(array[count:] for array in done)))
-        play = dataclasses.replace(play, actions=(*play.actions, action), said=(*play.said, last))
-        if ctx.task.of(problem).turns.reads is not None:
-            spelled = (ctx.tokenizer.decode([each]) for each in own)
-            heard = tuple(map(Token, own, spelled, made.logp[count:].tolist()))
-            written = Written(heard, len(asked.prompt) + count)
-            play = dataclasses.replace(play, written=(*play.written, written))
+    asked = dataclasses.replace(request, prefix=None, stop=last.stop)
+    while record.error is None:
+        made = yield Sample(asked)
+        play = _taken(ctx, contexts, play, last, made, asked)
         last = yield Act(play)
-        marks += [len(play.actions)] * (contexts.length - len(marks))
-        rewards.append(last.reward)
-        agents.append(agent)
-        reads.append(read)
-        read = _digest(last.messages)
-        calls += last.calls
-        named |= last.parts
-        turn = {"role": "assistant", "content": action}
-        contexts.said(turn, last.messages)
-        messages += [turn, *last.messages]
-        error = last.error
-        if error is None and last.answer is not None:
+        _answered(record, contexts, play, last)
+        if record.error is None and last.answer is not None:
             score = yield Grade(problem, last.answer)
-            error, named = score.error, named | dict(score.parts)
-            rewards[-1] = (last.reward or 0.0) + (score.value or 0.0)
-        error = error or _reward_others(last.others, agents, rewards)
-        if error is not None or last.done:
-            stopped = error is None
+            record.error, record.named = score.error, record.named | dict(score.parts)
+            record.rewards[-1] = (last.reward or 0.0) + (score.value or 0.0)
+        record.error = record.error or _reward_others(last.others, record.agents, record.rewards)
+        if record.error is not None or last.done:
+            record.stopped = record.error is None
             break
         try:
-            opening = _replaced(ctx, contexts, last, system)
-            if opening is not None:
-                stop, shown = opening.stop, opening.tools
-                if opening.error is not None:
-                    error = opening.error
-                    break
-                ids = contexts.encoded(ctx.dialogue, opening.messages, shown)
-                if not contexts.replace(ids, opening.messages, shown, request.max_new_tokens):
-                    break
-                if last.opening is not None:
-                    messages += opening.messages
-                    agent, read = opening.agent, _digest(opening.messages)
-                asked, done = contexts.request(request), EMPTY
-                continue
-            joint = ctx.dialogue.joint(own[-1], last.messages, contexts.conversation[1])
+            following = _following(ctx, contexts, record, request, asked, made, last)
         except ValueError as refused:
-            error = f"observation: {refused}"
+            record.error = f"observation: {refused}"
             break
-        stop = last.stop
-        given = [forced(joint.close), forced(joint.more, Source.OBSERVATION)]
-        if contexts.length + sum(len(each.tokens) for each in given) >= request.max_new_tokens:
+        if following is None:
             break
-        for each in given:
-            contexts.add(each)
-        done = join([done, *given])
-    row = contexts.row
+        asked = following
+    row, rewards = contexts.row, record.rewards
+    own = [r for r, agent in zip(rewards, record.agents, strict=True) if agent == 0]
     return Row(
-        _completion(request, row, contexts.parent, stopped, marks, rewards, calls, agents, reads),
+        _completion(request, row, contexts.parent, record),
         ctx.tokenizer.decode(row.tokens.tolist()),
-        _score(error, stopped, [r for r, a in zip(rewards, agents, strict=True) if a == 0], named),
-        tuple(messages),
+        _score(record.error, record.stopped, own, record.named),
+        tuple(record.messages),
     )
 
 
+def _system(ctx: Context) -> list[Message]:
+    return [{"role": "system", "content": ctx.rollout.system}] if ctx.rollout.system else []
+
+
+def _taken(
+    ctx: Context,
+    contexts: Contexts,
+    play: Turn,
+    last: Opening | Reply,
+    made: Completion,
+    asked: Request,
+) -> Turn:
+    """Add a turn that was sampled to the context; what the environment is then asked.
+
+    Args:
+      ctx, contexts: of the episode.
+      play: what the environment was asked before, to which `last` is its answer.
+      last: see `play`.
+      made: the turn, after the prefix that was asked for.
+      asked: its request.
+    """
+    count, done = _given(asked), parts(made)
+    own = done.tokens[count:].tolist()
+    action = ctx.dialogue.action(contexts.end, own, contexts.conversation[1])
+    contexts.add(Prefix(*(array[count:] for array in done)))
+    play = dataclasses.replace(play, actions=(*play.actions, action), said=(*play.said, last))
+    if ctx.task.of(play.problem).turns.reads is None:
+        return play
+    spelled = (ctx.tokenizer.decode([each]) for each in own)
+    heard = tuple(map(Token, own, spelled, made.logp[count:].tolist()))
+    written = Written(heard, len(asked.prompt) + count)
+    return dataclasses.replace(play, written=(*play.written, written))
+
+
+def _given(asked: Request) -> int:
+    """Tokens of the prefix of a request."""
+    return 0 if asked.prefix is None else len(asked.prefix.tokens)
+
+
+def _answered(record: _Record, contexts: Contexts, play: Turn, last: Reply) -> None:
+    """Record a turn and the environment's answer to it."""
+    record.marks += [len(play.actions)] * (contexts.length - len(record.marks))
+    record.rewards.append(last.reward)
+    record.agents.append(record.agent)
+    record.reads.append(record.read)
+    record.calls += last.calls
+    record.named |= last.parts
+    record.error = last.error
+    turn = {"role": "assistant", "content": play.actions[-1]}
+    contexts.said(turn, last.messages)
+    record.messages += [turn, *last.messages]
+    record.read = _digest(last.messages or record.messages)
+
+
+def _following(
+    ctx: Context,
+    contexts: Contexts,
+    record: _Record,
+    request: Request,
+    asked: Request,
+    made: Completion,
+    last: Reply,
+) -> Request | None:
+    """What asks for the next turn; None: the budget is spent, or the reply has an error.
+
+    Args:
+      ctx, contexts, record: of the episode.
+      request: of the whole episode.
+      asked, made: of the turn before.
+      last: the reply to it.
+
+    Raises:
+      ValueError: the reply cannot be encoded.
+    """
+    opening = _replaced(ctx, contexts, last, _system(ctx))
+    if opening is not None:
+        record.error = opening.error
+        if record.error is not None:
+            return None
+        ids = contexts.encoded(ctx.dialogue, opening.messages, opening.tools)
+        if not contexts.replace(ids, opening.messages, opening.tools, request.max_new_tokens):
+            return None
+        if last.opening is not None:
+            record.messages += opening.messages
+            record.agent, record.read = opening.agent, _digest(last.opening.messages)
+        return dataclasses.replace(contexts.request(request), prefix=None, stop=opening.stop)
+    own = int(made.tokens[-1])
+    joint = ctx.dialogue.joint(own, last.messages, contexts.conversation[1])
+    given = [forced(joint.close), forced(joint.more, Source.OBSERVATION)]
+    if contexts.length + sum(len(each.tokens) for each in given) >= request.max_new_tokens:
+        return None
+    for each in given:
+        contexts.add(each)
+    prefix = join([parts(made), *given])
+    return dataclasses.replace(asked, prefix=prefix, stop=last.stop)
+
+
 def _digest(messages: Sequence[Message]) -> int:
+    """Of what is read just before a turn; where that is nothing, of all that was said."""
     return zlib.crc32(json.dumps(messages).encode())
 
 
@@ -196,6 +275,11 @@ def on_device(
     opening: Opening = yield Act(Turn(request.id, problem, seed))
     messages, error = list(opening.messages), opening.error
     try:
+        if opening.stop or opening.agent:
+            raise ValueError(
+                f"stop={opening.stop}, agent={opening.agent}: within the decode loop nothing stops "
+                "turns, and agent 0 takes them all; set rollout.on_device to False"
+            )
         if error is None:
             prompt = _prompt(ctx, messages, opening.tools)
             state, budget = ctx.arrays.begin(problem), ctx.rollout.turn_tokens
@@ -203,16 +287,27 @@ def on_device(
     except ValueError as refused:
         error = f"opening: {refused}"
     if error is not None:
-        done = _completion(request, EMPTY, None, False, (), (), 0)
+        done = _completion(request, EMPTY, None, _Record(messages, 0, 0, error))
         return Row(done, "", Score(None, error=error), tuple(messages))
     made: Completion = yield Sample(request)
+    reads = list[int]()
     for number in range(1, len(made.turn_rewards) + 1):
-        for role, kind in (("user", Source.OBSERVATION), ("assistant", Source.POLICY)):
-            ids = made.tokens[(made.turn == number) & (made.source == kind)].tolist()
-            if ids:
-                messages.append({"role": role, "content": ctx.tokenizer.decode(ids).strip("\n")})
+        seen, own = (
+            ctx.tokenizer.decode(
+                made.tokens[(made.turn == number) & (made.source == kind)].tolist()
+            )
+            for kind in (Source.OBSERVATION, Source.POLICY)
+        )
+        shown = ({"role": "user", "content": seen.strip("\n")},) if seen else ()
+        reads.append(_digest((shown if number > 1 else opening.messages) or messages))
+        messages += [*shown, {"role": "assistant", "content": own.strip("\n")}]
     named = dict(ctx.arrays.parts(made.world))
-    made = dataclasses.replace(made, request=dataclasses.replace(request, world=None), world=None)
+    made = dataclasses.replace(
+        made,
+        request=dataclasses.replace(request, world=None),
+        world=None,
+        turn_reads=tuple(reads),
+    )
     text = ctx.tokenizer.decode(made.tokens.tolist())
     return Row(made, text, _score(None, made.stopped, made.turn_rewards, named), tuple(messages))
 
@@ -238,26 +333,18 @@ def _prompt(
 
 
 def _completion(
-    request: Request,
-    done: Prefix,
-    parent: np.ndarray | None,
-    stopped: bool,
-    marks: Sequence[int],
-    rewards: Sequence[float | None],
-    calls: int,
-    agents: Sequence[int] = (),
-    reads: Sequence[int] = (),
+    request: Request, done: Prefix, parent: np.ndarray | None, record: _Record
 ) -> Completion:
     return Completion(
         request,
         *done[:4],
-        stopped,
+        record.stopped,
         done.source,
-        turn=np.array(marks, np.int16),
-        turn_rewards=tuple(reward or 0.0 for reward in rewards),
-        turn_agents=tuple(agents) if any(agents) else (),
-        turn_reads=tuple(reads),
-        tool_calls=calls,
+        turn=np.array(record.marks, np.int16),
+        turn_rewards=tuple(reward or 0.0 for reward in record.rewards),
+        turn_agents=tuple(record.agents) if any(record.agents) else (),
+        turn_reads=tuple(record.reads),
+        tool_calls=record.calls,
         parent=parent,
     )
 
@@ -266,8 +353,9 @@ def _score(
     error: str | None, stopped: bool, rewards: Sequence[float | None], named: dict[str, float]
 ) -> Score:
     """The sum of agent 0's rewards; an episode that ended without any has failed."""
+    total = sum(reward or 0.0 for reward in rewards)
     if error is None and stopped and all(reward is None for reward in rewards):
         error = "reward: the environment ended the episode and gave no reward for a turn of agent 0"
-    if error is not None:
-        return Score(None, error=error)
-    return Score(sum(reward or 0.0 for reward in rewards), named)
+    if error is None and not math.isfinite(total):
+        error = f"reward: the rewards of its turns come to {total}; give smaller ones"
+    return Score(total, named) if error is None else Score(None, error=error)

@@ -86,10 +86,16 @@ class Flight:
         mean = [np.mean([tokens(group) for group in groups]) for groups in (taken, oldest)]
         return float(mean[0] - mean[1]) / self._size
 
-    def abandon(self) -> None:
-        """Discard all unfinished groups; their problems are started next."""
+    def abandon(self) -> list[int]:
+        """Discard all groups; their problems are started next.
+
+        Returns:
+          The ids of their rows, for `Pool.over`.
+        """
+        rows = [g.first_id + n for g in self.open.groups for n in range(self._size)]
         driver.abandon(self.open)
         self._groups, self.state = {}, State(admitted=self.state.admitted)
+        return rows
 
     def get_state(self) -> dict[str, Any]:
         """The groups in progress between two steps, for a checkpoint."""

@@ -16,7 +16,7 @@ from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import tokenizers
-from jaxrl.data.types import Problem
+from jaxrl.data.types import Problem, Task
 from jaxrl.mesh.mesh import check as check_rules
 from jaxrl.mesh.mesh import param_shardings
 from jaxrl.models import catalog, decoder, lora, quantize
@@ -341,14 +341,36 @@ def encode_prompt(
     return tuple(ids[-rollout.max_prompt_tokens :])
 
 
+def check_prompt(
+    policy_tokenizer: tokenizers.Tokenizer, rollout: RolloutConfig, task: Task, problem: Problem
+) -> None:
+    """Refuse a prompt that cannot be answered.
+
+    An episode reads its opening instead, which is known only when its environment has begun.
+
+    Raises:
+      ValueError: as `encode_prompt`.
+    """
+    if task.of(problem).turns is None:
+        encode_prompt(policy_tokenizer, rollout, problem)
+
+
 def keeps(
-    policy_tokenizer: tokenizers.Tokenizer, rollout: RolloutConfig
+    policy_tokenizer: tokenizers.Tokenizer, rollout: RolloutConfig, task: Task
 ) -> Callable[[Problem], bool] | None:
-    """Which problems are kept where `rollout.long_prompts` drops some; None: all."""
+    """Which problems are kept where `rollout.long_prompts` drops some; None: all.
+
+    Those of episodes are, see `check_prompt`.
+    """
     if rollout.long_prompts != "drop":
         return None
-    longest = rollout.max_prompt_tokens
-    return lambda problem: len(_prompt(policy_tokenizer, rollout, problem)) <= longest
+
+    def kept(problem: Problem) -> bool:
+        if task.of(problem).turns is not None:
+            return True
+        return len(_prompt(policy_tokenizer, rollout, problem)) <= rollout.max_prompt_tokens
+
+    return kept
 
 
 def _prompt(

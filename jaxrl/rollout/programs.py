@@ -132,9 +132,12 @@ def with_samples(
 
 
 def requests(ctx: Context, problem: Problem, first_id: int) -> list[Request]:
-    """The requests of a group, whose ids follow from the first."""
-    settings = ctx.rollout
-    prompt = encode_prompt(ctx.tokenizer, settings, problem)
+    """The requests of a group, whose ids follow from the first.
+
+    Those of episodes have no prompt yet: it is the opening of the environment.
+    """
+    settings, turns = ctx.rollout, ctx.task.of(problem).turns
+    prompt = encode_prompt(ctx.tokenizer, settings, problem) if turns is None else ()
     return [
         Request(
             id=first_id + g,

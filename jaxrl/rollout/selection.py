@@ -116,12 +116,12 @@ def open_source(config: Config, task: Task, actor: Policy) -> Source:
       task: its task; with domains, the mixture of them.
       actor: measures prompts, where the curriculum asks for it.
     """
-    keep = policy.keeps(actor.tokenizer, config.rollout)
     measure = functools.partial(angles.concentrations, actor, config.rollout)
     prune = functools.partial(pruning.closeness, actor, config.rollout)
 
     def leaf(settings: CurriculumConfig, task: Task) -> Source:
         seed = config.seed
+        keep = policy.keeps(actor.tokenizer, config.rollout, task)
         of = {"task": task.name, "params": dict(task.params), "seed": seed}
         of["longest"] = config.rollout.max_prompt_tokens if keep else None
         if settings.history:

@@ -35,11 +35,12 @@ def origin(config: Config, actor: Policy) -> Origin:
     """
     for staged in stages.all_of(config):
         check_prompts(staged, actor)
-    task, keep = tasks.named(config), policy.keeps(actor.tokenizer, config.rollout)
+    task = tasks.named(config)
+    keep = policy.keeps(actor.tokenizer, config.rollout, task)
     warm_start.check(config, task)
     held_out = evaluate.problems(task, config.eval.split, config.eval.problems, keep=keep)
     for problem in held_out:
-        policy.encode_prompt(actor.tokenizer, config.rollout, problem)
+        policy.check_prompt(actor.tokenizer, config.rollout, task, problem)
     if not held_out:
         raise ValueError(
             f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops every held-out "
@@ -168,20 +169,21 @@ def check_prompts(config: Config, actor: Policy) -> None:
             f"rollout.on_device with generators={config.generators}: generators play no episodes "
             "within their decode loop; set one of them to its default"
         )
-    whole, keep = tasks.named(config), policy.keeps(actor.tokenizer, config.rollout)
+    whole = tasks.named(config)
     curricula = [domain.curriculum for domain in config.domains.values()] or [config.curriculum]
     for curriculum, task in zip(curricula, whole.parts.values() or [whole], strict=True):
         if curriculum.history:
             history.best(curriculum, task)
         batch = {"seed": config.seed, "batch_size": config.rollout.prompts}
         first = next(stream.prompts(task, split="train", **batch))
+        keep = policy.keeps(actor.tokenizer, config.rollout, task)
         if keep and not any(map(keep, first)):
             raise ValueError(
                 f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops the first "
                 f"{len(first)} prompts of task {task.name!r}; raise it"
             )
         for problem in first if keep is None else filter(keep, first):
-            policy.encode_prompt(actor.tokenizer, config.rollout, problem)
+            policy.check_prompt(actor.tokenizer, config.rollout, task, problem)
     settings = config.rollout
     total = settings.chunks.longest(
         settings.max_prompt_tokens, settings.max_prompt_tokens + settings.max_new_tokens

@@ -77,7 +77,7 @@ def warm_start(run: RunContext, params: Params) -> Params:
         split="train",
         seed=config.seed + _OTHER_PROBLEMS,
         batch_size=warm.batch_size,
-        keep=policy.keeps(run.policy.tokenizer, config.rollout),
+        keep=policy.keeps(run.policy.tokenizer, config.rollout, task),
     )
     directory, note = _directory(run.directory), run.callbacks.note
     last = checkpoint.newest(directory, note)

@@ -30,6 +30,8 @@ _REWARD_ARRAYS = {
     "rewards", "reward_parts", "greedy_rewards", "group_ids", "num_groups", "valid", "mask",
     "lengths", "tokens", "expert", "step", "age",
 }  # fmt: skip
+_SHAPED = ("rewards", "turn_rewards", "step_rewards")
+"""Arrays that shaping changes."""
 _ROW_ARRAYS = _REWARD_ARRAYS | {"advantages"}
 
 
@@ -42,7 +44,8 @@ class ObjectiveConfig:
     policy_args: dict[str, float | str] = dataclasses.field(default_factory=dict)
     """Its keyword arguments, e.g. --objective.policy-args.clip_high 0.28."""
     shaping: str = ""
-    """Reward shaping, applied before advantages are computed; empty: none."""
+    """Reward shaping, applied before advantages are computed, also those of a critic; empty: none.
+    By turns, what it changes is in the last turn of agent 0."""
     shaping_args: dict[str, float | str] = dataclasses.field(default_factory=dict)
     """Its keyword arguments."""
     advantage: str = "group_advantages"
@@ -93,9 +96,23 @@ def check(config: ObjectiveConfig, extra: Collection[str] = ()) -> None:
     """
     policy = functions.resolve(config.policy, config.policy_args, _ARRAYS | set(extra))
     of_turns = {*turns.TOKENS, *turns.STEPS} if "turn" in extra else set()
-    functions.resolve(config.advantage, config.advantage_args, _REWARD_ARRAYS | of_turns)
+    advantage = functions.resolve(
+        config.advantage, config.advantage_args, _REWARD_ARRAYS | of_turns
+    )
     if config.shaping:
         functions.resolve(config.shaping, config.shaping_args, _REWARD_ARRAYS)
+        if not any(functions.takes(advantage, name) for name in _SHAPED):
+            raise ValueError(
+                f"objective.shaping={config.shaping!r} with objective.advantage="
+                f"{config.advantage!r}, which reads none of {', '.join(_SHAPED)}: shaping would "
+                "change nothing; leave it empty, or choose another advantage"
+            )
+        if functions.takes(policy, "rewards"):
+            raise ValueError(
+                f"objective.shaping={config.shaping!r} with objective.policy={config.policy!r}, "
+                "which reads the rewards themselves: shaping is for advantages alone; leave it "
+                "empty, or choose another policy objective"
+            )
     if config.rows:
         functions.resolve(config.rows, config.rows_args, _ROW_ARRAYS)
     functions.resolve(config.kl, {}, _ARRAYS)
@@ -239,8 +256,27 @@ def at_actions(tree: Any, sequence: jax.Array, time: jax.Array) -> Any:
     return jax.tree.map(of, tree)
 
 
-def _given(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) -> dict[str, Any]:
-    """The arguments available to functions of the whole batch; rewards are the shaped ones."""
+def shaped(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) -> Trajectory:
+    """The batch with the rewards that advantages are made from.
+
+    Args:
+      config: the terms.
+      batch: all N sequences.
+      step: updates done.
+    """
+    if not config.shaping:
+        return batch
+    given = _of_rewards(batch, step)
+    function = functions.resolve(config.shaping, config.shaping_args, set(given))
+    rewards = functions.call(function, config.shaping_args, given)
+    extra = batch.extra
+    if "turn_rewards" in extra:
+        extra = turns.with_more(extra, given["mask"], rewards - batch.rewards)
+    return batch.replace(rewards=rewards, extra=extra)
+
+
+def _of_rewards(batch: Trajectory, step: jax.Array | int) -> dict[str, Any]:
+    """The arrays of `_REWARD_ARRAYS` that the batch has."""
     mask = batch.action_mask & batch.valid[:, None]
     given = {
         "rewards": batch.rewards,
@@ -257,12 +293,16 @@ def _given(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) ->
     for name in ("reward_parts", "greedy_rewards"):
         if (array := getattr(batch, name)) is not None:
             given[name] = array
+    return given
+
+
+def _given(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) -> dict[str, Any]:
+    """The arguments available to functions of the whole batch; rewards are the shaped ones."""
+    batch = shaped(config, batch, step)
+    given = _of_rewards(batch, step)
     if "turn" in batch.extra:
         given |= {name: batch.extra[name] for name in turns.TOKENS}
-        given |= turns.steps(batch.extra, batch.group_ids, mask)
-    if config.shaping:
-        function = functions.resolve(config.shaping, config.shaping_args, set(given))
-        given["rewards"] = functions.call(function, config.shaping_args, given)
+        given |= turns.steps(batch.extra, batch.group_ids, given["mask"])
     return given
 
 

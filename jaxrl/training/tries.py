@@ -35,11 +35,12 @@ class Branch:
     """Tokens that it continues, of the prompt or of the run that it continues."""
     branches: tuple[Branch, ...] = ()
     """That continue its own tokens."""
+    size: int = dataclasses.field(init=False)
+    """Tokens of it and all that continues it."""
 
-    @property
-    def size(self) -> int:
-        """Tokens of it and all that continues it."""
-        return self.stop - self.start + sum(each.size for each in self.branches)
+    def __post_init__(self) -> None:
+        size = self.stop - self.start + sum(each.size for each in self.branches)
+        object.__setattr__(self, "size", size)
 
     @property
     def leaf(self) -> bool:
@@ -48,9 +49,10 @@ class Branch:
 
     def whole(self) -> Iterator[Branch]:
         """It and all that continues it."""
-        yield self
-        for each in self.branches:
-            yield from each.whole()
+        left = [self]
+        while left:
+            yield (branch := left.pop())
+            left += branch.branches[::-1]
 
 
 def branches(
@@ -161,15 +163,27 @@ def lay(
       size: its tokens.
       visible_until: [L] int32 of the row; that of the run and the branches is set.
     """
+    laid: list[Laid] = []
+    left = _beside(branches, at, position, size, visible_until)[::-1]
+    while left:
+        laid.append(one := left.pop())
+        branch = one.branch
+        own = branch.stop - branch.start
+        left += _beside(branch.branches, one.cell, one.position, own, visible_until)[::-1]
+    return laid
+
+
+def _beside(
+    branches: Sequence[Branch], at: int, position: int, size: int, visible_until: np.ndarray
+) -> list[Laid]:
+    """The same for these branches alone, which leave room for what continues them."""
     end = at + size
     visible_until[at:end] = end
     laid: list[Laid] = []
     ordered = sorted(branches, key=lambda each: -each.sees)
     for sees, together in itertools.groupby(ordered, key=lambda each: each.sees):
         for branch in together:
-            own = branch.stop - branch.start
             laid.append(Laid(branch, end, position + sees, at + sees - 1))
-            laid += lay(branch.branches, end, position + sees, own, visible_until)
             end += branch.size
         visible_until[at : at + sees] = end
     return laid

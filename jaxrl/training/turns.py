@@ -64,6 +64,25 @@ def steps(arrays: Mapping[str, jax.Array], group_ids: jax.Array, mask: jax.Array
     }
 
 
+def with_more(
+    arrays: Mapping[str, jax.Array], mask: jax.Array, more: jax.Array
+) -> dict[str, jax.Array]:
+    """The same arrays, where `more` [N] is added to the reward of agent 0's last turn.
+
+    So the rewards of its turns still sum to the reward of the episode.
+
+    Args:
+      arrays: those of `TOKENS`, [N, T].
+      mask: [N, T] bool, the actions of valid episodes.
+      more: what the reward of each episode has risen by.
+    """
+    own = mask & (arrays["agent"] == 0)
+    last = own.shape[1] - 1 - jnp.argmax(own[:, ::-1], axis=1)
+    added = jnp.where(jnp.any(own, axis=1), more, 0.0)
+    rewards = jnp.asarray(arrays["turn_rewards"]).at[jnp.arange(len(own)), last].add(added)
+    return {**arrays, "turn_rewards": rewards}
+
+
 def to_tokens(advantages: jax.Array, turn: jax.Array, mask: jax.Array) -> jax.Array:
     """Advantages [N, S] of turns as [N, T], 0 where `mask` is False."""
     return credit.to_tokens(advantages, turn - 1, mask=mask)

@@ -276,8 +276,7 @@ def noted(path):
 
     def step(state, action):
         note(f"step {action}")
-        if action == "hang":
-            time.sleep(60)
+        time.sleep({"hang": 60.0, "nap": 0.5}.get(action, 0.0))
         return Reply(SAID, 1.0, done=action == "end")
 
     return Task(
@@ -322,6 +321,22 @@ def test_an_episode_stays_with_one_worker_and_is_closed_there(tmp_path):
         assert pool.act(end).result().done and not pool._queues.over(9)
 
 
+def test_an_answer_that_waits_for_a_worker_is_given_up_with_its_episode(tmp_path):
+    """Otherwise the worker would begin an episode that nobody ends."""
+    file = tmp_path / "notes"
+    name = "tests.data.test_environments:noted"
+    with scoring.open_pool(name, {"path": str(file)}, workers=1, time_limit_s=20.0) as pool:
+        opening = pool.act(Turn(0, PROBLEM, 0)).result()
+        busy = pool.act(Turn(0, PROBLEM, 0, ("nap",), (opening,)))
+        turns = [Turn(n, PROBLEM, n, (str(n),), (opening,)) for n in (1, 1, 2)]
+        waiting = [pool.act(turn) for turn in turns]
+        pool.over(1)
+        assert busy.result().error is None and waiting[2].result().error is None
+        assert [each.cancelled() for each in waiting] == [True, True, False]
+    lines = [line.rpartition(" ")[0] for line in file.read_text().splitlines()]
+    assert lines[:2] == ["step nap", "step 2"] and sorted(lines[2:]) == ["close 0", "close 2"]
+
+
 def sleepy():
     """Sums, with a tool that takes 0.6 s."""
 
@@ -361,13 +376,20 @@ def test_an_answer_after_tools_has_the_limit_that_it_has_without(inner):
     assert limit(run) > 5 and limit(run * 2) - limit(run) >= 5
 
 
+HUGE = 10**400  # more than a float holds
+
+
 def test_what_a_subverted_worker_says_is_checked():
     environment = hostile().turns
     turn = Turn(0, PROBLEM, 3, ("a",), (Opening(SAID),))
     good = Reply(SAID, 1.0, {"a": 0.5}, True)
     line = json.dumps(play.written(good, 4)).encode()
     assert play.read(line, 4, turn, environment) == good
-    for bad in (line[:-3], b"[]", line.replace(b"1.0", b'"x"'), line.replace(b"4", b"5", 1)):
+    fields = ({"reward": HUGE}, {"parts": {"a": HUGE}}, {"calls": HUGE}, {"others": {"0": HUGE}})
+    answer = play.written(good, 4)["answer"]
+    huge = [json.dumps({"answers": 4, "answer": answer | field}).encode() for field in fields]
+    other = [line[:-3], b"[]", line.replace(b"1.0", b'"x"'), line.replace(b"4", b"5", 1)]
+    for bad in other + huge:
         assert play.read(bad, 4, turn, environment).error.startswith("reply:")
 
 
@@ -508,6 +530,22 @@ BROKEN = {
     "counts its messages": (
         CHATML.replace("message.content", "loop.index|string + message.content"),
         "other tokens follow turn",
+    ),
+    "ends a later turn otherwise": (
+        CHATML.replace(
+            "'<|im_end|>\\n'",
+            "('<|endoftext|>' if message.role == 'assistant' and loop.index > 2 else '<|im_end|>')"
+            " + '\\n'",
+        ),
+        "a turn that was cut off is not ended as others are",
+    ),
+    "begins a later turn otherwise": (
+        CHATML.replace("assistant\\n'", "assistant\\n' + ('!' if messages|length > 3 else '')"),
+        "tokens are missing at its end",
+    ),
+    "repeats a turn": (
+        CHATML.replace("message.content", "message.content * (1 + (message.role == 'assistant'))"),
+        "writes a turn 2 times",
     ),
 }
 

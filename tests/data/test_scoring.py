@@ -17,6 +17,7 @@ from jaxrl.data.types import Problem, Score, count_errors
 
 HOSTILE = "tests.data.hostile:make"
 PROBLEM = Problem("p", "", None)
+HUGE = 10**400  # more than a float holds
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +206,9 @@ def test_workers_receive_only_the_variables_that_a_task_names(monkeypatch):
         b'{"value": 1, "parts": [], "error": null, "timed_out": false, "answers": 1}',
         b'{"value": null, "parts": {}, "error": 7, "timed_out": false, "answers": 1}',
         b'{"value": 1, "parts": {}, "error": null, "timed_out": false, "answers": 0}',
+        b'{"value": %d, "parts": {}, "error": null, "timed_out": false, "answers": 1}' % HUGE,
+        b'{"value": 1, "parts": {"a": %d}, "error": null, "timed_out": false, "answers": 1}'
+        % HUGE,
     ],
 )  # fmt: skip
 def test_a_reply_is_data_and_a_bad_one_an_error(line):
@@ -231,6 +235,27 @@ def test_a_hostile_worker_affects_one_item_only():
         "crash", 1.0, "exception", "crash", "exception", 1.0
     ]  # fmt: skip
     assert "exit status 3" in scores[5].error, scores[5]
+
+
+@pytest.mark.parametrize("raised", [OSError("no more processes"), OverflowError("a huge number")])
+@pytest.mark.parametrize("place", ["__init__", "prepare", "ask", "discard"])
+def test_whatever_a_thread_of_the_pool_meets_costs_one_item(monkeypatch, place, raised):
+    """A thread that died would leave its items unanswered, and a run that waits for them."""
+    left, own = [raised], getattr(scoring.Worker, place)
+
+    def once(self, *arguments):
+        if left:
+            raise left.pop()
+        return own(self, *arguments)
+
+    monkeypatch.setattr(scoring.Worker, place, once)
+    with scoring.open_pool(HOSTILE, workers=1, time_limit_s=20, ahead=place == "prepare") as pool:
+        futures = [pool.submit(PROBLEM, text) for text in ("exit", "", "")]
+        scores = [future.result(30) for future in futures]
+    assert not left and scores[2] == Score(1.0)
+    kinds = [score.error and score.error.split(":")[0] for score in scores[:2]]
+    wanted = {"prepare": ["crash", None], "discard": ["crash", "pool"]}
+    assert kinds == wanted.get(place, ["pool", None])
 
 
 def test_parts_are_numbers_and_do_not_replace_what_is_logged():

@@ -8,10 +8,12 @@ import pytest
 
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import tasks, tokenizers
+from jaxrl.data.environments import Environment, Opening, Reply
 from jaxrl.data.environments.play import Player
+from jaxrl.data.types import Problem, Task
 from jaxrl.extensions import branching
 from jaxrl.extensions.branching import BranchingConfig
-from jaxrl.rollout import collect, programs
+from jaxrl.rollout import collect, episodes, programs
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Act, Fork, Sample
 from jaxrl.types import Completion, Request, Source
@@ -174,3 +176,54 @@ def test_what_cannot_branch_is_refused(settings, changes, match):
         branching.branching(BranchingConfig(**settings)).check(
             Config(**{"task": "keydoor", **changes})
         )
+
+
+SAID = ("0", "11", "22", "33", "")  # the opening, replies to three turns, and the end
+OTHERWISE = {"same": None, "other": "55", "longer": "1122", "shorter": "1", "end": ""}
+
+
+def answering(said):
+    """A task whose environment gives these texts, and ends at an empty one."""
+
+    def begin(problem, seed):
+        return iter(said[1:]), Opening(({"role": "user", "content": said[0]},))
+
+    def step(state, action):
+        content = next(state)
+        shown = ({"role": "user", "content": content},) if content else ()
+        return Reply(shown, None if content else 1.0, done=not content)
+
+    return Task("own", lambda *_: None, lambda *_: None, turns=Environment(begin, step))
+
+
+@pytest.mark.parametrize("text", OTHERWISE.values(), ids=OTHERWISE)
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("turn", [2, 3, 4])
+def test_a_branch_whose_environment_answers_otherwise_before_it_is_void(text, at, turn):
+    """So that no answer becomes an action. What follows the branch may be other."""
+    other = SAID if text is None else (*SAID[:at], text, *SAID[at + 1 :])
+
+    def row(said, n, earlier=None):
+        task = answering(said)
+        ctx = collect.context(ROLLOUT, 0, Policy(MODEL, {}, TOKENIZER), task)
+        player, given, request = Player(task), None, Request(n, (), ROLLOUT.max_new_tokens)
+        play = episodes.episode(ctx, Problem("q", "a", None), request, 3)
+        play = play if earlier is None else branching.after(ctx, play, earlier, turn)
+        try:
+            while True:
+                wanted = play.send(given)
+                acts = isinstance(wanted, Act)
+                given = player.answer(wanted.turn) if acts else sampled(wanted.request)
+        except StopIteration as ended:
+            return ended.value
+
+    first = row(SAID, 0)
+    branch = row(other, 1, first)
+    made = branch.completion
+    assert first.score.value == 1.0 and made.request.id == 1
+    if text is not None and at < turn:
+        assert branch.score.value is None and f"turn {at + 1}" in branch.score.error
+        assert made.turn.max(initial=0) == len(made.turn_rewards) <= at
+    else:
+        assert branch.score.value == 1.0
+    assert np.isin(made.tokens[made.actions], TOKENIZER.encode("lr")).all()

@@ -18,6 +18,7 @@ from jaxrl.models import decoder, lora, value
 from jaxrl.models.lora import LoraConfig
 from jaxrl.models.value import ValueConfig
 from jaxrl.training import trainable
+from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 from jaxrl.training.packing import PackingConfig, pack
 from jaxrl.training.train_step import init_state
@@ -25,6 +26,7 @@ from jaxrl.types import TrainState
 from tests import broad_except
 from tests.jaxrl.batches import MODEL, batch
 from tests.jaxrl.extensions.contexts import context
+from tests.jaxrl.training.test_objective import episodes_of
 
 WIDE = PackingConfig(micro_batch_tokens=4096, row_length=64)
 NARROW = PackingConfig(micro_batch_tokens=64, row_length=64)
@@ -91,6 +93,25 @@ def test_advantages_by_hand():
     data = data.replace(behavior_logp=np.where(mask, -1.0, 0.0).astype(np.float32))
     punished = critic.estimate(made, data, values, np.where(mask, -3.0, 0.0))
     np.testing.assert_allclose(punished.returns[0, 4], 2.0 - 0.1 * 2.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("credit", ["gae", "turn_gae", "bilevel_gae"])
+def test_a_critic_learns_from_shaped_rewards(credit):
+    """Others of the batch stay as they are, so that nothing is shaped twice."""
+    made = config(credit=credit, bootstrap=False, whiten=False)
+    data = episodes_of(batch(0))
+    found = []
+    for shaping in ("", "tests.jaxrl.training.test_objective:fined"):
+        ctx = context(Config(objective=ObjectiveConfig(shaping=shaping)))
+        with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
+            found.append(critic.critic(made).prepare(ctx, initial_state(made), data))
+        np.testing.assert_array_equal(found[-1].rewards, data.rewards)
+        for name, array in data.extra.items():
+            np.testing.assert_array_equal(found[-1].extra[name], array)
+    fined = np.arange(len(data.tokens)) % 3 == 2
+    for name in ("returns", "advantages"):
+        moved = np.abs(getattr(found[0], name) - getattr(found[1], name)).max(axis=1) > 1.0
+        np.testing.assert_array_equal(moved, fined)
 
 
 def test_a_cut_response_is_bootstrapped_by_hand():

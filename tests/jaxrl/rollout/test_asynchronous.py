@@ -82,6 +82,9 @@ class Counting:
             versions = [int(part.tokens[0]) for part in group.partial.values()]
             group.rows = [Row(completion(first_id, versions), "", score)]
 
+    def over(self, rows):
+        self.world.over += rows
+
     def save_partial(self):
         self.groups = []
 
@@ -91,7 +94,7 @@ class World:
 
     def __init__(self, limits, delay=lambda: 0.0):
         self.delay, self.opened, self.scored, self.rows, self.learned = delay, 0, [], [], []
-        self.drawn = iter(range(10**6))
+        self.drawn, self.over = iter(range(10**6)), []
         source = Source(
             lambda count, params: [
                 Drawn(Problem(str(next(self.drawn)), "", "")) for _ in range(count)
@@ -182,4 +185,5 @@ def test_what_was_sampled_for_later_is_given_up_and_its_problems_come_first():
     in_progress = [group for group, *_ in world.sampling.get_state()["schedule"]["groups"]]
     assert in_progress == [2, 3, 4, 5]
     world.sampling.abandon()
+    assert world.over == [2, 3, 4, 5]
     assert [number for number, _ in world.step(asynchronous.lockstep, 0, 1)] == ["2", "3"]

@@ -1,6 +1,7 @@
 """Which groups make a step: dynamic sampling, and groups that a step does not wait for."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ class Sampled(str):
 def step(monkeypatch):
     """`(rewards, oversampling, in flight) -> rollouts`, whose groups end in order at once."""
 
-    def make(values, oversampling=1.0, in_flight=1.0, last=None, rounds="fixed"):
+    def make(values, oversampling=1.0, in_flight=1.0, last=None, rounds="fixed", pool=None):
         learned, count = [], iter(range(len(values)))
 
         def draw(wanted, params):
@@ -67,7 +68,7 @@ def step(monkeypatch):
         )
         config = dataclasses.replace(Config(), rollout=rollout)
         policy = Policy(MODEL, {}, Tokens())
-        made = collect.open_rollouts(config, policy, tasks.get("arithmetic"), None, source, None)
+        made = collect.open_rollouts(config, policy, tasks.get("arithmetic"), pool, source, None)
         return lambda: made.step({}, Guide(keep), 0, Timer(), print), learned, made
 
     return make
@@ -143,3 +144,15 @@ def test_what_is_in_flight_goes_on_from_a_checkpoint_also_of_a_version_without_a
         other.set_state(state)
         got, _ = again()
         assert [p.id for p in got.problems] == ["3", "4", "5"]
+
+
+def test_what_was_sampled_for_later_steps_is_given_up_and_its_episodes_closed(step):
+    over = []
+    pool = SimpleNamespace(over=over.append)
+    run, _, made = step([(0, 1)] * 9, in_flight=5 / 3, pool=pool)
+    run()
+    assert not over
+    made.abandon()
+    assert over == [6, 7, 8, 9] and not made.get_state()["open_groups"]["groups"]
+    got, _ = run()
+    assert [p.id for p in got.problems] == ["3", "4", "5"]

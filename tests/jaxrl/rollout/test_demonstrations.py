@@ -7,7 +7,8 @@ import pytest
 
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import generate, tasks, tokenizers
-from jaxrl.data.environments import formats
+from jaxrl.data.environments import Environment, Opening, Reply, formats
+from jaxrl.data.types import Problem, Score, Task
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import demonstrations
 from jaxrl.rollout.policy import Policy
@@ -159,3 +160,52 @@ def test_a_turn_that_the_policy_could_not_write_is_refused(compress):
 def test_a_task_without_solutions_is_known():
     assert not demonstrations.demonstrable(tasks.get("board_game", game="kuhn_poker"))
     assert demonstrations.demonstrable(tasks.get("arithmetic"))
+
+
+def answering(closed, right=True):
+    """A task whose second turn is an answer that its reward judges."""
+
+    def begin(problem, seed):
+        return [problem.id, 0], Opening(({"role": "user", "content": problem.prompt},))
+
+    def step(state, action):
+        state[1] += 1
+        if state[1] == 1:
+            return Reply(({"role": "user", "content": "1"},), 0.25)
+        return Reply(done=True, answer=action)
+
+    def reward(problem, completion):
+        if not right:
+            raise RuntimeError("no judge")
+        return Score(float(completion == problem.answer))
+
+    turns = Environment(
+        begin, step, gold=lambda problem, seed: ("2", problem.answer), close=closed.append
+    )
+    return Task("own", lambda *_: Problem("0", "0", "34"), reward, turns=turns)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "right", "match"),
+    [
+        ({}, True, None),
+        ({}, False, "no judge"),
+        ({"turn_tokens": 1}, True, "a turn of its solution has 2 tokens"),
+        ({"max_prompt_tokens": 1}, True, "opening"),
+        ({"max_new_tokens": 5}, True, "after 2 tokens"),
+        ({"max_new_tokens": 6}, True, "does not fit"),
+    ],
+)
+def test_an_answer_is_judged_and_an_episode_closed_whether_it_fits_or_not(budgets, right, match):
+    closed = []
+    task = answering(closed, right)
+    policy = Policy(DecoderConfig(TOKENIZER.vocab_size, 8, 8, 1, 1, 1, 8), {}, TOKENIZER)
+    config = Config(task="own", rollout=dataclasses.replace(ROLLOUT, **budgets))
+    if match is None:
+        batch = demonstrations.demonstrations(policy, config, task, [task.problem("train", 0, 0)])
+        own = np.asarray(batch.tokens)[np.asarray(batch.action_mask)]
+        assert TOKENIZER.decode([each for each in own.tolist() if each]) == "234"
+    else:
+        with pytest.raises(ValueError, match=match):
+            demonstrations.demonstrations(policy, config, task, [task.problem("train", 0, 0)])
+    assert len(closed) == 1

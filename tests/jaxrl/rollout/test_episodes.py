@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import random
+import threading
 import time
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -12,20 +13,23 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl.config import RolloutConfig
+from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import dialogue, extract, generate, scoring, tasks, tokenizers
-from jaxrl.data.environments import Opening, Reply, formats, tools, with_tools
+from jaxrl.data.environments import Environment, Opening, Reply, formats, tools, with_tools
 from jaxrl.data.environments import play as play_module
 from jaxrl.data.environments.calls import Call
-from jaxrl.data.types import Score
+from jaxrl.data.types import Problem, Score, Task
 from jaxrl.models import decoder
 from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import collect, driver, engine, episodes, experience, state
+from jaxrl.rollout import collect, driver, engine, episodes, experience, policy, state
+from jaxrl.rollout.drive import Drive
 from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.flight import Flight
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import EMPTY, Act, Context, Grade, join
+from jaxrl.rollout.schedule import Limits
 from jaxrl.rollout.selection import Drawn
 from jaxrl.sampling.requests import forced, limit_of
 from jaxrl.sampling.sampler import SamplerConfig
@@ -308,6 +312,7 @@ def test_an_episode_counts_once_however_many_turns_it_has(play, tmp_path):
     ("reply", "says"),
     [
         (Reply(done=True), "gave no reward"),
+        (Reply(reward=1e308, done=True, others={0: 1e308}), "come to inf"),
         (Reply(({"role": "user", "content": "é"},)), "alphabet"),
         (Reply(({"role": "user", "content": "\ud800"},)), "alphabet"),
         (Reply(opening=Opening(({"role": "user", "content": "2"},), error="lost")), "lost"),
@@ -379,6 +384,17 @@ def test_the_state_of_a_turn_is_what_was_read_before_it(written):
               for n in range(2)]  # fmt: skip
     assert all(len(each) == 1 for row in states for each in row)
     assert [one == two for one, two in zip(*states, strict=True)] == [True, True, False]
+
+
+def test_turns_before_which_nothing_was_read_are_in_one_state_after_the_same_turns_alone():
+    """As where the policy writes what it finds; otherwise all such turns would be one state."""
+    ctx = conversing("continued")
+    task, problem = ctx.task, ctx.task.problem("train", 0, 0)
+    answers = [task.turns.begin(problem, 0)[1], Reply(), Reply(), Reply(reward=1.0, done=True)]
+    rows = [acted(ctx, problem, answers, [*said, "End."]).completion for said in ("ab", "ac", "bb")]
+    one, two, three = (row.turn_reads for row in rows)
+    assert one[0] == two[0] == three[0] and one[1] == two[1] and one[2] != two[2]
+    assert len({*one, *two, *three}) == 1 + 2 + 3
 
 
 def acted(ctx, problem, answers, actions, prompts=None):
@@ -572,3 +588,93 @@ def test_episodes_whose_replies_are_known_at_once_keep_their_slots():
     prompts = sum(len(row.completion.request.prompt) for row in rows[::4])
     assert prompts <= sum(chunk.read for chunk in chunks) <= 2 * prompts  # of groups apart
     assert sum(chunk.read for chunk in again) > 4 * prompts
+
+
+@pytest.mark.parametrize("long_prompts", ["error", "drop"])
+@pytest.mark.parametrize("opening", ["1", "1" * 100])
+def test_of_an_episode_the_opening_alone_must_fit(opening, long_prompts):
+    """The policy may never read the problem's prompt. One with a long opening is void."""
+    begun = Opening(({"role": "user", "content": opening},))
+    turns = Environment(
+        lambda problem, seed: (None, begun), lambda *_: Reply(reward=1.0, done=True)
+    )
+    task = Task("t", lambda *_: Problem("0", "1" * 100, None), None, turns=turns, pure=True)
+    rollout = RolloutConfig(
+        1, 2, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3, long_prompts=long_prompts
+    )
+    problem = task.problem("train", 0, 0)
+    policy.check_prompt(TOKENIZER, rollout, task, problem)
+    keep = policy.keeps(TOKENIZER, rollout, task)
+    assert (keep is None) == (long_prompts == "error") and (keep is None or keep(problem))
+    single = dataclasses.replace(task, turns=None)
+    if keep is not None:
+        assert not policy.keeps(TOKENIZER, rollout, single)(problem)
+    with pytest.raises(ValueError, match="its prompt has 100 tokens"):
+        policy.check_prompt(TOKENIZER, rollout, single, problem)
+    ctx = Context(rollout, 0, TOKENIZER, task, dialogue.of(TOKENIZER, ("user",), chat=False))
+    play, player = episodes.group(ctx, problem, 4), play_module.Player(task)
+    (first, second), rows = next(play).programs, []
+    for episode in (first, second):
+        given = None
+        try:
+            while True:
+                wanted = episode.send(given)
+                acts = isinstance(wanted, Act)
+                given = player.answer(wanted.turn) if acts else written(wanted.request, 0)
+        except StopIteration as ended:
+            rows.append(ended.value)
+    assert [row.completion.request.id for row in rows] == [4, 5]
+    if len(opening) == 1:
+        assert [row.score for row in rows] == [Score(1.0)] * 2
+        assert rows[0].completion.request.prompt == tuple(ctx.dialogue.opening(begun.messages, ()))
+        return
+    assert all(row.score.error.startswith("opening: ") for row in rows)
+    void = Experience(
+        [problem], [r.completion for r in rows], ["", ""], [r.score for r in rows], []
+    )
+    made = experience.as_trajectory(void, Config())
+    assert not made.valid.any() and not made.action_mask.any() and made.tokens.shape[1] > 0
+
+
+def endless(closed, wait):
+    """A task whose episodes do not end, and begin once `wait` is set."""
+
+    def begin(problem, seed):
+        wait.wait(20)
+        return problem.id, Opening(({"role": "user", "content": "1"},))
+
+    turns = Environment(begin, lambda state, action: Reply(), close=closed.append)
+    return Task("endless", lambda *_: None, lambda *_: None, turns=turns, pure=True)
+
+
+@pytest.mark.parametrize(("waits", "answered"), [(False, True), (True, True), (True, False)])
+def test_episodes_that_are_abandoned_are_closed_once(waits, answered):
+    """Also those that have not been answered yet."""
+    closed, wait = [], threading.Event()
+    task = endless(closed, wait)
+    task = dataclasses.replace(task, turns=task.turns._replace(waits=waits))
+    if answered:
+        wait.set()
+    nothing = SimpleNamespace(  # a sampler that has come nowhere
+        crowded=False, context=0, put=id, keep=id, unfinished=list
+    )
+    rollout = RolloutConfig(2, 2, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
+    talk = dialogue.of(TOKENIZER, ("user",), chat=False)
+    flight = Flight(Limits(2, None, 2, "finished"), 2)
+    flight.open.waiting = [Drawn(Problem(str(n), "1", None)) for n in range(2)]
+    with scoring.Pool(task, 0, 20.0, None, None) as pool:
+        flight.admit([0, 1])
+        drive = Drive(episodes.group, Context(rollout, 0, TOKENIZER, task, talk), nothing, pool)
+        drive.begin(flight.open.groups)
+        assert sorted(name[0] for name, _ in drive.asked.values()) == [0, 0, 2, 2]
+        if answered:
+            drive.receive(drive.answers())
+        rows = flight.abandon()
+        assert rows == [0, 1, 2, 3] and not closed
+        drive.over(rows)
+        wait.set()
+        deadline = time.monotonic() + 10
+        while len(closed) < 4 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert sorted(closed) == ["0", "0", "1", "1"]
+    assert len(closed) == 4

@@ -189,17 +189,22 @@ def test_episodes_of_rewriting_templates_are_trained_as_sampled(name, tmp_path):
 
 @pytest.mark.exact("a packaged model's template: the log-prob as sampled is that trained on")
 @pytest.mark.parity
-def test_episodes_of_a_packaged_template_are_trained_as_sampled(tmp_path, monkeypatch):
-    """Tokenizer and template of the packaged model that has one, and a tiny decoder."""
+@pytest.mark.parametrize("offered", [False, True], ids=["plain", "tools"])
+def test_episodes_of_a_packaged_template_are_trained_as_sampled(offered, tmp_path, monkeypatch):
+    """Tokenizer and template of the packaged model that has one, and a tiny decoder.
+
+    It shows no tools, so these are explained in its system message.
+    """
     try:
         made = tokenizers.load(catalog.locate("smollm2-135m"))
     except ModuleNotFoundError as error:
         pytest.skip(str(error))
     make_model("llama", made.vocab_size - len(BYTES), tmp_path)
     monkeypatch.setattr(tokenizers, "load", lambda path: made)
-    short = {"rollout.max_prompt_tokens": 128, "rollout.max_new_tokens": 120}
+    short = {"rollout.max_prompt_tokens": 160, "rollout.max_new_tokens": 90}
     packed = {"packing.row_length": 256, "packing.micro_batch_tokens": 256}
-    loop.train(runs.config(tmp_path / "run", **fields_of(tmp_path, offered=False) | short | packed))
+    changes = fields_of(tmp_path, offered=offered) | short | packed
+    loop.train(runs.config(tmp_path / "run", **changes))
     rows = list(metrics.read(tmp_path / "run"))
     assert len(rows) == 3 and all(row["grad_norm"] > 0 for row in rows)
     assert all(row["episode/turns"] == 3 and not row["episode/errors"] for row in rows)

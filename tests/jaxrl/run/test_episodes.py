@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxrl.config import Domain
-from jaxrl.data import generate, tasks
+from jaxrl.data import generate, tasks, tokenizers
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.types import Score, Task
 from jaxrl.launch import cli, play
@@ -53,6 +53,34 @@ def digits():
     )
 
 
+def spelled_twice(alphabet):
+    """A tokenizer of characters with a second id for each digit, which it reads and never writes.
+
+    So a turn that is encoded again mostly has other ids than were sampled.
+    """
+    plain = tokenizers.characters(alphabet)
+    first = {plain.vocab_size + n: plain.encode(digit)[0] for n, digit in enumerate("0123456789")}
+    return dataclasses.replace(
+        plain,
+        decode=lambda ids: plain.decode([first.get(each, each) for each in ids]),
+        vocab_size=plain.vocab_size + len(first),
+    )
+
+
+TOKENIZER = spelled_twice(ALPHABET)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _two_spellings():
+    """Runs on `digits` have this tokenizer."""
+    plain = tokenizers.characters
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            tokenizers, "characters", lambda of: TOKENIZER if of == ALPHABET else plain(of)
+        )
+        yield
+
+
 PLAYED = {
     "task": f"{__name__}:digits", "task_args": {}, "warm_start.steps": 0, "steps": 4,
     "rollout.max_new_tokens": 12, "rollout.turn_tokens": 3, "eval.problems": 4, "eval.every": 0,
@@ -73,7 +101,12 @@ def run(played):
     return played[0]
 
 
-def test_every_turn_is_trained_under_what_it_was_sampled_under(run):
+@pytest.mark.exact("turns are trained as the tokens that were sampled, never encoded again")
+def test_every_turn_is_trained_under_what_it_was_sampled_under(played):
+    run, completions = played
+    ids = [c.tokens[c.actions & (c.tokens > 0)].tolist() for c in completions]
+    other = sum(TOKENIZER.encode(TOKENIZER.decode(each)) != each for each in ids)
+    assert other > len(ids) / 2
     rows = list(metrics.read(run))
     assert len(rows) == 4 and any(row["grad_norm"] > 0 for row in rows)
     assert rows[0]["logp_gap_max"] < 1e-4

@@ -143,17 +143,19 @@ def second_turns(again: bool) -> list[Completion]:
     return done
 
 
-def test_held_sequences_make_way_for_requests():
-    """The shortest first, and no more than requests need."""
+@pytest.mark.parametrize("lengths", [(5, 4, 3, 2), (2, 3, 4, 5), (4, 2, 5, 2), (3, 3, 3, 3)])
+def test_held_sequences_make_way_for_requests_the_shortest_first(lengths):
+    """Of equal ones that of the lower id, and no more than requests need."""
     made, work = start()
-    sampler.submit(
-        made, work, [Request(i, (2,) * (5 - i), 9, logit_bias=AT_ONCE) for i in range(4)]
-    )
+    first = [Request(i, (2,) * length, 9, logit_bias=AT_ONCE) for i, length in enumerate(lengths)]
+    sampler.submit(made, work, first)
     while work:
         sampler.advance(made, params(), work)
-    assert len(sampler.held(work)) == 4
     sampler.release_for_queue(made, work)
-    assert len(sampler.held(work)) == 4
-    sampler.submit(made, work, [Request(i, (3, i), 9, logit_bias=AT_ONCE) for i in (7, 8)])
-    sampler.release_for_queue(made, work)
-    assert sorted(sampler.held(work)) == [0, 1]
+    left = sorted(range(4), key=lambda i: lengths[i])
+    for name in range(4, 9):
+        assert sorted(sampler.held(work)) == sorted(left)
+        sampler.submit(made, work, [Request(name, (3, name), 9, logit_bias=AT_ONCE)])
+        sampler.release_for_queue(made, work)
+        del left[:1]
+    assert not sampler.held(work)

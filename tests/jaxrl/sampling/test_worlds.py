@@ -12,13 +12,13 @@ from jaxrl.data.environments import game_arrays, games, keydoor
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import collect
+from jaxrl.rollout import collect, episodes, experience
 from jaxrl.rollout import tasks as rollout_tasks
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import begin
 from jaxrl.sampling.chunks import Chunks
 from jaxrl.sampling.work import SamplerConfig
-from jaxrl.types import Source
+from jaxrl.types import Request, Source
 from tests.jaxrl import tiny
 
 TASK = tasks.get("keydoor", level=1, turns=10)
@@ -152,6 +152,29 @@ def test_episodes_within_the_decode_loop_are_those_of_the_host(task, rollout):
     scores = [[(score.value, score.parts) for score in each.scores] for each in found]
     assert scores[0] == scores[1] and len({repr(score) for score in scores[0]}) > 1
     assert {c.stopped for c in found[1].completions} == {True, False}
+    length = max(len(c.request.prompt) + len(c.tokens) for c in found[0].completions)
+    host, device = (
+        experience.turns(each.completions, (len(each.completions), length)) for each in found
+    )
+    for name in host:
+        np.testing.assert_array_equal(device[name], host[name], err_msg=name)
+    first = [row[turn == 1][0] for row, turn in zip(host["turn_state"], host["turn"], strict=True)]
+    later = host["turn"] > 1
+    assert np.any((host["turn_state"] == np.array(first)[:, None]) & later)  # back where it began
+
+
+@pytest.mark.parametrize("opening", [{"stop": ("a",)}, {"agent": 1}])
+def test_an_opening_that_asks_for_what_the_decode_loop_does_not_do_voids_the_episode(opening):
+    ctx = collect.context(
+        dataclasses.replace(ROLLOUT, on_device=True), 0, Policy(None, {}, TOKENIZER), TASK
+    )
+    problem = TASK.problem("train", 0, 0)
+    play = episodes.on_device(ctx, problem, Request(0, (), 90), 0)
+    next(play)
+    with pytest.raises(StopIteration) as ended:
+        play.send(TASK.turns.begin(problem, 0)[1]._replace(**opening))
+    (name,) = opening
+    assert f"{name}=" in ended.value.value.score.error
 
 
 def test_every_field_is_obeyed_within_the_decode_loop_or_refused():

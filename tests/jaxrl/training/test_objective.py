@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import importlib
 import inspect
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from jaxrl import functions
 from jaxrl.losses import advantages, pass_rate
-from jaxrl.training import objective
+from jaxrl.training import objective, turns
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import shares
 from jaxrl.training.train_step import effective_share
@@ -183,9 +185,86 @@ def test_a_share_has_the_advantages_of_a_batch_of_its_own(function, prompts, upd
         np.testing.assert_allclose(found.weights, weight, rtol=1e-6)
 
 
+def configs_by_advantage() -> dict[str, ObjectiveConfig]:
+    """A config of each advantage that a config may name, by its name."""
+    made = {}
+    for name, references in functions._named().items():
+        for reference in references:
+            module, function = _named(reference)
+            found = inspect.signature(getattr(module, function)).parameters
+            args = {arg: value for arg, value in NEEDED.items() if arg in found}
+            config = ObjectiveConfig(advantage=reference, advantage_args=args)
+            if getattr(module, "KIND", "") == "advantage":
+                with contextlib.suppress(ValueError):  # a helper of others
+                    objective.check(config, ("turn",))
+                    made[name] = config
+    return made
+
+
+def fined(rewards: jax.Array) -> jax.Array:
+    """Every third reward is lower by 5."""
+    return rewards - jnp.where(jnp.arange(len(rewards)) % 3 == 2, 5.0, 0.0)
+
+
+def episodes_of(data: Trajectory) -> Trajectory:
+    """A batch as episodes of two turns, each of another agent, whose rewards are at their ends."""
+    mask, count = data.action_mask, len(data.tokens)
+    so_far = np.cumsum(mask, axis=1)
+    turn = np.where(mask, np.where(so_far <= (so_far[:, -1:] + 1) // 2, 1, 2), 0).astype(np.int32)
+    rewards = np.zeros(mask.shape, np.float32)
+    first = np.max(np.where(turn == 1, np.arange(mask.shape[1]), 0), axis=1)
+    rewards[np.arange(count), first] = data.rewards
+    extra = {
+        "turn": turn, "turn_rewards": rewards, "agent": (turn == 2).astype(np.int32),
+        "turn_state": np.zeros(mask.shape, np.int32),
+    }  # fmt: skip
+    return data.replace(
+        extra=extra,
+        reward_parts=np.stack([data.rewards, -data.rewards], axis=1),
+        greedy_rewards=np.full(count, 0.5, np.float32),
+    )
+
+
 def _named(function: str) -> tuple[object, str]:
     module, _, name = function.partition(":")
     return importlib.import_module(module), name
+
+
+CONFIGS = configs_by_advantage()
+
+
+@pytest.mark.parametrize("plain", CONFIGS.values(), ids=CONFIGS)
+def test_shaping_moves_each_advantage_or_is_refused(plain):
+    shaped = dataclasses.replace(plain, shaping=f"{__name__}:fined")
+    reads = {*inspect.signature(functions.lookup(plain.advantage)).parameters}
+    if not reads & {"rewards", "step_rewards"}:
+        with pytest.raises(ValueError, match=r"objective\.shaping"):
+            objective.check(shaped, ("turn",))
+        return
+    objective.check(shaped, ("turn",))
+    data = episodes_of(batch(6, size=6))
+    before, after = (objective._advantages(config, data, 3) for config in (plain, shaped))
+    assert not np.allclose(before, after, atol=1e-3)
+
+
+def test_shaping_is_refused_where_the_policy_objective_reads_rewards():
+    config = ObjectiveConfig(policy="pair_dpo", shaping=f"{__name__}:fined")
+    with pytest.raises(ValueError, match=r"objective\.shaping.*pair_dpo"):
+        objective.check(config)
+
+
+def test_what_shaping_changes_is_in_the_last_turn_of_agent_0_by_hand():
+    """Of two episodes; in the first, agent 0 takes turns 1 and 3. The second is void."""
+    turn = np.array([[0, 1, 1, 2, 3, 3], [0, 1, 1, 1, 2, 2]], np.int32)
+    mask = (turn > 0) & np.array([[True], [False]])
+    agent = (turn == 2).astype(np.int32)
+    rewards = np.array([[0, 0, 1, 2, 0, 4], [0, 0, 0, 0, 0, 0]], np.float32)
+    arrays = {"turn": turn, "turn_rewards": rewards, "agent": agent, "turn_state": turn}
+    more = jnp.array([-3.0, 7.0])
+    found = turns.with_more(arrays, mask, more)["turn_rewards"]
+    assert found.tolist() == [[0, 0, 1, 2, 0, 1], [0] * 6]
+    early = turns.with_more(arrays, mask & (turn < 3), more)["turn_rewards"]
+    assert early.tolist() == [[0, 0, -2, 2, 0, 4], [0] * 6]
 
 
 def test_arguments_of_a_function_determine_its_scope():

@@ -7,9 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jaxrl.models import decoder
-from jaxrl.training import train_step
+from jaxrl.sampling.chunks import WHOLE
+from jaxrl.training import train_step, tries
 from jaxrl.training.logprobs import micro_logprobs, spread
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig, pack
@@ -93,3 +96,59 @@ def test_an_episode_that_branches_counts_once_however_it_is_split():
     assert max(jax.tree.leaves(moved)) > 1e-3
     for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6)
+
+
+def laid_by_recursion(branches, at, position, size, visible_until):
+    """As `tries.lay`, each branch with all that continues it before the next."""
+    visible_until[at : at + size] = at + size
+    laid, end = [], at + size
+    for branch in sorted(branches, key=lambda each: -each.sees):
+        own = branch.stop - branch.start
+        cell, start = end, position + branch.sees
+        laid.append((branch, cell, start, at + branch.sees - 1))
+        laid += laid_by_recursion(branch.branches, cell, start, own, visible_until)
+        end += own + sum(each.stop - each.start for each in [*branch.whole()][1:])
+        visible_until[at : at + branch.sees] = end
+    return laid
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_branches_are_laid_out_depth_first(seed):
+    data = branched(batch(seed, 3, 3), seed)
+    mask = data.action_mask
+    acts = mask.any(axis=1)
+    end = np.where(acts, mask.shape[1] - np.argmax(mask[:, ::-1], axis=1), 0)
+    first = np.where(acts, np.argmax(mask, axis=1), 0)
+    made = tries.branches(data.tokens, mask, first, end, data.extra["parent"], WHOLE)
+    for tree in made:
+        found, wanted = np.zeros((2, 64), np.int32)
+        prompt = len(tree.prompt)
+        laid = tries.lay([tree], 3, 0, prompt, found)
+        expected = laid_by_recursion([tree], 3, 0, prompt, wanted)
+        for one, other in zip(laid, expected, strict=True):
+            assert one.branch is other[0] and one[1:] == other[1:]
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_an_episode_of_many_contexts_is_packed():
+    """Each begins anew after some token of the one before: a trie as deep as there are turns."""
+    turns, prompt = 1500, 3
+    own = np.arange(turns) * 4 + prompt
+    width = prompt + 4 * turns
+    parent = np.arange(-1, width - 1, dtype=np.int32)
+    parent[own[1:]] = own[1:] - 3  # the second token of the turn before
+    mask = np.zeros((1, width), bool)
+    mask[0, prompt:] = np.tile([False, True, True, False], turns)
+    zeros = np.zeros((1, width), np.float32)
+    data = Trajectory(
+        np.arange(width, dtype=np.int32)[None], mask, zeros, zeros.astype(np.int32), zeros[:, 0],
+        np.ones(1, bool), np.zeros(1, np.int32), extra={"parent": parent[None]},
+    )  # fmt: skip
+    packed, _ = pack(data, PackingConfig(micro_batch_tokens=1 << 14))
+    acted = packed.sequence[0, 0] >= 0
+    assert acted.sum() == 2 * turns
+    target, predictor = packed.target[0, 0][acted], packed.predictor[0, 0][acted]
+    np.testing.assert_array_equal(packed.tokens[0, 0][predictor], parent[target])
+    depth = packed.positions[0, 0][predictor]
+    assert depth.max() == prompt + 2 * (turns - 1) + 1
