@@ -238,7 +238,7 @@ def measure(
     path, effect = effects_table.RESULTS / f"{name}.plan.json", effects_table.module(name).effect()
     commit = files.committed(path)
     plan = json.loads(path.read_text())
-    differing = plans.differences(plan, name, effect)
+    differing = plans.differences(plan, name, effect, _store(said))
     if differing:
         raise ValueError(
             f"{path.name} is not what would be measured: {'; '.join(differing)}. Nothing is "

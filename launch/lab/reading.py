@@ -9,8 +9,8 @@ from typing import Any
 
 from jaxrl.launch.lab import statistics, views
 from jaxrl.launch.lab.effect import Effect
-from jaxrl.launch.lab.plans import GUARD, RANGE
 from jaxrl.launch.lab.statistics import Comparison, Status
+from jaxrl.launch.lab.tuning import GUARD, RANGE
 
 BUDGET = 0.1
 """Tokens or updates of two arms that differ by more than this share are no equal budgets."""

@@ -34,11 +34,13 @@ from jaxrl.launch.lab import (
     split,
     statistics,
     stores,
+    tuning,
     views,
 )
 from jaxrl.launch.lab.tasks import EOS, FILLER, FIRST
 from jaxrl.launch.lab.variants import WRONG, sums, variants, wrong_verdicts
 from jaxrl.training.objective import ObjectiveConfig
+from tests.launch.fakes import Fake, git, play
 
 EFFECTS = {name: effects_table.module(name).effect() for name in effects_table.names()}
 TASKS = {id(e.task): (name, e.task) for name, e in EFFECTS.items()}
@@ -303,10 +305,10 @@ def test_tuning_for_length_keeps_the_accuracy(tmp_path):
 
     effect, store = EFFECTS["rorecomp"], stores.Store(tmp_path, run)
     assert (effect.statistic, effect.better) == ("length", "lower")
-    chosen = plans.tune(store, effect, effect.ablation)
+    chosen = tuning.tune(store, effect, effect.ablation)
     assert (chosen["learning_rate"], chosen["score"], chosen["pass@1"]) == (1e-3, 5.0, 0.39)
     accurate = dataclasses.replace(effect, statistic="pass@1", better="higher")
-    assert plans.tune(store, accurate, effect.ablation)["learning_rate"] == 3e-4
+    assert tuning.tune(store, accurate, effect.ablation)["learning_rate"] == 3e-4
 
 
 @pytest.mark.parametrize(("accuracy", "refused"), [(0.01, True), (0.5, False), (0.99, True)])
@@ -319,7 +321,7 @@ def test_a_task_at_the_floor_or_the_ceiling_is_refused(tmp_path, accuracy, refus
     if not refused:
         assert plans.make(store, "karl", EFFECTS["karl"])
         return
-    with pytest.raises(ValueError, match=f"tuned arms are {accuracy:.3f} to {accuracy:.3f}"):
+    with pytest.raises(ValueError, match=f"its ablations are {accuracy:.3f} to {accuracy:.3f}"):
         plans.make(store, "karl", EFFECTS["karl"])
 
 
@@ -345,49 +347,6 @@ def test_a_task_is_refused_by_its_accuracies(tmp_path, name, accuracy, refused):
             plans.make(store, name, effect)
     else:
         assert plans.make(store, name, effect)["tasks"]
-
-
-class Fake:
-    """Arms whose figures are drawn, with a planted effect of the method."""
-
-    def __init__(self, planted: float):
-        self.planted, self.ran = planted, []
-
-    def __call__(self, effect, given, seeds):
-        self.ran.append((effect.task.digest(), arms.describe(given), tuple(seeds)))
-        better = given.objective.policy == "aepo" and "alpha" not in given.objective.policy_args
-        noise = [np.random.default_rng([s, 1]).normal(0, 0.02) for s in seeds]
-        own = [np.random.default_rng([s, 2 + better]).normal(0, 0.01) for s in seeds]
-        values = [0.5 + self.planted * better + a + b for a, b in zip(noise, own, strict=True)]
-        spent = {"tokens": [100.0] * len(seeds), "updates": [9.0] * len(seeds)}
-        figures = {"pass@1": values, "pass@1/1": values} | spent
-        curves = {k: [(0.9 * np.array(v)).tolist(), v] for k, v in figures.items()}
-        before = {"pass@1": [0.1] * len(seeds)}
-        return {
-            "final": figures, "area": figures, "before": before, "curves": curves, "marks": [1, 2],
-            "minutes": 0.1,
-        }  # fmt: skip
-
-
-@pytest.fixture
-def repository(tmp_path, monkeypatch):
-    """An empty directory of results under Git, and one method."""
-    folder = tmp_path / "effects"
-    folder.mkdir()
-    for command in (
-        ["init", "-q"], ["config", "user.email", "a@b.c"], ["config", "user.name", "a"],
-    ):  # fmt: skip
-        subprocess.run(["git", *command], cwd=folder, check=True)
-    monkeypatch.setattr(effects_table, "RESULTS", folder)
-    monkeypatch.setattr(effects_table, "TABLE", tmp_path / "effects" / "README.md")
-    monkeypatch.setattr(effects_claims, "PAGE", tmp_path / "effects" / "effects.md")
-    return folder
-
-
-def play(monkeypatch, fake):
-    monkeypatch.setattr(
-        effects, "_store", lambda said: stores.Store(effects_table.RESULTS, fake, said)
-    )
 
 
 def test_nothing_is_measured_without_a_committed_plan(repository, monkeypatch, capsys):
@@ -577,13 +536,6 @@ def test_a_row_that_a_family_always_has_is_measured_by_the_plan_that_exists(
     assert cli.main(["effects", "--html", str(page)]) == 0 and "not planned" in page.read_text()
 
 
-@pytest.mark.parametrize("path", effects_table.RESULTS.glob("*.plan.json"), ids=lambda p: p.name)
-def test_the_code_still_measures_what_was_planned(path):
-    """A result whose plan the code no longer matches cannot be run again: measure it anew."""
-    name = path.name.partition(".")[0]
-    assert plans.differences(json.loads(path.read_text()), name, EFFECTS[name]) == []
-
-
 def test_pages_are_those_of_the_recorded_results():
     """What `jaxrl effects --table` writes."""
     assert effects_table.TABLE.read_text() == effects_table.markdown(effects_real.markdown())
@@ -709,11 +661,6 @@ def test_recorded_digests_are_those_of_the_figures():
     for path in (effects_table.RESULTS / "arms").glob("*.json"):
         kept = json.loads(path.read_text())
         assert stores.digest_of_kept(kept) == kept["digest"], path.name
-
-
-def git(folder, *command):
-    done = subprocess.run(["git", *command], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 def test_a_plan_that_is_not_in_the_history_is_marked(repository, monkeypatch, capsys, tmp_path):
