@@ -480,6 +480,11 @@ def test_a_second_measurement_stays_as_a_look(repository, monkeypatch):
     play(monkeypatch, Fake(0.1))
     monkeypatch.setattr(effects.os, "nice", lambda more: 0)
     effects.queue(["aepo"], lambda line: None)
+    again = dataclasses.replace(EFFECTS["aepo"], claim="another one")
+    monkeypatch.setattr(effects_table.module("aepo"), "effect", lambda: again)
+    effects.write_plan("aepo", lambda line: None)
+    files.commit([repository / "aepo.plan.json"], "Another plan")
+    assert not any(row["measured"] for row in effects_table.rows(["aepo"]))
     effects.measure("aepo", lambda line: None)
     assert {row["looks"] for row in effects_table.rows(["aepo"])} == {2}
 
