@@ -263,9 +263,9 @@ def _replaced_task(plan: dict[str, Any], task: str, effect: Effect) -> list[str]
         if planned.get(k) != v
     ]
     if not older:
-        known = competitors(dataclasses.replace(variant, further={}), plan["family"])
-        absent = sorted(known.keys() - planned["arms"].keys())
-        lines += [f"{task}: the plan has no arm {label!r}" for label in absent]
+        absent = sorted(competitors(variant, plan["family"]).keys() - planned["arms"].keys())
+        baselines = [label for label in absent if label.startswith("baseline: ")]
+        lines += [f"{task}: the plan has no arm {label!r}" for label in baselines]
     best = tuning.best_baseline(variant, planned["arms"])
     if planned["baseline"] != best:
         lines.append(f"{task}: the baseline is {planned['baseline']!r}, the best one {best!r}")
