@@ -255,7 +255,7 @@ def _replaced_task(plan: dict[str, Any], task: str, effect: Effect) -> list[str]
     if judged is not None and judged != verdicts(variant.task):
         lines.append(f"{task}: the task's verifier judges otherwise")
     now = stated_of(variant)
-    if older := not planned.keys() & (now.keys() - {*_FIELDS}):
+    if older := _is_older(planned):
         now = {"statistic": variant.statistic}
     lines += [
         f"{task}: {k}: the plan has {planned.get(k)!r}, the code {v!r}"
@@ -270,6 +270,11 @@ def _replaced_task(plan: dict[str, Any], task: str, effect: Effect) -> list[str]
     if planned["baseline"] != best:
         lines.append(f"{task}: the baseline is {planned['baseline']!r}, the best one {best!r}")
     return lines + _odd_seeds(planned, task)
+
+
+def _is_older(planned: dict[str, Any]) -> bool:
+    """Whether a task was planned when plans stated its statistic alone."""
+    return not planned.keys() & {"over", "better", "minimum", "warm_steps", "measure"}
 
 
 def _odd_seeds(planned: dict[str, Any], task: str) -> list[str]:
@@ -309,7 +314,8 @@ def _not_as_tuned(store: Store, plan: dict[str, Any], task: str, effect: Effect)
     pilots = tuning.pilots(scored, _others(planned["arms"], planned["baseline"], plan["family"]))
     sizes = (1, statistics.LARGE + 1)  # of the family, then and now
     needed = sorted({tuning.seeds(pilots, variant.minimum, rows) for rows in sizes})
-    if planned["seeds"] not in needed:
+    # an older plan may have lost an arm that needed more
+    if planned["seeds"] not in needed and not (_is_older(planned) and planned["seeds"] > needed[0]):
         said = " or ".join(map(str, needed))
         lines = [f"{task}: seeds: the plan has {planned['seeds']}, the code would plan {said}"]
     return lines

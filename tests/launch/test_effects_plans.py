@@ -34,7 +34,7 @@ SWITCHES = {
 def noisy(effect, given, seeds):
     """Figures that depend on the arm, the seed and what measures them."""
     arm = int(files.digest([arms.describe(given), stores.measured_by(effect)]), 16) % 1000
-    drawn = [np.random.default_rng([arm, seed]).normal(0.5, 0.05) for seed in seeds]
+    drawn = [np.random.default_rng([arm, seed]).normal(0.5, 0.02) for seed in seeds]
     figures = {name: [float(x) for x in drawn] for name in ("pass@1", "score", "entropy")}
     return {"final": figures, "area": figures, "minutes": 0.0}
 
@@ -158,11 +158,16 @@ def test_scores_and_seeds_of_a_plan_are_those_of_the_development_figures(planned
     raised["tasks"]["regime"]["arms"]["method"]["score"] += 0.1
     lines = plans.differences(raised, "raft", effect, store)
     assert any("regime: the score of 'method' is" in line for line in lines)
+    assert 18 < task["seeds"] < 48
     for seeds in {18, 24, 36, 48} - {task["seeds"]}:
         more = copy.deepcopy(plan)
         more["tasks"]["regime"] |= {"seeds": seeds, "looks": [seeds], "power": {"x": 1.0}}
         lines = plans.differences(more, "raft", effect, store)
         assert any(f"regime: seeds: the plan has {seeds}, the code would" in x for x in lines)
+        for field in YOUNGER:
+            del more["tasks"]["regime"][field]
+        fewer = bool(plans.differences(more, "raft", effect, store))
+        assert fewer == (seeds < task["seeds"])  # an arm that needed more may have been removed
 
 
 @pytest.mark.parametrize("field", SWITCHES)
