@@ -6,7 +6,6 @@ from them and from the recipes' docstrings.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import os
@@ -15,58 +14,23 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import tyro
 from rich.console import Console
 
 from jaxrl.functions import nearest
 from jaxrl.launch import effects_claims, effects_real, effects_table, flags, lab
 from jaxrl.launch.cli import refused
+from jaxrl.launch.effects_options import Options, require_sense
 from jaxrl.launch.lab import arms, families, files, measurement, plans, reruns, stores, views
 from jaxrl.launch.lab.variants import variants
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Settings of the measurements."""
-
-    methods: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Methods; empty: all that have an experiment."""
-    steps: int = 0
-    """Train method and ablation for this many steps on two seeds and record nothing; 0 measures."""
-    plan: bool = False
-    """Tune the arms on development seeds and write the plans, to be committed before measuring."""
-    queue: bool = False
-    """Plan and measure one method after another, the cheapest first, at low priority, and commit
-    each file as it is made; stopped, it continues where it was."""
-    check: bool = False
-    """Compare each arm with its recipe and look for held-out problems in the train split; exits
-    with 1 where something differs or overlaps. Where the regime differs, such as the staleness, it
-    says so."""
-    rerun: bool = False
-    """Run the arms of the methods' plans again at their seeds and compare the digests of their
-    figures with those recorded; exits with 1 where one differs on a machine of the same type, or
-    none is kept. With --real: that of runs named `METHOD.SEED`."""
-    task: str = ""
-    """Of `--rerun`: this task alone, such as `regime`."""
-    arms: tuple[str, ...] = ()
-    """Of `--rerun`: these arms alone, such as `method` and `"ablation: all"`."""
-    history: bool = False
-    """Record which plans name a commit that is not in the history, and write the pages again."""
-    json: bool = False
-    """Print the rows as JSON."""
-    html: str = ""
-    """Write forest plots, learning curves and leaderboards to this file."""
-    table: bool = False
-    """Write the table and the page of claims again from the recorded results."""
-    real: bool = False
-    """Do the runs of SmolLM2-135M that are planned and not done, without names those of all
-    planned methods, and compare them with a shared GRPO baseline; at low priority, each committed
-    as it comes. With --plan: write their plan, to be committed first."""
 
 
 def main(argv: list[str]) -> int:
     """Do what the options ask for."""
     options = flags.parse(Options(), argv, prog="jaxrl effects")
+    try:
+        require_sense(options)
+    except ValueError as error:
+        return refused(error)
     if options.real and options.rerun:
         return _rerun_real(options.methods)
     methods = [effects_table.module_name(name) for name in options.methods]
@@ -82,18 +46,6 @@ def main(argv: list[str]) -> int:
         rows = effects_table.rows(methods if options.methods else None)
         print(json.dumps(rows, indent=1, allow_nan=False))
         return 0
-    if options.html:
-        from jaxrl.launch import effects_page
-
-        Path(options.html).write_text(
-            effects_page.page(
-                effects_table.rows(),
-                effects_table.RESULTS,
-                effects_real.headline(),
-                effects_real.table(),
-            )
-        )
-        return 0
     if options.table:
         _write_pages()
         return 0
@@ -101,6 +53,8 @@ def main(argv: list[str]) -> int:
     try:
         if options.real:
             _real(methods if options.methods else [], options, said)
+        elif options.html:
+            _write_html(options.html, methods if options.methods else None)
         elif options.queue:
             queue(methods, said)
         elif options.rerun:
@@ -143,7 +97,8 @@ def _rerun_real(names: Sequence[str]) -> int:
 
 def _one(name: str, options: Options, said: Callable[[str], None]) -> None:
     if options.steps:
-        said(f"{name}: {lab.run(effects_table.module(name).effect(), steps=options.steps)}")
+        effect, seeds = effects_table.module(name).effect(), families.DEVELOPMENT[:2]
+        said(f"{name}: {lab.run(effect, seeds=seeds, steps=options.steps)}")
     elif options.plan:
         write_plan(name, said)
     else:
@@ -156,7 +111,8 @@ def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
 
     A plan that exists is kept, and gets what tasks and arms it lacks. Rows that exist are kept, and
     those that the plan has beside them are measured. Arms that were run are not run again, so that
-    a queue which was stopped continues where it was.
+    a queue which was stopped continues where it was. At the end it looks again for the plans that
+    are in the history.
     """
     _politely()
     for name in sorted(methods, key=lambda n: plans.cost(n, effects_table.module(n).effect())):
@@ -167,16 +123,26 @@ def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
                 files.commit([path, effects_table.RESULTS / "arms"], f"Plan of {name}")
             if left := missing(name):
                 measure(name, said, left)
-                made = [
-                    effects_table.RESULTS / f"{name}.json",
-                    effects_table.RESULTS / "arms",
-                    effects_table.TABLE,
-                ]
-                made += [effects_claims.PAGE] if effects_claims.PAGE.exists() else []
-                files.commit(made, f"Effect of {name}, as planned")
+                made = [effects_table.RESULTS / f"{name}.json", effects_table.RESULTS / "arms"]
+                files.commit([*made, *_pages()], f"Effect of {name}, as planned")
         except ValueError as error:  # the other methods are measured all the same
             said(f"{name}: {error}")
         jax.clear_caches()
+    _refresh_history(said)
+
+
+def _refresh_history(said: Callable[[str], None]) -> None:
+    """Write again which plans are in the history, and commit it with the pages if it changed."""
+    path = effects_table.RESULTS / effects_table.HISTORY
+    before = path.read_text() if path.exists() else ""
+    try:
+        effects_table.record_history()
+    except ValueError as error:  # such as in a clone without the whole history
+        said(f"{path.name} is left as it is: {error}")
+        return
+    if path.read_text() != before:
+        _write_pages()
+        files.commit([path, *_pages()], "Plans that are in the history")
 
 
 def _lacks(path: Path, name: str) -> bool:
@@ -229,8 +195,8 @@ def measure(
     Args:
       name: of the method.
       said: is told of every row.
-      pairs: (task, label of the other arm) of the rows to measure; empty: those that are missing,
-        and all of the plan where none is.
+      pairs: (task, label of the other arm) of the rows to measure; empty: those that are missing.
+        Without such rows nothing is written.
 
     Raises:
       ValueError: the plan is missing, is not committed, or is not what the code would measure.
@@ -238,14 +204,17 @@ def measure(
     path, effect = effects_table.RESULTS / f"{name}.plan.json", effects_table.module(name).effect()
     commit = files.committed(path)
     plan = json.loads(path.read_text())
-    differing = plans.differences(plan, name, effect)
+    differing = plans.differences(plan, name, effect, _store(said))
     if differing:
         raise ValueError(
             f"{path.name} is not what would be measured: {'; '.join(differing)}. Nothing is "
             "written; restore the code, or make and commit another plan"
         )
-    before = effects_table.recorded(name)
     left = pairs or missing(name)
+    if not left:
+        said(f"{name}: all rows of the plan are measured; `--rerun` runs their arms again")
+        return
+    before = effects_table.recorded(name)
     looks = list(measurement.measure(_store(said), plan, effect, commit, left))
     files.write(
         effects_table.RESULTS / f"{name}.json",
@@ -343,8 +312,7 @@ def problems(name: str, seeds: Sequence[int] = (0, 1, 2)) -> list[str]:
 def overlap(task: lab.Task, seed: int) -> int:
     """How many held-out problems of an instance are trained on or demonstrated.
 
-    Problems are told apart by their prompt, and by what is hidden where the environment hides it;
-    demonstrations by their prompt, where nothing is hidden.
+    Problems are told apart by their prompt, and by what is hidden where the environment hides it.
     """
     made = task.make(seed)
     hidden = task.respond is not None  # then a problem is its prompt and its table
@@ -353,13 +321,31 @@ def overlap(task: lab.Task, seed: int) -> int:
         parts = [split.prompt, split.answer] if hidden else [split.prompt]
         return {row.tobytes() for row in np.concatenate(parts, axis=1)}
 
-    seen = contents(made.train) | (set() if hidden else contents(made.demonstrations))
-    return len(seen & contents(made.test))
+    return len((contents(made.train) | contents(made.demonstrations)) & contents(made.test))
 
 
 def _politely() -> None:
     """At the lowest priority from here on."""
     os.nice(max(0, 19 - os.nice(0)))
+
+
+def _write_html(target: str, methods: Sequence[str] | None) -> None:
+    """The page of methods; None: of all."""
+    from jaxrl.launch import effects_page
+
+    about = effects_table.RESULTS, effects_real.headline(), effects_real.table()
+    text = effects_page.page(effects_table.rows(methods), *about)
+    try:
+        Path(target).write_text(text)
+    except OSError as error:
+        raise ValueError(
+            f"html={target!r}: {error.strerror}; name a file in a folder that exists"
+        ) from error
+
+
+def _pages() -> list[Path]:
+    """What `_write_pages` writes, where it is present."""
+    return [path for path in (effects_table.TABLE, effects_claims.PAGE) if path.exists()]
 
 
 def _write_pages() -> None:

@@ -23,7 +23,10 @@ td, th { padding: .2rem .7rem; border-bottom: 1px solid #e4e7ec; text-align: lef
 svg text { font: 12px system-ui, sans-serif; fill: #1d2939; } figure { margin: 1rem 0; }
 figcaption { color: #475467; }
 """
-_WIDTH, _LABELS, _ROW, _SPAN = 900, 420, 22, 6.0
+_PLOT, _ROW, _SPAN = 480, 22, 6.0
+"""Width of a forest plot beside its labels, height of a row, and minimum effects on each side."""
+_GLYPH = 7
+"""Width that a character of a label takes at most, on average."""
 
 
 def page(
@@ -66,9 +69,12 @@ def page(
 def forest(rows: Sequence[dict[str, Any]]) -> str:
     """A forest plot: effects in units of the minimum effect, on the side of the claim if positive.
 
-    Full marks are significant after the correction, hollow ones are not.
+    Full marks are significant after the correction, hollow ones are not. What goes beyond the plot
+    ends in an arrow at its edge.
     """
-    zero, unit = _LABELS + (_WIDTH - _LABELS) / 2, (_WIDTH - _LABELS) / 2 / _SPAN
+    labels = [f"{row['id']} ({row['task']}) against {row['other']}" for row in rows]
+    left = _GLYPH * max(map(len, labels)) + 10
+    zero, unit, width = left + _PLOT / 2, (_PLOT / 2 - 10) / _SPAN, left + _PLOT
     height = _ROW * len(rows) + 40
 
     def x(value: float) -> float:
@@ -79,33 +85,49 @@ def forest(rows: Sequence[dict[str, Any]]) -> str:
         'fill="#f2f4f7"/>',
         f'<line x1="{zero}" x2="{zero}" y1="0" y2="{height - 30}" stroke="#667085"/>',
     ]
-    for place, row in enumerate(rows):
+    for place, (row, label) in enumerate(zip(rows, labels, strict=True)):
         y, sign = _ROW * place + 14, _sign(row)
         low, mean, high = (
             sign * value / row["minimum"]
             for value in (row["interval"][0], row["effect"], row["interval"][1])
         )
         colour = _COLOURS[row["status"]]
-        sure = row["status"] in ("effect", "contrary")
-        label = f"{row['id']} ({row['task']}) against {row['other']}"
+        fill = colour if row["status"] in ("effect", "contrary") else "#fff"
         tip = f"{label}: {row['effect']:+.4f}, interval {row['interval']}, {row['status']}"
+        mark = f'<circle cx="{x(mean):.1f}" cy="{y}" r="5"'
+        if abs(mean) > _SPAN:
+            mark = f'<path class="beyond" d="{_arrow(x(mean), y, mean)} z"'
+        ends = [
+            f'<path class="further" d="{_arrow(x(end), y, end)}" stroke="{colour}" '
+            'stroke-width="2" fill="none"/>'
+            for end in (low, high)
+            if abs(end) > _SPAN and end * mean <= _SPAN * abs(end)
+        ]
         marks.append(
             f'<g><title>{html.escape(tip)}</title><text x="0" y="{y + 4}">'
-            f"{html.escape(label[:62])}</text>"
+            f"{html.escape(label)}</text>"
             f'<line x1="{x(low):.1f}" x2="{x(high):.1f}" y1="{y}" y2="{y}" stroke="{colour}" '
-            f'stroke-width="2"/><circle cx="{x(mean):.1f}" cy="{y}" r="5" stroke="{colour}" '
-            f'stroke-width="2" fill="{colour if sure else "#fff"}"/></g>'
+            f'stroke-width="2"/>{"".join(ends)}{mark} stroke="{colour}" stroke-width="2" '
+            f'fill="{fill}"/></g>'
         )
     ticks = [
         f'<text x="{x(t):.1f}" y="{height - 12}" text-anchor="middle">{t:+d}</text>'
         for t in (-6, -3, -1, 1, 3, 6)
     ]
     return (
-        f'<figure><svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="Forest plot">'
+        f'<figure><svg viewBox="0 0 {width} {height}" role="img" aria-label="Forest plot">'
         f"{''.join(marks + ticks)}</svg><figcaption>Effect over the minimum effect of interest; "
         "right is the claimed side. The band is plus and minus the minimum. Full marks are "
-        "significant after Holm's correction.</figcaption></figure>"
+        "significant after Holm's correction. An arrow at the edge says that an effect or its "
+        f"interval goes beyond {_SPAN:.0f} minima; the tooltip of a row has its figures."
+        "</figcaption></figure>"
     )
+
+
+def _arrow(tip: float, y: float, side: float) -> str:
+    """The path of an arrowhead that points away from 0."""
+    back = tip - (8 if side > 0 else -8)
+    return f"M {back:.1f} {y - 5} L {tip:.1f} {y} L {back:.1f} {y + 5}"
 
 
 def curves(lines: dict[str, tuple[Sequence[float], Sequence[float]]], statistic: str) -> str:
@@ -192,6 +214,7 @@ def _commands(rows: Sequence[dict[str, Any]]) -> str:
         f"<td>{html.escape(row['against'])}: {html.escape(row['other'])}"
         f"<td>{row['effect']:+.3f}<td>{html.escape(effects_table.said(row))}<td>{row['seeds']}"
         f"<td>{effects_table.power(row)}<td>{row['achieved_power']:.2f}"
+        f"<td>{row['corrected_power']:.2f}"
         f"<td><code>{html.escape(row['command'])}</code>"
         for row in rows
     )
@@ -206,6 +229,7 @@ def _commands(rows: Sequence[dict[str, Any]]) -> str:
             "seeds",
             "planned power",
             "achieved power",
+            "corrected power",
             "run again",
         )
     )

@@ -389,8 +389,8 @@ def markdown() -> list[str]:
         f"**{headline()}**",
         "",
         "Final accuracy of the method less that of GRPO in the same regime, on the lab's neutral "
-        "task and on\nsums in words that SmolLM2-135M answers. A method counts once all its seeds "
-        "are there.",
+        "task and on\nsums in words that SmolLM2-135M answers. In the lab each arm has a learning "
+        "rate of its own, there all arms\nshare one. A method counts once all its seeds are there.",
         "",
         header,
         "|" + "---|" * (header.count("|") - 1),

@@ -129,6 +129,7 @@ def _shown(name: str, row: dict[str, Any], looks: int, plan: dict[str, Any]) -> 
         "seeds": compared["seeds"],
         "power": _planned_power(plan, row["task"], label),
         "achieved_power": round(_achieved_power(row), 3),
+        "corrected_power": round(_achieved_power(row, row["tests"]), 3),
         "best": label == plan["tasks"][row["task"]]["baseline"],
         "looks": looks,
         "status": row["status"],
@@ -155,10 +156,10 @@ def _planned_power(plan: dict[str, Any], task: str, label: str) -> float | None:
     return 1.0 if stated is not None and math.isnan(stated) else stated
 
 
-def _achieved_power(row: dict[str, Any]) -> float:
-    """The power for the minimum effect at the deviation that was observed."""
+def _achieved_power(row: dict[str, Any], tests: int = 1) -> float:
+    """The power for the minimum effect at the observed deviation, with the level over `tests`."""
     got = Comparison(**row["comparison"])
-    return statistics.power(got.deviation, row["minimum"], got.seeds, got.level)
+    return statistics.power(got.deviation, row["minimum"], got.seeds, got.level / tests)
 
 
 def family_rows(family: str) -> int:
@@ -203,7 +204,7 @@ def _unmeasured(name: str, against: str) -> dict[str, Any]:
     empty = dict.fromkeys(
         (
             "effect", "interval", "p", "means", "guard", "at_tokens", "at_updates", "tokens",
-            "updates", "power", "achieved_power",
+            "updates", "power", "achieved_power", "corrected_power",
         )
     )  # fmt: skip
     effect = module(name).effect()
@@ -300,11 +301,13 @@ def markdown(scales: Sequence[str]) -> str:
         lines += [
             *(f"{line}\n" for line in lost_sentence(measured) + machines_sentence(measured)),
             "Planned power is what the plan expected, achieved power that at the deviation which "
-            "was observed; both are\nfor the minimum effect and before the correction.\n",
+            "was observed; both are\nfor the minimum effect and before the correction. Corrected "
+            "power is the achieved one at the level 0.05 over the\ntests of the family, with which "
+            "Holm's correction begins.\n",
             "| method | family | task | against | statistic | effect | guard (pass@1) | tokens, "
             "updates | at equal tokens | at equal updates | seeds | planned power | achieved power "
-            "| looks | status | before |",
-            "|" + "---|" * 16,
+            "| corrected power | looks | status | before |",
+            "|" + "---|" * 17,
         ]
     for row in measured:
         low, high = row["interval"]
@@ -313,8 +316,8 @@ def markdown(scales: Sequence[str]) -> str:
             marked(row), row["family"], row["task"], f"{row['against']}: {row['other']}",
             row["statistic"], f"{row['effect']:+.3f} [{low:+.3f}, {high:+.3f}]", guard,
             f"{row['tokens']:.2f}, {row['updates']:.2f}", *equal, str(row["seeds"]),
-            power(row), f"{row['achieved_power']:.2f}", str(row["looks"]), said(row),
-            before(row["id"]),
+            power(row), *(f"{row[f'{kind}_power']:.2f}" for kind in ("achieved", "corrected")),
+            str(row["looks"]), said(row), before(row["id"]),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     lines += [""] * bool(measured) + [

@@ -4,9 +4,9 @@
 
 is one; `PROTOCOL.md` says how it is measured. `arms` says what an arm may do; `tasks`, `chains` and
 `confidence` what there is to learn; `families` what a method is compared with; `statistics` what
-the numbers say; `plans` what was promised before they existed. `stores` keeps the figures of arms,
-`measurement` makes the rows of a plan, `reruns` runs its arms again, and `files` writes and commits
-all of them.
+the numbers say; `tuning` chooses settings, and `plans` says what was promised before results
+existed. `stores` keeps the figures of arms, `measurement` makes the rows of a plan, `reruns` runs
+its arms again, and `files` writes and commits all of them.
 """
 
 from jaxrl.launch.lab.arms import Arm, Sampled, arm, with_objective

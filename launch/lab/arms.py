@@ -139,6 +139,11 @@ SIZES = frozenset(
 _IMITATION = "jaxrl.launch.recipes.sasr:imitation"
 REGIME = ("delay", "sync_every", "rewards", "weights", "before", "stages")
 """Fields that say in what circumstances both arms train; a recipe's config has none of them."""
+SAMPLING = (
+    "sampling.weights", "sampling.dtype", "rollout.in_flight", "rollout.rounds",
+    "asynchronous.order",
+)  # fmt: skip
+"""Settings of a recipe's sampling that no arm has."""
 ONE_TURN = {"branching": "answers of one turn in the lab, episodes that branch in the recipe"}
 """Extensions that the lab's answers of one turn have no place for, and how the regime differs."""
 COMPONENTS = {
@@ -284,6 +289,11 @@ def regime(config: Config, method: Arm, stands_for: str = "") -> list[str]:
     if (method.before is not None) != bool(config.curriculum.history):
         where = ("the lab", "the recipe") if method.before else ("the recipe", "the lab")
         lines.append("an earlier run read in {} and none in {}".format(*where))
+    default = Config()
+    for path in SAMPLING:
+        own, plain = (_at(each, path.split(".")) for each in (config, default))
+        if own != plain:
+            lines.append(f"{path} {plain} in the lab, {own} in the recipe")
     return lines + [line for name, line in ONE_TURN.items() if name in config.extensions]
 
 

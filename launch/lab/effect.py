@@ -133,8 +133,13 @@ def _block(
     return measure(params, False), curves
 
 
-def run(effect: Effect, *, seeds: Sequence[int] = (0, 1), steps: int | None = None) -> dict:
+def run(effect: Effect, *, seeds: Sequence[int], steps: int | None = None) -> dict:
     """Both arms and their paired difference, outside of any plan: for a look at the code.
+
+    Args:
+      effect: the experiment.
+      seeds: two or more, of which no effect is measured (`families.DEVELOPMENT`).
+      steps: in place of the arms', as in `run_arm`.
 
     Returns:
       `method` and `ablation`, one number a seed, and `comparison`.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.launch.lab import plans, statistics, views
+from jaxrl.launch.lab import plans, statistics, tuning, views
 from jaxrl.launch.lab.effect import Effect
 from jaxrl.launch.lab.statistics import Comparison
 from jaxrl.launch.lab.stores import Store
@@ -70,9 +70,9 @@ def _row(
 
     got = compared(effect.statistic, effect.minimum)
     guard = None
-    if plans.guarded(effect.statistic) and "pass@1" in mine[0][effect.over]:
-        guard = compared("pass@1", plans.GUARD)
-    alone = statistics.status(got, got.p, better=effect.better, guard=guard, minimum=plans.GUARD)
+    if tuning.guarded(effect.statistic) and "pass@1" in mine[0][effect.over]:
+        guard = compared("pass@1", tuning.GUARD)
+    alone = statistics.status(got, got.p, better=effect.better, guard=guard, minimum=tuning.GUARD)
     return {
         "task": task,
         "against": label.partition(": ")[0],

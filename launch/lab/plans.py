@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxrl.launch.lab import arms, families, files, statistics
+from jaxrl.launch.lab import arms, families, files, statistics, stores, tuning
 from jaxrl.launch.lab.arms import Arm
 from jaxrl.launch.lab.effect import BLOCK, Effect
 from jaxrl.launch.lab.stores import VERSION, Store
 from jaxrl.launch.lab.tasks import verdicts
 from jaxrl.launch.lab.variants import variants
 
-RANGE = (0.02, 0.98)
-"""Accuracies outside of which a task shows no difference, if those of all arms are there."""
-GUARD = 0.03
-"""Loss of pass@1 that no gain in another statistic makes up for."""
 _CHOSEN = ("learning_rate", "clip", "score", "pass@1")
+_FIELDS = ("task", "statistic", "baseline", "seeds", "looks", "power", "arms", "described")
+"""Of a task of every plan. Older plans have nothing else of `stated_of`, others have all of it."""
 
 
 def competitors(effect: Effect, family: str) -> dict[str, Arm]:
@@ -53,40 +51,6 @@ def regime(effect: Effect) -> Arm:
     return dataclasses.replace(effect.method, rewards=rewards)
 
 
-def tune(store: Store, effect: Effect, given: Arm) -> dict[str, Any]:
-    """The best of the grid on the development seeds: first the rate, then the clip's width.
-
-    Where the statistic is no accuracy, such as a length, only settings whose pass@1 is within
-    `GUARD` of the best one of the arm are chosen from. A clip that never binds is not tuned.
-
-    Returns:
-      `learning_rate`, `clip`, `score` and the `scores` [seed] of the best.
-    """
-    sign = 1 if effect.better == "higher" else -1
-
-    def tried(rate: float, clip: float) -> dict[str, Any]:
-        arm = arms.tuned(given, rate, clip)
-        figures = store.figures(effect, arm, families.DEVELOPMENT)[effect.over]
-        scores = figures[effect.statistic]
-        return {
-            "learning_rate": rate, "clip": clip, "score": round(float(np.mean(scores)), 5),
-            "pass@1": round(float(np.mean(figures.get("pass@1", 0.0))), 5), "scores": scores,
-        }  # fmt: skip
-
-    def best(tries: list[dict[str, Any]]) -> dict[str, Any]:
-        if guarded(effect.statistic):
-            least = max(t["pass@1"] for t in tries) - GUARD
-            tries = [t for t in tries if t["pass@1"] >= least]
-        return max(tries, key=lambda t: sign * t["score"])
-
-    rates = families.GRID["learning_rate"] if given.learning_rate else (0.0,)
-    first = best([tried(rate, 1.0) for rate in rates])
-    if not arms.widths(given.objective) or arms.on_policy(given):
-        return first
-    others = [clip for clip in families.GRID["clip"] if clip != 1.0]
-    return best([first, *(tried(first["learning_rate"], clip) for clip in others)])
-
-
 def cost(name: str, effect: Effect) -> float:
     """Samples that tuning a method's arms takes for one seed: what a queue is ordered by."""
     total = 0.0
@@ -113,30 +77,33 @@ def make(
       rows: of the family, with those of this method: a large one takes more seeds.
 
     Raises:
-      ValueError: all arms succeed at nothing, or at everything: the task can show no difference.
+      ValueError: method and ablations succeed at nothing, or at everything: the task can show no
+        difference.
     """
     family, difference = families.RECIPES[name]
-    planned = _kept(old, name, effect) if old else {}
+    planned = _kept(store, old, name, effect) if old else {}
     for task, variant in variants(effect).items():
         if task in planned:
             planned[task] = _with_later(store, variant, family, task, planned[task])
             continue
-        chosen = {k: tune(store, variant, a) for k, a in competitors(variant, family).items()}
-        _require_range(name, task, variant, [*chosen.values()])
-        baseline = _best_baseline(variant, chosen)
+        made = competitors(variant, family)
+        chosen = {label: tuning.tune(store, variant, arm) for label, arm in made.items()}
+        tuning.require_range(name, task, variant, chosen)
+        baseline = tuning.best_baseline(variant, chosen)
         others = _others(chosen, baseline, family)
-        mine = np.array(chosen["method"]["scores"])
-        pilots = {label: mine - np.array(chosen[label]["scores"]) for label in others}
-        needed = max(statistics.seeds_needed(p, effect.minimum, rows) for p in pilots.values())
-        seeds = math.ceil(needed / BLOCK) * BLOCK
+        pilots = tuning.pilots(chosen, others)
+        seeds = tuning.seeds(pilots, effect.minimum, rows)
         planned[task] = {
             "task": variant.task.digest(),
             "verifier": verdicts(variant.task),
-            "statistic": variant.statistic,
+            **stated_of(variant),
             "baseline": baseline,
             "seeds": seeds,
             "looks": [seeds],
-            "power": {k: _power(p, effect.minimum, seeds) for k, p in pilots.items()},
+            "power": {
+                label: tuning.power(pilot, effect.minimum, seeds)
+                for label, pilot in zip(others, pilots, strict=True)
+            },
             "arms": {k: {name: c[name] for name in _CHOSEN} for k, c in chosen.items()},
         }
         planned[task]["described"] = _described(effect, family, task, planned[task])
@@ -149,6 +116,12 @@ def make(
         "development": list(families.DEVELOPMENT),
         "tasks": planned,
     }
+
+
+def stated_of(variant: Effect) -> dict[str, Any]:
+    """What the plan of a task says of how it is measured, beside problems and arms."""
+    names = ("statistic", "over", "better", "minimum", "warm_steps")
+    return {k: getattr(variant, k) for k in names} | {"measure": stores.measured_by(variant)}
 
 
 def _with_later(
@@ -164,12 +137,12 @@ def _with_later(
     figures = store.figures(effect, method, families.DEVELOPMENT)[effect.over]
     later = dict(planned.get("later", {}))
     for label in lacking:
-        chosen = tune(store, effect, known[label])
+        chosen = tuning.tune(store, effect, known[label])
         differences = np.array(figures[effect.statistic]) - np.array(chosen["scores"])
         tuned = arms.tuned(known[label], chosen["learning_rate"], chosen["clip"])
         later[label] = {
             **{name: chosen[name] for name in _CHOSEN},
-            "power": _power(differences, effect.minimum, planned["seeds"]),
+            "power": tuning.power(differences, effect.minimum, planned["seeds"]),
             "described": files.digest(arms.describe(tuned)),
         }
     return planned | {"later": later}
@@ -180,25 +153,6 @@ def unplanned(effect: Effect, family: str, planned: Mapping[str, Any]) -> list[s
     known = planned["arms"].keys() | planned.get("later", {}).keys()
     made = competitors(effect, family)
     return [k for k in (f"ablation: {name}" for name in effect.further) if k in made.keys() - known]
-
-
-def _power(differences: np.ndarray, minimum: float, seeds: int) -> float:
-    deviation = statistics.deviation_expected(differences, minimum)
-    return round(statistics.power(deviation, minimum, seeds), 3)
-
-
-def _best_baseline(effect: Effect, chosen: Mapping[str, dict[str, Any]]) -> str:
-    """The label of the best baseline.
-
-    Where the statistic is no accuracy, only baselines whose pass@1 is within `GUARD` of the best
-    one's are chosen from, as in `tune`.
-    """
-    sign = 1 if effect.better == "higher" else -1
-    rivals = [label for label in chosen if label.startswith("baseline: ")]
-    if guarded(effect.statistic):
-        least = max(chosen[label]["pass@1"] for label in rivals) - GUARD
-        rivals = [label for label in rivals if chosen[label]["pass@1"] >= least]
-    return max(rivals, key=lambda label: sign * chosen[label]["score"])
 
 
 def _stated(effect: Effect) -> dict[str, Any]:
@@ -222,12 +176,26 @@ def arms_of(effect: Effect, family: str, task: str, planned: dict[str, Any]) -> 
     }
 
 
-def differences(plan: dict[str, Any], name: str, effect: Effect) -> list[str]:
-    """In what a plan differs from what the code would measure; one line each."""
+def differences(
+    plan: dict[str, Any], name: str, effect: Effect, store: Store | None = None
+) -> list[str]:
+    """In what a plan differs from what the code would measure; one line each.
+
+    Args:
+      plan: as it is in its file.
+      name: of the method.
+      effect: its experiment.
+      store: that keeps the figures of the development seeds. With it, scores and seeds of the plan
+        must be what these figures give. This also tells how an older plan was tuned, which states
+        the statistic alone.
+    """
     lines, found = _restated(plan, name, effect), variants(effect)
     if sorted(found) != sorted(plan.get("tasks", {})):
         return [*lines, f"tasks: the plan has {sorted(plan.get('tasks', {}))}, not {sorted(found)}"]
-    return lines + [line for task in plan["tasks"] for line in _replaced(plan, task, effect)]
+    for task in plan["tasks"]:
+        own = _replaced(plan, task, effect)
+        lines += own or (_not_as_tuned(store, plan, task, effect) if store else [])
+    return lines
 
 
 def of_row(plan: dict[str, Any], task: str, label: str) -> str:
@@ -238,17 +206,20 @@ def of_row(plan: dict[str, Any], task: str, label: str) -> str:
     return files.digest(plan | {"tasks": {task: planned}})
 
 
-def _kept(plan: dict[str, Any], name: str, effect: Effect) -> dict[str, Any]:
+def _kept(store: Store, plan: dict[str, Any], name: str, effect: Effect) -> dict[str, Any]:
     """The tasks of a plan that the code would measure as planned."""
     if _restated(plan, name, effect):
         return {}
     kept = dict[str, Any]()
     for task in variants(effect).keys() & plan["tasks"].keys():
-        planned, other = plan["tasks"][task], _replaced_arms(plan, task, effect)
+        planned = plan["tasks"][task]
+        rest = {name: value for name, value in planned.items() if name != "later"}
+        alone = plan | {"tasks": {task: rest}}
+        if _replaced(alone, task, effect) or _not_as_tuned(store, alone, task, effect):
+            continue
+        other = _replaced_arms(plan, task, effect)
         later = {k: v for k, v in planned.get("later", {}).items() if k not in other}
-        if not _replaced_task(plan, task, effect) and not other & planned["described"].keys():
-            rest = {name: value for name, value in planned.items() if name != "later"}
-            kept[task] = rest | ({"later": later} if later else {})
+        kept[task] = rest | ({"later": later} if later else {})
     return {task: kept[task] for task in plan["tasks"] if task in kept}
 
 
@@ -267,6 +238,8 @@ def _restated(plan: dict[str, Any], name: str, effect: Effect) -> list[str]:
 
 def _replaced(plan: dict[str, Any], task: str, effect: Effect) -> list[str]:
     """In what a task of a plan and its arms differ from what the code would measure."""
+    if lacking := [name for name in _FIELDS if name not in plan["tasks"][task]]:
+        return [f"{task}: the plan has no {name}" for name in lacking]
     changed = sorted(_replaced_arms(plan, task, effect))
     return _replaced_task(plan, task, effect) + [
         f"{task}: the arm {label!r} is another" for label in changed
@@ -275,12 +248,76 @@ def _replaced(plan: dict[str, Any], task: str, effect: Effect) -> list[str]:
 
 def _replaced_task(plan: dict[str, Any], task: str, effect: Effect) -> list[str]:
     """In what a task of a plan itself differs; one line each."""
-    planned, lines = plan["tasks"][task], list[str]()
-    if planned["task"] != variants(effect)[task].task.digest():
+    planned, variant, lines = plan["tasks"][task], variants(effect)[task], list[str]()
+    if planned["task"] != variant.task.digest():
         lines.append(f"{task}: the task's problems are others")
     judged = planned.get("verifier")  # plans from before 2026-11-25 have none
-    if judged is not None and judged != verdicts(variants(effect)[task].task):
+    if judged is not None and judged != verdicts(variant.task):
         lines.append(f"{task}: the task's verifier judges otherwise")
+    now = stated_of(variant)
+    if older := _is_older(planned):
+        now = {"statistic": variant.statistic}
+    lines += [
+        f"{task}: {k}: the plan has {planned.get(k)!r}, the code {v!r}"
+        for k, v in (now | {"looks": [planned["seeds"]]}).items()
+        if planned.get(k) != v
+    ]
+    if not older:
+        absent = sorted(competitors(variant, plan["family"]).keys() - planned["arms"].keys())
+        baselines = [label for label in absent if label.startswith("baseline: ")]
+        lines += [f"{task}: the plan has no arm {label!r}" for label in baselines]
+    best = tuning.best_baseline(variant, planned["arms"])
+    if planned["baseline"] != best:
+        lines.append(f"{task}: the baseline is {planned['baseline']!r}, the best one {best!r}")
+    return lines + _odd_seeds(planned, task)
+
+
+def _is_older(planned: dict[str, Any]) -> bool:
+    """Whether a task was planned when plans stated its statistic alone."""
+    return not planned.keys() & {"over", "better", "minimum", "warm_steps", "measure"}
+
+
+def _odd_seeds(planned: dict[str, Any], task: str) -> list[str]:
+    """Why no plan has this number of seeds at the power that is stated, in a line."""
+    seeds, stated = planned["seeds"], planned["power"].values()
+    power = min((p for p in stated if not math.isnan(p)), default=1.0)
+    allowed = [*range(statistics.FEWEST, statistics.MOST + 1, BLOCK)]
+    if seeds in allowed and (power >= statistics.POWER or seeds == allowed[-1]):
+        return []
+    return [
+        f"{task}: seeds: the plan has {seeds}, of power {power}; the code takes one of {allowed}, "
+        f"of power {statistics.POWER} or else the most"
+    ]
+
+
+def _not_as_tuned(store: Store, plan: dict[str, Any], task: str, effect: Effect) -> list[str]:
+    """In what a task of a plan differs from what the development figures give; one line each."""
+    planned, variant, lines = plan["tasks"][task], variants(effect)[task], list[str]()
+    chosen, scored = planned["arms"] | planned.get("later", {}), dict[str, dict[str, Any]]()
+    for label, made in arms_of(effect, plan["family"], task, planned).items():
+        kept = store.kept(variant, made, families.DEVELOPMENT)
+        if kept is None or variant.statistic not in kept[variant.over]:
+            lines.append(
+                f"{task}: the development figures of {label!r} are not kept as the code would "
+                "measure them"
+            )
+            continue
+        scored[label] = tuning.scored(variant, kept)
+        lines += [
+            f"{task}: the {k} of {label!r} is {chosen[label][k]} in the plan, and "
+            f"{scored[label][k]} by its development figures"
+            for k in ("score", "pass@1")
+            if abs(scored[label][k] - chosen[label][k]) > 1e-5
+        ]
+    if lines:
+        return lines
+    pilots = tuning.pilots(scored, _others(planned["arms"], planned["baseline"], plan["family"]))
+    sizes = (1, statistics.LARGE + 1)  # of the family, then and now
+    needed = sorted({tuning.seeds(pilots, variant.minimum, rows) for rows in sizes})
+    # an older plan may have lost an arm that needed more
+    if planned["seeds"] not in needed and not (_is_older(planned) and planned["seeds"] > needed[0]):
+        said = " or ".join(map(str, needed))
+        lines = [f"{task}: seeds: the plan has {planned['seeds']}, the code would plan {said}"]
     return lines
 
 
@@ -293,29 +330,6 @@ def _replaced_arms(plan: dict[str, Any], task: str, effect: Effect) -> set[str]:
     }
     labels = stated.keys() | described.keys()
     return {label for label in labels if stated.get(label) != described.get(label)}
-
-
-def _require_range(name: str, task: str, effect: Effect, chosen: Sequence[dict[str, Any]]) -> None:
-    """Refuse a task on which no arm succeeds, or where the statistic is an accuracy, every arm.
-
-    An experiment with a statistic of its own that is no accuracy is not checked.
-    """
-    low, high = RANGE
-    read_beside = guarded(effect.statistic)
-    if read_beside and effect.measure is not None:
-        return
-    found = [c["pass@1" if read_beside else "score"] for c in chosen]
-    if max(found) < low or (min(found) > high and not read_beside):
-        raise ValueError(
-            f"{name}: on the {task} task, the accuracies of the tuned arms are {min(found):.3f} to "
-            f"{max(found):.3f}, outside {low} to {high}; give the task other difficulties or the "
-            "warm start more steps"
-        )
-
-
-def guarded(statistic: str) -> bool:
-    """Whether a statistic is no accuracy, and so is read beside one."""
-    return not statistic.startswith(("pass@1", "score", "pass@8", "derived"))
 
 
 def compared_with(plan: dict[str, Any], effect: Effect, task: str) -> list[str]:

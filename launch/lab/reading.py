@@ -9,8 +9,8 @@ from typing import Any
 
 from jaxrl.launch.lab import statistics, views
 from jaxrl.launch.lab.effect import Effect
-from jaxrl.launch.lab.plans import GUARD, RANGE
 from jaxrl.launch.lab.statistics import Comparison, Status
+from jaxrl.launch.lab.tuning import GUARD, RANGE
 
 BUDGET = 0.1
 """Tokens or updates of two arms that differ by more than this share are no equal budgets."""
@@ -59,11 +59,11 @@ def _kept(row: dict[str, Any], results: Path) -> list[list[dict[str, Any]]]:
 
 
 def corrected(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with `p`, `status` and `why`, after Holm's correction within each family.
+    """Rows with `p`, `status`, `why` and `tests`, after Holm's correction within each family.
 
     Differences and equivalence are each corrected. Rows that compare the same figures by the same
-    statistic are one test, and count once. `why` says what makes a row undecided whose p values
-    alone would decide it; it is empty otherwise.
+    statistic are one test, and count once: `tests` of the family. `why` says what makes a row
+    undecided whose p values alone would decide it; it is empty otherwise.
 
     Args:
       rows: as recorded, with the `digests` of their arms (`of_arms`) and `at_updates`.
@@ -80,7 +80,7 @@ def corrected(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         )
         for test, row in zip(names, own, strict=True):
             status, why = _read(row, tests[test], different[test], equivalent[test])
-            row |= {"p": different[test], "status": status, "why": why}
+            row |= {"p": different[test], "status": status, "why": why, "tests": len(tests)}
     return out
 
 

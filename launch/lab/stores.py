@@ -42,6 +42,11 @@ class Store:
             self.said(f"{path.stem}: {len(seeds)} seeds in {figures['minutes']} min")
         return json.loads(path.read_text())
 
+    def kept(self, effect: Effect, given: Arm, seeds: Sequence[int]) -> dict[str, Any] | None:
+        """Figures of an arm if they are kept; it is not run."""
+        path = self.path(self.identity(effect, given, seeds))
+        return json.loads(path.read_text()) if path.exists() else None
+
     def path(self, identity: dict[str, Any]) -> Path:
         """The file of an arm."""
         return self.directory / "arms" / f"{files.digest(identity)}.json"
@@ -49,16 +54,21 @@ class Store:
     @staticmethod
     def identity(effect: Effect, given: Arm, seeds: Sequence[int]) -> dict[str, Any]:
         """All that the figures of an arm depend on, as JSON holds it."""
-        measure = effect.measure or held_out
         return {
             "version": VERSION,
             "task": effect.task.digest(),
             "arm": arms.describe(given),
             "seeds": list(seeds),
             "warm_steps": effect.warm_steps,
-            "measure": str(arms.describe(getattr(measure, "func", measure)))
-            + str(arms.describe(getattr(measure, "keywords", {}))),
+            "measure": measured_by(effect),
         }
+
+
+def measured_by(effect: Effect) -> str:
+    """What gives the figures of an experiment, in words."""
+    measure = effect.measure or held_out
+    keywords = arms.describe(getattr(measure, "keywords", {}))
+    return str(arms.describe(getattr(measure, "func", measure))) + str(keywords)
 
 
 def digest_of_kept(kept: dict[str, Any]) -> str:

@@ -58,6 +58,8 @@ class Learner(NamedTuple):
     """[S] float32 each, of the gradient of imitation, see `jaxrl.launch.lab.imitation`."""
     seeds: jax.Array
     """[S] int32."""
+    learned: jax.Array
+    """[S] int32, updates done whose rate the loss does not put to 0."""
     previous: Params | None = None
     """Before the last update, where the arm goes by it."""
 
@@ -71,7 +73,8 @@ def learner(params: Params, seeds: Sequence[int] = ()) -> Learner:
     numbers = jnp.asarray(seeds or range(count), jnp.int32)
     norms = {name: jnp.zeros(count) for name in ("last", "warm")}
     begun = jax.vmap(_OPTIMIZER.init)(params)
-    return Learner(params, begun, jnp.zeros(count, jnp.int32), norms, numbers)
+    none = jnp.zeros(count, jnp.int32)
+    return Learner(params, begun, none, norms, numbers, none)
 
 
 def train(
@@ -102,7 +105,8 @@ def train(
     Returns:
       Each figure, [measurements, S]; one that is measured at the last time alone, [1, S]. `tokens`
       are the action tokens of the batches sampled so far, solutions among them included, and
-      `updates` those of the optimizer.
+      `updates` those of the optimizer. An update does not count if the loss puts its rate to 0, as
+      in a phase that samples alone; those of an arm whose own rate is 0 count.
     """
     steps = steps or arm.steps
     seeds = len(jax.tree.leaves(params)[0])
@@ -120,7 +124,7 @@ def train(
     samplers = collections.deque[Learner](maxlen=arm.delay + 1)
     marks = {round(steps * (i + 1) / measurements) for i in range(measurements)}
     figures = collections.defaultdict(list)
-    spent, updates = np.zeros(seeds, int), 0
+    spent = np.zeros(seeds, int)
     for step in range(steps):
         now = arm.at(step)
         if step % now.sync_every == 0:
@@ -175,9 +179,8 @@ def train(
         for part in shares(batch, now.updates_per_batch, own):
             state = update(model, task, now)(state, reference, likely, part, now.learning_rate)
             critics = critics and critic_steps.update(critics, part)
-            updates += 1
         if step + 1 in marks:
-            measured = {"tokens": spent, "updates": np.full(seeds, updates)}
+            measured = {"tokens": spent, "updates": np.asarray(state.learned)}
             for name, value in (measured | measure(state.params, step + 1 == steps)).items():
                 figures[name].append(np.array(value))
     return {name: np.stack(values) for name, values in figures.items()}
@@ -313,13 +316,15 @@ def _update(
             radius = sharpness.radius or sharpness.scale * moved(model, state, t)
             grads, _ = jax.grad(loss, has_aux=True)(uphill(state.params, grads, radius))
         updates, opt_state = _OPTIMIZER.update(grads, state.opt_state)
-        rate = rate * metrics.get("lr_scale", 1.0)
+        scale = metrics.get("lr_scale", 1.0)
+        rate = rate * scale
         params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
         norms = state.norms
         if imitation:
             norms = rule.noted(imitation, norms, state.steps, imitate, optax.global_norm(grads))
         before = state.params if sharpness else None
-        return Learner(params, opt_state, state.steps + 1, norms, state.seeds, before)
+        learned = state.learned + jnp.int32(scale > 0)
+        return Learner(params, opt_state, state.steps + 1, norms, state.seeds, learned, before)
 
     @jax.jit
     def each(

@@ -1,4 +1,4 @@
-"""AEPO: rows of a group are divided by entropies, and gradients past the clip are scaled.
+"""AEPO: rows divided by entropies, gradients scaled past the clip; the loss alone is measured.
 
 Paper: Dong et al. 2025, "Agentic Entropy-Balanced Policy Optimization"
 Idea: the tokens that open new ways are unlikely ones, whose ratio moves fast and meets the upper

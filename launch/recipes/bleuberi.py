@@ -1,4 +1,4 @@
-"""BLEUBERI: the reward is BLEU against a reference, and no reward model is needed.
+"""BLEUBERI: BLEU against a reference as reward; its choice of hard prompts needs an earlier run.
 
 Paper: Chang et al. 2025, "BLEUBERI: BLEU is a surprisingly effective reward for instruction
 following"
@@ -8,8 +8,9 @@ by it.
 Formula: `r = BLEU(y, y*)`, sentence BLEU with brevity penalty and smoothing
 Claim: on par with reward-model-guided RL on four benchmarks and in human eyes, and more factual.
 Reading: one reference, sacrebleu with effective order. The hardest prompts are chosen by an
-earlier run of the task, `--curriculum.history RUN`. The effect has one reference for answers that
-can be said in two ways; its ablation rewards the reference itself and nothing else.
+earlier run of the task, `--curriculum.history RUN`; without one, as in the effect, all are trained
+on. The effect has one reference for answers that can be said in two ways; its ablation rewards the
+reference itself and nothing else.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""CAMPO: answers may grow longer by stages, and going round in circles costs.
+"""CAMPO: answers may grow longer in two stages, and loops, by our own definition, cost.
 
 Paper: MiroMind 2025, "MiroMind-M1: An Open-Source Advancement in Mathematical Reasoning via
 Context-Aware Multi-Stage Policy Optimization"

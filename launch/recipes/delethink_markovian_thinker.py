@@ -9,8 +9,9 @@ Formula: chunk k sees `q` and the last m tokens of chunk k - 1 and adds `C - m`;
 all tokens of all chunks, each under its own chunk's context
 Claim: with chunks of 8K, a 1.5B model thinks up to 24K and is as good as or better than RL on whole
 contexts; it continues to improve beyond that at test time, where the other stays where it was.
-Reading: `m = C / 2` (recalled), tokens weigh alike. `jaxrl eval` thinks in chunks too, in more of
-them with a larger `--max-new-tokens`. The ablation has one context.
+Reading: `config()` carries 10 of 16 tokens and the effect 2 of 6; the paper's `m` is `C / 2`
+(recalled). Tokens weigh alike. `jaxrl eval` thinks in chunks too, in more of them with a larger
+`--max-new-tokens`. The ablation has one context.
 """
 
 import dataclasses

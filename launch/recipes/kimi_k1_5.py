@@ -1,4 +1,4 @@
-"""Kimi k1.5: online policy mirror descent, and a reward for being brief among the right.
+"""Kimi k1.5: mirror descent, and a reward for being brief, which alone is measured.
 
 Paper: Kimi Team 2025, "Kimi k1.5: Scaling Reinforcement Learning with LLMs"
 Idea: each iteration regresses the reward above its mean on the log-ratio to the iteration's

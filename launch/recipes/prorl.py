@@ -1,4 +1,4 @@
-"""ProRL: long training, held by a KL to a reference that is moved up from time to time.
+"""ProRL: long training, held by a KL to a reference that is moved up at a fixed interval.
 
 Paper: Liu et al. 2025, "ProRL: Prolonged Reinforcement Learning Expands Reasoning Boundaries in
 Large Language Models"

@@ -1,4 +1,4 @@
-"""RL-PLUS: solutions from outside, under multiple importance sampling, weighted to explore.
+"""RL-PLUS without its two unclipped updates: solutions from outside, weighted to explore.
 
 Paper: Dong et al. 2025, "RL-PLUS: Countering Capability Boundary Collapse of LLMs in Reinforcement
 Learning with Hybrid-policy Optimization"

@@ -12,9 +12,11 @@ their reasoning collapses and is cut short; SFT is as accurate as RL, or more so
 Reading: in the effect, stories are after Sally and Anne, a step is a box, and a policy may answer
 at once; a missing step is not right. `pass@1` is also given for each order of belief. The ablation
 is the policy before RL, as the collapse is one from what there was; SFT is among the baselines. Its
-solutions have traces, the paper's answers alone. The lab has one size, which is small: that a
-larger one does not collapse is not shown, nor is transfer to other benchmarks. `config()` is GRPO
-on worked sums.
+solutions have traces, the paper's answers alone. RL raises the accuracy over that of the untrained
+policy, and `contrary` requires that it does not. So where traces become more valid, as they do
+here, the row against the ablation stays undecided (accuracies differ). The lab has one size, which
+is small: that a larger one does not collapse is not shown, nor is transfer to other benchmarks.
+`config()` is GRPO on worked sums.
 """
 
 import dataclasses

@@ -470,7 +470,7 @@ def test_equal_arms_have_no_effect():
     same = lab.Effect("nothing differs", TASK, arm, dataclasses.replace(arm), warm_steps=3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment, "SAMPLES", 2)
-        result = lab.run(same)
+        result = lab.run(same, seeds=(0, 1))
         figures = lab.run_arm(same, arm, (0, 1))
     assert result["comparison"]["effect"] == 0 and result["method"] == result["ablation"]
     assert result["method"] == figures["final"]["pass@1"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.launch.lab import Arm, Effect, arms, families, plans, statistics, stores
+from jaxrl.launch.lab import Arm, Effect, arms, families, statistics, stores, tuning
 from jaxrl.launch.lab.tasks import neutral
 
 SURVEYED = {
@@ -35,7 +35,7 @@ def measure(work: Path) -> dict[str, dict[str, Any]]:
     for name, (family, baseline) in SURVEYED.items():
         arm = families.baselines(family, Arm(steps=80))[baseline]
         effect = Effect("", task, arm, arm)
-        rate = plans.tune(store, effect, arm)["learning_rate"]
+        rate = tuning.tune(store, effect, arm)["learning_rate"]
         figures = store.figures(effect, arms.tuned(arm, rate, 1.0), SEEDS)
         found[name] = {
             "learning_rate": rate,
