@@ -110,7 +110,7 @@ def walk(
     to its end.
 
     Args:
-      chunks: what a demonstration that starts midway sees of the walk before, and the length of one.
+      chunks: the length of a demonstration, and what one that starts midway sees of the past.
       symbols: their number; each starts one problem for each number of steps.
       trained: the most steps of a training problem; a test problem has more.
       longest: the most steps of a test problem.

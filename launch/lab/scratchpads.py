@@ -42,10 +42,10 @@ def scratchpads(
 ) -> Task:
     """Add digits in the base `BASE`, writing each partial sum.
 
-    Two process reward models have learned from labelled solutions to problems of the train side, by
-    default at equal cost in tokens. `answer` is the right steps and then, in units of 1 / `UNIT`, the logits
-    of both models of a step at each place, after each digit and for each digit written. The task's
-    own reward takes solutions whose last step is right.
+    Two process reward models have learned from labelled solutions to problems of the train side.
+    `answer` is the right steps and then, in units of 1 / `UNIT`, the logits of both models of a
+    step at each place, after each digit and for each digit written. The task's own reward takes
+    solutions whose last step is right.
 
     Args:
       skills: probability of a right step in a demonstration, of each half of the additions.

@@ -6,9 +6,22 @@ import numpy as np
 import pytest
 
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch import effects_handicaps, effects_table, lab
-from jaxrl.launch.lab import arms, families, plans
+from jaxrl.launch import effects, effects_handicaps, effects_table, lab
+from jaxrl.launch.lab import (
+    arms,
+    chains,
+    families,
+    plans,
+    refusals,
+    routes,
+    scratchpads,
+    skills,
+    split,
+    surfaces,
+)
+from jaxrl.launch.lab.tasks import EOS, FILLER, FIRST
 from jaxrl.launch.lab.variants import dealt, variants
+from jaxrl.sampling.chunks import Chunks
 from jaxrl.training.objective import ObjectiveConfig
 
 EFFECTS = {name: effects_table.module(name).effect() for name in effects_table.names()}
@@ -146,11 +159,61 @@ def test_a_further_task_is_a_variant():
     assert (twice["one"].minimum, twice["two"].minimum) == (0.1, 0.2)
 
 
-@pytest.mark.parametrize("name", [n for n, effect in EFFECTS.items() if effect.elsewhere])
-def test_a_further_task_is_another(name):
-    made = variants(EFFECTS[name])
-    for task in EFFECTS[name].elsewhere:
-        own = (made[task].task.digest(), made[task].method, made[task].ablation)
-        regime = (EFFECTS[name].task.digest(), EFFECTS[name].method, EFFECTS[name].ablation)
-        assert own != regime, task
-        assert made[task].stands_for == EFFECTS[name].stands_for
+ELSEWHERE = [(n, task) for n, effect in EFFECTS.items() for task in effect.elsewhere]
+
+
+@pytest.mark.parametrize(("name", "task"), ELSEWHERE)
+def test_a_further_task_is_another_and_holds_problems_out(name, task):
+    effect = EFFECTS[name]
+    made = variants(effect)[task]
+    differing = [made.task.digest(), made.method, made.ablation]
+    assert differing != [effect.task.digest(), effect.method, effect.ablation]
+    assert made.stands_for == effect.stands_for and made.over == effect.over
+    for seed in (0, 1, families.DEVELOPMENT[0]):
+        assert effects.overlap(made.task, seed) == 0
+        assert len(made.task.make(seed).test.prompt) >= split.HELD_OUT
+
+
+@pytest.mark.parametrize("name", [name for name, task in ELSEWHERE if task == "control"])
+def test_a_control_differs_in_its_task_alone(name):
+    """And its two arms have other rewards, or differ in something else: else it says nothing."""
+    effect, made = EFFECTS[name], variants(EFFECTS[name])["control"]
+    same = dataclasses.replace(made, task=effect.task, statistic=effect.statistic)
+    assert same == dataclasses.replace(effect, elsewhere={}, further={})
+
+
+def test_controls_lack_what_their_methods_are_for():
+    """One form, one scale, one phrase, a mark in each demonstration; equally many labels."""
+    one = surfaces.surfaces(forms=1).make(0)
+    assert np.ptp((one.train.gold[:, : surfaces.LENGTH] - FIRST - surfaces.VALUES) % 3) == 0
+    one = routes.routes(forms=1).make(0)
+    assert np.ptp((one.train.gold[:, : surfaces.LENGTH] - FIRST - surfaces.VALUES) % 3) == 0
+    assert not refusals.refusals(spread=0).make(0).train.answer[:, -1].any()
+    assert refusals.refusals().make(0).train.answer[:, -1].max() == refusals.OFFSET
+    said = chains.phrased(rare=0.0).make(0).train.gold[:, chains.LENGTH + 1 : -1]
+    assert not ((said - FIRST - chains.SYMBOLS) % 2).any()
+    marked = skills.domains(marked=1.0, known=True).make(0)
+    assert (marked.demonstrations.gold[:, 0] == FILLER).all()
+    assert (marked.train.gold[:, 0] == FILLER).all()
+
+
+def test_rollouts_label_as_many_solutions_where_the_cost_does_not_count(monkeypatch):
+    seen = []
+
+    def fitted(content, said, labels, **_):
+        seen.append(len(labels))
+        return np.zeros((scratchpads.STEPS, *[scratchpads.BASE] * 3))
+
+    monkeypatch.setattr(scratchpads, "fitted", fitted)
+    scratchpads.scratchpads(at_cost=False).make(0)
+    scratchpads.scratchpads(labelled=240).make(0)
+    assert seen[:3] == [240, 240, 240] and seen[3] < 200
+
+
+def test_whole_demonstrations_go_to_the_end_of_a_walk():
+    chunks = Chunks(size=6, carry=2)
+    whole, cut = (chains.walk(chunks, whole=each).make(0).demonstrations for each in (True, False))
+    lengths = [(d.gold > 0).sum(axis=1) for d in (whole, cut)]
+    assert lengths[0].max() == 21 and lengths[1].max() == chunks.size
+    assert ((whole.gold == EOS).sum(axis=1) == 1).all()
+    assert not ((cut.gold == EOS).sum(axis=1) == 1).all()
