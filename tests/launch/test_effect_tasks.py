@@ -1,6 +1,7 @@
 """Parts are taken out whole, baselines are what they are called, and methods have further tasks."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from jaxrl.launch.lab import (
     scratchpads,
     skills,
     split,
+    stores,
     surfaces,
 )
 from jaxrl.launch.lab.tasks import EOS, FILLER, FIRST
@@ -217,3 +219,28 @@ def test_whole_demonstrations_go_to_the_end_of_a_walk():
     assert lengths[0].max() == 21 and lengths[1].max() == chunks.size
     assert ((whole.gold == EOS).sum(axis=1) == 1).all()
     assert not ((cut.gold == EOS).sum(axis=1) == 1).all()
+
+
+def test_a_part_that_a_plan_lacks_is_added_to_it(tmp_path):
+    """The other arms and the seeds stay as they were planned."""
+
+    def run(effect, given, seeds):
+        noise = [np.random.default_rng([s, bool(given.before)]).normal(0.5, 0.02) for s in seeds]
+        figures = dict.fromkeys(("pass@1", "pass@8"), noise)
+        return {"final": figures, "area": figures, "minutes": 0.0}
+
+    name, label = "self_low_likelihood_rlvr", "ablation: prompts of an earlier run"
+    store = stores.Store(tmp_path, run)
+    plan = plans.make(store, name, EFFECTS[name])
+    older = json.loads(json.dumps(plan))
+    for task, planned in older["tasks"].items():
+        for field in ("arms", "power", "described"):
+            del planned[field][label]
+        variant = variants(EFFECTS[name])[task]
+        assert plans.unplanned(variant, plan["family"], planned) == [label]
+        assert plans.unplanned(variant, plan["family"], plan["tasks"][task]) == []
+    made = plans.make(store, name, EFFECTS[name], older)
+    for task, planned in made["tasks"].items():
+        added = planned.pop("later")
+        assert planned == older["tasks"][task] and [*added] == [label]
+        assert added[label]["described"] == plan["tasks"][task]["described"][label]
