@@ -12,6 +12,8 @@ from jaxrl.launch.lab import Effect, families, plans
 _THROWN_AWAY = "the method's guide throws attempts away, which its tokens leave out"
 KNOWN = {
     "adcl_egsr": _THROWN_AWAY,
+    "delethink_markovian_thinker": "training has answers of at most 10 tokens, and up to 21 are "
+    "judged, which the method alone writes in chunks as long as those of training",
     "expo": _THROWN_AWAY,
     "ghpo": _THROWN_AWAY,
     "igpo": _THROWN_AWAY,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -161,6 +161,17 @@ COMPONENTS = {
     "objective.entropy_coef": "entropy bonus",
 }
 """Fields of the objective, and the part of a method that they belong to."""
+COUPLED = {
+    "prompts of an earlier run": ("curriculum", "before"),
+    "order of domains": ("weights", "stages"),
+}
+"""Part -> fields that are one part where method and ablation differ in all of them: either without
+the other is another method."""
+PENALTIES = {
+    "KL penalty": ("objective", "kl_coef"),
+    "entropy bonus": ("objective", "entropy_coef"),
+}
+"""Part -> the path of its coefficient, which is 0 where there is none."""
 
 
 def arm(config: Config, *, sizes: Mapping[str, Any] | None = None, **changes: Any) -> Arm:
@@ -300,32 +311,42 @@ def regime(config: Config, method: Arm, stands_for: str = "") -> list[str]:
 def parts(method: Arm, ablation: Arm) -> dict[str, Arm]:
     """What a method consists of: part -> the method without it.
 
-    Parts are what method and ablation differ in, sizes aside. Of several, `all` is the ablation.
-    An advantage that nothing reads is no part (`reads_advantages`).
+    Parts are what method and ablation differ in, sizes aside; fields that need each other are one
+    (`COUPLED`). Of several, `all` is the ablation. An advantage that nothing reads is no part
+    (`reads_advantages`), nor is a penalty of the ablation that a method with other parts lacks.
     """
+    fields = [field.name for field in dataclasses.fields(Arm) if field.name not in SIZES]
+    differing = [f for f in fields if getattr(method, f) != getattr(ablation, f)]
     named: dict[str, list[str]] = {}
-    for field in dataclasses.fields(Arm):
-        mine, other = getattr(method, field.name), getattr(ablation, field.name)
-        if field.name in SIZES or mine == other:
-            continue
-        if field.name != "objective":
-            named[field.name.replace("_", " ")] = [field.name]
+    for field in differing:
+        if field != "objective":
+            named.setdefault(_part_of(field, differing), []).append(field)
             continue
         for path, part in COMPONENTS.items():
             if _at(method, path.split(".")) != _at(ablation, path.split(".")):
                 named.setdefault(part, [])
     for path, part in COMPONENTS.items():
-        if part in named and path.startswith("objective."):
+        if part in named:
             named[part].append(path)
     without = {}
     for part, paths in named.items():
         if part == COMPONENTS["objective.advantage"] and not reads_advantages(method.objective):
+            continue
+        if len(named) > 1 and part in PENALTIES and not _at(method, PENALTIES[part]):
             continue
         made = method
         for path in paths:
             made = _with(made, path.split("."), _at(ablation, path.split(".")))
         without[part] = made
     return without if len(named) == 1 else {"all": ablation} | without
+
+
+def _part_of(field: str, differing: Collection[str]) -> str:
+    """The part that a field of an arm belongs to, the objective's aside."""
+    for part, fields in COUPLED.items():
+        if field in fields and {*fields} <= {*differing}:
+            return part
+    return field.replace("_", " ")
 
 
 def reads_advantages(objective: ObjectiveConfig) -> bool:

@@ -187,11 +187,15 @@ BASELINES: dict[str, dict[str, Callable[[Arm], Arm]]] = {
         "SFT on the target": _on_texts(lambda count: (*[0.0] * (count - 1), 1.0)),
     },
     "priming": {"GRPO": _grpo, "SFT then RL": _sft_then_rl},
-    "skills": {"SFT on the target": _untrained, "RL on the target": _on_the_target},
+    "skills": {
+        "SFT on the target": _on_texts(lambda count: (*[0.0] * (count - 1), 1.0)),
+        "RL on the target": _on_the_target,
+    },
     "rewards": {"GRPO on verdicts": _on_verdicts, "GRPO on the regime's rewards": _grpo},
     "routing": {
         "GRPO on rules": _rewarded(routes.by_rule),
         "GRPO on a judge": _rewarded(routes.by_judge),
+        "GRPO on verdicts": _on_verdicts,
     },
     "agents": {
         "GRPO": _grpo,
@@ -312,11 +316,17 @@ def plain(method: Arm) -> Arm:
 
 
 def baselines(family: str, method: Arm) -> dict[str, Arm]:
-    """The baselines of a family in the regime of a method."""
+    """The baselines of a family in the regime of a method.
+
+    Where no step of a method of `skills` is on the target, every arm reads the target's texts after
+    its RL (`past`), so that SFT on the target is no RL before that.
+    """
     if family not in BASELINES:
         raise ValueError(f"family={family!r} is unknown; use one of {sorted(BASELINES)}")
     made = {name: make(plain(method)) for name, make in BASELINES[family].items()}
     if family == "mixtures" and method.stages:
         mixed = _on_texts(lambda count: shares(method))
         made["SFT on as many texts of each, mixed"] = mixed(plain(method))
+    if family == "skills" and not shares(method)[-1]:
+        made["SFT on the target"] = _untrained(plain(method))
     return made

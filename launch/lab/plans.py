@@ -149,10 +149,9 @@ def _with_later(
 
 
 def unplanned(effect: Effect, family: str, planned: Mapping[str, Any]) -> list[str]:
-    """Labels of the arms of `Effect.further` that a task of a plan has not."""
+    """Labels of the ablations that a task of a plan has not: parts, and `Effect.further`."""
     known = planned["arms"].keys() | planned.get("later", {}).keys()
-    made = competitors(effect, family)
-    return [k for k in (f"ablation: {name}" for name in effect.further) if k in made.keys() - known]
+    return [k for k in competitors(effect, family) if k.startswith("ablation: ") and k not in known]
 
 
 def _stated(effect: Effect) -> dict[str, Any]:

@@ -623,7 +623,7 @@ def test_dph_rl_has_something_to_rehearse():
     effect = effects_table.module("dph_rl").effect()
     assert 0.2 < solved(effect.task, effect.warm_steps) < 0.8
     assert solved(lab.neutral(), effect.warm_steps) < 0.02
-    assert [*variants(effect)] == ["regime"]
+    assert "neutral" not in variants(effect)
 
 
 FURTHER = [n for n in effects_table.names() if effects_table.module(n).effect().further]
