@@ -12,7 +12,7 @@ import pytest
 from jaxrl.data import scoring, tasks
 from jaxrl.data.environments import Turn, formats, play, router, toolbox, tools, with_tools
 from jaxrl.data.environments.formats import Call
-from tests.data.test_bundled_environments import installed
+from tests.data.test_bundled_environments import SEARCHED, installed, optional
 
 
 def called(tool, **arguments):
@@ -170,9 +170,11 @@ LIMITED = {
 }
 
 
-@pytest.mark.parametrize("name", LIMITED)
+@pytest.mark.parametrize("name", [*sorted(LIMITED.keys() - SEARCHED.keys()), *optional(SEARCHED)])
 def test_the_limit_of_a_turn_is_bounded_however_many_calls_it_has(name):
     """Else a policy could keep a worker for hours."""
+    if name in SEARCHED:
+        pytest.importorskip("bm25s")
     task = tasks.get(name, **LIMITED[name])
     installed(task)
     problem = task.problem("train", 0, 0)
