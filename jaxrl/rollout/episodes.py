@@ -91,7 +91,7 @@ def episode(
     play = Turn(request.id, problem, seed)
     last: Opening | Reply = yield Act(play)
     messages = [*_system(ctx), *last.messages]
-    record = _Record(messages, last.agent, _digest(last.messages), last.error)
+    record = _Record(messages, last.agent, _first(last), last.error)
     try:
         if record.error is None:
             prompt = _prompt(ctx, messages, last.tools)
@@ -229,6 +229,11 @@ def _following(
     return dataclasses.replace(asked, prefix=prefix, stop=last.stop)
 
 
+def _first(opening: Opening) -> int:
+    """Of the opening, which is a state of its own: it is never the state of a later turn."""
+    return _digest(({"role": "opening"}, *opening.messages))
+
+
 def _digest(messages: Sequence[Message]) -> int:
     """Of what is read just before a turn; where that is nothing, of all that was said."""
     return zlib.crc32(json.dumps(messages).encode())
@@ -299,7 +304,7 @@ def on_device(
             for kind in (Source.OBSERVATION, Source.POLICY)
         )
         shown = ({"role": "user", "content": seen.strip("\n")},) if seen else ()
-        reads.append(_digest((shown if number > 1 else opening.messages) or messages))
+        reads.append(_first(opening) if number == 1 else _digest(shown or messages))
         messages += [*shown, {"role": "assistant", "content": own.strip("\n")}]
     named = dict(ctx.arrays.parts(made.world))
     made = dataclasses.replace(
