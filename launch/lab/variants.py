@@ -25,8 +25,8 @@ def variants(effect: Effect) -> dict[str, Effect]:
     """Name of a task -> the experiment on it.
 
     `regime` is the paper's. `neutral` is a plain cipher with the verifier's rewards, where pass@k
-    and `distinct` are pass@1. A method has none if it is about domains, stages, chunks, lengths or
-    parts of rewards of its task, if rewards or figures of its own need that task, or if the
+    and `distinct` are pass@1. A method has none if it is about domains, stages, chunks or lengths of
+    its task, if rewards or figures of its own need that task, or if the
     experiment says that it does nothing elsewhere (`Effect.own_task`). A method that is compared on
     the real model, or was once chosen for it, also has `carries`, sums whose demonstrations forget
     carries, and `hostile`, the neutral task with wrong verdicts. `Effect.further` is compared in
@@ -53,15 +53,18 @@ def variants(effect: Effect) -> dict[str, Effect]:
 
 
 def _anywhere(effect: Effect) -> Effect | None:
-    """The experiment without its regime's rewards; None if it can be done on its own task alone."""
+    """The experiment without its regime's rewards; None if it can be done on its own task alone.
+
+    Rewards in units of their history stay, as the method is what becomes of them.
+    """
     method, ablation = effect.method, effect.ablation
     about = (method.weights, method.stages, method.chunks.size, method.max_new_tokens)
-    if any(about) or method.renormalise or effect.own_task:
+    if any(about) or effect.own_task:
         return None
     own = method.rewards is not None and method.rewards != ablation.rewards
     if (own or effect.measure) and not effect.portable:
         return None
-    if own or ablation.rewards is None or method.rewards is None:
+    if own or method.renormalise or ablation.rewards is None or method.rewards is None:
         return effect
     verified = [dataclasses.replace(each, rewards=None) for each in (method, ablation)]
     return dataclasses.replace(effect, method=verified[0], ablation=verified[1])

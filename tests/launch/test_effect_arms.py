@@ -122,3 +122,9 @@ def test_a_part_that_a_plan_lacks_is_added_to_it(tmp_path):
         added = planned.pop("later")
         assert planned == older["tasks"][task] and [*added] == [label]
         assert added[label]["described"] == plan["tasks"][task]["described"][label]
+
+
+def test_a_score_in_units_of_its_history_stays_on_the_neutral_task():
+    made = variants(EFFECTS["armed"])["neutral"]
+    assert made.method.rewards is made.ablation.rewards is EFFECTS["armed"].method.rewards
+    assert made.method.renormalise and not made.ablation.renormalise
