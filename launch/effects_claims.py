@@ -37,7 +37,8 @@ differently. [The table](../launch/recipes/README.md) has all rows and seeds.
 Each comparison names its task. `regime` is a task made to resemble the conditions of the paper.
 `neutral` is a plain cipher with the verifier's rewards. `carries` is sums of two-digit numbers in
 base 6, whose demonstrations leave out half of the carries. `hostile` is the neutral task, where a
-tenth of the verdicts in training are wrong.
+tenth of the verdicts in training are wrong. `control` is the method's own task without what the
+method is for, where it has nothing to gain and should do no harm. The protocol has the others.
 
 *GRPO on verdicts*, among the baselines of methods that change rewards, is trained on the true
 reward. A method whose point is to do without one is compared there with one that has it.

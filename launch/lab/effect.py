@@ -71,6 +71,15 @@ class Effect:
     """Measured on its own task alone, as the method does nothing on the others."""
     on_real_model: bool = False
     """Compared on the real model, or once chosen for it, and so measured on two more tasks here."""
+    elsewhere: Mapping[str, Effect] = dataclasses.field(default_factory=dict)
+    """Further tasks by name, and the experiment on each (`also`). `control` is the method's own
+    task without what the method is for: the claim there is that it does no harm."""
+
+    def also(self, task_name: str, **changes: Any) -> Effect:
+        """The experiment with a further task, on which these fields differ."""
+        return dataclasses.replace(
+            self, elsewhere=dict(self.elsewhere) | {task_name: dataclasses.replace(self, **changes)}
+        )
 
 
 def run_arm(

@@ -27,6 +27,7 @@ def surfaces(
     *,
     skills: tuple[float, float] = (0.8, 0.4),
     seen: tuple[float, float] = (0.8, 0.5),
+    forms: int = FORMS,
     problems: int = 256,
 ) -> Task:
     """Write the value of each symbol, in any of its forms; the reference has one of them.
@@ -39,6 +40,7 @@ def surfaces(
       skills: probability of a right value in a demonstration, of each half of the symbols.
       seen: share of the pairs of equal forms, and of the others, that the verifier has learned
         from.
+      forms: of a value, the first ones, that references and demonstrations are in.
       problems: in the train split.
     """
 
@@ -55,7 +57,7 @@ def surfaces(
             size = len(content)
             right = rng.random(content.shape) < (skill[content] if imperfect else 1.0)
             stated = value[(content + ~right) % VALUES]
-            written = stated * FORMS + rng.integers(FORMS, size=content.shape)
+            written = stated * FORMS + rng.integers(forms, size=content.shape)
             said = FIRST + VALUES + written
             gold = np.concatenate([said, np.full((size, 1), EOS)], axis=1)
             prompt = np.concatenate([FIRST + content, np.full((size, 1), ASK)], axis=1)

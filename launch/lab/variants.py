@@ -25,16 +25,17 @@ def variants(effect: Effect) -> dict[str, Effect]:
     """Name of a task -> the experiment on it.
 
     `regime` is the paper's. `neutral` is a plain cipher with the verifier's rewards, where pass@k
-    and `distinct` are pass@1. A method has none if it is about domains, stages, chunks or lengths of
-    its task, if rewards or figures of its own need that task, or if the
-    experiment says that it does nothing elsewhere (`Effect.own_task`). A method that is compared on
-    the real model, or was once chosen for it, also has `carries`, sums whose demonstrations forget
-    carries, and `hostile`, the neutral task with wrong verdicts. `Effect.further` is compared in
-    the regime alone.
+    and `distinct` are pass@1. A method has none if it is about domains, stages, chunks or lengths
+    of its task, if rewards or figures of its own need that task, or if the experiment says that it
+    does nothing elsewhere (`Effect.own_task`). A method that is compared on the real model, or was
+    once chosen for it, also has `carries`, sums whose demonstrations forget carries, and `hostile`,
+    the neutral task with wrong verdicts. The tasks of `Effect.elsewhere` follow. `Effect.further`
+    is compared in the regime alone.
     """
+    own = {name: dataclasses.replace(e, further={}) for name, e in effect.elsewhere.items()}
     out, plain = {"regime": effect}, _anywhere(effect)
     if plain is None:
-        return out
+        return out | own
     statistic = plain.statistic.partition("/")[0]
     if statistic.startswith("pass@") or statistic == "distinct":
         statistic = "pass@1"  # with more samples all arms solve all problems there
@@ -49,7 +50,7 @@ def variants(effect: Effect) -> dict[str, Effect]:
             for name in ("method", "ablation")
         }
         out["hostile"] = dataclasses.replace(out["neutral"], **doubtful)
-    return out
+    return out | own
 
 
 def _anywhere(effect: Effect) -> Effect | None:

@@ -1,4 +1,4 @@
-"""Parts are taken out whole, and baselines are what they are called."""
+"""Parts are taken out whole, baselines are what they are called, and methods have further tasks."""
 
 import dataclasses
 import json
@@ -7,13 +7,9 @@ import numpy as np
 import pytest
 
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch import effects_handicaps, effects_table, lab
-from jaxrl.launch.lab import (
-    arms,
-    families,
-    plans,
-    stores,
-)
+from jaxrl.launch import effects, effects_handicaps, effects_table, lab
+from jaxrl.launch.lab import arms, families, plans, split, stores, surfaces
+from jaxrl.launch.lab.tasks import FIRST
 from jaxrl.launch.lab.variants import variants
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -128,3 +124,43 @@ def test_a_score_in_units_of_its_history_stays_on_the_neutral_task():
     made = variants(EFFECTS["armed"])["neutral"]
     assert made.method.rewards is made.ablation.rewards is EFFECTS["armed"].method.rewards
     assert made.method.renormalise and not made.ablation.renormalise
+
+
+def test_a_further_task_is_a_variant():
+    plain = EFFECTS["aepo"]
+    made = variants(plain.also("control", task=lab.graded(), statistic="score"))
+    assert [*made] == [*variants(plain), "control"]
+    assert made["control"].task is lab.graded() and made["control"].statistic == "score"
+    assert made["regime"].task is plain.task and made["control"].further == {}
+    twice = variants(plain.also("one", minimum=0.1).also("two", minimum=0.2))
+    assert (twice["one"].minimum, twice["two"].minimum) == (0.1, 0.2)
+
+
+ELSEWHERE = [(n, task) for n, effect in EFFECTS.items() for task in effect.elsewhere]
+
+
+@pytest.mark.parametrize(("name", "task"), ELSEWHERE)
+def test_a_further_task_is_another_and_holds_problems_out(name, task):
+    effect = EFFECTS[name]
+    made = variants(effect)[task]
+    differing = [made.task.digest(), made.method, made.ablation]
+    assert differing != [effect.task.digest(), effect.method, effect.ablation]
+    assert made.stands_for == effect.stands_for and made.over == effect.over
+    for seed in (0, 1, families.DEVELOPMENT[0]):
+        assert effects.overlap(made.task, seed) == 0
+        assert len(made.task.make(seed).test.prompt) >= split.HELD_OUT
+
+
+@pytest.mark.parametrize("name", [name for name, task in ELSEWHERE if task == "control"])
+def test_a_control_differs_in_its_task_alone(name):
+    """And its two arms have other rewards, or differ in something else: else it says nothing."""
+    effect, made = EFFECTS[name], variants(EFFECTS[name])["control"]
+    same = dataclasses.replace(made, task=effect.task, statistic=effect.statistic)
+    assert same == dataclasses.replace(effect, elsewhere={}, further={})
+
+
+def test_the_control_of_general_reasoner_has_one_form_of_each_value():
+    made = EFFECTS["general_reasoner"].elsewhere["control"].task.make(0)
+    for problems in made:
+        said = problems.gold[:, : surfaces.LENGTH] - FIRST - surfaces.VALUES
+        assert not (said % surfaces.FORMS).any()
