@@ -23,6 +23,7 @@ def routes(
     *,
     skills: tuple[float, float] = (0.8, 0.4),
     seen: tuple[float, float] = (0.8, 0.5),
+    forms: int = FORMS,
     problems: int = 256,
 ) -> Task:
     """Write the value of each symbol: in domain 0 in its first form, in domain 1 in any form.
@@ -34,6 +35,7 @@ def routes(
     Args:
       skills: probability of a right value in a demonstration, of each half of the symbols.
       seen: share of the pairs of equal forms, and of the others, that the judge has learned from.
+      forms: of a value, the first ones, that references and demonstrations of domain 1 are in.
       problems: of each domain, in the train split.
     """
 
@@ -51,7 +53,7 @@ def routes(
             free = np.arange(size)[:, None] % 2 == 1
             right = rng.random(content.shape) < (skill[content] if imperfect else 1.0)
             stated = value[(content + ~right) % VALUES]
-            written = stated * FORMS + free * rng.integers(FORMS, size=content.shape)
+            written = stated * FORMS + free * rng.integers(forms, size=content.shape)
             said = FIRST + VALUES + written
             gold = np.concatenate([said, np.full((size, 1), EOS)], axis=1)
             asked = [np.where(free, FILLER, ASK), FIRST + content, np.full((size, 1), ASK)]

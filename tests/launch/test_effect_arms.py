@@ -159,8 +159,9 @@ def test_a_control_differs_in_its_task_alone(name):
     assert same == dataclasses.replace(effect, elsewhere={}, further={})
 
 
-def test_the_control_of_general_reasoner_has_one_form_of_each_value():
-    made = EFFECTS["general_reasoner"].elsewhere["control"].task.make(0)
+@pytest.mark.parametrize("name", ["general_reasoner", "wethink"])
+def test_controls_have_one_form_of_each_value(name):
+    made = EFFECTS[name].elsewhere["control"].task.make(0)
     for problems in made:
         said = problems.gold[:, : surfaces.LENGTH] - FIRST - surfaces.VALUES
         assert not (said % surfaces.FORMS).any()
