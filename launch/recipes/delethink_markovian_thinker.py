@@ -11,7 +11,9 @@ Claim: with chunks of 8K, a 1.5B model thinks up to 24K and is as good as or bet
 contexts; it continues to improve beyond that at test time, where the other stays where it was.
 Reading: `config()` carries 10 of 16 tokens and the effect 2 of 6; the paper's `m` is `C / 2`
 (recalled). Tokens weigh alike. `jaxrl eval` thinks in chunks too, in more of them with a larger
-`--max-new-tokens`. The ablation has one context.
+`--max-new-tokens`. The ablation has one context. In the effect, answers of up to 21 tokens are
+judged, training has answers of at most 10, and demonstrations are no longer than a chunk, so that
+only the method has seen contexts as long as it needs. The best baseline has one context too.
 """
 
 import dataclasses

@@ -11,7 +11,7 @@ Reading: the reward is that of the authors' code. The toy compares values by rul
 `--reward verifier?url=...&model=...` asks a language model, on one's own rows. In the effect, the
 verifier is a classifier trained on some pairs of forms; forms have equal lengths there. The figures
 `refused` and `hacked` are its errors on held-out answers. The ablation compares with the reference
-as written.
+as written. The control has one form of each value.
 """
 
 import dataclasses
@@ -58,4 +58,4 @@ def effect() -> Effect:
         ablation=dataclasses.replace(method, rewards=by_text),
         stands_for="fractions",
         measure=verified,
-    )
+    ).also("control", task=surfaces(forms=1))

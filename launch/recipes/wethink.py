@@ -13,7 +13,8 @@ toy, each domain has its task's reward, and a comparison of values stands for th
 own rows, `--reward 'number if kind=math' --reward 'rubric:open.yaml if kind=open'` routes by a
 column. In the effect, half of the questions want one form of a value and the other half any, and
 the judge is a classifier that was trained on some pairs of forms. `judged` is the share of rewards
-that it is asked for. The ablation is the rule alone; the baselines are the rule and the judge.
+that it is asked for. The ablation is the rule alone; the baselines are the rule, the judge and the
+true reward. The control has one form of each value, which the rule can check everywhere.
 """
 
 import dataclasses
@@ -47,4 +48,4 @@ def effect() -> Effect:
         ablation=dataclasses.replace(method, rewards=by_rule),
         stands_for="arithmetic",
         measure=asked,
-    )
+    ).also("control", task=routes(forms=1))
