@@ -271,7 +271,8 @@ def test_credit_goes_to_turns(name, tmp_path):
     assert len(rows) == 2 and all(row["grad_norm"] > 0 for row in rows)
     assert rows[0]["logp_gap_max"] < 1e-4
     several = 0
-    for line in (tmp_path / "rollouts/000002.jsonl").read_text().splitlines():
+    logged = [(tmp_path / f"rollouts/00000{step}.jsonl").read_text() for step in (1, 2)]
+    for line in "".join(logged).splitlines():
         row = json.loads(line)
         if row["error"] is not None:
             assert not any(row["advantage"])
