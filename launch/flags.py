@@ -25,10 +25,11 @@ def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T
     A dict field takes any key: `--task-args.terms 3` or `--task-args.terms=3`, its value read as
     JSON where it is JSON and as text where it is not. `--from` is `--fork`, and `--data FILE`
     is `--data.path FILE`. Fields of a group may be given together: `--mesh fsdp=64,tensor=4`.
+    A field of type `bool | None` is a switch: `--chat` or `--no-chat`.
     """
     argv = ["--help" if token == "--help-all" else token for token in argv]
     default, argv = _with_extensions(default, argv)
-    argv = _spelled_out(default, argv)
+    argv = _with_values(default, _spelled_out(default, argv))
     if isinstance(default, Config):
         default, argv = _set_extensions(default, argv, prog)
     default, rest = _take_dict_entries(default, argv)
@@ -216,6 +217,20 @@ def _spelled_out(default: Any, argv: list[str]) -> list[str]:
     return flags
 
 
+def _with_values(default: Any, argv: list[str]) -> list[str]:
+    """The arguments; a switch of a field of type `bool | None` is followed by its value."""
+    flags: list[str] = []
+    for token, after in zip(argv, [*argv[1:], ""], strict=False):
+        given = re.fullmatch(r"--((?:.*\.)?)(no-)?([^.=]+)", token)
+        if given and after not in ("True", "False", "None"):
+            group, no, name = given.groups()
+            if _hint(default, (group + name).replace("-", "_")) == bool | None:
+                flags += [f"--{group}{name}", str(no is None)]
+                continue
+        flags.append(token)
+    return flags
+
+
 def _take_dict_entries(default: T, argv: list[str]) -> tuple[T, list[str]]:
     rest: list[str] = []
     queue = list(argv)
@@ -246,13 +261,16 @@ def at(config: Any, path: str) -> Any:
     return config
 
 
-def _entry_types(config: Any, path: str) -> tuple[Any, ...]:
-    """The types that the values of a dict field may have; none if they are not known."""
+def _hint(config: Any, path: str) -> Any:
+    """The declared type of a dotted field; None where there is no such field."""
     group, _, name = path.rpartition(".")
     owner = at(config, group) if group else config
-    if not dataclasses.is_dataclass(owner):
-        return ()
-    _, *inner = get_args(get_type_hints(type(owner)).get(name)) or (None,)
+    return get_type_hints(type(owner)).get(name) if dataclasses.is_dataclass(owner) else None
+
+
+def _entry_types(config: Any, path: str) -> tuple[Any, ...]:
+    """The types that the values of a dict field may have; none if they are not known."""
+    _, *inner = get_args(_hint(config, path)) or (None,)
     return tuple(
         each
         for hint in inner

@@ -17,6 +17,7 @@ from jaxrl import functions
 from jaxrl.config import Config
 from jaxrl.data import tasks
 from jaxrl.launch import cli, doctor, flags, progress, recipes, train
+from jaxrl.launch.evaluate import EvaluateConfig
 from jaxrl.launch.sample import SampleConfig
 from jaxrl.record import metrics
 from tests.jaxrl import tiny
@@ -197,6 +198,20 @@ def test_refusals_name_the_thing_and_the_remedy(argv, says, capsys, monkeypatch)
 def test_an_unknown_flag_is_refused_with_the_nearest(capsys):
     assert cli.main(["train", "--stepz", "3"]) == 2
     assert "did you mean '--steps'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("default", [SampleConfig(), EvaluateConfig()])
+@pytest.mark.parametrize(
+    ("given", "chat"),
+    [
+        *(([], None), (["--chat"], True), (["--no-chat"], False)),
+        *((["--chat", "True"], True), (["--chat=False"], False), (["--chat", "None"], None)),
+    ],
+)
+def test_a_switch_that_may_be_none_is_a_switch(default, given, chat):
+    for argv in (given, [*given, "--seed", "3"], ["--seed", "3", *given]):
+        made = flags.parse(default, argv, prog="jaxrl")
+        assert made == dataclasses.replace(default, chat=chat, seed=3 if "--seed" in argv else 0)
 
 
 def test_flags_of_dict_fields():
