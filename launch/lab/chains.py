@@ -25,11 +25,13 @@ LENGTH = 3
 
 
 @functools.cache
-def phrased() -> Task:
+def phrased(*, rare: float = 0.3) -> Task:
     """Write the code of each symbol, then a phrase for each code; two phrases are right.
 
-    The reference, `gold`, has the common phrase with probability 0.7; the verifier accepts either.
-    `ASK` ends the intermediate work; the answer follows.
+    The verifier accepts either. `ASK` ends the intermediate work; the answer follows.
+
+    Args:
+      rare: probability of the second phrase in a reference, `gold`; otherwise it is the first.
     """
 
     def make(seed: int) -> Splits:
@@ -38,7 +40,7 @@ def phrased() -> Task:
 
         def build(symbols: np.ndarray, *, imperfect: bool = False) -> Problems:
             codes, right = coded(symbols, imperfect=imperfect), coded(symbols, imperfect=False)
-            said = FIRST + SYMBOLS + 2 * codes + (rng.random(symbols.shape) < 0.3)
+            said = FIRST + SYMBOLS + 2 * codes + (rng.random(symbols.shape) < rare)
             ask, end = np.full((len(symbols), 1), ASK), np.full((len(symbols), 1), EOS)
             prompt = np.concatenate([FIRST + symbols, ask], axis=1)
             gold = np.concatenate([FIRST + codes, ask, said, end], axis=1)
@@ -97,18 +99,22 @@ def is_prefix(text: jax.Array, completion: jax.Array, least: jax.Array) -> jax.A
 
 
 @functools.cache
-def walk(chunks: Chunks, *, symbols: int = 192, trained: int = 4, longest: int = 10) -> Task:
+def walk(
+    chunks: Chunks, *, symbols: int = 192, trained: int = 4, longest: int = 10, whole: bool = False
+) -> Task:
     """From a symbol, follow its code a given number of times; write each and the steps left.
 
     A problem is a symbol and a number of steps. Problems are divided by a hash of the two.
     Held-out problems are longer than those of training too. Demonstrations are of all lengths, but
-    of the training side alone: they start anywhere on a walk and are no longer than a chunk.
+    of the training side alone: they start anywhere on a walk, and are no longer than a chunk or go
+    to its end.
 
     Args:
-      chunks: the length of a demonstration.
+      chunks: the length of a demonstration, and what one that starts midway sees of the past.
       symbols: their number; each starts one problem for each number of steps.
       trained: the most steps of a training problem; a test problem has more.
       longest: the most steps of a test problem.
+      whole: demonstrations go to the end of the walk.
     """
     skill = np.where(np.arange(symbols) < symbols // 2, 0.9, 0.5)
     count = FIRST + symbols
@@ -138,10 +144,11 @@ def walk(chunks: Chunks, *, symbols: int = 192, trained: int = 4, longest: int =
                 asked = [FIRST + symbol, count + steps, ASK]
                 way[n, :steps] = [after(symbol, k + 1) for k in range(steps)]
                 way[n, longest] = steps
-                if imperfect:  # a random start, and no longer than a chunk
+                if imperfect:  # a random start
                     start = 2 * rng.integers(steps) * rng.integers(2)
                     asked += written[max(start - chunks.carry, 0) : start]
-                    written = [*written[start:], EOS][: chunks.size - min(start, chunks.carry)]
+                    room = None if whole else chunks.size - min(start, chunks.carry)
+                    written = [*written[start:], EOS][:room]
                 else:
                     written.append(EOS)
                 prompt[n, 5 - len(asked) :] = asked

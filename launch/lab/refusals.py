@@ -19,12 +19,16 @@ from jaxrl.types import Params
 SYMBOLS, LENGTH, TOPICS, FORBIDDEN = 12, 2, 12, 4
 """Symbols of the task and of a prompt; topics, and how many of them are forbidden."""
 OFFSET = 2
-"""The most by which a judge's scores are higher for one prompt than for another."""
+"""The spread of a judge's scores over prompts, where no other is asked for."""
 
 
 @functools.cache
 def refusals(
-    *, skill: float = 0.6, refused: tuple[float, float] = (0.3, 0.6), problems: int = 256
+    *,
+    skill: float = 0.6,
+    refused: tuple[float, float] = (0.3, 0.6),
+    spread: int = OFFSET,
+    problems: int = 256,
 ) -> Task:
     """A topic and two symbols: write their codes; where it is forbidden, `FILLER` and why.
 
@@ -35,6 +39,7 @@ def refusals(
     Args:
       skill: probability that a code or a reason is right in a demonstration.
       refused: share of the demonstrations that refuse, of requests to be answered, and of others.
+      spread: the most by which a judge's scores are higher for one prompt than for another.
       problems: in the train split.
     """
 
@@ -69,7 +74,7 @@ def refusals(
             end = np.full((size, 1), EOS)
             gold = np.concatenate([shown, end], axis=1)
             prompt = np.concatenate([first, FIRST + symbols, np.full((size, 1), ASK)], axis=1)
-            offset = rng.integers(OFFSET + 1, size=(size, 1))
+            offset = rng.integers(spread + 1, size=(size, 1))
             answer = np.concatenate([answer, offset], axis=1)
             return as_problems(prompt, answer, gold, bad[:, 0])
 

@@ -37,19 +37,21 @@ def scratchpads(
     skills: tuple[float, float] = (0.95, 0.5),
     slips: float = 0.1,
     labelled: int = 240,
+    at_cost: bool = True,
     problems: int = 256,
 ) -> Task:
     """Add digits in the base `BASE`, writing each partial sum.
 
-    Two process reward models have learned from labelled solutions to problems of the train side, at
-    equal cost in tokens. `answer` is the right steps and then, in units of 1 / `UNIT`, the logits
-    of both models of a step at each place, after each digit and for each digit written. The task's
-    own reward takes solutions whose last step is right.
+    Two process reward models have learned from labelled solutions to problems of the train side.
+    `answer` is the right steps and then, in units of 1 / `UNIT`, the logits of both models of a
+    step at each place, after each digit and for each digit written. The task's own reward takes
+    solutions whose last step is right.
 
     Args:
       skills: probability of a right step in a demonstration, of each half of the additions.
       slips: share of the steps that the annotator with the reference labels wrongly.
       labelled: solutions that it labels.
+      at_cost: rollouts label as many solutions as cost the same, else as many as it does.
       problems: in the train split.
     """
 
@@ -64,7 +66,7 @@ def scratchpads(
         shown = split.repeated(draw, labelled)
         said = written(rng, shown, skill)
         once = fitted(shown, said, one_pass(rng, shown, said, slips))
-        few = labelled * PASS_COST // ROLLOUTS_COST
+        few = labelled * PASS_COST // ROLLOUTS_COST if at_cost else labelled
         often = fitted(shown[:few], said[:few], rolled_out(rng, shown[:few], said[:few], skill))
 
         def build(content: np.ndarray, *, imperfect: bool = False) -> Problems:

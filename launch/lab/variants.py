@@ -25,12 +25,13 @@ def variants(effect: Effect) -> dict[str, Effect]:
     """Name of a task -> the experiment on it.
 
     `regime` is the paper's. `neutral` is a plain cipher with the verifier's rewards, where pass@k
-    and `distinct` are pass@1. A method has none if it is about domains, stages, chunks or lengths
-    of its task, if rewards or figures of its own need that task, or if the experiment says that it
-    does nothing elsewhere (`Effect.own_task`). A method that is compared on the real model, or was
-    once chosen for it, also has `carries`, sums whose demonstrations forget carries, and `hostile`,
-    the neutral task with wrong verdicts. The tasks of `Effect.elsewhere` follow. `Effect.further`
-    is compared in the regime alone.
+    and `distinct` are pass@1; a method that shares prompts out among domains has as many there,
+    between which nothing differs. A method has none if it is about certain domains, chunks or
+    lengths, if rewards or figures of its own need its task, or if the experiment says that it does
+    nothing elsewhere (`Effect.own_task`). A method that is compared on the real model, or was once
+    chosen for it, also has `carries`, sums whose demonstrations forget carries, and `hostile`, the
+    neutral task with wrong verdicts. The tasks of `Effect.elsewhere` follow. `Effect.further` is
+    compared in the regime alone.
     """
     own = {name: dataclasses.replace(e, further={}) for name, e in effect.elsewhere.items()}
     out, plain = {"regime": effect}, _anywhere(effect)
@@ -40,7 +41,9 @@ def variants(effect: Effect) -> dict[str, Effect]:
     if statistic.startswith("pass@") or statistic == "distinct":
         statistic = "pass@1"  # with more samples all arms solve all problems there
     plain = dataclasses.replace(plain, further={})
-    out["neutral"] = dataclasses.replace(plain, task=neutral(), statistic=statistic)
+    count = len(plain.method.weights)
+    task = dealt(count) if count else neutral()
+    out["neutral"] = dataclasses.replace(plain, task=task, statistic=statistic)
     if effect.on_real_model:
         out["carries"] = dataclasses.replace(
             out["neutral"], task=sums(), warm_steps=SUMS_WARM_STEPS
@@ -59,8 +62,9 @@ def _anywhere(effect: Effect) -> Effect | None:
     Rewards in units of their history stay, as the method is what becomes of them.
     """
     method, ablation = effect.method, effect.ablation
-    about = (method.weights, method.stages, method.chunks.size, method.max_new_tokens)
-    if any(about) or effect.own_task:
+    phases = [arm.at(start) for arm in (method, ablation) for start, _ in arm.stages or ((0, {}),)]
+    about = any(len({*p.weights}) > 1 or p.chunks.size or p.max_new_tokens for p in phases)
+    if about or effect.own_task:
         return None
     own = method.rewards is not None and method.rewards != ablation.rewards
     if (own or effect.measure) and not effect.portable:
@@ -69,6 +73,19 @@ def _anywhere(effect: Effect) -> Effect | None:
         return effect
     verified = [dataclasses.replace(each, rewards=None) for each in (method, ablation)]
     return dataclasses.replace(effect, method=verified[0], ablation=verified[1])
+
+
+@functools.cache
+def dealt(domains: int) -> Task:
+    """The neutral task, its problems dealt out to domains in turn: none differs from another."""
+    plain = neutral()
+
+    def make(seed: int) -> Splits:
+        own = plain.make(seed)
+        each = [np.arange(len(p.domain), dtype=np.int32) % domains for p in own]
+        return Splits(*(p._replace(domain=d) for p, d in zip(own, each, strict=True)))
+
+    return dataclasses.replace(plain, make=make)
 
 
 def wrong_verdicts(batch: Sampled) -> jax.Array:

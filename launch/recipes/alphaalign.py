@@ -12,7 +12,8 @@ few steps.
 Reading: the abstract has the two rewards and the normalisation, and which one, by the range, is
 ours. A justified refusal names its topic. The optimiser is GRPO. In the effect, a judge's scores
 are higher for some prompts than for others. The ablation has the safety reward alone; its parts are
-the helpfulness and its normalisation.
+the helpfulness and its normalisation. In the control, a judge's scores are on one scale, so that
+the normalisation has nothing to do.
 """
 
 import dataclasses
@@ -49,4 +50,4 @@ def effect() -> Effect:
         ablation=dataclasses.replace(method, rewards=safe, objective=ObjectiveConfig()),
         stands_for="guarded",
         measure=refused,
-    )
+    ).also("control", task=refusals(spread=0))

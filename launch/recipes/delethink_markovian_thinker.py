@@ -13,7 +13,8 @@ Reading: `config()` carries 10 of 16 tokens and the effect 2 of 6; the paper's `
 (recalled). Tokens weigh alike. `jaxrl eval` thinks in chunks too, in more of them with a larger
 `--max-new-tokens`. The ablation has one context. In the effect, answers of up to 21 tokens are
 judged, training has answers of at most 10, and demonstrations are no longer than a chunk, so that
-only the method has seen contexts as long as it needs. The best baseline has one context too.
+only the method has seen contexts as long as it needs. The best baseline has one context too. In the
+task `whole demonstrations`, they are as long as the walks.
 """
 
 import dataclasses
@@ -45,10 +46,11 @@ def effect() -> Effect:
     """Chunks against whole contexts, on problems that take longer than any of training."""
     chunks = Chunks(size=6, carry=2)
     method = arm(config(), sizes={"chunks.size": 6, "chunks.carry": 2}, steps=80, max_new_tokens=10)
+    whole = walk(chunks, whole=True)
     return Effect(
         claim="thinking in chunks goes on where training stopped",
         task=walk(chunks),
         method=method,
         ablation=dataclasses.replace(method, chunks=WHOLE),
         warm_steps=500,
-    )
+    ).also("whole demonstrations", task=whole)

@@ -15,9 +15,11 @@ is not here. The ablation is the reverse KL to the initial policy on the policy'
 the same weight. The effect is the second experiment: half of its prompts are easy, and the initial
 policy answers about seven tenths of those right 8 times of 8. In the first, no group was right as a
 whole, so nothing was stored, and PPO alone was measured. There is no neutral task for that reason.
+In the control, one answer to each symbol is right, and pass@1 is the statistic.
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -64,12 +66,13 @@ def effect() -> Effect:
     prompts are easy."""
     method = arm(config(), steps=80 + PRESAMPLE)
     reverse = ObjectiveConfig(kl_coef=0.05, kl="k2")
+    task = functools.partial(cipher, ((12, 1.0), (6, 0.4)), (((3, 0), 0.5), ((2, 1), 0.5)))
     return Effect(
         claim="the forward KL keeps more of the right answers alive than the reverse KL",
-        task=cipher(((12, 1.0), (6, 0.4)), (((3, 0), 0.5), ((2, 1), 0.5)), modes=3),
+        task=task(modes=3),
         method=method,
         ablation=dataclasses.replace(method, objective=reverse, replay=None, steps=80),
         statistic="distinct",
         warm_steps=300,
         own_task=True,
-    )
+    ).also("control", task=task(modes=1), statistic="pass@1")

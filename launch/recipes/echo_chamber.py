@@ -9,7 +9,8 @@ Claim: RL converges to one format of pre-training, which one depends on scale; p
 diversity falls.
 Reading: expert iteration is the method and GRPO a baseline, as the claim is of both. Two formats
 write every symbol in one of two codes, seven demonstrations in ten in the first; the verifier takes
-either. The ablation is the policy as pre-training left it.
+either. The ablation is the policy as pre-training left it. In the task `even formats`, the
+demonstrations have both equally often.
 """
 
 import dataclasses
@@ -36,9 +37,9 @@ def config() -> Config:
 
 
 @functools.cache
-def two_formats() -> Task:
+def two_formats(mixture: tuple[float, float] = MIXTURE) -> Task:
     """A cipher whose demonstrations keep to one of two codes, and whose verifier takes both."""
-    task = cipher(((12, 0.8), (8, 0.4)), (((2, 1), 1.0),), modes=2, accepted=MIXTURE)
+    task = cipher(((12, 0.8), (8, 0.4)), (((2, 1), 1.0),), modes=2, accepted=mixture)
 
     def either(answer: jax.Array, completion: jax.Array) -> jax.Array:
         return task.reward(jnp.asarray(answer).at[-1].set(-1), completion)
@@ -77,4 +78,4 @@ def effect() -> Effect:
         statistic="dominance",
         minimum=0.05,
         measure=formats,
-    )
+    ).also("even formats", task=two_formats((0.5, 0.5)))

@@ -10,7 +10,7 @@ without examples by 10.3.
 Reading: formula recalled; lambda is 1. `config()` is the RL on the source, and `jaxrl merge` with
 the method task-arithmetic adds its difference to another run. In the effect, the skill is to mark
 an answer as such, which demonstrations of both domains often forget, and the knowledge is codes of
-other symbols. The ablation adds nothing.
+other symbols. The ablation adds nothing. In the control, all demonstrations have the mark.
 """
 
 import dataclasses
@@ -66,4 +66,4 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, learning_rate=0.0),
         measure=injected,
-    )
+    ).also("control", task=domains(marked=1.0))

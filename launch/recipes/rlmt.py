@@ -11,7 +11,8 @@ Reading: `--reward RUN` names the reward model, which reads what follows `</thin
 toy has the task's own reward, on sums whose work is shown. On-policy DPO and PPO, which the paper
 tries too, are left out. In the effect, the reward model is trained on noisy comparisons of answers,
 and gives each prompt scores of its own. The ablation answers the same questions at once, which two
-layers hardly learn, under the same reward model; both are measured by the true answer.
+layers hardly learn, under the same reward model; both are measured by the true answer. In the task
+`true reward`, both arms are trained on it too.
 """
 
 import dataclasses
@@ -36,11 +37,16 @@ def config() -> Config:
 def effect() -> Effect:
     """Answers after a thought against answers at once, by a reward model that sees the answer."""
     method = arm(config(), steps=80, rewards=preferred, weights=(1.0, 0.0))
+    at_once = dataclasses.replace(method, weights=(0.0, 1.0))
     return Effect(
         claim="under one reward model, answers after a thought are right more often",
         task=sums_aloud(),
         method=method,
-        ablation=dataclasses.replace(method, weights=(0.0, 1.0)),
+        ablation=at_once,
         warm_steps=500,
         measure=own_domain,
+    ).also(
+        "true reward",
+        method=dataclasses.replace(method, rewards=None),
+        ablation=dataclasses.replace(at_once, rewards=None),
     )

@@ -7,10 +7,10 @@ stretch the upper range, where good answers differ. Train on the prompts of the 
 Formula: `0 where a critical mark is too low, else ((sum_k w_k m_k + sum_(j, k) w_jk m_j m_k) /
 sum of w)^stretch`, `m = min(mark, saturation) / saturation`
 Claim: 5.2% on open-ended benchmarks with 5K samples, and 2.4% above DeepSeek-V3.
-Reading: the paper describes the four devices in words, and their forms here are ours. Marks are
-given by rule. The central prompts are chosen by an earlier run, `--curriculum.history RUN`. In the
-effect, fillers please one of four criteria and nobody else: the statistic is how many answers have
-over twice as many as are wanted. The ablation is the weighted sum of the same marks.
+Reading: the paper has the four devices in words; their forms are ours. Marks are given by rule. The
+central prompts are chosen by an earlier run, `--curriculum.history RUN`. In the effect, fillers
+please one of four criteria and nobody else: the statistic is how many answers have over twice as
+many as are wanted, and pass@1 on the neutral task. The ablation is the weighted sum of the marks.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ import numpy as np
 
 from jaxrl.config import Config, CurriculumConfig, RolloutConfig
 from jaxrl.data.rewards import rubrics
-from jaxrl.launch.lab import Arm, Effect, Sampled, Task, arm, attempts, cipher, held_out
+from jaxrl.launch.lab import Arm, Effect, Sampled, Task, arm, attempts, cipher, held_out, neutral
 from jaxrl.launch.lab.tasks import EOS, FILLER
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.config import DecoderConfig
@@ -117,4 +117,4 @@ def effect() -> Effect:
         better="lower",
         stands_for="format_following",
         measure=hacked,
-    )
+    ).also("neutral", task=neutral(), statistic="pass@1", better="higher", measure=None)

@@ -13,7 +13,8 @@ Reading: `jaxrl train prm` aligns by rule where rows have a reference in place o
 themselves as its reward. As in the authors' code, the last label is the outcome's. In the effect,
 two models learn from as many tokens of labels, and RL follows each; `best@8` is their choice among
 8 answers of the policy before it. Steps are multiplied there, the paper takes the last. The
-ablation's labels are those of 4 rollouts a step.
+ablation's labels are those of 4 rollouts a step. In the control, both models learn from as many
+solutions, at whatever cost.
 """
 
 import dataclasses
@@ -47,4 +48,4 @@ def effect() -> Effect:
         ablation=dataclasses.replace(method, rewards=by_rollouts),
         stands_for="arithmetic",
         measure=chosen,
-    )
+    ).also("control", task=scratchpads(at_cost=False))

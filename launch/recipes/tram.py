@@ -13,7 +13,8 @@ paper's; in the authors' code the move is `d theta^2 / |theta g|`, in which the 
 What is fine-tuned on are solutions of the task. An update costs two gradients, and steps are equal:
 plain fine-tuning has half as many. In the effect, an answer has to be marked, which solutions of
 one domain teach; the other domain is held out. `sharpness` is by how much ASAM's move of 0.05
-raises the held-out loss. The ablation has that radius throughout.
+raises the held-out loss. The ablation has that radius throughout. In the control, all
+demonstrations have the mark, so that nothing is left to learn of the other domain.
 """
 
 import dataclasses
@@ -82,4 +83,4 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, sharpness=SharpnessConfig(radius=RADIUS)),
         measure=flatness,
-    )
+    ).also("control", task=domains(known=True, marked=1.0))

@@ -11,7 +11,8 @@ beats the base model's, and other domains are kept.
 Reading: traces are the toy task's own solutions; the paper's are a teacher's, on Knights and
 Knaves. In the run, subtractions of one digit come before sums of two; the toy's warm start shows
 both. In the effect, the toy domain shows that an answer has to be marked, and the target has 64
-problems of other symbols. The ablation is RL on the target from the first step.
+problems of other symbols. The ablation is RL on the target from the first step. In the control, all
+demonstrations have the mark.
 """
 
 import dataclasses
@@ -56,4 +57,4 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, objective=cold, stages=(), **target),
         over="area",
-    )
+    ).also("control", task=domains(marked=1.0, known=True, problems=64))

@@ -1,0 +1,95 @@
+"""Methods have further tasks: a neutral one where it can be had, and controls."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from jaxrl.launch import effects_table, lab
+from jaxrl.launch.lab import (
+    chains,
+    refusals,
+    routes,
+    scratchpads,
+    skills,
+    surfaces,
+)
+from jaxrl.launch.lab.tasks import EOS, FILLER, FIRST
+from jaxrl.launch.lab.variants import dealt, variants
+from jaxrl.sampling.chunks import Chunks
+
+EFFECTS = {name: effects_table.module(name).effect() for name in effects_table.names()}
+EVEN = ("dump", "recap", "rulereasoner_dads", "sws")
+
+
+@pytest.mark.parametrize("name", EVEN)
+def test_even_domains_have_a_neutral_task_without_a_difference_between_them(name):
+    effect = EFFECTS[name]
+    made = variants(effect)["neutral"]
+    count = len(effect.method.weights)
+    assert made.task.train.domain.max() == count - 1
+    assert (made.method, made.ablation) == (effect.method, effect.ablation)
+    assert made.statistic == "pass@1" and made.over == effect.over
+
+
+def test_domains_are_dealt_out_of_the_neutral_task():
+    plain, made = lab.neutral().make(1), dealt(3).make(1)
+    for one, other in zip(plain, made, strict=True):
+        np.testing.assert_array_equal(one.prompt, other.prompt)
+        np.testing.assert_array_equal(one.gold, other.gold)
+        assert np.ptp(np.bincount(other.domain)) <= 1 and len(np.bincount(other.domain)) == 3
+    assert dealt(3) is dealt(3) and dealt(3).digest() != lab.neutral().digest()
+
+
+def test_uneven_domains_and_budgets_have_no_neutral_task():
+    plain = lab.Effect("", lab.neutral(), lab.Arm(oversampling=2.0), lab.Arm())
+    hard = {"prompts": 2, "group_size": 64}
+    for changed, found in (
+        ({"stages": ((0, {}), (9, hard))}, True),
+        ({"weights": (1.0, 1.0)}, True),
+        ({"weights": (1.0, 0.5)}, False),
+        ({"weights": (1.0, 1.0), "stages": ((0, {}), (9, {"weights": (1.0, 0.0)}))}, False),
+        ({"stages": ((0, {}), (9, {"max_new_tokens": 3}))}, False),
+        ({"max_new_tokens": 3}, False),
+    ):
+        for side in ("method", "ablation"):
+            arm = dataclasses.replace(getattr(plain, side), **changed)
+            made = dataclasses.replace(plain, **{side: arm})
+            assert ("neutral" in variants(made)) == found, (side, changed)
+
+
+def test_controls_lack_what_their_methods_are_for():
+    """One form, one scale, one phrase, a mark in each demonstration; equally many labels."""
+    one = surfaces.surfaces(forms=1).make(0)
+    assert np.ptp((one.train.gold[:, : surfaces.LENGTH] - FIRST - surfaces.VALUES) % 3) == 0
+    one = routes.routes(forms=1).make(0)
+    assert np.ptp((one.train.gold[:, : surfaces.LENGTH] - FIRST - surfaces.VALUES) % 3) == 0
+    assert not refusals.refusals(spread=0).make(0).train.answer[:, -1].any()
+    assert refusals.refusals().make(0).train.answer[:, -1].max() == refusals.OFFSET
+    said = chains.phrased(rare=0.0).make(0).train.gold[:, chains.LENGTH + 1 : -1]
+    assert not ((said - FIRST - chains.SYMBOLS) % 2).any()
+    marked = skills.domains(marked=1.0, known=True).make(0)
+    assert (marked.demonstrations.gold[:, 0] == FILLER).all()
+    assert (marked.train.gold[:, 0] == FILLER).all()
+
+
+def test_rollouts_label_as_many_solutions_where_the_cost_does_not_count(monkeypatch):
+    seen = []
+
+    def fitted(content, said, labels, **_):
+        seen.append(len(labels))
+        return np.zeros((scratchpads.STEPS, *[scratchpads.BASE] * 3))
+
+    monkeypatch.setattr(scratchpads, "fitted", fitted)
+    scratchpads.scratchpads(at_cost=False).make(0)
+    scratchpads.scratchpads(labelled=240).make(0)
+    assert seen[:3] == [240, 240, 240] and seen[3] < 200
+
+
+def test_whole_demonstrations_go_to_the_end_of_a_walk():
+    chunks = Chunks(size=6, carry=2)
+    whole, cut = (chains.walk(chunks, whole=each).make(0).demonstrations for each in (True, False))
+    lengths = [(d.gold > 0).sum(axis=1) for d in (whole, cut)]
+    assert lengths[0].max() == 21 and lengths[1].max() == chunks.size
+    assert ((whole.gold == EOS).sum(axis=1) == 1).all()
+    assert not ((cut.gold == EOS).sum(axis=1) == 1).all()
