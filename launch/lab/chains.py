@@ -57,11 +57,14 @@ def phrased(*, rare: float = 0.3) -> Task:
 
 
 @functools.cache
-def cut_text() -> Task:
-    """Texts that continue with the code of each symbol; a segment is the first 1, 2 or 3 codes.
+def cut_text(*, shortest: int = 1) -> Task:
+    """Texts that continue with the code of each symbol; a segment is the first ones, up to all 3.
 
     The verifier requires the segment's exact length, which the prompt does not contain. `answer` is
     the whole text, then the length of the segment.
+
+    Args:
+      shortest: number of codes of the shortest segment.
     """
 
     def make(seed: int) -> Splits:
@@ -70,7 +73,7 @@ def cut_text() -> Task:
 
         def build(symbols: np.ndarray, *, imperfect: bool = False) -> Problems:
             size, codes = len(symbols), coded(symbols, imperfect=imperfect)
-            cut, place = rng.integers(1, LENGTH + 1, size=(size, 1)), np.arange(LENGTH + 1)
+            cut, place = rng.integers(shortest, LENGTH + 1, size=(size, 1)), np.arange(LENGTH + 1)
             text = np.concatenate([FIRST + codes, np.full((size, 1), EOS)], axis=1)
             gold = np.where(place < cut, text, np.where(place == cut, EOS, PAD))
             prompt = np.concatenate([FIRST + symbols, np.full((size, 1), ASK)], axis=1)

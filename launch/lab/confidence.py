@@ -17,21 +17,24 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
 SYMBOLS, SOURCES, BINS = 12, 8, 11
-KNOWN = np.linspace(0.15, 0.95, SOURCES)
-"""How often the usual answer of each source is the right one: the most that can be known."""
+KNOWN = tuple(np.linspace(0.15, 0.95, SOURCES))
+"""How often the usual answer of each source is right, where no other is asked for."""
 
 
 @functools.cache
-def uncertain() -> Task:
+def uncertain(*, usual: tuple[float, ...] = KNOWN) -> Task:
     """Answers that are random given the prompt; the policy writes one and its confidence in it.
 
     A prompt is a source and two symbols. The most likely answer is the code of each symbol, and the
     source determines how often it is right. Otherwise the first code is another one.
+
+    Args:
+      usual: how often that answer is right, of each source: the most that can be known.
     """
 
     def make(seed: int) -> Splits:
         rng = np.random.default_rng([seed, 6])
-        codes, known = rng.permutation(SYMBOLS), rng.permutation(KNOWN)
+        codes, known = rng.permutation(SYMBOLS), rng.permutation(usual)
 
         def draw(size: int) -> np.ndarray:
             source, pair = rng.integers(SOURCES, size=size), rng.integers(SYMBOLS, size=(size, 2))
@@ -39,10 +42,10 @@ def uncertain() -> Task:
 
         def build(content: np.ndarray, *, imperfect: bool = False) -> Problems:
             size, source, pair = len(content), content[:, 0], content[:, 1:]
-            usual = rng.random(size) < (0.7 if imperfect else known[source])
+            taken = rng.random(size) < (0.7 if imperfect else known[source])
             other = rng.integers(1, SYMBOLS, size=size)
             said = codes[pair]
-            said[:, 0] = np.where(usual, said[:, 0], (said[:, 0] + other) % SYMBOLS)
+            said[:, 0] = np.where(taken, said[:, 0], (said[:, 0] + other) % SYMBOLS)
             sure = FIRST + SYMBOLS + SOURCES + rng.integers(BINS, size=size)
             stated = [FIRST + said, sure[:, None], np.full((size, 1), EOS)]
             asked = [FIRST + SYMBOLS + source[:, None], FIRST + pair, np.full((size, 1), ASK)]

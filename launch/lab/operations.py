@@ -1,6 +1,6 @@
 """Operations applied to a symbol one after the other, in the formats that a corpus may show.
 
-A prompt is a symbol and four operations. The answer is the last symbol before the end, whatever was
+A prompt is a symbol and some operations. The answer is the last symbol before the end, whatever was
 written before it. So a policy may answer at once, or write what is left after each operation.
 """
 
@@ -17,41 +17,42 @@ from jaxrl.launch.lab.split import HELD_OUT
 from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD, Problems, Splits, Task, as_problems
 
 SYMBOLS, OPERATIONS, LENGTH = 8, 4, 4
-"""Symbols, operations on them, and operations of a prompt."""
+"""Symbols, operations on them, and operations of a prompt where no other number is asked for."""
 EQUATIONS, DIRECT, SHORT, LONG, TARGET = range(5)
 """Domains: one operation and its result; the answer alone; each result; each result twice; and
 prompts to do RL on, whose solutions are answers alone."""
 SHOWN = (0.3, 0.3, 0.2, 0.2)
 """Shares of the first four among the demonstrations of the warm start."""
-BUDGET = 2 * LENGTH + 1
 
 
 @functools.cache
-def formats(*, skill: float = 0.9, problems: int = 256) -> Task:
-    """Prompts of four operations are held out. Each instance has its own operations.
+def formats(*, skill: float = 0.9, length: int = LENGTH, problems: int = 256) -> Task:
+    """Prompts of `length` operations are held out. Each instance has its own operations.
 
     Args:
       skill: chance that a demonstration applies an operation rightly, else at random.
+      length: operations of a prompt.
       problems: of each domain but `EQUATIONS`, whose problems are all pairs, in the train split.
     """
+    budget = 2 * length + 1
 
     def make(seed: int) -> Splits:
         rng = np.random.default_rng([seed, 13])
         result = np.stack([rng.permutation(SYMBOLS) for _ in range(OPERATIONS)])
 
         def draw(size: int) -> np.ndarray:
-            operations = rng.integers(OPERATIONS, size=(size, LENGTH))
+            operations = rng.integers(OPERATIONS, size=(size, length))
             return np.concatenate([rng.integers(SYMBOLS, size=(size, 1)), operations], axis=1)
 
         def build(content: np.ndarray, domain: np.ndarray, chance: float = 1.0) -> Problems:
             symbol, operations = content[:, 0], content[:, 1:]
             ends, states = [], []
-            for k in range(LENGTH):
+            for k in range(length):
                 known = rng.random(len(content)) < chance
                 other = rng.integers(SYMBOLS, size=len(content))
                 symbol = np.where(known, result[operations[:, k], symbol], other)
                 states.append(symbol)
-            gold = np.full((len(content), BUDGET), PAD)
+            gold = np.full((len(content), budget), PAD)
             for row, d, own in zip(gold, domain, np.stack(states, axis=1), strict=True):
                 said = written(d, own)
                 row[: len(said) + 1] = [*(FIRST + said), EOS]
@@ -62,7 +63,7 @@ def formats(*, skill: float = 0.9, problems: int = 256) -> Task:
             return as_problems(np.concatenate(asked, axis=1), np.array(ends)[:, None], gold, domain)
 
         pairs = np.stack(np.meshgrid(np.arange(SYMBOLS), np.arange(OPERATIONS)), axis=-1)
-        alone = np.pad(pairs.reshape(-1, 2), ((0, 0), (0, LENGTH - 1)))
+        alone = np.pad(pairs.reshape(-1, 2), ((0, 0), (0, length - 1)))
         asked = [split.distinct(draw, problems, held_out=False) for _ in range(DIRECT, TARGET + 1)]
         kinds = np.repeat(np.arange(TARGET + 1), [len(alone), *[problems] * TARGET])
         train = build(np.concatenate([alone, *asked]), kinds)
@@ -79,6 +80,6 @@ def formats(*, skill: float = 0.9, problems: int = 256) -> Task:
 
 
 def written(domain: int, states: np.ndarray) -> np.ndarray:
-    """What a domain's solution says of the symbols [LENGTH] after each operation."""
+    """What a domain's solution says of the symbols [length] after each operation."""
     told = {EQUATIONS: states[:1], SHORT: states, LONG: np.repeat(states, 2)}
     return told.get(int(domain), states[-1:])

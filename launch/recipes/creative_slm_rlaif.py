@@ -12,7 +12,7 @@ Reading: in the authors' code a model rewrites at most ten principles in words, 
 the bad texts; here principles stay and their weights change, on comparisons of answers as the
 policy gives them. The authors' script has GRPO with a KL penalty of 0.001, which is left out. The
 toy's weights come from `CASES`. In the effect, quality is hidden, and the ablation is a reward
-model from the same 200 noisy comparisons.
+model from the same 200 noisy comparisons; the task `many comparisons` has 4000.
 """
 
 import dataclasses
@@ -73,4 +73,4 @@ def effect() -> Effect:
         ablation=dataclasses.replace(method, rewards=by_pairs),
         statistic="score",
         stands_for="format_following",
-    )
+    ).also("many comparisons", task=greetings(pairs=4000))

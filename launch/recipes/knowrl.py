@@ -10,7 +10,7 @@ Claim: fewer hallucinations on three data sets, with reasoning kept on two.
 Reading: values are those of the authors' code, where a refusal is worth one point more than a wrong
 answer after true claims. Splitting by a language model, retrieval and entailment are left out, and
 so is the penalty on few claims. The cold start is the toy's warm start. The ablation looks no claim
-up.
+up. In the control, demonstrations claim nothing false.
 """
 
 import dataclasses
@@ -64,4 +64,4 @@ def effect() -> Effect:
         warm_steps=250,
         stands_for="known_facts",
         measure=factuality,
-    )
+    ).also("control", task=claimed(skill=1.0))

@@ -12,6 +12,7 @@ Reading: the modes are harmless ones: the answer, the whole equation, and a refu
 unfiltered mode is left out, and so is its distillation of answers from the model itself. The token
 is a letter before the prompt. The ablation is SFT on one mode after the other, with as many texts
 of each. `leakage` is the share of completions that have the form of a mode that was not asked for.
+In the control, modes do not differ.
 """
 
 import dataclasses
@@ -22,6 +23,7 @@ from jaxrl.data.types import Problem, Score, Task
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.lab import Effect, arm
 from jaxrl.launch.lab.modes import MODES, leaking, modes
+from jaxrl.launch.lab.variants import dealt
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -94,4 +96,4 @@ def effect() -> Effect:
         ablation=dataclasses.replace(method, stages=tuple(each)),
         warm_steps=400,
         measure=leaking,
-    )
+    ).also("control", task=dealt(MODES), measure=None)

@@ -11,7 +11,7 @@ RL reaches, and long ones make answers longer.
 Reading: the hybrid branch is the method. Corpora are the task's own: equations of one step, then
 sums of three terms that are worked out. The RL has the run's rate, and one budget of tokens; the
 paper's grows. In the effect, chains of the hybrid write each step once or twice. The ablation
-decays on as many questions with answers alone.
+decays on as many questions with answers alone. Chains have four operations, or five.
 """
 
 import dataclasses
@@ -70,4 +70,4 @@ def effect() -> Effect:
         method=method,
         ablation=ablation,
         warm_steps=600,
-    )
+    ).also("five operations", task=formats(length=5))

@@ -14,7 +14,8 @@ anchor and PPO; the mean over both orders as the reward is ours. `jaxrl train pa
 a pair model, which `--judge.model RUN` names. Without one, the toy's policy compares, which it has
 not learned, beside the task's own reward. In the effect, both models learn from the same
 comparisons and begin with the same random constant of each prompt, which only comparisons in both
-orders unlearn. The ablation is PPO on the scalar model's scores.
+orders unlearn. The ablation is PPO on the scalar model's scores. In the control, there are
+no constants.
 """
 
 import dataclasses
@@ -53,4 +54,4 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, rewards=scored),
         stands_for="judge",
-    )
+    ).also("control", task=compared(offset=0.0))

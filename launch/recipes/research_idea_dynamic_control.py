@@ -10,7 +10,8 @@ Reading: the abstract has the controls and not the formula; weights in the promp
 is GRPO. The toy's rewards are by rule: the shares of letters that are written as they are, in
 capitals and 13 places on. In the effect, symbols have a code in each of
 three styles. The statistic is the reward at one of the three weights. The ablation has even weights
-whatever the prompt says; a baseline is a policy that trains on that one weight alone.
+whatever the prompt says; a baseline is a policy that trains on that one weight alone. In the task
+`weights not followed`, styles of demonstrations are random.
 """
 
 import codecs
@@ -91,4 +92,4 @@ def effect() -> Effect:
         ablation=dataclasses.replace(method, rewards=even),
         statistic="score/2",
         measure=controlled,
-    )
+    ).also("weights not followed", task=tradeoffs(follows=0.0))

@@ -7,7 +7,7 @@ the best answer the best, and makes the true chance of being right the best thin
 Formula: `r = 1[right] - (q - 1[right])^2`
 Claim: calibration much better in and out of domain at no loss of accuracy; plain RL hurts it.
 Reading: no confidence, or none that can be read, earns -1. The ablation rewards the answer alone,
-in the same form.
+in the same form. Some answers cannot be known; in the task `own errors`, all can.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.launch.lab import Effect, Sampled, arm
-from jaxrl.launch.lab.confidence import calibration, confidence, uncertain
+from jaxrl.launch.lab.confidence import SOURCES, calibration, confidence, uncertain
 from jaxrl.launch.recipes import quickstart
 from jaxrl.losses.regularizers import calibrated_reward
 
@@ -52,4 +52,4 @@ def effect() -> Effect:
         better="lower",
         stands_for="calibrated",
         measure=calibration,
-    )
+    ).also("own errors", task=uncertain(usual=(1.0,) * SOURCES))

@@ -9,7 +9,8 @@ Claim: Qwen3-4B gains 3.0 on MMLU, 8.1 on GPQA-Diamond and 6.6 on AIME24, and RL
 Reading: words are compared after normalisation where the paper asks a judge model; half of the
 problems are middle ones. The effect asks for the segment at least. The run's texts continue for one
 segment, of which any first words are enough, which is more relaxed than the paper. The ablation
-asks for the segment as it was cut.
+asks for the segment as it was cut. In the task `longer segments`, these have 2 or 3 symbols, not 1
+to 3.
 """
 
 import dataclasses
@@ -69,4 +70,4 @@ def effect() -> Effect:
         stands_for="next_segment",
         over="area",
         measure=derivation,
-    )
+    ).also("longer segments", task=cut_text(shortest=2))

@@ -2,20 +2,28 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxrl.launch import effects_table, lab
 from jaxrl.launch.lab import (
+    arms,
+    beliefs,
     chains,
+    confidence,
+    facts,
+    locks,
+    operations,
     refusals,
     routes,
     scratchpads,
     skills,
     surfaces,
 )
-from jaxrl.launch.lab.tasks import EOS, FILLER, FIRST
+from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, verdicts
 from jaxrl.launch.lab.variants import dealt, variants
+from jaxrl.launch.recipes import kl_rl_as_bayesian_inference as posterior
 from jaxrl.sampling.chunks import Chunks
 
 EFFECTS = {name: effects_table.module(name).effect() for name in effects_table.names()}
@@ -71,6 +79,40 @@ def test_controls_lack_what_their_methods_are_for():
     marked = skills.domains(marked=1.0, known=True).make(0)
     assert (marked.demonstrations.gold[:, 0] == FILLER).all()
     assert (marked.train.gold[:, 0] == FILLER).all()
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_each_method_has_two_tasks_that_differ(name):
+    made = variants(EFFECTS[name])
+    assert len(made) > 1
+    digests = {
+        (e.task.digest(), verdicts(e.task), arms.describe(e.method)["rewards"])
+        for e in made.values()
+    }
+    assert len(digests) == len(made)
+
+
+def test_further_tasks_differ_in_what_their_docstrings_say():
+    plain, few = locks.Trace(mistakes=1), {"problems": 64}
+    sure = locks.locks((plain,), likely=(1.0, 0.0, 0.0), **few).make(0).demonstrations
+    assert not (sure.gold == locks.NO).any()
+    every = confidence.uncertain(usual=(1.0,) * confidence.SOURCES).make(0).train
+    codes = {}
+    for prompt, answer in zip(every.prompt[:, 1:3], every.answer, strict=True):
+        for symbol, code in zip(prompt, answer, strict=True):
+            assert codes.setdefault(symbol, code) == code
+    lengths = (chains.cut_text(shortest=2).make(0).train.gold > EOS).sum(axis=1)
+    assert set(lengths) == {2, 3}
+    five = operations.formats(length=5).make(0)
+    assert five.test.prompt.shape[1] == 7
+    chain = five.train.gold[five.train.domain == operations.SHORT]
+    assert (np.argmax(chain == EOS, axis=1) == 5).all()
+    whole = beliefs.beliefs(silent=0.0).make(0).demonstrations.gold
+    assert (whole[:, beliefs.EVENTS] == ASK).all()
+    right = facts.claimed(skill=1.0).make(0).demonstrations
+    assert (right.gold[:, : facts.LENGTH] == right.answer[:, : facts.LENGTH]).all()
+    best = jnp.zeros(3, jnp.int32)
+    assert posterior.alike(best, best) == 1 and posterior.score(best, best) == pytest.approx(1 / 3)
 
 
 def test_rollouts_label_as_many_solutions_where_the_cost_does_not_count(monkeypatch):
