@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -109,9 +110,10 @@ def _one(name: str, options: Options, said: Callable[[str], None]) -> None:
 def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
     """Plan and measure methods, the cheapest first, and commit what is written.
 
-    A plan that exists is kept, and gets what tasks and arms it lacks. Rows that exist are kept, and
-    those that the plan has beside them are measured. Arms that were run are not run again, so that
-    a queue which was stopped continues where it was. At the end it looks again for the plans that
+    A plan that exists is kept, and gets what tasks and arms it lacks; one that is not what the code
+    would measure is named. Rows that exist are kept, and those that the plan has beside them are
+    measured. Arms that were run are not run again, so that a queue which was stopped continues
+    where it was. At the end it looks again for the plans that
     are in the history.
     """
     _politely()
@@ -121,7 +123,9 @@ def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
             if _lacks(path, name):
                 write_plan(name, said)
                 files.commit([path, effects_table.RESULTS / "arms"], f"Plan of {name}")
-            if left := missing(name):
+            if not (left := missing(name)):
+                _require_planned(name, _store(said))
+            else:
                 measure(name, said, left)
                 made = [effects_table.RESULTS / f"{name}.json", effects_table.RESULTS / "arms"]
                 files.commit([*made, *_pages()], f"Effect of {name}, as planned")
@@ -203,13 +207,7 @@ def measure(
     """
     path, effect = effects_table.RESULTS / f"{name}.plan.json", effects_table.module(name).effect()
     commit = files.committed(path)
-    plan = json.loads(path.read_text())
-    differing = plans.differences(plan, name, effect, _store(said))
-    if differing:
-        raise ValueError(
-            f"{path.name} is not what would be measured: {'; '.join(differing)}. Nothing is "
-            "written; restore the code, or make and commit another plan"
-        )
+    plan = _require_planned(name, _store(said))
     left = pairs or missing(name)
     if not left:
         said(f"{name}: all rows of the plan are measured; `--rerun` runs their arms again")
@@ -223,6 +221,23 @@ def measure(
     _write_pages()
     for row in effects_table.rows([name]):
         said(f"{name}: {effects_table.describe(row)}")
+
+
+def _require_planned(name: str, store: stores.Store) -> dict[str, Any]:
+    """The plan of a method.
+
+    Raises:
+      ValueError: it is not what the code would measure.
+    """
+    path = effects_table.RESULTS / f"{name}.plan.json"
+    plan = json.loads(path.read_text())
+    if differing := plans.differences(plan, name, effects_table.module(name).effect(), store):
+        raise ValueError(
+            f"{path.name} is not what would be measured: {'; '.join(differing)}. Nothing is "
+            f"written; restore the code, or make another plan (`jaxrl effects --plan {name}`) and "
+            "commit it"
+        )
+    return plan
 
 
 def rerun(

@@ -499,6 +499,22 @@ def test_a_second_measurement_stays_as_a_look(repository, monkeypatch):
     assert {row["looks"] for row in effects_table.rows(["aepo"])} == {2}
 
 
+def test_the_queue_names_a_plan_whose_arm_has_changed(repository, monkeypatch):
+    fake, said = Fake(0.1), list[str]()
+    play(monkeypatch, fake)
+    monkeypatch.setattr(effects.os, "nice", lambda more: 0)
+    effects.queue(["aepo"], said.append)
+    assert not any("not what would be measured" in line for line in said)
+    own, count = EFFECTS["aepo"], len(fake.ran)
+    longer = dataclasses.replace(own.method, steps=own.method.steps + 1)
+    changed = dataclasses.replace(own, method=longer)
+    monkeypatch.setattr(effects_table.module("aepo"), "effect", lambda: changed)
+    effects.queue(["aepo"], said.append)
+    named = [line for line in said if "aepo.plan.json is not what would be measured" in line]
+    assert len(named) == 1 and "the arm 'method' is another" in named[0]
+    assert len(fake.ran) == count
+
+
 def test_a_task_that_is_added_leaves_the_others_as_measured(repository, monkeypatch):
     """Neither their plans nor their rows change, and they count no further look."""
     fake = Fake(0.1)
