@@ -245,6 +245,13 @@ class Drive:
             self.engine.keep({act.turn.episode for act in acts})
 
 
+def pending(
+    asked: Mapping[int, tuple[Asked, Future[Answer] | None]],
+) -> dict[Asked, Future[Answer]]:
+    """This process's share of what a drive has asked for: the `known` of the next one."""
+    return {name: future for name, future in asked.values() if future is not None}
+
+
 def results(futures: Mapping[int, Future[Answer]]) -> dict[int, Answer]:
     """The answers of all processes, on every process."""
     own = {n: future.result() for n, future in futures.items()}

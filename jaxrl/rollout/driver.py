@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from jaxrl.data.scoring import Pool
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import state
-from jaxrl.rollout.drive import Chunk, Drive, Group, several
+from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group, pending, several
 from jaxrl.rollout.engine import Engine
 from jaxrl.rollout.programs import Context, Program, Row
 from jaxrl.rollout.selection import Drawn
@@ -38,6 +39,9 @@ class OpenGroups:
     """Problems that have been drawn but not started."""
     next_id: int = 0
     """Id of the next group's first row."""
+    asked: dict[Asked, Future[Answer]] = dataclasses.field(default_factory=dict, compare=False)
+    """Answers that were pending when the last step ended. The next one waits for them: an
+    environment that was asked again would take a second step. Not saved, as a restart asks anew."""
 
 
 def admit(open_groups: OpenGroups, count: int, size: int) -> None:
@@ -51,7 +55,7 @@ def admit(open_groups: OpenGroups, count: int, size: int) -> None:
 def abandon(open_groups: OpenGroups) -> None:
     """Discard what has been sampled; these problems are the next to be started."""
     open_groups.waiting = [group.drawn for group in open_groups.groups] + open_groups.waiting
-    open_groups.groups = []
+    open_groups.groups, open_groups.asked = [], {}
 
 
 def to_state(open_groups: OpenGroups) -> dict[str, Any]:
@@ -131,7 +135,7 @@ def advance(
             "rollout.replies='arrival' needs one process, as processes must agree on an order; "
             "use together"
         )
-    drive = Drive(program, ctx, engine, pool)
+    drive = Drive(program, ctx, engine, pool, open_groups.asked)
 
     def whole() -> int:
         return sum(group.rows is not None for group in open_groups.groups)
@@ -158,3 +162,4 @@ def advance(
         if whole() >= enough or not (drive.work or drive.asked):
             break
     drive.save_partial()
+    open_groups.asked = pending(drive.asked)

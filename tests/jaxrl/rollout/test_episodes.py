@@ -101,7 +101,8 @@ def play(monkeypatch):
     setup = SimpleNamespace(rows=8, piece=16)  # of the prefill, which is replaced
     rollout = RolloutConfig(8, SIZE, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
 
-    def run(seed, enough, replies="together", wrap=lambda pool: pool, task=task):
+    def run(seed, enough, replies="together", wrap=lambda pool: pool, task=task, one=None):
+        """`one`: the pool of all steps, as in a run that is not started again."""
         nonlocal order
         played = dataclasses.replace(rollout, replies=replies)
         order = random.Random(seed)
@@ -109,7 +110,7 @@ def play(monkeypatch):
         driver.admit(open_groups, 8, SIZE)
         found = {}
         while open_groups.groups:
-            pool = wrap(scoring.Pool(task, 0, 1.0, None, None))  # it remembers no episode
+            pool = one or wrap(scoring.Pool(task, 0, 1.0, None, None))  # it remembers no episode
             driver.advance(
                 open_groups, episodes.group, Context(played, 0, TOKENIZER, task, talk),
                 engine.Local(setup, None), pool, version=0, timer=Timer(),
@@ -118,6 +119,8 @@ def play(monkeypatch):
             whole = [group for group in open_groups.groups if group.rows is not None][:enough]
             found |= {group.first_id: group.rows for group in whole}
             open_groups.groups = [g for g in open_groups.groups if g.first_id not in found]
+            if one:
+                continue
             text = json.dumps(driver.to_state(open_groups), default=checkpoint.to_json)
             open_groups = driver.from_state(json.loads(text, object_hook=checkpoint.from_json))
         return [found[n] for n in sorted(found)]
@@ -140,6 +143,43 @@ def test_episodes_depend_on_no_order_and_no_interruption(play):
     for seed in range(1, 6):
         assert plain(play(seed, enough=1 + seed % 3)) == whole
         assert plain(play(seed, enough=1 + seed % 3, replies="arrival")) == whole
+
+
+def counting(states):
+    """A task whose replies count the steps, take a while, and end the episode after the fourth."""
+
+    def begin(problem, seed):
+        states.append({"steps": 0, "closed": 0})
+        return states[-1], Opening(({"role": "user", "content": problem.prompt},))
+
+    def step(state, action):
+        state["steps"] += 1
+        number = state["steps"]
+        time.sleep(0.02 * (random.Random(f"{number}{action}").random() < 0.4))
+        said = {"role": "user", "content": str(number)}
+        return Reply((said,), float(len(action)), done=number == 4)
+
+    def close(state):
+        state["closed"] += 1
+
+    turns = Environment(begin, step, close=close, waits=True)
+    return dataclasses.replace(digits(), turns=turns)
+
+
+@pytest.mark.parametrize("replies", ["together", "arrival"])
+def test_a_reply_that_is_pending_between_steps_is_asked_for_once(replies, play):
+    """In a run that goes on, whose pool remembers its episodes: no environment steps twice."""
+    states = []
+    task = counting(states)
+    with scoring.Pool(task, 0, 10.0, None, None) as pool:
+        whole = play(0, enough=8, task=task, one=pool)
+    assert not any(row.score.error for rows in whole for row in rows)
+    for seed in range(1, 5):
+        states.clear()
+        with scoring.Pool(task, 0, 10.0, None, None) as pool:
+            rows = play(seed, enough=1 + seed % 3, replies=replies, task=task, one=pool)
+        assert plain(rows) == plain(whole)
+        assert len(states) == 8 * SIZE and all(state["closed"] == 1 for state in states)
 
 
 class Late:
