@@ -109,6 +109,10 @@ class StartError(RuntimeError):
     """A program could not be started, which says nothing about the program."""
 
 
+class Unavailable(RuntimeError):
+    """This machine has no sandbox, or only one that is not allowed."""
+
+
 def check(allow_weak: bool = False) -> Isolation:
     """The isolation that programs get on this machine. Print it at start.
 
@@ -117,14 +121,15 @@ def check(allow_weak: bool = False) -> Isolation:
         of this process.
 
     Raises:
-      RuntimeError: there is only that and it is not allowed, or nothing works here.
+      Unavailable: there is only that and it is not allowed, or nothing works here.
     """
     found = strongest()
     if found.kind == "rlimits" and not (allow_weak or os.environ.get(ALLOW_WEAK) == "1"):
-        raise RuntimeError(
+        raise Unavailable(
             "sandbox.allow_weak=False: bubblewrap does not work here, and without it programs have "
             "the network and this machine's files. Install bubblewrap and allow user namespaces, "
-            f"or accept that with --sandbox.allow-weak or {ALLOW_WEAK}=1"
+            "or accept that with --sandbox.allow-weak (of `jaxrl eval` and `jaxrl sample`: "
+            f"--allow-weak) or {ALLOW_WEAK}=1"
         )
     if found.kind == "rlimits":
         os.environ[ALLOW_WEAK] = "1"  # environments run programs in this process too
@@ -136,7 +141,7 @@ def strongest() -> Isolation:
     """The strongest isolation that works on this machine, found by trying.
 
     Raises:
-      RuntimeError: not even a limited program runs here.
+      Unavailable: not even a limited program runs here.
     """
     users = [True, False] if os.geteuid() == 0 else [False]
     kinds = ["bubblewrap", "rlimits"] if shutil.which("bwrap") else ["rlimits"]
@@ -157,7 +162,7 @@ def strongest() -> Isolation:
         if outcome.stdout == "42\n":
             return isolation
         failures.append(f"{isolation}: {outcome}")
-    raise RuntimeError("no sandbox works here: " + "; ".join(failures))
+    raise Unavailable("no sandbox works here: " + "; ".join(failures))
 
 
 def run(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from jaxrl.data import sandbox
 from jaxrl.functions import nearest
 from jaxrl.launch import help_train
 
@@ -187,7 +188,9 @@ def refused(error: Exception) -> int:
     return 2
 
 
-REFUSALS = (ValueError, FileNotFoundError, ModuleNotFoundError, BlockingIOError)
+REFUSALS = (
+    ValueError, FileNotFoundError, ModuleNotFoundError, BlockingIOError, sandbox.Unavailable,
+)  # fmt: skip
 """What the parts raise for a bad request, with a message that names the remedy."""
 
 

@@ -132,7 +132,7 @@ def _pool(config: SampleConfig, task: Task, played: Config) -> Pool:
         workers=0,
         time_limit_s=played.score_seconds,
         memory_limit_mb=played.score_memory_mb,
-        allow_weak=played.sandbox.allow_weak,
+        allow_weak=played.sandbox.allow_weak or config.allow_weak,
     )
 
 
@@ -184,7 +184,7 @@ def by_hand(
     task = _task(config)
     (problem,) = evaluate.problems(task, "test", 1)
     turn, agent, rewards = Turn(0, problem, config.seed), 0, list[float | None]()  # of agent 0
-    with open_pool(config.env, config.env_args, workers=0) as pool:
+    with open_pool(config.env, config.env_args, workers=0, allow_weak=config.allow_weak) as pool:
         while True:
             answer = pool.act(turn).result()
             shown = answer

@@ -68,6 +68,9 @@ class SampleConfig:
     seat: int = 0
     """With `human`, in a game of two such as board_game: play against the policy and move first
     (1) or second (2). 0: there is no policy."""
+    allow_weak: bool = False
+    """With `env`: where bubblewrap does not work, run programs under resource limits alone; they
+    can then use the network and your user's files."""
     seed: int = 0
     """Random seed."""
     trust: bool = False
@@ -82,7 +85,7 @@ _PROMPTED: Mapping[str, str] = {
     "n": "each problem is played once; leave --n out, or set --episodes",
 }
 """Flags of a prompt, each with its remedy where an environment is played."""
-_PLAYED = ("env_args", "episodes", "turn_tokens", "human", "seat")
+_PLAYED = ("env_args", "episodes", "turn_tokens", "human", "seat", "allow_weak")
 """Flags of an environment."""
 _OF_POLICY = (
     "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "turn_tokens", "chat", "system",

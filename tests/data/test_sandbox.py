@@ -19,7 +19,7 @@ QUICK = Limits(wall_s=1.0, cpu_s=2, memory_mb=256, file_mb=4, processes=12, outp
 def works(isolation: Isolation) -> bool:
     try:
         return sandbox.run(["/bin/sh", "-c", "echo hi"], isolation=isolation).stdout == "hi\n"
-    except OSError:
+    except (OSError, sandbox.StartError):
         return False
 
 

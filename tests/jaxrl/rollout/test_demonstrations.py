@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.data import generate, tasks, tokenizers
+from jaxrl.data import generate, sandbox, tasks, tokenizers
 from jaxrl.data.environments import Environment, Opening, Reply, formats
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.models.config import DecoderConfig
@@ -47,8 +47,9 @@ def test_an_episode_is_imitated_turn_by_turn(made):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_calls_are_imitated_as_the_template_teaches_them(layout, tmp_path):
+def test_calls_are_imitated_as_the_template_teaches_them(layout, tmp_path, monkeypatch):
     """And are read as the calls of the solution."""
+    monkeypatch.setenv(sandbox.ALLOW_WEAK, "1")  # it runs the project's own programs
     template = write_tokenizer(tmp_path, LAYOUTS[layout])
     tokenizer = tokenizers.load(tmp_path)
     form = formats.of_template(template)
