@@ -6,6 +6,7 @@ import ctypes
 import gc
 import importlib
 import os
+import select
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -103,7 +104,22 @@ def main(argv: list[str] | None = None) -> int:
     keep_compilations()
     few_arenas()
     sys.unraisablehook = without_late_writes(sys.unraisablehook)
-    return command(where)(rest)
+    try:
+        status = command(where)(rest)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
+
+
+def _nobody_reads() -> bool:
+    """Whether what reads the standard output has ended, as `head` does."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def command(where: str) -> Callable[[list[str]], int]:

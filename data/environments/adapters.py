@@ -142,7 +142,8 @@ class Gym:
         """One turn: observation, reward, terminated, truncated (never), and the reply's parts.
 
         Raises:
-          RuntimeError: the environment has failed, or the task's reward of its answer.
+          RuntimeError: the episode has ended, or the environment has failed, or the task's reward
+            of its answer.
         """
         turn = dataclasses.replace(self._turn, actions=(*self._turn.actions, action))
         reply = self._player.answer(turn)

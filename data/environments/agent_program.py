@@ -169,8 +169,8 @@ class _Episode:
         self.tools: tuple[Json, ...] = ()
         self._known: dict[str, list[Said]] = {}
         """The conversation up to each answer but its instructions, by the id of the answer."""
-        self._texts: dict[Said, str] = {}
-        """Each answer as the policy wrote it."""
+        self._texts: dict[Said, list[str]] = {}
+        """Each answer as the policy wrote it; of equal ones, in their order."""
 
     def start(self, problem: Problem, seed: int) -> None:
         """Run the program; its requests and its end are events."""
@@ -286,7 +286,7 @@ class _Episode:
         answer = Answer(self._turns, said, tuple(read), tokens, stop, cut, count)
         self.conversation.append(answer.said)
         self._known[f"resp_{self._turns}"] = self.conversation[asked.instructions :]
-        self._texts[answer.said] = action
+        self._texts.setdefault(answer.said, []).append(action)
         self.pending.answer.set_result(answer)
         return len(calls)
 
@@ -310,13 +310,18 @@ class _Episode:
 
     def messages(self, said: Sequence[Said]) -> tuple[dict[str, str], ...]:
         """Messages as an environment gives them; an answer of the policy's is as it was written."""
-        return tuple({"role": each.role, "content": self._text(each)} for each in said)
+        places = [said[:n].count(each) for n, each in enumerate(said)]
+        pairs = zip(said, places, strict=True)
+        return tuple({"role": s.role, "content": self._text(s, place)} for s, place in pairs)
 
-    def _text(self, said: Said) -> str:
+    def _text(self, said: Said, place: int) -> str:
+        """The text of a message, of equal ones that of the `place`-th."""
         if said.role != "assistant":
             return said.content
+        if texts := self._texts.get(said):
+            return texts[min(place, len(texts) - 1)]
         calls = [written(Call(name, _value(given))) for name, given in said.calls]
-        return self._texts.get(said, "\n".join([*filter(None, [said.content]), *calls]))
+        return "\n".join([*filter(None, [said.content]), *calls])
 
     def close(self) -> None:
         """End the program with all that it has started."""

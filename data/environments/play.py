@@ -76,6 +76,9 @@ class Player:
         self._known[turn.episode] = episode
         answer = episode.turn.said[-1]
         for action in turn.actions[len(episode.turn.actions) :]:
+            if isinstance(answer, Reply) and answer.done:
+                count = len(episode.turn.actions)
+                raise RuntimeError(f"the episode ended with action {count}; begin another one")
             if answer != turn.said[len(episode.turn.actions)]:
                 raise RuntimeError(
                     f"played again, its answer {len(episode.turn.actions)} differs; an environment "

@@ -157,6 +157,11 @@ def test_an_environment_is_five_tuples():
     assert problem.prompt in seen and info == {"tools": ()}
     *_, (seen, reward, ended, cut, parts) = [gym.step(a) for a in task.turns.gold(problem, 4)]
     assert (seen, reward, ended, cut, parts["solved"]) == ("", 1.0, True, False, 1.0)
+    for _ in range(2):  # it pays no second time
+        with pytest.raises(
+            RuntimeError, match=f"ended with action {len(task.turns.gold(problem, 4))}"
+        ):
+            gym.step("1 + 1")
     assert gym.reset(seed=4)[0] == gym.reset(seed=4)[0] != gym.reset(seed=5)[0]
     gym.close()
 

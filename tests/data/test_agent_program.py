@@ -9,6 +9,8 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
@@ -667,3 +669,22 @@ def test_the_streams_end_as_the_clients_expect():
     assert names[0] == "message_start" and names[-1] == "message_stop"
     last = pieces("responses", asked, Answer(2, "Hi", (CALL,), TOKENS))[-1]
     assert last[0] == "response.completed" and last[1]["response"]["id"] == "resp_2"
+
+
+def test_of_equal_answers_each_is_quoted_as_it_was_written():
+    """Two turns whose calls are equal but for their spelling; then the conversation is replaced."""
+    raws = [f'<tool_call>{{"name": "add", "arguments": {a}}}</tool_call>' for a in
+            ('{"a": 2, "b": 3}', '{"a":2,"b":3}')]  # fmt: skip
+    episode = agent_program._Episode(["true"], 1.0, 64)
+    try:
+        asked = dialects.Asked((SAID[1],), tools=(FUNCTION,))
+        for raw in raws:
+            episode.pending = SimpleNamespace(asked=asked, answer=Future())
+            episode.tools = asked.tools
+            assert episode.say(raw) == 1
+        first, second = episode.conversation
+        assert first == second
+        quoted = episode.messages([SAID[1], first, RESULT, second, RESULT])
+        assert [each["content"] for each in quoted if each["role"] == "assistant"] == raws
+    finally:
+        episode.close()

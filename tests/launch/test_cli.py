@@ -5,6 +5,8 @@ import dataclasses
 import io
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -212,6 +214,14 @@ def test_a_switch_that_may_be_none_is_a_switch(default, given, chat):
     for argv in (given, [*given, "--seed", "3"], ["--seed", "3", *given]):
         made = flags.parse(default, argv, prog="jaxrl")
         assert made == dataclasses.replace(default, chat=chat, seed=3 if "--seed" in argv else 0)
+
+
+def test_what_reads_the_output_may_end_first():
+    """As `jaxrl show keydoor --yaml | head -1` does."""
+    command = [sys.executable, "-m", "jaxrl.launch.cli", "show", "keydoor", "--yaml"]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    run.stdout.close()
+    assert run.stderr.read() == "" and run.wait(60) == 1
 
 
 def test_flags_of_dict_fields():
