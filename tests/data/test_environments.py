@@ -400,7 +400,9 @@ def test_bundled_environments_repeat_themselves(name):
         problem = task.problem(split, 0, index)
         actions = ("left", "take", "<tool_call>x</tool_call>", "nothing")
         one, two = (played(play.Player(task).answer, *actions, problem=problem) for _ in range(2))
-        assert one == two and not any(answer.error for answer in one[:3])
+        end = next((n for n, answer in enumerate(one) if n and answer.done), len(one))
+        assert one == two and not any(answer.error for answer in one[: min(end + 1, 3)])
+        assert all("the episode ended with action" in answer.error for answer in one[end + 1 :])
         assert set(problem.prompt) <= set(task.alphabet)
         assert one[0].messages[-1]["content"] == problem.prompt
 

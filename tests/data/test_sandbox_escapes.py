@@ -235,12 +235,13 @@ def test_a_run_may_have_descriptors_of_any_number():
         assert sandbox.run(["/bin/echo", "hi"], isolation=KINDS[0]).stdout == "hi\n"
 
 
-def test_runs_share_no_input_and_leave_nothing_to_the_next():
+@isolated
+def test_runs_share_no_input_and_leave_nothing_to_the_next(isolation):
     look = "read x; echo $x; ls; cat /proc/[0-9]*/comm | grep -c sleep;"
     outcomes = sandbox.run_each(
         ["/bin/sh", "-c", look + "(setsid sleep 78.3 &); exit 0"],
         ["one", "two"],
-        isolation=KINDS[0],
+        isolation=isolation,
     )
     assert [o.stdout for o in outcomes] == ["one\n0\n", "two\n0\n"]
 

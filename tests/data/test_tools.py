@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from jaxrl.data import scoring, tasks
+from jaxrl.data import sandbox, scoring, tasks
 from jaxrl.data.environments import Turn, formats, play, router, toolbox, tools, with_tools
 from jaxrl.data.environments.formats import Call
 from tests.data.test_bundled_environments import SEARCHED, installed, optional
@@ -26,10 +26,19 @@ def test_python_keeps_its_variables():
     assert called(made, code="y = f(None)").startswith("TypeError")
     assert called(made, code="x + 1") == "21\n"
     assert called(made, code="import os; os._exit(3)").startswith("error: it ended the interpreter")
-    assert called(made, code="open('/etc/passwd', 'w')").startswith(("PermissionError", "OSError"))
     assert called(made, code="x") == "20\n"
     assert called(toolbox.python(), code="x").startswith("NameError")
     assert called(made, code=1).startswith("error: 1 is not of type")
+
+
+@pytest.mark.skipif(sandbox.strongest().kind != "bubblewrap", reason="needs bubblewrap")
+def test_python_writes_nothing_outside(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("kept")
+    for path, mode in ((str(outside), "w"), ("/etc/passwd", "a")):
+        said = called(toolbox.python(), code=f"open({path!r}, {mode!r})")
+        assert said.startswith(("PermissionError", "OSError", "FileNotFoundError"))
+    assert outside.read_text() == "kept"
 
 
 REPEATS = [
