@@ -23,7 +23,7 @@ import numpy as np
 
 from jaxrl.data import curriculum
 from jaxrl.rollout import programs
-from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group, pending
+from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group
 from jaxrl.rollout.flight import WORKER, Flight
 from jaxrl.rollout.schedule import Action, Admit, Arrived, Limits, Train, Trained
 from jaxrl.rollout.selection import Source
@@ -93,7 +93,7 @@ class Sampling:
 
     def start(self, weights: Weights) -> None:
         """Start a step; everything in progress continues under its weights."""
-        known = {} if self._drive is None else pending(self._drive.asked)
+        known = {} if self._drive is None else dict(self._drive.asked.values())
         self._weights, self.batch, self._row, self._chunks, self._admitted = weights, None, {}, 0, 0
         if not self._flight.state.held:
             self._do(self._flight.join(weights.step))

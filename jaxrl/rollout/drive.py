@@ -114,9 +114,9 @@ class Drive:
         ctx: Context,
         engine: Engine,
         pool: Pool,
-        known: Mapping[Asked, Future[Answer]] = MappingProxyType({}),
+        known: Mapping[Asked, Future[Answer] | None] = MappingProxyType({}),
     ) -> None:
-        """Args: see `driver.advance`. `known` has the pending answers to earlier requests, by id.
+        """Args: see `driver.advance`. `known` has what was pending in `asked` of an earlier drive.
 
         A request whose id is in `known` is not submitted again.
         """
@@ -232,7 +232,11 @@ class Drive:
         for each in wanted:
             if isinstance(each.wanted, Grade | Act):
                 name = (each.node.group.first_id, each.node.place, each.node.received)
-                future = self._known.get(name) or _submit(self._count, self._pool, each.wanted)
+                future = (
+                    self._known[name]
+                    if name in self._known
+                    else _submit(self._count, self._pool, each.wanted)
+                )
                 self.asked[self._count], self._asking[self._count] = (name, future), each
                 self._count += 1
             else:
@@ -243,13 +247,6 @@ class Drive:
         if self._ctx.dialogue is not None:
             acts = (each.wanted for each in self._asking.values() if isinstance(each.wanted, Act))
             self.engine.keep({act.turn.episode for act in acts})
-
-
-def pending(
-    asked: Mapping[int, tuple[Asked, Future[Answer] | None]],
-) -> dict[Asked, Future[Answer]]:
-    """This process's share of what a drive has asked for: the `known` of the next one."""
-    return {name: future for name, future in asked.values() if future is not None}
 
 
 def results(futures: Mapping[int, Future[Answer]]) -> dict[int, Answer]:

@@ -24,7 +24,7 @@ from typing import Any
 from jaxrl.data.scoring import Pool
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import state
-from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group, pending, several
+from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group, several
 from jaxrl.rollout.engine import Engine
 from jaxrl.rollout.programs import Context, Program, Row
 from jaxrl.rollout.selection import Drawn
@@ -39,7 +39,9 @@ class OpenGroups:
     """Problems that have been drawn but not started."""
     next_id: int = 0
     """Id of the next group's first row."""
-    asked: dict[Asked, Future[Answer]] = dataclasses.field(default_factory=dict, compare=False)
+    asked: dict[Asked, Future[Answer] | None] = dataclasses.field(
+        default_factory=dict, compare=False
+    )
     """Answers that were pending when the last step ended. The next one waits for them: an
     environment that was asked again would take a second step. Not saved, as a restart asks anew."""
 
@@ -162,4 +164,4 @@ def advance(
         if whole() >= enough or not (drive.work or drive.asked):
             break
     drive.save_partial()
-    open_groups.asked = pending(drive.asked)
+    open_groups.asked = dict(drive.asked.values())
