@@ -2,18 +2,15 @@
 
 import dataclasses
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxrl.launch import effects_table, lab
 from jaxrl.launch.lab import (
     arms,
-    beliefs,
     chains,
     confidence,
     facts,
-    locks,
     operations,
     refusals,
     routes,
@@ -21,12 +18,17 @@ from jaxrl.launch.lab import (
     skills,
     surfaces,
 )
-from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, verdicts
+from jaxrl.launch.lab.tasks import EOS, FILLER, FIRST, verdicts
 from jaxrl.launch.lab.variants import dealt, variants
-from jaxrl.launch.recipes import kl_rl_as_bayesian_inference as posterior
 from jaxrl.sampling.chunks import Chunks
 
 EFFECTS = {name: effects_table.module(name).effect() for name in effects_table.names()}
+ALONE = (
+    "campo", "dph_rl", "four_habits_of_highly_effective_stars", "guimid", "how_much_backtracking",
+    "kl_rl_as_bayesian_inference", "post_training_for_vulnerability_detectio", "ra3",
+    "tom_rl_vs_sft",
+)  # fmt: skip
+"""Methods that are measured in the regime alone, as the protocol says."""
 EVEN = ("dump", "recap", "rulereasoner_dads", "sws")
 
 
@@ -84,7 +86,7 @@ def test_controls_lack_what_their_methods_are_for():
 @pytest.mark.parametrize("name", EFFECTS)
 def test_each_method_has_two_tasks_that_differ(name):
     made = variants(EFFECTS[name])
-    assert len(made) > 1
+    assert (len(made) > 1) == (name not in ALONE)
     digests = {
         (e.task.digest(), verdicts(e.task), arms.describe(e.method)["rewards"])
         for e in made.values()
@@ -93,9 +95,6 @@ def test_each_method_has_two_tasks_that_differ(name):
 
 
 def test_further_tasks_differ_in_what_their_docstrings_say():
-    plain, few = locks.Trace(mistakes=1), {"problems": 64}
-    sure = locks.locks((plain,), likely=(1.0, 0.0, 0.0), **few).make(0).demonstrations
-    assert not (sure.gold == locks.NO).any()
     every = confidence.uncertain(usual=(1.0,) * confidence.SOURCES).make(0).train
     codes = {}
     for prompt, answer in zip(every.prompt[:, 1:3], every.answer, strict=True):
@@ -107,12 +106,8 @@ def test_further_tasks_differ_in_what_their_docstrings_say():
     assert five.test.prompt.shape[1] == 7
     chain = five.train.gold[five.train.domain == operations.SHORT]
     assert (np.argmax(chain == EOS, axis=1) == 5).all()
-    whole = beliefs.beliefs(silent=0.0).make(0).demonstrations.gold
-    assert (whole[:, beliefs.EVENTS] == ASK).all()
     right = facts.claimed(skill=1.0).make(0).demonstrations
     assert (right.gold[:, : facts.LENGTH] == right.answer[:, : facts.LENGTH]).all()
-    best = jnp.zeros(3, jnp.int32)
-    assert posterior.alike(best, best) == 1 and posterior.score(best, best) == pytest.approx(1 / 3)
 
 
 def test_rollouts_label_as_many_solutions_where_the_cost_does_not_count(monkeypatch):
