@@ -153,9 +153,11 @@ def test_a_further_task_is_another_and_holds_problems_out(name, task):
 
 @pytest.mark.parametrize("name", [name for name, task in ELSEWHERE if task == "control"])
 def test_a_control_differs_in_its_task_alone(name):
-    """And its two arms have other rewards, or differ in something else: else it says nothing."""
+    """And in how that is read, where the method's own figures need its own task."""
     effect, made = EFFECTS[name], variants(EFFECTS[name])["control"]
-    same = dataclasses.replace(made, task=effect.task, statistic=effect.statistic)
+    assert made.measure in (effect.measure, None)
+    read = {"statistic": effect.statistic, "measure": effect.measure}
+    same = dataclasses.replace(made, task=effect.task, **read)
     assert same == dataclasses.replace(effect, elsewhere={}, further={})
 
 

@@ -24,7 +24,7 @@ from jaxrl.sampling.chunks import Chunks
 
 EFFECTS = {name: effects_table.module(name).effect() for name in effects_table.names()}
 ALONE = (
-    "campo", "dph_rl", "four_habits_of_highly_effective_stars", "guimid", "how_much_backtracking",
+    "campo", "four_habits_of_highly_effective_stars", "guimid", "how_much_backtracking",
     "kl_rl_as_bayesian_inference", "post_training_for_vulnerability_detectio", "ra3",
     "tom_rl_vs_sft",
 )  # fmt: skip

@@ -66,7 +66,7 @@ def test_a_switch_in_the_code_is_found(planned, field):
 
 
 @pytest.mark.parametrize("field", SWITCHES)
-@pytest.mark.parametrize("name", ["raft", "rlcr", "vcpo"])
+@pytest.mark.parametrize("name", ["raft", "kl_rl_as_bayesian_inference", "vcpo"])
 def test_a_switch_is_found_by_the_figures_of_a_plan_that_is_older_than_the_field(name, field):
     effect = effects_table.module(name).effect()
     plan = json.loads((effects_table.RESULTS / f"{name}.plan.json").read_text())

@@ -101,7 +101,7 @@ def test_both_arms_have_the_same_regime(name):
         ("areal", "delay=16"),
         ("prorl", "oversampling=2.0"),
         ("prorl", "temperature=1.2"),
-        ("dump", "no pass@1 of it on the neutral task"),
+        ("campo", "no pass@1 of it on the neutral task"),
         ("rorecomp", "no pass@1 of it on the neutral task"),
         ("ghpo", "its ablation is not GRPO: guidance"),
         ("chord", "its ablation is not GRPO"),
