@@ -50,7 +50,7 @@ def page(
         own = [row for row in rows if row["family"] == family]
         measured = [row for row in own if row["measured"]]
         parts.append(f"<h2>{html.escape(family.capitalize())}</h2>")
-        missing = sorted({row["id"] for row in own if not row["measured"]})
+        missing = sorted({f"{row['id']} ({row['task']})" for row in own if not row["measured"]})
         if missing:
             parts.append(f"<p>Not measured yet: {html.escape(', '.join(missing))}.</p>")
         if measured:
@@ -186,25 +186,36 @@ def _curve(
 def leaderboards(rows: Sequence[dict[str, Any]]) -> Iterable[str]:
     """One leaderboard for each task and setting in which methods of the family share a statistic.
 
-    Rows of other steps, warm starts, staleness or budgets, or of a final figure and a mean over the
-    run, are never on one board.
+    Rows of other seeds, steps, warm starts, staleness, budgets or measures, or of a final figure
+    and a mean over the run, are never on one board. A baseline that has several figures there, as
+    its regime is that of each method, is named with the methods.
     """
     boards: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
         if row["task"] != "regime":  # each method has its own
             over = {"final": "at the end", "area": "mean over the run"}[row["over"]]
             setting = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in row["setting"].items())
-            boards.setdefault((row["task"], row["statistic"], over, setting), []).append(row)
+            seeds = f"seeds {row['seeds']}"
+            boards.setdefault((row["task"], row["statistic"], over, setting, seeds), []).append(row)
     for key, own in sorted(boards.items()):
-        means: dict[str, float] = {}
-        for row in own:
-            means[row["id"]] = row["means"][0]
-            if row["against"] == "baseline":
-                means[f"{row['other']} (baseline)"] = row["means"][1]
+        means = {row["id"]: row["means"][0] for row in own} | _baselines(own)
         order = sorted(means.items(), key=lambda pair: -_sign(own[0]) * pair[1])
         lines = "".join(f"<tr><td>{html.escape(n)}<td>{v:.3f}" for n, v in order)
         yield f"<h3>Leaderboard: {html.escape(', '.join(key))}</h3>"
         yield f"<table><tr><th>arm<th>mean{lines}</table>"
+
+
+def _baselines(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The mean of each baseline; of one with several, each with the methods that it is of."""
+    found: dict[str, dict[float, list[str]]] = {}
+    for row in rows:
+        if row["against"] == "baseline":
+            found.setdefault(row["other"], {}).setdefault(row["means"][1], []).append(row["id"])
+    return {
+        f"{other} (baseline{' of ' * (len(means) > 1)}{', '.join(ids) * (len(means) > 1)})": mean
+        for other, means in found.items()
+        for mean, ids in means.items()
+    }
 
 
 def _commands(rows: Sequence[dict[str, Any]]) -> str:

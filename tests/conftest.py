@@ -30,7 +30,7 @@ def pytest_configure() -> None:
     # Programs of tests are small: without this, most compile too quickly to be kept.
     least = os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     jax.config.update("jax_persistent_cache_min_compile_time_secs", float(least))
-    # Compiling takes most of the tests' time. The broad tests of `.ci/run` and the slow ones run
+    # Compiling takes most of the tests' time. Tests marked `optimized` and the slow ones run
     # programs that are compiled as a user's are.
     fast = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     jax.config.update("jax_disable_most_optimizations", fast == "1")

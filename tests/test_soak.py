@@ -10,6 +10,7 @@ from tests.jaxrl import tiny
 
 
 @pytest.mark.broad
+@pytest.mark.optimized
 @pytest.mark.exact("a run killed at random moments equals an uninterrupted one, to the last bit")
 def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one():
     """With groups of partial rollouts under way, which a checkpoint must hold."""

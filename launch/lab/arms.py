@@ -26,8 +26,10 @@ from jaxrl.extensions.replay import ReplayConfig
 from jaxrl.extensions.sharpness import SharpnessConfig
 from jaxrl.launch.lab.imitation import ImitationConfig
 from jaxrl.launch.lab.tasks import Problems
+from jaxrl.run import stages
 from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.training.objective import ObjectiveConfig
+from jaxrl.training.optimizer import OptimizerConfig
 
 LATER = {"described": "if set"}
 """Metadata of a field of `Arm` that is younger than plans: arms without it are described as before,
@@ -139,6 +141,8 @@ SIZES = frozenset(
 _IMITATION = "jaxrl.launch.recipes.sasr:imitation"
 REGIME = ("delay", "sync_every", "rewards", "weights", "before", "stages")
 """Fields that say in what circumstances both arms train; a recipe's config has none of them."""
+RATE = ("learning_rate", "schedule", "decay_share", "warmup_steps", "weight_decay")
+"""Settings of the optimizer that the lab has its own of: a constant rate without any decay."""
 SAMPLING = (
     "sampling.weights", "sampling.dtype", "rollout.in_flight", "rollout.rounds",
     "asynchronous.order",
@@ -242,12 +246,7 @@ def flat(described: Any, path: str = "") -> dict[str, Any]:
 
 def unlike(config: Config, method: Arm) -> list[str]:
     """In what an arm differs from its recipe, beyond sizes and regime; one line a field."""
-    recipe, own = flat(describe(arm(config))), flat(describe(method))
-    lines = []
-    for path in sorted({*recipe} | {*own}):
-        if path in SIZES or path.split(".")[0] in REGIME or recipe.get(path) == own.get(path):
-            continue
-        lines.append(f"{path}: the recipe has {recipe.get(path)!r}, the arm {own.get(path)!r}")
+    lines = _unlike(config, method)
     known = {
         "guidance",
         "replay",
@@ -263,12 +262,39 @@ def unlike(config: Config, method: Arm) -> list[str]:
         *ONE_TURN,
     }
     lines += [f"extensions.{n}: the lab has none" for n in sorted({*config.extensions} - known)]
+    default = OptimizerConfig()
+    lines += [
+        f"optimizer.{field.name}: the recipe has {getattr(config.optimizer, field.name)!r}, the "
+        f"lab {getattr(default, field.name)!r}"
+        for field in dataclasses.fields(OptimizerConfig)
+        if field.name not in RATE
+        and getattr(config.optimizer, field.name) != getattr(default, field.name)
+    ]
     staged = {k.removeprefix("rollout.").split(".")[0] for s in config.stages.values() for k in s}
     staged = {"weights" if name == "domains" else name for name in staged}
     changed = {name for _, fields in method.stages for name in fields}
     if bool(changed) != bool(staged) or (changed ^ staged) - SIZES:
         lines.append(f"stages: the recipe changes {sorted(staged)}, the arm {sorted(changed)}")
+        return lines
+    theirs, mine = sorted({0, *config.stages}), sorted({0, *dict(method.stages)})
+    if method.stages and len(theirs) != len(mine):
+        return [*lines, f"stages: the recipe has {len(theirs)}, the arm {len(mine)}"]
+    for number, (begin, start) in enumerate(zip(theirs, mine, strict=False) if changed else (), 1):
+        found = _unlike(stages.at(config, begin), method.at(start))
+        lines += [f"stage {number}: {line}" for line in found if line not in lines]
     return lines
+
+
+def _unlike(config: Config, method: Arm) -> list[str]:
+    """The fields in which an arm differs from its recipe, stages aside."""
+    recipe, own = flat(describe(arm(config))), flat(describe(method))
+    return [
+        f"{path}: the recipe has {recipe.get(path)!r}, the arm {own.get(path)!r}"
+        for path in sorted({*recipe} | {*own})
+        if path not in SIZES
+        and path.split(".")[0] not in REGIME
+        and recipe.get(path) != own.get(path)
+    ]
 
 
 def regime(config: Config, method: Arm, stands_for: str = "") -> list[str]:

@@ -21,7 +21,7 @@ from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD, Problems, Split
 NAMES, SETTINGS, DIALS = 12, 3, 3
 """Names that a dial may have, settings of each dial, and dials of a problem."""
 LIKELY = (0.5, 0.3, 0.2)
-"""How often the first, second and third choice of settings for a name is right."""
+"""The default of `likely`."""
 CHOICE = FIRST + NAMES
 """The token of setting 0."""
 BACK, WAIT, YES, NO = range(CHOICE + SETTINGS, CHOICE + SETTINGS + 4)
@@ -38,7 +38,12 @@ class Trace(NamedTuple):
 
 
 @functools.cache
-def locks(traces: tuple[Trace, ...], *, problems: int = 256) -> Task:
+def locks(
+    traces: tuple[Trace, ...],
+    *,
+    likely: tuple[float, float, float] = LIKELY,
+    problems: int = 256,
+) -> Task:
     """Set three dials. Demonstrations of the warm start set each once, whatever the answer.
 
     A turn is a choice and the environment's answer. A setting moves on to the next dial, `BACK`
@@ -47,6 +52,7 @@ def locks(traces: tuple[Trace, ...], *, problems: int = 256) -> Task:
 
     Args:
       traces: one for each domain.
+      likely: how often the first, second and third choice of settings for a name is right.
       problems: in the train split, shared out evenly among the domains.
     """
     turns = DIALS + 2 * max(trace.mistakes + trace.waits for trace in traces)
@@ -61,7 +67,7 @@ def locks(traces: tuple[Trace, ...], *, problems: int = 256) -> Task:
             return np.concatenate([names, guesses(names)], axis=1)
 
         def guesses(names: np.ndarray) -> np.ndarray:
-            return order[names, rng.choice(SETTINGS, names.shape, p=LIKELY)]
+            return order[names, rng.choice(SETTINGS, names.shape, p=likely)]
 
         def build(content: np.ndarray, *, imperfect: bool = False) -> Problems:
             names, answer = content[:, :DIALS], content[:, DIALS:]

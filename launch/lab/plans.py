@@ -308,16 +308,67 @@ def _not_as_tuned(store: Store, plan: dict[str, Any], task: str, effect: Effect)
             for k in ("score", "pass@1")
             if abs(scored[label][k] - chosen[label][k]) > 1e-5
         ]
+    lines = lines or _not_the_best(store, variant, plan["family"], task, chosen)
     if lines:
         return lines
+    lines = _odd_powers(planned, task, variant, scored)
     pilots = tuning.pilots(scored, _others(planned["arms"], planned["baseline"], plan["family"]))
     sizes = (1, statistics.LARGE + 1)  # of the family, then and now
     needed = sorted({tuning.seeds(pilots, variant.minimum, rows) for rows in sizes})
     # an older plan may have lost an arm that needed more
     if planned["seeds"] not in needed and not (_is_older(planned) and planned["seeds"] > needed[0]):
         said = " or ".join(map(str, needed))
-        lines = [f"{task}: seeds: the plan has {planned['seeds']}, the code would plan {said}"]
+        lines.append(f"{task}: seeds: the plan has {planned['seeds']}, the code would plan {said}")
     return lines
+
+
+def _not_the_best(
+    store: Store, variant: Effect, family: str, task: str, chosen: Mapping[str, dict[str, Any]]
+) -> list[str]:
+    """The arms whose planned setting is not the best of the grid; one line each."""
+    lines, known = list[str](), competitors(variant, family)
+
+    def absent(*_: Any) -> dict[str, Any]:
+        raise LookupError
+
+    for label in chosen.keys() & known.keys():
+        try:
+            best = tuning.tune(dataclasses.replace(store, run=absent), variant, known[label])
+        except LookupError:
+            lines.append(f"{task}: the development figures of {label!r} are not kept for all rates")
+            continue
+        lines += [
+            f"{task}: the {k} of {label!r} is {chosen[label][k]} in the plan; {best[k]} is the "
+            "best of the grid"
+            for k in ("learning_rate", "clip")
+            if chosen[label][k] != best[k]
+        ]
+    return sorted(lines)
+
+
+def _odd_powers(
+    planned: dict[str, Any], task: str, variant: Effect, scored: Mapping[str, dict[str, Any]]
+) -> list[str]:
+    """The stated powers that the development figures do not give; one line each.
+
+    Older plans took the deviation of the pilot as it was, and state none (not a number) where that
+    was 0.
+    """
+    stated, lines = dict(planned["power"]), list[str]()
+    stated |= {label: own["power"] for label, own in planned.get("later", {}).items()}
+    for label in stated.keys() & scored.keys():
+        (pilot,) = tuning.pilots(scored, [label])
+        allowed = [tuning.power(pilot, variant.minimum, planned["seeds"])]
+        if _is_older(planned):
+            deviation = statistics.deviation_above(pilot)
+            allowed.append(statistics.power(deviation, variant.minimum, planned["seeds"]))
+        power = 1.0 if math.isnan(stated[label]) else stated[label]
+        if min(abs(power - each) for each in allowed) > 1e-3:
+            lines.append(
+                f"{task}: the power against {label!r} is {power} in the plan, and {allowed[0]} by "
+                "its development figures"
+            )
+    return sorted(lines)
 
 
 def _replaced_arms(plan: dict[str, Any], task: str, effect: Effect) -> set[str]:

@@ -98,7 +98,8 @@ def _read(
     found = statistics.status(comparison, different, **given)
     guard = row["guard"] and Comparison(**row["guard"])
     if found == "undecided":
-        return found, ""
+        small = different < statistics.LEVEL and comparison.p_same < statistics.LEVEL
+        return found, "shown to be small before the correction alone" if small else ""
     if row["statistic"].startswith("pass@") and not low <= sum(row["means"]) / 2 <= high:
         return "undecided", "no room"
     if statistics.status(comparison, different, guard=guard, minimum=GUARD, **given) != found:

@@ -16,6 +16,7 @@ from typing import Any
 from jaxrl.launch.lab import arms, files, views
 from jaxrl.launch.lab.arms import Arm
 from jaxrl.launch.lab.effect import Effect, held_out, run_arm
+from jaxrl.launch.lab.tasks import verdicts
 
 VERSION = 1
 """Of the lab's code, as far as figures depend on it: raise it to run every arm again."""
@@ -32,15 +33,26 @@ class Store:
     """Called with a line for every arm that is run."""
 
     def figures(self, effect: Effect, given: Arm, seeds: Sequence[int]) -> dict[str, Any]:
-        """Figures of an arm, see `run_arm`: those kept, else it is run and they are kept."""
+        """Figures of an arm, see `run_arm`: those kept, else it is run and they are kept.
+
+        Raises:
+          ValueError: if another task has the same problems and another verifier.
+        """
         identity = self.identity(effect, given, seeds)
         path = self.path(identity)
         if not path.exists():
             figures = self.run(effect, given, seeds)
             own = {"machine": views.machine(), "digest": digest_of(figures), "key": path.stem}
+            own["verifier"] = verdicts(effect.task)
             files.write(path, identity | figures | own)
             self.said(f"{path.stem}: {len(seeds)} seeds in {figures['minutes']} min")
-        return json.loads(path.read_text())
+        kept = json.loads(path.read_text())
+        if kept.get("verifier", verdicts(effect.task)) != verdicts(effect.task):
+            raise ValueError(
+                f"{path.stem}: another verifier judged these figures, of a task with the same "
+                "problems; let one of the tasks draw others"
+            )
+        return kept
 
     def kept(self, effect: Effect, given: Arm, seeds: Sequence[int]) -> dict[str, Any] | None:
         """Figures of an arm if they are kept; it is not run."""
@@ -73,7 +85,8 @@ def measured_by(effect: Effect) -> str:
 
 def digest_of_kept(kept: dict[str, Any]) -> str:
     """Of the figures in an arm's file, whatever digest the file states."""
-    about = {"version", "task", "arm", "seeds", "warm_steps", "measure", "machine", "digest", "key"}
+    about = {"version", "task", "arm", "seeds", "warm_steps", "measure"}
+    about |= {"machine", "digest", "key", "verifier"}
     return digest_of({name: value for name, value in kept.items() if name not in about})
 
 

@@ -99,7 +99,8 @@ def sums(base: int = 6, digits: int = 2, slips: float = 0.5, problems: int = 256
     """Add two numbers, lowest digit first. Demonstrations forget carries.
 
     The prompt shows the digits of both numbers in pairs. The completion is the digits of the sum,
-    one more than a number has, and the end. An instance has its own token for each digit.
+    one more than a number has, and the end. An instance has its own token for each digit. A
+    held-out sum may be one of training with its operands or columns swapped.
 
     Args:
       base: of the numbers.

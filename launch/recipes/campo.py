@@ -7,12 +7,14 @@ responses that loop, the more the earlier the loop begins.
 Formula: `r' = r - w (1 - onset / |o|)` where the response loops
 Claim: best or among the best open 7B and 32B models on AIME, with fewer tokens.
 Reading: the score is recalled, its definition ours (`regularizers.loop_onset`). There are two
-stages. The ablation has the full budget from the start and no penalty.
+stages. The ablation has the full budget from the start and no penalty. In the control,
+demonstrations have no fillers, so that nothing loops.
 The effect is a second look: the final length was not shorter, by -0.32 [-0.73, 0.10], and pass@1
 had fallen with it, to 0.45 from 0.62.
 """
 
 import dataclasses
+import functools
 
 import jax
 
@@ -47,10 +49,11 @@ def effect() -> Effect:
     """Demonstrations with many fillers: with stages and penalty, and without either."""
     method = arm(config(), steps=60)
     plain = dataclasses.replace(method, objective=ObjectiveConfig())
+    task = functools.partial(cipher, ((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), slack=8)
     stages = ((0, {"max_new_tokens": 6}), (30, {"max_new_tokens": 12}))
     return Effect(
         claim="stages and penalty shorten answers",
-        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), filler_rate=0.6, slack=8),
+        task=task(filler_rate=0.6),
         method=arm(config(), steps=60, stages=stages),
         ablation=plain,
         statistic="length",
@@ -58,4 +61,4 @@ def effect() -> Effect:
         better="lower",
         minimum=0.2,
         warm_steps=500,
-    )
+    ).also("control", task=task(filler_rate=0.0))

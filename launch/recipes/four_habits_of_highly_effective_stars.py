@@ -12,7 +12,8 @@ Reading: backtracking alone. `config()` is Countdown, whose solutions go back tw
 (`backtracks`; with `sound` false they end wrong), after which GRPO has the verifier. The toy's warm
 start imitates these traces, too. In the effect, dials are set by trying, and traces end right: that
 wrong ones do as well is not tried. The ablation is primed by right solutions of the same length
-that wait where the others go back.
+that wait where the others go back. In the task `likely settings`, first guesses are right more
+often, so that there is less to go back for.
 """
 
 import dataclasses
@@ -67,4 +68,4 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, weights=(0.0, 1.0)),
         measure=habits,
-    )
+    ).also("likely settings", task=locks(traces, likely=(0.8, 0.15, 0.05)))

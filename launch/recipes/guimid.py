@@ -12,7 +12,7 @@ Reading: code of the training is not published. A first half of the steps and a 
 trajectories are ours. Images are left out, and so is perception. In the run, the target is worked
 sums of four terms. In the effect, it is 48 ways through places; arithmetic and logic are worked out
 alike, with other symbols. The ablation has the trajectories throughout, so it sees more of them.
-One mixture: what each task is worth alone is not measured.
+One mixture: what each task is worth alone is not measured. The task `many trajectories` has 512.
 """
 
 import dataclasses
@@ -78,4 +78,4 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, stages=((0, target),)),
         warm_steps=100,
-    )
+    ).also("many trajectories", task=navigation(few=512))

@@ -10,7 +10,7 @@ are right hardly matters.
 Reading: `config()` is Countdown with three wrong attempts before each solution. In the effect,
 dials are set by trying; traces go back three times, and once in the ablation. Both end right, and
 both may go back as often in RL. The search of a solver in depth-first order is left out: attempts
-are random.
+are random. In the task `likely settings`, first guesses are right more often.
 """
 
 import dataclasses
@@ -31,10 +31,11 @@ def config() -> Config:
 def effect() -> Effect:
     """Traces that go back three times against traces that go back once."""
     method = arm(config(), steps=120, weights=(1.0, 0.0))
+    traces = (Trace(mistakes=3), Trace(mistakes=1))
     return Effect(
         claim="RL ends higher after traces that go back more often",
-        task=locks((Trace(mistakes=3), Trace(mistakes=1))),
+        task=locks(traces),
         method=method,
         ablation=dataclasses.replace(method, weights=(0.0, 1.0)),
         measure=habits.habits,
-    )
+    ).also("likely settings", task=locks(traces, likely=(0.8, 0.15, 0.05)))

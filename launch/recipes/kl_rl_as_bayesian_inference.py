@@ -7,7 +7,7 @@ minimising the forward KL to the same target (distributional policy gradient) is
 Formula: `pi* = pi_0 exp(r / beta) / Z`; `max E[r] - beta KL(pi, pi_0)` has the optimum `pi*`
 Claim: the equivalence, and collapse without the KL.
 Reading: `config()` is the RL form. The effect enumerates every answer of a small model, so the
-distance to `pi*` is exact; the ablation leaves the KL term out.
+distance to `pi*` is exact; the ablation leaves the KL term out. Many answers are best, or one.
 """
 
 import dataclasses
@@ -20,14 +20,13 @@ import numpy as np
 from jaxrl.config import Config
 from jaxrl.launch.lab import Arm, Effect, Problems, Splits, Task, arm, split
 from jaxrl.launch.lab.policy import logprobs
-from jaxrl.launch.lab.tasks import as_problems
+from jaxrl.launch.lab.tasks import Verifier, as_problems
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.config import DecoderConfig
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.types import Params
 
-BETA = 0.5
-LENGTH, SYMBOLS, WORDS = 3, 6, 40
+BETA, LENGTH, SYMBOLS, WORDS = 0.5, 3, 6, 40
 
 
 def config() -> Config:
@@ -49,12 +48,17 @@ def score(answer: jax.Array, completion: jax.Array) -> jax.Array:
     return jnp.sum(jnp.any(completion[:, None] == jnp.arange(SYMBOLS), axis=0)) / LENGTH
 
 
+def alike(answer: jax.Array, completion: jax.Array) -> jax.Array:
+    """The share of symbols that are symbol 0: one answer is best."""
+    return jnp.mean(completion[:LENGTH] == 0)
+
+
 @functools.cache
-def enumerable() -> Task:
+def enumerable(reward: Verifier = score, *, instances: int = 8) -> Task:
     """Any 3 of 6 symbols after two words, the first of which sets the demonstrated distribution."""
 
     def make(seed: int) -> Splits:
-        rng = np.random.default_rng([seed, 8])
+        rng = np.random.default_rng([seed, instances])
         habits = rng.dirichlet(np.ones(SYMBOLS), (WORDS, LENGTH))
 
         def build(words: np.ndarray) -> Problems:
@@ -70,7 +74,7 @@ def enumerable() -> Task:
         test = build(split.distinct(draw, split.HELD_OUT, held_out=True))
         return Splits(train, test, build(split.repeated(draw, 4096)))
 
-    return Task(SYMBOLS + WORDS, make, score)
+    return Task(SYMBOLS + WORDS, make, reward)
 
 
 def distance(
@@ -80,7 +84,7 @@ def distance(
     expected reward, among the answers of symbols. Both [S]."""
     grids = np.meshgrid(*[np.arange(SYMBOLS)] * LENGTH, indexing="ij")
     answers = np.stack([g.ravel() for g in grids], axis=1)
-    rewards = jax.vmap(lambda a: score(a, a))(answers)
+    rewards = jax.vmap(lambda a: task.reward(a, a))(answers)
 
     def one(params: Params, start: Params, prompts: jax.Array) -> tuple[jax.Array, jax.Array]:
         def after(prompt: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -113,4 +117,4 @@ def effect() -> Effect:
         better="lower",
         minimum=0.05,
         measure=distance,
-    )
+    ).also("one best answer", task=enumerable(alike, instances=9))

@@ -11,7 +11,8 @@ faster, and ends higher, on HumanEval+, MBPP+, LiveCodeBench and Codeforces.
 Reading: read from the abstract and from accounts of it; details are ours. A plan is one token, and
 one of them keeps the plan in force; the paper's are short texts. About half of the texts of a batch
 are E steps, the others M steps, where the paper alternates. The toy's texts are worked sums.
-The ablation is next-token prediction on the same texts, without plans.
+The ablation is next-token prediction on the same texts, without plans. In the task `random plans`,
+plans of demonstrations say nothing of the lines that are right.
 """
 
 import dataclasses
@@ -59,4 +60,4 @@ def effect() -> Effect:
         ablation=dataclasses.replace(method, stages=plain),
         over="area",
         warm_steps=600,
-    )
+    ).also("random plans", task=patterned(right=0.0))

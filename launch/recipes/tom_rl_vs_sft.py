@@ -16,7 +16,7 @@ solutions have traces, the paper's answers alone. RL raises the accuracy over th
 policy, and `contrary` requires that it does not. So where traces become more valid, as they do
 here, the row against the ablation stays undecided (accuracies differ). The lab has one size, which
 is small: that a larger one does not collapse is not shown, nor is transfer to other benchmarks.
-`config()` is GRPO on worked sums.
+In the task `whole traces`, no demonstration answers at once. `config()` is GRPO on worked sums.
 """
 
 import dataclasses
@@ -50,4 +50,4 @@ def effect() -> Effect:
         better="lower",
         warm_steps=400,
         measure=valid,
-    )
+    ).also("whole traces", task=beliefs(silent=0.0))

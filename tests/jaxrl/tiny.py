@@ -88,7 +88,7 @@ def start(
 
 def spawn(module, *arguments, devices=1, variables=None, cwd=ROOT) -> subprocess.Popen:
     """A module of this checkout as a process with so many virtual devices."""
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    flags = {"XLA_FLAGS": xla_flags(devices)}
     flags |= {"PYTHONPATH": str(ROOT)} if cwd != ROOT else {}
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
@@ -98,6 +98,12 @@ def spawn(module, *arguments, devices=1, variables=None, cwd=ROOT) -> subprocess
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def xla_flags(devices: int) -> str:
+    """Those of this process, with so many virtual devices: programs are compiled alike."""
+    given = os.environ.get("XLA_FLAGS", "")
+    return f"{given} --xla_force_host_platform_device_count={devices}".strip()
 
 
 def environment() -> dict[str, str]:

@@ -1,16 +1,22 @@
 """Methods have further tasks: a neutral one where it can be had, and controls."""
 
 import dataclasses
+import itertools
+import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxrl.launch import effects_table, lab
 from jaxrl.launch.lab import (
     arms,
+    beliefs,
+    causes,
     chains,
     confidence,
     facts,
+    locks,
     operations,
     refusals,
     routes,
@@ -18,17 +24,12 @@ from jaxrl.launch.lab import (
     skills,
     surfaces,
 )
-from jaxrl.launch.lab.tasks import EOS, FILLER, FIRST, verdicts
+from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, verdicts
 from jaxrl.launch.lab.variants import dealt, variants
+from jaxrl.launch.recipes import kl_rl_as_bayesian_inference as posterior
 from jaxrl.sampling.chunks import Chunks
 
 EFFECTS = {name: effects_table.module(name).effect() for name in effects_table.names()}
-ALONE = (
-    "campo", "four_habits_of_highly_effective_stars", "guimid", "how_much_backtracking",
-    "kl_rl_as_bayesian_inference", "post_training_for_vulnerability_detectio", "ra3",
-    "tom_rl_vs_sft",
-)  # fmt: skip
-"""Methods that are measured in the regime alone, as the protocol says."""
 EVEN = ("dump", "recap", "rulereasoner_dads", "sws")
 
 
@@ -83,15 +84,36 @@ def test_controls_lack_what_their_methods_are_for():
     assert (marked.train.gold[:, 0] == FILLER).all()
 
 
+def test_the_first_choice_of_a_lock_is_right_as_often_as_asked():
+    plain = (locks.Trace(mistakes=1),)
+    sure = locks.locks(plain, likely=(1.0, 0.0, 0.0), problems=64).make(0).demonstrations
+    usual = locks.locks(plain, problems=64).make(0).demonstrations
+    assert not (sure.gold == locks.NO).any() and (usual.gold == locks.NO).any()
+
+
 @pytest.mark.parametrize("name", EFFECTS)
 def test_each_method_has_two_tasks_that_differ(name):
     made = variants(EFFECTS[name])
-    assert (len(made) > 1) == (name not in ALONE)
+    assert len(made) > 1
     digests = {
         (e.task.digest(), verdicts(e.task), arms.describe(e.method)["rewards"])
         for e in made.values()
     }
     assert len(digests) == len(made)
+
+
+def test_no_recorded_figures_are_of_two_verifiers():
+    """They are found by the problems of a task, which another task may share."""
+    judged: dict[str, set[str]] = {}
+    for name, effect in EFFECTS.items():
+        made = variants(effect)
+        recorded = json.loads((effects_table.RESULTS / f"{name}.json").read_text())
+        for row in recorded["looks"]:
+            if row["task"] in made:
+                for key in itertools.chain(*row["arms"]):
+                    judged.setdefault(key, set()).add(verdicts(made[row["task"]].task))
+    assert len(judged) > 500
+    assert [key for key, verifiers in judged.items() if len(verifiers) > 1] == []
 
 
 def test_further_tasks_differ_in_what_their_docstrings_say():
@@ -106,8 +128,16 @@ def test_further_tasks_differ_in_what_their_docstrings_say():
     assert five.test.prompt.shape[1] == 7
     chain = five.train.gold[five.train.domain == operations.SHORT]
     assert (np.argmax(chain == EOS, axis=1) == 5).all()
+    whole = beliefs.beliefs(silent=0.0).make(0).demonstrations.gold
+    assert (whole[:, beliefs.EVENTS] == ASK).all()
+    seldom = causes.causes(named=0.2).make(0).demonstrations
+    flawed = seldom.answer[:, 0] != FILLER
+    named = (seldom.gold == seldom.answer[:, [0, 1, 1]])[flawed, 0]
+    assert 0.15 < named.mean() < 0.25
     right = facts.claimed(skill=1.0).make(0).demonstrations
     assert (right.gold[:, : facts.LENGTH] == right.answer[:, : facts.LENGTH]).all()
+    best = jnp.zeros(3, jnp.int32)
+    assert posterior.alike(best, best) == 1 and posterior.score(best, best) == pytest.approx(1 / 3)
 
 
 def test_rollouts_label_as_many_solutions_where_the_cost_does_not_count(monkeypatch):

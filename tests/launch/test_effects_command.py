@@ -90,7 +90,7 @@ def test_the_page_is_of_the_methods_that_are_named(measured):
     assert cli.main(["effects", "--html", str(page), "aepo"]) == 0
     assert "1 of 1 methods are measured" in page.read_text()
     assert cli.main(["effects", "--html", str(page), "raft"]) == 0
-    assert "Not measured yet: raft." in page.read_text() and "aepo" not in page.read_text()
+    assert "Not measured yet: raft (regime)." in page.read_text() and "aepo" not in page.read_text()
 
 
 def test_a_look_at_the_code_takes_development_seeds(monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl.launch import cli, effects, effects_table
-from jaxrl.launch.lab import arms, families, files, plans, statistics, stores
+from jaxrl.launch.lab import arms, families, files, plans, statistics, stores, tuning
 from jaxrl.launch.lab.variants import variants
 from tests.launch.fakes import Fake, play
 
@@ -70,12 +70,14 @@ def test_a_switch_in_the_code_is_found(planned, field):
 def test_a_switch_is_found_by_the_figures_of_a_plan_that_is_older_than_the_field(name, field):
     effect = effects_table.module(name).effect()
     plan = json.loads((effects_table.RESULTS / f"{name}.plan.json").read_text())
-    assert not any(YOUNGER & task.keys() for task in plan["tasks"].values())
+    younger = [task for task, own in plan["tasks"].items() if YOUNGER & own.keys()]
+    assert "regime" not in younger
     switch = SWITCHES[field]
     if switch.get("better") == effect.better:
         switch = {"better": "higher"}
     changed = dataclasses.replace(effect, **switch, portable=True)
-    assert plans.differences(plan, name, changed, RECORDED)
+    lines = plans.differences(plan, name, changed, RECORDED)
+    assert [line for line in lines if line.partition(": ")[0] not in younger]
 
 
 def edits():
@@ -117,6 +119,31 @@ def test_an_edit_of_an_old_plan_is_found(edit, said):
         plan["tasks"]["regime"] |= edit
         lines = plans.differences(plan, name, effects_table.module(name).effect())
         assert any(line.startswith(f"regime: {said_here}") for line in lines), (name, lines)
+
+
+def test_an_arm_that_is_not_at_its_best_setting_is_found(planned):
+    """Though its score, its description and the best baseline are those of the worse setting."""
+    plan, effect, store = planned
+    task, family = plan["tasks"]["regime"], plan["family"]
+    for label, made in plans.competitors(effect, family).items():
+        edited = copy.deepcopy(plan)
+        own = edited["tasks"]["regime"]["arms"][label]
+        rate = next(r for r in families.GRID["learning_rate"] if r != own["learning_rate"])
+        worse = arms.tuned(made, rate, 1.0)
+        figures = tuning.scored(effect, store.figures(effect, worse, families.DEVELOPMENT))
+        own |= {"learning_rate": rate, "clip": 1.0}
+        own |= {name: figures[name] for name in ("score", "pass@1")}
+        edited["tasks"]["regime"]["described"][label] = files.digest(arms.describe(worse))
+        chosen = edited["tasks"]["regime"]["arms"]
+        edited["tasks"]["regime"]["baseline"] = tuning.best_baseline(effect, chosen)
+        assert plans.differences(edited, "raft", effect) == []
+        said = f"regime: the learning_rate of {label!r} is {rate} in the plan; "
+        lines = plans.differences(edited, "raft", effect, store)
+        assert any(line.startswith(said) for line in lines), lines
+    label = next(iter(task["power"]))
+    task["power"][label] = 0.85 if task["power"][label] > 0.9 else 0.95
+    lines = plans.differences(plan, "raft", effect, store)
+    assert any(line.startswith(f"regime: the power against {label!r} is") for line in lines), lines
 
 
 def test_a_field_that_is_taken_out_of_a_plan_is_found(planned):

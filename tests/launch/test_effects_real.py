@@ -324,6 +324,14 @@ def test_the_interval_of_a_rank_correlation_holds_the_true_one(rho, methods):
     assert held / times > 0.95 - 3 * np.sqrt(0.95 * 0.05 / times)
 
 
+def test_the_interval_of_a_rank_correlation_is_no_wider_than_few_methods_make_it():
+    low, high = scales.interval(1.0, 8)
+    assert low > 0.85 and high == 1.0
+    low, high = scales.interval(0.0, 8)
+    assert -0.75 < low < -0.6 and 0.6 < high < 0.75  # by Fisher's transformation: -0.70, 0.70
+    assert scales.interval(-1.0, 8)[1] < -0.85
+
+
 def test_what_equal_effects_at_both_scales_would_give():
     lab_effects = np.linspace(-0.03, 0.04, 8)
     exact, noisy, many = (

@@ -19,11 +19,12 @@ from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder
 from jaxrl.run import placement
+from tests.jaxrl import tiny
 from tests.jaxrl.batches import MODEL, batch
 
 ROOT = Path(__file__).parents[3]
 # optimising code that runs for milliseconds would take most of the time
-FLAGS = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count="
+UNOPTIMISED = "--xla_backend_optimization_level=0 "
 MESHES = {
     "data": {"data": 8},
     "tensor, fsdp": {"data": 2, "fsdp": 2, "tensor": 2},
@@ -49,7 +50,7 @@ def run(meshes: dict[str, dict[str, int]]) -> dict[str, dict]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.jaxrl.mesh_program", json.dumps(meshes)],
         cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS + "8"},
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": UNOPTIMISED + tiny.xla_flags(8)},
         stdout=subprocess.PIPE,
         text=True,
         check=True,

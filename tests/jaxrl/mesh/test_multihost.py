@@ -19,14 +19,15 @@ from jaxrl.record import checkpoint, metrics
 from jaxrl.run import loop
 from jaxrl.run.signals import SAVED
 from tests.jaxrl import tiny
-from tests.jaxrl.mesh.test_mesh import FLAGS, ROOT
+from tests.jaxrl.mesh.test_mesh import ROOT, UNOPTIMISED
 
 
 def launch(meshes: dict, devices: int, place: dict[str, str]) -> subprocess.Popen:
+    flags = UNOPTIMISED + tiny.xla_flags(devices)
     return subprocess.Popen(
         [sys.executable, "-m", "tests.jaxrl.mesh_program", json.dumps(meshes)],
         cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS + str(devices)} | place,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags} | place,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -56,6 +57,7 @@ def ended(process, seconds=60.0):
     "a killed run of two processes, continued by one, equals a run of one to rounding"
 )
 @pytest.mark.broad
+@pytest.mark.optimized
 def test_killed_pair_is_continued_by_one_process(tmp_path):
     """After SIGKILL to one process, the other ends with one message, and a single process continues
     with the same result as a run of one process."""

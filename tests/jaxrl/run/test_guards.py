@@ -210,6 +210,7 @@ def ones(rewards):
 
 @pytest.mark.exact("a run that a guard stops is saved as it was before the bad update")
 @pytest.mark.broad
+@pytest.mark.optimized
 def test_a_stop_saves_the_state_before_the_bad_update(tmp_path, trips_at_step_3):
     """Which no step of `checkpoint.every` would have saved."""
     run(tmp_path / "straight", **LEARNS, **{"guard.kl": "warn", "checkpoint.keep": 9})

@@ -78,6 +78,7 @@ def test_figures_of_a_run(straight):
     "a run that learns from a file, killed and continued, equals an uninterrupted one"
 )
 @pytest.mark.broad
+@pytest.mark.optimized
 def test_killed_and_continued_equals_straight(straight, files, tmp_path):
     every = changes(files, DPO, **{"checkpoint.every": 1})
     assert tiny.kill_at(tiny.start(tmp_path, **every), "train 3"), "over before it was killed"

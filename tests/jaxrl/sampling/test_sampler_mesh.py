@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from tests.jaxrl.mesh.test_mesh import FLAGS, ROOT
+from tests.jaxrl import tiny
+from tests.jaxrl.mesh.test_mesh import ROOT, UNOPTIMISED
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def report() -> dict:
     done = subprocess.run(
         [sys.executable, "-m", "tests.jaxrl.sampler_mesh_program", '{"data": 8}'],
         cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS + "8"},
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": UNOPTIMISED + tiny.xla_flags(8)},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
