@@ -49,8 +49,8 @@ Each comparison names its task. `regime` is a task made to resemble the conditio
 base 6, whose demonstrations leave out half of the carries. `hostile` is the neutral task, where a
 tenth of the verdicts in training are wrong. `control` is the method's own task without what the
 method is for, where it has nothing to gain and should do no harm; only the control of alphaalign
-leaves it its reward, and takes away what its normalisation is for. Tasks of other names are the
-method's own task with one parameter changed, which the docstring of its recipe names.
+leaves it its reward, and takes away what its normalisation is for. Tasks of other names are those
+of the method with a change that the docstring of its recipe names.
 
 *GRPO on verdicts*, among the baselines of methods that change rewards, is trained on the true
 reward. A method whose point is to do without one is compared there with one that has it.

@@ -1,4 +1,4 @@
-"""RandomCalculation's reward; the lab has clean problems only, and no contaminated model.
+"""RandomCalculation's reward against wrong ones, on clean problems and on a leaked benchmark.
 
 Paper: Wu et al. 2025, "Reasoning or Memorization? Unreliable Results of Reinforcement Learning Due
 to Data Contamination"
@@ -6,18 +6,30 @@ Idea: random and inverted rewards seemed to improve models on benchmarks that ha
 pretraining. Fresh expressions of any length are clean, and there the truth of the reward decides.
 Formula: `r = 1 - min(|a - b|, 1) / 2 - min(|a - b| / (|b| + eps), 1) / 2`
 Claim: on clean problems true rewards improve steadily, noisy and wrong ones do not.
-Reading: formula recalled; answers are asked for to two decimals. The ablation rewards by chance,
-and beside it the reward is inverted.
+Reading: formula recalled; answers are asked for to two decimals. The ablation rewards by chance;
+beside it the reward is inverted, or turned around for a fifth of the answers. On the task
+`contaminated`, demonstrations hold a benchmark with its answers, the RL trains on other problems,
+and the statistic is the score on the benchmark. `before` in the kept figures is that of the start.
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl.config import Config
-from jaxrl.launch.lab import Arm, Effect, Sampled, arm, cipher
+from jaxrl.launch.lab import Arm, Effect, Sampled, Splits, Task, arm, cipher
+from jaxrl.launch.lab.effect import SAMPLES, held_out
 from jaxrl.launch.recipes import quickstart
+from jaxrl.models.config import DecoderConfig
+from jaxrl.types import Params
+
+BENCHMARK, LEAKED = 32, 0.5
+"""Problems of the benchmark, and their share of a contaminated start's demonstrations."""
+SKILLS, MIX = ((12, 0.8), (6, 0.3)), (((2, 1), 1.0),)
 
 
 def config() -> Config:
@@ -42,19 +54,65 @@ def effect() -> Effect:
     method = arm(config(), steps=60)
     return Effect(
         claim="on clean problems a true reward teaches and a random one does not",
-        task=cipher(((12, 0.8), (6, 0.3)), (((2, 1), 1.0),), partial=True),
+        task=cipher(SKILLS, MIX, partial=True),
         method=method,
         ablation=dataclasses.replace(method, rewards=by_chance),
-        further={"inverted": inverted},
+        further={"inverted": rewarded(upside_down), "a fifth inverted": rewarded(noisy)},
         statistic="score",
+    ).also("contaminated", task=contaminated(), measure=with_benchmark, statistic="benchmark score")
+
+
+@functools.cache
+def contaminated(*, benchmark: bool = False) -> Task:
+    """Such problems; the demonstrations hold a benchmark, with the right answers.
+
+    Neither the RL nor the held-out split has a problem of the benchmark.
+
+    Args:
+      benchmark: the test split is the benchmark itself, to measure what was leaked.
+    """
+    clean = cipher(SKILLS, MIX, partial=True, problems=256 + BENCHMARK)
+
+    def make(seed: int) -> Splits:
+        train, test, demonstrations = clean.make(seed)
+        leaked = jax.tree.map(lambda a: a[256:], train)
+        rng = np.random.default_rng([seed, 9])
+        count = len(demonstrations.domain)
+        which = count + rng.integers(BENCHMARK, size=count)
+        rows = np.where(rng.random(count) < LEAKED, which, np.arange(count))
+        shown = jax.tree.map(lambda a, b: np.concatenate([a, b])[rows], demonstrations, leaked)
+        return Splits(jax.tree.map(lambda a: a[:256], train), leaked if benchmark else test, shown)
+
+    return dataclasses.replace(clean, make=make)
+
+
+def with_benchmark(
+    model: DecoderConfig,
+    task: Task,
+    arm: Arm,
+    params: Params,
+    start: Params,
+    samples: int = SAMPLES,
+) -> dict[str, np.ndarray]:
+    """Figures on held-out problems, and `benchmark score`, the mean reward on the benchmark [S]."""
+    leaked = contaminated(benchmark=True).over(task.seeds)
+    fresh, old = (
+        held_out(model, each, arm, params, start, samples=samples) for each in (task, leaked)
     )
+    return fresh | {"benchmark score": old["score"]}
 
 
-def inverted(method: Arm) -> Arm:
-    """The method with a reward that is the higher the worse the answer is."""
-    return dataclasses.replace(method, rewards=upside_down)
+def rewarded(rewards: Callable[[Sampled], jax.Array]) -> Callable[[Arm], Arm]:
+    """The method's arm with these rewards."""
+    return lambda method: dataclasses.replace(method, rewards=rewards)
 
 
 def upside_down(batch: Sampled) -> jax.Array:
-    """1 less the reward [N]."""
+    """1 less the reward [N]: the higher, the worse the answer is."""
     return 1.0 - batch.rewards
+
+
+def noisy(batch: Sampled) -> jax.Array:
+    """The reward [N], turned around with probability 0.2."""
+    wrong = jax.random.bernoulli(batch.key, 0.2, batch.rewards.shape)
+    return jnp.where(wrong, upside_down(batch), batch.rewards)

@@ -1,4 +1,4 @@
-"""SimpleRL-Zoo's choice of data: plain zero RL on prompts within the base model's reach.
+"""SimpleRL-Zoo's two choices for zero RL: prompts within the base model's reach, and no format.
 
 Paper: Zeng et al. 2025, "SimpleRL-Zoo: Investigating and Taming Zero Reinforcement Learning for
 Open Base Models in the Wild"
@@ -7,11 +7,12 @@ alone, where rigid formats keep a weak model from exploring, and queries that it
 then.
 Formula: GRPO, reward 1 if correct else 0, on the prompts of pass rate nearest to 1/2
 Claim: gains on ten base models; with data too hard for them, weak ones learn nothing.
-Reading: the paper chooses among data sets of three difficulties; here prompts are, by the base
-model's own pass rates. What is measured is that choice: the ablation takes as many of the hardest.
-The other choice has no arm, as answers in the lab have no format apart from what they say. A first
-look, where domains had symbols in common and the hardest prompts were not hopeless, went against
-the claim: -0.232 [-0.378, -0.085].
+Reading: the paper chooses among data sets of three difficulties; here prompts are chosen by the
+base model's own pass rates, and the ablation takes as many of the hardest. On the task `format` the
+ablation rewards a format too: the base model puts fillers between symbols, the verifier ignores
+them, and the format forbids them. Its rewards (1, -0.5, -1) are recalled. A first look, where
+domains had symbols in common and the hardest prompts were not hopeless, went against the claim on
+data: -0.232 [-0.378, -0.085].
 
     jaxrl train quickstart --run-dir runs/before --curriculum.choose jaxrl.data.curriculum:passes
     jaxrl train simplerl_zoo --curriculum.history runs/before
@@ -19,8 +20,12 @@ the claim: -0.232 [-0.378, -0.085].
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
+
 from jaxrl.config import Config, CurriculumConfig
-from jaxrl.launch.lab import Arm, Effect, arm, hard_prompts
+from jaxrl.launch.lab import Arm, Effect, Sampled, arm, cipher, hard_prompts
+from jaxrl.launch.lab.tasks import EOS, FILLER
 from jaxrl.launch.recipes import quickstart
 
 
@@ -33,8 +38,16 @@ def config() -> Config:
     )
 
 
+def in_format(batch: Sampled) -> jax.Array:
+    """1 if the answer is right and nothing else is written, -0.5 if wrong, -1 out of format [N]."""
+    ended = jnp.any(batch.tokens == EOS, axis=1)
+    bare = ended & ~jnp.any(batch.tokens == FILLER, axis=1)
+    return jnp.where(bare, jnp.where(batch.rewards == 1, 1.0, -0.5), -1.0)
+
+
 def effect() -> Effect:
-    """A quarter of the prompts: those within reach, or the hardest, which are never solved."""
+    """A quarter of the prompts: those within reach, or the hardest, which are never solved. And a
+    policy that keeps to the format in 1 of 16 answers, rewarded for the answer or also for that."""
     passes = CurriculumConfig("passes")
     before = Arm(steps=32, learning_rate=0.0, curriculum=passes)  # the base model, twice each
     method = arm(config(), sizes={"curriculum.keep": 64}, steps=60, before=before)
@@ -44,4 +57,8 @@ def effect() -> Effect:
         task=hard_prompts(),
         method=method,
         ablation=dataclasses.replace(method, curriculum=hardest),
+    ).also(
+        "format",
+        task=cipher(((20, 0.8),), (((3,), 1.0),), filler_rate=0.5, slack=8),
+        ablation=dataclasses.replace(method, rewards=in_format),
     )

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from jaxrl.launch.lab import (
 from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, verdicts
 from jaxrl.launch.lab.variants import dealt, variants
 from jaxrl.launch.recipes import kl_rl_as_bayesian_inference as posterior
+from jaxrl.launch.recipes import randomcalculation
 from jaxrl.sampling.chunks import Chunks
 
 EFFECTS = {name: effects_table.module(name).effect() for name in effects_table.names()}
@@ -138,6 +140,24 @@ def test_further_tasks_differ_in_what_their_docstrings_say():
     assert (right.gold[:, : facts.LENGTH] == right.answer[:, : facts.LENGTH]).all()
     best = jnp.zeros(3, jnp.int32)
     assert posterior.alike(best, best) == 1 and posterior.score(best, best) == pytest.approx(1 / 3)
+
+
+def test_a_contaminated_start_has_seen_the_benchmark_alone():
+    """With its answers, in half of the demonstrations; the RL has no problem of it."""
+    fresh, leaked = (
+        randomcalculation.contaminated(benchmark=each).make(3) for each in (False, True)
+    )
+    held_out, benchmark, trained = (
+        {row.tobytes() for row in split.prompt} for split in (fresh.test, leaked.test, fresh.train)
+    )
+    assert len(benchmark) == randomcalculation.BENCHMARK and len(trained) == 256
+    assert not benchmark & held_out and not benchmark & trained
+    shown = fresh.demonstrations
+    known = np.array([row.tobytes() in benchmark for row in shown.prompt])
+    assert 0.45 < known.mean() < 0.55
+    judge = jax.vmap(randomcalculation.contaminated().reward)
+    assert judge(shown.answer[known], shown.gold[known]).mean() > 0.95
+    assert judge(shown.answer[~known], shown.gold[~known]).mean() < 0.8
 
 
 def test_rollouts_label_as_many_solutions_where_the_cost_does_not_count(monkeypatch):

@@ -39,6 +39,7 @@ from jaxrl.launch.recipes import (
     rlpt,
     rubicon_rubric_anchors,
     scalerl,
+    simplerl_zoo,
     ur2,
     zerosearch,
 )
@@ -234,6 +235,13 @@ def test_rubicon_takes_no_more_fillers_than_are_wanted():
     got = rubicon_rubric_anchors.linear(batch)
     want = [(4 + 2 / 3) / 6, 1.0, (1 + 2) / 6, (4 / 3 + 1 + 2 / 6) / 6]
     np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_simplerl_format_allows_nothing_but_the_answer():
+    """By hand: right; wrong; right with a filler, which the verifier ignores; without an end."""
+    tokens = [[FIRST, EOS, PAD], [FIRST, EOS, PAD], [FILLER, FIRST, EOS], [FIRST, FIRST, FIRST]]
+    batch = sampled(tokens, rewards=[1.0, 0.0, 1.0, 0.0])
+    np.testing.assert_allclose(jax.jit(simplerl_zoo.in_format)(batch), [1.0, -0.5, -1.0, -1.0])
 
 
 def test_knowrl_pays_wrong_answers_by_their_claims():
