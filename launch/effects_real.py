@@ -13,7 +13,7 @@ import hashlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +119,15 @@ def fitting() -> list[str]:
     return [name for name in effects_table.names() if not unfit(name)]
 
 
-def plan_of(methods: Sequence[str]) -> dict[str, Any]:
-    """What is to be measured, written before any result."""
+def plan_of(methods: Sequence[str], defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What is to be measured, written before any result.
+
+    Args:
+      methods: beside the baseline.
+      defaults: of an earlier plan, which stay as they are: then runs of the same settings have the
+        same digest under both.
+    """
+    known = _defaults() | dict(defaults or {})
     return {
         "model": shared().model,
         "steps": shared().steps,
@@ -129,15 +136,28 @@ def plan_of(methods: Sequence[str]) -> dict[str, Any]:
         "seeds": SEEDS,
         "task": _task_digest(),
         "methods": list(methods),
-        "described": {name: described(name) for name in [BASELINE, *methods]},
+        "described": {name: described(name, known) for name in [BASELINE, *methods]},
+        "defaults": known,
     }
 
 
-def described(name: str) -> str:
-    """Digest of a run's settings, its seed and those that are the defaults aside."""
-    default = arms.flat(arms.describe(Config()))
-    own = arms.flat(arms.describe(config_of(name, default["seed"])))
-    return files.digest({k: v for k, v in own.items() if default.get(k, ...) != v})
+def described(name: str, defaults: Mapping[str, Any]) -> str:
+    """Digest of a run's settings, its seed and those that are the defaults aside.
+
+    Args:
+      name: of a method, or `BASELINE`.
+      defaults: path of a field -> its default when the plan was written. A field counts whose value
+        is another, also because the default has changed since. A younger field counts if its value
+        is not its default.
+    """
+    known = _defaults() | dict(defaults)
+    own = arms.flat(arms.describe(config_of(name, known["seed"])))
+    return files.digest({k: v for k, v in own.items() if known.get(k, ...) != v})
+
+
+def _defaults() -> dict[str, Any]:
+    """Path of a field -> its default, as JSON holds it."""
+    return json.loads(json.dumps(arms.flat(arms.describe(Config()))))
 
 
 @functools.cache
@@ -155,13 +175,13 @@ def planned() -> dict[str, Any]:
     """The plan; without one, that of no methods."""
     path = directory() / "plan.json"
     if not path.exists():
-        return {"task": "", "seeds": SEEDS, "methods": [], "described": {}}
+        return {"task": "", "seeds": SEEDS, "methods": [], "described": {}, "defaults": {}}
     return json.loads(path.read_text())
 
 
 def write_plan(said: Callable[[str], None]) -> None:
     """The plan of all methods that fit; runs of the same settings count under the new plan too."""
-    plan = plan_of(fitting())
+    plan = plan_of(fitting(), planned()["defaults"])
     files.write(directory() / "plan.json", plan)
     said(f"planned: {len(wanted(plan))} runs, of {BASELINE} and {', '.join(plan['methods'])}")
 
@@ -203,7 +223,8 @@ def measure(
     if others := sorted({*methods} - {*plan["methods"]}):
         reasons = [f"{name}: {'; '.join(unfit(name)) or 'it fits'}" for name in others]
         raise ValueError(f"{'. '.join(reasons)}. The plan has {', '.join(plan['methods'])}")
-    now = json.loads(json.dumps(plan_of(plan["methods"])))
+    now = json.loads(json.dumps(plan_of(plan["methods"], plan["defaults"])))
+    del now["defaults"]  # has younger fields; `described` tells whether a default has changed
     if differing := [k for k, v in now.items() if plan.get(k) != v]:
         raise ValueError(
             f"the plan of the real model is not what would be measured: {', '.join(differing)} "

@@ -72,7 +72,8 @@ def subjects(results):
 
 def test_the_plan_is_of_eight_methods_and_29_runs():
     plan = effects_real.planned()
-    assert plan == json.loads(json.dumps(effects_real.plan_of(CHOSEN)))
+    again = effects_real.plan_of(CHOSEN, plan["defaults"])
+    assert plan | {"defaults": 0} == json.loads(json.dumps(again)) | {"defaults": 0}
     assert len(CHOSEN) >= 8 and len(effects_real.wanted(plan)) == 5 + 3 * len(CHOSEN)
 
 
@@ -120,6 +121,22 @@ def test_mgpo_without_strength_is_grpo():
     found = pass_rate.mgpo(rewards, groups, num_groups=2, strength=0.0)
     plain = advantages.group_advantages(rewards, groups, num_groups=2)
     np.testing.assert_allclose(found, plain, rtol=1e-6)
+
+
+def test_a_changed_default_makes_another_run():
+    """Of any field that the run does not set. A younger field with its default does not count."""
+    name, held = effects_real.BASELINE, effects_real.planned()
+    planned, defaults = held["described"][name], held["defaults"]
+    own = effects_real.arms.flat(effects_real.arms.describe(effects_real.config_of(name, 0)))
+    unset = [
+        path for path in own.keys() & defaults.keys() - {"seed"} if own[path] == defaults[path]
+    ]
+    assert effects_real.described(name, defaults) == planned and len(unset) > 100
+    for path in unset:
+        younger = {k: v for k, v in defaults.items() if k != path}
+        assert effects_real.described(name, younger) == planned
+        assert effects_real.described(name, defaults | {path: "another"}) != planned
+    assert effects_real.plan_of([], {"steps": 99})["defaults"]["steps"] == 99
 
 
 def test_nothing_is_run_without_a_committed_plan(results):
