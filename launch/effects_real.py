@@ -123,9 +123,9 @@ def plan_of(methods: Sequence[str], defaults: Mapping[str, Any] | None = None) -
     """What is to be measured, written before any result.
 
     Args:
-      methods: beside the baseline.
-      defaults: of an earlier plan, which stay as they are: then runs of the same settings have the
-        same digest under both.
+      methods: those that are compared with the baseline.
+      defaults: those that an earlier plan holds. They are kept, so that a run of the same settings
+        has the same digest under both plans.
     """
     known = _defaults() | dict(defaults or {})
     return {
@@ -142,13 +142,12 @@ def plan_of(methods: Sequence[str], defaults: Mapping[str, Any] | None = None) -
 
 
 def described(name: str, defaults: Mapping[str, Any]) -> str:
-    """Digest of a run's settings, its seed and those that are the defaults aside.
+    """Digest of the settings of a run that differ from their defaults; the seed is left out.
 
     Args:
       name: of a method, or `BASELINE`.
-      defaults: path of a field -> its default when the plan was written. A field counts whose value
-        is another, also because the default has changed since. A younger field counts if its value
-        is not its default.
+      defaults: path of a field -> its default when the plan was written, so that a default that has
+        changed since is a setting. A field that was added later has its present default.
     """
     known = _defaults() | dict(defaults)
     own = arms.flat(arms.describe(config_of(name, known["seed"])))
@@ -224,7 +223,7 @@ def measure(
         reasons = [f"{name}: {'; '.join(unfit(name)) or 'it fits'}" for name in others]
         raise ValueError(f"{'. '.join(reasons)}. The plan has {', '.join(plan['methods'])}")
     now = json.loads(json.dumps(plan_of(plan["methods"], plan["defaults"])))
-    del now["defaults"]  # has younger fields; `described` tells whether a default has changed
+    del now["defaults"]  # has fields added later; `described` shows whether a default has changed
     if differing := [k for k, v in now.items() if plan.get(k) != v]:
         raise ValueError(
             f"the plan of the real model is not what would be measured: {', '.join(differing)} "

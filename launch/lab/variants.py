@@ -88,9 +88,9 @@ def dealt(domains: int) -> Task:
     return dataclasses.replace(plain, make=make)
 
 
-def wrong_verdicts(batch: Sampled) -> jax.Array:
-    """The verifier's rewards [N], each turned around with probability `WRONG`."""
-    wrong = jax.random.bernoulli(batch.key, WRONG, batch.rewards.shape)
+def wrong_verdicts(batch: Sampled, share: float = WRONG) -> jax.Array:
+    """The verifier's rewards [N], each turned around with probability `share`."""
+    wrong = jax.random.bernoulli(batch.key, share, batch.rewards.shape)
     return jnp.where(wrong, 1.0 - batch.rewards, batch.rewards)
 
 

@@ -9,8 +9,8 @@ Claim: on clean problems true rewards improve steadily, noisy and wrong ones do 
 Reading: formula recalled; answers are asked for to two decimals. The ablation rewards by chance;
 beside it the reward is inverted, or turned around for a fifth of the answers. On the task
 `contaminated`, demonstrations hold a benchmark with its answers, the RL trains on other problems,
-and the statistic is the score on the benchmark. It was 0.872 before the RL, on average of 42
-seeds, and 0.804 after rewards by chance: these did not seem to improve a leaked benchmark here.
+and the statistic is the score on the benchmark. Rewards by chance did not raise it, with one update
+a batch, where no clip binds: its mean over 42 seeds was 0.872 before the RL and 0.804 after.
 """
 
 import dataclasses
@@ -24,12 +24,13 @@ import numpy as np
 from jaxrl.config import Config
 from jaxrl.launch.lab import Arm, Effect, Sampled, Splits, Task, arm, cipher
 from jaxrl.launch.lab.effect import SAMPLES, held_out
+from jaxrl.launch.lab.variants import wrong_verdicts
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
-BENCHMARK, LEAKED = 32, 0.5
-"""Problems of the benchmark, and their share of a contaminated start's demonstrations."""
+TRAINED, BENCHMARK, LEAKED = 256, 32, 0.5
+"""Problems of the RL and of the benchmark; the benchmark's share of the demonstrations."""
 SKILLS, MIX = ((12, 0.8), (6, 0.3)), (((2, 1), 1.0),)
 
 
@@ -65,24 +66,25 @@ def effect() -> Effect:
 
 @functools.cache
 def contaminated(*, benchmark: bool = False) -> Task:
-    """Such problems; the demonstrations hold a benchmark, with the right answers.
+    """Problems as in the regime, where the demonstrations hold a benchmark with its right answers.
 
     Neither the RL nor the held-out split has a problem of the benchmark.
 
     Args:
       benchmark: the test split is the benchmark itself, to measure what was leaked.
     """
-    clean = cipher(SKILLS, MIX, partial=True, problems=256 + BENCHMARK)
+    clean = cipher(SKILLS, MIX, partial=True, problems=TRAINED + BENCHMARK)
 
     def make(seed: int) -> Splits:
         train, test, demonstrations = clean.make(seed)
-        leaked = jax.tree.map(lambda a: a[256:], train)
+        leaked = jax.tree.map(lambda a: a[TRAINED:], train)
         rng = np.random.default_rng([seed, 9])
         count = len(demonstrations.domain)
         which = count + rng.integers(BENCHMARK, size=count)
         rows = np.where(rng.random(count) < LEAKED, which, np.arange(count))
         shown = jax.tree.map(lambda a, b: np.concatenate([a, b])[rows], demonstrations, leaked)
-        return Splits(jax.tree.map(lambda a: a[:256], train), leaked if benchmark else test, shown)
+        trained = jax.tree.map(lambda a: a[:TRAINED], train)
+        return Splits(trained, leaked if benchmark else test, shown)
 
     return dataclasses.replace(clean, make=make)
 
@@ -115,5 +117,4 @@ def upside_down(batch: Sampled) -> jax.Array:
 
 def noisy(batch: Sampled) -> jax.Array:
     """The reward [N], turned around with probability 0.2."""
-    wrong = jax.random.bernoulli(batch.key, 0.2, batch.rewards.shape)
-    return jnp.where(wrong, upside_down(batch), batch.rewards)
+    return wrong_verdicts(batch, 0.2)

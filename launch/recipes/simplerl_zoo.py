@@ -10,9 +10,9 @@ Claim: gains on ten base models; with data too hard for them, weak ones learn no
 Reading: the paper chooses among data sets of three difficulties; here prompts are chosen by the
 base model's own pass rates, and the ablation takes as many of the hardest. On the task `format` the
 ablation rewards a format too: the base model puts fillers between symbols, the verifier ignores
-them, and the format forbids them. Its rewards (1, -0.5, -1) are recalled. A first look, where
-domains had symbols in common and the hardest prompts were not hopeless, went against the claim on
-data: -0.232 [-0.378, -0.085].
+them, and the format forbids them. The rewards are those of the authors' `simplelr_math.py` (`mix`),
+whose format is a box. A first look, where domains had symbols in common and the hardest prompts
+were not hopeless, went against the claim on data: -0.232 [-0.378, -0.085].
 
     jaxrl train quickstart --run-dir runs/before --curriculum.choose jaxrl.data.curriculum:passes
     jaxrl train simplerl_zoo --curriculum.history runs/before
@@ -46,8 +46,10 @@ def in_format(batch: Sampled) -> jax.Array:
 
 
 def effect() -> Effect:
-    """A quarter of the prompts: those within reach, or the hardest, which are never solved. And a
-    policy that keeps to the format in 1 of 16 answers, rewarded for the answer or also for that."""
+    """A quarter of the prompts: those within reach, or the hardest, which are never solved.
+
+    On `format`, 1 of 16 demonstrations keeps to the format; both arms train within reach.
+    """
     passes = CurriculumConfig("passes")
     before = Arm(steps=32, learning_rate=0.0, curriculum=passes)  # the base model, twice each
     method = arm(config(), sizes={"curriculum.keep": 64}, steps=60, before=before)

@@ -13,10 +13,10 @@ noisy reward on prompts of very unequal difficulty; the ablation is GRPO.
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 
 from jaxrl.config import Config
 from jaxrl.launch.lab import Effect, Sampled, arm, cipher
+from jaxrl.launch.lab.variants import wrong_verdicts
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -32,8 +32,7 @@ def config() -> Config:
 
 def flipped(batch: Sampled) -> jax.Array:
     """One verdict in ten is wrong."""
-    wrong = jax.random.bernoulli(batch.key, 0.1, batch.rewards.shape)
-    return jnp.where(wrong, 1.0 - batch.rewards, batch.rewards)
+    return wrong_verdicts(batch, 0.1)
 
 
 def effect() -> Effect:
