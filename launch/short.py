@@ -126,7 +126,8 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
       argv: the flags of a command.
 
     Raises:
-      ValueError: a flag without its value, or data without a reward.
+      ValueError: a flag without its value, a switch with one that is neither true nor false, or
+        data without a reward.
     """
     config = recipes.for_model(config, _model(argv))
     rest: list[str] = []
@@ -142,10 +143,13 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
         elif not token.startswith("--") or name not in NAMES or _is_field(config, name):
             rest.append(token)
         elif name in _SWITCHES:
-            if name in ALIASES:
-                rest.append(f"--{ALIASES[name]}")
-            else:
+            on = _is_on(name, value) if has_value else True
+            if name in ("chat", "no-chat"):
+                rest.append("--rollout.chat" if on == (name == "chat") else "--rollout.no-chat")
+            elif on:
                 values[name] = "true"
+            else:
+                values.pop(name, None)  # a flag takes back what the file of the run asks for
         elif name in ALIASES:
             rest += [f"--{ALIASES[name]}{has_value}{value}"]
         else:
@@ -213,6 +217,13 @@ def _is_field(config: Config, name: str) -> bool:
     if name == "data":  # in a run that samples, the file of its prompts
         return bool(config.data.kinds)
     return name.replace("-", "_") in {field.name for field in dataclasses.fields(config)}
+
+
+def _is_on(name: str, text: str) -> bool:
+    """What `--NAME=TEXT` says of a switch."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"--{name}={text}: is on or off; give true or false, or --{name} alone")
+    return text.lower() == "true"
 
 
 def _whole(name: str, values: dict[str, str]) -> int:

@@ -226,6 +226,24 @@ def test_a_config_file_takes_short_names_and_is_checked(tmp_path):
             files.resolve([str(path)])
 
 
+@pytest.mark.parametrize("value", [True, False])
+def test_a_switch_is_on_or_off_in_a_file_and_on_the_command_line(value, tmp_path):
+    made = tmp_path / "mine.yaml"
+    written = str(value).lower()
+    made.write_text(f"recipe: grpo\nchat: {written}\nprofile: {written}\ntrust: {written}\n")
+    config, options = files.resolve([str(made)])
+    assert (config.rollout.chat, options.profile, options.trust) == (value, value, value)
+    config, options = files.resolve([str(made), "--no-chat=False", "--profile=false"])
+    assert (config.rollout.chat, options.profile, options.trust) == (True, False, value)
+    assert files.resolve(["grpo", f"--chat={written}"])[0].rollout.chat is value
+    assert files.resolve(["grpo", f"--no-chat={written}"])[0].rollout.chat is not value
+
+
+def test_a_switch_takes_no_other_value():
+    with pytest.raises(ValueError, match="--chat=maybe: is on or off; give true or false"):
+        files.resolve(["grpo", "--chat=maybe"])
+
+
 def test_a_recipe_is_a_python_file(tmp_path):
     (tmp_path / "my_recipe.py").write_text(
         "import dataclasses\nfrom jaxrl.launch.recipes import quickstart\n\n\n"
