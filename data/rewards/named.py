@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl
+from urllib.parse import unquote
 
 from jaxrl.data import extract, own
 from jaxrl.data.rewards import group, judge, math, rubrics, schema, shape, text, verifier
@@ -189,7 +189,7 @@ def parse(text: str) -> Spec:
     if weighed := re.search(r"\*\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)$", rest):
         weight, rest = float(weighed[1]), rest[: weighed.start()]
     function, _, query = rest.strip().partition("?")
-    args = {key: _argument(value) for key, value in parse_qsl(query, keep_blank_values=True)}
+    args = _arguments(query)
     if function.startswith("rubric:") and function.endswith((".yaml", ".yml")):
         args["rubric"] = rubrics.load(function.removeprefix("rubric:"))
         function = "rubric"
@@ -349,6 +349,12 @@ def _value(number: str) -> float | str:
         return float(over) / float(under) if slash else float(over)
     except (ValueError, ZeroDivisionError):
         return number
+
+
+def _arguments(query: str) -> dict[str, Any]:
+    """`argument=value&...`, with %XX as in an address; a + is a plus, as patterns have it."""
+    pairs = (part.partition("=") for part in query.split("&") if part)
+    return {unquote(name): _argument(unquote(value)) for name, _, value in pairs}
 
 
 def _argument(text: str) -> Any:

@@ -80,7 +80,8 @@ def json_schema(schema: dict[str, Any] | None = None) -> Reward:
     """1 if the completion, or its last fenced block, is JSON that meets the schema.
 
     Args:
-      schema: JSON Schema; None takes `problem.metadata["schema"]`.
+      schema: JSON Schema; None takes `problem.metadata["schema"]`, and any JSON will do where that
+        is missing.
     """
     import jsonschema
 
@@ -88,7 +89,7 @@ def json_schema(schema: dict[str, Any] | None = None) -> Reward:
         jsonschema.validators.validator_for(schema).check_schema(schema)
 
     def reward(problem: Problem, completion: str) -> Score:
-        wanted = problem.metadata["schema"] if schema is None else schema
+        wanted = problem.metadata.get("schema", {}) if schema is None else schema
         text = extract.plain(completion) or ""
         _, fault = check(extract.fenced(text, "json") or text, wanted)
         parsed = fault is None or not fault.startswith("parse")

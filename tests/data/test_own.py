@@ -132,6 +132,22 @@ def test_a_failing_reward_says_where_in_one_line(folder, function, says):
     assert found.value is None and says in found.error and "\n" not in found.error
 
 
+def test_arguments_are_written_as_they_are_or_with_percent_signs(folder):
+    assert named.parse("pattern?regex=[0-9]+").args == {"regex": "[0-9]+"}
+    found = named.parse("pattern?regex=a%20%2B%26b+&whole=false*0.5")
+    assert (dict(found.args), found.weight) == ({"regex": "a +&b+", "whole": False}, 0.5)
+    assert named.parse("judge?url=http://h:1/v1&key_variable=").args["key_variable"] == ""
+    task = made(folder, "pattern?regex=[0-9]+")
+    assert score(task, task.problem("train", 0, 0), "123").value == 1.0
+
+
+def test_json_without_a_schema_is_any_json(folder):
+    task = made(folder, "json")
+    problem = task.problem("train", 0, 0)
+    found = [score(task, problem, text) for text in ('{"a": [1]}', "{")]
+    assert [(each.value, each.error) for each in found] == [(1.0, None), (0.0, None)]
+
+
 def test_a_group_of_another_length_is_an_error(folder):
     task = made(folder, "my_reward.py:short")
     found = score(task, task.problem("train", 0, 0), json.dumps(["a", "b"]))
