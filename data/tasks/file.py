@@ -18,6 +18,8 @@ from jaxrl.data import extract, generate, sources, templates
 from jaxrl.data.rewards import named
 from jaxrl.data.types import Problem, Task
 
+Turn = dict[str, str]
+
 _PROMPTS = ("prompt", "question", "problem", "instruction", "messages", "input")
 _ANSWERS = ("answer", "solution", "target", "output", "response", "ground_truth")
 _MOST_HELD_OUT = 1024
@@ -122,19 +124,58 @@ class _Rows:
                     f"{self.where(index)}: no column {name!r}; it has {', '.join(record)}; name "
                     f"another with --{flag}-column"
                 )
-        prompt = record[self.prompt]
-        turns = isinstance(prompt, list) and all(
-            isinstance(t, dict) and isinstance(t.get("role"), str) and "content" in t
-            for t in prompt
+        prompt = self.asked(index)
+        texts = [prompt] if isinstance(prompt, str) else [turn["content"] for turn in prompt]
+        self.characters.update(*texts, str(_plain(record[self.answer])) if self.answer else "")
+        raw = prompt if isinstance(prompt, str) else record[self.prompt]
+        return hashlib.blake2b(json.dumps(raw, default=str).encode(), digest_size=8).digest()
+
+    def asked(self, index: int) -> str | list[Turn]:
+        """The prompt of a row: a text, or messages whose contents are texts.
+
+        Raises:
+          ValueError: it is neither, or holds the answer too.
+        """
+        value = self.records[index][self.prompt]
+        if isinstance(value, bytes):  # as TFDS has texts
+            try:
+                value = value.decode()
+            except UnicodeDecodeError:
+                raise ValueError(
+                    f"{self.where(index)}: {self.prompt}={value!r:.80} is not UTF-8; write it so"
+                ) from None
+        turns = isinstance(value, list) and all(
+            isinstance(t, dict) and isinstance(t.get("role"), str) and "content" in t for t in value
         )
-        if not prompt or not (isinstance(prompt, str) or turns):
+        if not value or not (isinstance(value, str) or turns):
             raise ValueError(
-                f"{self.where(index)}: {self.prompt}={prompt!r:.80} must be a text, or a list of "
+                f"{self.where(index)}: {self.prompt}={value!r:.80} must be a text, or a list of "
                 "messages with role and content"
             )
-        texts = [prompt] if isinstance(prompt, str) else [str(t["content"]) for t in prompt]
-        self.characters.update(*texts, str(record[self.answer]) if self.answer else "")
-        return hashlib.blake2b(json.dumps(prompt, default=str).encode(), digest_size=8).digest()
+        if isinstance(value, str):
+            return value
+        if value[-1]["role"] == "assistant":
+            raise ValueError(
+                f"{self.where(index)}: {self.prompt} ends with a message of assistant, an answer "
+                "that the model would see; leave that message out, or learn from it with "
+                "jaxrl train sft"
+            )
+        return [{"role": t["role"], "content": self._content(t, index)} for t in value]
+
+    def _content(self, turn: Mapping[str, Any], index: int) -> str:
+        """The text of a message, whose parts are joined."""
+        content = turn["content"]
+        if isinstance(content, str):
+            return content
+        parts = content if isinstance(content, list) else []
+        texts = [p.get("text") for p in parts if isinstance(p, dict) and p.get("type") == "text"]
+        if not parts or len(texts) < len(parts) or not all(isinstance(t, str) for t in texts):
+            raise ValueError(
+                f"{self.where(index)}: {self.prompt}: the content of a message of {turn['role']} "
+                f"is {content!r:.80}; write a text, or parts as in "
+                '[{"type": "text", "text": "..."}]'
+            )
+        return "".join(texts)
 
 
 @functools.lru_cache(maxsize=8)
@@ -174,16 +215,16 @@ def _divided(rows: _Rows, share: float) -> dict[str, list[int]]:
 
 def _problem(rows: _Rows, index: int, template: str) -> Problem:
     record = rows.records[index]
-    prompt, answer = record[rows.prompt], record[rows.answer] if rows.answer else None
+    prompt, answer = rows.asked(index), record[rows.answer] if rows.answer else None
     kept = {name: _plain(value) for name, value in record.items() if name != rows.prompt}
-    key = json.dumps([prompt, answer], default=str)
+    raw = prompt if isinstance(prompt, str) else record[rows.prompt]
+    key = json.dumps([raw, answer], default=str)
     if isinstance(prompt, str):
         made = generate.asked("file", key, prompt, _plain(answer), row=kept)
     else:
-        turns = tuple({"role": t["role"], "content": str(t["content"])} for t in prompt)
-        question = "\n\n".join(turn["content"] for turn in turns)
+        question = "\n\n".join(turn["content"] for turn in prompt)
         made = generate.asked("file", key, question, _plain(answer), row=kept)
-        made = Problem(made.id, question, made.answer, turns, made.metadata, made.domain)
+        made = Problem(made.id, question, made.answer, tuple(prompt), made.metadata, made.domain)
     return templates.apply(made, template) if template else made
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl import functions
-from jaxrl.data import own, scoring, tasks
+from jaxrl.data import own, scoring, sources, tasks
 from jaxrl.data.rewards import group, named
 from jaxrl.data.types import Score
 
@@ -54,6 +54,8 @@ def blind(answer):
     return 0
 """
 ROWS = [{"question": f"what is {i}+1?", "answer": str(i + 1), "difficulty": i} for i in range(20)]
+
+USER = {"role": "user", "content": "2+2?"}
 
 
 @pytest.fixture
@@ -243,6 +245,50 @@ def test_messages_and_templates(folder):
     found = {task.problem(s, 0, 0).messages[-1]["content"] for s in ("train", "test")}
     assert found == {"Q: 1+1?\nA:", "Q: 2+2?\nA:"}
     assert task.pure and not task.problem("train", 0, 0).answer
+
+
+def test_contents_in_parts_are_joined(folder):
+    parts = [{"type": "text", "text": "1+"}, {"type": "text", "text": "1?", "image": None}]
+    rows = [{"messages": [{"role": "user", "content": parts}]}, {"messages": [USER]}]
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = made(folder, "think_format")
+    found = [task.problem(split, 0, 0) for split in ("train", "test")]
+    assert {problem.prompt for problem in found} == {"1+1?", "2+2?"}
+    assert {problem.messages[0]["content"] for problem in found} == {"1+1?", "2+2?"}
+
+
+@pytest.mark.parametrize(
+    ("turns", "says"),
+    [
+        (
+            [{"role": "user", "content": None}],
+            r"line 2: messages: the content of a message of user is None; .*a text, or parts",
+        ),
+        ([{"role": "user", "content": [{"type": "image"}]}], "content of a message of user is"),
+        ([{"role": "user", "content": 5}], "content of a message of user is 5"),
+        (
+            [USER, {"role": "assistant", "content": "4"}],
+            r"line 2: messages ends with a message of assistant.*leave that message out",
+        ),
+    ],
+)
+def test_messages_that_are_no_prompt_are_refused(folder, turns, says):
+    rows = [{"messages": [USER]}, {"messages": turns}]
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=says):
+        made(folder, "think_format")
+
+
+def test_prompts_of_bytes_as_tfds_gives_them_are_texts(folder, monkeypatch):
+    rows = [{"question": f"é{i}".encode(), "answer": str(i).encode()} for i in range(4)]
+    monkeypatch.setattr(sources, "read", lambda spec: rows)
+    task = made(folder, "exact", path="tfds:mine/train")
+    problem = task.problem("train", 0, 0)
+    assert problem.prompt == f"é{problem.answer}"
+    assert score(task, problem, problem.answer).value == 1.0
+    rows[2] = {"question": b"\xff", "answer": b""}
+    with pytest.raises(ValueError, match=r"record 2: question=b'\\xff' is not UTF-8"):
+        made(folder, "exact", path="tfds:other/train")
 
 
 def test_a_function_in_a_file_is_code_of_others_and_so_is_a_judge(folder):
