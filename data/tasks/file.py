@@ -216,7 +216,7 @@ def _divided(rows: _Rows, share: float) -> dict[str, list[int]]:
 def _problem(rows: _Rows, index: int, template: str) -> Problem:
     record = rows.records[index]
     prompt, answer = rows.asked(index), record[rows.answer] if rows.answer else None
-    kept = {name: _plain(value) for name, value in record.items() if name != rows.prompt}
+    kept = {name: _plain(value) for name, value in record.items()}
     raw = prompt if isinstance(prompt, str) else record[rows.prompt]
     key = json.dumps([raw, answer], default=str)
     if isinstance(prompt, str):

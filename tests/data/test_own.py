@@ -134,6 +134,16 @@ def test_a_failing_reward_says_where_in_one_line(folder, function, says):
     assert found.value is None and says in found.error and "\n" not in found.error
 
 
+def test_a_function_may_ask_for_the_column_of_the_prompt(folder):
+    (folder / "asks.py").write_text(
+        "def score(completion, question):\n    return question == completion\n"
+    )
+    task = made(folder, f"{folder}/asks.py:score", template="Q: {question}")
+    problem = task.problem("train", 0, 0)
+    found = score(task, problem, problem.prompt.removeprefix("Q: "))
+    assert (found.value, found.error) == (1.0, None)
+
+
 def test_arguments_are_written_as_they_are_or_with_percent_signs(folder):
     assert named.parse("pattern?regex=[0-9]+").args == {"regex": "[0-9]+"}
     found = named.parse("pattern?regex=a%20%2B%26b+&whole=false*0.5")
