@@ -91,7 +91,7 @@ def exact(answer_format: str = "text") -> Reward:
         right = found is not None and text.exact_match(found, str(problem.answer)) == 1
         return Score(float(right))
 
-    return reward
+    return _answered(reward)
 
 
 def contains() -> Reward:
@@ -100,7 +100,18 @@ def contains() -> Reward:
     def reward(problem: Problem, completion: str) -> Score:
         return Score(float(str(problem.answer) in (extract.after_thought(completion) or "")))
 
-    return reward
+    return _answered(reward)
+
+
+def closeness(name: str, answer_format: str = "text", longest: int = 10_000) -> Reward:
+    """A text metric of the completion's answer and the reference, see `text.closeness`.
+
+    Args:
+      name: of the metric.
+      answer_format: where the answer is in the completion, see `jaxrl.data.extract`.
+      longest: characters scored; an answer over it scores 0.
+    """
+    return _answered(text.closeness(name, answer_format, longest))
 
 
 def nothing() -> Reward:
@@ -156,7 +167,7 @@ BUNDLED: dict[str, Callable[..., Reward]] = {
     "exact": exact,
     "contains": contains,
     "math": math.equivalent,
-    "closeness": text.closeness,
+    "closeness": closeness,
     "think_format": schema.think_answer,
     "pattern": schema.pattern,
     "json": schema.json_schema,
@@ -298,6 +309,18 @@ def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
         seconds=judge.Endpoint("", "").total_s if judged else None,
         environment=tuple(sorted({"OPENAI_API_KEY", *keys} if judged else keys)),
     )
+
+
+def _answered(reward: Reward) -> Reward:
+    """The reward, of rows that have an answer: it would take `None`, `nan` or nothing for one."""
+
+    def checked(problem: Problem, completion: str) -> Score | Awaitable[Score]:
+        answer = problem.answer
+        if answer is None or answer != answer or not str(answer).strip():  # NaN is not itself
+            return Score(None, error=f"gold: the row has no answer, it is {answer!r:.80}")
+        return reward(problem, completion)
+
+    return checked
 
 
 def _endpoints(spec: Spec) -> list[Mapping[str, Any]]:

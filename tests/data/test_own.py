@@ -144,6 +144,25 @@ def test_a_function_may_ask_for_the_column_of_the_prompt(folder):
     assert (found.value, found.error) == (1.0, None)
 
 
+@pytest.mark.parametrize("reward", ["exact", "contains", "closeness?name=edit", "number"])
+@pytest.mark.parametrize("answer", [None, float("nan"), "", " "])
+def test_a_row_without_an_answer_is_a_failed_score(folder, reward, answer):
+    rows = [{"question": f"{i}?", "answer": answer} for i in range(3)]
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = made(folder, reward)
+    found = score(task, task.problem("train", 0, 0), str(answer))
+    assert found.value is None and found.error.startswith("gold: ")
+
+
+@pytest.mark.parametrize("answer", ["nan", "None", 0, False])
+def test_answers_that_only_look_like_none_are_answers(folder, answer):
+    rows = [{"question": f"{i}?", "answer": answer} for i in range(3)]
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for reward in ("exact", "contains", "closeness?name=exact"):
+        task = made(folder, reward)
+        assert score(task, task.problem("train", 0, 0), str(answer)).value == 1.0
+
+
 def test_arguments_are_written_as_they_are_or_with_percent_signs(folder):
     assert named.parse("pattern?regex=[0-9]+").args == {"regex": "[0-9]+"}
     found = named.parse("pattern?regex=a%20%2B%26b+&whole=false*0.5")
