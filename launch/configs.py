@@ -183,12 +183,18 @@ def _of_stage(
 
 
 def of_values(values: Mapping[str, Any], path: Path) -> tuple[Config, list[str]]:
-    """Fields of a file on top of those of their `recipe`; short names become flags."""
+    """Fields of a file on top of those of their `recipe`; short names become flags.
+
+    Raises:
+      ValueError: an unknown recipe, unless the file holds a whole config; or as `merged` says.
+    """
     values = dict(values)
     name = str(values.get("recipe", ""))
     try:
         base = recipes.for_model(recipes.load(name or "grpo"), values.get("model"))
-    except ValueError:
+    except ValueError as error:
+        if not _is_whole(values):
+            raise ValueError(f"{path}: {error}") from error
         base = Config()
     fields = {field.name for field in dataclasses.fields(Config)}
     given: list[str] = []
@@ -210,6 +216,15 @@ def of_values(values: Mapping[str, Any], path: Path) -> tuple[Config, list[str]]
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return dataclasses.replace(made, recipe=name or path.stem), given
+
+
+def _is_whole(values: Mapping[str, Any]) -> bool:
+    """Whether a file holds a config as `dump` writes it, whose recipe is only a name.
+
+    One of an older version lacks the newer fields, and one that somebody wrote has few.
+    """
+    fields = {field.name for field in dataclasses.fields(Config)}
+    return 2 * len(fields & values.keys()) > len(fields)
 
 
 def _of_python(path: Path) -> Config:

@@ -226,6 +226,16 @@ def test_a_config_file_takes_short_names_and_is_checked(tmp_path):
             files.resolve([str(path)])
 
 
+def test_a_misspelled_recipe_in_a_file_is_refused_but_not_the_name_of_a_whole_config(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("recipe: dr-grppo\nsteps: 3\n")
+    with pytest.raises(ValueError, match=r"mine.yaml: recipe 'dr-grppo' is unknown; .*'dr_grpo'"):
+        files.resolve([str(path)])
+    config = dataclasses.replace(configs.Config(), recipe="my_own", steps=7)
+    path.write_text(files.dump(config))
+    assert files.resolve([str(path)])[0] == config
+
+
 @pytest.mark.parametrize("value", [True, False])
 def test_a_switch_is_on_or_off_in_a_file_and_on_the_command_line(value, tmp_path):
     made = tmp_path / "mine.yaml"
