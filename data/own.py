@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxrl.data import processes
 from jaxrl.data.tasks import is_function
 from jaxrl.data.types import Problem, Reward, Score
 
@@ -178,6 +179,8 @@ def scorer(
         return [score(each) for each in value]
 
     def failed(texts: Sequence[str], error: BaseException) -> list[Score]:
+        if isinstance(error, MemoryError):  # by this kind, its worker is known and replaced
+            return [Score(None, error=processes.failure(error))] * len(texts)
         return [Score(None, error=f"exception: {_told(error, function)}")] * len(texts)
 
     async def later(texts: Sequence[str], value: Awaitable[Any]) -> list[Score]:

@@ -52,6 +52,21 @@ def nobody(completion, nowhere):
 
 def blind(answer):
     return 0
+
+kept = []
+
+def hoards(completion):
+    if completion == "hoard":
+        kept.append(completion)
+    if kept:
+        raise MemoryError
+    return 1.0
+
+async def hoards_async(completion):
+    return hoards(completion)
+
+def hoards_together(completions):
+    return [hoards(completion) for completion in completions]
 """
 ROWS = [{"question": f"what is {i}+1?", "answer": str(i + 1), "difficulty": i} for i in range(20)]
 
@@ -161,6 +176,19 @@ def test_answers_that_only_look_like_none_are_answers(folder, answer):
     for reward in ("exact", "contains", "closeness?name=exact"):
         task = made(folder, reward)
         assert score(task, task.problem("train", 0, 0), str(answer)).value == 1.0
+
+
+@pytest.mark.parametrize("function", ["hoards", "hoards_async", "hoards_together"])
+def test_a_worker_without_memory_is_replaced(folder, function):
+    task = made(folder, f"my_reward.py:{function}")
+    problem = task.problem("train", 0, 0)
+    texts = ["hoard", "fine"]
+    if task.grouped:
+        texts = [json.dumps([text]) for text in texts]
+    with scoring.open_pool(task.name, task.params, workers=1) as pool:
+        (first,), (second,) = (pool.score([(problem, text)]) for text in texts)
+    assert first.error.startswith("memory: ") and "score_memory_mb" in first.error
+    assert (second.value, second.error) == (1.0, None)
 
 
 def test_arguments_are_written_as_they_are_or_with_percent_signs(folder):
