@@ -170,7 +170,8 @@ def criteria(rubric: Rubric, problem: Problem) -> dict[str, Criterion]:
     """What a problem's completions are marked for: the criteria and the items of its checklist.
 
     Raises:
-      ValueError: the column of the checklist is missing, or holds no list of items.
+      ValueError: the column of the checklist is missing, or holds no list of items, or an empty one
+        where no criterion has a weight above 0.
     """
     found = dict(rubric.criteria)
     if rubric.checklist is None:
@@ -194,6 +195,11 @@ def criteria(rubric: Rubric, problem: Problem) -> dict[str, Criterion]:
         weight = rubric.checklist.weight * item.weight / total
         found[f"{CHECK} {n}"] = item.model_copy(
             update={"weight": weight, "judge": rubric.checklist.judge}
+        )
+    if not any(each.weight > 0 for each in found.values()):
+        raise ValueError(
+            f"column {column!r} of {problem.id!r}: it lists nothing, and no criterion has a weight "
+            "above 0; list an item, or give a criterion such a weight"
         )
     return found
 

@@ -135,6 +135,19 @@ def test_what_is_no_rubric(plain, message):
         rubrics.of(plain, "r.yaml")
 
 
+def test_a_row_that_leaves_faults_alone_is_refused():
+    """Its checklist is empty, and what is marked can only take reward away."""
+    rubric = rubrics.of(
+        {
+            "criteria": {"rude": {"text": "c", "weight": -1}},
+            "checklist": {"column": "checks"},
+        }
+    )
+    with pytest.raises(ValueError, match=r"column 'checks' of 'p'.* weight above 0"):
+        rubrics.criteria(rubric, problem(checks=[]))
+    assert list(rubrics.criteria(rubric, problem(checks=["a"]))) == ["rude", "check 1"]
+
+
 def test_a_verifier_sees_the_answer_alone(judge):
     """By hand: accepted at two words more, refused, and not stated."""
     judge.seen.clear()
