@@ -185,7 +185,8 @@ def compared(
       opponents: answer i of a group meets answers i + 1, ..., i + opponents (modulo G).
 
     Returns:
-      N scores: the mean probability of being the better answer.
+      N scores: the mean probability of being the better answer, of the comparisons that the judge
+      can read; an error where it can read none.
     """
     texts = experience.texts
     size = len(texts) // len(experience.problems)
@@ -200,8 +201,9 @@ def compared(
     wins = _wins(config, by, experience, wanted, others, _mark(config, texts))
     won: list[list[float]] = [[] for _ in texts]
     for (n, other), win in zip(pairs, wins, strict=True):
-        won[n].append(win)
-        won[other].append(1 - win)
+        if not np.isnan(win):  # one that cannot be read says nothing of the other either
+            won[n].append(win)
+            won[other].append(1 - win)
     means = [float(np.mean(each)) if each else np.nan for each in won]
     return [
         each if isinstance(each, Score) else _UNREADABLE if np.isnan(mean) else Score(mean)

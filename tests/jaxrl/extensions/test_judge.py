@@ -75,6 +75,19 @@ def test_comparisons_favour_no_order(by):
     assert [score.value for score in same] == pytest.approx([0.5] * 4)
 
 
+def test_an_answer_that_cannot_be_read_voids_no_other(by):
+    """What it meets is scored by the comparisons that were read; only itself is an error."""
+    _, opened = by
+    config, texts = tiny.config("unused"), ["1", "\x00", "3", "4", "5", "6"]
+    made = experience(texts)._replace(problems=[Problem("p0", "1+1=", "2")])
+    with jax.set_mesh(mesh.make(MeshConfig())):
+        found = judge.compared(config, opened, None, made, 2)
+        pair = judge.compared(config, opened, None, made._replace(texts=texts[:2]), 1)
+    assert [score.error is None for score in found] == [True, False, True, True, True, True]
+    assert all(0 < score.value < 1 for score in found if score.error is None)
+    assert all(score.error.startswith("judge: it cannot read") for score in pair)
+
+
 def test_an_anchor_is_met_in_both_orders_without_a_rubric(by):
     """By hand: what the decoder finds of `A` and `B` after each of the two questions."""
     model, opened = by
