@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import optax
@@ -150,7 +151,7 @@ def fresh(
         "seconds": 0.0,
         "tokens": 0.0,
         "rollouts": None,
-        "extensions": {},
+        "extensions": _first_of(run),
         "rollbacks": 0,
         "lineage": [],
     }
@@ -169,7 +170,13 @@ def forked(run: RunContext, like: TrainState) -> Saved:
         references.save(run.directory, params or saved.state.params, step)
     run.callbacks.note(f"forked from step {step} of {source}")
     lineage = [*saved.host["lineage"], {"run": str(storage.absolute(source)), "step": step}]
-    return saved._replace(host=saved.host | {"lineage": lineage})
+    kept = _first_of(run) | saved.host["extensions"]
+    return saved._replace(host=saved.host | {"lineage": lineage, "extensions": kept})
+
+
+def _first_of(run: RunContext) -> dict[str, Any]:
+    """The extensions' state on the host, which a rollback to the run's first step brings back."""
+    return {name: extension.get_state() for name, extension in run.extensions.items()}
 
 
 def fork_point(fork: str) -> tuple[Path, int]:

@@ -247,6 +247,19 @@ def test_rollback_discards_unfinished_groups(tmp_path, monkeypatch):
         assert len(rows) == 16 and max(v for row in rows for v in row["version"]) < step
 
 
+@pytest.mark.broad
+def test_rollback_to_the_start_empties_what_extensions_keep(tmp_path, monkeypatch):
+    """Of the abandoned steps no group stays in the buffer: it would be of a later policy."""
+    calls = itertools.count()
+    monkeypatch.setattr(
+        guards, "trips", lambda *_: [Trip("kl", "rollback")] if next(calls) == 1 else []
+    )
+    _, notes = run(tmp_path, **{"replay.groups": 2, "checkpoint.every": 9, "steps": 2})
+    assert "rolled back from step 2 to 0, on with other prompts" in notes
+    host = json.loads((checkpoint.path(tmp_path, 2) / "host.json").read_text())
+    assert len(host["extensions"]["replay"]) == 2 * 4  # steps of 4 groups
+
+
 @pytest.mark.exact("a replayed step gives the recorded figures to the last bit")
 def test_replay_recomputes_a_step_exactly(tmp_path):
     summary, _ = run(tmp_path, **{"guard.zero_signal": "skip"})
