@@ -45,6 +45,7 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     asynchronous.check(config)
     generators.check(config)
     extensions = open_extensions(config)
+    _check_stages(config, extensions)
     arrays = [name for e in extensions.values() for name in e.arrays]
     if "stepwise" in config.data.kinds:
         arrays += ("turn", "turn_rewards")
@@ -60,6 +61,17 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     if config.fork:
         checkpoint.require(*fork_point(config.fork))
     return origin, actor, extensions
+
+
+def _check_stages(config: Config, extensions: dict[str, Extension]) -> None:
+    """Refuse a stage that an extension cannot work with."""
+    for start in sorted(config.stages):
+        staged = stages.at(config, start)
+        for extension in extensions.values():
+            try:
+                extension.check(staged)
+            except ValueError as error:
+                raise ValueError(f"stages: the stage at {start}: {error}") from error
 
 
 def _check_agents(config: Config) -> None:

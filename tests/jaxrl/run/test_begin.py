@@ -7,6 +7,7 @@ import pytest
 from jaxrl.launch import recipes
 from jaxrl.run import begin
 from jaxrl.sampling.chunks import Chunks
+from tests.jaxrl import tiny as small
 
 
 def tiny(row_length, **rollout):
@@ -35,6 +36,16 @@ def test_of_a_response_in_chunks_a_row_holds_one():
     begin.check(tiny(23, chunks=Chunks(8, 0)))
     with pytest.raises(ValueError, match=r"packing\.row_length=22 .* 24 tokens"):
         begin.check(tiny(22, chunks=Chunks(8, 0)))
+
+
+def test_extensions_can_work_with_every_stage(tmp_path):
+    """In groups of 2 the second opponent of an answer would be the answer itself."""
+    changes = {"judge.pairwise": True, "judge.opponents": 2, "rollout.group_size": 4}
+    config = small.config(tmp_path, **changes, stages={3: {"rollout.max_new_tokens": 3}})
+    begin.check(config)
+    config = dataclasses.replace(config, stages={3: {"rollout.group_size": 2}})
+    with pytest.raises(ValueError, match=r"stage at 3: judge\.opponents=2 with .*group_size=2"):
+        begin.check(config)
 
 
 def test_stages_have_rows_that_fit():
