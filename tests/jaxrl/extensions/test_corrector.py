@@ -8,7 +8,7 @@ import pytest
 from jaxrl.extensions import corrector
 from jaxrl.extensions.corrector import CorrectorConfig
 from jaxrl.extensions.critic import with_last_states
-from jaxrl.training.packing import PackingConfig, pack
+from jaxrl.training.packing import PackingConfig, pack, shares
 from jaxrl.types import Trajectory
 from tests.jaxrl.training.test_packing import prefixes
 
@@ -53,8 +53,10 @@ def linked(batch, replaced):
     )
 
 
-def context(size=2):
-    config = types.SimpleNamespace(seed=0, rollout=types.SimpleNamespace(group_size=size))
+def context(size=2, updates=1):
+    config = types.SimpleNamespace(
+        seed=0, updates_per_batch=updates, rollout=types.SimpleNamespace(group_size=size)
+    )
     tokenizer = types.SimpleNamespace(decode=decode, encode=encode)
     return types.SimpleNamespace(config=config, policy=types.SimpleNamespace(tokenizer=tokenizer))
 
@@ -129,6 +131,31 @@ def test_experts_rows_follow_the_batch(aggregate, reinforce):
     again = corrector.corrector(settings)
     again.set_state(made.get_state())
     assert again.get_state() == made.get_state() and len(made.get_state()) == 4
+
+
+@pytest.mark.parametrize("old", [0, 4])
+def test_each_update_has_its_part_of_the_corrected_thoughts(old):
+    """And of the step's own rows, which come first, and of what `replay` has added before."""
+    batch = written(("pab>cqd>e",) * (4 + old))
+    batch = batch.replace(
+        rewards=np.arange(4.0 + old, dtype=np.float32),
+        valid=np.ones(4 + old, bool),
+        group_ids=np.repeat(np.arange(2 + old // 2, dtype=np.int32), 2),
+    )
+    if old:
+        batch = batch.replace(extra=batch.extra | {"replayed": np.arange(4 + old) >= 4})
+    settings = CorrectorConfig(f"{__name__}:shouted", groups=2, end=">")
+    ctx = context(updates=2)
+    got = corrector.corrector(settings).prepare(ctx, types.SimpleNamespace(step=0), batch)
+    assert got.rewards[:4].tolist() == [0, 1, 2, 3] and not got.extra["replayed"][:4].any()
+    assert got.group_ids.tolist() == np.repeat(np.arange(4 + old // 2), 2).tolist()
+    parts = list(shares(got, 2))
+    for i, part in enumerate(parts):
+        assert part.rewards[:2].tolist() == [2 * i, 2 * i + 1]
+        assert part.extra["replayed"].tolist() == [False] * 2 + [True] * (2 + old // 2)
+        assert part.expert.sum() == 2
+    drawn = sorted(r for p in parts for r in p.rewards[2:][~p.expert[2:]].tolist())
+    assert drawn == list(range(4, 4 + old))
 
 
 @pytest.mark.parametrize("replaced", [False, True])
