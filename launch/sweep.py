@@ -26,6 +26,10 @@ from jaxrl.launch import configs, devices, flags, report, short
 from jaxrl.mesh import distributed
 from jaxrl.record import rundir
 
+_TIMES = ("before", "after")
+_SHOWN = {True: ("pass@1", "reward"), False: ("loss", "accuracy", "margin", "likelihood")}
+"""Figures of the table, by whether problems were answered or rows of a file learned."""
+
 
 class Arm(NamedTuple):
     """One run of a sweep."""
@@ -145,7 +149,7 @@ def in_turn(one: Callable[[Config, short.Options], int]) -> Callable[[Sequence[A
 
 
 def run(found: Sequence[Arm], train: Callable[[Sequence[Arm]], list[int]]) -> int:
-    """Train the runs, print what they reached, and write one report.
+    """Train the runs, write one report, and print what they reached.
 
     Args:
       found: see `arms`.
@@ -158,26 +162,32 @@ def run(found: Sequence[Arm], train: Callable[[Sequence[Arm]], list[int]]) -> in
     console = Console()
     directories = [rundir.run_directory(arm.config) for arm in found]
     done = [d for d in directories if (d / "summary.json").exists()]
+    out = directories[0].parent / "report.html"
+    if done:
+        report.write(done, out)
     console.print(table([arm.name for arm in found], directories))
     if done:
-        out = done[0].parent / "report.html"
-        report.write(done, out)
         console.print(f"compared in {out}", soft_wrap=True, highlight=False)
     return worst
 
 
 def table(names: Sequence[str], directories: Sequence[Path]) -> Table:
-    """Held-out figures of runs, before and after training."""
-    made = Table("run", "pass@1 before", "pass@1 after", "reward before", "reward after", "seconds")
-    for name, directory in zip(names, directories, strict=True):
-        summary = directory / "summary.json"
-        if not summary.exists():
-            made.add_row(name, *["-"] * 4, "unfinished")
+    """Held-out figures of runs, before and after training, as far as they have them."""
+    outcomes = [
+        json.loads(path.read_text()) if path.exists() else None
+        for path in (directory / "summary.json" for directory in directories)
+    ]
+    held_out = [outcome["eval"]["before"] for outcome in outcomes if outcome]
+    answered = any("pass@1" in each for each in held_out)
+    shown = [name for name in _SHOWN[answered] if any(name in each for each in held_out)]
+    made = Table("run", *(f"{name} {when}" for name in shown for when in _TIMES), "seconds")
+    for name, outcome in zip(names, outcomes, strict=True):
+        if not outcome:
+            made.add_row(name, *["-"] * 2 * len(shown), "unfinished")
             continue
-        outcome = json.loads(summary.read_text())
-        before, after = outcome["eval"]["before"], outcome["eval"]["after"]
-        cells = (before["pass@1"], after["pass@1"], before["reward"], after["reward"])
-        made.add_row(name, *(f"{cell:.3f}" for cell in cells), f"{outcome['seconds']:.0f}")
+        cells = [outcome["eval"][when].get(figure) for figure in shown for when in _TIMES]
+        texts = ["-" if cell is None else f"{cell:.3f}" for cell in cells]
+        made.add_row(name, *texts, f"{outcome['seconds']:.0f}")
     return made
 
 

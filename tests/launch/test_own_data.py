@@ -451,6 +451,29 @@ def test_a_sweep_trains_in_turn_and_compares(capsys):
     assert "seed=0" in capsys.readouterr().out
 
 
+def test_a_sweep_over_rows_of_a_file_shows_the_figures_that_they_have(capsys):
+    rows = [{"prompt": f"{i}+1?", "completion": str(i + 1)} for i in range(8)]
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    tiny = SMALL[: SMALL.index("--rollout.prompts")]
+    given = "train sft --model fresh --data rows.jsonl --batch-size 2 --steps 1 --seed 0,1".split()
+    assert cli.main([*given, "--run-dir", "tuned", *tiny]) == 0
+    shown = capsys.readouterr().out.rpartition("loss before")[2]
+    assert "loss after" in shown and "pass@1" not in shown and shown.count("seed=") == 2
+    assert Path("tuned/report.html").exists()
+
+
+def test_figures_of_a_sweep_are_there_or_not(tmp_path):
+    for name, before in (("a", {"loss": 2.0, "margin": 0.5}), ("b", {"loss": 1.0})):
+        (tmp_path / name).mkdir()
+        outcome = {"eval": {"before": before, "after": before}, "seconds": 3.0}
+        (tmp_path / name / "summary.json").write_text(json.dumps(outcome))
+    table = sweep.table(["a", "b", "c"], [tmp_path / name for name in "abc"])
+    heads = ["run", "loss before", "loss after", "margin before", "margin after", "seconds"]
+    assert [column.header for column in table.columns] == heads
+    assert list(table.columns[3].cells) == ["0.500", "-", "-"]
+    assert list(table.columns[5].cells) == ["3", "3", "unfinished"]
+
+
 def test_python_trains_with_a_function_of_the_session(folder):
     seen = []
 
