@@ -181,20 +181,43 @@ def delimited(path: Path) -> Records:
     """The rows of a `.csv` or `.tsv` file, whose first line names the columns; values are texts.
 
     Raises:
-      ValueError: a row of another length, with its line.
+      ValueError: a row of another length, or a text that is too long for the reader, with its line;
+        or a file that is not UTF-8.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-        names = next(reader, [])
         rows: list[Mapping[str, Any]] = []
-        for row in filter(None, reader):
-            if len(row) != len(names):
-                raise ValueError(
-                    f"{path}, line {reader.line_num}: {len(row)} values for {len(names)} columns "
-                    f"({', '.join(names)})"
-                )
-            rows.append(dict(zip(names, row, strict=True)))
+        try:
+            with _long_cells():
+                names = next(reader, [])
+                for row in filter(None, reader):
+                    if len(row) != len(names):
+                        raise ValueError(
+                            f"{path}, line {reader.line_num}: {len(row)} values for {len(names)} "
+                            f"columns ({', '.join(names)})"
+                        )
+                    rows.append(dict(zip(names, row, strict=True)))
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path}, after line {reader.line_num}: not UTF-8 ({error.reason}); save it as "
+                "UTF-8"
+            ) from error
     return rows
+
+
+@contextlib.contextmanager
+def _long_cells() -> Iterator[None]:
+    """Cells of `.csv` files as long as lines of `.jsonl` files may be.
+
+    The limit of the module, 131,072 characters, is one for the whole process, so it is put back.
+    """
+    before = csv.field_size_limit(LONGEST_LINE)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def tfds(spec: str) -> Records:

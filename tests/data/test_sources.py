@@ -1,5 +1,6 @@
 """Records from files, mixtures with schedules, contamination, templates."""
 
+import csv
 import json
 import os
 import subprocess
@@ -95,6 +96,27 @@ def test_bad_sources_are_named(tmp_path):
             sources.read(spec)
     with pytest.raises(ValueError, match="name its split"):
         sources.read("tfds:mnist")
+
+
+def test_long_cells_of_csv_are_read_and_other_faults_name_the_file(tmp_path):
+    path, before = tmp_path / "a.csv", csv.field_size_limit()
+    path.write_text(f"x,y\n1,{'z' * 200_000}\n")
+    assert len(sources.read(str(path))[0]["y"]) == 200_000
+    for content, says in (
+        (b"x,y\n1,2\n3,\xe9\n", r"a.csv, after line \d: not UTF-8 .*save it as UTF-8"),
+        (b"x,y\n1,2\n3\n", r"a.csv, line 3: 1 values for 2"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=says):
+            sources.read(str(path))
+    assert csv.field_size_limit() == before
+
+
+def test_a_cell_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "LONGEST_LINE", 100)
+    (tmp_path / "a.csv").write_text(f"x\n{'z' * 101}\n")
+    with pytest.raises(ValueError, match=r"a.csv, line 2: .*field larger than field limit"):
+        sources.read(str(tmp_path / "a.csv"))
 
 
 def test_tfds_builder_writes_what_the_source_reads_without_tensorflow(tmp_path):
