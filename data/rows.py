@@ -377,6 +377,7 @@ def divide(rows: Rows, share: float, most: int) -> tuple[list[int], list[int]]:
             f"data.path={rows.path!r} has one prompt, so none can be held out; name other rows to "
             "evaluate on with --eval-data FILE"
         )
-    held = set(prompts[: min(max(1, round(share * len(prompts))), most)])
+    count = min(max(1, round(share * len(prompts))), most, len(prompts) - 1)  # one is trained on
+    held = set(prompts[:count])
     train = [i for i, key in enumerate(rows.keys) if key not in held]
     return train, [i for i, key in enumerate(rows.keys) if key in held]

@@ -205,7 +205,8 @@ def _divided(rows: _Rows, share: float) -> dict[str, list[int]]:
             f"{rows.path} has one prompt, so none can be held out; name held-out data with "
             "--test-data (the same file, to evaluate on the training data)"
         )
-    count = min(max(1, round(share * len(known))), _MOST_HELD_OUT)
+    # One is left to train on, however large the share.
+    count = min(max(1, round(share * len(known))), _MOST_HELD_OUT, len(known) - 1)
     held = set(known[:count])
     return {
         "train": [i for i, key in enumerate(rows.keys) if key not in held],

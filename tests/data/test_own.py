@@ -274,6 +274,8 @@ def test_no_prompt_is_in_both_splits_and_order_does_not_matter(folder):
         assert by_split["train"] and not by_split["train"] & by_split["test"]
         held.append(by_split["test"])
     assert held[0] == held[1] and len(held[0]) == 2
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows[:2])))
+    assert dict(made(folder, "exact", test_share=0.8).sizes) == {"train": 1, "test": 1}
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,8 @@ def test_what_is_held_out_does_not_depend_on_the_order(tmp_path):
     assert not prompts(one, train) & prompts(one, held)
     assert prompts(two, rows.divide(two, 0.25, 100)[1]) == prompts(one, held)
     assert len(prompts(one, rows.divide(one, 0.25, 2)[1])) == 2
+    pair = rows.read(saved(tmp_path, *records[:2], name="pair.jsonl"))
+    assert list(map(len, rows.divide(pair, 0.8, 100))) == [1, 1]
     with pytest.raises(ValueError, match="one prompt"):
         rows.divide(rows.read(saved(tmp_path, *records[:1])), 0.5, 1)
 
