@@ -455,8 +455,9 @@ def test_a_sweep_over_rows_of_a_file_shows_the_figures_that_they_have(capsys):
     rows = [{"prompt": f"{i}+1?", "completion": str(i + 1)} for i in range(8)]
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     tiny = SMALL[: SMALL.index("--rollout.prompts")]
-    given = "train sft --model fresh --data rows.jsonl --batch-size 2 --steps 1 --seed 0,1".split()
-    assert cli.main([*given, "--run-dir", "tuned", *tiny]) == 0
+    given = ["train", "sft", "--model", "fresh", "--data", "rows.jsonl", "--batch-size", "2"]
+    given += ["--steps", "1", "--seed", "0,1", "--run-dir", "tuned"]
+    assert cli.main([*given, *tiny]) == 0
     shown = capsys.readouterr().out.rpartition("loss before")[2]
     assert "loss after" in shown and "pass@1" not in shown and shown.count("seed=") == 2
     assert Path("tuned/report.html").exists()
