@@ -11,13 +11,14 @@ from jaxrl.config import Config
 from jaxrl.data import stream
 from jaxrl.data.types import Task
 from jaxrl.mesh import distributed
+from jaxrl.models.lora import LoraConfig
 from jaxrl.record import checkpoint, storage
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import demonstrations, policy
 from jaxrl.run import placement
 from jaxrl.run.context import RunContext
 from jaxrl.run.signals import Stop
-from jaxrl.training import objective, optimizer
+from jaxrl.training import objective, optimizer, trainable
 from jaxrl.training.train_step import make_update
 from jaxrl.types import Params
 
@@ -42,6 +43,9 @@ def check(config: Config, task: Task) -> None:
 def warm_start(run: RunContext, params: Params) -> Params:
     """Imitate demonstrations: REINFORCE with every reward 1.
 
+    It trains the part that `config.train` names. Adapters, which are attached after it, have no
+    part in it: all parameters of their base are trained, at one rate.
+
     Args:
       run: its `config.warm_start` may ask for no steps.
       params: to start from; donated.
@@ -58,9 +62,12 @@ def warm_start(run: RunContext, params: Params) -> Params:
         learning_rate=warm.learning_rate,
         schedule="cosine",
         warmup_steps=max(1, warm.steps // 20),
+        rates={} if config.lora.rank else config.optimizer.rates,  # which name adapters
     )
+    part = trainable.part(run.policy.model, LoraConfig(rank=0), config.train)
+    params = trainable.held(run.policy.model, params, part)
     optimize = optimizer.make(settings, warm.steps, run.policy.model)
-    like = placement.abstract_state(run.policy.model, optimize)
+    like = placement.abstract_state(run.policy.model, optimize, part=part)
     update = placement.settled(
         make_update(
             run.policy.model,
@@ -69,6 +76,7 @@ def warm_start(run: RunContext, params: Params) -> Params:
             temperature=1.0,
             max_new_tokens=config.rollout.max_new_tokens,
             remat=config.remat,
+            part=part,
         ),
         like,
     )
@@ -83,7 +91,7 @@ def warm_start(run: RunContext, params: Params) -> Params:
     last = checkpoint.newest(directory, note)
     checkpoint.set_aside(directory, after=last)
     if last is None:
-        step, state = 0, placement.fresh_state(params, optimize, like)
+        step, state = 0, placement.fresh_state(params, optimize, like, part)
     else:
         step, state, host = checkpoint.restore(directory, last, like)
         batches.set_state(host["stream"])
