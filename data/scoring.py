@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import pickle
 import sys
@@ -110,7 +111,9 @@ class Pool:
             return future
         try:
             item = pickle.dumps((problem, completion))
-            limit_s, on_timeout = _limits(self._task.of(problem), problem, self._limit)
+            task = self._task.of(problem)
+            limit_s, on_timeout = _limits(task, problem, self._limit)
+            limit_s *= max(1, len(json.loads(completion))) if task.grouped else 1
         except Exception as error:
             message = f"exception: problem {problem.id!r} does not pickle, or has no limit: {error}"
             future.set_result(Score(None, error=message))
@@ -302,8 +305,9 @@ def open_pool(
       task_params: its parameters; they must pickle.
       workers: processes, each started when first needed. 0 scores in the calling thread where the
         task's reward is pure, see `jaxrl.data.types.Task`, and in one worker where it is not.
-      time_limit_s: wall-clock limit of one item, the worker's start not included. A task that keeps
-        limits of its own is given what those allow, if it is more.
+      time_limit_s: wall-clock limit of one completion, the worker's start not included. A task that
+        keeps limits of its own is given what those allow, if it is more. Completions that are
+        scored together have the sum of their limits.
       memory_limit_mb: what a worker, and each process that it starts, may write to (Linux); one
         that reaches it costs an item, and is replaced. None: no limit.
       allow_weak: for a task that runs programs, take resource limits where bubblewrap does not

@@ -53,6 +53,11 @@ def nobody(completion, nowhere):
 def blind(answer):
     return 0
 
+def pauses(completion):
+    import time
+    time.sleep(0.2)
+    return 1.0
+
 kept = []
 
 def hoards(completion):
@@ -373,3 +378,12 @@ def test_workers_score_with_a_file_and_a_group(folder):
     with scoring.open_pool(task.name, task.params, workers=1) as pool:
         right, wrong = pool.score([(problem, problem.answer), (problem, "")])
     assert (right.value, wrong.value) == (1.0, 0.0)
+
+
+def test_the_time_limit_of_a_group_is_that_of_its_completions_together(folder):
+    task = made(folder, "my_reward.py:best", "my_reward.py:pauses")
+    problem = task.problem("train", 0, 0)
+    texts = ["a", "bb", "ccc", "dddd", "e", "f", "g", "h"]
+    with scoring.open_pool(task.name, task.params, workers=1, time_limit_s=1.0) as pool:
+        (found,) = pool.score([(problem, json.dumps(texts))])
+    assert found.error is None
