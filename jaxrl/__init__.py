@@ -1,8 +1,8 @@
 """jaxrl: reinforcement-learning post-training in JAX.
 
 `jaxrl.losses`, `jaxrl.models` and `jaxrl.data` are the base packages; `jaxrl.sampling`,
-`jaxrl.rollout`, `jaxrl.training`, `jaxrl.mesh`, `jaxrl.record`, `jaxrl.run` and `jaxrl.control` the
-core; `jaxrl.launch` the command line and the recipes.
+`jaxrl.rollout`, `jaxrl.training`, `jaxrl.mesh`, `jaxrl.record`, `jaxrl.config`, `jaxrl.run`,
+`jaxrl.extensions` and `jaxrl.control` the core; `jaxrl.launch` the command line and the recipes.
 
 `jaxrl.train(jaxrl.recipes.grpo(model=..., data=..., reward=function))` trains, and
 `jaxrl.load_run` reads a run as tables.

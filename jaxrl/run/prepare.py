@@ -1,4 +1,4 @@
-"""What updates on a batch need to know of the policy before the first of them."""
+"""What must be computed from the policy before the first update on a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A family of tasks: a point mass whose goal, anew for each episode, only its rewards show."""
+"""A family of tasks: a point mass with a new goal in each episode; only the rewards reveal it."""
 
 from __future__ import annotations
 
