@@ -81,6 +81,17 @@ def _fill(trees: Sequence[_Tree], row_length: int) -> list[list[_Tree]]:
     return rows
 
 
+def _parted(rows: Sequence[Sequence[_Tree]], per_micro: int) -> bool:
+    """Whether contexts of one sequence lie in several micro-batches."""
+    found = {
+        (branch.sequence, r // per_micro)
+        for r, trees in enumerate(rows)
+        for tree in trees
+        for branch in tree.branches
+    }
+    return len(found) > len({sequence for sequence, _ in found})
+
+
 def pack(
     trajectory: Trajectory,
     config: PackingConfig,
@@ -135,8 +146,10 @@ def pack(
         )
     used = max(1, -(-len(rows) // per_micro))
     # One micro-batch needs no sum of gradients and is a program of its own. Else room for every
-    # chunk alone in a row: a bound that does not change with the data.
-    micro = 1 if used == 1 else -(-count * len(chunks.spans(0, width)) // per_micro)
+    # chunk alone in a row: a bound that does not change with the data. Only contexts that share
+    # nothing but the prompt can be more; few bounds come of these.
+    most_rows = max(count * len(chunks.spans(0, width)), _few(len(branches)))
+    micro = 1 if used == 1 else -(-most_rows // per_micro)
     acted = {
         (b.sequence, b.start): int(np.count_nonzero(mask[b.sequence, b.start : b.end]))
         for root in branches
@@ -195,7 +208,7 @@ def pack(
             computed=computed,
             micro_batches=np.int32(used),
             length=width,
-            cut=bool(chunks.size),
+            cut=bool(chunks.size) or (parent is not None and _parted(rows, per_micro)),
         ),
         {
             "padding_share": 1 - real / (used * per_micro * row_length),

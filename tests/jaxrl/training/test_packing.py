@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -146,6 +147,36 @@ def test_every_action_of_a_trie_sees_its_own_path_and_nothing_else(seed, tokens,
     sequences = np.asarray(packed.sequence).reshape(-1, packed.target.shape[-1])
     rows = [set(row[row >= 0].tolist()) for row in sequences]
     assert sum(map(len, rows)) == len(set().union(*rows))  # a row has an episode whole
+
+
+def contexts(count: int, lengths: Sequence[int], prompt: int = 4) -> Trajectory:
+    """Episodes of contexts that share nothing but the prompt."""
+    width = prompt + sum(lengths)
+    parent = np.arange(-1, width - 1, dtype=np.int32)
+    parent[prompt + np.cumsum([0, *lengths[:-1]])] = prompt - 1
+    tokens = np.random.default_rng(0).integers(1, 30, (count, width), dtype=np.int32)
+    mask = np.tile(np.arange(width) >= prompt, (count, 1))
+    zeros = np.zeros(mask.shape, np.float32)
+    return Trajectory(
+        tokens, mask, zeros, zeros.astype(np.int32), np.ones(count, np.float32),
+        np.ones(count, bool), np.arange(count, dtype=np.int32),
+        extra={"parent": np.tile(parent, (count, 1))},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("count", "lengths", "budget"),
+    [(8, [100] * 3, 1024), (8, [1000] * 4, 8192), (4, [100] * 2, 128), (8, [50, 100], 512)],
+)
+def test_contexts_that_share_only_the_prompt_all_have_a_row(count, lengths, budget):
+    """They may need more rows than there are episodes, and part an episode."""
+    data = contexts(count, lengths)
+    packed, _ = pack(data, PackingConfig(budget))
+    sequences = np.asarray(packed.sequence)
+    assert np.count_nonzero(sequences >= 0) == np.count_nonzero(data.action_mask)
+    parts = [set(each[each >= 0].tolist()) for each in sequences]
+    assert packed.cut == (sum(map(len, parts)) > len(set().union(*parts)))
+    assert sum(map(bool, parts)) == packed.micro_batches > 1
 
 
 def test_contexts_of_an_episode_are_computed_once():

@@ -59,6 +59,7 @@ SPLITS = {
     "one micro-batch": (PackingConfig(4096, row_length=64), WHOLE),
     "several": (PackingConfig(32, row_length=32), WHOLE),
     "several, in chunks": (PackingConfig(24, row_length=24), Chunks(4, 1)),
+    "several, in contexts": (PackingConfig(24, row_length=16), WHOLE),
 }
 
 
@@ -123,6 +124,16 @@ def expected(name: str, aggregation: str) -> tuple[float, dict[str, float], Para
     return loss, metrics, gradient
 
 
+def in_contexts(data: Trajectory) -> Trajectory:
+    """The second half of each response continues the prompt alone."""
+    count, width = data.tokens.shape
+    parent = np.tile(np.arange(-1, width - 1, dtype=np.int32), (count, 1))
+    for row, mask in zip(parent, data.action_mask, strict=True):
+        acts = np.flatnonzero(mask)
+        row[acts[len(acts) // 2]] = acts[0] - 1
+    return data.replace(extra=data.extra | {"parent": parent})
+
+
 def check(name: str, aggregation: str, split: str) -> None:
     config, optimizer = config_of(name, aggregation), optax.sgd(1.0)
     loss, metrics, gradient = expected(name, aggregation)
@@ -131,7 +142,9 @@ def check(name: str, aggregation: str, split: str) -> None:
         MODEL, config, optimizer, temperature=1.0, max_new_tokens=BUDGET, remat="none"
     )
     packing, chunks = SPLITS[split]
-    packed, _ = pack(data, packing, chunks=chunks)
+    laid = in_contexts(data) if split == "several, in contexts" else data
+    packed, _ = pack(laid, packing, chunks=chunks)
+    assert packed.cut == (", in " in split)
     assert (int(packed.micro_batches) >= 3) == (split != "one micro-batch")
     state = train_step.init_state(jax.tree.map(jnp.array, params), optimizer)
     after, found = update(state.replace(step=jnp.int32(STEP)), data, packed, ref_logp)
@@ -151,12 +164,14 @@ def check(name: str, aggregation: str, split: str) -> None:
 @pytest.mark.exact("an objective's loss, gradient and metrics do not depend on micro-batches, 1e-4")
 @pytest.mark.parametrize("name", broad_except(ORDINARY, OBJECTIVES))
 def test_an_objective_does_not_depend_on_the_split(name):
-    """In chunks too: the hardest split for what looks along a sequence."""
+    """In chunks and contexts too: they part what looks along a sequence."""
     looks = scope(config_of(name, "token-mean"))
     if looks != "batch":
         check(name, "seq-mean-token-mean", "several")
     if looks != "token":
         check(name, "seq-mean-token-mean", "several, in chunks")
+    if looks == "sequence":
+        check(name, "seq-mean-token-mean", "several, in contexts")
 
 
 @pytest.mark.exact(
