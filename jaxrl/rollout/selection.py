@@ -254,7 +254,10 @@ def chosen(
     def learn(drawn: Sequence[Drawn], rewards: np.ndarray) -> None:
         nonlocal state, course
         ids = np.array([each.ticket for each in drawn], np.int64)
-        state = curriculum.record(state, ids, rewards)
+        # groups that were drawn at several times may be of one prompt
+        before = np.array([np.count_nonzero(ids[:n] == ids[n]) for n in range(len(ids))])
+        for nth in range(before.max(initial=-1) + 1):
+            state = curriculum.record(state, ids[before == nth], rewards[before == nth])
         scored = rewards[~np.isnan(rewards)]
         if len(scored):
             course = course._replace(accuracy=np.float64(scored.mean()))

@@ -131,6 +131,19 @@ def test_a_curriculum_comes_to_prefer_what_teaches():
     assert np.mean(seen[-10:]) > np.mean(seen[:5]) + 0.15
 
 
+def test_groups_of_one_prompt_in_a_batch_are_all_learned_from():
+    """They were drawn at several times, as with `rollout.in_flight`."""
+    actor, params = policy_of()
+    made = config(curriculum=TARGETED)
+    source = selection.open_source(made, tasks.named(made), actor)
+    first = source.draw(BATCH, params)
+    given = np.arange(2.0 * BATCH).repeat(4).reshape(-1, 4)
+    source.learn([*first, *first[::-1]], given)
+    store = curriculum.from_json(curriculum.Prompts, source.get_state()["state"])
+    own = store.curve[[each.ticket for each in first], -2:]
+    np.testing.assert_array_equal(own, [[n, 2 * BATCH - 1 - n] for n in range(BATCH)])
+
+
 def test_over_long_prompts_are_dropped_truncated_or_refused():
     short = dataclasses.replace(config().rollout, max_prompt_tokens=5)
     tokenizer = policy_of()[0].tokenizer
