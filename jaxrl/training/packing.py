@@ -148,7 +148,9 @@ def pack(
     # One micro-batch needs no sum of gradients and is a program of its own. Else room for every
     # chunk alone in a row: a bound that does not change with the data. Only contexts that share
     # nothing but the prompt can be more; few bounds come of these.
-    most_rows = max(count * len(chunks.spans(0, width)), _few(len(branches)))
+    most_rows = count * len(chunks.spans(0, width))
+    if len(branches) > most_rows:
+        most_rows = _few(len(branches))
     micro = 1 if used == 1 else -(-most_rows // per_micro)
     acted = {
         (b.sequence, b.start): int(np.count_nonzero(mask[b.sequence, b.start : b.end]))

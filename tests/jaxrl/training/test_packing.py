@@ -179,6 +179,14 @@ def test_contexts_that_share_only_the_prompt_all_have_a_row(count, lengths, budg
     assert sum(map(bool, parts)) == packed.micro_batches > 1
 
 
+def test_the_room_for_rows_does_not_change_with_what_is_computed():
+    data, shapes = contexts(20, [100]), set()
+    for kept in (20, 17, 16, 12):
+        packed, _ = pack(data, PackingConfig(512, row_length=128), keep=np.arange(20) < kept)
+        shapes.add(packed.tokens.shape)
+    assert len(shapes) == 1
+
+
 def test_contexts_of_an_episode_are_computed_once():
     """Two turns, a summary of them after half the prompt, and a turn after each of both."""
     tokens = np.array([[1, 2, 3, 4, 5, 6, 7, 8, 9]], np.int32)
