@@ -179,7 +179,7 @@ def scorer(
         return [score(each) for each in value]
 
     def failed(texts: Sequence[str], error: BaseException) -> list[Score]:
-        if isinstance(error, MemoryError):  # by this kind, its worker is known and replaced
+        if isinstance(error, MemoryError):  # the pool replaces a worker that reports this kind
             return [Score(None, error=processes.failure(error))] * len(texts)
         return [Score(None, error=f"exception: {_told(error, function)}")] * len(texts)
 

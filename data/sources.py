@@ -236,12 +236,17 @@ def tfds(spec: str) -> Records:
 
 
 def field(record: Mapping[str, Any], name: str, where: str) -> Any:
-    """A field of a record.
+    """A field of a record; bytes, as TFDS has texts, are decoded.
 
     Raises:
-      ValueError: it is missing; the message lists what is there.
+      ValueError: it is missing; the message lists what is there. Or its bytes are not UTF-8.
     """
     if name not in record:
         raise ValueError(f"{where}: no field {name!r}; it has {', '.join(record)}")
     value = record[name]
-    return value.decode() if isinstance(value, bytes) else value
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{where}: {name}={value!r:.80} is not UTF-8; write it so") from None

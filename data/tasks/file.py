@@ -136,14 +136,7 @@ class _Rows:
         Raises:
           ValueError: it is neither, or holds the answer too.
         """
-        value = self.records[index][self.prompt]
-        if isinstance(value, bytes):  # as TFDS has texts
-            try:
-                value = value.decode()
-            except UnicodeDecodeError:
-                raise ValueError(
-                    f"{self.where(index)}: {self.prompt}={value!r:.80} is not UTF-8; write it so"
-                ) from None
+        value = sources.field(self.records[index], self.prompt, self.where(index))
         turns = isinstance(value, list) and all(
             isinstance(t, dict) and isinstance(t.get("role"), str) and "content" in t for t in value
         )

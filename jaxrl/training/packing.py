@@ -146,8 +146,8 @@ def pack(
         )
     used = max(1, -(-len(rows) // per_micro))
     # One micro-batch needs no sum of gradients and is a program of its own. Else room for every
-    # chunk alone in a row: a bound that does not change with the data. Only contexts that share
-    # nothing but the prompt can be more; few bounds come of these.
+    # chunk alone in a row: a bound that does not change with the data. Contexts that share only
+    # the prompt can be more; their number is rounded up, so that few programs are compiled.
     most_rows = count * len(chunks.spans(0, width))
     if len(branches) > most_rows:
         most_rows = _few(len(branches))
