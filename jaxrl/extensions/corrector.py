@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxrl import functions
@@ -83,8 +82,7 @@ def corrector(settings: CorrectorConfig) -> Extension:
         drawn = rng.integers(len(source), size=(settings.groups, size)) if source else ()
         groups = [_together([source[i] for i in each]) for each in drawn]
         own = without(batch, () if settings.reinforce else thoughts)
-        mixed = joined(own, groups, settings.groups, size)
-        return _marked(mixed, len(batch.tokens), ctx.config.updates_per_batch)
+        return joined(own, groups, settings.groups, size)
 
     def set_state(state: list[dict[str, np.ndarray]]) -> None:
         nonlocal kept
@@ -185,27 +183,6 @@ def without(batch: Trajectory, thoughts: Sequence[tuple[int, int, int]]) -> Traj
         mask[n, start:stop] = False
     expert = np.zeros(len(mask), bool) if batch.expert is None else batch.expert
     return batch.replace(action_mask=mask, expert=expert)
-
-
-def _marked(batch: Trajectory, before: int, updates: int) -> Trajectory:
-    """The batch, whose updates each have their part of the experts' rows, see `packing.shares`.
-
-    Args:
-      batch: its own rows, those that `replay` has added and marked, if any, and the experts'.
-      before: how many stand before the experts'.
-      updates: of the batch.
-    """
-    rows = np.arange(len(batch.tokens))
-    replayed = batch.extra.get("replayed", np.zeros(len(rows), bool))
-    own = before - int(np.sum(replayed[:before]))
-    others = zip(
-        np.array_split(rows[own:before], updates),
-        np.array_split(rows[before:], updates),
-        strict=True,
-    )
-    order = np.concatenate([rows[:own], *(part for parts in others for part in parts)])
-    mixed = jax.tree.map(lambda array: array[order], batch.replace(group_ids=rows))
-    return mixed.replace(group_ids=batch.group_ids, extra=mixed.extra | {"replayed": rows >= own})
 
 
 def _together(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:

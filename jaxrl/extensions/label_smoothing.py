@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.config import Config
+from jaxrl.extensions.teacher import require_sft
 from jaxrl.run.extension import Extension
 
 
@@ -24,6 +25,8 @@ class SmoothingConfig:
 def label_smoothing(settings: SmoothingConfig) -> Extension:
     """The objective `sft` learns from smoothed targets, and evaluations report that loss.
 
+    DPO smooths its labels by an argument, `--objective.policy-args.label_smoothing`.
+
     Paper: Szegedy et al. 2016, "Rethinking the Inception Architecture for Computer Vision"
     """
 
@@ -32,12 +35,7 @@ def label_smoothing(settings: SmoothingConfig) -> Extension:
             raise ValueError(
                 f"label_smoothing.share={settings.share}: use a share above 0 and below 1"
             )
-        if config.labels or config.objective.policy != "sft" or "teacher" in config.extensions:
-            raise ValueError(
-                f"label_smoothing with objective.policy={config.objective.policy!r}: it is for the "
-                "objective sft without a teacher; remove it (DPO has "
-                "--objective.policy-args.label_smoothing)"
-            )
+        require_sft(config, "label_smoothing")
 
     return Extension(check=check, reading=functools.partial(smoothed, settings.share))
 

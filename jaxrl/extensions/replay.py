@@ -79,10 +79,7 @@ def replay(settings: ReplayConfig) -> Extension:
         if buffer is None:
             buffer = open_buffer(settings, ctx.config.seed)
             buffer.set_state(restored)
-        own = len(batch.tokens)
-        mixed = buffer.mix(batch, ctx.config.rollout.group_size, int(state.step))
-        replayed = np.arange(len(mixed.tokens)) >= own
-        return mixed.replace(extra=mixed.extra | {"replayed": replayed})
+        return buffer.mix(batch, ctx.config.rollout.group_size, int(state.step))
 
     def get_state() -> list[dict[str, np.ndarray]]:
         return restored if buffer is None else buffer.get_state()
@@ -168,6 +165,8 @@ def joined(
 ) -> Trajectory:
     """A batch followed by other groups, and by empty ones, so that its shape is always the same.
 
+    The groups that follow are an addition of their own, see `packing.shares`.
+
     Args:
       batch: groups of `size` rows.
       groups: at most `wanted`, arrays by name; what one lacks is `empty`.
@@ -190,4 +189,6 @@ def joined(
         fields[name] = whole
     fields["group_ids"] = np.repeat(np.arange(own + wanted, dtype=np.int32), size)
     extra = {name: fields.pop(name) for name in batch.extra}
-    return Trajectory(**fields, extra=extra)
+    addition = batch.extra.get("addition", np.zeros(count, np.int32))
+    added = np.full(wanted * size, np.max(addition, initial=0) + 1, np.int32)
+    return Trajectory(**fields, extra=extra | {"addition": np.concatenate([addition, added])})

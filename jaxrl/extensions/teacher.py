@@ -79,13 +79,7 @@ def teacher(settings: TeacherConfig) -> Extension:
                 f"teacher.beta={settings.beta} with teacher.temperature={settings.temperature}: "
                 "use a beta from 0 to 1 and a temperature above 0"
             )
-        if config.labels or config.objective.policy != "sft":
-            raise ValueError(
-                f"teacher with objective.policy={config.objective.policy!r}: the objective that "
-                "minimises a divergence is sft; set it"
-            )
-        if "nucleus" in config.extensions:
-            raise ValueError("teacher with nucleus: each reads the policy's logits; keep one")
+        require_sft(config, "teacher")
         own = policy.describe(config)[1]
         model, theirs = policy.describe(_named(config, settings.model))
         policy.require_text(model, settings.model)
@@ -125,6 +119,30 @@ def teacher(settings: TeacherConfig) -> Extension:
         return {"divergence": -float(masked_mean(found, batch.action_mask))}
 
     return Extension(check=check, reading=reading, teach=teach, measure=measure)
+
+
+def require_sft(config: Config, extension: str) -> None:
+    """Refuse what would take an extension's figure for the log-probability of a sampled token.
+
+    Args:
+      config: in force.
+      extension: name of one that gives a `reading`.
+
+    Raises:
+      ValueError: naming the field.
+    """
+    if config.labels or config.objective.policy != "sft":
+        raise ValueError(
+            f"{extension} with objective.policy={config.objective.policy!r}: it works with the "
+            "objective sft alone; set it to sft, or remove the extension"
+        )
+    if config.objective.kl_coef:
+        raise ValueError(
+            f"{extension} with objective.kl_coef={config.objective.kl_coef}: the KL penalty "
+            "compares log-probabilities, which it replaces; set it to 0"
+        )
+    if "nucleus" in config.extensions:
+        raise ValueError(f"{extension} with nucleus: each reads the policy's logits; keep one")
 
 
 def _named(config: Config, model: str) -> Config:

@@ -23,7 +23,7 @@ from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.written import Group, gathered, groups
-from jaxrl.run import placement, reference_cache
+from jaxrl.run import placement, prepare, reference_cache
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
 from jaxrl.run.extension import Context, taught
 from jaxrl.run.reference_cache import Scored, reference_logp
@@ -189,8 +189,10 @@ def figures(
       batch: N sequences on the host.
       measure: from `train_step.make_measure`.
     """
+    batch = prepare.with_expert_logp(ctx, state, batch)
     for extension in run.extensions.values():
         batch = extension.prepare(ctx, state, batch)
+    batch = prepare.with_proximal_logp(ctx, state, batch)
     packed, _ = placement.pack(batch, ctx.config)
     packed = taught(ctx, run.extensions.values(), packed)
     ref_logp = reference_logp(ctx, state, batch, packed)

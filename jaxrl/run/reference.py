@@ -53,6 +53,8 @@ def _check_cached(config: Config, extensions: Mapping[str, Extension]) -> None:
     why = {
         "the run learns from no file": not config.data.kinds,
         "the objective compares with no reference policy": not needed(config, extensions),
+        "the objective compares with the policy that sampled, whose log-probabilities those of the "
+        "reference would replace": objective.needs_behavior(config.objective),
         f"extension {own} reads the reference policy on other rows": bool(own),
         f"fork={config.fork!r} has taken over another run's reference": bool(config.fork),
     }

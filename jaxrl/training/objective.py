@@ -9,7 +9,7 @@ sequences, or of the batch, on arrays [N, T].
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -125,10 +125,11 @@ def check(config: ObjectiveConfig, extra: Collection[str] = ()) -> None:
             f"objective.skip_zero_advantages with objective.policy={config.policy!r}: its "
             "statistics of the whole batch would leave those sequences out; set it to False"
         )
-    if config.skip_zero_advantages and (config.kl_coef or config.entropy_coef):
+    if config.skip_zero_advantages and (needs_reference(config) or config.entropy_coef):
         raise ValueError(
-            "objective.skip_zero_advantages with a kl_coef or entropy_coef would leave those terms "
-            "out as well; set it to False, or both coefficients to 0"
+            "objective.skip_zero_advantages with a KL penalty (kl_coef, or one of objective.policy="
+            f"{config.policy!r}) or an entropy bonus would leave those terms out as well; set it to "
+            "False"
         )
 
 
@@ -142,9 +143,7 @@ def scope(config: ObjectiveConfig) -> Scope:
     other sequences. `sequence`: they name `mask`, for sums along a sequence, or `key`, for draws of
     the shape [N, T]. `token`: neither, so each token's loss depends on that token alone.
     """
-    functions_used = [functions.lookup(config.policy)]
-    if config.kl_coef:
-        functions_used.append(functions.lookup(config.kl))
+    functions_used = _per_token(config)
 
     def ask(*names: str) -> bool:
         return any(functions.takes(f, name) for f in functions_used for name in names)
@@ -154,6 +153,12 @@ def scope(config: ObjectiveConfig) -> Scope:
     return "sequence" if ask("mask", "key") else "token"
 
 
+def _per_token(config: ObjectiveConfig) -> list[Callable[..., Any]]:
+    """The policy objective, and the estimator of the KL penalty where there is one."""
+    named = [config.policy, config.kl] if config.kl_coef else [config.policy]
+    return [functions.lookup(name) for name in named]
+
+
 def needs_proximal(config: ObjectiveConfig) -> bool:
     """Whether the policy objective takes the log-probabilities before the first update."""
     function = functions.lookup(config.policy)
@@ -161,14 +166,18 @@ def needs_proximal(config: ObjectiveConfig) -> bool:
 
 
 def needs_behavior(config: ObjectiveConfig) -> bool:
-    """Whether the policy objective takes the log-probabilities that tokens were sampled with."""
-    return functions.takes(functions.lookup(config.policy), "behavior_logp")
+    """Whether a term takes the log-probabilities that tokens were sampled with."""
+    return any(functions.takes(function, "behavior_logp") for function in _per_token(config))
 
 
 def needs_reference(config: ObjectiveConfig) -> bool:
-    """Whether a term compares with the reference policy."""
+    """Whether a term compares with the reference policy.
+
+    A policy objective that may do without one, such as `grpo`, compares where its `beta` is not 0.
+    """
     function = functions.lookup(config.policy)
-    return bool(config.kl_coef) or functions.requires(function, "ref_logp")
+    weighed = functions.takes(function, "ref_logp") and config.policy_args.get("beta")
+    return bool(config.kl_coef or weighed or functions.requires(function, "ref_logp"))
 
 
 def needs_greedy(config: ObjectiveConfig) -> bool:

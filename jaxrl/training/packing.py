@@ -261,17 +261,15 @@ def shares(batch: Trajectory, count: int) -> Iterator[Trajectory]:
     """Equal shares of whole groups, one per update, each with groups numbered from 0.
 
     Args:
-      batch: N sequences; those that `extra["replayed"]` marks stand last, and each share has its
-        part of them and of the others.
+      batch: N sequences. `extra["addition"]`, [N] int32, tells apart the step's own, 0, and those
+        that each extension has added, 1, 2, ...; each share has its part of every kind.
       count: of updates.
     """
-    replayed = batch.extra.get("replayed", np.zeros(len(batch.tokens), bool))
-    own = int(np.sum(~replayed))
-    starts = (0, own)
-    sizes = (own // count, (len(batch.tokens) - own) // count)
-    for i in range(count):
-        spans = [slice(s + i * n, s + (i + 1) * n) for s, n in zip(starts, sizes, strict=True)]
-        part = jax.tree.map(lambda a: np.concatenate([a[span] for span in spans]), batch)  # noqa: B023
+    addition = batch.extra.get("addition", np.zeros(len(batch.tokens), np.int32))
+    kinds = [np.flatnonzero(addition == kind) for kind in np.unique(addition)]
+    for parts in zip(*(np.split(kind, count) for kind in kinds), strict=True):
+        rows = np.concatenate(parts)
+        part = jax.tree.map(lambda array: array[rows], batch)  # noqa: B023
         yield part.replace(group_ids=renumbered(part.group_ids))
 
 

@@ -157,8 +157,8 @@ def in_the_loop(arm, given, own):
         update = jax.jit(sharp.update(ctx, update))
     if objective.needs_proximal(arm.objective):
         given = given.replace(proximal_logp=np.asarray(score(start, pack(given), allowed)))
-    replayed = np.arange(len(given.tokens)) >= own
-    for part in packing.shares(given.replace(extra={"replayed": replayed}), arm.updates_per_batch):
+    addition = (np.arange(len(given.tokens)) >= own).astype(np.int32)
+    for part in packing.shares(given.replace(extra={"addition": addition}), arm.updates_per_batch):
         packed = pack(part, objective.worth_computing(arm.objective, part, int(state.step)))
         compared = objective.needs_reference(arm.objective)
         ref_logp = score(reference, packed) if compared else None

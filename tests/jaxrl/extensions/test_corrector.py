@@ -5,9 +5,10 @@ import types
 import numpy as np
 import pytest
 
-from jaxrl.extensions import corrector
+from jaxrl.extensions import corrector, replay
 from jaxrl.extensions.corrector import CorrectorConfig
 from jaxrl.extensions.critic import with_last_states
+from jaxrl.extensions.replay import ReplayConfig
 from jaxrl.training.packing import PackingConfig, pack, shares
 from jaxrl.types import Trajectory
 from tests.jaxrl.training.test_packing import prefixes
@@ -133,29 +134,32 @@ def test_experts_rows_follow_the_batch(aggregate, reinforce):
     assert again.get_state() == made.get_state() and len(made.get_state()) == 4
 
 
-@pytest.mark.parametrize("old", [0, 4])
-def test_each_update_has_its_part_of_the_corrected_thoughts(old):
-    """And of the step's own rows, which come first, and of what `replay` has added before."""
-    batch = written(("pab>cqd>e",) * (4 + old))
-    batch = batch.replace(
-        rewards=np.arange(4.0 + old, dtype=np.float32),
-        valid=np.ones(4 + old, bool),
-        group_ids=np.repeat(np.arange(2 + old // 2, dtype=np.int32), 2),
-    )
-    if old:
-        batch = batch.replace(extra=batch.extra | {"replayed": np.arange(4 + old) >= 4})
+@pytest.mark.parametrize("order", ["corrector", "replay corrector", "corrector replay"])
+def test_each_update_has_its_part_of_every_kind_of_row(order):
+    """The step's own rows, the corrected thoughts and the replayed rows, in either order."""
     settings = CorrectorConfig(f"{__name__}:shouted", groups=2, end=">")
+    made = {
+        "corrector": corrector.corrector(settings),
+        "replay": replay.replay(ReplayConfig(groups=2, size=2)),
+    }
     ctx = context(updates=2)
-    got = corrector.corrector(settings).prepare(ctx, types.SimpleNamespace(step=0), batch)
-    assert got.rewards[:4].tolist() == [0, 1, 2, 3] and not got.extra["replayed"][:4].any()
-    assert got.group_ids.tolist() == np.repeat(np.arange(4 + old // 2), 2).tolist()
-    parts = list(shares(got, 2))
+    for step in range(2):  # in the first, the buffer is empty
+        batch = written(("pab>cqd>e",) * 4).replace(
+            rewards=np.arange(4, dtype=np.float32) + 10 * step,
+            valid=np.ones(4, bool),
+            group_ids=np.repeat(np.arange(2, dtype=np.int32), 2),
+        )
+        for name in order.split():
+            batch = made[name].prepare(ctx, types.SimpleNamespace(step=step), batch)
+    parts = list(shares(batch, 2))
     for i, part in enumerate(parts):
-        assert part.rewards[:2].tolist() == [2 * i, 2 * i + 1]
-        assert part.extra["replayed"].tolist() == [False] * 2 + [True] * (2 + old // 2)
-        assert part.expert.sum() == 2
-    drawn = sorted(r for p in parts for r in p.rewards[2:][~p.expert[2:]].tolist())
-    assert drawn == list(range(4, 4 + old))
+        assert part.rewards[:2].tolist() == [10 + 2 * i, 11 + 2 * i]
+        kinds = [0, *range(1, 1 + len(order.split()))]
+        assert part.extra["addition"].tolist() == np.repeat(kinds, 2).tolist()
+        corrected = part.extra["addition"] == 1 + order.split().index("corrector")
+        assert part.expert[corrected].all() and part.action_mask[corrected].any(axis=1).all()
+        assert part.group_ids.tolist() == np.repeat(np.arange(len(kinds)), 2).tolist()
+    assert np.concatenate([part.tokens for part in parts]).shape == batch.tokens.shape
 
 
 @pytest.mark.parametrize("replaced", [False, True])

@@ -107,8 +107,18 @@ def test_teachers_that_cannot_teach_are_refused(files):
     with pytest.raises(ValueError, match="name it with --teacher MODEL"):
         begin.check(tiny.config("unused", **given, teacher={}))
     model = {"model": str(files / "student"), "teacher.model": str(files / "teacher")}
-    with pytest.raises(ValueError, match="minimises a divergence is sft"):
-        begin.check(tiny.config("unused", **given | {"objective.policy": "raft"}, **model))
+    smoothed = {"model": model["model"], "label_smoothing": {"share": 0.1}}
+    refused = {
+        "works with the objective sft alone": {"objective.policy": "raft"},
+        "objective.kl_coef=0.1.*set it to 0": {"objective.kl_coef": 0.1},
+        "with nucleus": {"nucleus": {"mass": 0.9}},
+    }
+    for says, changes in refused.items():
+        for one, name in ((model, "teacher"), (smoothed, "label_smoothing")):
+            with pytest.raises(ValueError, match=f"{name}.* {says}"):
+                begin.check(tiny.config("unused", **given | one | changes))
+    with pytest.raises(ValueError, match="both give the run's reading"):
+        begin.check(tiny.config("unused", **given, **model, label_smoothing={"share": 0.1}))
 
 
 def test_tokenizers_are_compared_by_what_they_make_of_texts():

@@ -26,6 +26,7 @@ DPO = SFT | {
     "objective.policy": "pair_dpo",
     "objective.aggregation": "seq-mean-token-mean",
 }
+CACHED = {"data.cache_reference": True, "objective.kl_coef": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,15 @@ def test_a_cached_reference_is_read_back(files, tmp_path):
     assert tiny.artefacts(tmp_path / "killed") == tiny.artefacts(tmp_path / "straight")
 
 
+@pytest.mark.parametrize("objective", ["ppo_clip", "decoupled_ppo"])
+def test_rows_are_taken_as_sampled_by_the_policy_before_the_update(objective, files, tmp_path):
+    """So ratios are 1 in the first update, and where held-out rows are measured."""
+    tiny.run(tmp_path, **changes(files, SFT, **{"objective.policy": objective}))
+    found = json.loads((tmp_path / "summary.json").read_text())["eval"]
+    for figures in (found["before"], metrics.read(tmp_path)[0], found["after"]):
+        assert figures["loss"] == pytest.approx(-1, abs=1e-5)
+
+
 def test_rows_come_in_a_new_order_each_epoch_and_each_once(files, tmp_path):
     from jaxrl.run import offline
 
@@ -194,6 +204,8 @@ def test_long_texts_become_several_rows(tmp_path):
         ({"updates_per_batch": 3}, "does not divide data.batch_size=4"),
         ({"data.eval_share": 1.0}, "data.eval_share=1.0"),
         ({"data.cache_reference": True}, "compares with no reference policy"),
+        (CACHED | {"objective.policy": "ppo_clip"}, "compares with the policy that sampled"),
+        (CACHED | {"objective.kl": "k3_importance"}, "compares with the policy that sampled"),
         ({"data.noise": -1.0}, "data.noise=-1.0"),
     ],
 )
@@ -216,7 +228,7 @@ def test_label_smoothing_is_the_cross_entropy_of_smoothed_targets(files, tmp_pat
 
     np.testing.assert_allclose(ours(logits), theirs(logits), rtol=1e-5)
     np.testing.assert_allclose(jax.grad(ours)(logits), jax.grad(theirs)(logits), atol=1e-6)
-    with pytest.raises(ValueError, match="it is for the objective sft"):
+    with pytest.raises(ValueError, match="it works with the objective sft alone"):
         begin.check(tiny.config("", **changes(files, DPO, label_smoothing={"share": 0.1})))
 
 

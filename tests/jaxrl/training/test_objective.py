@@ -322,6 +322,28 @@ def test_draws_are_of_the_seed_and_the_step():
 def test_arguments_that_only_some_functions_take():
     assert objective.needs_proximal(ObjectiveConfig(policy="decoupled_ppo"))
     assert not objective.needs_proximal(ObjectiveConfig())
+    of_sampler = dict(policy="sft", kl="k3_importance")
+    assert objective.needs_behavior(ObjectiveConfig(**of_sampler, kl_coef=0.1))
+    assert not objective.needs_behavior(ObjectiveConfig(**of_sampler))
+    assert objective.needs_reference(ObjectiveConfig(policy="grpo", policy_args={"beta": 0.04}))
+    for without in ({}, {"beta": 0.0}, {"clip_low": 0.1}):
+        assert not objective.needs_reference(ObjectiveConfig(policy="grpo", policy_args=without))
+
+
+def test_the_penalty_of_grpo_is_that_of_the_objective():
+    """`grpo` with a beta compares with the reference as a `kl_coef` does."""
+    data, given_ = batch(0), arrays(batch(0))
+    found = []
+    for config in (
+        ObjectiveConfig(policy="grpo", policy_args={"beta": 0.04}),
+        ObjectiveConfig(policy="ppo_clip", kl_coef=0.04),
+    ):
+        whole = objective.whole_batch(config, data, 9)
+        ref_logp = given_["ref_logp"] if objective.needs_reference(config) else None
+        arguments = (given_["logp"], given_["entropy"], ref_logp, 0)
+        loss, metrics = objective.objective(config, data, whole, whole.mask, *arguments)
+        found.append((loss, metrics["kl"]))
+    np.testing.assert_allclose(*found, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -337,6 +359,10 @@ def test_arguments_that_only_some_functions_take():
         (dict(advantage="gigpo"), "needs '"),
         (dict(aggregation="token-men"), "did you mean 'token-mean'"),
         (dict(skip_zero_advantages=True, kl_coef=0.1), "leave those terms out"),
+        (
+            dict(skip_zero_advantages=True, policy="grpo", policy_args={"beta": 0.1}),
+            "leave those terms out",
+        ),
         (
             dict(
                 skip_zero_advantages=True, policy="tests.jaxrl.training.test_objective:looks_at_all"

@@ -258,23 +258,26 @@ def test_an_action_without_a_prefix_is_refused():
 @given(
     prompts=st.integers(1, 6),
     group=st.integers(1, 5),
-    replayed=st.integers(0, 2),
+    added=st.lists(st.integers(1, 2), max_size=2),
     updates=st.integers(1, 6),
 )
-def test_shares_are_whole_groups_numbered_from_zero(prompts, group, replayed, updates):
-    """Of each share, groups are the prompts that it has of the step, then those of the buffer."""
-    own, others = prompts * updates * group, replayed * updates * group
-    data = batch(0, groups=(prompts + replayed) * updates, size=group)
-    data = data.replace(extra={"replayed": np.arange(own + others) >= own})
+def test_shares_are_whole_groups_numbered_from_zero(prompts, group, added, updates):
+    """Of each share, groups are the prompts that it has of the step, then of each addition."""
+    counts = [prompts, *added]
+    data = batch(0, groups=sum(counts) * updates, size=group)
+    kinds = np.repeat(np.arange(len(counts)), np.array(counts) * updates * group)
+    data = data.replace(extra={"addition": kinds})
     found = list(shares(data, updates))
     assert len(found) == updates
     for part in found:
-        assert part.group_ids.tolist() == np.repeat(np.arange(prompts + replayed), group).tolist()
+        assert part.group_ids.tolist() == np.repeat(np.arange(sum(counts)), group).tolist()
+        kinds = np.repeat(np.arange(len(counts)), np.array(counts) * group)
+        np.testing.assert_array_equal(part.extra["addition"], kinds)
         pack(part, SMALL)  # takes no id that is beyond the share
-    rows = np.concatenate([part.tokens[: own // updates] for part in found])
-    np.testing.assert_array_equal(rows, data.tokens[:own])
-    rest = np.concatenate([part.tokens[own // updates :] for part in found])
-    np.testing.assert_array_equal(rest, data.tokens[own : own + others])
+    for kind in range(len(counts)):
+        rows = [part.tokens[part.extra["addition"] == kind] for part in found]
+        of_kind = data.tokens[data.extra["addition"] == kind]
+        np.testing.assert_array_equal(np.concatenate(rows), of_kind)
 
 
 def test_a_group_number_beyond_the_batch_is_refused():
