@@ -127,9 +127,9 @@ def check(config: ObjectiveConfig, extra: Collection[str] = ()) -> None:
         )
     if config.skip_zero_advantages and (needs_reference(config) or config.entropy_coef):
         raise ValueError(
-            "objective.skip_zero_advantages with a KL penalty (kl_coef, or one of objective.policy="
-            f"{config.policy!r}) or an entropy bonus would leave those terms out as well; set it to "
-            "False"
+            f"objective.skip_zero_advantages with kl_coef={config.kl_coef}, entropy_coef="
+            f"{config.entropy_coef} and objective.policy={config.policy!r} would leave those terms "
+            "out as well, a KL penalty or an entropy bonus; set it to False"
         )
 
 
