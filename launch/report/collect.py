@@ -264,6 +264,7 @@ def facts(run: Run, series: dict[str, Json]) -> Json:
     return {
         "steps": int(steps[-1]) if len(steps) else 0,
         "planned": run.config.get("steps"),
+        "figure": "loss" if _path(run.config) else "pass@1",
         "before": ends.get("before"),
         "after": ends.get("after"),
         "reward": float(np.nanmean(reward)) if np.isfinite(reward).any() else None,
@@ -273,14 +274,22 @@ def facts(run: Run, series: dict[str, Json]) -> Json:
     }
 
 
+def _path(config: Json) -> str:
+    """The file that a run learns from; empty: it samples."""
+    data = config.get("data", {})
+    return str(data.get("path")) if data.get("kinds") else ""
+
+
 def lineage(config: Json, ancestors: int = 50) -> list[str]:
     """The runs that the policy comes from, from its first weights; at most `ancestors`."""
     model, fork = str(config.get("model", "")), str(config.get("fork", ""))
     where = (fork.rpartition("@")[0] or fork) if fork else model
     known = "://" not in where or where.startswith("gs://")
     parent = storage.locate(where) if known else Path()
-    if known and ancestors and (parent / "config.json").exists():
-        saved = json.loads((parent / "config.json").read_text())["config"]
+    found = known and ancestors and (parent / "config.json").exists()
+    # a model of another library has a config.json too
+    saved = json.loads((parent / "config.json").read_text()).get("config") if found else None
+    if saved is not None:
         path = lineage(saved, ancestors - 1)
         path.append(f"forked from {fork}" if fork else f"saved in {parent}")
     else:
@@ -291,7 +300,8 @@ def lineage(config: Json, ancestors: int = 50) -> list[str]:
         path.append(f"warm start: {warm['steps']} steps on solutions of {task}")
     stages = config.get("stages", {})
     path.append(
-        f"{config.get('recipe')}: {config.get('steps')} steps of RL on {task}"
+        f"{config.get('recipe')}: {config.get('steps')} steps "
+        + (f"on {_path(config)}" if _path(config) else f"of RL on {task}")
         + (f" in {len(stages) + 1} stages" if stages else "")
         + f", seed {config.get('seed')}"
     )

@@ -81,8 +81,10 @@ def _line(axes: Axes, curves: list[Json], label: str, color: str, dash: Any) -> 
         low, high = [min(v) for v in values], [max(v) for v in values]
         axes.fill_between(steps, low, high, color=color, alpha=0.18, linewidth=0)
     elif "low" in curves[0]:
-        low, high = ([curves[0][end][str(step)] for step in steps] for end in ("low", "high"))
-        axes.vlines(steps, low, high, color=color, linewidth=1)
+        bounds = curves[0]["low"], curves[0]["high"]
+        known = [step for step in steps if all(str(step) in bound for bound in bounds)]
+        low, high = ([bound[str(step)] for step in known] for bound in bounds)
+        axes.vlines(known, low, high, color=color, linewidth=1)
 
 
 def _save(figure: Figure, path: Path) -> Path:

@@ -46,20 +46,28 @@ function table(head, rows) {
 
 function summary() {
   const number = (value) => [value, "number"];
-  const passed = (figures) => figures ? figures["pass@1"].toFixed(3)
-    + (figures["pass@1/low"] == null ? "" : ` [${figures["pass@1/low"].toFixed(3)}, ${figures["pass@1/high"].toFixed(3)}]`) : "–";
+  const [one, ...others] = new Set(data.runs.map(({ facts }) => facts.figure));
+  const heading = others.length ? "before" : `${one} before`;
+  const measured = (facts, figures) => {
+    if (figures?.[facts.figure] == null) return "–";
+    const [low, high] = ["low", "high"].map((end) => figures[`${facts.figure}/${end}`]);
+    return (others.length ? `${facts.figure} ` : "") + figures[facts.figure].toFixed(3)
+      + (low == null ? "" : ` [${low.toFixed(3)}, ${high.toFixed(3)}]`);
+  };
   const change = (facts) => {
-    if (!facts.before || !facts.after) return "–";
-    const value = facts.after["pass@1"] - facts.before["pass@1"];
-    const kind = value < 0 ? "bad" : value > 0 ? "good" : null;
+    const [before, after] = [facts.before, facts.after].map((figures) => figures?.[facts.figure]);
+    if (before == null || after == null) return "–";
+    const value = after - before;
+    const gain = facts.figure === "loss" ? -value : value;
+    const kind = gain < 0 ? "bad" : gain > 0 ? "good" : null;
     return el("span", { class: kind }, (value < 0 ? "−" : "+") + Math.abs(value).toFixed(3));
   };
   byId("summary").append(table(
-    ["run", number("seed"), number("steps"), number("held-out pass@1 before"), number("after"), number("change"),
+    ["run", number("seed"), number("steps"), number(`held-out ${heading}`), number("after"), number("change"),
       number("reward, last 10 steps"), number("tokens/s"), number("time"), "device"],
     data.runs.map(({ name, seed, facts }) => [name, number(String(seed)),
       number(facts.steps === facts.planned ? String(facts.steps) : `${facts.steps} of ${facts.planned}`),
-      number(passed(facts.before)), number(passed(facts.after)), number(change(facts)),
+      number(measured(facts, facts.before)), number(measured(facts, facts.after)), number(change(facts)),
       number(short(facts.reward)), number(short(facts.throughput)), number(seconds(facts.seconds)), facts.device ?? "–"])));
 }
 

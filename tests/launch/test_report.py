@@ -161,6 +161,19 @@ def test_names_and_lineage_of_runs_with_a_parent(tmp_path):
     assert "RL on sums, mazes in 2 stages" in path[-1]
 
 
+def test_the_lineage_of_a_run_on_a_model_directory_and_a_file(tmp_path):
+    """The model's own config.json is none of a run."""
+    run, model = write_run(tmp_path / "run"), tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "llama"}')
+    saved = json.loads((run / "config.json").read_text())
+    saved["config"] |= {"model": str(model), "recipe": "sft", "task": "", "warm_start": {}}
+    saved["config"] |= {"data": {"path": "rows.jsonl", "kinds": ["completion"]}}
+    (run / "config.json").write_text(json.dumps(saved))
+    (path,) = (run["lineage"] for run in collect.gather([run])["runs"])
+    assert path == [str(model), "sft: 40 steps on rows.jsonl, seed 0"]
+
+
 def test_long_runs_are_averaged(tmp_path, monkeypatch):
     monkeypatch.setattr(collect, "POINTS", 10)
     (run,) = collect.gather([write_run(tmp_path / "run", steps=45)])["runs"]
@@ -250,6 +263,9 @@ def test_pictures(tmp_path):
     html, *pictures = report.write(runs, tmp_path / "out" / "r.html", png=True)
     assert html == tmp_path / "out" / "r.html"
     assert {path.name for path in pictures} == {"overview.png", "reward.png", "gap.png"}
+    unfinished = write_run(tmp_path / "unfinished", evals=[rollout(0, "1+1", "2", 1.0)])
+    # whose first evaluation has no interval
+    pictures += report.write([unfinished], tmp_path / "u.html", png=True)[1:]
     for path in pictures:
         head = path.read_bytes()[:24]
         assert head[:8] == b"\x89PNG\r\n\x1a\n" and min(struct.unpack(">II", head[16:])) > 400
@@ -325,6 +341,25 @@ def test_the_page_draws_and_its_controls_work(page, written, tmp_path):
     assert page.js(background) == "rgb(20, 23, 26)"
     assert page.screenshot(tmp_path / "dark.png")[:4] == b"\x89PNG"
     assert (page.errors, page.requests) == ([], [])
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("beside", [False, True])
+def test_runs_on_a_file_are_summarised_by_their_loss(beside, page, tmp_path):
+    """Also beside a run that samples; less is better."""
+    ends = {"before": {"loss": 4.5, "rows": 9.0}, "after": {"loss": 0.5, "rows": 9.0}}
+    made = [write_run(tmp_path / "sft", eval=ends)]
+    saved = json.loads((made[0] / "config.json").read_text())
+    saved["config"] |= {"data": {"path": "rows.jsonl", "kinds": ["completion"]}}
+    (made[0] / "config.json").write_text(json.dumps(saved))
+    if beside:
+        made.append(write_run(tmp_path / "rl", eval={"before": FIGURES, "after": FIGURES}))
+    page.open(report.write(made, tmp_path / "report.html")[0])
+    text = page.js("document.querySelector('#summary').innerText")
+    assert ("held-out loss before" in text) != beside and "−4.000" in text
+    assert ("loss 4.500" in text) == beside and ("pass@1 0.250 [0.2" in text) == beside
+    assert page.js("document.querySelector('#summary .good').innerText") == "−4.000"
+    assert page.js("document.querySelectorAll('#main-charts svg').length") and not page.errors
 
 
 @pytest.mark.browser
