@@ -26,6 +26,7 @@ from rich.text import Text
 
 from jaxrl.data.types import Problem, Score
 from jaxrl.launch import alerts
+from jaxrl.record import rundir
 from jaxrl.rollout.experience import Experience
 from jaxrl.run.loop import Callbacks
 
@@ -205,7 +206,7 @@ def close(console: Console, directory: Path, summary: dict[str, Any], samples: i
             table.add_row(label, _value(before, name), _value(after, name), f"{change:+.3f}")
     console.print(table)
     if answered:
-        console.print(_samples(directory, summary["steps"], samples))
+        console.print(_samples(directory, rundir.span(summary), samples))
     minutes, seconds = divmod(round(summary["seconds"]), 60)
     console.print(
         f"{summary['steps']} steps in {minutes} min {seconds} s on {summary['device']}; "
@@ -219,10 +220,10 @@ def _value(figures: dict[str, float], name: str) -> str:
     return f"{figures[name]:.3f}{interval}"
 
 
-def _samples(directory: Path, last: int, count: int) -> Table:
+def _samples(directory: Path, steps: tuple[int, int], count: int) -> Table:
     first, final = (
         [json.loads(line) for line in path.read_text().splitlines()]
-        for path in (directory / "evals" / f"{step:06d}.jsonl" for step in (0, last))
+        for path in (directory / "evals" / f"{step:06d}.jsonl" for step in steps)
     )
     # Problems whose verdict changed say most; the others fill up.
     pairs = sorted(

@@ -148,7 +148,10 @@ def _continuation(
         mlflow="",
         fork=f"{run}@{start}",
         checkpoint=dataclasses.replace(config.checkpoint, every=config.steps + 1),
-        eval=dataclasses.replace(config.eval, every=0),
+        # the fork is measured; of a file, the number of rows decides which are trained on
+        eval=dataclasses.replace(
+            config.eval, every=0, problems=config.eval.problems if config.data.kinds else 1
+        ),
         rollout_log=dataclasses.replace(config.rollout_log, every=0),
         guard=dataclasses.replace(config.guard, max_rollbacks=rollbacks),
     )

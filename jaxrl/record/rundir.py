@@ -188,6 +188,12 @@ def save_config(directory: Path, config: Config) -> None:
     write_json(directory / "config.json", record)
 
 
+def span(summary: Mapping[str, Any]) -> tuple[int, int]:
+    """The steps that a finished run was measured before and after; a fork begins at one above 0."""
+    lineage = summary.get("lineage")
+    return lineage[-1]["step"] if lineage else 0, summary["steps"]
+
+
 @distributed.by_first
 def save_summary(directory: Path, summary: Mapping[str, Any]) -> None:
     """Write the summary of a run after its last step."""

@@ -105,28 +105,34 @@ class Flight:
             "schedule": {
                 "groups": groups,
                 "admitted": self.state.admitted,
-                "bounded": self.limits.staleness is not None,
             },
         }
 
     def set_state(self, saved: dict[str, Any]) -> None:
-        """Continue from what `get_state` gave.
-
-        Groups that were admitted without a bound on the lag are started again if there is one now.
-        """
+        """Continue from what `get_state` gave."""
         self.open = driver.from_state(saved["open_groups"])
         count = len(self.open.groups)
         fresh = {
             "groups": [[n, 0, None] for n in range(count)],
             "admitted": count,
-            "bounded": False,
         }
         plan = saved.get("schedule", fresh)  # version 0.1 had no schedule of synchronous runs
         flying = tuple(GroupState(number, v, None, done) for number, v, done in plan["groups"])
         self.state = State(groups=flying, admitted=plan["admitted"])
         self._groups = {g.number: own for g, own in zip(flying, self.open.groups, strict=True)}
-        if self.limits.staleness is not None and not plan.get("bounded", True):
-            self.abandon()
+
+
+def restarted(saved: dict[str, Any], *, problems: bool) -> dict[str, Any]:
+    """What `get_state` gave, with nothing in progress, for a run that samples otherwise.
+
+    Args:
+      saved: the state, with others' entries beside it.
+      problems: keep those that have been drawn; they are started next.
+    """
+    held = saved["open_groups"]
+    drawn = [group["drawn"] for group in held["groups"]] + held["waiting"] if problems else []
+    plan = {"groups": [], "admitted": saved["schedule"]["admitted"]}
+    return saved | {"open_groups": held | {"groups": [], "waiting": drawn}, "schedule": plan}
 
 
 def trained(actions: Sequence[Action]) -> tuple[int, ...] | None:

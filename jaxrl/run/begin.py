@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from jaxrl import functions
 from jaxrl.config import Config
 from jaxrl.record import checkpoint, references, storage
 from jaxrl.record.checkpoint import Saved
-from jaxrl.rollout import policy, programs, tasks
+from jaxrl.rollout import flight, policy, programs, tasks
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import asynchronous, generators, offline, placement, reference, sampled, stages
 from jaxrl.run.context import Origin, RunContext
@@ -26,6 +27,10 @@ from jaxrl.training.trainable import Part
 from jaxrl.types import TrainState
 
 Assess = Callable[[TrainState, int], dict[str, float]]
+_PROBLEMS = ("task", "task_args", "domains", "bandit", "curriculum", "stages")
+"""Fields that problems are drawn by."""
+_GROUPS = ("rollout", "extensions", "updates_per_batch", "seed")
+"""Fields that groups are sampled and scheduled by, beside the staleness."""
 _ADAPTERS = 3  # folded into the run's key, for the first values of adapters
 
 
@@ -59,7 +64,7 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     actor = Policy(model, {}, tokenizer)
     origin = (offline if config.data.kinds else sampled).origin(config, actor)
     if config.fork:
-        checkpoint.require(*fork_point(config.fork))
+        _check_fork(config)
     return origin, actor, extensions
 
 
@@ -72,6 +77,17 @@ def _check_stages(config: Config, extensions: dict[str, Extension]) -> None:
                 extension.check(staged)
             except ValueError as error:
                 raise ValueError(f"stages: the stage at {start}: {error}") from error
+
+
+def _check_fork(config: Config) -> None:
+    """Refuse a fork of what is not there, or that would train nothing."""
+    source, step = fork_point(config.fork)
+    checkpoint.require(source, step)
+    if config.steps <= step:
+        raise ValueError(
+            f"steps={config.steps} with fork={config.fork!r}: the fork continues from step {step}, "
+            f"so nothing is left to train; set steps above {step}, or fork an earlier step"
+        )
 
 
 def _check_agents(config: Config) -> None:
@@ -108,7 +124,7 @@ def begin(
         run.callbacks.note(f"continuing {run.directory} from step {run.writer.step}")
         return restored(run.directory, run.writer.step, like)
     if run.config.fork:
-        saved = forked(run, like)
+        saved = forked(run, like, assess)
     else:
         saved = fresh(run, optimize, like, assess, part, complete)
     with run.gate.closed():
@@ -153,13 +169,9 @@ def fresh(
     state = placement.fresh_state(params, optimize, like, part, complete)
     if reference.stored(config, run.extensions):
         references.save(run.directory, state.params)
-    before = assess(state, 0)
-    origin = run.origin
-    figure = before[origin.figure]
-    run.callbacks.note(f"before: {origin.figure} {figure:.3f} on {origin.held_out}")
     host = {
         "step": 0,
-        "before": before,
+        "before": _before(run, state, 0, assess),
         "seconds": 0.0,
         "tokens": 0.0,
         "rollouts": None,
@@ -170,10 +182,11 @@ def fresh(
     return Saved(0, state, host)
 
 
-def forked(run: RunContext, like: TrainState) -> Saved:
-    """Another run's state, of which this run is the continuation under its own config.
+def forked(run: RunContext, like: TrainState, assess: Assess) -> Saved:
+    """Another run's state, of which this run is the continuation under its own config, measured.
 
-    The reference policy is that run's, or its state where it keeps none.
+    The reference policy is that run's, or its state where it keeps none. Groups in flight are
+    taken over where this run samples as that one did.
     """
     source, step = fork_point(run.config.fork)
     saved = restored(source, step, like)
@@ -182,8 +195,37 @@ def forked(run: RunContext, like: TrainState) -> Saved:
         references.save(run.directory, params or saved.state.params, step)
     run.callbacks.note(f"forked from step {step} of {source}")
     lineage = [*saved.host["lineage"], {"run": str(storage.absolute(source)), "step": step}]
-    kept = _first_of(run) | saved.host["extensions"]
-    return saved._replace(host=saved.host | {"lineage": lineage, "extensions": kept})
+    own = {
+        "before": _before(run, saved.state, step, assess),
+        "rollouts": _carried(source, run.config, saved.host["rollouts"]),
+        "extensions": _first_of(run) | saved.host["extensions"],
+        "rollbacks": 0,
+        "lineage": lineage,
+    }
+    return saved._replace(host=saved.host | own)
+
+
+def _before(run: RunContext, state: TrainState, step: int, assess: Assess) -> dict[str, float]:
+    """The figures that the run starts from."""
+    figures, name = assess(state, step), run.origin.figure
+    run.callbacks.note(f"before: {name} {figures[name]:.3f} on {run.origin.held_out}")
+    return figures
+
+
+def _carried(source: Path, config: Config, rollouts: dict[str, Any] | None) -> Any:
+    """Another run's position in its experience, without what this run's config does not go with."""
+    if rollouts is None or "open_groups" not in rollouts:  # it has learned from a file
+        return rollouts
+    there = json.loads((source / "config.json").read_text())["config"]
+    here = json.loads(json.dumps(configs.to_dict(config)))
+
+    def differ(names: Iterable[str]) -> bool:
+        return any(there.get(name, here[name]) != here[name] for name in names)
+
+    staleness = [values.get("asynchronous", {}).get("staleness") for values in (there, here)]
+    if not differ([*_PROBLEMS, *_GROUPS]) and staleness[0] == staleness[1]:
+        return rollouts
+    return flight.restarted(rollouts, problems=not differ(_PROBLEMS))
 
 
 def _first_of(run: RunContext) -> dict[str, Any]:

@@ -257,7 +257,7 @@ def _run(
         save_stopped(run, stop, state, host)
         raise
 
-    after = assess(state, config.steps)
+    after = assess(state, host["step"])
     log.close()
     summary = {
         "recipe": config.recipe,

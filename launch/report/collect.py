@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrl import masks
 from jaxrl.launch.report import panels
-from jaxrl.record import runs, storage
+from jaxrl.record import rundir, runs, storage
 from jaxrl.record.runs import Run, Table
 
 POINTS = 1000
@@ -184,10 +184,8 @@ def held_out(run: Run) -> dict[str, Json]:
     """
     points: dict[int, Json] = {}
     ends = run.summary.get("eval", {})
-    if "before" in ends:
-        points[0] = ends["before"]
-    if "after" in ends:
-        points[run.summary["steps"]] = ends["after"]
+    if ends:
+        points |= zip(rundir.span(run.summary), (ends["before"], ends["after"]), strict=True)
     prefix = "eval/"
     columns = [name for name in run.metrics if name.startswith(prefix)]
     for i, step in enumerate(run.metrics.get("step", ())):

@@ -138,7 +138,7 @@ def test_what_is_in_flight_goes_on_from_a_checkpoint_also_of_a_version_without_a
     run, _, made = step(values, in_flight=1.4)
     run()
     saved = made.get_state()
-    assert saved["schedule"] == {"groups": [[3, 0, None]], "admitted": 4, "bounded": False}
+    assert saved["schedule"] == {"groups": [[3, 0, None]], "admitted": 4}
     for state in (saved, {k: v for k, v in saved.items() if k != "schedule"}):
         again, _, other = step(values, in_flight=1.4)
         other.set_state(state)

@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl.extensions import label_smoothing, mismatched
 from jaxrl.record import checkpoint, metrics
-from jaxrl.rollout import written
+from jaxrl.rollout import policy, written
 from jaxrl.run import begin, loop
 from jaxrl.training import packing
 from jaxrl.types import Completion, Request
@@ -131,6 +131,23 @@ def test_a_cached_reference_is_read_back(files, tmp_path):
     assert tiny.kill_at(tiny.start(tmp_path / "killed", **every), "train 2")
     tiny.finish(tiny.start(tmp_path / "killed", **every))
     assert tiny.artefacts(tmp_path / "killed") == tiny.artefacts(tmp_path / "straight")
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("to_file", [False, True])
+def test_a_fork_may_learn_from_a_file_where_the_other_sampled(to_file, files, tmp_path):
+    """Or the other way; it is measured by its own figures."""
+    text = policy.alphabet(tiny.config("unused"))  # so that both have one vocabulary
+    rows = [{"prompt": f"{text}{i}", "completion": text} for i in range(20)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    of_file = changes(files, SFT, steps=2, **{"data.path": str(tmp_path / "rows.jsonl")})
+    settings = [{"warm_start.steps": 0, "steps": 2}, of_file]
+    first, second = settings if to_file else settings[::-1]
+    tiny.run(tmp_path / "one", **first)
+    tiny.run(tmp_path / "two", **second | {"steps": 3, "fork": str(tmp_path / "one")})
+    found = json.loads((tmp_path / "two/summary.json").read_text())["eval"]
+    name = "loss" if to_file else "pass@1"
+    assert name in found["before"] and name in found["after"]
 
 
 @pytest.mark.parametrize("objective", ["ppo_clip", "decoupled_ppo"])

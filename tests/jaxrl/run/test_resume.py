@@ -1,12 +1,17 @@
 """A run killed again and again and started again equals an uninterrupted one, byte for byte."""
 
+import io
+import json
 import shutil
 import signal
 import time
 
 import pytest
+from rich.console import Console
 
-from jaxrl.record import checkpoint, metrics
+from jaxrl.launch import progress
+from jaxrl.record import checkpoint, jsonl, metrics
+from jaxrl.run import begin
 from tests.jaxrl import tiny
 
 
@@ -59,6 +64,50 @@ def test_fork_continues_under_its_own_config(straight, tmp_path):
     assert fork["rows"] == [row for row in run["rows"] if row["step"] > 4]
     assert fork["arrays"] == run["arrays"]
     assert fork["host"]["lineage"] == [{"run": str(straight), "step": 4}]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    shown = io.StringIO()
+    progress.close(Console(file=shown), tmp_path, summary)
+    assert "some held-out problems" in shown.getvalue()
+
+
+@pytest.fixture(scope="module")
+def in_flight(tmp_path_factory):
+    """A run whose checkpoints hold unfinished groups, and groups that no step has taken yet."""
+    directory = tmp_path_factory.mktemp("flight") / "run"
+    tiny.run(directory, **FLIGHT, **{"asynchronous.staleness": 1})
+    saved = json.loads((checkpoint.path(directory, 2) / "host.json").read_text())
+    assert len(saved["rollouts"]["open_groups"]["groups"]) > 1
+    return directory
+
+
+FLIGHT = {"steps": 3, "checkpoint.every": 1, "warm_start.steps": 0, "eval.every": 0}
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"asynchronous.staleness": None},
+        {"updates_per_batch": 2},
+        {"rollout.group_size": 6},
+        {"rollout.group_size": 2},
+        {"curriculum.choose": "difficulty_targeted"},
+        {"task_args": {"digits": 2, "operators": "-"}},
+    ],
+)
+def test_a_fork_that_samples_otherwise_starts_its_own_groups(changes, in_flight, tmp_path):
+    """Under another schedule, another group size, or with other problems, it goes on."""
+    given = FLIGHT | {"asynchronous.staleness": 1, "steps": 4, "fork": f"{in_flight}@2"} | changes
+    tiny.run(tmp_path, **given)
+    assert [row["step"] for row in metrics.read(tmp_path)] == [3, 4]
+    for row in (r for f in sorted((tmp_path / "rollouts").glob("*")) for r in jsonl.read(f)):
+        assert ("-" in row["prompt"]) == ("task_args" in changes)
+
+
+def test_a_fork_that_would_train_nothing_is_refused(straight, tmp_path):
+    with pytest.raises(ValueError, match=r"steps=6 with fork=.* continues from step 6.*above 6"):
+        begin.check(tiny.config(tmp_path, fork=str(straight)))
 
 
 @pytest.mark.exact("a checkpoint of one device is restored to the last bit on eight")
@@ -66,13 +115,11 @@ def test_fork_continues_under_its_own_config(straight, tmp_path):
 def test_restore_on_another_mesh(straight, tmp_path):
     """Saved by one device, read by eight: the same numbers, sharded; and the run continues."""
     mesh = {"mesh.fsdp": 4, "mesh.tensor": 2}
-    said = tiny.finish(tiny.start(tmp_path, devices=8, fork=f"{straight}@4", steps=4, **mesh))
+    said = tiny.finish(tiny.start(tmp_path, devices=8, fork=f"{straight}@4", **mesh))
     assert "forked" in said
     at_4 = tiny.arrays(checkpoint.path(straight, 4))
     assert tiny.arrays(checkpoint.path(tmp_path, 4)) == at_4
-    tiny.finish(tiny.start(tmp_path / "on", devices=8, fork=f"{straight}@4", **mesh))
-    on = metrics.read(tmp_path / "on")
-    assert [row["step"] for row in on] == [5, 6]
+    assert [row["step"] for row in metrics.read(tmp_path)] == [5, 6]
 
 
 @pytest.mark.exact("a change of the compute dtype restores trained parameters to the last bit")
