@@ -75,9 +75,12 @@ def recipe(
     changes = {
         flag.removeprefix("--"): value for flag, _, value in (t.partition("=") for t in rest)
     }
+    names = short.ALIASES
+    if config.data.kinds:
+        names = names | short.ROWS | {"data": "data.path"}
     for field, value in {**changes, **fields}.items():
         flag = field.replace("__", ".").replace("_", "-")
-        path = short.ALIASES.get(flag, field.replace("__", ".")).replace("-", "_")
+        path = names.get(flag, field.replace("__", ".")).replace("-", "_")
         config = configs.replaced(config, path, value)
     if own.SESSION in str(config.task_args.get("rewards", "")):
         config = dataclasses.replace(config, score_workers=0)

@@ -43,9 +43,27 @@ def stages(values: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
     for number, stage in enumerate(given):
         if not isinstance(stage, Mapping) or "recipe" not in stage:
             raise ValueError(f"{path}: stage {number} of the course must name a recipe: {stage!r}")
-    made = [{**common, **stage} for stage in given]
+    made = [_with_common(common, stage) for stage in given]
     if values.get("run_dir"):
         made[-1]["run_dir"] = values["run_dir"]
+    return made
+
+
+def _with_common(common: Mapping[str, Any], stage: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a stage, and of its groups of fields, on top of those of all stages."""
+    for name, other in (("steps", "epochs"), ("epochs", "steps")):
+        if name in stage:  # both say how long a stage is
+            common = {key: value for key, value in common.items() if key != other}
+    return _merged(common, stage, Config())
+
+
+def _merged(common: Mapping[str, Any], stage: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    made = {**common, **stage}
+    for name in common.keys() & stage.keys():
+        fields = getattr(kind, name.replace("-", "_"), None)
+        both = common[name], stage[name]
+        if dataclasses.is_dataclass(fields) and all(isinstance(each, Mapping) for each in both):
+            made[name] = _merged(*both, fields)
     return made
 
 

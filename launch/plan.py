@@ -19,6 +19,8 @@ import numpy as np
 import optax
 
 from jaxrl.config import Config
+from jaxrl.data.examples import Example
+from jaxrl.data.types import Problem, Score
 from jaxrl.launch import configs, flags, plan_asynchronous, roofline, shapes, topology
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.roofline import CHIPS, Chip
@@ -26,8 +28,10 @@ from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
-from jaxrl.rollout import policy
+from jaxrl.rollout import experience, policy
 from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.programs import Row
+from jaxrl.rollout.written import gathered, written
 from jaxrl.run import placement, reference, stages
 from jaxrl.run.extension import (
     Context,
@@ -176,12 +180,11 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     steered = only(extensions, "restriction") is not None
     copy = _copy(state.params, model.dtype) * (2 if steered else 1)
     trained = trainable.part(model, config.lora, config.train).split(state.params)[0]
-    passing = {
-        "gradients": _sum(trained),
-        "activations": local * width / 2**20,
-        "sampler's copy": copy,
-        "KV cache": cache,
-    }
+    passing = {"gradients": _sum(trained), "activations": local * width / 2**20}
+    if config.data.kinds:  # nothing is sampled
+        copy = cache = 0.0
+    else:
+        passing |= {"sampler's copy": copy, "KV cache": cache}
     for part_of, mib in (held | passing).items():
         about = " (estimate)" if part_of == "activations" else ""
         yield f"{part_of:<20} {mib:12.1f} MiB a device{about}"
@@ -301,6 +304,8 @@ def _times(
         f"an update of {tokens} tokens takes {train:.2f} s at best, bound by {bound} "
         f"(MFU {mfu:.0%}){known}"
     )
+    if config.data.kinds:
+        return
     requests, slots = rollout.prompts * rollout.group_size, config.sampler.slots
     steps = roofline.decode_steps(requests, slots, rollout.max_new_tokens)
     copy, own = gathered * 2**20, _copy(state.params, model.dtype) * 2**20
@@ -314,6 +319,28 @@ def _times(
 
 
 def _batch(config: Config, extensions: Extensions) -> Batch:
+    batch = _of_rows(config) if config.data.kinds else _sampled(config)
+    if objective.needs_proximal(config.objective):
+        batch = batch.replace(proximal_logp=batch.behavior_logp)
+    packed = placement.on_host(batch, config)[0]
+    for extension in extensions.values():
+        batch = extension.shapes(batch)
+    return Batch(batch, packed)
+
+
+def _of_rows(config: Config) -> Trajectory:
+    """Rows of a file, each answer as long as `data.max_tokens` allows; two to a comparison."""
+    data = config.data
+    length, groups = data.max_tokens, data.batch_size // config.updates_per_batch
+    answers = 2 if data.comparisons or {"preference", "ranking"} & {*data.kinds} else 1
+    example = Example((1,), (1,) * (length - 1), (True,) * (length - 1))
+    row = Row(written(example), "", Score(1.0))
+    made = [(Problem(str(n), "", None), [row] * answers) for n in range(groups)]
+    return experience.as_trajectory(gathered(made), config)
+
+
+def _sampled(config: Config) -> Trajectory:
+    """Completions as long as the budgets allow."""
     rollout = config.rollout
     prompt = (1,) * rollout.max_prompt_tokens
     zeros = np.zeros(rollout.max_new_tokens, np.float32)
@@ -329,16 +356,8 @@ def _batch(config: Config, extensions: Extensions) -> Batch:
         list(np.repeat(np.arange(groups), rollout.group_size)),
         length=round_up(len(prompt) + len(zeros), config.packing.bucket),
     )
-    given = {"stopped": batch.valid}
-    if objective.needs_proximal(config.objective):
-        given["proximal_logp"] = batch.behavior_logp
-    if objective.needs_greedy(config.objective):
-        given["greedy_rewards"] = batch.rewards
-    batch = batch.replace(**given)
-    packed = placement.on_host(batch, config)[0]
-    for extension in extensions.values():
-        batch = extension.shapes(batch)
-    return Batch(batch, packed)
+    greedy = batch.rewards if objective.needs_greedy(config.objective) else None
+    return batch.replace(stopped=batch.valid, greedy_rewards=greedy)
 
 
 def step(

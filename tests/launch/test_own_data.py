@@ -20,6 +20,7 @@ from rich.console import Console
 
 import jaxrl
 from jaxrl import config as configs
+from jaxrl.data import rows
 from jaxrl.data.types import Problem, Score
 from jaxrl.extensions.teacher import TeacherConfig
 from jaxrl.launch import (
@@ -38,8 +39,12 @@ from jaxrl.launch import (
 from jaxrl.launch import configs as files
 from jaxrl.launch.devices import Accelerators
 from jaxrl.record import metrics, runs
+from jaxrl.record.metrics import Timer
+from jaxrl.rollout import files as rows_of
+from jaxrl.rollout import policy
 from jaxrl.rollout.experience import Experience
-from jaxrl.run import begin
+from jaxrl.rollout.policy import Policy
+from jaxrl.run import begin, offline
 from jaxrl.run.context import Callbacks
 from jaxrl.run.guards import Stopped
 from tests.launch.test_cli import README, TINY
@@ -500,6 +505,38 @@ def test_python_trains_with_a_function_of_the_session(folder):
     )
     with pytest.raises(Stopped, match="ZeroDivisionError"):
         jaxrl.train(dataclasses.replace(failing, task_args=broken.task_args), quiet=True)
+
+
+def test_python_makes_recipes_that_learn_from_a_file(folder):
+    """Names mean what flags mean there."""
+    config = jaxrl.recipes.sft(
+        model="smollm2-135m", data=folder / "train.jsonl", batch_size=4, prompt_column="question",
+        test_data="held.jsonl", lr=1e-4,
+    )  # fmt: skip
+    argv = ["sft", "--model", "smollm2-135m", "--data", str(folder / "train.jsonl"), "--lr=1e-4"]
+    argv += ["--batch-size=4", "--prompt-column=question", "--test-data=held.jsonl"]
+    assert config == files.resolve(argv)[0] and config.data.batch_size == 4
+
+
+@pytest.mark.parametrize("recipe", ["pretrain", "pairwise_reward"])
+def test_epochs_count_what_a_step_takes(recipe, tmp_path):
+    """Pieces of texts, and both questions of a comparison: an epoch reads all rows once."""
+    made = [{"text": f"{n} " + "word " * 30} for n in range(20)]
+    if recipe == "pairwise_reward":
+        made = [{"prompt": f"a{n}", "chosen": "b", "rejected": "c"} for n in range(20)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in made))
+    argv = [recipe, "--model", "smollm2-135m", "--data", str(path), "--epochs", "2"]
+    argv += ["--batch-size", "4", "--test-share", "0.2"]
+    argv += ["--data.max-tokens", "16"] if recipe == "pretrain" else []
+    config, _ = files.resolve(argv)
+    model, tokenizer = policy.describe(config)
+    found = rows_of.read(config.data, config.data.path)
+    kept, _ = rows.divide(found, config.data.eval_share, config.eval.problems)
+    batches = offline.batches(config, Policy(model, {}, tokenizer), found, kept)
+    for _ in range(config.steps):
+        _, figures = batches.step(None, 0, Timer())
+    assert 2 <= figures["epoch"] < 2.2 and config.steps > 2 * len(kept) / 4
 
 
 def test_a_full_disk_ends_the_run_at_the_next_step():

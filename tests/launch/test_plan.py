@@ -93,6 +93,30 @@ def test_what_a_run_holds_is_counted_to_the_byte(changes):
     assert expected["critic"] > (0.1 if config.lora.rank else 2.5) * expected["parameters"]
 
 
+@pytest.mark.parametrize(("kind", "answers"), [("completion", 1), ("preference", 2)])
+def test_a_run_on_a_file_is_planned_by_its_rows_and_samples_nothing(kind, answers, tmp_path):
+    policy = {"completion": "sft", "preference": "pair_dpo"}[kind]
+    row = {"prompt": "a", "completion": "b", "chosen": "b", "rejected": "c"}
+    columns = {
+        "completion": ("prompt", "completion"),
+        "preference": ("prompt", "chosen", "rejected"),
+    }
+    made = {name: row[name] for name in columns[kind]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(made) + "\n")
+    changes = {
+        "data.kinds": [kind], "data.path": str(tmp_path / "rows.jsonl"), "task": "", "objective.policy": policy,
+        "objective.advantage_args": {"baseline": "none", "scale": "none"}, "data.batch_size": 6,
+        "data.max_tokens": 32,
+    }  # fmt: skip
+    config = tiny.config("", **changes | {"packing.micro_batch_tokens": 32})
+    with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
+        text = "\n".join(plan.lines(config, PlanConfig(compile=False)))
+    rows = 6 * answers * 31 / 64  # of 64 tokens, the last of each answer is no input
+    tokens = int(re.search(r"an update of (\d+) tokens", text)[1])
+    assert rows * 64 <= tokens < 2 * rows * 64 + 64
+    assert "sampler" not in text and "KV cache" not in text and "completions" not in text
+
+
 @pytest.mark.broad
 def test_the_plan_compiles_the_update_that_runs():
     """With its critic, average and guards: what it takes is at least what the state takes."""

@@ -88,6 +88,24 @@ def test_a_file_says_its_stages(stage, tmp_path, capsys):
     assert "stage 0 of the course must name a recipe" in capsys.readouterr().err
 
 
+def test_a_stage_keeps_what_it_does_not_say_of_a_group_of_fields(stage, tmp_path):
+    """Dicts such as `task_args` are one value; `steps` and `epochs` both say how long."""
+    path = tmp_path / "learn.yaml"
+    path.write_text(
+        "model: fresh\nlora: {rank: 8, alpha: 4.0}\noptimizer: {warmup_steps: 7}\nepochs: 1\n"
+        "task: arithmetic\ntask_args: {digits: 2}\ncourse:\n"
+        f"  - {{recipe: sft, data: {stage['data.path']}}}\n"
+        "  - {recipe: grpo, steps: 5, lora: {alpha: 16}, optimizer: {learning_rate: 1e-6},"
+        " task_args: {operators: '+'}}\n"
+    )
+    made, _ = files.resolve([str(path)])
+    assert (made.lora.rank, made.lora.alpha, made.steps) == (8, 16, 5)
+    assert (made.optimizer.warmup_steps, made.optimizer.learning_rate) == (7, 1e-6)
+    assert made.task_args == {"operators": "+"}
+    first = configs.from_dict(configs.Config, made.course[0])
+    assert (first.lora.alpha, first.optimizer.warmup_steps, first.steps) == (4, 7, 2)
+
+
 def test_a_reward_stage_is_the_reward_of_later_ones():
     sampled, read = recipes.load("grpo"), recipes.load("dpo")
     made = course._from(sampled, "m", ("runs/c/stages/1",))
