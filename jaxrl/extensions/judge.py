@@ -86,6 +86,7 @@ def judge(settings: JudgeConfig) -> Extension:
             policy.require_text(policy.describe(policy.named(settings.model))[0], settings.model)
         if config.data.kinds:
             raise ValueError("judge: this run learns from a file and has no reward; leave it out")
+        tasks.require_unselected(config, "judge")
         if settings.anchor and not settings.pairwise:
             raise ValueError(
                 f"judge.anchor={settings.anchor!r} without judge.pairwise: answers are judged by "

@@ -24,7 +24,7 @@ from jaxrl.data.tokenizers import Tokenizer
 from jaxrl.data.types import Problem, Score
 from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up
-from jaxrl.rollout import policy
+from jaxrl.rollout import policy, tasks
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.written import written
 from jaxrl.run import placement
@@ -81,6 +81,8 @@ def reward_model(settings: RewardModelConfig) -> Extension:
                 f"reward_model.models={settings.models}: this run learns from a file and has no "
                 "reward; leave the models out"
             )
+        if not settings.task_weight:
+            tasks.require_unselected(config, "reward_model")
         if settings.steps and settings.steps not in AGGREGATES:
             raise ValueError(
                 f"reward_model.steps={settings.steps!r} is none of {', '.join(AGGREGATES)}; choose "

@@ -77,6 +77,31 @@ def require_one_turn(config: Config, asked_by: str) -> None:
         )
 
 
+def require_unselected(config: Config, asked_by: str) -> None:
+    """Refuse what selects groups or prompts by the task's rewards.
+
+    Args:
+      config: of the run.
+      asked_by: what replaces these rewards once a batch is complete; the error names it first.
+
+    Raises:
+      ValueError: naming the field.
+    """
+    curricula = [config.curriculum, *(domain.curriculum for domain in config.domains.values())]
+    chosen = next((each.choose for each in curricula if each.choose), "")
+    selects = {
+        f"rollout.oversampling={config.rollout.oversampling}": config.rollout.oversampling > 1,
+        f"curriculum.choose={chosen!r}": chosen,
+        f"bandit.weigh={config.bandit.weigh!r}": config.bandit.weigh,
+    }
+    if found := [field for field, value in selects.items() if value]:
+        name = found[0].partition("=")[0]
+        raise ValueError(
+            f"{asked_by} with {found[0]}: it would select by the task's rewards, which are replaced "
+            f"after that; set {name} to {'1' if 'over' in name else 'empty'}"
+        )
+
+
 def require_one_agent(config: Config, asked_by: str) -> None:
     """Refuse a task whose episodes have several agents.
 

@@ -104,7 +104,8 @@ def test_a_run_on_a_file_is_planned_by_its_rows_and_samples_nothing(kind, answer
     made = {name: row[name] for name in columns[kind]}
     (tmp_path / "rows.jsonl").write_text(json.dumps(made) + "\n")
     changes = {
-        "data.kinds": [kind], "data.path": str(tmp_path / "rows.jsonl"), "task": "", "objective.policy": policy,
+        "data.kinds": [kind], "data.path": str(tmp_path / "rows.jsonl"), "task": "",
+        "objective.policy": policy,
         "objective.advantage_args": {"baseline": "none", "scale": "none"}, "data.batch_size": 6,
         "data.max_tokens": 32,
     }  # fmt: skip

@@ -10,7 +10,8 @@ from jaxrl.data import tokenizers
 from jaxrl.data.rewards import questions, rubrics
 from jaxrl.data.rows import Row
 from jaxrl.data.types import Problem, Score
-from jaxrl.extensions import judge, renormalise
+from jaxrl.extensions import judge, renormalise, reward_model
+from jaxrl.extensions.reward_model import RewardModelConfig
 from jaxrl.losses import pairs
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
@@ -216,3 +217,21 @@ def test_refused(settings, message, tmp_path, monkeypatch):
     (tmp_path / "r.yaml").write_text(json.dumps(RUBRIC))
     with pytest.raises(ValueError, match=message):
         judge.judge(judge.JudgeConfig(**settings)).check(tiny.config("unused"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rollout.oversampling", 2.0),
+        ("curriculum.choose", "difficulty_targeted"),
+        ("bandit.weigh", "ucb"),
+    ],
+)
+def test_what_selects_by_the_rewards_that_are_replaced_is_refused(field, value):
+    """Dynamic sampling would see rewards of 0 throughout."""
+    for name, check in {
+        "judge": judge.judge(judge.JudgeConfig(pairwise=True)).check,
+        "reward_model": reward_model.reward_model(RewardModelConfig(models=("m",))).check,
+    }.items():
+        with pytest.raises(ValueError, match=f"{name} with {field}=.*set {field} to"):
+            check(tiny.config("unused", **{field: value}))
