@@ -97,8 +97,8 @@ def require_unselected(config: Config, asked_by: str) -> None:
     if found := [field for field, value in selects.items() if value]:
         name = found[0].partition("=")[0]
         raise ValueError(
-            f"{asked_by} with {found[0]}: it would select by the task's rewards, which are replaced "
-            f"after that; set {name} to {'1' if 'over' in name else 'empty'}"
+            f"{asked_by} with {found[0]}: it would select by rewards of the task, which are "
+            f"replaced after that; set {name} to {'1' if 'over' in name else 'empty'}"
         )
 
 
