@@ -299,15 +299,7 @@ def preferences(
     length = round_up(max(len(c.request.prompt) + 1 for c in made), config.packing.bucket)
     groups = [n // 2 for n in range(len(made))]
     batch = packing.trajectory(made, [0.0] * len(made), groups, length=length)
-    roomy = dataclasses.replace(  # questions may be longer than what the run trains on
-        config.packing,
-        row_length=0,
-        micro_batch_tokens=max(
-            config.packing.micro_batch_tokens, length * jax.sharding.get_mesh().size
-        ),
-    )
-    packed = placement.pack(batch, dataclasses.replace(config, packing=roomy))[0]
-    logp = mesh.fetch(by.score(by.params, packed))
+    logp = mesh.fetch(by.score(by.params, placement.pack_scored(batch, config)))
     logp = np.sum(np.where(batch.action_mask, logp, 0.0), axis=1).reshape(-1, 2)
     found[list(prompts)] = 1 / (1 + np.exp(logp[:, 1] - logp[:, 0]))
     return found

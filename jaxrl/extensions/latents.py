@@ -215,7 +215,7 @@ def bounds(
     slot = np.stack([np.pad(one, (0, length - len(one))) for one in slots])
     count = len(given)
     batch = packing.trajectory([*given, *kept], [0.0] * 2 * count, range(2 * count), length=length)
-    logp = mesh.fetch(ctx.score(params, placement.pack(batch, config)[0]))
+    logp = mesh.fetch(ctx.score(params, placement.pack_scored(batch, config)))
     text = np.asarray(batch.action_mask[:count]) & ~slot
     value = bound(
         jnp.asarray(logp[:count]),

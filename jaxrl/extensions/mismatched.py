@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from jaxrl.config import Config
 from jaxrl.losses import masking, preference
 from jaxrl.mesh import mesh
 from jaxrl.run import placement
@@ -25,9 +26,16 @@ def mismatched(settings: MismatchedConfig) -> Extension:
     Paper: Ethayarajh et al. 2024, "KTO: Model Alignment as Prospect Theoretic Optimization"
     """
 
+    def check(config: Config) -> None:
+        if config.data.kinds and config.data.batch_size < 2:
+            raise ValueError(
+                f"mismatched with data.batch_size={config.data.batch_size}: answers are exchanged "
+                "between the rows of a batch; set it to 2 or more"
+            )
+
     def prepare(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
-        others = exchanged(batch)
-        packed, _ = placement.pack(others, ctx.config)
+        others = exchanged(batch, ctx.policy.model.max_positions)
+        packed = placement.pack_scored(others, ctx.config)
         logp = mesh.fetch(ctx.score(state.params, packed, ctx.restriction(state)))
         ref_logp = mesh.fetch(ctx.score(ctx.reference(state), packed))
         sums = (masking.row_sum(others.action_mask, each) for each in (logp, ref_logp))
@@ -37,14 +45,17 @@ def mismatched(settings: MismatchedConfig) -> Extension:
     def shapes(batch: Trajectory) -> Trajectory:
         return batch.replace(extra=batch.extra | {"kl": batch.rewards})
 
-    return Extension(prepare=prepare, shapes=shapes, arrays=("kl",), needs_reference=True)
+    return Extension(
+        check=check, prepare=prepare, shapes=shapes, arrays=("kl",), needs_reference=True
+    )
 
 
-def exchanged(batch: Trajectory) -> Trajectory:
+def exchanged(batch: Trajectory, most: int) -> Trajectory:
     """Each row's prompt with the answer of the row before it, the first row's with the last's.
 
     Args:
       batch: N sequences of T tokens on the host; a prompt reaches up to the first action.
+      most: tokens of a sequence; longer ones are cut.
 
     Returns:
       N sequences, each alone in its group, of as many tokens as the longest needs.
@@ -56,7 +67,8 @@ def exchanged(batch: Trajectory) -> Trajectory:
     made = np.zeros((2, count, 2 * width), np.int32)
     for n in range(count):
         own, other = int(first[n]), n - 1  # of row 0 the last
-        span = slice(int(first[other]), int(end[other]))
+        start = int(first[other])
+        span = slice(start, min(int(end[other]), start + most - own))
         stop = own + span.stop - span.start
         made[0, n, :own] = tokens[n, :own]
         made[0, n, own:stop], made[1, n, own:stop] = tokens[other, span], mask[other, span]

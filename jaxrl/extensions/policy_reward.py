@@ -126,5 +126,5 @@ def _probabilities(
     longest = max(len(c.request.prompt) + len(c.tokens) for c in made)
     length = round_up(longest, config.packing.bucket)
     batch = packing.trajectory(made, [0.0] * len(made), range(len(made)), length=length)
-    logp = mesh.fetch(score(params, placement.pack(batch, config)[0]))
+    logp = mesh.fetch(score(params, placement.pack_scored(batch, config)))
     return group.reference_probability(logp, batch.action_mask)

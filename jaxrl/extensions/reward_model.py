@@ -175,7 +175,7 @@ def score(config: Config, model: OpenModel, experience: Experience, steps: str =
         range(len(completions)),
         length=round_up(longest, config.packing.bucket),
     )
-    scores = mesh.fetch(model.score(model.params, placement.pack(batch, config)[0]))
+    scores = mesh.fetch(model.score(model.params, placement.pack_scored(batch, config)))
     readable = [n for n, each in enumerate(made) if each is not None]
     if steps:
         rows = zip(scores, batch.action_mask, strict=True)

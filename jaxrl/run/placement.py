@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,23 @@ def pack(
     """
     packed, cost = on_host(batch, config, keep)
     return mesh.put(packed, of_packed(config, packed)), cost
+
+
+def pack_scored(batch: Trajectory, config: Config) -> Packed:
+    """Packed micro-batches of what is only scored, which may be longer than what is trained on.
+
+    Args:
+      batch: N sequences.
+      config: of the run; where its `packing.row_length` is too short, rows are as long as needed.
+    """
+    used = np.asarray(batch.action_mask).any(axis=0)
+    longest = int(np.max(np.flatnonzero(used), initial=0)) + 1
+    if 0 < config.packing.row_length < longest:
+        shards = jax.sharding.get_mesh().size
+        tokens = max(config.packing.micro_batch_tokens, 2 * longest * shards)
+        roomy = dataclasses.replace(config.packing, row_length=0, micro_batch_tokens=tokens)
+        config = dataclasses.replace(config, packing=roomy)
+    return pack(batch, config)[0]
 
 
 def on_host(

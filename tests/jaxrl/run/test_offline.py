@@ -274,11 +274,28 @@ def test_mismatched_answers_stand_under_the_next_prompt():
         range(3),
         length=5,
     )
-    got = mismatched.exchanged(made)
+    assert mismatched.exchanged(made, 4).action_mask.sum(axis=1).tolist() == [1, 1, 1]
+    got = mismatched.exchanged(made, 5)
     for n, prompt in enumerate(prompts):
         whole = (*prompt, *answers[n - 1])
         assert tuple(got.tokens[n, : len(whole)]) == whole and not got.tokens[n, len(whole) :].any()
         assert list(np.flatnonzero(got.action_mask[n])) == list(range(len(prompt), len(whole)))
+
+
+def test_exchanged_answers_may_need_longer_rows_than_training(tmp_path):
+    """A long answer under a long prompt, where each fits `packing.row_length` by itself."""
+    made = [
+        {"prompt": "a" * (2 + 20 * (n % 2)), "completion": "b" * (21 - 20 * (n % 2)), "label": True}
+        for n in range(10)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in made))
+    given = SFT | {"data.kinds": ["label"], "objective.policy": "labelled_kto", "mismatched": {}}
+    given = changes(tmp_path, given, **{"data.path": str(tmp_path / "rows.jsonl"), "steps": 1})
+    given |= {"data.max_tokens": 32, "packing.row_length": 32, "data.eval_share": 0.5}
+    tiny.run(tmp_path / "run", **given)
+    assert np.isfinite(metrics.read(tmp_path / "run")[0]["loss"])
+    with pytest.raises(ValueError, match=r"mismatched with data\.batch_size=1"):
+        begin.check(tiny.config("", **given | {"data.batch_size": 1}))
 
 
 def test_the_newest_checkpoint_holds_the_position(straight):
