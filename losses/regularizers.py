@@ -116,6 +116,7 @@ def relative_length_reward(
     group_ids: jax.Array,
     *,
     num_groups: int,
+    valid: jax.Array | bool = True,
     threshold: float = 0.5,
 ) -> jax.Array:
     """Kimi k1.5's length reward: among a prompt's samples, shorter is better if it is correct.
@@ -129,18 +130,22 @@ def relative_length_reward(
       lengths: `[N]` tokens.
       group_ids: `[N]` int32 in `[0, num_groups)`.
       num_groups: static.
+      valid: `[N]` bool; the others are compared with none and get 0.
       threshold: least reward that counts as correct.
 
     Returns:
       `[N]` in `[-1/2, 1/2]`, to be weighted and added to the reward.
     """
     lengths = as_float(lengths)
-    longest = jax.ops.segment_max(lengths, group_ids, num_groups)[group_ids]
-    shortest = jax.ops.segment_min(lengths, group_ids, num_groups)[group_ids]
+    most = jnp.where(valid, lengths, -jnp.inf)
+    least = jnp.where(valid, lengths, jnp.inf)
+    longest = jax.ops.segment_max(most, group_ids, num_groups)[group_ids]
+    shortest = jax.ops.segment_min(least, group_ids, num_groups)[group_ids]
     spread = longest - shortest
-    u = 0.5 - (lengths - shortest) / jnp.where(spread > 0, spread, 1.0)
+    differ = (spread > 0) & valid
+    u = 0.5 - (lengths - shortest) / jnp.where(differ, spread, 1.0)
     u = jnp.where(rewards >= threshold, u, jnp.minimum(u, 0.0))
-    return jnp.where(spread > 0, u, 0.0)
+    return jnp.where(differ, u, 0.0)
 
 
 @checked

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl import functions
 from jaxrl.config import Config
-from jaxrl.extensions.replay import empty, joined
+from jaxrl.extensions.replay import empty, joined, require_before_critic
 from jaxrl.rollout import tasks
 from jaxrl.run.extension import Context, Extension
 from jaxrl.types import TrainState, Trajectory
@@ -58,6 +58,7 @@ def corrector(settings: CorrectorConfig) -> Extension:
             )
         functions.resolve(settings.correct, settings.args, _GIVEN)
         tasks.require_turns(config, "corrector", of_all=False)
+        require_before_critic(config, "corrector")
         if settings.groups < 1 or settings.groups % config.updates_per_batch:
             raise ValueError(
                 f"corrector.groups={settings.groups} with updates_per_batch="

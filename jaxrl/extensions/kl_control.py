@@ -38,6 +38,11 @@ def kl_control(settings: KLControlConfig) -> Extension:
     def check(config: Config) -> None:
         functions.resolve(settings.rule, settings.args, _GIVEN)
         weights = _weights(config)
+        if config.data.kinds:
+            raise ValueError(
+                f"kl_control with data.path={config.data.path!r}: the divergence is measured on "
+                "what the policy samples, and this run learns from a file; leave it out"
+            )
         if sum(map(bool, weights.values())) != 1:
             given = ", ".join(f"{name}={value}" for name, value in weights.items())
             raise ValueError(
@@ -58,7 +63,8 @@ def kl_control(settings: KLControlConfig) -> Extension:
         ) -> tuple[TrainState, dict[str, jax.Array]]:
             used = state.coefficients[name]
             state, metrics = inner(state, batch, packed, ref_logp)
-            mask = batch.action_mask & batch.valid[:, None] & packed.computed[:, None]
+            sampled = batch.valid if batch.expert is None else batch.valid & ~batch.expert
+            mask = batch.action_mask & sampled[:, None] & packed.computed[:, None]
             kl = masked_mean(batch.behavior_logp - ref_logp, mask)
             moved = functions.call(rule, settings.args, {"coefficient": used, "kl": kl})
             moved = jnp.where(jnp.isfinite(moved), moved, used)

@@ -59,6 +59,12 @@ def replay(settings: ReplayConfig) -> Extension:
                 f"replay.groups={settings.groups} with replay.size={settings.size}: use 1 or more "
                 "groups, and a buffer that holds them"
             )
+        if config.data.kinds:
+            raise ValueError(
+                f"replay with data.path={config.data.path!r}: this run learns from a file, which "
+                "each epoch reads again; leave it out"
+            )
+        require_before_critic(config, "replay")
         updates, prompts = config.updates_per_batch, config.rollout.prompts
         if settings.groups % updates:
             raise ValueError(
@@ -91,6 +97,20 @@ def replay(settings: ReplayConfig) -> Extension:
             buffer.set_state(state)
 
     return Extension(check=check, prepare=prepare, get_state=get_state, set_state=set_state)
+
+
+def require_before_critic(config: Config, extension: str) -> None:
+    """Refuse to add rows after the critic has made the advantages.
+
+    Raises:
+      ValueError: the critic is listed first.
+    """
+    names = [functions.extension_name(each) for each in config.extensions]
+    if "critic" in names[: names.index(extension)]:
+        raise ValueError(
+            f"{extension} after critic: added rows would have advantages of another step; list it "
+            f"first, in a config file, as in extensions: {{{extension}: {{}}, critic: {{}}}}"
+        )
 
 
 def open_buffer(config: ReplayConfig, seed: int) -> Buffer:

@@ -39,7 +39,8 @@ def as_trajectory(experience: Experience, config: Config) -> Trajectory:
         [n // group for n in range(len(experience.completions))],
         length=round_up(longest, config.packing.bucket),
     )
-    parts = [None if score.error else score.parts for score in experience.scores]
+    # a reward that came too late has none either
+    parts = [None if score.error else score.parts or None for score in experience.scores]
     stopped = np.array([c.stopped for c in experience.completions])
     made = made.replace(reward_parts=packing.reward_parts(parts), stopped=stopped)
     if any(c.turn is not None for c in experience.completions):

@@ -29,10 +29,11 @@ def brief(
     lengths: jax.Array,
     group_ids: jax.Array,
     num_groups: int,
+    valid: jax.Array,
     weight: float = 0.2,
 ) -> jax.Array:
     """Rewards [N] with the length reward added."""
-    bonus = relative_length_reward(rewards, lengths, group_ids, num_groups=num_groups)
+    bonus = relative_length_reward(rewards, lengths, group_ids, num_groups=num_groups, valid=valid)
     return rewards + weight * bonus
 
 

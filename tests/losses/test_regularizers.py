@@ -77,6 +77,13 @@ def test_relative_length_reward_by_hand():
         jnp.array([1.0, 1.0, 0.0, 1.0, 0.0]), lengths, groups, num_groups=3
     )
     np.testing.assert_allclose(got, [0.5, 0.0, -0.5, 0.0, 0.0])
+    valid = jnp.array([True, True, True, True, False])
+    for failed in (0, 99):  # the length of a completion that has no score
+        got = regularizers.relative_length_reward(
+            jnp.ones(5), jnp.array([4, 5, 6, 6, failed]), jnp.zeros(5, int), num_groups=2,
+            valid=valid,
+        )  # fmt: skip
+        np.testing.assert_allclose(got, [0.5, 0.0, -0.5, -0.5, 0.0])
     wrong = regularizers.relative_length_reward(jnp.zeros(5), lengths, groups, num_groups=3)
     np.testing.assert_allclose(wrong, [0.0, 0.0, -0.5, 0.0, 0.0])
 

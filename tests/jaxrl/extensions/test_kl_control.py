@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.config import Config
+from jaxrl.config import Config, DataConfig
 from jaxrl.extensions import critic
 from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.kl_control import KLControlConfig, kl_control
@@ -58,6 +58,8 @@ def test_the_weight_moves_by_what_the_counted_tokens_say():
     np.testing.assert_allclose(
         state.coefficients["kl_coef"], 0.2 * (1 + 0.1 * (kl / 0.5 - 1)), rtol=1e-6
     )
+    written = data.replace(expert=np.array([False, False, True]))  # no policy sampled the last
+    np.testing.assert_allclose(run(start, written, packed([True] * 3), ref)[1]["kl_sampled"], 0.3)
     _, metrics = run(state, data, packed([True, True, False]), ref)
     np.testing.assert_allclose(metrics["kl_sampled"], 0.3, rtol=1e-6)
 
@@ -112,6 +114,11 @@ def test_the_critics_weight_is_moved_where_it_is_the_one():
         ),
         (CONTROLLED, KLControlConfig("jaxrl.losses.policy:nothing"), "does not exist"),
         (CONTROLLED, dataclasses.replace(ZIEGLER, args={}), "needs 'target'"),
+        (
+            dataclasses.replace(CONTROLLED, data=DataConfig(path="f", kinds=("completion",))),
+            ZIEGLER,
+            "kl_control with data.path='f'",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(config, settings, message):

@@ -5,8 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from jaxrl import config as configs
+from jaxrl.config import DataConfig
 from jaxrl.data import replay as rules
-from jaxrl.extensions import replay
+from jaxrl.extensions import corrector, replay
+from jaxrl.extensions.corrector import CorrectorConfig
 from jaxrl.extensions.critic import with_last_states
 from jaxrl.extensions.replay import ReplayConfig
 from jaxrl.training.packing import PackingConfig, pack
@@ -118,8 +121,29 @@ def test_rules():
 )
 def test_a_buffer_that_cannot_work_is_refused(config, message):
     with pytest.raises(ValueError, match=message):
-        run = dataclasses.replace(tiny.config("unused"), updates_per_batch=2)
+        run = tiny.config("unused", replay={}, updates_per_batch=2)
         replay.replay(ReplayConfig(**config)).check(run)
+
+
+@pytest.mark.parametrize("added", ["replay", "corrector"])
+def test_rows_are_added_before_the_critic_estimates(added):
+    """Else replayed rows would have the advantages of another step."""
+    config = tiny.config("unused", critic={}, task="calculator", task_args={})
+    config = configs.extended(config, added)
+    check = {
+        "replay": replay.replay(ReplayConfig()).check,
+        "corrector": corrector.corrector(
+            CorrectorConfig("jaxrl.launch.recipes.gtr:corrected")
+        ).check,
+    }[added]
+    with pytest.raises(ValueError, match=f"{added} after critic.*list it first"):
+        check(config)
+
+
+def test_a_run_on_a_file_replays_nothing():
+    data = DataConfig(path="rows.jsonl", kinds=("preference",))
+    with pytest.raises(ValueError, match="replay with data.path='rows.jsonl'"):
+        replay.replay(ReplayConfig()).check(dataclasses.replace(tiny.config("unused"), data=data))
 
 
 def test_a_rule_may_keep_by_the_version_that_sampled():
