@@ -142,7 +142,7 @@ def test_rows_are_added_before_the_critic_estimates(added):
 
 def test_a_run_on_a_file_replays_nothing():
     data = DataConfig(path="rows.jsonl", kinds=("preference",))
-    with pytest.raises(ValueError, match="replay with data.path='rows.jsonl'"):
+    with pytest.raises(ValueError, match=r"replay with data\.path='rows.jsonl'"):
         replay.replay(ReplayConfig()).check(dataclasses.replace(tiny.config("unused"), data=data))
 
 
