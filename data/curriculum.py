@@ -114,6 +114,8 @@ def closest(
 ) -> tuple[Prompts, np.ndarray]:
     """Uniform over the share of the allowed prompts whose solutions are worth most, by DONOD.
 
+    In a run, prompts whose solution is longer than `rollout.max_new_tokens` are not allowed.
+
     Args:
       state: of the prompts.
       count: of a batch.

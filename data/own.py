@@ -29,7 +29,7 @@ from typing import Any
 
 from jaxrl.data import processes
 from jaxrl.data.tasks import is_function
-from jaxrl.data.types import Problem, Reward, Score
+from jaxrl.data.types import Problem, Reward, Score, exact_sum
 
 SESSION = "jaxrl_session"
 """Name of the module in `sys.modules` that holds callables of this session, see `keep`."""
@@ -249,7 +249,7 @@ def score(value: Any) -> Score:
     if isinstance(value, Mapping):
         parts = {str(name): _number(part) for name, part in value.items()}
         total = next((parts.pop(name) for name in _TOTALS if name in parts), None)
-        return Score(sum(parts.values()) if total is None else total, parts)
+        return Score(exact_sum(parts.values()) if total is None else total, parts)
     return Score(_number(value))
 
 

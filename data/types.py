@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -64,6 +64,18 @@ class Score:
                 f"Score parts={sorted(taken)}: the log of rewards has figures of these names; "
                 "rename the parts"
             )
+
+
+def exact_sum(parts: Iterable[float]) -> float:
+    """The sum of a reward's parts, rounded once: 0.6 + 0.3 + 0.1 is 1, which plain `+` misses.
+
+    inf or nan where the sum is not finite.
+    """
+    given = list(parts)
+    try:
+        return math.fsum(given)
+    except (OverflowError, ValueError):
+        return float(sum(given))
 
 
 Reward = Callable[[Problem, str], Score | Awaitable[Score]]

@@ -115,7 +115,7 @@ def merged(config: T, values: Mapping[str, Any], where: str = "") -> T:
         elif field == "extensions" and isinstance(config, Config):
             changes[field] = {k: _settings(k, v or {}, f"{full}.{k}.") for k, v in value.items()}
         else:
-            changes[field] = _checked(hints[field], value, full)
+            changes[field] = configs.checked(hints[field], value, full)
     plain = {k: v for k, v in changes.items() if not dataclasses.is_dataclass(getattr(config, k))}
     typed = configs.from_dict(type(config), configs_fields(config) | plain) if plain else config
     nested = {k: v for k, v in changes.items() if k not in plain}
@@ -131,25 +131,6 @@ def _settings(reference: str, values: Mapping[str, Any], where: str) -> Any:
     configs.check_name(reference)
     kind = functions.settings_type(functions.extension(reference))
     return merged(kind(), values, where)
-
-
-def _checked(hint: Any, value: Any, name: str) -> Any:
-    """A value of a file, as its field has it; YAML reads 1e-5 as a text."""
-    if hint is float and not isinstance(value, bool):
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            raise ValueError(f"{name}={value!r}: must be a number") from None
-    allowed = {int: int, str: str, bool: bool}.get(hint)
-    if typing.get_origin(hint) is typing.Literal and value not in typing.get_args(hint):
-        raise ValueError(f"{name}={value!r}: choose one of {', '.join(typing.get_args(hint))}")
-    if allowed and (
-        not isinstance(value, allowed) or (isinstance(value, bool) and allowed is not bool)
-    ):
-        raise ValueError(f"{name}={value!r}: must be of type {allowed.__name__}")
-    if typing.get_origin(hint) is dict and not isinstance(value, Mapping):
-        raise ValueError(f"{name}={value!r}: must hold entries, as in {name}: {{...}}")
-    return value
 
 
 def values_of(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from jaxrl.data.types import Problem, Reward, Score
+from jaxrl.data.types import Problem, Reward, Score, exact_sum
 
 
 def join(
@@ -54,7 +54,7 @@ def weighted_sum(rewards: Mapping[str, tuple[float, Reward]]) -> Reward:
     weights = [rewards[name][0] for name in names]
 
     def total(problem: Problem, completion: str, scores: list[Score]) -> Score:
-        value = sum(w * s.value for w, s in zip(weights, scores, strict=True))
+        value = exact_sum(w * s.value for w, s in zip(weights, scores, strict=True))
         return Score(value, _parts(names, scores))
 
     return join([rewards[name][1] for name in names], total)
@@ -74,11 +74,11 @@ def heads(
     def mean(problem: Problem, completion: str, scores: list[Score]) -> Score:
         chosen = weights(problem)
         unknown = set(chosen) - set(names)
-        total = sum(chosen.values())
+        total = exact_sum(chosen.values())
         if unknown or total <= 0:
             raise ValueError(f"weights {dict(chosen)}: must be over {names} with a positive sum")
-        value = sum(chosen.get(n, 0.0) * s.value for n, s in zip(names, scores, strict=True))
-        return Score(value / total, _parts(names, scores))
+        parts = [chosen.get(n, 0.0) * s.value for n, s in zip(names, scores, strict=True)]
+        return Score(exact_sum(parts) / total, _parts(names, scores))
 
     return join([rewards[name] for name in names], mean)
 

@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 from jaxrl.data import extract, own
 from jaxrl.data.rewards import group, judge, math, rubrics, schema, shape, text, verifier
-from jaxrl.data.types import LOGGED, Problem, Reward, Score
+from jaxrl.data.types import LOGGED, Problem, Reward, Score, exact_sum
 
 
 class Spec(NamedTuple):
@@ -363,7 +363,8 @@ def _sum(specs: Sequence[Spec], scores: Sequence[Score], several: bool) -> Score
     for spec, score in zip(specs, scores, strict=True):
         parts[spec.name] = score.value
         parts |= {f"{spec.name}/{name}": value for name, value in score.parts.items()}
-    return Score(sum(s.weight * r.value for s, r in zip(specs, scores, strict=True)), parts)
+    value = exact_sum(s.weight * r.value for s, r in zip(specs, scores, strict=True))
+    return Score(value, parts)
 
 
 def _value(number: str) -> float | str:

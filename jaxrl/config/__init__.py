@@ -25,6 +25,7 @@ from jaxrl.config.validate import check
 from jaxrl.config.values import (
     changed,
     check_name,
+    checked,
     extended,
     from_dict,
     load,
@@ -54,6 +55,7 @@ __all__ = [
     "changed",
     "check",
     "check_name",
+    "checked",
     "extended",
     "from_dict",
     "load",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -126,6 +127,39 @@ def replaced(config: T, name: str, value: Any) -> T:
         return typing.cast(T, config | {first: new})
     hint = typing.get_type_hints(type(config))[first]
     return dataclasses.replace(typing.cast(Any, config), **{first: _value(hint, new)})
+
+
+def checked(hint: Any, value: Any, name: str) -> Any:
+    """A value of a file or a stage, as its field has it; YAML reads 1e-5 as a text.
+
+    Args:
+      hint: the declared type of the field.
+      value: to be checked.
+      name: dotted name of the field, for messages.
+
+    Raises:
+      ValueError: a value of another type, or none of the choices.
+    """
+    if dataclasses.is_dataclass(hint) and not isinstance(value, typing.cast(type, hint)):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{name}={value!r}: must hold fields, as in {name}: {{...}}")
+        hints = typing.get_type_hints(hint)
+        return {k: checked(hints.get(k), v, f"{name}.{k}") for k, v in value.items()}
+    if hint is float:
+        try:
+            return float(value if not isinstance(value, bool) else "")
+        except (TypeError, ValueError):
+            raise ValueError(f"{name}={value!r}: must be a number") from None
+    allowed = {int: int, str: str, bool: bool}.get(hint)
+    if typing.get_origin(hint) is typing.Literal and value not in typing.get_args(hint):
+        raise ValueError(f"{name}={value!r}: choose one of {', '.join(typing.get_args(hint))}")
+    if allowed and (
+        not isinstance(value, allowed) or (isinstance(value, bool) and allowed is not bool)
+    ):
+        raise ValueError(f"{name}={value!r}: must be of type {allowed.__name__}")
+    if typing.get_origin(hint) is dict and not isinstance(value, Mapping):
+        raise ValueError(f"{name}={value!r}: must hold entries, as in {name}: {{...}}")
+    return value
 
 
 def load(path: Path) -> Config:

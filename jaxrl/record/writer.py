@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -40,12 +41,12 @@ def kept(scores: Mapping[int, float | None], config: CheckpointConfig) -> set[in
     """The committed steps that are kept: the last, every `keep_every`-th, and the best.
 
     Args:
-      scores: of each committed step, None where it was not scored.
+      scores: of each committed step; None, or not finite, where it was not scored.
       config: `keep`, `keep_every` and `keep_best`.
     """
     ordered = sorted(scores)
-    scored = [step for step in ordered if scores[step] is not None]
-    best = sorted(scored, key=lambda step: (scores[step], step))[-config.keep_best :]
+    scored = [(s, step) for step in ordered if (s := scores[step]) is not None and isfinite(s)]
+    best = [step for _, step in sorted(scored)[-config.keep_best :]]
     return {
         *ordered[-config.keep :],
         *(step for step in ordered if config.keep_every and step % config.keep_every == 0),
@@ -99,10 +100,11 @@ class Writer:
           score: ranks this checkpoint, for `keep_best`.
         """
         self.owed = False
-        if not all(distributed.gathered(self._ready())):
+        late = [other for other in distributed.gathered(self._late()) if other is not None]
+        if late:
             self.owed = True
-            late = f"storage is slow: step {self._saves[0].step} is still being saved"
-            self._note(f"WARNING: {late}, so step {step} is not")
+            slow = f"storage is slow: step {min(late)} is still being saved"
+            self._note(f"WARNING: {slow}, so step {step} is not")
             return
         where = path(self._directory, step)
         try:
@@ -182,11 +184,13 @@ class Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._ready(committed=True):
+        if self._late(committed=True) is None:
             self._orbax.close()
 
-    def _ready(self, *, committed: bool = False) -> bool:
-        """Whether another save may begin; waits for it as long as the config says.
+    def _late(self, *, committed: bool = False) -> int | None:
+        """The step whose save another one has to wait for; waits as long as the config says.
+
+        None: another save may begin.
 
         The arrays of the newest save must be written, or all of it be `committed`, and those before
         it be committed.
@@ -199,7 +203,9 @@ class Writer:
                 save.thread.join(max(0.0, end - monotonic()))
         self._saves = [save for save in self._saves if save.thread.is_alive()]
         *earlier, last = self._saves or [None]
-        return last is None or (not (earlier or committed) and last.written.is_set())
+        if last is None or (not (earlier or committed) and last.written.is_set()):
+            return None
+        return self._saves[0].step
 
     def _finish(
         self,

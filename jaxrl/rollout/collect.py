@@ -85,7 +85,7 @@ def open_rollouts(
     own_key = key(config.seed)
     in_flight = round(prompts * settings.in_flight)
     flight = Flight(Limits(prompts, None, in_flight, "finished"), size)
-    adaptive = settings.rounds == "adaptive"
+    adaptive, partial = settings.rounds == "adaptive", in_flight > prompts
     acceptance = rounds.Acceptance()
 
     def batch(advance: Callable[[OpenGroups], None], params: Params) -> tuple[int, ...]:
@@ -95,7 +95,7 @@ def open_rollouts(
         for action in flight.between_chunks():
             if isinstance(action, Admit):
                 while (missing := len(action.numbers) - len(flight.open.waiting)) > 0:
-                    flight.open.waiting += source.draw(missing if adaptive else prompts, params)
+                    flight.open.waiting += source.draw(prompts if partial else missing, params)
                 flight.admit(action.numbers)
         while not taken:
             advance(flight.open)
@@ -117,31 +117,31 @@ def open_rollouts(
             version=version, timer=timer, log=log,
         )  # fmt: skip
         while True:
-            if adaptive:
-                asked = rounds.size(acceptance, state)
-                flight.limits = flight.limits._replace(groups_per_step=asked, in_flight=asked)
-            enough = flight.limits.groups_per_step
+            left = int(state.budget - state.sampled)
+            asked = rounds.size(acceptance, state) if adaptive else min(prompts, left)
+            flight.limits = flight.limits._replace(
+                groups_per_step=asked, in_flight=in_flight if partial else asked
+            )
             numbers = batch(
-                lambda groups, n=enough: advance(
+                lambda groups, n=asked: advance(
                     groups, engine=open_engine(setup, params), enough=n
                 ),
                 params,
             )
-            biases.append(flight.length_bias(numbers) if in_flight > prompts else 0.0)
+            biases.append(flight.length_bias(numbers) if partial else 0.0)
             groups = flight.take(numbers)
             rewards = np.array([[programs.reward(r) for r in g.rows[:size]] for g in groups])
             source.learn([g.drawn for g in groups], rewards)
             state, keep, more = curriculum.dynamic(state, rewards)
             kept += [g for g, k in zip(groups, keep, strict=True) if k]
             rest += [g for g, k in zip(groups, keep, strict=True) if not k]
-            last = not more or (not adaptive and state.sampled + prompts > state.budget)
             if adaptive:
-                acceptance = rounds.observe(acceptance, rewards, last=last)
-            if last:
+                acceptance = rounds.observe(acceptance, rewards, last=not more)
+            if not more:
                 measured = {"prompts_sampled": float(state.sampled)}
                 if adaptive:
                     measured["rounds"] = float(len(biases))
-                if in_flight > prompts:
+                if partial:
                     measured["length_bias"] = float(np.mean(biases))
                 return experience([*kept, *rest][:prompts], size), measured
 

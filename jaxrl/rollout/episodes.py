@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxrl.data import rendering
 from jaxrl.data.environments import Message, Opening, Reply, Token, Turn, Written
-from jaxrl.data.types import Problem, Score
+from jaxrl.data.types import Problem, Score, exact_sum
 from jaxrl.rollout import programs
 from jaxrl.rollout.contexts import Contexts
 from jaxrl.rollout.programs import (
@@ -358,7 +358,7 @@ def _score(
     error: str | None, stopped: bool, rewards: Sequence[float | None], named: dict[str, float]
 ) -> Score:
     """The sum of agent 0's rewards; an episode that ended without any has failed."""
-    total = sum(reward or 0.0 for reward in rewards)
+    total = exact_sum(reward or 0.0 for reward in rewards)
     if error is None and stopped and all(reward is None for reward in rewards):
         error = "reward: the environment ended the episode and gave no reward for a turn of agent 0"
     if error is None and not math.isfinite(total):

@@ -34,13 +34,13 @@ def closeness(
       rollout: the form of the prompts.
       task: has solutions.
       params: as the sampler has them, see `policy.sampling_params`.
-      problems: N of them.
+      problems: N of them, each of which `fits`.
 
     Returns:
       [N] float64.
 
     Raises:
-      ValueError: no solutions, or a decoder whose logits have a soft cap.
+      ValueError: no solutions, one that does not fit, or a decoder whose logits have a soft cap.
     """
     if task.gold is None:
         raise ValueError(
@@ -72,6 +72,17 @@ def closeness(
     inner, square, norms = zip(*found, strict=True)
     products = (np.concatenate(part)[: len(rows)] for part in (inner, square))
     return np.asarray(donod(*products, norms[0]), np.float64)
+
+
+def fits(actor: Policy, rollout: RolloutConfig, task: Task, problem: Problem) -> bool:
+    """Whether the task's own solution and its end are within `rollout.max_new_tokens`.
+
+    One that is longer can be neither measured nor imitated. A task without solutions has none that
+    is too long.
+    """
+    if task.gold is None:
+        return True
+    return len(actor.tokenizer.encode(task.gold(problem))) < rollout.max_new_tokens
 
 
 @functools.partial(jax.jit, static_argnums=0)

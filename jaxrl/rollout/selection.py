@@ -118,6 +118,7 @@ def open_source(config: Config, task: Task, actor: Policy) -> Source:
     """
     measure = functools.partial(angles.concentrations, actor, config.rollout)
     prune = functools.partial(pruning.closeness, actor, config.rollout)
+    solved = functools.partial(pruning.fits, actor, config.rollout)
 
     def leaf(settings: CurriculumConfig, task: Task) -> Source:
         seed = config.seed
@@ -130,7 +131,8 @@ def open_source(config: Config, task: Task, actor: Policy) -> Source:
         of = json.loads(json.dumps(of))  # as it will be when it is read from a checkpoint
         if settings.choose:
             signals = {"measure": measure, "closeness": functools.partial(prune, task)}
-            return chosen(settings, task, of, seed=seed, keep=keep, **signals)
+            fits = functools.partial(solved, task)
+            return chosen(settings, task, of, seed=seed, keep=keep, solved=fits, **signals)
         return ordered(task, of, seed=seed, keep=keep)
 
     if not config.domains:
@@ -179,7 +181,7 @@ class CurriculumState(NamedTuple):
     """scalar float64: mean reward of the last batch; nan before."""
     signal: np.ndarray
     """[N] float64: angle signal of each prompt, or closeness of its solution, before training; nan
-    where none is needed."""
+    where none is needed. A prompt that may not be chosen is not measured, and lower than all."""
 
 
 def chosen(
@@ -189,6 +191,7 @@ def chosen(
     *,
     seed: int,
     keep: Keep = None,
+    solved: Callable[[Problem], bool],
     measure: Signal,
     closeness: Signal,
 ) -> Source:
@@ -200,8 +203,13 @@ def chosen(
       of: says what the state is the state of.
       seed: of the problems and of random choices.
       keep: problems that may be chosen; None: all.
+      solved: those whose solution may be measured; a function that goes by `closeness` chooses
+        among them alone.
       measure: angle signals, for a function that goes by `ranks`.
       closeness: what solutions are worth, for a function that goes by `closeness`.
+
+    Raises:
+      ValueError: no problem may be chosen.
     """
     function = functions.resolve(config.choose, config.args, _GIVEN)
     by_rank = functions.takes(function, "ranks")
@@ -212,21 +220,35 @@ def chosen(
     def problems(ids: Sequence[int]) -> list[Problem]:
         return [task.problem("train", seed, int(i)) for i in ids]
 
-    fit = [keep is None or keep(problem) for problem in problems(range(size))]
+    fit = [
+        (keep is None or keep(problem)) and (not by_closeness or solved(problem))
+        for problem in problems(range(size))
+    ]
+    if not any(fit):
+        raise ValueError(
+            f"none of the first {size} problems of task {task.name!r} fits; raise "
+            "rollout.max_prompt_tokens or rollout.max_new_tokens"
+        )
     state = curriculum.start(size, window=config.window, seed=seed)
     ranks = bandits.rank(np.zeros(size), seed=seed)
     course = CurriculumState(
         np.array(fit), np.int64(0), np.zeros(0, np.int64), np.float64("nan"), np.full(size, np.nan)
     )
 
+    def measured(signal: Signal, params: Params) -> np.ndarray:
+        found = signal(params, problems(np.flatnonzero(course.allowed)))
+        out = np.full(size, found.min() - 1)
+        out[course.allowed] = found
+        return out
+
     def draw(count: int, params: Params) -> list[Drawn]:
         nonlocal state, ranks, course
         turned = 0.0
         if by_rank and np.isnan(course.signal).any():
-            course = course._replace(signal=measure(params, problems(range(size))))
+            course = course._replace(signal=measured(measure, params))
             ranks = bandits.rank(course.signal, seed=seed)
         elif by_closeness and np.isnan(course.signal).any():
-            course = course._replace(signal=closeness(params, problems(range(size))))
+            course = course._replace(signal=measured(closeness, params))
         elif by_rank:
             now = measure(params, problems(course.last))
             turned = float(np.mean(now - course.signal[course.last]))

@@ -88,9 +88,9 @@ class RunContext(NamedTuple):
     """The model's shape and tokenizer; its parameters are in the train state."""
     extensions: dict[str, Extension]
     """By name, in order."""
-    pools: dict[int, Pool]
-    """By the step that a stage begins after; the first also scores evaluations. Empty where nothing
-    is scored."""
+    pools: dict[int | None, Pool]
+    """By the step that a stage begins after; None: scores evaluations. Empty where nothing is
+    scored."""
     sampling_mesh: Mesh
     """The devices that sample; the mesh in use has those that train."""
     writer: Writer

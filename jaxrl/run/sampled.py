@@ -56,7 +56,7 @@ def origin(config: Config, actor: Policy) -> Origin:
         actor = run.policy if guide is None else run.policy._replace(guide=guide)
         with jax.set_mesh(run.sampling_mesh):
             figures, sampled = evaluate.evaluate(
-                actor, params, held_out, task, run.pools[0], config.rollout, config.sampler
+                actor, params, held_out, task, run.pools[None], config.rollout, config.sampler
             )
         for extension in run.extensions.values():
             figures |= extension.measure(ctx, state, sampled)

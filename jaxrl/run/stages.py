@@ -11,15 +11,19 @@ starts anew.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import threading
+import types
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import optax
 
 from jaxrl import config as configs
+from jaxrl import functions
 from jaxrl.config import Config
 from jaxrl.data import curriculum
 from jaxrl.data.scoring import Pool, open_pool
@@ -120,14 +124,14 @@ def program(
 
 
 @contextlib.contextmanager
-def open_pools(config: Config, callbacks: Callbacks) -> Iterator[dict[int, Pool]]:
-    """What scores the completions of each stage, by its start; stages of one task share a pool.
+def open_pools(config: Config, callbacks: Callbacks) -> Iterator[dict[int | None, Pool]]:
+    """What scores the completions of each stage, by its start; None: those of evaluations.
 
-    Rows of a file are not scored: there are no pools then. `callbacks.scored` is called with what
-    is scored, and `note` with the first failure and with the sandbox of programs, where completions
-    are programs.
+    Where tasks are the same, a pool is shared. Rows of a file are not scored: there are no pools
+    then. `callbacks.scored` is called with what is scored, and `note` with the first failure and
+    with the sandbox of programs, where completions are programs.
     """
-    pools: dict[int, Pool] = {}
+    pools: dict[int | None, Pool] = {}
     note, failed = callbacks.note, _first_failure(callbacks.note)
 
     def on_score(problem: Problem, completion: str, score: Score) -> None:
@@ -136,8 +140,8 @@ def open_pools(config: Config, callbacks: Callbacks) -> Iterator[dict[int, Pool]
 
     by_task: dict[str, Pool] = {}
     with contextlib.ExitStack() as stack:
-        for first in () if config.data.kinds else sorted({0, *config.stages}):
-            task = tasks.named(at(config, first))
+        for first in () if config.data.kinds else (None, *sorted({0, *config.stages})):
+            task = tasks.named(config if first is None else at(config, first))
             key = json.dumps([task.name, task.params], sort_keys=True)
             if key not in by_task:
                 pool = open_pool(
@@ -148,7 +152,7 @@ def open_pools(config: Config, callbacks: Callbacks) -> Iterator[dict[int, Pool]
                     memory_limit_mb=config.score_memory_mb,
                     allow_weak=config.sandbox.allow_weak,
                     on_score=on_score,
-                    ahead=first == 0,
+                    ahead=not first,
                 )
                 if pool.isolation:
                     note(str(pool.isolation))
@@ -174,13 +178,15 @@ def at(config: Config, done: int) -> Config:
     """The config in force after `done` steps.
 
     Raises:
-      ValueError: a field that no stage may set, or that does not exist.
+      ValueError: a field that no stage may set, or that does not exist, or a value that it cannot
+        have.
     """
     if not config.stages:
         return config
     schedule = sorted({0: {}, **config.stages}.items())
     for name, value in curriculum.stage_at(schedule, done).items():
-        config = _set(config, name, value)
+        start = max(s for s, changes in schedule if s <= done and name in changes)
+        config = _set(config, start, name, value)
     return config
 
 
@@ -206,8 +212,12 @@ def check(config: Config) -> None:
             f"stages with rollout.in_flight={config.rollout.in_flight}: unfinished groups would "
             "belong to two stages; set one of them aside"
         )
-    for staged in all_of(config):
-        configs.check(staged)
+    for start in sorted(config.stages):
+        staged = at(config, start)
+        try:
+            configs.check(staged)
+        except ValueError as error:
+            raise ValueError(f"stages.{start}: {error}") from error
 
 
 def start(config: Config, done: int) -> int:
@@ -215,21 +225,49 @@ def start(config: Config, done: int) -> int:
     return max(first for first in (0, *config.stages) if first <= done)
 
 
-def _set(config: Config, name: str, value: Any) -> Config:
+def _set(config: Config, start: int, name: str, value: Any) -> Config:
+    """The config with a field of it set by the stage at `start`, checked as a field of a file is.
+
+    Raises:
+      ValueError: naming the stage, the field and the value.
+    """
     if not any(name == m or (m[-1] == "." and name.startswith(m)) for m in MAY_CHANGE):
         raise ValueError(
-            f"stages sets {name!r}, which is the same for a whole run; a stage may set "
+            f"stages.{start} sets {name!r}, which is the same for a whole run; a stage may set "
             f"{', '.join(m.rstrip('.') for m in MAY_CHANGE)}; to change another field, end the "
             "run and continue from it with --fork"
         )
-    old: Any = config
-    for key in name.split("."):
-        old = old.get(key) if isinstance(old, dict) else getattr(old, key, None)
-    fits = (
-        isinstance(value, int | float)
-        if type(old) in (int, float)
-        else isinstance(value, type(old))
-    )
-    if old is not None and (not fits or isinstance(value, bool) != isinstance(old, bool)):
-        raise ValueError(f"stages sets {name}={value!r}; it must be of the type of {old!r}")
-    return configs.replaced(config, name, value)
+    try:
+        hint, old = _field(config, name)
+        if isinstance(hint, types.UnionType) and old is not None and _kind(value) != _kind(old):
+            raise ValueError(f"{name}={value!r}: must be of the type of {old!r}")
+        return configs.replaced(config, name, configs.checked(hint, value, name))
+    except ValueError as error:
+        raise ValueError(f"stages.{start}: {error}") from error
+
+
+def _field(config: Config, name: str) -> tuple[Any, Any]:
+    """The declared type of a dotted field, of entries of a dict too, and its value; None if unset.
+
+    Raises:
+      ValueError: no such field, or no such entry above it.
+    """
+    value: Any = config
+    hint: Any = Config
+    *groups, last = name.split(".")
+    for depth, key in enumerate([*groups, last]):
+        if typing.get_origin(hint) is dict:
+            known = [last] if depth == len(groups) else list(value)
+            _, hint = typing.get_args(hint)
+        else:
+            hints = typing.get_type_hints(hint) if dataclasses.is_dataclass(hint) else {}
+            hint, known = hints.get(key), list(hints)
+        if key not in known:
+            raise ValueError(f"{name}: there is no field {key!r}; {functions.nearest(key, known)}")
+        value = value.get(key) if isinstance(value, dict) else getattr(value, key)
+    return hint, value
+
+
+def _kind(value: Any) -> type:
+    """The type of a value; integers and other numbers are of one."""
+    return float if type(value) is int else type(value)

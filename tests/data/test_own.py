@@ -121,6 +121,13 @@ def test_several_are_added_with_their_weights_and_are_parts(folder):
     assert not task.grouped and not task.pure and task.on_timeout is None
 
 
+def test_several_that_come_to_1_are_a_reward_of_1(folder):
+    weighed = [f"my_reward.py:{name}*{w}" for name, w in (("score", 0.6), ("parts", 0.3))]
+    task = made(folder, *weighed, "form=number*0.1")
+    problem = task.problem("train", 0, 0)
+    assert 0.6 + 0.3 + 0.1 < 1.0 == score(task, problem, f"{problem.answer}").value
+
+
 @pytest.mark.parametrize("function", ["best", "best_async"])
 def test_a_group_is_scored_in_one_call(folder, function):
     task = made(folder, f"my_reward.py:{function}", "number*0.1")

@@ -12,10 +12,10 @@ import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.data import scoring
+from jaxrl.data import own, scoring
 from jaxrl.data.rewards import combine, group, schema, shape, text
 from jaxrl.data.rewards import math as math_rewards
-from jaxrl.data.types import Problem, Score, Task
+from jaxrl.data.types import Problem, Score, Task, exact_sum
 
 P = Problem("p", "q", "a")
 
@@ -103,6 +103,30 @@ def test_weighted_sum_gate_and_veto():
     assert combine.gate(constant(0.9), constant(0.7), closed=-2.0)(P, "").value == -2.0
     assert combine.veto(constant(0.7), constant(0.0))(P, "").value == 0.7
     assert combine.veto(constant(0.7), constant(1.0), value=-3.0)(P, "").value == -3.0
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [[0.6, 0.3, 0.1], [0.1] * 10, [0.7, 0.2, 0.1], [0.3, 0.3, 0.3, 0.1], [0.05] * 20],
+    ids=str,
+)
+def test_parts_that_come_to_1_are_a_reward_of_1(weights):
+    """A completion passes from 1 on, and plain sums of these are a bit below or above it."""
+    assert sum(weights) != 1.0 == exact_sum(weights)
+    names = [f"part {n}" for n in range(len(weights))]
+    assert own.score(dict(zip(names, weights, strict=True))).value == 1.0
+    rewards = {name: (w, constant(1.0)) for name, w in zip(names, weights, strict=True)}
+    assert combine.weighted_sum(rewards)(P, "").value == 1.0
+    given = dict(zip(names[::-1], weights, strict=True))
+    heads = combine.heads({name: constant(1.0) for name in names}, lambda problem: given)
+    assert heads(P, "").value == 1.0
+
+
+def test_sums_that_are_not_finite_are_no_scores():
+    assert exact_sum([1e308, 1e308]) == exact_sum([math.inf]) == math.inf
+    assert math.isnan(exact_sum([math.inf, -math.inf])) and exact_sum([]) == 0.0
+    with pytest.raises(ValueError, match="not a finite number"):
+        own.score({"a": 1e308, "b": 1e308})
 
 
 def test_a_score_of_zero_is_a_score_and_an_error_is_passed_on():

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import math
 import re
 import shutil
 import types
@@ -263,6 +264,13 @@ def test_kept_by_hand():
     assert kept(scores, CheckpointConfig(keep=2, keep_every=30)) == {30, 50, 60}
     assert kept(scores, CheckpointConfig(keep=1, keep_best=1)) == {40, 60}  # the later
     assert kept(scores, CheckpointConfig(keep=1, keep_best=3)) == {10, 30, 40, 60}
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_not_finite_counts_as_none(odd):
+    scores = {1: 0.9, 2: odd, 3: 0.5, 4: 0.4}
+    assert kept(scores, CheckpointConfig(keep=1, keep_best=1)) == {1, 4}
+    assert kept(scores, CheckpointConfig(keep=1, keep_best=4)) == {1, 3, 4}
 
 
 @settings(max_examples=25, deadline=None)

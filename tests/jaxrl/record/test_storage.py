@@ -11,6 +11,7 @@ import pytest
 
 from jaxrl.config import CheckpointConfig
 from jaxrl.data.types import Problem
+from jaxrl.mesh import distributed
 from jaxrl.record import checkpoint, jsonl, manifest, metrics, references, rundir
 from jaxrl.record.metrics import MetricsLog
 from jaxrl.record.writer import Writer
@@ -205,6 +206,15 @@ def test_slow(tmp_path):
         release.set()
         writer.save_now(3, state(3), {})
     assert checkpoint.steps(tmp_path) == [1, 3]
+
+
+def test_slow_in_another_process(tmp_path, monkeypatch):
+    """This process has nothing left to save, and says what another one waits for."""
+    notes = []
+    monkeypatch.setattr(distributed, "gathered", lambda late: [late, 4, 3])
+    with Writer(tmp_path, CheckpointConfig(), notes.append) as writer:
+        writer.save(5, state(5), {})
+        assert "step 3 is still being saved, so step 5 is not" in notes[0] and writer.owed
 
 
 def test_a_save_does_not_wait_for_the_one_before_to_be_hashed(tmp_path, monkeypatch):

@@ -93,6 +93,20 @@ def test_sampling_is_bounded_and_fills_up(step):
     assert [p.id for p in got.problems] == ["1", "0", "2"] and sampled["prompts_sampled"] == 3
 
 
+@pytest.mark.parametrize("in_flight", [1.0, 4 / 3])
+def test_the_last_round_is_smaller_where_the_budget_is_no_multiple_of_a_step(step, in_flight):
+    """Of 5 in all: 3 and then 2. Where a fourth is under way, the next step goes on with it."""
+    run, learned, made = step(
+        [*BATCHES["two"][:5], *[(0, 1)] * 4], oversampling=5 / 3, in_flight=in_flight
+    )
+    got, sampled = run()
+    assert [p.id for p in got.problems] == ["1", "4", "0"] and sampled["prompts_sampled"] == 5
+    assert in_flight > 1 or not made.get_state()["open_groups"]["waiting"]
+    got, sampled = run()
+    assert [p.id for p in got.problems] == ["5", "6", "7"] and sampled["prompts_sampled"] == 3
+    assert [len(tickets) for tickets, _ in learned] == [3, 2, 3]
+
+
 def test_adaptive_rounds_begin_what_is_missing_at_the_lowest_share_so_far(step):
     """Of the first round of 3, 1 is kept, so the second has 2 / (1/3) = 6, and 3 of these differ:
     4 of 9. The next step therefore begins with ceil(3 / (4/9)) = 7."""

@@ -371,6 +371,19 @@ def test_what_cannot_be_rewarded_or_read_voids_the_episode(reply, says):
     assert len(row.completion.turn) == len(row.completion.tokens)
 
 
+def test_turns_whose_rewards_come_to_1_are_an_episode_of_1():
+    task = digits()
+    talk = dialogue.of(TOKENIZER, ("user",), chat=False)
+    rollout = RolloutConfig(1, 1, max_prompt_tokens=8, max_new_tokens=12)
+    problem = task.problem("train", 0, 0)
+    more = ({"role": "user", "content": "2"},)
+    replies = [Reply(more, reward=0.6), Reply(more, reward=0.3), Reply(reward=0.1, done=True)]
+    opening = task.turns.begin(problem, 0)[1]
+    ctx = Context(rollout, 0, TOKENIZER, task, talk)
+    row = acted(ctx, problem, [opening, *replies], ["1"] * 3)
+    assert row.completion.turn_rewards == (0.6, 0.3, 0.1) and row.score.value == 1.0
+
+
 WAYS = ["continued", "anew", "without reasoning"]
 
 

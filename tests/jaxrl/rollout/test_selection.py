@@ -254,6 +254,29 @@ def test_solutions_are_worth_what_their_gradients_say():
     assert len(set(np.round(got, 3))) > 1
 
 
+@pytest.mark.parametrize("settings", [GAIN, CLOSEST], ids=["gain", "closest"])
+def test_what_is_measured_fits_and_nothing_else_is_drawn(settings):
+    """Prompts have 4 to 6 tokens, and solutions 2 to 4."""
+    short = {"rollout__max_prompt_tokens": 5, "rollout__max_new_tokens": 3}
+    made = config(curriculum=settings, rollout__long_prompts="drop", **short)
+    source, draw = opened(made)
+    for _ in range(6):
+        drawn = draw(4)
+        source.learn(np.ones((4, 2)))
+        assert all(len(p.prompt) <= 5 for p in drawn)
+        assert settings is GAIN or all(len(str(p.answer)) <= 2 for p in drawn)
+    course = curriculum.from_json(selection.CurriculumState, source.get_state()["course"])
+    assert 8 < course.allowed.sum() < 32 and np.isfinite(course.signal).all()
+    assert course.signal[~course.allowed].max() < course.signal[course.allowed].min()
+
+
+@pytest.mark.parametrize("budget", ["max_prompt_tokens", "max_new_tokens"])
+def test_a_curriculum_of_problems_none_of_which_fits_is_refused(budget):
+    made = {f"rollout__{budget}": 1, "rollout__long_prompts": "drop"}
+    with pytest.raises(ValueError, match=r"none of the first 32 .* raise rollout\.max_prompt_t"):
+        opened(config(curriculum=CLOSEST, **made))
+
+
 def test_solutions_are_needed_to_say_what_they_are_worth():
     actor, params = policy_of()
     task = dataclasses.replace(tasks.named(config()), gold=None)

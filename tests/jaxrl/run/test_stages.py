@@ -48,15 +48,30 @@ def test_entries_of_dicts_change_too_and_configs_are_read_back_equal():
             "which is the same for a whole run",
         ),
         ({"rollout.prompts": 8}, "continue from it with --fork"),
-        ({"rollout.max_new_tokens": "long"}, "must be of the type of 64"),
-        ({"rollout.group_size": True}, "must be of the type of 8"),
-        ({"rollout.temperature": -1.0}, r"rollout\.temperature=-1"),
-        ({"curriculum.chose": "x"}, "no field 'chose'"),
+        (
+            {"rollout.max_new_tokens": "long"},
+            r"stages\.5: rollout\.max_.*='long': must be of type int",
+        ),
+        ({"rollout.max_new_tokens": 128.5}, r"max_new_tokens=128\.5: must be of type int"),
+        ({"rollout.group_size": True}, "must be of type int"),
+        ({"rollout.group_size": 4.0}, r"group_size=4\.0: must be of type int"),
+        ({"rollout.temperature": True}, "temperature=True: must be a number"),
+        ({"rollout.temperature": -1.0}, r"stages\.5: rollout\.temperature=-1"),
+        ({"rollout.long_prompts": "drp"}, "long_prompts='drp': choose one of error, drop, trunc"),
+        ({"rollout.chat": "yes"}, "rollout.chat='yes': must be of type bool"),
+        ({"bandit.signal": "rewards"}, "bandit.signal='rewards': choose one of advantage, reward"),
+        ({"bandit.args.temperature": "low"}, "temperature='low': must be a number"),
+        ({"curriculum.chose": "x"}, "no field 'chose'; did you mean 'choose'"),
+        ({"domains.zz.weight": 2}, r"5: domains\.zz\.weight: there is no field 'zz'; known: a"),
+        ({"domains.a.wieght": 2}, "no field 'wieght'; did you mean 'weight'"),
+        ({"domains.a": {"weight": "much"}}, r"domains\.a\.weight='much': must be a number"),
+        ({"domains.a.args.size": "big"}, r"a\.args\.size='big': must be of the type of 5"),
+        ({"domains.a": "maze"}, r"domains\.a='maze': must hold fields"),
     ],
 )
 def test_bad_stages_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        stages.check(Config(stages={5: changes}))
+        stages.check(Config(domains={"a": Domain("maze", {"size": 5})}, stages={5: changes}))
 
 
 def test_stages_that_no_step_reaches_or_that_do_not_fit_are_refused():
@@ -143,6 +158,19 @@ def test_domains_are_scored_by_their_own_tasks_and_logged_apart(tmp_path, monkey
     assert "".join(row["tokens"]) == row["completion"] and max(row["logp"]) <= 0
     assert len(row["tokens"]) == len(row["logp"]) == len(row["entropy"]) == len(row["source"])
     assert {"pass@1/numbers", "pass@1/sums"} <= summary["eval"]["after"].keys()
+
+
+def test_evaluations_are_scored_by_the_task_of_the_config_also_under_a_stage_at_0(tmp_path):
+    """Any answer is right to the stage's task, and none of an untrained model to the config's."""
+    changes = {
+        "task_args": {},
+        "stages": {0: {"task": "tests.data.hostile:finite"}},
+        "steps": 1,
+        "warm_start.steps": 0,
+    }
+    summary = loop.train(tiny.config(tmp_path, **changes))
+    assert metrics.read(tmp_path)[0]["reward/mean"] == 1.0
+    assert summary["eval"]["before"]["pass@1"] == summary["eval"]["after"]["pass@1"] == 0.0
 
 
 @pytest.mark.exact("two processes continued by one use every prompt of an epoch exactly once")
