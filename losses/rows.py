@@ -36,7 +36,7 @@ def fresh(age: jax.Array) -> jax.Array:
     Paper: (a mask)
 
     Args:
-      age: `[N]`, updates since the sequence was sampled.
+      age: `[N]`, updates since the sequence was sampled: 0 for this step's own.
 
     Returns:
       `[N]` bool.

@@ -339,8 +339,11 @@ def _rows(
 
 
 def _age(batch: Trajectory, step: jax.Array | int) -> jax.Array:
-    """[N] int32: updates since the first action of each sequence; 0 without actions."""
-    return jnp.max(jnp.where(batch.action_mask, step - batch.policy_version, 0), axis=-1)
+    """[N] int32: 0 of the step's own sequences, in all updates on them; of those that were added,
+    at least 1, the updates since their first action."""
+    age = jnp.max(jnp.where(batch.action_mask, step - batch.policy_version, 0), axis=-1)
+    addition = batch.extra.get("addition", jnp.zeros(age.shape, jnp.int32))
+    return jnp.where(addition > 0, jnp.maximum(age, 1), 0)
 
 
 def _expert(batch: Trajectory) -> jax.Array:

@@ -393,13 +393,26 @@ def test_rows_know_how_old_a_sequence_is():
     data = batch(1)
     versions = np.where(data.action_mask, 7, 0).astype(np.int32)
     versions[::2] = np.where(np.cumsum(data.action_mask[::2], axis=1) == 1, 5, versions[::2])
-    data = data.replace(policy_version=versions)
+    data = data.replace(policy_version=versions, extra={"addition": np.ones(16, np.int32)})
     config = ObjectiveConfig(rows="tests.jaxrl.training.test_objective:fresh_and_long")
     lengths = data.action_mask.sum(axis=1)
     whole = objective.whole_batch(config, data, 9, step=9)
     kept = (np.arange(16) % 2 == 1) & (lengths > 3)
     np.testing.assert_array_equal(np.any(whole.mask, axis=1), kept)
     np.testing.assert_array_equal(objective.worth_computing(config, data, 9), kept)
+
+
+@pytest.mark.parametrize("update", range(3))
+def test_the_sequences_of_a_step_are_fresh_in_all_updates_on_them(update):
+    """What was added is not, also where it was sampled just now."""
+    data = batch(1)
+    added = np.arange(16) >= 12
+    data = data.replace(policy_version=np.where(data.action_mask, 7, 0).astype(np.int32))
+    for extra, kept in (({}, added | True), ({"addition": added.astype(np.int32)}, ~added)):
+        given = (ObjectiveConfig(rows="fresh"), data.replace(extra=extra), 9)
+        whole = objective.whole_batch(*given, step=7 + update)
+        acted = data.action_mask.any(axis=1) & data.valid
+        np.testing.assert_array_equal(np.any(whole.mask, axis=1), kept & acted)
 
 
 def drawn(logp: jax.Array, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
