@@ -191,7 +191,7 @@ def chosen(
     *,
     seed: int,
     keep: Keep = None,
-    solved: Callable[[Problem], bool],
+    solved: Keep = None,
     measure: Signal,
     closeness: Signal,
 ) -> Source:
@@ -204,7 +204,7 @@ def chosen(
       seed: of the problems and of random choices.
       keep: problems that may be chosen; None: all.
       solved: those whose solution may be measured; a function that goes by `closeness` chooses
-        among them alone.
+        among them alone; None: all.
       measure: angle signals, for a function that goes by `ranks`.
       closeness: what solutions are worth, for a function that goes by `closeness`.
 
@@ -221,7 +221,7 @@ def chosen(
         return [task.problem("train", seed, int(i)) for i in ids]
 
     fit = [
-        (keep is None or keep(problem)) and (not by_closeness or solved(problem))
+        (keep is None or keep(problem)) and (solved is None or not by_closeness or solved(problem))
         for problem in problems(range(size))
     ]
     if not any(fit):

@@ -14,6 +14,7 @@ from jaxrl.data.guidance import Hint
 from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.nucleus import masked
+from jaxrl.extensions.replay import ReplayConfig
 from jaxrl.launch import effects_table, lab
 from jaxrl.launch.lab import (
     arms,
@@ -265,6 +266,23 @@ def test_a_critic_learns_what_its_states_are_worth(params, head):
 
 
 @pytest.mark.broad
+@pytest.mark.parametrize("rows", ["", "fresh"])
+def test_an_arm_with_replay_trains(params, rows):
+    """On rows of the step and of the buffer, or of the step alone."""
+    objective = ObjectiveConfig(rows=rows, shaping="episodic")
+    arm = lab.Arm(
+        replay=ReplayConfig(groups=4, size=8), prompts=4, group_size=4, updates_per_batch=2,
+        objective=objective,
+    )  # fmt: skip
+
+    def change(now, last):
+        far = jax.tree.map(lambda a, b: jnp.sum(jnp.abs(a - b)), now, params)
+        return {"change": np.asarray(sum(jax.tree.leaves(far)))[None]}
+
+    got = train.train(TASK, MODEL, params, arm, measure=change, measurements=2, steps=2)
+    assert np.isfinite(got["change"]).all() and (np.diff(got["change"], axis=0) > 0).all()
+
+
 def test_an_arm_with_a_critic_trains(params):
     critic = CriticConfig(kl_coef=0.1)
     arm = lab.Arm(critic=critic, prompts=4, group_size=4, updates_per_batch=2)
