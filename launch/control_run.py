@@ -61,12 +61,14 @@ def main(argv: list[str]) -> int:
         env = environments.get(run.env, **run.env_args)
         _acts(name, module, env)
         programs = module.programs(env, run.algorithm)
+        _learns(name, programs, run.data)
         directory = Path(run.run_dir or f"runs/control-{name}-{env.name.replace('/', '-')}")
         directory.mkdir(parents=True, exist_ok=True)
         with rundir.locked(directory):
             _same(directory, name, run)
             data = _data(env, run) if run.data else None
-            _fits(name, env, programs, data)
+            if data is not None:
+                _fits(env, data)
             follow(directory, programs, env, run, data)
     except REFUSALS as error:
         return refused(error)
@@ -147,19 +149,32 @@ def _data(env: Environment, run: Any) -> Any:
     return readers.read(run.data)
 
 
-def _fits(name: str, env: Environment, programs: Sequence[Program], data: Any) -> None:
-    """Refuse data that the algorithm lacks, or that are of another task than the environment.
+def _learns(name: str, programs: Sequence[Program], data: str) -> None:
+    """Refuse no data where the algorithm needs some, and data that it would not read.
 
     Raises:
       ValueError: with the remedy.
     """
-    if data is None:
-        if any(program.needs_data for program in programs):
-            raise ValueError(
-                f"algorithm {name!r} learns from offline data and data is empty; give --data a "
-                f"tier ({', '.join(offline_sets.TIERS)}), a file, minari:NAME or rlds:NAME"
-            )
-        return
+    needed = any(program.needs_data for program in programs)
+    if needed and not data:
+        raise ValueError(
+            f"algorithm {name!r} learns from offline data and data is empty; give --data a "
+            f"tier ({', '.join(offline_sets.TIERS)}), a file, minari:NAME or rlds:NAME"
+        )
+    if data and not needed:
+        raise ValueError(
+            f"data={data!r}: algorithm {name!r} as it is set learns online alone and would not "
+            "read it; leave --data out, or choose an algorithm that learns from data, such as "
+            "rlpd or iql"
+        )
+
+
+def _fits(env: Environment, data: Any) -> None:
+    """Refuse data that are of another task than the environment.
+
+    Raises:
+      ValueError: with the remedy.
+    """
     discrete = np.ndim(data.actions) == 1
     found = data.observations.shape[1], None if discrete else data.actions.shape[1]
     wanted = env.space.observation, None if env.space.discrete else env.space.action
@@ -196,11 +211,15 @@ def _acts(name: str, module: Any, env: Environment) -> None:
 
 
 def _same(directory: Path, name: str, run: Any) -> None:
-    """Write the config, or check that the run may continue under this one."""
+    """Write the config, or check that the run may continue under this one.
+
+    A directory without a checkpoint has nothing to continue, so that what was refused there, or
+    ended before its first point, does not stand in the way of other values.
+    """
     config = {"recipe": f"control/{name}", **dataclasses.asdict(run)}
     config = json.loads(json.dumps(config | {"run_dir": ""}))
     saved = directory / "config.json"
-    if not saved.exists():
+    if not saved.exists() or not rundir.has_progress(directory):
         rundir.write_json(saved, {"config": config, "command": [], **rundir.environment()})
         return
     held = json.loads(saved.read_text())["config"]

@@ -8,9 +8,11 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+from tokenizers import Tokenizer
 
 from jaxrl.config import Config
 from jaxrl.data import gguf_fields, tokenizer_files, tokenizers
@@ -236,15 +238,19 @@ def _write_hf(partial: Path, out: Path, source: Source, settings: ExportConfig) 
 
 
 def _hf_directory(directory: Path, source: Source, params: Params, settings: ExportConfig) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    write_tokenizer(directory, source)
+    ids = _token_ids(source)
+    if source.model.labels:
+        ids = _padded(directory, source, ids)
     huggingface.save(
         directory,
         source.model,
         params,
         dtype=settings.dtype,
-        extra=_token_ids(source),
+        extra=ids,
         max_shard_bytes=int(settings.shard_gb * 1e9),
     )
-    write_tokenizer(directory, source)
     if source.model.labels:
         return
     generation = {**_base_json(source, "generation_config.json"), **_generation(source)}
@@ -277,6 +283,54 @@ def _token_ids(source: Source) -> dict[str, Any]:
     ids = {"bos_token_id": bos, "eos_token_id": ends[0] if ends else None}
     ids["pad_token_id"] = ids["eos_token_id"]
     return {name: i for name, i in ids.items() if i is not None}
+
+
+def _padded(directory: Path, source: Source, ids: dict[str, Any]) -> dict[str, Any]:
+    """The special ids of a reward model; its tokenizer's files are made to pad with the same token.
+
+    That is none which ends a text: transformers scores a text at its last token that is no padding.
+    Without any other, none is written, and transformers scores one text at a time.
+    """
+    held = ids.get("pad_token_id")
+    if held in source.tokenizer.eos_ids:
+        del ids["pad_token_id"]
+    if not (directory / "tokenizer.json").exists():
+        return ids
+    fast = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    pad = _padding(fast, tokenizers.special_tokens(directory), source, held)
+    if pad is None:
+        return ids
+    token = fast.id_to_token(pad)
+    files = directory / "tokenizer_config.json", *directory.glob("special_tokens_map.json")
+    for file in files:
+        fields = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        if fields.get("pad_token") != token:
+            text = json.dumps({**fields, "pad_token": token}, indent=2, ensure_ascii=False)
+            file.write_text(f"{text}\n", encoding="utf-8")
+    return {**ids, "pad_token_id": pad}
+
+
+def _padding(
+    fast: Tokenizer, named: Mapping[str, str], source: Source, held: int | None
+) -> int | None:
+    """The padding token of the tokenizer or the config, else a special one, that ends no text.
+
+    Args:
+      fast: the tokenizer as it is written.
+      named: spellings of its `pad_token`, `bos_token` and so on.
+      source: what is exported.
+      held: `pad_token_id` of the config.
+    """
+    ids = {name: fast.token_to_id(token) for name, token in named.items()}
+    special = {i for i, token in fast.get_added_tokens_decoder().items() if token.special}
+    special.update(i for i in ids.values() if i is not None)
+    bos = ids.get("bos_token")
+    order = sorted(special, key=lambda i: ("pad" not in fast.id_to_token(i).lower(), i == bos, -i))
+    if source.files is None:  # a character stays a token of its own where it is a special one
+        order.append(len(source.alphabet))
+    known = set(fast.get_vocab().values()) & set(range(source.model.vocab_size))
+    usable = known - set(source.tokenizer.eos_ids)
+    return next((i for i in (ids.get("pad_token"), held, *order) if i in usable), None)
 
 
 def _generation(source: Source) -> dict[str, Any]:

@@ -240,6 +240,7 @@ def _write_deepseek(c: DecoderConfig) -> dict[str, Any]:
         "routed_scaling_factor": e.scale,
         "n_group": e.groups,
         "topk_group": e.groups_per_token,
+        "scoring_func": e.scoring,
         "norm_topk_prob": e.normalize,
     }
     if c.family == "deepseek_v2":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ class Tracker(NamedTuple):
     log: Callable[[int, Mapping[str, float]], object]
     """`(step, metrics)`: those of a step that are finite."""
     table: Callable[[int, Sequence[Row]], object]
-    """`(step, rows)`: completions of a step, all with the same columns."""
+    """`(step, rows)`: completions of a step, all with the same columns; without rows, nothing."""
     close: Callable[[], object]
 
 
@@ -57,6 +58,8 @@ def wandb(directory: Path, project: str, settings: TrackConfig) -> Tracker:
     run.define_metric("*", step_metric="step")  # its own count cannot go back, as ours can
 
     def table(step: int, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
         made = client.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
         run.log({"step": step, "completions": made})
 
@@ -76,6 +79,8 @@ def trackio(directory: Path, project: str, settings: TrackConfig) -> Tracker:
     )
 
     def table(step: int, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
         made = client.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
         run.log({"completions": made}, step=step)
 
@@ -102,14 +107,25 @@ def mlflow(directory: Path, project: str, settings: TrackConfig) -> Tracker:
 
     def log(step: int, values: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
-        client.log_batch(run, metrics=[Metric(k, v, now, step) for k, v in values.items()])
+        client.log_batch(
+            run, metrics=[Metric(_spelled(k), v, now, step) for k, v in values.items()]
+        )
 
     def table(step: int, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
         columns = list(rows[0])
         made = {"columns": columns, "data": [[row[name] for name in columns] for row in rows]}
         client.log_dict(run, made, f"completions/{step:06d}.json")
 
     return Tracker(log, table, lambda: client.set_terminated(run))
+
+
+def _spelled(metric: str) -> str:
+    """A metric's name in the characters that MLflow has, the others spelled out, so that names that
+    differ in them stay distinct."""
+    named = metric.replace("@", "_at_")
+    return re.sub(r"[^/\w.\- ]", lambda found: f"_{ord(found[0]):x}_", named)
 
 
 def _config(directory: Path) -> dict[str, Any]:

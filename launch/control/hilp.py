@@ -8,9 +8,9 @@ Formula: `phi: expectile of -1[s != g] + gamma 1[s != g] V(s', g) - V(s, g)`, `V
 phi(g)|`;
 IQL of `r = (phi(s') - phi(s)) . z`, `|z| = 1`; acts with `z ~ phi(g) - phi(s)`.
 Claim: zero-shot goals and rewards, often above methods made for each.
-Reading: the goal of a task is the mean of the next states of its data, weighted by their rewards; a
-terminal step, whose next state is never read, counts with its own state, and nothing else is learnt
-from it. One phi where the authors take the least of two.
+Reading: the goal of a task is the mean of the next states of its data, weighted by how far their
+rewards lie above the least; a terminal step, whose next state is never read, counts with its own
+state, and nothing else is learnt from it. One phi where the authors take the least of two.
 """
 
 from __future__ import annotations
@@ -120,14 +120,19 @@ def make(space: Space, config: Config) -> Algorithm:
         return inner.best(key, params, seen)
 
     def prepare(data: Transitions) -> Prepared:
+        if np.ptp(data.rewards) == 0:
+            raise ValueError(
+                f"all rewards of the data are {data.rewards[0]}, and hilp takes its goal from "
+                "where they are higher; choose data that reach it, or another algorithm"
+            )
         last = [np.full(e.stop - e.start, e.stop - 1) for e in transitions.episodes(data)]
         goes_on = np.flatnonzero(data.terminals == 0)
         return Prepared(data._replace(extra={}), np.concatenate(last), goes_on)
 
     def begin(state: TrainState, prepared: Prepared) -> TrainState:
         data = settled(prepared.data)
-        total = jnp.maximum(jnp.sum(data.rewards), 1e-6)
-        goal = jnp.sum(data.rewards[:, None] * data.next_observations, axis=0) / total
+        weights = data.rewards - jnp.min(data.rewards)
+        goal = jnp.sum(weights[:, None] * data.next_observations, axis=0) / jnp.sum(weights)
         return state.replace(params=state.params | {"goal": goal})
 
     def sample(key: jax.Array, prepared: Prepared, size: int) -> Batch:

@@ -204,6 +204,8 @@ def test_a_misspelt_algorithm_or_environment_is_refused(capsys, tmp_path):
         (["dqn", "--env", "point_mass"], "such as cartpole"),
         (["sac", "--env", "cartpole"], "such as point_mass"),
         (["iql", "--env", "pendulum", "--data", "DATA"], "choose the environment"),
+        (["sac", "--data", "DATA", "--algorithm.steps", "1"], "leave --data out"),
+        (["expo", "--data", "DATA", "--algorithm.prior", "0"], "leave --data out"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(given, remedy, data, tmp_path, capsys):
@@ -211,6 +213,21 @@ def test_what_does_not_fit_together_is_refused(given, remedy, data, tmp_path, ca
     given = [str(tmp_path / "data.npz") if word == "DATA" else word for word in given]
     assert cli.main(["control", *given, "--run-dir", str(tmp_path / "run")]) == 2
     assert remedy in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_remedy_of_a_refused_request_goes_into_the_same_directory(data, tmp_path, capsys):
+    readers.write(tmp_path / "data.npz", data)
+    run = tmp_path / "run"
+    flags = ["--seeds", "1", "--points", "1", "--episodes", "1", "--run-dir", str(run)]
+    flags += ["--algorithm.steps", "1", "--algorithm.hidden", "4", "--algorithm.batch-size", "4"]
+    given = ["--data", str(tmp_path / "data.npz"), *flags]
+    assert cli.main(["control", "iql", *flags]) == 2
+    assert not run.exists()
+    assert cli.main(["control", "iql", "--env", "pendulum", *given]) == 2
+    assert cli.main(["control", "iql", *given]) == 0
+    assert json.loads((run / "config.json").read_text())["config"]["env"] == "point_mass"
+    assert cli.main(["control", "iql", *given, "--algorithm.expectile", "0.6"]) == 2
+    assert "differs in algorithm" in capsys.readouterr().err
 
 
 def test_best_trajectories_are_the_ones_prepared(data):

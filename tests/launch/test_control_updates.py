@@ -413,6 +413,22 @@ def test_goals_of_hilp_are_states_of_the_data_and_sometimes_the_present_one(data
     assert {tuple(x) for x in np.asarray(batch.extra["goals"]).tolist()} <= held
 
 
+@pytest.mark.parametrize("shift", [0.0, -1.0, 5.0])
+def test_the_goal_of_hilp_is_where_rewards_are_high_whatever_is_added_to_them(data, shift):
+    rewards = np.zeros(24, np.float32)
+    rewards[[1, 5]] = 1.0
+    algorithm = hilp.make(SPACE, hilp.Config(hidden=(8,)))
+    prepared = algorithm.prepare(data._replace(rewards=rewards + np.float32(shift)))
+    goal = algorithm.begin(algorithm.init(KEY), prepared).params["goal"]
+    np.testing.assert_allclose(goal, data.next_observations[[1, 5]].mean(axis=0), rtol=1e-5)
+
+
+def test_hilp_refuses_data_whose_rewards_show_no_goal(data):
+    algorithm = hilp.make(SPACE, hilp.Config(hidden=(8,)))
+    with pytest.raises(ValueError, match=r"all rewards of the data are -1\.0"):
+        algorithm.prepare(data._replace(rewards=np.full(24, -1.0, np.float32)))
+
+
 def test_cal_ql_floors_the_policys_actions_and_not_the_uniform_ones(monkeypatch):
     """conservative_sac.py: current and next actions are lifted to the returns, random ones not."""
     reached, floors = np.linspace(-1, 1, 12).astype(np.float32), []

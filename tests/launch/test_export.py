@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tokenizers import Tokenizer as HfTokenizer
 
 from jaxrl.config import Config
 from jaxrl.data import tokenizers
 from jaxrl.launch import cli, export
 from jaxrl.mesh import mesh
-from jaxrl.models import catalog, decoder, head, load, lora
+from jaxrl.models import catalog, decoder, head, load, lora, reward
 from jaxrl.models.lora import LoraConfig
 from jaxrl.rollout import policy
 from jaxrl.run import loop
@@ -262,6 +263,109 @@ def test_files_of_the_model_are_kept(hugging_face, tmp_path):
     assert raw["torch_dtype"] == "bfloat16" and raw["eos_token_id"] == 2
     generation = json.loads((out / "generation_config.json").read_text())
     assert generation["top_p"] == 0.9 and set(generation["eos_token_id"]) == {0, 2}
+
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+
+def _reward_model(directory, pad):
+    """A reward model on the byte tokenizer, whose ends are 0 and 2; `pad` is -1 for none."""
+    from jaxrl.models import huggingface
+    from tests.models.test_gguf_write import LLAMA, _random
+
+    model = dataclasses.replace(LLAMA, labels=1)
+    params = _random(model)
+    byte_tokenizer.write(directory)
+    file, ids = directory / "tokenizer_config.json", {"eos_token_id": 2}
+    fields = json.loads(file.read_text())
+    fields.pop("pad_token")
+    if pad >= 0:
+        fields["pad_token"] = SPECIAL[pad]
+        ids["pad_token_id"] = pad
+    file.write_text(json.dumps(fields))
+    huggingface.save(directory, model, params, extra=ids)
+    return model, params
+
+
+def _padding(directory):
+    """Ids of the padding token in config.json and in the tokenizer's files."""
+    fast = HfTokenizer.from_file(str(directory / "tokenizer.json"))
+    named = tokenizers.special_tokens(directory).get("pad_token")
+    held = json.loads((directory / "config.json").read_text()).get("pad_token_id")
+    return held, None if named is None else fast.token_to_id(named)
+
+
+@pytest.mark.parametrize("pad", [-1, 0, 1, 2])
+def test_a_reward_model_is_not_padded_with_a_token_that_ends_texts(pad, tmp_path):
+    """Another program would take the end of a text, where it is scored, for padding."""
+    base, out = tmp_path / "base", tmp_path / "out"
+    _reward_model(base, pad)
+    (base / "special_tokens_map.json").write_text('{"pad_token": "<|im_end|>"}')
+    export.export(str(base), export.ExportConfig(out=str(out)))
+    assert _padding(out) == (1, 1)
+    map_ = json.loads((out / "special_tokens_map.json").read_text())
+    assert map_["pad_token"] == "<|im_start|>"
+    assert tokenizers.load(out).eos_ids == tokenizers.load(base).eos_ids == (2, 0)
+    kept = "tokenizer.json", *(("tokenizer_config.json",) if pad == 1 else ())
+    assert all((out / name).read_bytes() == (base / name).read_bytes() for name in kept)
+
+
+def test_the_padding_of_a_reward_model_is_a_spare_token_where_there_is_one(tmp_path):
+    base, out = tmp_path / "base", tmp_path / "out"
+    _reward_model(base, 2)
+    file = base / "tokenizer.json"
+    raw = json.loads(file.read_text())
+    for i in (300, 310):
+        spelling = next(token for token, at in raw["model"]["vocab"].items() if at == i)
+        raw["added_tokens"].append({**raw["added_tokens"][0], "id": i, "content": spelling})
+    file.write_text(json.dumps(raw))
+    export.export(str(base), export.ExportConfig(out=str(out)))
+    assert _padding(out) == (310, 310)
+
+
+@pytest.mark.parametrize("kind", ["gguf", "characters"])
+def test_the_padding_of_a_reward_model_whose_files_are_written_anew(kind, hugging_face, tmp_path):
+    model, params = _reward_model(tmp_path / "base", 2)
+    given = {"files": None, "alphabet": "ab", "tokenizer": tokenizers.characters("ab")}
+    if kind == "gguf":
+        export.export(str(hugging_face), export.ExportConfig(to="gguf", out=str(tmp_path / "g")))
+        file = tmp_path / "g" / "model.gguf"
+        given = {"files": file, "alphabet": "", "tokenizer": tokenizers.load(file)}
+    source = export.Source("mine", None, None, model, params, LoraConfig(rank=0), **given)
+    out = tmp_path / "out"
+    export.write(source, export.ExportConfig(out=str(out)))
+    pad = 1 if kind == "gguf" else 2
+    assert _padding(out) == (pad, pad) and pad not in source.tokenizer.eos_ids
+    assert not (out / "special_tokens_map.json").exists()
+    fast = HfTokenizer.from_file(str(out / "tokenizer.json"))
+    before = fast.encode("abba").ids
+    fast.add_special_tokens([fast.id_to_token(pad)])  # as transformers does of a padding token
+    assert fast.encode("abba").ids == before == source.tokenizer.encode("abba")
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("pad", [-1, 1, 2])
+def test_a_reward_model_in_transformers(pad, tmp_path):
+    """A padded batch of texts that end, whatever the base was padded with."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    base, out = tmp_path / "base", tmp_path / "out"
+    model, params = _reward_model(base, pad)
+    export.export(str(base), export.ExportConfig(out=str(out)))
+    own = tokenizers.load(base)
+    rows = [[*own.encode(text), own.eos_ids[0]] for text in ("1+2=3", "12+34=46, it's done")]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    classifier = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
+    padded = tokenizer.pad({"input_ids": rows}, return_tensors="pt")
+    with torch.no_grad():
+        theirs = classifier(**padded).logits[:, 0].numpy()
+    ours = []
+    for row in rows:
+        tokens = jnp.asarray(row)[None]
+        places = jnp.arange(tokens.shape[1])[None]
+        states = decoder.hidden(model, params, tokens, places, jnp.full_like(tokens, len(row)))
+        ours.append(float(reward.score(params, states[0, -1])[0]))
+    np.testing.assert_allclose(theirs, ours, atol=1e-4)
 
 
 @pytest.mark.parity

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from safetensors import numpy as files
 
 from jaxrl.models import decoder, hf_config, huggingface, load, quantize
-from jaxrl.models.config import DecoderConfig, RopeScaling
+from jaxrl.models.config import DecoderConfig, Experts, Latent, RopeScaling
 from tests.models import tiny
 
 
@@ -217,6 +217,22 @@ def test_yarn_as_qwen_documents_it():
 def test_a_window_longer_than_the_context_is_none():
     config = hf_config.read({**RAW, "model_type": "mistral", "sliding_window": 4096})
     assert config.local_layers == ()
+
+
+@pytest.mark.parametrize(
+    ("family", "scoring"), [("deepseek_v2", "softmax"), ("deepseek_v3", "sigmoid")]
+)
+def test_how_experts_are_scored_is_written(family, scoring):
+    """Engines such as vLLM take softmax where a config does not say."""
+    config = dataclasses.replace(
+        CONFIG,
+        family=family,
+        num_kv_heads=2,
+        head_dim=6,
+        latent=Latent(kv_rank=8, q_rank=None, nope_dim=4, rope_dim=2, v_dim=4),
+        experts=Experts(4, 2, 16, shared_size=16, scoring=scoring),
+    )
+    assert hf_config.write(config, "float32")["scoring_func"] == scoring
 
 
 @pytest.mark.parametrize(

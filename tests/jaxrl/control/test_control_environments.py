@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import types
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -156,6 +160,58 @@ def test_environments_of_others(name):
     assert data.observations.shape == (256, env.space.observation)
     if name == "gymnax/CartPole-v1":
         assert env.horizon == 500 and data.terminals.sum() > 0
+
+
+class _Limits(NamedTuple):
+    """Parameters as gymnax has them."""
+
+    max_steps_in_episode: int = 4
+
+    def replace(self, **fields):
+        return self._replace(**fields)
+
+
+class _Walk:
+    """An environment as gymnax has them: over at 3, or at its time limit, whose share is seen."""
+
+    def action_space(self, parameters):
+        return types.SimpleNamespace(n=2)
+
+    def _seen(self, state, parameters):
+        position, time = state
+        return jnp.array([position, time / parameters.max_steps_in_episode])
+
+    def reset_env(self, key, parameters):
+        state = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
+        return self._seen(state, parameters), state
+
+    def step_env(self, key, state, action, parameters):
+        state = state[0] + action, state[1] + 1
+        done = (state[0] >= 3) | (state[1] >= parameters.max_steps_in_episode)
+        return self._seen(state, parameters), state, 1.0, done, {}
+
+
+def test_the_time_limit_of_gymnax_is_the_horizon_and_no_terminal(monkeypatch):
+    made = types.SimpleNamespace(make=lambda name: (_Walk(), _Limits()))
+    monkeypatch.setitem(sys.modules, "gymnax", made)
+    env = environments.get("gymnax/Walk")
+    assert env.horizon == 4
+    for action, length, terminal in ((0, 4, 0.0), (1, 3, 1.0)):
+        same = lambda k, p, o, action=action: jnp.asarray(action)  # noqa: E731
+        data = rollout.gather(env, same, None, KEY, steps=24, worlds=2)
+        assert {e.stop - e.start for e in transitions.episodes(data)} == {length}
+        np.testing.assert_array_equal(data.terminals, data.ends * terminal)
+        np.testing.assert_allclose(data.observations[:length, 1], np.arange(length) / 4)
+
+
+@pytest.mark.extra
+@pytest.mark.slow
+def test_a_full_episode_of_gymnax_ends_without_a_terminal():
+    pytest.importorskip("gymnax")
+    env = environments.get("gymnax/Pendulum-v1")
+    walk = lambda k, p, o: random_action(k, env.space)  # noqa: E731
+    data = rollout.gather(env, walk, None, KEY, steps=2 * env.horizon, worlds=1)
+    assert len(transitions.episodes(data)) == 2 and not data.terminals.any()
 
 
 @pytest.mark.extra

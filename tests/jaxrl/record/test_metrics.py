@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sqlite3
 import struct
 import subprocess
@@ -141,18 +142,83 @@ def test_mlflow_has_every_step_of_a_run_and_of_its_continuation(tmp_path, monkey
     for first in (0, 2):
         log = MetricsLog(directory, first, notes.append, trackers.wanted(config))
         for step in (1, 2):
-            log.write(first + step, {"reward/mean": 0.25 * step, "kl": float("nan")})
+            values = {"reward/mean": 0.25 * step, "eval/pass@1": 0.5, "kl": float("nan")}
+            log.write(first + step, values)
         log.table(first + 1, ROWS)
         log.close()
     assert not notes
     run = (directory / "mlflow" / "id").read_text()
     history = client().get_metric_history(run, "reward/mean")
     assert [(m.step, m.value) for m in history] == [(1, 0.25), (2, 0.5), (3, 0.25), (4, 0.5)]
+    assert len(client().get_metric_history(run, "eval/pass_at_1")) == 4
     logged = client().get_run(run)
     assert logged.info.run_name == "a-name" and logged.info.status == "FINISHED"
     assert logged.data.tags["one"] == "true" and not client().get_metric_history(run, "kl")
     paths = [f.path for f in client().list_artifacts(run, "completions")]
     assert paths == ["completions/000001.json", "completions/000003.json"]
+
+
+class _Client:
+    """What trackers call, kept; names of metrics are checked as MLflow does."""
+
+    def __init__(self):
+        self.logged, self.tables = [], 0
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: None
+
+    def init(self, **settings):
+        return self
+
+    def create_run(self, experiment, **settings):
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id="a-run"))
+
+    def log(self, values, step=None):
+        self.logged += [k for k in values if k not in ("step", "completions")]
+        self.tables += "completions" in values
+
+    def log_batch(self, run, metrics):
+        bad = [key for key, *_ in metrics if not re.fullmatch(r"[/\w.\- ]*", key)]
+        if bad:
+            raise ValueError(f"Invalid metric names: {bad}")
+        self.logged += [key for key, *_ in metrics]
+
+    def log_dict(self, run, made, path):
+        self.tables += path.startswith("completions/")
+
+
+@pytest.fixture(params=["wandb", "trackio", "mlflow"])
+def tracked(request, tmp_path, monkeypatch):
+    """A log to a tracker, what the tracker was sent, and the notes of failures."""
+    client, notes = _Client(), []
+    module = types.ModuleType(request.param)
+    module.init, module.Table = client.init, lambda columns, data: (columns, data)
+    module.MlflowClient = lambda: client
+    monkeypatch.setitem(sys.modules, request.param, module)
+    entities = types.ModuleType("mlflow.entities")
+    entities.Metric = lambda *fields: fields
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    wanted = trackers.wanted(Config(**{request.param: "a-project"}))
+    return MetricsLog(run_directory(tmp_path), 0, notes.append, wanted), client, notes
+
+
+def test_a_table_without_rows_is_not_sent(tracked):
+    log, client, notes = tracked
+    log.table(1, [])
+    log.write(1, {"loss": 1.0})
+    log.table(2, ROWS)
+    log.close()
+    assert not notes and client.logged == ["loss"] and client.tables == 1
+
+
+@pytest.mark.parametrize("tracked", ["mlflow"], indirect=True)
+def test_names_that_mlflow_refuses_are_spelled_otherwise_and_stay_distinct(tracked):
+    log, client, notes = tracked
+    log.write(1, dict.fromkeys(["eval/pass@1", "a b/c-d.e", "r(x", "r)x", "rx", "größe"], 1.0))
+    log.close()
+    assert not notes
+    assert client.logged[:2] == ["eval/pass_at_1", "a b/c-d.e"] and "größe" in client.logged
+    assert len(set(client.logged)) == 6
 
 
 def test_completions_of_a_step_as_a_table():
