@@ -116,7 +116,7 @@ def relative_length_reward(
     group_ids: jax.Array,
     *,
     num_groups: int,
-    valid: jax.Array | bool = True,
+    valid: jax.Array | None = None,
     threshold: float = 0.5,
 ) -> jax.Array:
     """Kimi k1.5's length reward: among a prompt's samples, shorter is better if it is correct.
@@ -130,13 +130,14 @@ def relative_length_reward(
       lengths: `[N]` tokens.
       group_ids: `[N]` int32 in `[0, num_groups)`.
       num_groups: static.
-      valid: `[N]` bool; the others are compared with none and get 0.
+      valid: `[N]` bool; the others are compared with none and get 0. None: all are.
       threshold: least reward that counts as correct.
 
     Returns:
       `[N]` in `[-1/2, 1/2]`, to be weighted and added to the reward.
     """
     lengths = as_float(lengths)
+    valid = jnp.ones(lengths.shape, bool) if valid is None else valid
     most = jnp.where(valid, lengths, -jnp.inf)
     least = jnp.where(valid, lengths, jnp.inf)
     longest = jax.ops.segment_max(most, group_ids, num_groups)[group_ids]

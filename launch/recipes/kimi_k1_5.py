@@ -29,7 +29,7 @@ def brief(
     lengths: jax.Array,
     group_ids: jax.Array,
     num_groups: int,
-    valid: jax.Array,
+    valid: jax.Array | None = None,
     weight: float = 0.2,
 ) -> jax.Array:
     """Rewards [N] with the length reward added."""
