@@ -75,9 +75,7 @@ def recipe(
     changes = {
         flag.removeprefix("--"): value for flag, _, value in (t.partition("=") for t in rest)
     }
-    names = short.ALIASES
-    if config.data.kinds:
-        names = names | short.ROWS | {"data": "data.path"}
+    names = short.ALIASES | short.ROWS if config.data.kinds else short.ALIASES
     for field, value in {**changes, **fields}.items():
         flag = field.replace("__", ".").replace("_", "-")
         path = names.get(flag, field.replace("__", ".")).replace("-", "_")

@@ -288,8 +288,9 @@ def _token_ids(source: Source) -> dict[str, Any]:
 def _padded(directory: Path, source: Source, ids: dict[str, Any]) -> dict[str, Any]:
     """The special ids of a reward model; its tokenizer's files are made to pad with the same token.
 
-    That is none which ends a text: transformers scores a text at its last token that is no padding.
-    Without any other, none is written, and transformers scores one text at a time.
+    The padding token is never one that ends a text, as transformers scores a text at its last token
+    that is no padding. Where no other token is left, none is written, and transformers scores one
+    text at a time.
     """
     held = ids.get("pad_token_id")
     if held in source.tokenizer.eos_ids:

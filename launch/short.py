@@ -85,6 +85,7 @@ DATA = {
 """Flags to the parameters of the task `file` that they set."""
 
 ROWS = {
+    "data": "data.path",
     "dataset": "data.path",
     "train-file": "data.path",
     "test-data": "data.eval-path",

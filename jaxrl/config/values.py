@@ -147,9 +147,12 @@ def checked(hint: Any, value: Any, name: str) -> Any:
         return {k: checked(hints.get(k), v, f"{name}.{k}") for k, v in value.items()}
     if hint is float:
         try:
-            return float(value if not isinstance(value, bool) else "")
+            number = None if isinstance(value, bool) else float(value)
         except (TypeError, ValueError):
-            raise ValueError(f"{name}={value!r}: must be a number") from None
+            number = None
+        if number is None:
+            raise ValueError(f"{name}={value!r}: must be a number")
+        return number
     allowed = {int: int, str: str, bool: bool}.get(hint)
     if typing.get_origin(hint) is typing.Literal and value not in typing.get_args(hint):
         raise ValueError(f"{name}={value!r}: choose one of {', '.join(typing.get_args(hint))}")

@@ -10,7 +10,8 @@ import numpy as np
 
 from jaxrl import functions
 from jaxrl.config import Config
-from jaxrl.extensions.replay import empty, joined, require_before_critic
+from jaxrl.extensions.critic import require_before_critic
+from jaxrl.extensions.replay import empty, joined
 from jaxrl.rollout import tasks
 from jaxrl.run.extension import Context, Extension
 from jaxrl.types import TrainState, Trajectory

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from flax import struct
 
+from jaxrl import functions
 from jaxrl.config import Config
 from jaxrl.losses import batch_advantages, returns
 from jaxrl.losses import value as loss
@@ -208,6 +209,25 @@ def make_values(config: CriticConfig, model: DecoderConfig) -> Callable[..., jax
         return jax.lax.fori_loop(0, packed.micro_batches, body, zero)
 
     return values
+
+
+def require_before_critic(config: Config, extension: str) -> None:
+    """Refuse an extension that changes a batch after the critic has estimated its advantages.
+
+    Args:
+      config: in force.
+      extension: name of one of its extensions.
+
+    Raises:
+      ValueError: the critic is listed first.
+    """
+    names = [functions.extension_name(each) for each in config.extensions]
+    if "critic" in names[: names.index(extension)]:
+        raise ValueError(
+            f"{extension} after critic: list it first, as the critic estimates the advantages of "
+            f"the batch that {extension} makes; in a config file, extensions: {{{extension}: {{}}, "
+            "critic: {}}"
+        )
 
 
 def estimate(

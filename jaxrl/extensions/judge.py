@@ -84,9 +84,8 @@ def judge(settings: JudgeConfig) -> Extension:
         wanted = _rubric(settings)
         if settings.model:
             policy.require_text(policy.describe(policy.named(settings.model))[0], settings.model)
-        if config.data.kinds:
-            raise ValueError("judge: this run learns from a file and has no reward; leave it out")
-        tasks.require_unselected(config, "judge")
+        tasks.require_sampling(config, "judge")
+        tasks.require_no_selection(config, "judge")
         if settings.anchor and not settings.pairwise:
             raise ValueError(
                 f"judge.anchor={settings.anchor!r} without judge.pairwise: answers are judged by "

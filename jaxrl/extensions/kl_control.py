@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxrl import functions
 from jaxrl.config import Config
 from jaxrl.losses.aggregate import masked_mean
+from jaxrl.rollout import tasks
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training.train_step import Update
 from jaxrl.types import Packed, TrainState, Trajectory
@@ -37,12 +38,8 @@ def kl_control(settings: KLControlConfig) -> Extension:
 
     def check(config: Config) -> None:
         functions.resolve(settings.rule, settings.args, _GIVEN)
+        tasks.require_sampling(config, "kl_control")
         weights = _weights(config)
-        if config.data.kinds:
-            raise ValueError(
-                f"kl_control with data.path={config.data.path!r}: the divergence is measured on "
-                "what the policy samples, and this run learns from a file; leave it out"
-            )
         if sum(map(bool, weights.values())) != 1:
             given = ", ".join(f"{name}={value}" for name, value in weights.items())
             raise ValueError(

@@ -10,6 +10,8 @@ import numpy as np
 
 from jaxrl import functions
 from jaxrl.config import Config
+from jaxrl.extensions.critic import require_before_critic
+from jaxrl.rollout import tasks
 from jaxrl.run.extension import Context, Extension
 from jaxrl.types import TrainState, Trajectory
 
@@ -59,11 +61,7 @@ def replay(settings: ReplayConfig) -> Extension:
                 f"replay.groups={settings.groups} with replay.size={settings.size}: use 1 or more "
                 "groups, and a buffer that holds them"
             )
-        if config.data.kinds:
-            raise ValueError(
-                f"replay with data.path={config.data.path!r}: this run learns from a file, which "
-                "each epoch reads again; leave it out"
-            )
+        tasks.require_sampling(config, "replay")
         require_before_critic(config, "replay")
         updates, prompts = config.updates_per_batch, config.rollout.prompts
         if settings.groups % updates:
@@ -97,20 +95,6 @@ def replay(settings: ReplayConfig) -> Extension:
             buffer.set_state(state)
 
     return Extension(check=check, prepare=prepare, get_state=get_state, set_state=set_state)
-
-
-def require_before_critic(config: Config, extension: str) -> None:
-    """Refuse to add rows after the critic has made the advantages.
-
-    Raises:
-      ValueError: the critic is listed first.
-    """
-    names = [functions.extension_name(each) for each in config.extensions]
-    if "critic" in names[: names.index(extension)]:
-        raise ValueError(
-            f"{extension} after critic: added rows would have advantages of another step; list it "
-            f"first, in a config file, as in extensions: {{{extension}: {{}}, critic: {{}}}}"
-        )
 
 
 def open_buffer(config: ReplayConfig, seed: int) -> Buffer:

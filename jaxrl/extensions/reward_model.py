@@ -76,13 +76,9 @@ def reward_model(settings: RewardModelConfig) -> Extension:
     def check(config: Config) -> None:
         if not settings.models:
             raise ValueError("reward_model.models is empty; name reward models with --reward RUN")
-        if config.data.kinds:
-            raise ValueError(
-                f"reward_model.models={settings.models}: this run learns from a file and has no "
-                "reward; leave the models out"
-            )
+        tasks.require_sampling(config, "reward_model")
         if not settings.task_weight:
-            tasks.require_unselected(config, "reward_model")
+            tasks.require_no_selection(config, "reward_model")
         if settings.steps and settings.steps not in AGGREGATES:
             raise ValueError(
                 f"reward_model.steps={settings.steps!r} is none of {', '.join(AGGREGATES)}; choose "

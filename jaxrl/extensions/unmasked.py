@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxrl import functions
 from jaxrl.config import Config
+from jaxrl.extensions.critic import require_before_critic
 from jaxrl.mesh import mesh
 from jaxrl.rollout import tasks
 from jaxrl.run import placement
@@ -41,11 +42,7 @@ def unmasked(settings: UnmaskedConfig) -> Extension:
             raise ValueError(
                 "unmasked with corrector: it takes thoughts out of the loss; leave one of them out"
             )
-        if "critic" in names[: names.index("unmasked")]:
-            raise ValueError(
-                "unmasked after critic: list it first, as the critic estimates the advantages of "
-                "actions"
-            )
+        require_before_critic(config, "unmasked")
 
     def prepare(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
         whole = with_observations(batch)

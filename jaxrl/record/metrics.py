@@ -91,8 +91,9 @@ class MetricsLog:
             self._board = None
 
     def table(self, step: int, rows: Sequence[Row]) -> None:
-        """Send completions of a step to the trackers."""
-        self._tell(lambda tracker: tracker.table(step, rows))
+        """Send completions of a step to the trackers, if there are any."""
+        if rows:
+            self._tell(lambda tracker: tracker.table(step, rows))
 
     def _tell(self, act: Callable[[Tracker], object]) -> None:
         for name, tracker in list(self._trackers.items()):

@@ -27,7 +27,7 @@ class Tracker(NamedTuple):
     log: Callable[[int, Mapping[str, float]], object]
     """`(step, metrics)`: those of a step that are finite."""
     table: Callable[[int, Sequence[Row]], object]
-    """`(step, rows)`: completions of a step, all with the same columns; without rows, nothing."""
+    """`(step, rows)`: completions of a step, at least one, all with the same columns."""
     close: Callable[[], object]
 
 
@@ -58,8 +58,6 @@ def wandb(directory: Path, project: str, settings: TrackConfig) -> Tracker:
     run.define_metric("*", step_metric="step")  # its own count cannot go back, as ours can
 
     def table(step: int, rows: Sequence[Row]) -> None:
-        if not rows:
-            return
         made = client.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
         run.log({"step": step, "completions": made})
 
@@ -79,8 +77,6 @@ def trackio(directory: Path, project: str, settings: TrackConfig) -> Tracker:
     )
 
     def table(step: int, rows: Sequence[Row]) -> None:
-        if not rows:
-            return
         made = client.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
         run.log({"completions": made}, step=step)
 
@@ -112,8 +108,6 @@ def mlflow(directory: Path, project: str, settings: TrackConfig) -> Tracker:
         )
 
     def table(step: int, rows: Sequence[Row]) -> None:
-        if not rows:
-            return
         columns = list(rows[0])
         made = {"columns": columns, "data": [[row[name] for name in columns] for row in rows]}
         client.log_dict(run, made, f"completions/{step:06d}.json")

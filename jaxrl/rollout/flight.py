@@ -102,20 +102,14 @@ class Flight:
         groups = [[g.number, g.version, g.finished] for g in self.state.groups]
         return {
             "open_groups": driver.to_state(self.open),
-            "schedule": {
-                "groups": groups,
-                "admitted": self.state.admitted,
-            },
+            "schedule": {"groups": groups, "admitted": self.state.admitted},
         }
 
     def set_state(self, saved: dict[str, Any]) -> None:
         """Continue from what `get_state` gave."""
         self.open = driver.from_state(saved["open_groups"])
         count = len(self.open.groups)
-        fresh = {
-            "groups": [[n, 0, None] for n in range(count)],
-            "admitted": count,
-        }
+        fresh = {"groups": [[n, 0, None] for n in range(count)], "admitted": count}
         plan = saved.get("schedule", fresh)  # version 0.1 had no schedule of synchronous runs
         flying = tuple(GroupState(number, v, None, done) for number, v, done in plan["groups"])
         self.state = State(groups=flying, admitted=plan["admitted"])
@@ -129,10 +123,12 @@ def restarted(saved: dict[str, Any], *, problems: bool) -> dict[str, Any]:
       saved: the state, with others' entries beside it.
       problems: keep those that have been drawn; they are started next.
     """
-    held = saved["open_groups"]
-    drawn = [group["drawn"] for group in held["groups"]] + held["waiting"] if problems else []
-    plan = {"groups": [], "admitted": saved["schedule"]["admitted"]}
-    return saved | {"open_groups": held | {"groups": [], "waiting": drawn}, "schedule": plan}
+    held = driver.from_state(saved["open_groups"])
+    driver.abandon(held)
+    if not problems:
+        held.waiting = []
+    plan = saved["schedule"] | {"groups": []}
+    return saved | {"open_groups": driver.to_state(held), "schedule": plan}
 
 
 def trained(actions: Sequence[Action]) -> tuple[int, ...] | None:

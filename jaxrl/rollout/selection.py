@@ -118,7 +118,6 @@ def open_source(config: Config, task: Task, actor: Policy) -> Source:
     """
     measure = functools.partial(angles.concentrations, actor, config.rollout)
     prune = functools.partial(pruning.closeness, actor, config.rollout)
-    solved = functools.partial(pruning.fits, actor, config.rollout)
 
     def leaf(settings: CurriculumConfig, task: Task) -> Source:
         seed = config.seed
@@ -131,8 +130,8 @@ def open_source(config: Config, task: Task, actor: Policy) -> Source:
         of = json.loads(json.dumps(of))  # as it will be when it is read from a checkpoint
         if settings.choose:
             signals = {"measure": measure, "closeness": functools.partial(prune, task)}
-            fits = functools.partial(solved, task)
-            return chosen(settings, task, of, seed=seed, keep=keep, solved=fits, **signals)
+            fits = functools.partial(pruning.fits, actor, config.rollout, task)
+            return chosen(settings, task, of, seed=seed, keep=keep, solution_fits=fits, **signals)
         return ordered(task, of, seed=seed, keep=keep)
 
     if not config.domains:
@@ -191,7 +190,7 @@ def chosen(
     *,
     seed: int,
     keep: Keep = None,
-    solved: Keep = None,
+    solution_fits: Keep = None,
     measure: Signal,
     closeness: Signal,
 ) -> Source:
@@ -203,8 +202,8 @@ def chosen(
       of: says what the state is the state of.
       seed: of the problems and of random choices.
       keep: problems that may be chosen; None: all.
-      solved: those whose solution may be measured; a function that goes by `closeness` chooses
-        among them alone; None: all.
+      solution_fits: problems whose solution can be measured; a function that goes by `closeness`
+        chooses among them alone; None: all.
       measure: angle signals, for a function that goes by `ranks`.
       closeness: what solutions are worth, for a function that goes by `closeness`.
 
@@ -221,7 +220,8 @@ def chosen(
         return [task.problem("train", seed, int(i)) for i in ids]
 
     fit = [
-        (keep is None or keep(problem)) and (solved is None or not by_closeness or solved(problem))
+        (keep is None or keep(problem))
+        and (not by_closeness or solution_fits is None or solution_fits(problem))
         for problem in problems(range(size))
     ]
     if not any(fit):

@@ -77,8 +77,25 @@ def require_one_turn(config: Config, asked_by: str) -> None:
         )
 
 
-def require_unselected(config: Config, asked_by: str) -> None:
-    """Refuse what selects groups or prompts by the task's rewards.
+def require_sampling(config: Config, asked_by: str) -> None:
+    """Refuse a run that learns from the rows of a file.
+
+    Args:
+      config: of the run.
+      asked_by: what works on sampled completions; the error names it first.
+
+    Raises:
+      ValueError: it learns from a file.
+    """
+    if config.data.kinds:
+        raise ValueError(
+            f"{asked_by} with data.path={config.data.path!r}: this run learns from a file and "
+            f"samples nothing; leave {asked_by} out"
+        )
+
+
+def require_no_selection(config: Config, asked_by: str) -> None:
+    """Refuse dynamic sampling, curricula and bandits, which go by the task's rewards.
 
     Args:
       config: of the run.
@@ -89,17 +106,16 @@ def require_unselected(config: Config, asked_by: str) -> None:
     """
     curricula = [config.curriculum, *(domain.curriculum for domain in config.domains.values())]
     chosen = next((each.choose for each in curricula if each.choose), "")
-    selects = {
-        f"rollout.oversampling={config.rollout.oversampling}": config.rollout.oversampling > 1,
-        f"curriculum.choose={chosen!r}": chosen,
-        f"bandit.weigh={config.bandit.weigh!r}": config.bandit.weigh,
-    }
-    if found := [field for field, value in selects.items() if value]:
-        name = found[0].partition("=")[0]
-        raise ValueError(
-            f"{asked_by} with {found[0]}: it would select by rewards of the task, which are "
-            f"replaced after that; set {name} to {'1' if 'over' in name else 'empty'}"
-        )
+    for field, value, off in (
+        ("rollout.oversampling", config.rollout.oversampling, 1.0),
+        ("curriculum.choose", chosen, ""),
+        ("bandit.weigh", config.bandit.weigh, ""),
+    ):
+        if value != off:
+            raise ValueError(
+                f"{asked_by} with {field}={value!r}: it would select by rewards of the task, which "
+                f"are replaced after that; set {field} to {off or 'empty'}"
+            )
 
 
 def require_one_agent(config: Config, asked_by: str) -> None:

@@ -206,14 +206,14 @@ def forked(run: RunContext, like: TrainState, assess: Assess) -> Saved:
 
 
 def _before(run: RunContext, state: TrainState, step: int, assess: Assess) -> dict[str, float]:
-    """The figures that the run starts from."""
+    """The held-out figures before training."""
     figures, name = assess(state, step), run.origin.figure
     run.callbacks.note(f"before: {name} {figures[name]:.3f} on {run.origin.held_out}")
     return figures
 
 
 def _carried(source: Path, config: Config, rollouts: dict[str, Any] | None) -> Any:
-    """Another run's position in its experience, without what this run's config does not go with."""
+    """Another run's position in its experience, without groups that this config does not fit."""
     if rollouts is None or "open_groups" not in rollouts:  # it has learned from a file
         return rollouts
     there = json.loads((source / "config.json").read_text())["config"]

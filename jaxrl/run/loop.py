@@ -180,10 +180,7 @@ def _run(
                 with timer("train"):
                     with transfers():
                         batch = experience.as_trajectory(gathered, ctx.config)
-                        batch = prepare.with_expert_logp(ctx, state, batch)
-                        for extension in extensions:
-                            batch = extension.prepare(ctx, state, batch)
-                        batch = prepare.with_proximal_logp(ctx, state, batch)
+                        batch = prepare.prepared(ctx, extensions, state, batch)
                     state, measured, cost = update(stage, extensions, state, batch, version)
                     # while the devices compute
                     metrics = experience.measure(gathered) | found | cost

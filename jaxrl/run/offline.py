@@ -189,10 +189,7 @@ def figures(
       batch: N sequences on the host.
       measure: from `train_step.make_measure`.
     """
-    batch = prepare.with_expert_logp(ctx, state, batch)
-    for extension in run.extensions.values():
-        batch = extension.prepare(ctx, state, batch)
-    batch = prepare.with_proximal_logp(ctx, state, batch)
+    batch = prepare.prepared(ctx, run.extensions.values(), state, batch)
     packed, _ = placement.pack(batch, ctx.config)
     packed = taught(ctx, run.extensions.values(), packed)
     ref_logp = reference_logp(ctx, state, batch, packed)

@@ -40,7 +40,7 @@ def pack(
 
 
 def pack_scored(batch: Trajectory, config: Config) -> Packed:
-    """Packed micro-batches of what is only scored, which may be longer than what is trained on.
+    """Packed micro-batches of sequences that are scored and not trained on, of any length.
 
     Args:
       batch: N sequences.

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from jaxrl.mesh import mesh
 from jaxrl.run import placement
-from jaxrl.run.extension import Context
+from jaxrl.run.extension import Context, Extension
 from jaxrl.training import objective
 from jaxrl.types import TrainState, Trajectory
+
+
+def prepared(
+    ctx: Context, extensions: Iterable[Extension], state: TrainState, batch: Trajectory
+) -> Trajectory:
+    """The batch with all that its updates, or a measurement of it, need from before them.
+
+    Args:
+      ctx, state, batch: as in `with_expert_logp`.
+      extensions: of the run, in order.
+    """
+    batch = with_expert_logp(ctx, state, batch)
+    for extension in extensions:
+        batch = extension.prepare(ctx, state, batch)
+    return with_proximal_logp(ctx, state, batch)
 
 
 def with_expert_logp(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
