@@ -526,7 +526,7 @@ def test_epochs_count_what_a_step_takes(recipe, tmp_path):
         made = [{"prompt": f"a{n}", "chosen": "b", "rejected": "c"} for n in range(20)]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in made))
-    argv = [recipe, "--model", "smollm2-135m", "--data", str(path), "--epochs", "2"]
+    argv = [recipe, "--model", "fresh", "--data", str(path), "--epochs", "2"]
     argv += ["--batch-size", "4", "--test-share", "0.2"]
     argv += ["--data.max-tokens", "16"] if recipe == "pretrain" else []
     config, _ = files.resolve(argv)
