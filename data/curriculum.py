@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,7 +26,7 @@ class Prompts(NamedTuple):
     draws: np.ndarray
     """scalar int64: random choices made so far."""
     visits: np.ndarray
-    """[N] int64: batches that the prompt was in."""
+    """[N] int64: batches that the prompt was in; where one is drawn, those in flight too."""
     curve: np.ndarray
     """[N, W] float32: its mean rewards at the last W visits, the newest last; nan before."""
 
@@ -182,10 +183,11 @@ class Quota(NamedTuple):
 
 
 def quota(wanted: int, *, oversampling: float = 3.0) -> Quota:
-    """An empty batch that may sample `oversampling` times what it needs."""
+    """An empty batch that may sample `oversampling` times what it needs, rounded up."""
     if wanted < 1 or oversampling < 1:
         raise ValueError(f"wanted={wanted}, oversampling={oversampling}: both must be 1 or more")
-    return Quota(*map(np.int64, (wanted, int(wanted * oversampling), 0, 0)))
+    budget = math.ceil(wanted * oversampling - 1e-9)  # in floating point, 10 * 1.1 is above 11
+    return Quota(*map(np.int64, (wanted, budget, 0, 0)))
 
 
 def dynamic(state: Quota, rewards: np.ndarray) -> tuple[Quota, np.ndarray, int]:

@@ -109,14 +109,20 @@ def resolve(reference: str, args: Mapping[str, Any], given: set[str]) -> Callabl
       given: names of the arrays that the caller can supply.
 
     Raises:
-      ValueError: no such function, an argument it does not take, or one it needs that is not given.
+      ValueError: no such function, an argument it does not take, a text for one that is a number,
+        or one it needs that is not given.
     """
     function = lookup(reference)
     parameters = inspect.signature(function).parameters
-    for arg in args:
+    for arg, value in args.items():
         if arg not in parameters or arg in given:
             free = [p for p in parameters if p not in given]
             raise ValueError(f"{reference} takes no argument {arg!r}; {nearest(arg, free)}")
+        hint = parameters[arg].annotation
+        kinds = typing.get_args(hint) or (hint,)
+        if isinstance(value, str) and str not in kinds and {float, int, bool}.intersection(kinds):
+            wanted = "true or false" if bool in kinds else "a number"
+            raise ValueError(f"{reference}: {arg}={value!r} must be {wanted}")
     for p in parameters.values():
         if p.default is p.empty and p.name not in given and p.name not in args:
             raise ValueError(

@@ -143,7 +143,8 @@ class Trajectory:
     rewards: jax.Array
     """[N] float32; 0 where not valid."""
     valid: jax.Array
-    """[N] bool: False where scoring failed, which keeps the sequence out of every statistic."""
+    """[N] bool: False where there is no reward, as where scoring failed, which keeps the sequence
+    out of every statistic."""
     group_ids: jax.Array
     """[N] int32 in [0, number of groups): sequences of one prompt share a group."""
     stopped: jax.Array | None = None
@@ -153,8 +154,12 @@ class Trajectory:
     greedy_rewards: jax.Array | None = None
     """[N] float32: the reward of the greedy answer to the same prompt."""
     expert: jax.Array | None = None
-    """[N] bool: sequences that the policy did not sample; their `behavior_logp` is that of the
-    policy before the first update on this batch. None: there are none."""
+    """[N] bool: sequences that the policy did not sample; their `behavior_logp` and version are
+    those of the policy before the first update on this batch, or on the batch that a replayed one
+    was sampled for. None: there are none."""
+    trained: jax.Array | None = None
+    """[N] bool: sequences that the update learns from; of the others, the valid ones are what these
+    are compared with. None: the update learns from the valid ones."""
     proximal_logp: jax.Array | None = None
     """[N, T] float32: under the policy before the first update on this batch."""
     advantages: jax.Array | None = None
@@ -165,6 +170,11 @@ class Trajectory:
     """[N, T] float32: what it should have expected."""
     extra: dict[str, jax.Array] = struct.field(default_factory=dict)
     """Further arrays by name, [N] or [N, T]; a policy objective receives those that it names."""
+
+    @property
+    def learned(self) -> jax.Array:
+        """[N] bool: sequences that the update learns from."""
+        return self.valid if self.trained is None else self.trained
 
     def named(self) -> dict[str, jax.Array]:
         """The arrays that are there, those of `extra` included."""

@@ -18,10 +18,28 @@ import numpy as np
 from rich.console import Console
 
 from jaxrl.functions import nearest
-from jaxrl.launch import effects_claims, effects_real, effects_table, flags, lab
+from jaxrl.launch import (
+    effects_claims,
+    effects_markdown,
+    effects_real,
+    effects_scales,
+    effects_table,
+    flags,
+    lab,
+)
 from jaxrl.launch.cli import refused
 from jaxrl.launch.effects_options import Options, require_sense
-from jaxrl.launch.lab import arms, families, files, measurement, plans, reruns, stores, views
+from jaxrl.launch.lab import (
+    arms,
+    differences,
+    families,
+    files,
+    measurement,
+    plans,
+    reruns,
+    stores,
+    views,
+)
 from jaxrl.launch.lab.variants import variants
 
 
@@ -78,6 +96,7 @@ def _real(methods: Sequence[str], options: Options, said: Callable[[str], None])
         return
     _politely()
     effects_real.measure(methods, said, _write_pages)
+    said(effects_scales.headline())
 
 
 def _rerun_real(names: Sequence[str]) -> int:
@@ -178,7 +197,7 @@ def write_plan(name: str, said: Callable[[str], None]) -> None:
 
     Tasks of an earlier plan that the code would measure as planned stay as they are.
     """
-    differing = arms.unlike(
+    differing = differences.unlike(
         effects_table.module(name).config(), effects_table.module(name).effect().method
     )
     if differing:
@@ -305,7 +324,7 @@ def check(methods: Sequence[str]) -> int:
 def problems(name: str, seeds: Sequence[int] = (0, 1, 2)) -> list[str]:
     """What is wrong with the experiment of a recipe; one line each."""
     config, effect = effects_table.module(name).config(), effects_table.module(name).effect()
-    lines = arms.unlike(config, effect.method)
+    lines = differences.unlike(config, effect.method)
     own = effect.method.rewards is not None and effect.method.rewards != effect.ablation.rewards
     known = {config.task, *config.extensions}
     if effect.stands_for and effect.stands_for not in known:
@@ -348,7 +367,7 @@ def _write_html(target: str, methods: Sequence[str] | None) -> None:
     """The page of methods; None: of all."""
     from jaxrl.launch import effects_page
 
-    about = effects_table.RESULTS, effects_real.headline(), effects_real.table()
+    about = effects_table.RESULTS, effects_scales.headline(), effects_scales.table()
     text = effects_page.page(effects_table.rows(methods), *about)
     try:
         Path(target).write_text(text)
@@ -364,7 +383,7 @@ def _pages() -> list[Path]:
 
 
 def _write_pages() -> None:
-    effects_table.TABLE.write_text(effects_table.markdown(effects_real.markdown()))
+    effects_table.TABLE.write_text(effects_markdown.markdown(effects_scales.markdown()))
     effects_claims.write()
 
 

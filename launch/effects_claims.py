@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl.launch import effects_table, recipes
+from jaxrl.launch import effects_markdown, effects_table, recipes
 
 PAGE = Path(recipes.__file__).resolve().parents[2] / "docs" / "effects.md"
 VERDICTS = {
@@ -159,7 +159,7 @@ def _line(method: str, rows: Sequence[dict[str, Any]]) -> str:
         module.effect().claim,
         _described([row for row in rows if not row["further"]], "ablation"),
         _described(rows, "baseline"),
-        effects_table.before(method) or "no row",
+        effects_markdown.before(method) or "no row",
     ]
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 

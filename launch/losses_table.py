@@ -13,7 +13,7 @@ from types import ModuleType
 
 from jaxrl import losses
 
-HELPERS = ("masking", "shapes")
+HELPERS = ("masking", "parts", "shapes")
 """Modules of arithmetic that objectives share; their functions are not objectives."""
 
 _HEADER = """# Losses

@@ -12,26 +12,22 @@ import argparse
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 import optax
 
 from jaxrl.config import Config
-from jaxrl.data.examples import Example
-from jaxrl.data.types import Problem, Score
-from jaxrl.launch import configs, flags, plan_asynchronous, roofline, shapes, topology
+from jaxrl.launch import configs, flags, plan_asynchronous, plan_batch, roofline, shapes, topology
 from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.plan_batch import Batch
 from jaxrl.launch.roofline import CHIPS, Chip
 from jaxrl.mesh import mesh
-from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
-from jaxrl.rollout import experience, policy
+from jaxrl.rollout import policy
 from jaxrl.rollout.policy import Policy
-from jaxrl.rollout.programs import Row
-from jaxrl.rollout.written import gathered, written
 from jaxrl.run import placement, reference, stages
 from jaxrl.run.extension import (
     Context,
@@ -41,8 +37,8 @@ from jaxrl.run.extension import (
     only,
     open_extensions,
 )
-from jaxrl.training import objective, optimizer, packing, trainable
-from jaxrl.types import Completion, Packed, Request, TrainState, Trajectory
+from jaxrl.training import optimizer, trainable
+from jaxrl.types import TrainState, Trajectory
 
 _LARGE = 64  # MiB
 
@@ -130,28 +126,6 @@ def describe(config: Config, chip: str = "") -> DecoderConfig:
     return dataclasses.replace(model, **computed, rules=rules)
 
 
-class Batch(NamedTuple):
-    """One update's input, sequences as long as the budgets allow."""
-
-    trajectory: Trajectory
-    packed: Packed
-
-    @property
-    def row(self) -> int:
-        """Length of a row."""
-        return self.packed.tokens.shape[-1]
-
-    @property
-    def micro_batches(self) -> int:
-        """Forward and backward passes of an update."""
-        return int(self.packed.micro_batches)
-
-    @property
-    def micro_tokens(self) -> int:
-        """Tokens of one of them, on all devices."""
-        return self.packed.tokens.shape[1] * self.row
-
-
 def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     """The plan, on the mesh in use."""
     name = topology.read(settings.topology).chip
@@ -170,7 +144,7 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
         where = str(tuple(leaf.sharding.spec))
         yield f"{parameter:<40} {leaf.shape!s:<24} {where:<32} {_mib(leaf):.1f}"
     yield from (f"warning: {line}" for line in warnings(config, model, the_mesh, state.params))
-    batch, shards = _batch(config, extensions), mesh.batch_shards(the_mesh, model.rules)
+    batch, shards = plan_batch.made(config, extensions), mesh.batch_shards(the_mesh, model.rules)
     local = batch.micro_tokens / shards / the_mesh.shape["context"]
     tiled = model.attention == "auto" and topology.is_tpu(name)
     scores = model.attention in ("auto", "xla") and not tiled
@@ -316,48 +290,6 @@ def _times(
         f"{requests} completions of {rollout.max_new_tokens} tokens take {steps * each:.2f} s at "
         f"best, bound by {bound}"
     )
-
-
-def _batch(config: Config, extensions: Extensions) -> Batch:
-    batch = _of_rows(config) if config.data.kinds else _sampled(config)
-    if objective.needs_proximal(config.objective):
-        batch = batch.replace(proximal_logp=batch.behavior_logp)
-    packed = placement.on_host(batch, config)[0]
-    for extension in extensions.values():
-        batch = extension.shapes(batch)
-    return Batch(batch, packed)
-
-
-def _of_rows(config: Config) -> Trajectory:
-    """Rows of a file, each answer as long as `data.max_tokens` allows; two to a comparison."""
-    data = config.data
-    length, groups = data.max_tokens, data.batch_size // config.updates_per_batch
-    answers = 2 if data.comparisons or {"preference", "ranking"} & {*data.kinds} else 1
-    example = Example((1,), (1,) * (length - 1), (True,) * (length - 1))
-    row = Row(written(example), "", Score(1.0))
-    made = [(Problem(str(n), "", None), [row] * answers) for n in range(groups)]
-    return experience.as_trajectory(gathered(made), config)
-
-
-def _sampled(config: Config) -> Trajectory:
-    """Completions as long as the budgets allow."""
-    rollout = config.rollout
-    prompt = (1,) * rollout.max_prompt_tokens
-    zeros = np.zeros(rollout.max_new_tokens, np.float32)
-    whole = Completion(
-        Request(0, prompt, rollout.max_new_tokens), zeros.astype(np.int32) + 1, zeros, zeros,
-        zeros.astype(np.int32), True,
-    )  # fmt: skip
-    groups = rollout.prompts // config.updates_per_batch
-    count = groups * rollout.group_size
-    batch = packing.trajectory(
-        [whole] * count,
-        [0.0] * count,
-        list(np.repeat(np.arange(groups), rollout.group_size)),
-        length=round_up(len(prompt) + len(zeros), config.packing.bucket),
-    )
-    greedy = batch.rewards if objective.needs_greedy(config.objective) else None
-    return batch.replace(stopped=batch.valid, greedy_rewards=greedy)
 
 
 def step(

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.losses.advantages import group_advantages
-from jaxrl.losses.masking import as_float, clean_rewards, constant, group_moments, where_valid
+from jaxrl.losses.masking import as_float, clean_rewards, group_moments, where_valid
+from jaxrl.losses.parts import part_weights
 from jaxrl.losses.shapes import checked
 
 KIND = "advantage"
@@ -82,36 +83,44 @@ def gdpo(
     group_ids: jax.Array,
     *,
     num_groups: int,
-    weights: jax.Array | None = None,
+    weights: str = "",
     valid: jax.Array | None = None,
     eps: float = 1e-4,
 ) -> jax.Array:
     """GDPO: several rewards, each normalised in its group before they are added up.
 
-    Adding first would let the reward of largest spread drown the others.
+    Adding first would let the reward of largest spread drown the others. A factor of a part, such
+    as the weight of a `--reward` of several, has no effect here, as it drops out of the part's
+    normalisation: `weights` are what counts.
 
     Formula: `whiten_batch(sum_k w_k (r_k - mean_g r_k) / (std_g r_k + eps))`
     Paper: Liu et al. 2026, "GDPO: Group reward-Decoupled Normalization Policy Optimization"
 
     Args:
-      reward_parts: `[N, K]`.
+      reward_parts: `[N, K]`, in the order of their names.
       group_ids: `[N]` int32.
       num_groups: static.
-      weights: `[K]`; 1 when omitted.
+      weights: w by the name of the part, as `correct=1,format=0.5`; a run leaves out the parts that
+        are not named. Empty: all parts, each of weight 1.
       valid: `[N]` bool.
       eps: added to each standard deviation.
 
     Returns:
       `[N]`, 0 for invalid samples.
     """
-    weights = jnp.ones(reward_parts.shape[1]) if weights is None else constant(weights)
+    named, count = part_weights(weights), reward_parts.shape[1]
+    if named and len(named) != count:
+        raise ValueError(
+            f"weights={weights!r} names {len(named)} parts, but the reward has {count}"
+        )
     valid = clean_rewards(reward_parts[:, 0], valid)[1]
 
     def normalise(part: jax.Array) -> jax.Array:
         return group_advantages(part, group_ids, num_groups=num_groups, valid=valid, eps=eps)
 
     parts = jax.vmap(normalise, in_axes=1, out_axes=1)(reward_parts)
-    return _whiten(parts @ weights.astype(parts.dtype), valid, eps)
+    factors = jnp.asarray([*named.values()] or [1.0] * count, parts.dtype)
+    return _whiten(parts @ factors, valid, eps)
 
 
 @checked

@@ -28,6 +28,8 @@ def router_probabilities(logits: jax.Array, *, scoring: str = "softmax") -> jax.
     Returns:
       `[..., E]`, which sums to 1 over E.
     """
+    if scoring not in ("softmax", "sigmoid"):
+        raise ValueError(f"scoring={scoring!r} is unknown; choose softmax or sigmoid")
     logits = as_float(logits)
     if scoring == "softmax":
         return jax.nn.softmax(logits, axis=-1)

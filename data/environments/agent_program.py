@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,7 +43,7 @@ _KEPT = (
 def task(
     command: str,
     name: str = "arithmetic",
-    args: str = "{}",
+    args: Mapping[str, Any] | str = "{}",
     seconds: float = 60.0,
     roles: str = "tool,user",
     sandbox: bool = False,
@@ -54,7 +54,7 @@ def task(
     Args:
       command: starts the program, without a shell; it is run in the working directory.
       name: of the task whose problems it gets, and whose reward judges what it prints.
-      args: that task's parameters, as JSON.
+      args: that task's parameters, as a mapping or JSON.
       seconds: the program may take so long before its first request, between an answer and the
         next request, and to end.
       roles: of messages that the program may add to its conversation, apart by commas; `user` where

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import string
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.data import extract
@@ -36,7 +37,7 @@ class _Attempts:
 
 def task(
     name: str = "calculator",
-    args: str = "{}",
+    args: Mapping[str, Any] | str = "{}",
     attempts: int = 4,
     share: float = 0.5,
     symbols: bool = False,
@@ -49,7 +50,7 @@ def task(
 
     Args:
       name: of the task.
-      args: its parameters, as JSON.
+      args: its parameters, as a mapping or JSON.
       attempts: before the last one. They differ if the policy is sampled, not if it is greedy.
       share: of the reward, which is for the attempts in equal parts; the rest is for the last one.
         Without any, nothing keeps the attempts good once the last one does not need them.

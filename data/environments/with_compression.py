@@ -43,7 +43,10 @@ class _Conversation:
 
 
 def task(
-    name: str = "calculator", args: str = "{}", characters: int = 4000, symbols: bool = False
+    name: str = "calculator",
+    args: Mapping[str, Any] | str = "{}",
+    characters: int = 4000,
+    symbols: bool = False,
 ) -> Task:
     """An environment whose conversations are compressed.
 
@@ -53,7 +56,7 @@ def task(
 
     Args:
       name: of the task.
-      args: its parameters, as JSON.
+      args: its parameters, as a mapping or JSON.
       characters: of turns and replies, after which notes are asked for.
       symbols: ask with `?` and end the notes with `;`, for a small model from nothing.
     """

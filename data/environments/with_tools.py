@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from jaxrl.data import sandbox, scoring, tasks
 from jaxrl.data.environments import (
@@ -32,7 +33,7 @@ _CALL_S = {
 
 def task(
     name: str = "arithmetic",
-    args: str = "{}",
+    args: Mapping[str, Any] | str = "{}",
     tools: str = "calculator",
     corpus: str = "",
     database: str = "",
@@ -48,7 +49,7 @@ def task(
 
     Args:
       name: of the task.
-      args: its parameters, as JSON.
+      args: its parameters, as a mapping or JSON.
       tools: their names, apart by commas: calculator, dictionary, python, router, search or sql;
         empty: none of these.
       corpus: file of records with a `text` each, for search.

@@ -12,9 +12,11 @@ import difflib
 import importlib
 import inspect
 import json
+import typing
 from collections.abc import Mapping
 from typing import Any
 
+from jaxrl.data import parameters
 from jaxrl.data.types import Task
 
 BUNDLED: dict[str, str] = {
@@ -94,7 +96,8 @@ def get(name: str, /, **params: Any) -> Task:
     """The task called `name`. Cheap to call, and gives the same task in every process.
 
     Raises:
-      ValueError: an unknown name or parameter; the message gives the nearest known one.
+      ValueError: an unknown name or parameter, and the message gives the nearest known one; or for
+        a parameter of a bundled task, a value of another type.
     """
     if name in BUNDLED:
         return _call(name, importlib.import_module(BUNDLED[name]).task, params)
@@ -149,6 +152,11 @@ def _call(name: str, make: Any, params: dict[str, Any]) -> Task:
         )
         if required and field not in params:
             raise ValueError(f"task {name!r} needs its parameter {field!r}; give it")
+    if name in BUNDLED:
+        hints = typing.get_type_hints(make)
+        for field, value in params.items():  # a generator checks its own
+            if field in known:
+                parameters.check(hints[field], value, field, f"task {name!r}")
     task = make(**params)
     if not isinstance(task, Task):
         raise ValueError(

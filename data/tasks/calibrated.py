@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from jaxrl.data import generate, tasks
 from jaxrl.data.rewards import shape
 from jaxrl.data.types import Problem, Task
 
 
-def task(of: str = "arithmetic", args: str = "{}", asks: str = "") -> Task:
+def task(of: str = "arithmetic", args: Mapping[str, Any] | str = "{}", asks: str = "") -> Task:
     """A task with the reward of `jaxrl.data.rewards.shape.calibrated` (RLCR).
 
     Solutions to imitate state some confidence between 0.1 and 0.9, whatever they are worth: the
@@ -17,7 +19,7 @@ def task(of: str = "arithmetic", args: str = "{}", asks: str = "") -> Task:
 
     Args:
       of: name of the task.
-      args: its parameters, as JSON.
+      args: its parameters, as a mapping or JSON.
       asks: added to each prompt, such as a request for `<confidence>0.8</confidence>`.
     """
     plain = tasks.within(of, args)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from typing import Any
 
 from jaxrl.data import extract, generate, tasks
 from jaxrl.data.rewards import combine
@@ -31,7 +32,7 @@ def refusal(completion: str) -> str | None:
 
 def task(
     of: str = "arithmetic",
-    args: str = "{}",
+    args: Mapping[str, Any] | str = "{}",
     share: float = 0.5,
     slips: float = 0.0,
 ) -> Task:
@@ -43,7 +44,7 @@ def task(
 
     Args:
       of: name of the task.
-      args: its parameters, as JSON.
+      args: its parameters, as a mapping or JSON.
       share: of the requests that are forbidden.
       slips: share of the solutions to imitate that refuse what is allowed, or answer what is not.
     """

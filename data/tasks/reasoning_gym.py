@@ -12,6 +12,7 @@ import difflib
 import functools
 import hashlib
 import json
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from reasoning_gym.composite import DatasetSpec
 from reasoning_gym.dataset import ProceduralDataset
 from reasoning_gym.factory import CURRICULA, DATASETS
 
-from jaxrl.data import extract, generate
+from jaxrl.data import extract, generate, parameters
 from jaxrl.data.tasks import gym_scorers
 from jaxrl.data.types import Problem, Score, Task
 
@@ -160,6 +161,7 @@ def _settings(generator: str, level: int | None, config: Mapping[str, Any]) -> d
     """The generator's parameters as given and as its curriculum has them, checked."""
     kind = DATASETS[generator][1]
     known = {f.name: f for f in dataclasses.fields(kind) if f.name not in ("seed", "size")}
+    hints = typing.get_type_hints(kind)
     chosen: dict[str, Any] = {}
     if level is not None:
         if generator not in CURRICULA:
@@ -179,11 +181,13 @@ def _settings(generator: str, level: int | None, config: Mapping[str, Any]) -> d
             )
         spelled = isinstance(value, str) and value.startswith(("[", "{"))
         chosen[name] = json.loads(value) if spelled else value
-    if generator == "composite" and "datasets" in chosen:
-        chosen["datasets"] = [DatasetSpec(**spec) for spec in chosen["datasets"]]
+        hint = hints[name] | type(known[name].default)  # rearc has a float for an int
+        parameters.check(hint, chosen[name], name, f"generator {generator!r}")
     try:
+        if generator == "composite" and "datasets" in chosen:
+            chosen["datasets"] = [DatasetSpec(**spec) for spec in chosen["datasets"]]
         _build(generator, chosen, seed=0)
-    except (AssertionError, ValueError) as error:
+    except (AssertionError, TypeError, ValueError) as error:
         raise ValueError(f"generator {generator!r} with {chosen}: {error}") from error
     return chosen
 

@@ -91,7 +91,7 @@ class RolloutConfig:
     rest with the new weights. 1 waits for every group."""
     oversampling: float = 1.0
     """Budget of DAPO's dynamic sampling, 1 or more: groups whose rewards are all equal are
-    replaced, by sampling up to this factor times `prompts`. 1 replaces none."""
+    replaced, by sampling up to this factor times `prompts`, rounded up. 1 replaces none."""
     rounds: Literal["fixed", "adaptive"] = "fixed"
     """Groups that each round of dynamic sampling begins: `fixed`, `prompts` of them; `adaptive`,
     those that are missing divided by the lowest share of kept groups so far (CodeV-R1)."""

@@ -14,6 +14,7 @@ from jaxrl.extensions.critic import require_before_critic
 from jaxrl.extensions.replay import empty, joined
 from jaxrl.rollout import tasks
 from jaxrl.run.extension import Context, Extension
+from jaxrl.run.prepare import with_expert_logp
 from jaxrl.types import TrainState, Trajectory
 
 _GIVEN = {"context", "thought"}
@@ -44,7 +45,8 @@ def corrector(settings: CorrectorConfig) -> Extension:
     """GTR: one thought of each episode is corrected; thoughts are imitated and actions reinforced.
 
     The policy's own thoughts are no actions of its episodes. The objective sees a corrected
-    thought as an expert's row, so it needs one that imitates those, such as `chord`.
+    thought as an expert's row, so it needs one that imitates those, such as `chord`. It has no
+    reward, so it is in no statistic of the batch, and a critic learns nothing from it.
 
     Paper: Wei et al. 2025, "GTR: Guided Thought Reinforcement Prevents Thought Collapse in RL-based
     VLM Agent Training"
@@ -84,7 +86,9 @@ def corrector(settings: CorrectorConfig) -> Extension:
         drawn = rng.integers(len(source), size=(settings.groups, size)) if source else ()
         groups = [_together([source[i] for i in each]) for each in drawn]
         own = without(batch, () if settings.reinforce else thoughts)
-        return joined(own, groups, settings.groups, size)
+        whole = joined(own, groups, settings.groups, size)
+        added = np.arange(len(whole.tokens)) >= len(own.tokens)
+        return with_expert_logp(ctx, state, whole, whole.expert & added)
 
     def set_state(state: list[dict[str, np.ndarray]]) -> None:
         nonlocal kept
@@ -188,11 +192,11 @@ def without(batch: Trajectory, thoughts: Sequence[tuple[int, int, int]]) -> Traj
 
 
 def _together(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:
-    """Rows as one group of experts' rows."""
+    """Rows as one group of experts' rows, which are trained on and have no reward."""
     length, out = max(len(row["tokens"]) for row in rows), {}
     for name, first in rows[0].items():
         out[name] = empty(name, (len(rows), length), first.dtype)
         for n, row in enumerate(rows):
             out[name][n, : len(row[name])] = row[name]
     whole = np.ones(len(rows), bool)
-    return out | {"valid": whole, "expert": whole}
+    return out | {"valid": ~whole, "expert": whole, "trained": whole}

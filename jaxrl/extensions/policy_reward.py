@@ -29,6 +29,9 @@ from jaxrl.sampling.requests import forced
 from jaxrl.training import packing
 from jaxrl.types import Completion, Params, Request, TrainState
 
+_NO_ANSWER = "gold: the problem {!r} has no answer, it is {!r}"
+"""The error of a problem's completions, where its reference answer has no token."""
+
 
 @dataclasses.dataclass(frozen=True)
 class PolicyRewardConfig:
@@ -62,6 +65,8 @@ def rewarded(
 ) -> Experience:
     """The experience with the policy's rewards; the task's are kept as the part `task`.
 
+    Where a problem has no reference answer, its completions have an error and no reward.
+
     Args:
       config: of the run.
       settings: where an answer begins.
@@ -71,26 +76,41 @@ def rewarded(
       experience: N completions.
     """
     marker, size = settings.marker, len(experience.texts) // len(experience.problems)
-    asked = [problem for problem in experience.problems for _ in range(size)]
-    reasoned = [
-        _spliced(tokenizer, c.request.prompt, _reasoning(tokenizer, c, marker), problem)
-        for c, problem in zip(experience.completions, asked, strict=True)
-    ]
-    bare = [
-        _spliced(
-            tokenizer, encode_prompt(tokenizer, config.rollout, problem), tokenizer.encode(marker),
-            problem,
-        )
-        for problem in experience.problems
-    ]  # fmt: skip
-    given = _probabilities(config, score, params, reasoned)
-    without = np.repeat(_probabilities(config, score, params, bare), size)
-    values = group.debiased_probability(given, without)
-    scores = [
-        s if s.error else Score(float(v), {**s.parts, "task": s.value})
-        for s, v in zip(experience.scores, values, strict=True)
-    ]
-    return experience._replace(scores=scores)
+    answers = [_answer(tokenizer, problem) for problem in experience.problems]
+    known = [n for n, answer in enumerate(answers) if answer]
+    rows = [n * size + i for n in known for i in range(size)]
+    values = np.zeros(len(experience.texts))
+    if known:
+        reasoned = [
+            _spliced(c.request.prompt, _reasoning(tokenizer, c, marker), answers[n // size])
+            for n, c in ((n, experience.completions[n]) for n in rows)
+        ]
+        bare = [
+            _spliced(
+                encode_prompt(tokenizer, config.rollout, experience.problems[n]),
+                tokenizer.encode(marker),
+                answers[n],
+            )
+            for n in known
+        ]
+        given = _probabilities(config, score, params, reasoned)
+        without = np.repeat(_probabilities(config, score, params, bare), size)
+        values[rows] = group.debiased_probability(given, without)
+
+    def one(n: int, task: Score) -> Score:
+        if task.error:
+            return task
+        if not answers[n // size]:
+            problem = experience.problems[n // size]
+            return Score(None, error=_NO_ANSWER.format(problem.id, problem.answer))
+        return Score(float(values[n]), {**task.parts, "task": task.value})
+
+    return experience._replace(scores=[one(n, task) for n, task in enumerate(experience.scores)])
+
+
+def _answer(tokenizer: Tokenizer, problem: Problem) -> list[int]:
+    """Tokens of the reference answer; none where the problem has no answer."""
+    return [] if problem.answer is None else list(tokenizer.encode(str(problem.answer)))
 
 
 def _reasoning(tokenizer: Tokenizer, completion: Completion, marker: str) -> Sequence[int]:
@@ -106,10 +126,7 @@ def _reasoning(tokenizer: Tokenizer, completion: Completion, marker: str) -> Seq
     )
 
 
-def _spliced(
-    tokenizer: Tokenizer, prompt: Sequence[int], reasoning: Sequence[int], problem: Problem
-) -> Completion:
-    answer = tokenizer.encode(str(problem.answer))
+def _spliced(prompt: Sequence[int], reasoning: Sequence[int], answer: Sequence[int]) -> Completion:
     made = written_by_expert(Request(0, tuple(prompt), len(reasoning) + len(answer)), answer)
     before = forced(reasoning)
     joined = {

@@ -29,7 +29,8 @@ class ReplayConfig:
     max_age: int = 0
     """Optimizer updates after which a group is dropped; 0 drops the oldest when it is full."""
     keep: str = "everything"
-    """Which completions are kept."""
+    """Which completions are trained on again; the others of their groups stay as what these are
+    compared with."""
     keep_args: dict[str, float] = dataclasses.field(default_factory=dict)
     """Its keyword arguments."""
     choose: str = "jaxrl.data.replay:uniform"
@@ -111,13 +112,14 @@ def open_buffer(config: ReplayConfig, seed: int) -> Buffer:
 
     def set_state(state: list[dict[str, np.ndarray]]) -> None:
         nonlocal groups
-        groups = list(state)
+        groups = [{"trained": group["valid"]} | group for group in state]  # older runs have none
 
     return Buffer(mix, lambda: groups, set_state)
 
 
 def _age(group: dict[str, np.ndarray], version: int) -> int:
-    return version - int(group["policy_version"][group["action_mask"]].min())
+    trained = group["action_mask"] & group["trained"][:, None]
+    return version - int(group["policy_version"][trained].min())
 
 
 def _choose(
@@ -134,20 +136,22 @@ def _choose(
 
 
 def _kept(config: ReplayConfig, batch: Trajectory, size: int) -> list[dict[str, np.ndarray]]:
+    """The groups of a batch with a reward of which something is kept."""
     keep = functions.resolve(config.keep, config.keep_args, _KEPT)
-    rewards = np.where(batch.valid, batch.rewards, np.nan).reshape(-1, size)
-    lengths = batch.action_mask.sum(axis=1).reshape(-1, size)
+    groups = np.arange(len(batch.valid)).reshape(-1, size)
+    groups = groups[batch.valid[groups].any(axis=1)]
     versions = np.where(batch.action_mask, batch.policy_version, np.iinfo(np.int32).max).min(axis=1)
-    given = {"rewards": rewards, "lengths": lengths, "versions": versions.reshape(-1, size)}
-    rows = functions.call(keep, config.keep_args, given) & batch.valid.reshape(-1, size)
-    out = []
-    for p in np.flatnonzero(rows.any(axis=1)):
-        at = slice(p * size, (p + 1) * size)
-        group = {k: np.array(a[at]) for k, a in batch.named().items()}
-        # the others stay as what the kept are compared with, and are not trained on again
-        group["action_mask"] &= rows[p][:, None]
-        out.append(group)
-    return out
+    given = {
+        "rewards": np.where(batch.valid, batch.rewards, np.nan)[groups],
+        "lengths": batch.action_mask.sum(axis=1)[groups],
+        "versions": versions[groups],
+    }
+    trained = functions.call(keep, config.keep_args, given) & batch.valid[groups]
+    return [
+        {name: array[rows] for name, array in batch.named().items()} | {"trained": own}
+        for rows, own in zip(groups, trained, strict=True)
+        if own.any()
+    ]
 
 
 def empty(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -173,14 +177,14 @@ def joined(
 
     Args:
       batch: groups of `size` rows.
-      groups: at most `wanted`, arrays by name; what one lacks is `empty`.
+      groups: at most `wanted`, arrays by name, `trained` among them; what one lacks is `empty`.
       wanted: how many groups follow the batch's own.
       size: rows of a group.
     """
     count, own = len(batch.tokens), len(batch.tokens) // size
     length = max([batch.tokens.shape[1], *(g["tokens"].shape[1] for g in groups)])
     fields: dict[str, np.ndarray] = {}
-    for name, array in batch.named().items():
+    for name, array in (batch.named() | {"trained": batch.learned}).items():
         shape = (count + wanted * size, *array.shape[1:])
         if array.shape == batch.tokens.shape:
             shape = (shape[0], length)

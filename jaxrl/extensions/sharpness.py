@@ -86,7 +86,7 @@ def sharpness(settings: SharpnessConfig) -> Extension:
                 temperature=1.0,
                 reading=lambda logits, theirs, targets: forward_kl(logits, theirs),
             )
-            acted = batch.action_mask & batch.valid[:, None] & packed.computed[:, None]
+            acted = batch.action_mask & batch.learned[:, None] & packed.computed[:, None]
             radius = settings.scale * masked_mean(found, acted)
         return uphill(trained, grads, radius), {"ascent_radius": radius}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import numpy as np
 
 from jaxrl.config import RolloutConfig
 from jaxrl.data import bandits
-from jaxrl.data.types import Problem
+from jaxrl.data.types import Problem, Task
 from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder
@@ -24,7 +25,7 @@ _ROWS = 16
 
 
 def concentrations(
-    actor: Policy, rollout: RolloutConfig, params: Params, problems: Sequence[Problem]
+    actor: Policy, rollout: RolloutConfig, task: Task, params: Params, problems: Sequence[Problem]
 ) -> np.ndarray:
     """`jaxrl.data.bandits.angle_concentration` of each problem's prompt, from one prefill of it.
 
@@ -34,13 +35,23 @@ def concentrations(
     Args:
       actor: tokenizer and shape of the decoder.
       rollout: the form of the prompts.
+      task: theirs. The prompt of an episode, which the policy may never read, may be too long: then
+        its last `rollout.max_prompt_tokens` are measured.
       params: as the sampler has them, see `policy.sampling_params`.
       problems: N of them.
 
     Returns:
       [N] float64.
+
+    Raises:
+      ValueError: as `encode_prompt`, for a problem that is answered in one turn.
     """
-    prompts = [encode_prompt(actor.tokenizer, rollout, problem) for problem in problems]
+    cut = dataclasses.replace(rollout, long_prompts="truncate")
+    forms = [rollout if task.of(problem).turns is None else cut for problem in problems]
+    prompts = [
+        encode_prompt(actor.tokenizer, form, problem)
+        for form, problem in zip(forms, problems, strict=True)
+    ]
     alike = itertools.takewhile(lambda at: len(set(at)) == 1, zip(*prompts, strict=False))
     shared = len(list(alike)) if len(set(prompts)) > 1 else 0
     width = round_up(rollout.max_prompt_tokens, 16)

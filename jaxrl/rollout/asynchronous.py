@@ -171,12 +171,12 @@ class Sampling:
 
     def _admit(self, numbers: tuple[int, ...]) -> None:
         assert self._weights is not None
-        waiting = self._flight.open.waiting
-        while len(waiting) < len(numbers):
-            waiting += self._source.draw(self.limits.groups_per_step, self._weights.params)
+        flight, count = self._flight, self.limits.groups_per_step
+        while len(flight.open.waiting) < len(numbers):
+            flight.open.waiting += self._source.draw(count, self._weights.params, flight.drawn())
         self._admitted += len(numbers)
         self._row["admit"] = list(numbers)
-        self.drive.begin(self._flight.admit(numbers))
+        self.drive.begin(flight.admit(numbers))
 
     def _take(self, numbers: tuple[int, ...]) -> None:
         bias = self._flight.length_bias(numbers)

@@ -95,7 +95,8 @@ def open_rollouts(
         for action in flight.between_chunks():
             if isinstance(action, Admit):
                 while (missing := len(action.numbers) - len(flight.open.waiting)) > 0:
-                    flight.open.waiting += source.draw(prompts if partial else missing, params)
+                    count = prompts if partial else missing
+                    flight.open.waiting += source.draw(count, params, flight.drawn())
                 flight.admit(action.numbers)
         while not taken:
             advance(flight.open)

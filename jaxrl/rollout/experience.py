@@ -13,7 +13,7 @@ from jaxrl.config import Config
 from jaxrl.data import curriculum
 from jaxrl.data.types import Problem, Score, count_errors
 from jaxrl.mesh.buckets import round_up
-from jaxrl.training import packing
+from jaxrl.training import objective, packing
 from jaxrl.training.turns import TOKENS
 from jaxrl.types import Completion, Source, Trajectory
 
@@ -42,7 +42,8 @@ def as_trajectory(experience: Experience, config: Config) -> Trajectory:
     # a reward that came too late has none either
     parts = [None if score.error else score.parts or None for score in experience.scores]
     stopped = np.array([c.stopped for c in experience.completions])
-    made = made.replace(reward_parts=packing.reward_parts(parts), stopped=stopped)
+    weighed = objective.parts_weighed(config.objective)
+    made = made.replace(reward_parts=packing.reward_parts(parts, weighed), stopped=stopped)
     if any(c.turn is not None for c in experience.completions):
         made = made.replace(extra=turns(experience.completions, made.tokens.shape))
     if experience.greedy:

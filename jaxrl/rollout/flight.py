@@ -25,6 +25,7 @@ from jaxrl.rollout.schedule import (
     State,
     Train,
 )
+from jaxrl.rollout.selection import Drawn
 
 WORKER = "sampler"
 """The only worker of a run; it has all sampling devices."""
@@ -52,6 +53,10 @@ class Flight:
     def between_chunks(self) -> list[Action]:
         """The worker is between two chunks and may start groups."""
         return self.tell(Ended(WORKER))
+
+    def drawn(self) -> list[Drawn]:
+        """The problems in progress, and those that wait to be started."""
+        return [*(group.drawn for group in self.open.groups), *self.open.waiting]
 
     def admit(self, numbers: Sequence[int]) -> list[Group]:
         """Start groups for waiting problems."""

@@ -11,7 +11,7 @@ import functools
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -38,12 +38,19 @@ class Drawn(NamedTuple):
     """Names the problem to its source, for `Source.learn`; JSON-able."""
 
 
+class Draw(Protocol):
+    """The next `count` problems; `params` are the sampler's, of the policy that will answer."""
+
+    def __call__(
+        self, count: int, params: Params, in_flight: Sequence[Drawn] = (), /
+    ) -> list[Drawn]:
+        """Prompts in flight, which were drawn and not yet learned from, count as visited."""
+
+
 class Source(NamedTuple):
     """Where a run's prompts come from."""
 
-    draw: Callable[[int, Params], list[Drawn]]
-    """The next `count` problems; the parameters are the sampler's, of the policy that will
-    answer."""
+    draw: Draw
     learn: Callable[[Sequence[Drawn], np.ndarray], None]
     """Receives the rewards [P, G] of P problems that were drawn; nan is a failed score."""
     get_state: Callable[[], dict[str, Any]]
@@ -63,7 +70,7 @@ def check(config: Config) -> None:
     largest = config.rollout.prompts
     batch = f"rollout.prompts={largest}"
     if config.rollout.rounds == "adaptive":  # whose first round may be the whole budget
-        largest = int(largest * config.rollout.oversampling)
+        largest = int(curriculum.quota(largest, oversampling=config.rollout.oversampling).budget)
         batch = f"{batch} times rollout.oversampling={config.rollout.oversampling}"
     for field, each in by_field.items():
         _check_curriculum(field, each, largest, batch)
@@ -116,8 +123,6 @@ def open_source(config: Config, task: Task, actor: Policy) -> Source:
       task: its task; with domains, the mixture of them.
       actor: measures prompts, where the curriculum asks for it.
     """
-    measure = functools.partial(angles.concentrations, actor, config.rollout)
-    prune = functools.partial(pruning.closeness, actor, config.rollout)
 
     def leaf(settings: CurriculumConfig, task: Task) -> Source:
         seed = config.seed
@@ -129,9 +134,13 @@ def open_source(config: Config, task: Task, actor: Policy) -> Source:
             of |= {"history": settings.history, "score": settings.score, "keep": settings.keep}
         of = json.loads(json.dumps(of))  # as it will be when it is read from a checkpoint
         if settings.choose:
-            signals = {"measure": measure, "closeness": functools.partial(prune, task)}
-            fits = functools.partial(pruning.fits, actor, config.rollout, task)
-            return chosen(settings, task, of, seed=seed, keep=keep, solution_fits=fits, **signals)
+            given = (actor, config.rollout, task)
+            signals = {
+                "measure": functools.partial(angles.concentrations, *given),
+                "closeness": functools.partial(pruning.closeness, *given),
+                "solution_fits": functools.partial(pruning.fits, *given),
+            }
+            return chosen(settings, task, of, seed=seed, keep=keep, **signals)
         return ordered(task, of, seed=seed, keep=keep)
 
     if not config.domains:
@@ -160,7 +169,7 @@ def ordered(task: Task, of: dict[str, Any], *, seed: int, keep: Keep = None) -> 
                 )
 
     return Source(
-        lambda count, params: [Drawn(next(problems)[0]) for _ in range(count)],
+        lambda count, params, in_flight=(): [Drawn(next(problems)[0]) for _ in range(count)],
         lambda drawn, rewards: None,
         lambda: {"of": of, "position": problems.get_state(), "data": data},
         set_state,
@@ -241,8 +250,9 @@ def chosen(
         out[course.allowed] = found
         return out
 
-    def draw(count: int, params: Params) -> list[Drawn]:
+    def draw(count: int, params: Params, in_flight: Sequence[Drawn] = ()) -> list[Drawn]:
         nonlocal state, ranks, course
+        flying = np.bincount(np.array([d.ticket for d in in_flight], np.int64), minlength=size)
         turned = 0.0
         if by_rank and np.isnan(course.signal).any():
             course = course._replace(signal=measured(measure, params))
@@ -255,7 +265,7 @@ def chosen(
         if config.retain < 1 and course.batches and not course.batches % config.retain_every:
             course = course._replace(allowed=_retained(config, state, course, count))
         given = {
-            "state": state,
+            "state": state._replace(visits=state.visits + flying),
             "ranks": ranks,
             "count": count,
             "allowed": course.allowed,
@@ -269,7 +279,10 @@ def chosen(
                 f"{config.choose} has {len(ids)} prompts left for a batch of {count}; raise "
                 "curriculum.prompts, or choose another function"
             )
-        state, ranks = (state, after) if by_rank else (after, ranks)
+        if by_rank:
+            ranks = after
+        else:
+            state = after._replace(visits=after.visits - flying)
         course = course._replace(batches=course.batches + 1, last=np.asarray(ids))
         return [Drawn(p, int(i)) for p, i in zip(problems(ids), ids, strict=True)]
 
@@ -318,7 +331,7 @@ def mixed(
     state = bandits.start(len(names), window=config.window, seed=seed)
     base = np.array([weights[name] for name in names])
 
-    def draw(count: int, params: Params) -> list[Drawn]:
+    def draw(count: int, params: Params, in_flight: Sequence[Drawn] = ()) -> list[Drawn]:
         nonlocal state
         share = base
         if config.weigh:
@@ -328,7 +341,8 @@ def mixed(
         state, counts = bandits.split(state, share, count)
         order = [d for d, n in counts.items() for _ in range(n)]
         places.shuffle(order)
-        batches = {d: iter(parts[names[d]].draw(n, params)) for d, n in counts.items()}
+        flying = {d: _of_part(in_flight, d) for d in counts}
+        batches = {d: iter(parts[names[d]].draw(n, params, flying[d])) for d, n in counts.items()}
         return [
             Drawn(each.problem, [int(d), each.ticket]) for d in order for each in [next(batches[d])]
         ]
@@ -337,8 +351,7 @@ def mixed(
         nonlocal state
         of = np.array([each.ticket[0] for each in drawn])
         for d in np.unique(of).tolist():
-            own = [each._replace(ticket=each.ticket[1]) for each in drawn if each.ticket[0] == d]
-            parts[names[d]].learn(own, rewards[of == d])
+            parts[names[d]].learn(_of_part(drawn, d), rewards[of == d])
         signal = rewards if config.signal == "reward" else _advantages(rewards)
         domains = np.repeat(of, rewards.shape[1])
         state = bandits.observe(state, domains, signal.reshape(-1), rate=config.rate)
@@ -355,6 +368,11 @@ def mixed(
             parts[name].set_state(saved["parts"][name])
 
     return Source(draw, learn, get_state, set_state)
+
+
+def _of_part(drawn: Sequence[Drawn], part: int) -> list[Drawn]:
+    """What a part of a mixture has drawn, with the part's own tickets."""
+    return [each._replace(ticket=each.ticket[1]) for each in drawn if each.ticket[0] == part]
 
 
 def recorded(source: Source, recorder: history.Recorder) -> Source:

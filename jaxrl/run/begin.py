@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,7 +23,7 @@ from jaxrl.run.context import Origin, RunContext
 from jaxrl.run.extension import Extension, open_extensions
 from jaxrl.run.placement import Complete
 from jaxrl.run.warm_start import discard, warm_start
-from jaxrl.training import objective, trainable, turns
+from jaxrl.training import trainable, turns, validate
 from jaxrl.training.trainable import Part
 from jaxrl.types import TrainState
 
@@ -57,7 +58,12 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     elif not config.data.kinds and sampled.has_turns(config, extensions):
         arrays += turns.TOKENS
         _check_agents(config)
-    objective.check(config.objective, arrays)
+    validate.check(
+        config.objective,
+        arrays,
+        sequences=_sequences(config),
+        shapes=lambda batch: functools.reduce(lambda b, e: e.shapes(b), extensions.values(), batch),
+    )
     reference.check(config, extensions)
     model, tokenizer = policy.describe(config)
     trainable.part(model, config.lora, config.train)
@@ -66,6 +72,13 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     if config.fork:
         _check_fork(config)
     return origin, actor, extensions
+
+
+def _sequences(config: Config) -> int:
+    """Those of an update, where a row of a file has two answers, as a comparison does."""
+    if config.data.kinds:
+        return config.data.batch_size // config.updates_per_batch * 2
+    return config.rollout.prompts // config.updates_per_batch * config.rollout.group_size
 
 
 def _check_stages(config: Config, extensions: dict[str, Extension]) -> None:

@@ -66,7 +66,8 @@ def guarded(update: Update, config: GuardConfig) -> Update:
         state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         proposed, metrics = update(state, batch, packed, ref_logp)
-        answered = jnp.any(batch.action_mask, axis=-1)
+        own = batch.extra.get("addition", 0) == 0  # what was added was not scored now
+        answered = jnp.any(batch.action_mask, axis=-1) & own
         failed = jnp.sum(answered & ~batch.valid)
         metrics["error_rate"] = failed / jnp.maximum(jnp.sum(answered), 1)
         found = tripped(config, metrics)

@@ -28,24 +28,31 @@ def prepared(
     return with_proximal_logp(ctx, state, batch)
 
 
-def with_expert_logp(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
-    """Experts' tokens with the log-probabilities that the policy gives them; others as they are.
+def with_expert_logp(
+    ctx: Context, state: TrainState, batch: Trajectory, rows: np.ndarray | None = None
+) -> Trajectory:
+    """Experts' tokens with the log-probabilities and the version of the policy; others as they are.
 
-    A batch that experts wrote alone stays as it is where the objective does not ask for them.
+    A batch that experts wrote alone has the version alone where the objective does not ask for
+    log-probabilities.
 
     Args:
       ctx: of the stage.
       state: before the updates.
       batch: N sequences on the host.
+      rows: [N] bool, the experts' sequences; None: `batch.expert`.
     """
-    if batch.expert is None or not np.any(batch.expert):
+    rows = batch.expert if rows is None else rows
+    if rows is None or not np.any(rows):
         return batch
-    if np.all(batch.expert) and not objective.needs_behavior(ctx.config.objective):
+    wrote = rows[:, None] & batch.action_mask
+    version = np.where(wrote, np.int32(state.step), batch.policy_version)
+    batch = batch.replace(policy_version=version)
+    if np.all(rows) and not objective.needs_behavior(ctx.config.objective):
         return batch
-    packed, _ = placement.pack(batch, ctx.config, batch.expert)
+    packed, _ = placement.pack(batch, ctx.config, rows)
     logp = mesh.fetch(ctx.score(state.params, packed, ctx.restriction(state)))
-    mixed = np.where(batch.expert[:, None], logp, batch.behavior_logp)
-    return batch.replace(behavior_logp=mixed)
+    return batch.replace(behavior_logp=np.where(rows[:, None], logp, batch.behavior_logp))
 
 
 def with_proximal_logp(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
@@ -56,6 +63,6 @@ def with_proximal_logp(ctx: Context, state: TrainState, batch: Trajectory) -> Tr
     """
     if not objective.needs_proximal(ctx.config.objective):
         return batch
-    packed, _ = placement.pack(batch, ctx.config)
+    packed, _ = placement.pack(batch, ctx.config, batch.trained)
     logp = ctx.score(state.params, packed, ctx.restriction(state))
     return batch.replace(proximal_logp=mesh.fetch(logp))

@@ -19,20 +19,19 @@ import numpy as np
 
 from jaxrl import functions
 from jaxrl.losses import aggregate, masking
+from jaxrl.losses.parts import part_weights
 from jaxrl.training import turns
 from jaxrl.types import Trajectory
 
-_ARRAYS = {
+ARRAYS = {
     "logp", "behavior_logp", "ref_logp", "advantages", "mask", "batch_mask", "entropy", "rewards",
     "group_ids", "lag", "proximal_logp", "expert", "step", "key",
 }  # fmt: skip
-_REWARD_ARRAYS = {
+REWARD_ARRAYS = {
     "rewards", "reward_parts", "greedy_rewards", "group_ids", "num_groups", "valid", "mask",
     "lengths", "tokens", "expert", "step", "age",
 }  # fmt: skip
-_SHAPED = ("rewards", "turn_rewards", "step_rewards")
-"""Arrays that shaping changes."""
-_ROW_ARRAYS = _REWARD_ARRAYS | {"advantages"}
+ROW_ARRAYS = REWARD_ARRAYS | {"advantages"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,52 +84,6 @@ class Whole:
 
 
 jax.tree_util.register_dataclass(Whole)
-
-
-def check(config: ObjectiveConfig, extra: Collection[str] = ()) -> None:
-    """Refuse a config that names what does not exist.
-
-    Args:
-      config: the objective.
-      extra: names of the arrays that extensions add to a batch.
-    """
-    policy = functions.resolve(config.policy, config.policy_args, _ARRAYS | set(extra))
-    of_turns = {*turns.TOKENS, *turns.STEPS} if "turn" in extra else set()
-    advantage = functions.resolve(
-        config.advantage, config.advantage_args, _REWARD_ARRAYS | of_turns
-    )
-    if config.shaping:
-        functions.resolve(config.shaping, config.shaping_args, _REWARD_ARRAYS)
-        if not any(functions.takes(advantage, name) for name in _SHAPED):
-            raise ValueError(
-                f"objective.shaping={config.shaping!r} with objective.advantage="
-                f"{config.advantage!r}, which reads none of {', '.join(_SHAPED)}: shaping would "
-                "change nothing; leave it empty, or choose another advantage"
-            )
-        if functions.takes(policy, "rewards"):
-            raise ValueError(
-                f"objective.shaping={config.shaping!r} with objective.policy={config.policy!r}, "
-                "which reads the rewards themselves: shaping is for advantages alone; leave it "
-                "empty, or choose another policy objective"
-            )
-    if config.rows:
-        functions.resolve(config.rows, config.rows_args, _ROW_ARRAYS)
-    functions.resolve(config.kl, {}, _ARRAYS)
-    if config.aggregation not in aggregate.MODES:
-        hint = functions.nearest(config.aggregation, list(aggregate.MODES))
-        raise ValueError(f"objective.aggregation={config.aggregation!r} is unknown; {hint}")
-
-    if config.skip_zero_advantages and functions.takes(policy, "batch_mask"):
-        raise ValueError(
-            f"objective.skip_zero_advantages with objective.policy={config.policy!r}: its "
-            "statistics of the whole batch would leave those sequences out; set it to False"
-        )
-    if config.skip_zero_advantages and (needs_reference(config) or config.entropy_coef):
-        raise ValueError(
-            f"objective.skip_zero_advantages with kl_coef={config.kl_coef}, entropy_coef="
-            f"{config.entropy_coef} and objective.policy={config.policy!r} would leave those terms "
-            "out as well, a KL penalty or an entropy bonus; set it to False"
-        )
 
 
 Scope = Literal["token", "sequence", "batch"]
@@ -186,6 +139,13 @@ def needs_greedy(config: ObjectiveConfig) -> bool:
     return functions.takes(function, "greedy_rewards")
 
 
+def parts_weighed(config: ObjectiveConfig) -> tuple[str, ...]:
+    """Names of the parts of a reward that the advantage gives a weight, in order; empty: of none,
+    and all parts count."""
+    takes_parts = functions.takes(functions.lookup(config.advantage), "reward_parts")
+    return tuple(part_weights(config.advantage_args.get("weights", ""))) if takes_parts else ()
+
+
 def worth_computing(
     config: ObjectiveConfig,
     batch: Trajectory,
@@ -206,9 +166,9 @@ def worth_computing(
     """
     skip = config.skip_zero_advantages and "entropy_coef" not in coefficients
     if not skip and not config.rows:
-        return None
+        return batch.trained
     advantages = _advantages(config, batch, step)
-    keep = np.asarray(_rows(config, batch, advantages, step) & batch.valid)
+    keep = np.asarray(_rows(config, batch, advantages, step) & batch.learned)
     if skip:
         keep = keep & np.any(np.asarray(advantages) != 0, axis=-1)
     return keep
@@ -231,7 +191,7 @@ def whole_batch(
       step: updates done.
     """
     advantages = _advantages(config, batch, step)
-    keep = _rows(config, batch, advantages, step) & batch.valid
+    keep = _rows(config, batch, advantages, step) & batch.learned
     mask = batch.action_mask & keep[:, None]
     weights = aggregate.weights(
         mask,
@@ -285,7 +245,7 @@ def shaped(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) ->
 
 
 def _of_rewards(batch: Trajectory, step: jax.Array | int) -> dict[str, Any]:
-    """The arrays of `_REWARD_ARRAYS` that the batch has."""
+    """The arrays of `REWARD_ARRAYS` that the batch has."""
     mask = batch.action_mask & batch.valid[:, None]
     given = {
         "rewards": batch.rewards,

@@ -261,14 +261,17 @@ def shares(batch: Trajectory, count: int) -> Iterator[Trajectory]:
     """Equal shares of whole groups, one per update, each with groups numbered from 0.
 
     Args:
-      batch: N sequences. `extra["addition"]`, [N] int32, tells apart the step's own, 0, and those
-        that each extension has added, 1, 2, ...; each share has its part of every kind.
+      batch: N sequences, or [..., N] of several runs, whose groups and kinds have the same places.
+        `extra["addition"]`, [..., N] int32, tells apart the step's own, 0, and those that each
+        extension has added, 1, 2, ...; each share has its part of every kind.
       count: of updates.
     """
-    addition = batch.extra.get("addition", np.zeros(len(batch.tokens), np.int32))
-    kinds = [np.flatnonzero(addition == kind) for kind in np.unique(addition)]
+    places = batch.group_ids.shape
+    addition = batch.extra.get("addition", np.zeros(places, np.int32))
+    first = np.asarray(addition).reshape(-1, places[-1])[0]
+    kinds = [np.flatnonzero(first == kind) for kind in np.unique(first)]
     for parts in zip(*(np.split(kind, count) for kind in kinds), strict=True):
-        rows = np.concatenate(parts)
+        rows = (slice(None),) * (len(places) - 1) + (np.concatenate(parts),)
         part = jax.tree.map(lambda array: array[rows], batch)  # noqa: B023
         yield part.replace(group_ids=renumbered(part.group_ids))
 
@@ -288,15 +291,31 @@ def _check_groups(group_ids: np.ndarray) -> None:
         )
 
 
-def reward_parts(parts: Sequence[Mapping[str, float] | None]) -> np.ndarray | None:
+def reward_parts(
+    parts: Sequence[Mapping[str, float] | None], wanted: Sequence[str] = ()
+) -> np.ndarray | None:
     """Named parts of N rewards as [N, K] float32, in the order of their names.
 
     Args:
       parts: of each score; None where scoring failed, which gives zeros.
+      wanted: names of the parts that are needed; empty: all.
 
     Returns:
-      None if the scores have no parts, or not all the same.
+      None if all are wanted, and the scores have no parts or not all the same.
+
+    Raises:
+      ValueError: a score lacks a part that is needed.
     """
+    for name in wanted:
+        if (
+            lacking := next((p for p in parts if p is not None and name not in p), None)
+        ) is not None:
+            raise ValueError(
+                f"objective.advantage_args.weights names the part {name!r}, but a reward has the "
+                f"parts {', '.join(sorted(lacking)) or 'none'}; name parts that all rewards have"
+            )
+    if wanted:
+        return np.array([[p[k] if p else 0.0 for k in sorted(wanted)] for p in parts], np.float32)
     names = {tuple(sorted(p)) for p in parts if p is not None}
     if len(names) != 1 or names == {()}:
         return None

@@ -284,10 +284,10 @@ def _load(
 def lag(batch: Trajectory, step: jax.Array) -> dict[str, jax.Array]:
     """Updates between the policy that sampled a token and the one that learns from it.
 
-    Mean and maximum over the tokens that the policy chose; 0 on-policy. Tokens that an expert wrote
-    are left out.
+    Mean and maximum over the tokens that the policy chose and learns from; 0 on-policy. Tokens that
+    an expert wrote are left out.
     """
-    own = batch.action_mask
+    own = batch.action_mask & batch.learned[:, None]
     if batch.expert is not None:
         own &= ~batch.expert[:, None]
     age = jnp.where(own, step - batch.policy_version, 0).astype(jnp.float32)

@@ -75,7 +75,8 @@ def _steps(text: str, model: DecoderConfig, optimize: optax.GradientTransformati
         def loss(params: Params) -> jax.Array:
             out = outputs(params, batch.tokens)
             each = critic.losses(config, out, values=batch.values, returns=batch.returns)
-            return masked_mean(each, batch.action_mask & batch.valid[:, None])
+            learned = batch.valid & batch.learned
+            return masked_mean(each, batch.action_mask & learned[:, None])
 
         updates, opt_state = optimize.update(jax.grad(loss)(own.params), own.opt_state)
         rate = config.optimizer.learning_rate

@@ -143,7 +143,7 @@ def train(
             sources = [prompts.open_source(*given, s, earlier and earlier[s]) for s in range(seeds)]
             for source, state_before in zip(sources, states, strict=False):  # none at the start
                 source.set_state(state_before)
-        asked = round(now.prompts * now.oversampling)
+        asked = int(curriculum.quota(now.prompts, oversampling=now.oversampling).budget)
         drawn = [source.draw(asked, old) for source in sources]
         ids = np.array([[d.problem.answer for d in problems] for problems in drawn])
         batch, rewards = collect(
@@ -155,20 +155,22 @@ def train(
         spent += np.where(np.arange(asked) < sampled[:, None], written, 0).sum(axis=1)
         if asked > now.prompts:
             batch = groups_of(batch, kept, now.group_size)
-        own = batch.tokens.shape[1]
         for source, problems, earned in zip(sources, drawn, rewards, strict=True):
             source.learn(problems, earned)
+        version = int(state.steps[0])
+        if np.any(batch.expert):  # what an expert wrote is as likely as the policy finds it now
+            logp = logprobs(model, task, now, state.params, likely, batch)
+            wrote = batch.expert[..., None]
+            batch = batch.replace(
+                behavior_logp=np.where(wrote, logp, batch.behavior_logp),
+                policy_version=np.where(wrote & batch.action_mask, version, batch.policy_version),
+            )
         if now.replay:
-            version = int(state.steps[0])
             mixed = [
                 buffer.mix(jax.tree.map(lambda a, s=s: a[s], batch), now.group_size, version)
                 for s, buffer in enumerate(buffers)
             ]
             batch = jax.tree.map(lambda *a: np.stack(a), *mixed)
-        if np.any(batch.expert):  # what an expert wrote is as likely as the policy finds it now
-            logp = logprobs(model, task, now, state.params, likely, batch)
-            mixed = np.where(batch.expert[..., None], logp, batch.behavior_logp)
-            batch = batch.replace(behavior_logp=mixed)
         if critics:
             anchored = now.critic.kl_coef or None
             anchor = anchored and _score(model, reference, None, batch.tokens, now.temperature)
@@ -176,7 +178,7 @@ def train(
         if needs_proximal(now.objective):
             logp = logprobs(model, task, now, state.params, likely, batch)
             batch = batch.replace(proximal_logp=logp)
-        for part in shares(batch, now.updates_per_batch, own):
+        for part in packing.shares(batch, now.updates_per_batch):
             state = update(model, task, now)(state, reference, likely, part, now.learning_rate)
             critics = critics and critic_steps.update(critics, part)
         if step + 1 in marks:
@@ -229,23 +231,6 @@ def histories(
     numbers = task.seeds or range(len(curves))
     stored = zip(numbers, curves, strict=True)
     return [history.store(curve)._replace(seed=np.uint64(seed)) for seed, curve in stored]
-
-
-def shares(batch: Trajectory, count: int, own: int) -> list[Trajectory]:
-    """Equal runs of whole groups, one an update, each with its groups numbered from 0.
-
-    Args:
-      batch: of all seeds.
-      count: of updates.
-      own: sequences of this step; replayed ones follow, and each share has its part of both.
-    """
-    size, more = own // count, (batch.tokens.shape[1] - own) // count
-    cut = [
-        np.r_[i * size : (i + 1) * size, own + i * more : own + (i + 1) * more]
-        for i in range(count)
-    ]
-    parts = [jax.tree.map(lambda a, c=c: a[:, c], batch) for c in cut]
-    return [part.replace(group_ids=packing.renumbered(part.group_ids)) for part in parts]
 
 
 def update(model: DecoderConfig, task: Task, arm: Arm) -> Callable[..., Learner]:
@@ -348,7 +333,8 @@ def moved(model: DecoderConfig, state: Learner, batch: Trajectory) -> jax.Array:
         policy.all_logprobs(model, params, batch.tokens[:, :-1])
         for params in (state.params, state.previous)
     )
-    return masked_mean(forward_kl(now, before), (batch.action_mask & batch.valid[:, None])[:, 1:])
+    acted = batch.action_mask & batch.learned[:, None]
+    return masked_mean(forward_kl(now, before), acted[:, 1:])
 
 
 def logprobs(

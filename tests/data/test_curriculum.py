@@ -137,6 +137,15 @@ def test_dynamic_sampling_fills_the_batch_within_its_budget():
     assert more == 0 and int(state.kept) == 1 and int(state.sampled) == 4
 
 
+@pytest.mark.parametrize(
+    ("wanted", "oversampling", "budget"),
+    [(3, 1.1, 4), (10, 1.1, 11), (100, 1.15, 115), (3, 5 / 3, 5), (8, 1, 8), (8, 1.001, 9)],
+)
+def test_a_budget_is_rounded_up_and_no_whole_number_is_missed(wanted, oversampling, budget):
+    """In floating point, 10 times 1.1 is above 11, and 100 times 1.15 below 115."""
+    assert int(curriculum.quota(wanted, oversampling=oversampling).budget) == budget
+
+
 def test_historical_variance_and_impact_by_hand():
     curves = [[0.0, 0.5, 1.0], [1.0, 1.0, 1.0], [0.0, 0.0, 0.5], [NAN, NAN, 0.3]]
     state = filled(curves)

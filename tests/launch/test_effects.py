@@ -17,14 +17,17 @@ from jaxrl.launch import (
     cli,
     effects,
     effects_claims,
+    effects_markdown,
     effects_page,
     effects_real,
+    effects_scales,
     effects_table,
     lab,
     recipes,
 )
 from jaxrl.launch.lab import (
     arms,
+    differences,
     families,
     files,
     measurement,
@@ -108,7 +111,7 @@ def test_a_task_with_too_few_prompts_is_refused():
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_an_arm_is_its_recipe(name):
-    assert arms.unlike(effects_table.module(name).config(), EFFECTS[name].method) == []
+    assert differences.unlike(effects_table.module(name).config(), EFFECTS[name].method) == []
 
 
 def test_an_arm_that_is_not_its_recipe_is_found():
@@ -119,11 +122,12 @@ def test_an_arm_that_is_not_its_recipe_is_found():
         {"objective": dataclasses.replace(method.objective, kl_coef=0.1)},
         {"stages": ((0, {}), (9, {"oversampling": 2.0}))},
     ):
-        lines = arms.unlike(config, dataclasses.replace(method, **changed))
+        lines = differences.unlike(config, dataclasses.replace(method, **changed))
         assert len(lines) == 1 and next(iter(changed)) in lines[0]
-    assert arms.unlike(config, dataclasses.replace(method, steps=7, delay=3)) == []
+    assert differences.unlike(config, dataclasses.replace(method, steps=7, delay=3)) == []
     lion = dataclasses.replace(config, optimizer=OptimizerConfig(method="lion", schedule="linear"))
-    assert len(lines := arms.unlike(lion, method)) == 1 and lines[0].startswith("optimizer.method")
+    (line,) = differences.unlike(lion, method)
+    assert line.startswith("optimizer.method")
     with pytest.raises(ValueError, match="may not change temperature"):
         lab.arm(config, temperature=0.7)
     with pytest.raises(ValueError, match=r"may not change objective\.kl_coef"):
@@ -137,9 +141,9 @@ def test_a_stage_that_is_not_its_recipes_is_found():
     *first, (start, fields) = method.stages
     other = dataclasses.replace(fields["curriculum"], retain=0.01)
     changed = (*first, (start, dict(fields) | {"curriculum": other}))
-    (line,) = arms.unlike(config, dataclasses.replace(method, stages=changed))
+    (line,) = differences.unlike(config, dataclasses.replace(method, stages=changed))
     assert line == "stage 2: curriculum.retain: the recipe has 0.5, the arm 0.01"
-    (line,) = arms.unlike(
+    (line,) = differences.unlike(
         config, dataclasses.replace(method, stages=(*method.stages, (50, fields)))
     )
     assert line == "stages: the recipe has 2, the arm 3"
@@ -183,7 +187,7 @@ def test_every_difference_of_a_regime_is_named():
             any("domains" in line for line in lines),
             any("earlier run" in line for line in lines),
             any("one turn" in line for line in lines),
-            *(any(line.startswith(f"{path} ") for line in lines) for path in arms.SAMPLING),
+            *(any(line.startswith(f"{path} ") for line in lines) for path in differences.SAMPLING),
         )
         assert found == (
             stale,
@@ -204,7 +208,7 @@ def test_every_difference_of_a_regime_is_named():
     for row in effects_table.rows(["aepo", "prorl"]):
         assert row["regime"] == effects_table.regime(row["id"])
     assert "staleness 4 in the lab, 0 in the recipe; answers of one turn in the lab" in (
-        effects_table.markdown([])
+        effects_markdown.markdown([])
     )
 
 
@@ -603,7 +607,7 @@ def test_a_row_that_a_family_always_has_is_measured_by_the_plan_that_exists(
 
 def test_pages_are_those_of_the_recorded_results():
     """What `jaxrl effects --table` writes."""
-    assert effects_table.TABLE.read_text() == effects_table.markdown(effects_real.markdown())
+    assert effects_table.TABLE.read_text() == effects_markdown.markdown(effects_scales.markdown())
     assert effects_claims.PAGE.read_text() == effects_claims.markdown(effects_table.rows())
 
 
@@ -761,7 +765,7 @@ def test_a_plan_that_is_not_in_the_history_is_marked(repository, monkeypatch, ca
     shallow = tmp_path / "shallow"
     git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{repository}", str(shallow))
     monkeypatch.setattr(effects_table, "RESULTS", shallow)
-    assert effects_table.markdown(effects_real.markdown()) == table
+    assert effects_markdown.markdown(effects_scales.markdown()) == table
     capsys.readouterr()
     assert cli.main(["effects", "--history"]) == 2
     assert "`git fetch --unshallow` gets" in capsys.readouterr().err
@@ -843,13 +847,13 @@ def test_rows_of_two_machines_say_so(repository, monkeypatch):
     play(monkeypatch, Fake(0.0))
     monkeypatch.setattr(effects.os, "nice", lambda more: 0)
     effects.queue(["aepo"], lambda line: None)
-    assert effects_table.machines_sentence(effects_table.rows(["aepo"])) == []
+    assert effects_markdown.machines_sentence(effects_table.rows(["aepo"])) == []
     row = effects_table.rows(["aepo"])[0]
     path = repository / "arms" / f"{row['arms'][1][0]}.json"
     files.write(path, json.loads(path.read_text()) | {"machine": "another"})
     mixed = next(r for r in effects_table.rows(["aepo"]) if r["arms"] == row["arms"])
     assert mixed["machines"] == [[views.machine()], ["another"]]
-    (line,) = effects_table.machines_sentence(effects_table.rows(["aepo"]))
+    (line,) = effects_markdown.machines_sentence(effects_table.rows(["aepo"]))
     assert "rows come from machines of two types" in line and "rows of aepo" in line
 
 

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxrl.launch import cli, effects, effects_claims, effects_page, effects_real, effects_table
+from jaxrl.launch import (
+    cli,
+    effects,
+    effects_claims,
+    effects_markdown,
+    effects_page,
+    effects_real,
+    effects_scales,
+    effects_table,
+)
 from jaxrl.launch.lab import files, scales
 from jaxrl.losses import advantages, pass_rate
 
@@ -53,9 +62,8 @@ class Fake:
         return {"pass@1": value, "before": 0.2, "tokens": 1000}
 
 
-def measure(fake, methods=(), said=None):
-    lines = [] if said is None else said
-    effects_real.measure(methods, lines.append, effects._write_pages, fake)
+def measure(fake, methods=()):
+    effects_real.measure(methods, lambda line: None, effects._write_pages, fake)
 
 
 def committed(results):
@@ -172,10 +180,10 @@ def test_runs_are_added_over_several_sessions(results):
     with pytest.raises(KeyboardInterrupt):
         measure(first)
     assert first.ran == [("grpo", s) for s in range(5)] + [(CHOSEN[0], s) for s in range(2)]
-    assert effects_real.headline().startswith(
+    assert effects_scales.headline().startswith(
         f"7 of {total} runs, interim: 0 of {len(CHOSEN)} methods; the correlation"
     )
-    assert effects_table.TABLE.read_text() == effects_table.markdown(effects_real.markdown())
+    assert effects_table.TABLE.read_text() == effects_markdown.markdown(effects_scales.markdown())
     assert subjects(results)[-1] == f"Real model: {CHOSEN[0]}, seed 1"
     status = subprocess.run(
         ["git", "status", "--porcelain", "real", "README.md"], cwd=results.parent,
@@ -186,20 +194,29 @@ def test_runs_are_added_over_several_sessions(results):
     plan = files.committed(results / "plan.json")
     assert kept["plan"] == kept["code"] == plan  # the commit that the first call began at
 
-    second, said = Fake(), []
-    measure(second, said=said)
+    second = Fake()
+    measure(second)
     assert len(second.ran) == total - 7 and second.ran[0] == (CHOSEN[0], 2)
     third = Fake()
     measure(third)
     assert third.ran == []
-    assert said[-1].startswith(f"Rank correlation of the effects of {len(CHOSEN)} methods")
-    assert f"({total} of {total} runs)" in said[-1]
-    assert f"**{said[-1]}**" in effects_table.TABLE.read_text()
+    said = effects_scales.headline()
+    assert said.startswith(f"Rank correlation of the effects of {len(CHOSEN)} methods")
+    assert f"({total} of {total} runs)" in said
+    assert f"**{said}**" in effects_table.TABLE.read_text()
     assert json.loads((results / f"{CHOSEN[0]}.2.json").read_text())["code"] != plan
-    shown = effects_real.table()
-    page = effects_page.page(effects_table.rows(CHOSEN), effects_table.RESULTS, said[-1], shown)
+    shown = effects_scales.table()
+    page = effects_page.page(effects_table.rows(CHOSEN), effects_table.RESULTS, said, shown)
     assert page.index("Rank correlation") < page.index("<th>on SmolLM2-135M") < page.index("<h2>")
     assert f"<td>{CHOSEN[0]}<td>" in page and len(shown) == len(CHOSEN) + 1
+
+
+def test_the_command_ends_with_the_headline(monkeypatch, capsys):
+    monkeypatch.setattr(effects_real, "measure", lambda *_: None)
+    monkeypatch.setattr(effects.os, "nice", lambda more: 0)
+    assert cli.main(["effects", "--real"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said == effects_scales.headline()
 
 
 def test_the_correlation_is_that_of_complete_methods(results):
@@ -208,31 +225,31 @@ def test_the_correlation_is_that_of_complete_methods(results):
     some, last = CHOSEN[:-1], CHOSEN[-1:]
     interim = f"interim: {len(some)} of {len(CHOSEN)} methods"
     measure(Fake(), some)
-    assert interim in effects_real.headline()
+    assert interim in effects_scales.headline()
     with pytest.raises(KeyboardInterrupt):
         measure(Fake(stop_at=2), last)
-    assert interim in effects_real.headline() and "Rank" not in effects_real.headline()
+    assert interim in effects_scales.headline() and "Rank" not in effects_scales.headline()
     measure(Fake(), last)
-    found = effects_real.headline()
+    found = effects_scales.headline()
     assert found.startswith(f"Rank correlation of the effects of {len(CHOSEN)} methods in the lab")
-    lab = effects_real.in_the_lab(CHOSEN)
+    lab = effects_scales.in_the_lab(CHOSEN)
     known = scales.correlation(lab, {name: i for i, name in enumerate(CHOSEN)})
     assert f"{known.rho:.2f} [{known.low:.2f}, {known.high:.2f}], p {known.p:.3f}" in found
     ceiling = scales.expected([*lab.values()], scales.pooled([[0, 0.001, 0.002]]), 3)
     said = f"{ceiling.mean:.2f} on average, and {ceiling.low:.2f} to {ceiling.high:.2f} in 90%"
     assert said in found
 
-    before = effects_real.compared()
+    before = effects_scales.compared()
     old = json.loads((results / f"{CHOSEN[0]}.0.json").read_text())
     files.write(results / "aepo.0.json", old | {"method": "aepo", "pass@1": 0.9})
     files.write(results / f"{CHOSEN[0]}.7.json", old | {"seed": 7, "pass@1": 0.9})
-    assert effects_real.compared() == before
+    assert effects_scales.compared() == before
     files.write(results / f"{CHOSEN[0]}.0.json", old | {"described": "of another recipe"})
-    assert interim in effects_real.headline()
+    assert interim in effects_scales.headline()
 
 
 def test_effects_in_the_lab_are_those_of_the_recorded_arms():
-    lab = effects_real.in_the_lab(CHOSEN)
+    lab = effects_scales.in_the_lab(CHOSEN)
     assert sorted(lab) == sorted(CHOSEN)
     rows = {row["id"]: row for row in effects_table.rows(["prefixrl"]) if row["task"] == "neutral"
             and row["against"] == "ablation"}  # fmt: skip
@@ -244,8 +261,8 @@ def test_one_seed_has_no_interval(results):
     assert scales.difference([0.5], [0.4, 0.3]) == (pytest.approx(0.15), None, None)
     with pytest.raises(KeyboardInterrupt):
         measure(Fake(stop_at=6))
-    assert any("(no interval from one run)" in line for line in effects_real.markdown())
-    assert "1.00 | 1 |" in "\n".join(effects_real.markdown())
+    assert any("(no interval from one run)" in line for line in effects_scales.markdown())
+    assert "1.00 | 1 |" in "\n".join(effects_scales.markdown())
 
 
 def test_a_run_is_done_again_and_compared(results, monkeypatch, capsys):

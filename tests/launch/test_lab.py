@@ -35,6 +35,7 @@ from jaxrl.models import decoder
 from jaxrl.models.value import ValueConfig
 from jaxrl.sampling.chunks import Chunks
 from jaxrl.sampling.logits import nucleus_of
+from jaxrl.training import packing
 from jaxrl.training.logprobs import Restriction
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
@@ -573,14 +574,14 @@ def test_dynamic_sampling_keeps_groups_that_differ():
 def test_an_arm_samples_dynamically(params):
     """It trains on as many groups as without, and pays for those that it leaves out."""
     seen, arm = [], lab.Arm(prompts=2, group_size=2, oversampling=2.0, rewards=first_two_alike)
-    original = train.shares
+    original = packing.shares
 
-    def watched(batch, *rest):
+    def watched(batch, count):
         seen.append(batch)
-        return original(batch, *rest)
+        return original(batch, count)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "shares", watched)
+        patch.setattr(packing, "shares", watched)
         got = train.train(TASK, MODEL, params, arm, measure=lambda p, last: {}, steps=1)
     np.testing.assert_array_equal(seen[0].group_ids, [[0, 0, 1, 1]] * SEEDS)
     np.testing.assert_array_equal(seen[0].rewards, [[0, 1, 0, 1]] * SEEDS)

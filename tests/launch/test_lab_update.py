@@ -93,6 +93,7 @@ def batch(*, experts: bool, critic: bool, replayed: int) -> Trajectory:
     valid = np.arange(count) != 5
     version = np.where(mask, STEP - rng.integers(0, 4, (count, 1)), 0).astype(np.int32)
     version[: GROUPS * SIZE] = np.where(mask[: GROUPS * SIZE], STEP, 0)
+    addition = (np.arange(count) >= GROUPS * SIZE).astype(np.int32)
     logp, _ = policy.logprobs(MODEL, policies()[0], tokens)
     noise = rng.normal(0, 0.2, logp.shape)
     made = Trajectory(
@@ -104,6 +105,7 @@ def batch(*, experts: bool, critic: bool, replayed: int) -> Trajectory:
         valid=valid,
         group_ids=group_ids,
         expert=np.arange(count) % SIZE == 0 if experts else np.zeros(count, bool),
+        extra={"addition": addition},
     )
     if critic:
         given = rng.normal(size=logp.shape).astype(np.float32)
@@ -111,7 +113,7 @@ def batch(*, experts: bool, critic: bool, replayed: int) -> Trajectory:
     return made
 
 
-def in_the_lab(arm, given, own):
+def in_the_lab(arm, given):
     """Parameters after the updates on a batch, as `train.train` makes them."""
     stacked = [jax.tree.map(lambda a: a[None], p) for p in policies()]
     start, reference, likely = stacked
@@ -124,12 +126,12 @@ def in_the_lab(arm, given, own):
     if objective.needs_proximal(arm.objective):
         logp = train.logprobs(MODEL, TASK, arm, state.params, likely, given)
         given = given.replace(proximal_logp=np.asarray(logp))
-    for part in train.shares(given, arm.updates_per_batch, own):
+    for part in packing.shares(given, arm.updates_per_batch):
         state = train.update(MODEL, TASK, arm)(state, reference, likely, part, RATE)
     return jax.tree.map(lambda a: np.asarray(a[0]), state.params)
 
 
-def in_the_loop(arm, given, own):
+def in_the_loop(arm, given):
     """The same by the real loop: packed in several micro-batches."""
     start, reference, likely = policies()
     allowed = Restriction(likely, masked, nucleus_of, arm.mass) if arm.nucleus else None
@@ -157,8 +159,7 @@ def in_the_loop(arm, given, own):
         update = jax.jit(sharp.update(ctx, update))
     if objective.needs_proximal(arm.objective):
         given = given.replace(proximal_logp=np.asarray(score(start, pack(given), allowed)))
-    addition = (np.arange(len(given.tokens)) >= own).astype(np.int32)
-    for part in packing.shares(given.replace(extra={"addition": addition}), arm.updates_per_batch):
+    for part in packing.shares(given, arm.updates_per_batch):
         packed = pack(part, objective.worth_computing(arm.objective, part, int(state.step)))
         compared = objective.needs_reference(arm.objective)
         ref_logp = score(reference, packed) if compared else None
@@ -179,7 +180,7 @@ def difference(given: str) -> tuple[float, float]:
     if arm.chunks.size:  # so that responses of the lab's length are several
         arm = dataclasses.replace(arm, chunks=dataclasses.replace(arm.chunks, size=4, carry=1))
     made = batch(experts=experts, critic=critic, replayed=replayed)
-    ours, theirs = (f(arm, made, GROUPS * SIZE) for f in (in_the_lab, in_the_loop))
+    ours, theirs = (f(arm, made) for f in (in_the_lab, in_the_loop))
     before = jax.tree.map(np.asarray, policies()[0])
 
     def furthest(a, b):

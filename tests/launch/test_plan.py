@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -14,7 +15,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxrl.config import Config, FreshModel
-from jaxrl.launch import plan, roofline, shapes
+from jaxrl.launch import plan, plan_batch, roofline, shapes
 from jaxrl.launch.plan import PlanConfig
 from jaxrl.launch.roofline import Chip
 from jaxrl.mesh import mesh
@@ -24,7 +25,8 @@ from jaxrl.models.config import DecoderConfig, Experts
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import placement
 from jaxrl.run.extension import completion, context, open_extensions
-from jaxrl.training import optimizer, trainable
+from jaxrl.training import optimizer, trainable, validate
+from jaxrl.training.objective import ObjectiveConfig, whole_batch
 from tests.jaxrl import tiny
 
 CONFIG = Config(fresh=FreshModel(64, 128, 2, 4, 2, 16), task_args={"digits": 1})
@@ -116,6 +118,15 @@ def test_a_run_on_a_file_is_planned_by_its_rows_and_samples_nothing(kind, answer
     tokens = int(re.search(r"an update of (\d+) tokens", text)[1])
     assert rows * 64 <= tokens < 2 * rows * 64 + 64
     assert "sampler" not in text and "KV cache" not in text and "completions" not in text
+
+
+@pytest.mark.parametrize("advantage", ["group_advantages", "gdpo", "remax"])
+def test_a_plan_has_the_arrays_that_an_advantage_takes(advantage):
+    config = dataclasses.replace(CONFIG, objective=ObjectiveConfig(advantage=advantage))
+    batch = plan_batch.made(config, {}).trajectory
+    validate.check(config.objective)
+    call = functools.partial(whole_batch, config.objective, max_new_tokens=1, step=0)
+    assert jax.eval_shape(call, batch).advantages.shape[0] == len(batch.tokens)
 
 
 @pytest.mark.broad

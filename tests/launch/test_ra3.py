@@ -12,7 +12,7 @@ from jaxrl.data import tasks, tokenizers
 from jaxrl.data.types import Problem, Score
 from jaxrl.extensions import latents
 from jaxrl.extensions.latents import LatentsConfig
-from jaxrl.launch.lab import Arm, arms, macros, policy
+from jaxrl.launch.lab import Arm, differences, macros, policy
 from jaxrl.launch.lab.collect import collect
 from jaxrl.launch.lab.tasks import FILLER, FIRST
 from jaxrl.launch.recipes import ra3
@@ -197,4 +197,4 @@ def test_the_labs_texts():
 
 def test_the_arm_has_the_recipes_latents():
     method = ra3.effect().method
-    assert method.latents == LatentsConfig() and not arms.unlike(ra3.config(), method)
+    assert method.latents == LatentsConfig() and not differences.unlike(ra3.config(), method)

@@ -137,7 +137,9 @@ def test_gdpo_normalises_each_reward_before_the_sum(seed):
     want = np.zeros(10)
     want[valid] = normalised(mixed[valid], 1e-4)
     with jax.enable_x64(True):
-        got = batch_advantages.gdpo(parts, groups, num_groups=10, weights=weights, valid=valid)
+        got = batch_advantages.gdpo(
+            parts, groups, num_groups=10, weights="brief=1,right=0.5", valid=valid
+        )
     close(got, want)
 
 
@@ -423,7 +425,9 @@ def test_trl(scale, decoupled, x64):
     want = np.nan_to_num(result["advantages"].numpy())
     valid, groups = ~np.isnan(parts[:, 0]), np.arange(12) // 4
     if decoupled:
-        got = batch_advantages.gdpo(parts, groups, num_groups=3, weights=weights, valid=valid)
+        got = batch_advantages.gdpo(
+            parts, groups, num_groups=3, weights="brief=1,right=0.3", valid=valid
+        )
     else:
         got = advantages.group_advantages(
             parts @ weights, groups, num_groups=3, scale=scale, valid=valid

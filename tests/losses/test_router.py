@@ -101,3 +101,8 @@ def test_balance_is_that_of_transformers():
         given = (torch.tensor(logits[layer].reshape(-1, 8)),)
         theirs = moe.load_balancing_loss_func(given, 8, 3, torch.tensor(real, dtype=torch.long))
         np.testing.assert_allclose(3 * ours[layer], theirs.numpy(), rtol=1e-5)
+
+
+def test_a_misspelled_scoring_is_refused():
+    with pytest.raises(ValueError, match=r"scoring='sigmiod' is unknown; choose softmax or sigm"):
+        router.router_probabilities(jnp.ones(3), scoring="sigmiod")

@@ -16,7 +16,6 @@ def make(name: str = "CartPole-v1", **kwargs: Any) -> Environment:
 
     env, parameters = gymnax.make(name, **kwargs)
     horizon = int(parameters.max_steps_in_episode)
-    endless = parameters.replace(max_steps_in_episode=2**30)
     actions = env.action_space(parameters)
     discrete = hasattr(actions, "n")
     sample = jax.eval_shape(lambda key: env.reset_env(key, parameters)[0], jax.random.PRNGKey(0))
@@ -30,9 +29,8 @@ def make(name: str = "CartPole-v1", **kwargs: Any) -> Environment:
         if not discrete:
             middle, half = (actions.high + actions.low) / 2.0, (actions.high - actions.low) / 2.0
             action = jnp.reshape(middle + half * action, actions.shape)
-        # a time limit is no terminal, and yet observations may show how near it is (a chain's do)
-        terminal = env.step_env(key, state, action, endless)[3]
-        observation, state, reward, _, _ = env.step_env(key, state, action, parameters)
+        # gymnax's own `step` would reset, and no time limit counts as a terminal here
+        observation, state, reward, terminal, _ = env.step_env(key, state, action, parameters)
         seen = jnp.ravel(observation).astype(jnp.float32)
         return Step(state, seen, jnp.asarray(reward, jnp.float32), terminal)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxrl.control import environments, replay, rollout, wrappers
-from jaxrl.control.environment import begin, play, random_action
+from jaxrl.control.environment import Step, begin, play, random_action
 from jaxrl.control.environments import cartpole, maze, pendulum, point_mass
 from jaxrl.data.offline import transitions
 
@@ -167,12 +167,12 @@ class _Limits(NamedTuple):
 
     max_steps_in_episode: int = 4
 
-    def replace(self, **fields):
-        return self._replace(**fields)
-
 
 class _Walk:
-    """An environment as gymnax has them: over at 3, or at its time limit, whose share is seen."""
+    """An environment as gymnax has them: over at 3, and its time limit is seen alone."""
+
+    def __init__(self):
+        self.calls = 0
 
     def action_space(self, parameters):
         return types.SimpleNamespace(n=2)
@@ -186,14 +186,21 @@ class _Walk:
         return self._seen(state, parameters), state
 
     def step_env(self, key, state, action, parameters):
+        self.calls += 1
         state = state[0] + action, state[1] + 1
-        done = (state[0] >= 3) | (state[1] >= parameters.max_steps_in_episode)
-        return self._seen(state, parameters), state, 1.0, done, {}
+        return self._seen(state, parameters), state, 1.0, state[0] >= 3, {}
 
 
-def test_the_time_limit_of_gymnax_is_the_horizon_and_no_terminal(monkeypatch):
-    made = types.SimpleNamespace(make=lambda name: (_Walk(), _Limits()))
-    monkeypatch.setitem(sys.modules, "gymnax", made)
+@pytest.fixture
+def walk(monkeypatch):
+    """The environment that `gymnax/Walk` wraps."""
+    made = _Walk()
+    fake = types.SimpleNamespace(make=lambda name: (made, _Limits()))
+    monkeypatch.setitem(sys.modules, "gymnax", fake)
+    return made
+
+
+def test_the_time_limit_of_gymnax_is_the_horizon_and_no_terminal(walk):
     env = environments.get("gymnax/Walk")
     assert env.horizon == 4
     for action, length, terminal in ((0, 4, 0.0), (1, 3, 1.0)):
@@ -202,6 +209,39 @@ def test_the_time_limit_of_gymnax_is_the_horizon_and_no_terminal(monkeypatch):
         assert {e.stop - e.start for e in transitions.episodes(data)} == {length}
         np.testing.assert_array_equal(data.terminals, data.ends * terminal)
         np.testing.assert_allclose(data.observations[:length, 1], np.arange(length) / 4)
+
+
+def test_a_step_of_gymnax_is_computed_once(walk):
+    env = environments.get("gymnax/Walk")
+    env.step(KEY, env.reset(KEY)[0], jnp.asarray(1))
+    assert walk.calls == 1
+
+
+@pytest.mark.extra
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["CartPole-v1", "MountainCarContinuous-v0", "Catch-bsuite", "DiscountingChain-bsuite"],
+)
+def test_episodes_of_gymnax_are_those_without_its_time_limit(name):
+    """Against a second step whose parameters have no limit, which tells the terminals apart."""
+    gymnax = pytest.importorskip("gymnax")
+    theirs, parameters = gymnax.make(name)
+    endless = parameters.replace(max_steps_in_episode=2**30)
+    ours = environments.get(f"gymnax/{name}")
+
+    def twice(key, state, action):
+        seen, after, reward, *_ = theirs.step_env(key, state, action, parameters)
+        terminal = theirs.step_env(key, state, action, endless)[3]
+        return Step(after, jnp.ravel(seen).astype(jnp.float32), jnp.float32(reward), terminal)
+
+    walk = lambda k, p, o: random_action(k, ours.space)  # noqa: E731
+    got, wanted = (
+        rollout.gather(e, walk, None, KEY, steps=4 * (ours.horizon + 8), worlds=4)
+        for e in (ours, ours._replace(step=twice))
+    )
+    jax.tree.map(np.testing.assert_array_equal, got, wanted)
+    assert got.ends.sum() > 4
 
 
 @pytest.mark.extra

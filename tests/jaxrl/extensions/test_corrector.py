@@ -2,15 +2,23 @@
 
 import types
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.extensions import corrector, replay
+from jaxrl.config import Config, GuardConfig, RolloutConfig
+from jaxrl.extensions import corrector, critic, replay
 from jaxrl.extensions.corrector import CorrectorConfig
-from jaxrl.extensions.critic import with_last_states
+from jaxrl.extensions.critic import CriticConfig, with_last_states
 from jaxrl.extensions.replay import ReplayConfig
+from jaxrl.mesh import mesh
+from jaxrl.mesh.mesh import MeshConfig
+from jaxrl.run import guards
+from jaxrl.training import objective
+from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig, pack, shares
-from jaxrl.types import Trajectory
+from jaxrl.types import TrainState, Trajectory
 from tests.jaxrl.training.test_packing import prefixes
 
 EPISODES = ("pab>cqd>e", "pabccqd>e", "pzz>yqz>z")
@@ -55,11 +63,29 @@ def linked(batch, replaced):
 
 
 def context(size=2, updates=1):
-    config = types.SimpleNamespace(
-        seed=0, updates_per_batch=updates, rollout=types.SimpleNamespace(group_size=size)
-    )
     tokenizer = types.SimpleNamespace(decode=decode, encode=encode)
-    return types.SimpleNamespace(config=config, policy=types.SimpleNamespace(tokenizer=tokenizer))
+    return types.SimpleNamespace(
+        config=Config(rollout=RolloutConfig(group_size=size), updates_per_batch=updates),
+        policy=types.SimpleNamespace(tokenizer=tokenizer),
+        restriction=lambda state: None,
+        score=scored,
+    )
+
+
+@pytest.fixture(autouse=True)
+def on_one_device():
+    """Corrected thoughts are scored on a mesh."""
+    with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
+        yield
+
+
+def scored(params, packed, restriction):
+    """-2 for each token."""
+    return np.full((len(packed.computed), packed.length), -2.0, np.float32)
+
+
+def state(step):
+    return types.SimpleNamespace(step=step, params={})
 
 
 def test_thoughts_are_the_starts_of_turns():
@@ -115,13 +141,14 @@ def test_experts_rows_follow_the_batch(aggregate, reinforce):
     for step, letter in enumerate("xyz"):
         episode = f"p{letter}{letter}>cq{letter}>e" if step < 2 else "pabccqdde"  # no thought
         batch = written((episode,) * 2)
-        got = made.prepare(ctx, types.SimpleNamespace(step=step), batch)
+        got = made.prepare(ctx, state(step), batch)
         assert got.tokens.shape == (2 + 3 * 2, 9)
         assert got.group_ids.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
         assert got.action_mask[0].sum() == (7 if reinforce or step == 2 else 2)
         assert not got.rewards[2:].any() and not got.expert[:2].any()
         added = got.action_mask[2:].any(axis=1)
-        assert (added == got.expert[2:]).all() and (added == got.valid[2:]).all()
+        assert (added == got.expert[2:]).all() and (added == got.trained[2:]).all()
+        assert not got.valid[2:].any() and got.trained[:2].all()
         assert added.all() or (step == 2 and not aggregate and not added.any())
         rows = zip(got.tokens[2:], got.action_mask[2:], strict=True)
         texts.append({decode(tokens[mask]) for tokens, mask in rows})
@@ -150,7 +177,7 @@ def test_each_update_has_its_part_of_every_kind_of_row(order):
             group_ids=np.repeat(np.arange(2, dtype=np.int32), 2),
         )
         for name in order.split():
-            batch = made[name].prepare(ctx, types.SimpleNamespace(step=step), batch)
+            batch = made[name].prepare(ctx, state(step), batch)
     parts = list(shares(batch, 2))
     for i, part in enumerate(parts):
         assert part.rewards[:2].tolist() == [10 + 2 * i, 11 + 2 * i]
@@ -167,7 +194,7 @@ def test_a_corrected_thought_is_predicted_in_its_context(replaced):
     """Token by token, and so is the state after it, whatever pads its row."""
     settings = CorrectorConfig(f"{__name__}:shouted", groups=8, end=">")
     batch = linked(written(), replaced)
-    got = corrector.corrector(settings).prepare(context(), types.SimpleNamespace(step=4), batch)
+    got = corrector.corrector(settings).prepare(context(), state(4), batch)
     stops = got.action_mask.shape[1] - np.argmax(got.action_mask[:, ::-1], axis=1)
     assert any(len(set(two)) > 1 for two in stops[len(batch.tokens) :].reshape(-1, 2).tolist())
     longer = with_last_states(got)  # a corrected thought did not end the response
@@ -198,7 +225,7 @@ def test_thoughts_that_were_saved_as_siblings_are_mended():
     """Each of their tokens continued what their first one does."""
     settings = CorrectorConfig(f"{__name__}:shouted", groups=1, end=">")
     made, again = corrector.corrector(settings), corrector.corrector(settings)
-    made.prepare(context(), types.SimpleNamespace(step=0), linked(written(), True))
+    made.prepare(context(), state(0), linked(written(), True))
     right, wrong = made.get_state(), []
     for row in right:
         first = row["parent"][np.argmax(row["action_mask"])]
@@ -210,6 +237,84 @@ def test_thoughts_that_were_saved_as_siblings_are_mended():
         assert other["parent"][first + 1 :].tolist() == list(range(first, len(other["parent"]) - 1))
         for name, array in one.items():
             np.testing.assert_array_equal(array, other[name], name)
+
+
+def episodes():
+    """Two groups of two, of which the last episode has no reward."""
+    batch = written(EPISODES[:2] * 2)
+    zeros = np.zeros(batch.tokens.shape, np.int32)
+    more = {"turn_rewards": zeros.astype(np.float32), "turn_state": zeros, "agent": zeros}
+    return batch.replace(
+        rewards=np.float32([1, 3, 2, 0]),
+        group_ids=np.repeat(np.arange(2, dtype=np.int32), 2),
+        extra=batch.extra | more,
+    )
+
+
+def added(step=4):
+    """The episodes with their thoughts among the actions, and two groups of corrected ones."""
+    settings = CorrectorConfig(f"{__name__}:shouted", groups=2, end=">", reinforce=True)
+    return corrector.corrector(settings).prepare(context(), state(step), episodes())
+
+
+@pytest.mark.parametrize(
+    ("advantage", "args"),
+    [
+        ("reinforce_pp", {}),
+        ("reinforce_pp_baseline", {}),
+        ("gpg_advantages", {}),
+        ("group_advantages", {"baseline": "batch", "scale": "batch"}),
+    ],
+)
+def test_corrected_thoughts_are_in_no_statistic_of_the_batch(advantage, args):
+    """They are imitated, and have no reward that others could be compared with."""
+    config = ObjectiveConfig(policy="chord", advantage=advantage, advantage_args=args)
+    own, whole = (objective.whole_batch(config, each, 9) for each in (episodes(), added()))
+    np.testing.assert_array_equal(whole.advantages[:4], own.advantages)
+    assert np.any(own.advantages) and not np.any(whole.advantages[4:])
+    np.testing.assert_array_equal(whole.mask[:4], own.mask)
+    np.testing.assert_array_equal(whole.mask[4:], added().action_mask[4:])
+    assert np.any(whole.mask[4:], axis=1).all()
+
+
+def test_a_critic_learns_nothing_from_corrected_thoughts():
+    """Neither are its advantages whitened with theirs, nor are they worth 0 to it."""
+    values = np.random.default_rng(0).normal(size=(8, 9)).astype(np.float32)
+    own = critic.estimate(CriticConfig(), episodes(), values[:4], None)
+    whole = critic.estimate(CriticConfig(), added(), values, None)
+    np.testing.assert_array_equal(whole.advantages[:4], own.advantages)
+    assert np.any(own.advantages) and not np.any(whole.advantages[4:])
+
+
+def test_corrected_thoughts_are_as_likely_as_the_policy_of_now_finds_them():
+    """Whatever step they are of; the policy's own tokens stay as they were sampled."""
+    made = corrector.corrector(CorrectorConfig(f"{__name__}:shouted", groups=2, end=">"))
+    for step in (8, 9):
+        got, own = made.prepare(context(), state(step), episodes()), episodes()
+        acted = got.action_mask[4:]
+        assert acted.any(axis=1).all()
+        assert (got.behavior_logp[4:][acted] == -2.0).all()
+        assert (got.policy_version[4:][acted] == step).all()
+        np.testing.assert_array_equal(got.behavior_logp[:4], own.behavior_logp)
+        np.testing.assert_array_equal(got.policy_version[:4], own.policy_version)
+
+
+def test_corrected_thoughts_are_no_failed_scores():
+    """One of the four episodes has failed."""
+    measured = dict.fromkeys(
+        ("loss", "grad_norm", "logp_gap_max", "entropy", "advantage_abs", "skipped"), jnp.float32(0)
+    )
+    update = guards.guarded(lambda state, *_: (state, dict(measured)), GuardConfig())
+    _, metrics = update(TrainState({}, {}, jnp.int32(4)), added(), None, None)
+    assert metrics["error_rate"] == 0.25
+
+
+def test_a_replay_keeps_no_corrected_thoughts():
+    """They are drawn from those of all steps, and have no reward."""
+    rule = "jaxrl.data.replay:informative"
+    buffer = replay.open_buffer(ReplayConfig(groups=2, size=8, keep=rule), seed=0)
+    buffer.mix(added(), 2, 4)
+    assert [group["expert"].any() for group in buffer.get_state()] == [False]
 
 
 def shouted(context, thought):

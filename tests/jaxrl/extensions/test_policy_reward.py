@@ -1,5 +1,7 @@
 """The policy's own reward against a plain forward pass over each spliced sequence."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,6 +78,41 @@ def test_mean_probability_of_the_reference_answer(world):
             assert made.scores[n].value == pytest.approx(np.clip(with_it - without, 0, 1), abs=1e-6)
             assert made.scores[n].parts["task"] == scores[n].value
     assert made.scores[1].value < 1e-6  # no reasoning gives no reward
+
+
+@pytest.mark.parametrize("lacking", ["one", "all"])
+@pytest.mark.parametrize("answer", ["", None])
+def test_without_a_reference_answer_there_is_no_reward(world, answer, lacking):
+    """It is an error of the problem, which no other problem notices."""
+    task, tokenizer, model, params = world
+    problems = [task.problem("train", 0, i) for i in range(2)]
+    emptied = [dataclasses.replace(problem, answer=answer) for problem in problems]
+    given = [emptied[0], (problems if lacking == "one" else emptied)[1]]
+
+    def scores(problems):
+        completions = [
+            written_by_expert(
+                Request(0, tuple(tokenizer.prompt(problem.prompt)), 8), tokenizer.encode("12=7")
+            )
+            for problem in problems
+        ]
+        with jax.set_mesh(mesh.make(MeshConfig())):
+            return policy_reward.rewarded(
+                tiny.config("unused"),
+                PolicyRewardConfig(marker="="),
+                tokenizer,
+                make_score(model, temperature=1.0),
+                params,
+                Experience(problems, completions, ["12=7"] * 2, [Score(0.0)] * 2, []),
+            ).scores
+
+    found = scores(given)
+    assert found[0].value is None
+    assert found[0].error == f"gold: the problem {problems[0].id!r} has no answer, it is {answer!r}"
+    if lacking == "one":
+        assert found[1].value == pytest.approx(scores(problems)[1].value, abs=1e-6)
+    else:
+        assert found[1].error.startswith("gold: ")
 
 
 def test_a_task_with_turns_is_refused():

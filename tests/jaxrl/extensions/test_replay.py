@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,7 +13,10 @@ from jaxrl.extensions import corrector, replay
 from jaxrl.extensions.corrector import CorrectorConfig
 from jaxrl.extensions.critic import with_last_states
 from jaxrl.extensions.replay import ReplayConfig
+from jaxrl.training import objective
+from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig, pack
+from jaxrl.training.train_step import lag
 from tests.jaxrl import tiny
 from tests.jaxrl.batches import batch
 from tests.jaxrl.training.test_packing import prefixes
@@ -78,16 +82,87 @@ def test_what_is_too_old_is_dropped():
     assert len(made.get_state()) == 2
 
 
+def kept_again(data):
+    """A buffer that keeps what passed; two groups, fresh and replayed after two others."""
+    made = buffer(keep="passed", keep_args={"threshold": 0.9}, choose="newest")
+    made.mix(data, 4, 0)
+    return made, made.mix(batch(1, groups=2), 4, 1)
+
+
+def of_turns(data):
+    """Two turns in each sequence; the first earns 1 where the whole did not pass, in one group."""
+    acts = np.cumsum(data.action_mask, axis=1) * data.action_mask
+    turn = np.where(acts > 1, 2, acts).astype(np.int32)
+    early = np.arange(8) % 2 == 0
+    rewards = np.where(acts == 1, early[:, None], 0) + np.where(acts == 2, data.rewards[:, None], 0)
+    zeros = np.zeros(turn.shape, np.int32)
+    extra = {"turn": turn, "turn_rewards": rewards.astype(np.float32), "turn_state": zeros}
+    return data.replace(extra=extra | {"agent": zeros})
+
+
 def test_only_kept_rows_are_trained_on_again():
     """The others stay in the group as what the kept are compared with."""
-    made = buffer(keep="passed", keep_args={"threshold": 0.9})
     old = batch(0, groups=2)
+    _, back = kept_again(old)
+    again = old.rewards >= 0.9
+    assert again.any() and not again.all() and back.valid.all()
+    np.testing.assert_array_equal(back.action_mask[8:], old.action_mask)
+    config = ObjectiveConfig()
+    trained = np.concatenate([np.ones(8, bool), again])
+    whole = objective.whole_batch(config, back, 9, step=1)
+    np.testing.assert_array_equal(whole.mask, back.action_mask & trained[:, None])
+    assert whole.tokens == (back.action_mask & trained[:, None]).sum()
+    np.testing.assert_array_equal(objective.worth_computing(config, back, 1), trained)
+    aged = np.where(back.action_mask[8:], 3, 0).astype(np.int32)  # the others' versions are older
+    aged[again] = np.where(back.action_mask[8:][again], 7, 0)
+    own = np.where(back.action_mask[:8], 7, 0).astype(np.int32)
+    found = lag(back.replace(policy_version=np.concatenate([own, aged])), jnp.int32(7))
+    assert (found["lag/mean"], found["lag/max"]) == (0, 0)
+
+
+@pytest.mark.parametrize("advantage", ["opo", "group_advantages", "turn_advantages", "gigpo"])
+def test_replayed_rows_are_compared_as_when_they_were_fresh(advantage):
+    """Also with the lengths and the turns of those that are not trained on again."""
+    old = batch(0, groups=2)
+    made = of_turns(old)
+    buffered = buffer(keep="passed", keep_args={"threshold": 0.9}, choose="newest")
+    buffered.mix(made, 4, 0)
+    back = buffered.mix(of_turns(batch(1, groups=2)), 4, 1)
+    config = ObjectiveConfig(advantage=advantage)
+    fresh, again = (objective.whole_batch(config, each, 9, step=1) for each in (made, back))
+    np.testing.assert_allclose(again.advantages[8:], fresh.advantages, rtol=1e-6)
+    assert np.any(fresh.advantages)
+
+
+def test_compensation_is_what_was_left_out_when_it_was_fresh():
+    """RoRecomp's median is of the lengths of all, also of what is not trained on again."""
+    old, ends = batch(0, groups=1), np.array([3, 5, 6, 7])
+    places = np.arange(old.tokens.shape[1])
+    acts = (places > 1) & (places < ends[:, None])
+    old = old.replace(action_mask=acts, rewards=np.float32([1, 1, 1, 0]))
+    made = buffer(keep="passed", groups=1)
     made.mix(old, 4, 0)
-    back = made.mix(batch(1, groups=2), 4, 1)
-    kept = {tuple(row) for row, r in zip(old.tokens.tolist(), old.rewards, strict=True) if r >= 0.9}
-    trained = back.action_mask[8:].any(axis=1)
-    assert {tuple(row) for row in back.tokens[8:][trained].tolist()} == kept
-    assert back.valid[8:].all() and not trained.all()
+    back = made.mix(batch(1, groups=1), 4, 1)
+    config = ObjectiveConfig(rows="recomposed")
+    fresh, again = (objective.whole_batch(config, each, 9, step=1) for each in (old, back))
+    assert np.any(fresh.mask, axis=1).tolist() == [True, True, False, True]
+    assert np.any(again.mask[4:], axis=1).tolist() == [False, False, True, False]
+
+
+def test_a_buffer_of_an_older_run_trains_as_it_did():
+    """Its tokens that are not trained on again are no actions, and it does not say which rows."""
+    made, _ = kept_again(batch(0, groups=2))
+    older = []
+    for group in made.get_state():
+        mask = group["action_mask"] & group["trained"][:, None]
+        older.append({k: a for k, a in group.items() if k != "trained"} | {"action_mask": mask})
+    again = buffer(keep="passed", keep_args={"threshold": 0.9}, choose="newest", max_age=3)
+    again.set_state(older)
+    got, new = (each.mix(batch(2, groups=2), 4, 2) for each in (again, made))
+    config = ObjectiveConfig()
+    a, b = (objective.whole_batch(config, each, 9, step=2) for each in (got, new))
+    np.testing.assert_array_equal(a.mask, b.mask)
+    np.testing.assert_array_equal(a.advantages, b.advantages)
 
 
 @pytest.mark.exact("a restored replay buffer continues with the same groups")

@@ -96,7 +96,7 @@ class World:
         self.delay, self.opened, self.scored, self.rows, self.learned = delay, 0, [], [], []
         self.drawn, self.over = iter(range(10**6)), []
         source = Source(
-            lambda count, params: [
+            lambda count, params, in_flight: [
                 Drawn(Problem(str(next(self.drawn)), "", "")) for _ in range(count)
             ],
             lambda drawn, rewards: self.learned.append([d.problem.id for d in drawn]),

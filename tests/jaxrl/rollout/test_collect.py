@@ -43,7 +43,7 @@ def step(monkeypatch):
     def make(values, oversampling=1.0, in_flight=1.0, last=None, rounds="fixed", pool=None):
         learned, count = [], iter(range(len(values)))
 
-        def draw(wanted, params):
+        def draw(wanted, params, in_flight):
             return [Drawn(Problem(str(i), "", ""), i) for _ in range(wanted) for i in [next(count)]]
 
         def advance(open_groups, *, enough, **more):
@@ -105,6 +105,15 @@ def test_the_last_round_is_smaller_where_the_budget_is_no_multiple_of_a_step(ste
     got, sampled = run()
     assert [p.id for p in got.problems] == ["5", "6", "7"] and sampled["prompts_sampled"] == 3
     assert [len(tickets) for tickets, _ in learned] == [3, 2, 3]
+
+
+@pytest.mark.parametrize("rounds", ["fixed", "adaptive"])
+def test_a_factor_above_1_samples_one_group_more_at_least(step, rounds):
+    """3 times 1.1 is 3.3, so the budget is 4."""
+    run, learned, _ = step(BATCHES["two"], oversampling=1.1, rounds=rounds)
+    got, sampled = run()
+    assert [len(tickets) for tickets, _ in learned] == [3, 1]
+    assert [p.id for p in got.problems] == ["1", "0", "2"] and sampled["prompts_sampled"] == 4
 
 
 def test_adaptive_rounds_begin_what_is_missing_at_the_lowest_share_so_far(step):

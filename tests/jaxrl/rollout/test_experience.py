@@ -1,10 +1,13 @@
 """Experience as arrays."""
 
 import numpy as np
+import pytest
 
 from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import experience, written
 from jaxrl.rollout.programs import Row
+from jaxrl.run import begin
+from jaxrl.training import objective
 from jaxrl.types import Completion, Request
 from tests.jaxrl import tiny
 
@@ -21,3 +24,50 @@ def test_a_reward_that_came_too_late_has_parts_of_zero():
     batch = experience.as_trajectory(made, tiny.config("unused"))
     np.testing.assert_array_equal(batch.reward_parts, [[0.5, 1.0], [0, 0], [0, 0]])
     assert batch.valid.tolist() == [True, True, False]
+
+
+PARTS = [{"right": 1.0, "brief": 0.5, "long": 9.0}, {"right": 0.0, "brief": 0.7, "long": 2.0}] * 2
+
+
+def advantages_by(weights: str) -> np.ndarray:
+    """Of GDPO, for two problems of two answers each."""
+    zeros = np.zeros(1, np.float32)
+    answer = Completion(
+        Request(0, (1,), 1), np.ones(1, np.int32), zeros, zeros, zeros.astype(int), True
+    )
+    parts = [dict(given, right=given["right"] * (n < 2)) for n, given in enumerate(PARTS)]
+    rows = [Row(answer, "", Score(sum(given.values()), given)) for given in parts]
+    groups = [(Problem(str(n), "", None), rows[2 * n : 2 * n + 2]) for n in range(2)]
+    fields = {"objective.advantage": "gdpo", "objective.advantage_args": {"weights": weights}}
+    config = tiny.config("unused", **fields)
+    batch = experience.as_trajectory(written.gathered(groups), config)
+    return np.asarray(objective.whole_batch(config.objective, batch, 9).advantages[:, 0])
+
+
+def test_parts_of_a_reward_have_weights_by_name():
+    """By hand, of GDPO: those that are not named are left out, and the order is free."""
+    right, brief = np.array([1, -1, 0, 0]), np.array([-1, 1, -1, 1])
+    for weights, total in (
+        ("right=2,brief=0.5", 2 * right + 0.5 * brief),
+        ("brief=0.5, right=2", 2 * right + 0.5 * brief),
+        ("brief=3", brief),
+        ("right=1,brief=-1", right - brief),
+        ("", right + brief - brief),  # `long` is the opposite of `brief`
+    ):
+        np.testing.assert_allclose(advantages_by(weights), total / np.std(total, ddof=1), atol=2e-3)
+
+
+def test_a_weight_of_a_part_that_there_is_not_is_refused():
+    with pytest.raises(
+        ValueError, match=r"weights names the part 'wrong', but .* brief, long, right;"
+    ):
+        advantages_by("wrong=1,right=1")
+
+
+@pytest.mark.parametrize(
+    "weights", ["right", "right=", "=1", "right=nan", "right=1,right=2", "1.0"]
+)
+def test_weights_of_another_form_are_refused_beforehand(weights):
+    fields = {"objective.advantage": "gdpo", "objective.advantage_args": {"weights": weights}}
+    with pytest.raises(ValueError, match=r"objective\.advantage_args\.weights=.*correct=1,format"):
+        begin.check(tiny.config("unused", **fields))

@@ -11,6 +11,8 @@ import pytest
 from jaxrl import config as configs
 from jaxrl.config import BanditConfig, Config, CurriculumConfig, Domain, FreshModel, RolloutConfig
 from jaxrl.data import bandits, curriculum
+from jaxrl.data import tasks as bundled
+from jaxrl.data.environments import Environment, Opening, Reply
 from jaxrl.data.types import Problem
 from jaxrl.losses.pruning import donod
 from jaxrl.mesh import mesh
@@ -79,6 +81,11 @@ def opened(config):
     return source._replace(learn=lambda rewards: source.learn(last, rewards)), draw
 
 
+def sums(digits):
+    """A task with a sequence as its parameter."""
+    return bundled.get("arithmetic", operators="+", digits=max(digits))
+
+
 def rewards(problems, group=4):
     """Prompts whose answer is even are solved half of the time, others always."""
     return np.array([[1.0, 1.0, p.answer % 2, p.answer % 2] for p in problems])
@@ -110,10 +117,11 @@ def test_a_source_ignores_the_state_of_another(name):
 
 def test_what_is_known_of_prompts_is_kept_under_another_choice():
     """Sequences in parameters come back from JSON as lists, which must not count as a change."""
-    source, draw = opened(config(curriculum=TARGETED, task_args={"operators": ("+",)}))
+    own = {"task": f"{__name__}:sums", "task_args": {"digits": (1, 2)}}
+    source, draw = opened(config(curriculum=TARGETED, **own))
     batch = draw()
     source.learn(rewards(batch))
-    ranked, draw = opened(config(curriculum=GAIN, task_args={"operators": ("+",)}))
+    ranked, draw = opened(config(curriculum=GAIN, **own))
     ranked.set_state(json.loads(json.dumps(source.get_state())))
     state = curriculum.from_json(curriculum.Prompts, ranked.get_state()["state"])
     assert (state.visits > 0).sum() == BATCH == len(draw())
@@ -142,6 +150,15 @@ def test_groups_of_one_prompt_in_a_batch_are_all_learned_from():
     store = curriculum.from_json(curriculum.Prompts, source.get_state()["state"])
     own = store.curve[[each.ticket for each in first], -2:]
     np.testing.assert_array_equal(own, [[n, 2 * BATCH - 1 - n] for n in range(BATCH)])
+
+
+def test_a_curriculum_fills_the_whole_budget_of_adaptive_rounds():
+    """8 times 1.1 is 8.8, so 9 prompts."""
+    few = dataclasses.replace(TARGETED, prompts=8)
+    selection.check(config(curriculum=few))
+    made = config(curriculum=few, rollout__rounds="adaptive", rollout__oversampling=1.1)
+    with pytest.raises(ValueError, match=r"curriculum\.prompts=8 cannot fill .*oversampling=1\.1"):
+        selection.check(made)
 
 
 def test_over_long_prompts_are_dropped_truncated_or_refused():
@@ -192,7 +209,7 @@ def test_gain_starts_with_the_most_concentrated_and_moves_on_as_they_are_solved(
     actor, params = policy_of()
     task = tasks.named(settings)
     everything = [task.problem("train", 3, i) for i in range(32)]
-    signal = angles.concentrations(actor, settings.rollout, params, everything)
+    signal = angles.concentrations(actor, settings.rollout, task, params, everything)
     assert signal.std() > 0
     rank = {p.id: r for r, p in enumerate(everything[i] for i in np.argsort(-signal))}
     source, draw = opened(settings)
@@ -209,7 +226,8 @@ def test_gain_starts_with_the_most_concentrated_and_moves_on_as_they_are_solved(
 def test_angles_are_those_of_the_training_forward_pass():
     actor, params = policy_of()
     problems = [Problem("a", "1+2=", 3), Problem("b", "1+22+4=", 27)]
-    got = angles.concentrations(actor, config().rollout, params, problems)
+    task = tasks.named(config())
+    got = angles.concentrations(actor, config().rollout, task, params, problems)
     for problem, value in zip(problems, got, strict=True):
         ids = np.array([policy.encode_prompt(actor.tokenizer, config().rollout, problem)])
         length = ids.shape[1]
@@ -268,6 +286,31 @@ def test_what_is_measured_fits_and_nothing_else_is_drawn(settings):
     course = curriculum.from_json(selection.CurriculumState, source.get_state()["course"])
     assert 8 < course.allowed.sum() < 32 and np.isfinite(course.signal).all()
     assert course.signal[~course.allowed].max() < course.signal[course.allowed].min()
+
+
+@pytest.mark.parametrize("long_prompts", ["error", "drop"])
+@pytest.mark.parametrize("settings", [UNIFORM, GAIN], ids=["uniform", "gain"])
+def test_episodes_are_chosen_whatever_the_length_of_their_problems_prompts(settings, long_prompts):
+    """A policy may never read such a prompt, so that no choice refuses or drops one."""
+    made = config(
+        curriculum=settings, rollout__max_prompt_tokens=5, rollout__long_prompts=long_prompts
+    )
+    actor, params = policy_of()
+    turns = Environment(
+        lambda problem, seed: (None, Opening(())), lambda *_: Reply(reward=1.0, done=True)
+    )
+    task = dataclasses.replace(tasks.named(made), turns=turns)
+    source = selection.open_source(made, task, actor)
+    drawn = [each.problem for _ in range(4) for each in source.draw(BATCH, params)]
+    assert any(len(p.prompt) > 5 for p in drawn)
+    course = curriculum.from_json(selection.CurriculumState, source.get_state()["course"])
+    assert course.allowed.all() and np.isfinite(course.signal).all() == (settings is GAIN)
+
+
+def test_a_long_prompt_that_is_not_dropped_is_refused_before_it_is_measured():
+    _, draw = opened(config(curriculum=GAIN, rollout__max_prompt_tokens=5))
+    with pytest.raises(ValueError, match=r"has 6 tokens, more than rollout\.max_prompt_tokens=5"):
+        draw()
 
 
 @pytest.mark.parametrize("budget", ["max_prompt_tokens", "max_new_tokens"])

@@ -48,6 +48,18 @@ def test_extensions_can_work_with_every_stage(tmp_path):
         begin.check(config)
 
 
+def test_an_objective_that_would_fail_in_the_first_update_is_refused(tmp_path):
+    begin.check(small.config(tmp_path, **{"critic": {}, "objective.policy": "gspo"}))
+    for changes, message in (
+        ({"objective.policy": "gmpo", "objective.advantage": "tp_grpo"}, "'tp_grpo' gives one a t"),
+        ({"objective.policy": "gmpo", "critic": {}}, "an extension gives one a token"),
+        ({"objective.advantage_args": {"scale": "grp"}}, "scale='grp'.* group, batch, none"),
+        ({"objective.policy_args": {"clip_low": "0,2"}}, "clip_low='0,2' must be a number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            begin.check(small.config(tmp_path, **changes))
+
+
 def test_stages_have_rows_that_fit():
     config = dataclasses.replace(tiny(32), stages={10: {"rollout.max_new_tokens": 32}}, steps=20)
     with pytest.raises(ValueError, match=r"packing\.row_length=32 .* 48 tokens"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from jaxrl import functions
 from jaxrl.losses import advantages, pass_rate
-from jaxrl.training import objective, turns
+from jaxrl.training import objective, turns, validate
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import shares
 from jaxrl.training.train_step import effective_share
@@ -118,7 +118,7 @@ def test_sequences_that_change_nothing_are_known():
 
 def test_parts_of_rewards_reach_the_advantage():
     config = ObjectiveConfig(advantage="gdpo")
-    objective.check(config)
+    validate.check(config)
     data = batch(5)
     parts = np.random.default_rng(0).random((16, 2)).astype(np.float32)
     a, b = (
@@ -196,7 +196,7 @@ def configs_by_advantage() -> dict[str, ObjectiveConfig]:
             config = ObjectiveConfig(advantage=reference, advantage_args=args)
             if getattr(module, "KIND", "") == "advantage":
                 with contextlib.suppress(ValueError):  # a helper of others
-                    objective.check(config, ("turn",))
+                    validate.check(config, ("turn",))
                     made[name] = config
     return made
 
@@ -239,9 +239,9 @@ def test_shaping_moves_each_advantage_or_is_refused(plain):
     reads = {*inspect.signature(functions.lookup(plain.advantage)).parameters}
     if not reads & {"rewards", "step_rewards"}:
         with pytest.raises(ValueError, match=r"objective\.shaping"):
-            objective.check(shaped, ("turn",))
+            validate.check(shaped, ("turn",))
         return
-    objective.check(shaped, ("turn",))
+    validate.check(shaped, ("turn",))
     data = episodes_of(batch(6, size=6))
     before, after = (objective._advantages(config, data, 3) for config in (plain, shaped))
     assert not np.allclose(before, after, atol=1e-3)
@@ -250,7 +250,7 @@ def test_shaping_moves_each_advantage_or_is_refused(plain):
 def test_shaping_is_refused_where_the_policy_objective_reads_rewards():
     config = ObjectiveConfig(policy="pair_dpo", shaping=f"{__name__}:fined")
     with pytest.raises(ValueError, match=r"objective\.shaping.*pair_dpo"):
-        objective.check(config)
+        validate.check(config)
 
 
 def test_what_shaping_changes_is_in_the_last_turn_of_agent_0_by_hand():
@@ -373,7 +373,7 @@ def test_the_penalty_of_grpo_is_that_of_the_objective():
 )
 def test_a_config_that_names_what_does_not_exist_is_refused(config, message):
     with pytest.raises(ValueError, match=message):
-        objective.check(ObjectiveConfig(**config))
+        validate.check(ObjectiveConfig(**config))
 
 
 def test_functions_get_what_they_ask_for():

@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -278,6 +279,16 @@ def test_shares_are_whole_groups_numbered_from_zero(prompts, group, added, updat
         rows = [part.tokens[part.extra["addition"] == kind] for part in found]
         of_kind = data.tokens[data.extra["addition"] == kind]
         np.testing.assert_array_equal(np.concatenate(rows), of_kind)
+
+
+def test_shares_of_several_seeds_are_those_of_each():
+    kinds = np.repeat([0, 1], [16, 8])
+    batches = [batch(seed, groups=6, size=4).replace(extra={"addition": kinds}) for seed in (0, 1)]
+    stacked = list(shares(jax.tree.map(lambda *a: np.stack(a), *batches), 2))
+    assert len(stacked) == 2
+    for i, one in enumerate(batches):
+        for part, own in zip(stacked, shares(one, 2), strict=True):
+            jax.tree.map(lambda a, b, i=i: np.testing.assert_array_equal(a[i], b), part, own)
 
 
 def test_a_group_number_beyond_the_batch_is_refused():
