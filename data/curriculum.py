@@ -26,7 +26,7 @@ class Prompts(NamedTuple):
     draws: np.ndarray
     """scalar int64: random choices made so far."""
     visits: np.ndarray
-    """[N] int64: batches that the prompt was in; where one is drawn, those in flight too."""
+    """[N] int64: batches that the prompt was in. While one is drawn, those in flight count too."""
     curve: np.ndarray
     """[N, W] float32: its mean rewards at the last W visits, the newest last; nan before."""
 

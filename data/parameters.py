@@ -8,6 +8,8 @@ import types
 import typing
 from typing import Any
 
+import numpy as np
+
 _NEEDED = {
     int: "a whole number, such as 3",
     float: "a number, such as 0.5",
@@ -33,22 +35,24 @@ def check(hint: Any, value: Any, field: str, of: str) -> None:
     Raises:
       ValueError: naming the parameter, the value and what is needed.
     """
-    kinds = _kinds(hint)
-    if all(kind in _NEEDED for kind in kinds) and not any(_is(value, kind) for kind in kinds):
-        needed = " or ".join(_NEEDED[kind] for kind in kinds if kind is not types.NoneType)
+    wanted = kinds(hint)
+    if all(kind in _NEEDED for kind in wanted) and not any(_is(value, kind) for kind in wanted):
+        needed = " or ".join(_NEEDED[kind] for kind in wanted if kind is not types.NoneType)
         raise ValueError(f"{field}={value!r}: {of} needs {needed}")
 
 
-def _kinds(hint: Any) -> list[Any]:
+def kinds(hint: Any) -> list[Any]:
     """The types that a value may have; of a choice among literals, those of the literals."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return [kind for part in typing.get_args(hint) for kind in _kinds(part)]
+        return [kind for part in typing.get_args(hint) for kind in kinds(part)]
     if typing.get_origin(hint) is typing.Literal:
         return list(dict.fromkeys(type(value) for value in typing.get_args(hint)))
     return [typing.get_origin(hint) or hint]
 
 
 def _is(value: Any, kind: type) -> bool:
-    if isinstance(value, bool) or kind is bool:
-        return isinstance(value, bool) and kind is bool
+    if kind is bool:
+        return isinstance(value, bool | np.bool_) or (_is(value, int) and value in (0, 1))
+    if isinstance(value, bool | np.bool_):
+        return False
     return isinstance(value, _NUMBERS.get(kind, kind))

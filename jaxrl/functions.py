@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from jaxrl.data import own
+from jaxrl.data.parameters import kinds
 from jaxrl.data.tasks import is_function
 
 BUNDLED = (
@@ -118,10 +119,9 @@ def resolve(reference: str, args: Mapping[str, Any], given: set[str]) -> Callabl
         if arg not in parameters or arg in given:
             free = [p for p in parameters if p not in given]
             raise ValueError(f"{reference} takes no argument {arg!r}; {nearest(arg, free)}")
-        hint = parameters[arg].annotation
-        kinds = typing.get_args(hint) or (hint,)
-        if isinstance(value, str) and str not in kinds and {float, int, bool}.intersection(kinds):
-            wanted = "true or false" if bool in kinds else "a number"
+        types = kinds(parameters[arg].annotation)
+        if isinstance(value, str) and str not in types and {float, int, bool}.intersection(types):
+            wanted = "true or false" if bool in types else "a number"
             raise ValueError(f"{reference}: {arg}={value!r} must be {wanted}")
     for p in parameters.values():
         if p.default is p.empty and p.name not in given and p.name not in args:

@@ -144,7 +144,7 @@ class Trajectory:
     """[N] float32; 0 where not valid."""
     valid: jax.Array
     """[N] bool: False where there is no reward, as where scoring failed, which keeps the sequence
-    out of every statistic."""
+    out of every statistic of rewards and, where `trained` is None, out of the update."""
     group_ids: jax.Array
     """[N] int32 in [0, number of groups): sequences of one prompt share a group."""
     stopped: jax.Array | None = None
@@ -155,11 +155,11 @@ class Trajectory:
     """[N] float32: the reward of the greedy answer to the same prompt."""
     expert: jax.Array | None = None
     """[N] bool: sequences that the policy did not sample; their `behavior_logp` and version are
-    those of the policy before the first update on this batch, or on the batch that a replayed one
-    was sampled for. None: there are none."""
+    those of the policy before the first update on the batch that they first were in. None: there
+    are none."""
     trained: jax.Array | None = None
-    """[N] bool: sequences that the update learns from; of the others, the valid ones are what these
-    are compared with. None: the update learns from the valid ones."""
+    """[N] bool: sequences that the update learns from. Valid ones that are not trained on still
+    count in the baselines of their groups. None: the same as `valid`."""
     proximal_logp: jax.Array | None = None
     """[N, T] float32: under the policy before the first update on this batch."""
     advantages: jax.Array | None = None

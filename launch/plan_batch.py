@@ -13,7 +13,7 @@ from jaxrl.data.types import Problem, Score
 from jaxrl.mesh.buckets import round_up
 from jaxrl.rollout import experience
 from jaxrl.rollout.programs import Row
-from jaxrl.rollout.written import gathered, written
+from jaxrl.rollout.written import answers, gathered, written
 from jaxrl.run import placement
 from jaxrl.run.extension import Extension
 from jaxrl.training import objective, packing
@@ -57,10 +57,9 @@ def _of_rows(config: Config) -> Trajectory:
     """Rows of a file, each answer as long as `data.max_tokens` allows; two to a comparison."""
     data = config.data
     length, count = data.max_tokens, data.batch_size // config.updates_per_batch
-    answers = 2 if data.comparisons or {"preference", "ranking"} & {*data.kinds} else 1
     example = Example((1,), (1,) * (length - 1), (True,) * (length - 1))
     row = Row(written(example), "", Score(1.0))
-    groups = [(Problem(str(n), "", None), [row] * answers) for n in range(count)]
+    groups = [(Problem(str(n), "", None), [row] * answers(data)) for n in range(count)]
     return experience.as_trajectory(gathered(groups), config)
 
 

@@ -89,9 +89,9 @@ def gdpo(
 ) -> jax.Array:
     """GDPO: several rewards, each normalised in its group before they are added up.
 
-    Adding first would let the reward of largest spread drown the others. A factor of a part, such
-    as the weight of a `--reward` of several, has no effect here, as it drops out of the part's
-    normalisation: `weights` are what counts.
+    Adding first would let the reward of largest spread drown the others. Scaling a part, as
+    `--reward style=FILE:f*0.5` does, has no effect: each part is divided by its own deviation. Set
+    `weights` instead.
 
     Formula: `whiten_batch(sum_k w_k (r_k - mean_g r_k) / (std_g r_k + eps))`
     Paper: Liu et al. 2026, "GDPO: Group reward-Decoupled Normalization Policy Optimization"

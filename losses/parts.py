@@ -18,7 +18,7 @@ def part_weights(text: str) -> dict[str, float]:
             weight = math.nan
         if not name.strip() or not math.isfinite(weight) or name.strip() in found:
             raise ValueError(
-                f"weights={text!r}: {entry!r} is no NAME=NUMBER of a name of its own; write the "
+                f"weights={text!r}: {entry!r} is not NAME=NUMBER, or repeats a name; write the "
                 "weight of each part of the reward, as in correct=1,format=0.5"
             )
         found[name.strip()] = weight

@@ -104,14 +104,17 @@ def critic(settings: CriticConfig) -> Extension:
         values = values or make_values(settings, ctx.policy.model)
         params = whole(state.params, state.extra["critic"].params)
         ref_logp = last = None
+
+        def packed(rows: Trajectory) -> Packed:
+            return placement.pack(rows, ctx.config, batch.trained)[0]
+
         if settings.kl_coef:
-            ref_logp = ctx.score(ctx.reference(state), placement.pack(batch, ctx.config)[0])
+            ref_logp = ctx.score(ctx.reference(state), packed(batch))
         if settings.bootstrap:
-            longer, _ = placement.pack(with_last_states(batch), ctx.config)
-            found = mesh.fetch(values(params, longer))
+            found = mesh.fetch(values(params, packed(with_last_states(batch))))
             found, last = found[:, :-1], last_values(batch, found)
         else:
-            found = values(params, placement.pack(batch, ctx.config)[0])
+            found = values(params, packed(batch))
         kl_coef = state.coefficients.get("critic_kl_coef")
         shaped = objective.shaped(ctx.config.objective, batch, jax.device_get(state.step))
         made = estimate(settings, jax.device_get(shaped), found, ref_logp, kl_coef, last)
@@ -271,7 +274,8 @@ def _estimate(
     credit: str,
     whiten: bool,
 ) -> tuple[jax.Array, jax.Array]:
-    mask = batch.action_mask & batch.valid[:, None]
+    # rows that are not trained on, as replayed ones may be, are left out of the whitening
+    mask = batch.action_mask & (batch.valid & batch.learned)[:, None]
     kl = None if ref_logp is None else batch.behavior_logp - ref_logp
     function, turns = getattr(returns, credit), ()
     if credit == "gae":

@@ -29,7 +29,7 @@ from jaxrl.sampling.requests import forced
 from jaxrl.training import packing
 from jaxrl.types import Completion, Params, Request, TrainState
 
-_NO_ANSWER = "gold: the problem {!r} has no answer, it is {!r}"
+_NO_ANSWER = "gold: the problem {!r} has no reference answer (it is {!r})"
 """The error of a problem's completions, where its reference answer has no token."""
 
 

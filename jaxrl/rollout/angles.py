@@ -35,8 +35,8 @@ def concentrations(
     Args:
       actor: tokenizer and shape of the decoder.
       rollout: the form of the prompts.
-      task: theirs. The prompt of an episode, which the policy may never read, may be too long: then
-        its last `rollout.max_prompt_tokens` are measured.
+      task: theirs. An episode's prompt may be longer than `rollout.max_prompt_tokens`, as the
+        policy need not read it; then its last tokens are measured.
       params: as the sampler has them, see `policy.sampling_params`.
       problems: N of them.
 

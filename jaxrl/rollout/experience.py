@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,10 +39,9 @@ def as_trajectory(experience: Experience, config: Config) -> Trajectory:
         [n // group for n in range(len(experience.completions))],
         length=round_up(longest, config.packing.bucket),
     )
-    # a reward that came too late has none either
-    parts = [None if score.error else score.parts or None for score in experience.scores]
-    stopped = np.array([c.stopped for c in experience.completions])
     weighed = objective.parts_weighed(config.objective)
+    parts = [_parts(score, bool(weighed)) for score in experience.scores]
+    stopped = np.array([c.stopped for c in experience.completions])
     made = made.replace(reward_parts=packing.reward_parts(parts, weighed), stopped=stopped)
     if any(c.turn is not None for c in experience.completions):
         made = made.replace(extra=turns(experience.completions, made.tokens.shape))
@@ -51,6 +50,16 @@ def as_trajectory(experience: Experience, config: Config) -> Trajectory:
         greedy = np.array([score.value or 0.0 for score in experience.greedy], np.float32)
         made = made.replace(greedy_rewards=np.repeat(greedy, group))
     return made
+
+
+def _parts(score: Score, needed: bool) -> Mapping[str, float] | None:
+    """The parts of a reward; None where there is none, as it failed or came too late.
+
+    Where parts are needed, a reward without any is no such case: it has the parts `{}`.
+    """
+    if score.error:
+        return None
+    return score.parts or ({} if needed and not score.timed_out else None)
 
 
 def reconcile_turn_rewards(before: Experience, after: Experience) -> Experience:

@@ -252,7 +252,8 @@ def chosen(
 
     def draw(count: int, params: Params, in_flight: Sequence[Drawn] = ()) -> list[Drawn]:
         nonlocal state, ranks, course
-        flying = np.bincount(np.array([d.ticket for d in in_flight], np.int64), minlength=size)
+        flown = [d.ticket for d in in_flight if d.ticket < size]  # more: of a file that was longer
+        flying = np.bincount(np.array(flown, np.int64), minlength=size)
         turned = 0.0
         if by_rank and np.isnan(course.signal).any():
             course = course._replace(signal=measured(measure, params))
@@ -282,7 +283,7 @@ def chosen(
         if by_rank:
             ranks = after
         else:
-            state = after._replace(visits=after.visits - flying)
+            state = after._replace(visits=np.maximum(after.visits - flying, 0))
         course = course._replace(batches=course.batches + 1, last=np.asarray(ids))
         return [Drawn(p, int(i)) for p, i in zip(problems(ids), ids, strict=True)]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from jaxrl.config import Config
+from jaxrl.config import Config, DataConfig
 from jaxrl.data import examples, rows
 from jaxrl.data.rows import Rows
 from jaxrl.data.types import Problem, Score
@@ -19,6 +19,11 @@ from jaxrl.types import Completion, Request, Source
 
 Group = tuple[Problem, list[Row]]
 """A row of a file as a group: one answer, or the chosen and the rejected."""
+
+
+def answers(data: DataConfig) -> int:
+    """Sequences of each row of a file: two of a comparison and of a preference, else one."""
+    return 2 if data.comparisons or {"preference", "ranking"} & {*data.kinds} else 1
 
 
 def groups(actor: Policy, config: Config, found: Rows, index: int) -> list[Group]:

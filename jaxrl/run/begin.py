@@ -16,7 +16,7 @@ from jaxrl import functions
 from jaxrl.config import Config
 from jaxrl.record import checkpoint, references, storage
 from jaxrl.record.checkpoint import Saved
-from jaxrl.rollout import flight, policy, programs, tasks
+from jaxrl.rollout import flight, policy, programs, tasks, written
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import asynchronous, generators, offline, placement, reference, sampled, stages
 from jaxrl.run.context import Origin, RunContext
@@ -62,6 +62,7 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
         config.objective,
         arrays,
         sequences=_sequences(config),
+        bucket=config.packing.bucket,
         shapes=lambda batch: functools.reduce(lambda b, e: e.shapes(b), extensions.values(), batch),
     )
     reference.check(config, extensions)
@@ -75,9 +76,9 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
 
 
 def _sequences(config: Config) -> int:
-    """Those of an update, where a row of a file has two answers, as a comparison does."""
+    """Those of an update."""
     if config.data.kinds:
-        return config.data.batch_size // config.updates_per_batch * 2
+        return config.data.batch_size // config.updates_per_batch * written.answers(config.data)
     return config.rollout.prompts // config.updates_per_batch * config.rollout.group_size
 
 

@@ -52,7 +52,8 @@ class ObjectiveConfig:
     advantage_args: dict[str, float | str] = dataclasses.field(default_factory=dict)
     """Its keyword arguments, e.g. --objective.advantage-args.scale none."""
     rows: str = ""
-    """Filter of sequences, applied after advantages are computed; empty keeps all."""
+    """Filter of the sequences with a reward, applied after advantages are computed; empty keeps
+    all."""
     rows_args: dict[str, float | str] = dataclasses.field(default_factory=dict)
     """Its keyword arguments."""
     aggregation: str = "token-mean"
@@ -140,10 +141,13 @@ def needs_greedy(config: ObjectiveConfig) -> bool:
 
 
 def parts_weighed(config: ObjectiveConfig) -> tuple[str, ...]:
-    """Names of the parts of a reward that the advantage gives a weight, in order; empty: of none,
-    and all parts count."""
+    """Names of the parts of a reward that `advantage_args.weights` has, in order.
+
+    Empty: it names none, and the advantage gets all parts.
+    """
     takes_parts = functions.takes(functions.lookup(config.advantage), "reward_parts")
-    return tuple(part_weights(config.advantage_args.get("weights", ""))) if takes_parts else ()
+    weights = str(config.advantage_args.get("weights", ""))
+    return tuple(part_weights(weights)) if takes_parts and "=" in weights else ()
 
 
 def worth_computing(
@@ -170,7 +174,8 @@ def worth_computing(
     advantages = _advantages(config, batch, step)
     keep = np.asarray(_rows(config, batch, advantages, step) & batch.learned)
     if skip:
-        keep = keep & np.any(np.asarray(advantages) != 0, axis=-1)
+        # what has no reward has no advantage either, and is trained on for another reason
+        keep = keep & (np.any(np.asarray(advantages) != 0, axis=-1) | ~np.asarray(batch.valid))
     return keep
 
 
@@ -290,12 +295,12 @@ def _advantages(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | in
 def _rows(
     config: ObjectiveConfig, batch: Trajectory, advantages: jax.Array, step: jax.Array | int
 ) -> jax.Array:
-    """[N] bool: the sequences that are trained on."""
+    """[N] bool: the sequences that the filter keeps, and those without a reward."""
     if not config.rows:
         return jnp.ones(len(batch.valid), bool)
     given = _given(config, batch, step) | {"advantages": advantages}
     function = functions.resolve(config.rows, config.rows_args, set(given))
-    return functions.call(function, config.rows_args, given)
+    return functions.call(function, config.rows_args, given) | ~batch.valid
 
 
 def _age(batch: Trajectory, step: jax.Array | int) -> jax.Array:

@@ -307,9 +307,8 @@ def reward_parts(
       ValueError: a score lacks a part that is needed.
     """
     for name in wanted:
-        if (
-            lacking := next((p for p in parts if p is not None and name not in p), None)
-        ) is not None:
+        lacking = next((p for p in parts if p is not None and name not in p), None)
+        if lacking is not None:
             raise ValueError(
                 f"objective.advantage_args.weights names the part {name!r}, but a reward has the "
                 f"parts {', '.join(sorted(lacking)) or 'none'}; name parts that all rewards have"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -42,8 +43,8 @@ _ROLES = {
     "kl": "an estimator of the KL penalty",
 }
 """Of the fields that name functions."""
-_LENGTH = 33
-"""Tokens of the sequences that the functions are called on."""
+_PARTS = (2, 1, *range(3, 9))
+"""How many parts a reward may have. It is not known before a reward is there."""
 
 
 def check(
@@ -51,6 +52,7 @@ def check(
     extra: Collection[str] = (),
     *,
     sequences: int = 16,
+    bucket: int = 64,
     shapes: Callable[[Trajectory], Trajectory] = lambda batch: batch,
 ) -> None:
     """Refuse an objective that cannot work.
@@ -59,6 +61,7 @@ def check(
       config: the objective.
       extra: names of the arrays that extensions add to a batch.
       sequences: those of an update, as a function may rely on their number.
+      bucket: their length is a multiple of it.
       shapes: adds what extensions add to a batch before its updates, with any values.
 
     Raises:
@@ -66,7 +69,15 @@ def check(
     """
     _check_names(config, extra)
     _refuse(config, "advantage", _failure(parts_weighed, config))
-    _check_calls(config, extra, _batch(config, sequences, extra), shapes)
+    failures = []
+    for parts in [len(parts_weighed(config))] if parts_weighed(config) else _PARTS:
+        try:
+            return _check_calls(
+                config, extra, _batch(config, sequences, bucket, parts, extra), shapes
+            )
+        except ValueError as error:
+            failures.append(error)
+    raise failures[0]
 
 
 def _check_names(config: ObjectiveConfig, extra: Collection[str]) -> None:
@@ -108,9 +119,12 @@ def _check_names(config: ObjectiveConfig, extra: Collection[str]) -> None:
         )
 
 
-def _batch(config: ObjectiveConfig, sequences: int, extra: Collection[str]) -> Trajectory:
-    """Arrays of the shapes that an update gets; what extensions add is not there."""
-    length = _LENGTH + (sequences == _LENGTH)  # so that the axes are told apart
+def _batch(
+    config: ObjectiveConfig, sequences: int, bucket: int, parts: int, extra: Collection[str]
+) -> Trajectory:
+    """Arrays of the shapes that an update gets; apart from turns, what extensions add is not."""
+    # longer than a turn or two, and another number than of sequences, to tell the axes apart
+    length = next(n for n in itertools.count(bucket, bucket) if n > 32 and n != sequences)
     of_rows, of_tokens = np.zeros(sequences, np.float32), np.zeros((sequences, length), np.float32)
     integers, truths = of_tokens.astype(np.int32), of_tokens.astype(bool)
     of_turns = {name: integers for name in turns.TOKENS} | {"turn_rewards": of_tokens}
@@ -123,7 +137,7 @@ def _batch(config: ObjectiveConfig, sequences: int, extra: Collection[str]) -> T
         valid=of_rows.astype(bool),
         group_ids=of_rows.astype(np.int32),
         stopped=of_rows.astype(bool),
-        reward_parts=np.zeros((sequences, len(parts_weighed(config)) or 2), np.float32),
+        reward_parts=np.zeros((sequences, parts), np.float32),
         greedy_rewards=of_rows,
         expert=of_rows.astype(bool),
         proximal_logp=of_tokens if needs_proximal(config) else None,
@@ -149,15 +163,16 @@ def _check_calls(
         given = (batch, whole, whole.mask, batch.behavior_logp, batch.behavior_logp, ref_logp, step)
         jax.eval_shape(functools.partial(objective, config), *given)
 
-    all_rows = dataclasses.replace(config, rows="")
+    all_rows, count, batch = dataclasses.replace(config, rows=""), len(batch.rewards), shapes(batch)
+    own = batch.advantages is None  # else an extension makes them, of rewards shaped on the host
     if config.shaping:
-        call = functools.partial(shaped, config)
-        _refuse(config, "shaping", _failure(jax.eval_shape, call, batch, step))
+        call = functools.partial(jax.eval_shape, functools.partial(shaped, config))
+        of_rewards = call if own else functools.partial(shaped, config)
+        _refuse(config, "shaping", _failure(of_rewards, batch, step))
     _refuse(config, "advantage", _failure(of_batch, all_rows))
-    found, count = of_batch(all_rows).advantages.shape, len(batch.rewards)
-    if found not in ((count, 1), batch.tokens.shape):
+    found = of_batch(all_rows).advantages.shape
+    if found not in ((), (count, 1), batch.tokens.shape):
         _refuse(config, "advantage", f"it returns the shape {found} for {count} sequences")
-    batch = shapes(batch)
     if config.rows:
         _refuse(config, "rows", _failure(of_batch, config))
     policy = functions.lookup(config.policy)
@@ -169,8 +184,7 @@ def _check_calls(
         whole, advantages=jax.ShapeDtypeStruct((count, 1), whole.advantages.dtype)
     )
     failure = _failure(loss, alone, whole)
-    if failure and whole.advantages.shape[1] > 1 and not _failure(loss, alone, one_each):
-        own = batch.advantages is None
+    if failure and whole.advantages.size > count and not _failure(loss, alone, one_each):
         given_by = f"objective.advantage={config.advantage!r}" if own else "an extension"
         raise ValueError(
             f"objective.policy={config.policy!r} takes one advantage a sequence, and {given_by} "
@@ -183,10 +197,10 @@ def _check_calls(
 
 
 def _failure(call: Callable[..., Any], *arguments: Any) -> Exception | None:
-    """What a call raises because of its arguments."""
+    """What a call raises. Functions are a user's, so it may be any exception."""
     try:
         call(*arguments)
-    except (AttributeError, TypeError, ValueError) as error:
+    except Exception as error:
         return error
     return None
 
@@ -198,7 +212,9 @@ def _refuse(config: ObjectiveConfig, field: str, why: Exception | str | None) ->
     args = getattr(config, f"{field}_args", {})
     values = "".join(f", objective.{field}_args.{k}={v!r}" for k, v in args.items())
     reason = str(why).partition("\n")[0]
+    if isinstance(why, Exception) and not isinstance(why, ValueError):
+        reason = f"{type(why).__name__}: {reason}"
     raise ValueError(
         f"objective.{field}={getattr(config, field)!r}{values} does not work as {_ROLES[field]}: "
-        f"{reason}; set what is wrong there, or choose another function (`jaxrl losses`)"
+        f"{reason}; correct its arguments, or choose another function (`jaxrl losses`)"
     ) from (why if isinstance(why, Exception) else None)

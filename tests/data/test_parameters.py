@@ -13,7 +13,7 @@ from jaxrl.data import tasks
 WRONG = {
     int: ["long", True, 2.5, [2], None],
     float: ["long", True, [0.5], None],
-    bool: ["no", 1, None],
+    bool: ["no", 2, None],
     str: [3, False, None],
     int | None: ["long", True],
     Mapping[str, Any] | str: [3, None],
@@ -58,8 +58,8 @@ def test_the_error_says_what_to_write(params, says):
 
 
 def test_a_whole_number_is_a_number_and_a_parameter_may_be_absent():
-    made = tasks.get("arithmetic", slips=1, operators="+", ood_digits=None)
-    assert made.params["slips"] == 1
+    made = tasks.get("arithmetic", slips=1, operators="+", ood_digits=None, worked=1)
+    assert made.params["slips"] == 1 and made.params["worked"]
 
 
 @pytest.mark.parametrize("name", ["calibrated", "guarded"])

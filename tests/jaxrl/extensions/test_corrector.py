@@ -277,6 +277,27 @@ def test_corrected_thoughts_are_in_no_statistic_of_the_batch(advantage, args):
     assert np.any(whole.mask[4:], axis=1).all()
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rows": "best_worst"},
+        {"rows": "spread"},
+        {"rows": "recomposed"},
+        {"rows": "fresh"},
+        {"skip_zero_advantages": True},
+    ],
+    ids=lambda changes: str(next(iter(changes.values()))),
+)
+def test_what_leaves_rows_out_by_their_rewards_leaves_corrected_thoughts(changes):
+    """They have none, and are imitated. A void episode stays out."""
+    config = ObjectiveConfig(policy="chord", **changes)
+    whole = objective.whole_batch(config, added(), 9)
+    np.testing.assert_array_equal(whole.mask[4:], added().action_mask[4:])
+    assert not np.any(whole.mask[:4][~added().valid[:4]])
+    computed = objective.worth_computing(config, added())
+    assert np.all(computed[4:]) and not np.any(computed[:4][~added().valid[:4]])
+
+
 def test_a_critic_learns_nothing_from_corrected_thoughts():
     """Neither are its advantages whitened with theirs, nor are they worth 0 to it."""
     values = np.random.default_rng(0).normal(size=(8, 9)).astype(np.float32)

@@ -108,7 +108,9 @@ def test_without_a_reference_answer_there_is_no_reward(world, answer, lacking):
 
     found = scores(given)
     assert found[0].value is None
-    assert found[0].error == f"gold: the problem {problems[0].id!r} has no answer, it is {answer!r}"
+    assert found[0].error == (
+        f"gold: the problem {problems[0].id!r} has no reference answer (it is {answer!r})"
+    )
     if lacking == "one":
         assert found[1].value == pytest.approx(scores(problems)[1].value, abs=1e-6)
     else:

@@ -9,9 +9,9 @@ import pytest
 from jaxrl import config as configs
 from jaxrl.config import DataConfig
 from jaxrl.data import replay as rules
-from jaxrl.extensions import corrector, replay
+from jaxrl.extensions import corrector, critic, replay
 from jaxrl.extensions.corrector import CorrectorConfig
-from jaxrl.extensions.critic import with_last_states
+from jaxrl.extensions.critic import CriticConfig, with_last_states
 from jaxrl.extensions.replay import ReplayConfig
 from jaxrl.training import objective
 from jaxrl.training.objective import ObjectiveConfig
@@ -132,6 +132,18 @@ def test_replayed_rows_are_compared_as_when_they_were_fresh(advantage):
     fresh, again = (objective.whole_batch(config, each, 9, step=1) for each in (made, back))
     np.testing.assert_allclose(again.advantages[8:], fresh.advantages, rtol=1e-6)
     assert np.any(fresh.advantages)
+
+
+def test_a_critic_whitens_the_advantages_that_are_trained_on():
+    """Rows that are kept for comparison alone shift no mean."""
+    buffered = buffer(keep="passed", keep_args={"threshold": 0.9}, choose="newest")
+    buffered.mix(batch(0, groups=2), 4, 0)
+    back = buffered.mix(batch(1, groups=2), 4, 1)
+    values = np.zeros(back.tokens.shape, np.float32)
+    found = critic.estimate(CriticConfig(), back, values, None).advantages
+    trained = (back.valid & back.learned)[:, None] & back.action_mask
+    assert np.any(back.valid & ~back.learned)
+    assert abs(np.mean(found[trained])) < 1e-5 and abs(np.std(found[trained]) - 1) < 1e-2
 
 
 def test_compensation_is_what_was_left_out_when_it_was_fresh():

@@ -1,5 +1,7 @@
 """Experience as arrays."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -26,16 +28,18 @@ def test_a_reward_that_came_too_late_has_parts_of_zero():
     assert batch.valid.tolist() == [True, True, False]
 
 
-PARTS = [{"right": 1.0, "brief": 0.5, "long": 9.0}, {"right": 0.0, "brief": 0.7, "long": 2.0}] * 2
+PARTS = [
+    {"right": float(n == 0), "brief": 0.7 if n % 2 else 0.5, "long": 2.0 if n % 2 else 9.0}
+    for n in range(4)
+]
 
 
-def advantages_by(weights: str) -> np.ndarray:
+def advantages_by(weights: str, parts: Sequence[dict[str, float]] = PARTS) -> np.ndarray:
     """Of GDPO, for two problems of two answers each."""
     zeros = np.zeros(1, np.float32)
     answer = Completion(
         Request(0, (1,), 1), np.ones(1, np.int32), zeros, zeros, zeros.astype(int), True
     )
-    parts = [dict(given, right=given["right"] * (n < 2)) for n, given in enumerate(PARTS)]
     rows = [Row(answer, "", Score(sum(given.values()), given)) for given in parts]
     groups = [(Problem(str(n), "", None), rows[2 * n : 2 * n + 2]) for n in range(2)]
     fields = {"objective.advantage": "gdpo", "objective.advantage_args": {"weights": weights}}
@@ -62,6 +66,8 @@ def test_a_weight_of_a_part_that_there_is_not_is_refused():
         ValueError, match=r"weights names the part 'wrong', but .* brief, long, right;"
     ):
         advantages_by("wrong=1,right=1")
+    with pytest.raises(ValueError, match=r"weights names the part 'right', but .* parts none;"):
+        advantages_by("right=1", [{}] * 4)
 
 
 @pytest.mark.parametrize(

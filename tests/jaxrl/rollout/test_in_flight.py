@@ -117,6 +117,12 @@ def test_a_mixture_tells_each_part_its_own_prompts_in_flight():
     ]  # fmt: skip
 
 
+def test_prompts_in_flight_that_a_shorter_file_lacks_are_not_counted():
+    source, drawn = opened("passes")
+    source.draw(BATCH, {}, [selection.Drawn(Problem("gone", "", None), SIZE + 3)])
+    assert len(drawn) == BATCH
+
+
 def test_what_is_in_flight_is_no_visit_before_it_is_learned_from():
     source, _ = opened("passes")
     first = source.draw(BATCH, {})

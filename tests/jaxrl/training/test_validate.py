@@ -1,9 +1,9 @@
 """An objective that the check lets through works in an update; any other is refused beforehand."""
 
-from __future__ import annotations
-
 import functools
 import inspect
+from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -214,6 +214,67 @@ def test_an_advantage_of_another_shape_is_refused():
     config = ObjectiveConfig(advantage=f"{__name__}:of_groups")
     with pytest.raises(ValueError, match=r"objective\.advantage=.*of_groups.* shape \(17, 1\)"):
         validate.check(config, sequences=16)
+
+
+def of_three_parts(reward_parts: jax.Array) -> jax.Array:
+    return reward_parts @ jnp.array([1.0, 0.5, 0.25])
+
+
+def of_blocks(logp: jax.Array, behavior_logp: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    blocks = (logp - behavior_logp).reshape(len(logp), -1, 16)
+    return -blocks.reshape(logp.shape), {}
+
+
+def of_its_own(reward_parts: jax.Array, *, weights: float = 1.0) -> jax.Array:
+    return weights * reward_parts[:, 0]
+
+
+def chosen(rewards: jax.Array, *, scale: str = "one") -> jax.Array:
+    return rewards * {"one": 1.0, "two": 2.0}[scale]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"advantage": f"{__name__}:of_three_parts"},
+        {"policy": f"{__name__}:of_blocks"},
+        {"advantage": f"{__name__}:of_its_own", "advantage_args": {"weights": 0.7}},
+        {"advantage": f"{__name__}:chosen", "advantage_args": {"scale": "two"}},
+    ],
+    ids=["three parts", "blocks of a row", "weights that are a number", "choice"],
+)
+def test_a_function_of_ones_own_that_works_in_a_run_is_not_refused(changes):
+    validate.check(ObjectiveConfig(**changes), sequences=6, bucket=16)
+
+
+def test_whatever_a_function_raises_is_named():
+    config = ObjectiveConfig(advantage=f"{__name__}:chosen", advantage_args={"scale": "three"})
+    message = r"objective\.advantage=.*objective\.advantage_args\.scale='three'.*KeyError: 'three'"
+    with pytest.raises(ValueError, match=message):
+        validate.check(config)
+
+
+def halved(rewards: np.ndarray) -> np.ndarray:
+    return np.array(rewards) / 2
+
+
+def test_shaping_for_a_critic_may_be_computed_by_numpy():
+    """A critic shapes rewards on the host; without one this is a part of the compiled update."""
+    config = ObjectiveConfig(shaping=f"{__name__}:halved")
+    validate.check(config, shapes=lambda batch: batch.replace(advantages=batch.behavior_logp))
+    with pytest.raises(ValueError, match=r"objective\.shaping=.*TracerArrayConversionError"):
+        validate.check(config)
+
+
+def typed(
+    rewards: jax.Array, *, rate: float | Literal["auto"] = 1.0, pick: Callable[[int], float] = float
+) -> jax.Array:
+    return rewards
+
+
+def test_a_text_may_be_one_of_the_types_of_an_argument():
+    for args in ({"rate": "auto"}, {"pick": "float"}):
+        functions.resolve(f"{__name__}:typed", args, {"rewards"})
 
 
 def imitating(logp: jax.Array, imitate: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
