@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 
 from jaxrl import functions
 from jaxrl.config.schema import Config
@@ -65,6 +66,13 @@ def check(config: Config) -> None:
         raise ValueError(
             f"rollout.in_flight={config.rollout.in_flight}: 1 waits for every group of a step, "
             "more samples that many times the groups at once; use 1 or more"
+        )
+    prompts = config.rollout.prompts
+    if config.rollout.in_flight > 1 and round(prompts * config.rollout.in_flight) <= prompts:
+        raise ValueError(
+            f"rollout.in_flight={config.rollout.in_flight} times rollout.prompts={prompts} is "
+            f"rounded to {prompts}, so that no group more is in flight; use "
+            f"{math.ceil(100 * (prompts + 1) / prompts) / 100} or more, or 1"
         )
     if config.sampling.weights == "int8" and config.lora.rank:
         raise ValueError(

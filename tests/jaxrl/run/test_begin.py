@@ -64,3 +64,13 @@ def test_stages_have_rows_that_fit():
     config = dataclasses.replace(tiny(32), stages={10: {"rollout.max_new_tokens": 32}}, steps=20)
     with pytest.raises(ValueError, match=r"packing\.row_length=32 .* 48 tokens"):
         begin.check(config)
+
+
+@pytest.mark.parametrize("factor", [1.01, 1.1, 1.125])
+def test_groups_in_flight_that_are_rounded_away_are_refused(factor):
+    message = (
+        rf"in_flight={factor} times rollout\.prompts=4 is rounded to 4.* use 1\.25 or more, or 1"
+    )
+    with pytest.raises(ValueError, match=message):
+        begin.check(small.config("unused", **{"rollout.in_flight": factor}))
+    begin.check(small.config("unused", **{"rollout.in_flight": 1.25}))
