@@ -155,6 +155,7 @@ def _run(
     timer, tripped, began = Timer(), list[Trip](), perf_counter()
     try:
         while host["step"] < config.steps:
+            run.gate.check()
             step = host["step"] + 1
             if stage is None or stage_start != stages.start(config, host["step"]):
                 stage_start = stages.start(config, host["step"])

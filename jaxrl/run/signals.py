@@ -46,12 +46,21 @@ class Gate:
     def __init__(self, note: Callable[[str], None]) -> None:
         """`note` is called when the signal arrives."""
         self._note = note
-        self._asked = self._told = ""
+        self._asked = self._told = self._raised = ""
         self._closed = 0
+
+    def check(self) -> None:
+        """Raise `Stop` again if the code that a signal broke into has swallowed it.
+
+        What shields a run from a reward that calls `sys.exit` does, and so may a user's function.
+        """
+        if self._raised:
+            raise Stop(self._raised)
 
     @contextmanager
     def closed(self) -> Iterator[None]:
         """Hold a signal back to the end of the body, which leaves a state that can be saved."""
+        self.check()
         self._closed += 1
         try:
             yield
@@ -73,6 +82,7 @@ class Gate:
             self._note(f"{name}: saving and stopping{again}")
         if name and not self._closed:
             self._closed += 1  # once: the saving that follows is not broken into again
+            self._raised = name
             raise Stop(name)
 
 

@@ -6,11 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
+from jaxrl.data import own
+from jaxrl.data.types import Problem, Score, Task
 from jaxrl.record import checkpoint
 from jaxrl.record.heartbeat import Heartbeat
+from jaxrl.run.loop import train
 from jaxrl.run.signals import INTERRUPTED, SAVED, STOPPING, UNSAVED, Stop, stoppable
 from tests.jaxrl import tiny
 
@@ -96,6 +100,47 @@ def test_gate_holds_a_signal_back():
 
 def test_a_faulty_reward_cannot_swallow_a_stop():
     assert not issubclass(Stop, Exception)
+
+
+def leaving(completion: str) -> float:
+    """A reward during which the run is asked to stop."""
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.1)
+    return 1.0
+
+
+def test_a_stop_that_was_swallowed_is_raised_again():
+    """By what shields a run from a reward that calls `sys.exit`, where it is scored in the run."""
+    ask = own.scorer(f"{__name__}:leaving", ())
+    with pytest.raises(Stop), stoppable(60, lambda text: None) as gate:
+        assert ask(Problem("p", "", None), ["x"])[0].error
+        with gate.closed():
+            pytest.fail("the step began")
+
+
+def swallowing() -> Task:
+    """Its reward asks the run to stop at the second step, once, and swallows that."""
+    scored = []
+
+    def reward(problem: Problem, text: str) -> Score:
+        if problem.id.startswith("train"):
+            scored.append(text)
+            if len(scored) == 20:  # of 16 a step
+                with suppress(SystemExit):
+                    leaving(text)
+        return Score(1.0)
+
+    def problem(split: str, seed: int, i: int) -> Problem:
+        return Problem(f"{split}{i}", "1", "1")
+
+    return Task("swallowing", problem, reward, gold=lambda _: "1", alphabet="01", pure=True)
+
+
+def test_a_run_stops_before_the_next_update_although_a_reward_swallowed_it(tmp_path):
+    made = tiny.config(tmp_path, task=f"{__name__}:swallowing", task_args={}, steps=9)
+    with pytest.raises(Stop):
+        train(made)
+    assert checkpoint.steps(tmp_path)[-1] == 1
 
 
 def test_heartbeat_and_stall(tmp_path):
