@@ -8,8 +8,6 @@ import types
 import typing
 from typing import Any
 
-import numpy as np
-
 _NEEDED = {
     int: "a whole number, such as 3",
     float: "a number, such as 0.5",
@@ -52,7 +50,7 @@ def kinds(hint: Any) -> list[Any]:
 
 def _is(value: Any, kind: type) -> bool:
     if kind is bool:
-        return isinstance(value, bool | np.bool_) or (_is(value, int) and value in (0, 1))
-    if isinstance(value, bool | np.bool_):
+        return isinstance(value, bool) or (_is(value, int) and value in (0, 1))
+    if isinstance(value, bool):
         return False
     return isinstance(value, _NUMBERS.get(kind, kind))
