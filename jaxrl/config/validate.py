@@ -71,7 +71,7 @@ def check(config: Config) -> None:
     if config.rollout.in_flight > 1 and round(prompts * config.rollout.in_flight) <= prompts:
         raise ValueError(
             f"rollout.in_flight={config.rollout.in_flight} times rollout.prompts={prompts} is "
-            f"rounded to {prompts}, so that no group more is in flight; use "
+            f"rounded to {prompts}, so that it has no effect; use "
             f"{math.ceil(100 * (prompts + 1) / prompts) / 100} or more, or 1"
         )
     if config.sampling.weights == "int8" and config.lora.rank:

@@ -46,7 +46,7 @@ def corrector(settings: CorrectorConfig) -> Extension:
 
     The policy's own thoughts are no actions of its episodes. The objective sees a corrected
     thought as an expert's row, so it needs one that imitates those, such as `chord`. It has no
-    reward, so it is in no statistic of the batch, and a critic learns nothing from it.
+    reward, so it is in no statistic of rewards and advantages, and a critic learns nothing from it.
 
     Paper: Wei et al. 2025, "GTR: Guided Thought Reinforcement Prevents Thought Collapse in RL-based
     VLM Agent Training"

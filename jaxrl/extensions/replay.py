@@ -146,7 +146,7 @@ def _kept(config: ReplayConfig, batch: Trajectory, size: int) -> list[dict[str, 
         "lengths": batch.action_mask.sum(axis=1)[groups],
         "versions": versions[groups],
     }
-    acted = batch.valid & batch.action_mask.any(axis=1)  # without its thoughts, one may have none
+    acted = batch.valid & batch.action_mask.any(axis=1)  # `corrector` may leave none
     trained = functions.call(keep, config.keep_args, given) & acted[groups]
     return [
         {name: array[rows] for name, array in batch.named().items()} | {"trained": own}

@@ -252,7 +252,7 @@ def chosen(
 
     def draw(count: int, params: Params, in_flight: Sequence[Drawn] = ()) -> list[Drawn]:
         nonlocal state, ranks, course
-        flown = [d.ticket for d in in_flight if d.ticket < size]  # more: of a file that was longer
+        flown = [d.ticket for d in in_flight if d.ticket < size]  # others: of a longer file
         flying = np.bincount(np.array(flown, np.int64), minlength=size)
         turned = 0.0
         if by_rank and np.isnan(course.signal).any():

@@ -76,7 +76,7 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
 
 
 def _sequences(config: Config) -> int:
-    """Those of an update."""
+    """The number of sequences of an update."""
     if config.data.kinds:
         return config.data.batch_size // config.updates_per_batch * written.answers(config.data)
     return config.rollout.prompts // config.updates_per_batch * config.rollout.group_size

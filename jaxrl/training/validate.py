@@ -70,7 +70,8 @@ def check(
     _check_names(config, extra)
     _refuse(config, "advantage", _failure(parts_weighed, config))
     failures = []
-    for parts in [len(parts_weighed(config))] if parts_weighed(config) else _PARTS:
+    weighed = len(parts_weighed(config))
+    for parts in [weighed] if weighed else _PARTS:
         try:
             return _check_calls(
                 config, extra, _batch(config, sequences, bucket, parts, extra), shapes
@@ -122,7 +123,7 @@ def _check_names(config: ObjectiveConfig, extra: Collection[str]) -> None:
 def _batch(
     config: ObjectiveConfig, sequences: int, bucket: int, parts: int, extra: Collection[str]
 ) -> Trajectory:
-    """Arrays of the shapes that an update gets; apart from turns, what extensions add is not."""
+    """Arrays of the shapes that an update gets; of what extensions add, turns alone."""
     # longer than a turn or two, and another number than of sequences, to tell the axes apart
     length = next(n for n in itertools.count(bucket, bucket) if n > 32 and n != sequences)
     of_rows, of_tokens = np.zeros(sequences, np.float32), np.zeros((sequences, length), np.float32)

@@ -218,7 +218,6 @@ def test_a_step_of_gymnax_is_computed_once(walk):
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["CartPole-v1", "MountainCarContinuous-v0", "Catch-bsuite", "DiscountingChain-bsuite"],

@@ -100,7 +100,7 @@ def test_a_policy_objective_of_sequences_refuses_an_advantage_of_tokens():
         validate.check(ObjectiveConfig(policy=policy))
 
 
-def test_and_one_of_a_critic():
+def test_a_policy_objective_of_sequences_refuses_the_advantages_of_a_critic():
     def shapes(batch: Trajectory) -> Trajectory:
         return batch.replace(advantages=batch.behavior_logp)
 
