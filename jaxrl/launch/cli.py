@@ -51,15 +51,7 @@ COMMANDS = {
         "jaxrl.launch.control_run",
         "train an offline RL or control algorithm over several seeds, or continue",
     ),
-    "bench": (
-        "jaxrl.launch.bench",
-        "run the control experiments and write their table and figures",
-    ),
     "recipes": ("jaxrl.launch.tables:recipes", "list the algorithms and recipes"),
-    "effects": (
-        "jaxrl.launch.effects",
-        "measure methods by plan: each against its ablation and its family's best baseline",
-    ),
     "show": (
         "jaxrl.launch.tables:show",
         "print the whole config of a recipe as JSON, or with --yaml",

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from jaxrl.launch import effects_claims, effects_table
+from experiments.effects import claims_page, table
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def repository(tmp_path, monkeypatch):
         ["init", "-q"], ["config", "user.email", "a@b.c"], ["config", "user.name", "a"],
     ):  # fmt: skip
         subprocess.run(["git", *command], cwd=folder, check=True)
-    monkeypatch.setattr(effects_table, "RESULTS", folder)
-    monkeypatch.setattr(effects_table, "TABLE", tmp_path / "effects" / "README.md")
-    monkeypatch.setattr(effects_claims, "PAGE", tmp_path / "effects" / "effects.md")
+    monkeypatch.setattr(table, "RESULTS", folder)
+    monkeypatch.setattr(table, "TABLE", tmp_path / "effects" / "README.md")
+    monkeypatch.setattr(claims_page, "PAGE", tmp_path / "effects" / "effects.md")
     return folder

@@ -4,8 +4,9 @@ import subprocess
 
 import numpy as np
 
-from jaxrl.launch import effects, effects_table
-from jaxrl.launch.lab import arms, stores
+from experiments.effects import command as effects
+from experiments.effects import table
+from experiments.lab import arms, stores
 
 
 class Fake:
@@ -31,9 +32,7 @@ class Fake:
 
 
 def play(monkeypatch, fake):
-    monkeypatch.setattr(
-        effects, "_store", lambda said: stores.Store(effects_table.RESULTS, fake, said)
-    )
+    monkeypatch.setattr(effects, "_store", lambda said: stores.Store(table.RESULTS, fake, said))
 
 
 def git(folder, *command):

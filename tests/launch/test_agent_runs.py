@@ -1,4 +1,4 @@
-"""Figures that docs/runs/agents reads off held-out episodes."""
+"""Figures that experiments/runs/agents reads off held-out episodes."""
 
 import importlib
 import sys
@@ -10,7 +10,7 @@ from jaxrl.launch import configs
 from jaxrl.record import jsonl
 from jaxrl.run import begin
 
-FOLDER = Path(__file__).parents[2] / "docs/runs/agents"
+FOLDER = Path(__file__).parents[2] / "experiments/runs/agents"
 
 
 @pytest.fixture

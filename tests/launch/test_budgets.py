@@ -6,16 +6,15 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl.launch import effects_table, lab
-from jaxrl.launch.lab import policy, train
+from experiments import lab
+from experiments.effects import table
+from experiments.lab import policy, train
 from jaxrl.models import decoder
 from jaxrl.training.objective import ObjectiveConfig
 
 TASK = lab.cipher(problems=16)
 MODEL = policy.shape(TASK.vocabulary, TASK.prompt_length + TASK.budget)
-ARMS = {
-    path.stem: json.loads(path.read_text()) for path in effects_table.RESULTS.glob("arms/*.json")
-}
+ARMS = {path.stem: json.loads(path.read_text()) for path in table.RESULTS.glob("arms/*.json")}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +54,7 @@ def test_recorded_updates_are_those_that_learned():
 
 @pytest.mark.parametrize("name", ["dph_rl", "raft", "aepo", "remix"])
 def test_ratios_of_budgets_are_those_of_the_recorded_arms(name):
-    for row in effects_table.recorded(name):
+    for row in table.recorded(name):
         for budget in ("tokens", "updates"):
             mine, other = (
                 np.mean([np.mean(ARMS[key]["final"][budget]) for key in keys])

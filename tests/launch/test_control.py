@@ -13,11 +13,14 @@ import jax
 import numpy as np
 import pytest
 
+from experiments import __main__ as laboratory
+from experiments import control_claims
+from experiments.control_claims import bench
 from jaxrl.control import environments, rollout, train
 from jaxrl.control.environment import random_action
 from jaxrl.control.environments import point_mass
 from jaxrl.data.offline import readers, statistics, transitions
-from jaxrl.launch import bench, cli, control, experiments
+from jaxrl.launch import cli, control
 from jaxrl.launch.control import bc, hilp, recoil
 from jaxrl.record import metrics
 
@@ -243,7 +246,7 @@ def test_a_claim_is_shown_only_where_the_interval_supports_it():
     scores |= {"c": 79 + rng.normal(size=5), "wide": 85 + 40 * rng.normal(size=5)}
 
     def verdict(first, second, kind="above"):
-        return bench.verdict_of(experiments.Claim("", first, second, kind), scores)["verdict"]
+        return bench.verdict_of(control_claims.Claim("", first, second, kind), scores)["verdict"]
 
     assert verdict("a", "b") == "shown" and verdict("b", "a") == "reversed"
     assert verdict("wide", "a") == "not shown"
@@ -252,9 +255,9 @@ def test_a_claim_is_shown_only_where_the_interval_supports_it():
     assert verdict("wide", "a", "matches") == "not shown"
 
 
-@pytest.mark.parametrize("name", experiments.names())
+@pytest.mark.parametrize("name", control_claims.names())
 def test_an_experiment_names_what_exists(name):
-    experiment = experiments.load(name)
+    experiment = control_claims.load(name)
     labels = [arm.label for arm in experiment.arms]
     assert len(set(labels)) == len(labels)
     for arm in experiment.arms:
@@ -268,16 +271,16 @@ def test_a_bench_leaves_a_record_a_figure_and_a_table(tmp_path, monkeypatch, cap
     monkeypatch.setattr(bench, "OUT", tmp_path)
     env = point_mass.make(horizon=5)
     small = {"steps": 2, "hidden": (4,), "warmup": 4, "batch_size": 4}
-    arms = (experiments.Arm("one", "sac", small), experiments.Arm("two", "sac", small))
-    made = experiments.Experiment(
+    arms = (control_claims.Arm("one", "sac", small), control_claims.Arm("two", "sac", small))
+    made = control_claims.Experiment(
         "A question",
-        lambda: experiments.Setting(env, statistics.Bounds(0.0, 10.0)),
+        lambda: control_claims.Setting(env, statistics.Bounds(0.0, 10.0)),
         arms,
-        (experiments.Claim("one equals two", "one", "two", "matches"),),
+        (control_claims.Claim("one equals two", "one", "two", "matches"),),
         points=1,
     )
-    monkeypatch.setattr(experiments, "load", lambda name: made)
-    assert cli.main(["bench", "control", "any"]) == 0
+    monkeypatch.setattr(control_claims, "load", lambda name: made)
+    assert laboratory.main(["control", "any"]) == 0
     assert (tmp_path / "any.png").stat().st_size > 1000
     record = json.loads((tmp_path / "any.json").read_text())
     assert np.shape(record["arms"][0]["scores"]) == (5, 2)
@@ -287,9 +290,9 @@ def test_a_bench_leaves_a_record_a_figure_and_a_table(tmp_path, monkeypatch, cap
 
 def test_an_interrupted_benchmark_continues_with_the_next_arm(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench, "OUT", tmp_path)
-    arms = tuple(experiments.Arm(label, "sac", {"hidden": (4,)}) for label in "abc")
-    made = experiments.Experiment("A question", lambda: None, arms)
-    monkeypatch.setattr(experiments, "load", lambda name: made)
+    arms = tuple(control_claims.Arm(label, "sac", {"hidden": (4,)}) for label in "abc")
+    made = control_claims.Experiment("A question", lambda: None, arms)
+    monkeypatch.setattr(control_claims, "load", lambda name: made)
     trained = []
 
     def curve(arm, setting, experiment):
@@ -308,13 +311,13 @@ def test_an_interrupted_benchmark_continues_with_the_next_arm(tmp_path, monkeypa
 
     monkeypatch.setattr(bench, "curve", curve)
     with pytest.raises(KeyboardInterrupt):
-        cli.main(["bench", "control", "any"])
+        laboratory.main(["control", "any"])
     other = made._replace(arms=(arms[0]._replace(config={"hidden": (5,)}), *arms[1:]))
-    monkeypatch.setattr(experiments, "load", lambda name: other)
-    assert cli.main(["bench", "control", "any"]) == 2
+    monkeypatch.setattr(control_claims, "load", lambda name: other)
+    assert laboratory.main(["control", "any"]) == 2
     assert "remove the file" in capsys.readouterr().err
-    monkeypatch.setattr(experiments, "load", lambda name: made)
-    assert cli.main(["bench", "control", "any"]) == 0
+    monkeypatch.setattr(control_claims, "load", lambda name: made)
+    assert laboratory.main(["control", "any"]) == 0
     assert trained == ["a", "b", "b", "c"]
     record = json.loads((tmp_path / "any.json").read_text())
     assert [arm["label"] for arm in record["arms"]] == ["a", "b", "c"]

@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl.launch.lab import arms, operations, skills
-from jaxrl.launch.lab.policy import all_logprobs, shape
-from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
+from experiments.lab import arms, operations, skills
+from experiments.lab.policy import all_logprobs, shape
+from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
 from jaxrl.launch.recipes import donod, echo_chamber, past, tram, vb_vs_vf_scaling
 from jaxrl.launch.recipes import off_the_principals_three_gate_theory as off_principals
 from jaxrl.models import decoder

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.lab import greetings, routes, scores, scratchpads, surfaces, tradeoffs
+from experiments.lab.tasks import EOS, FIRST, PAD
 from jaxrl.data import generate, tasks
 from jaxrl.data.rewards import principles
 from jaxrl.data.tasks import arithmetic
 from jaxrl.extensions.renormalise import RenormaliseConfig
-from jaxrl.launch.lab import greetings, routes, scores, scratchpads, surfaces, tradeoffs
-from jaxrl.launch.lab.tasks import EOS, FIRST, PAD
 from jaxrl.launch.recipes import armed, wethink, wingpt_3_0
 from jaxrl.launch.recipes import creative_slm_rlaif as creative
 from jaxrl.launch.recipes import research_idea_dynamic_control as dynamic

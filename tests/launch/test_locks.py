@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl.launch.lab import locks
-from jaxrl.launch.lab.locks import BACK, CHOICE, NO, WAIT, YES, Trace
-from jaxrl.launch.lab.tasks import EOS, FILLER, PAD
+from experiments.lab import locks
+from experiments.lab.locks import BACK, CHOICE, NO, WAIT, YES, Trace
+from experiments.lab.tasks import EOS, FILLER, PAD
 
 TRACES = (Trace(2), Trace(1, waits=1), Trace(0, waits=2))
 TASK = locks.locks(TRACES)

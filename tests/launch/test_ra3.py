@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.lab import Arm, differences, macros, policy
+from experiments.lab.collect import collect
+from experiments.lab.tasks import FILLER, FIRST
 from jaxrl.config import RolloutConfig
 from jaxrl.data import tasks, tokenizers
 from jaxrl.data.types import Problem, Score
 from jaxrl.extensions import latents
 from jaxrl.extensions.latents import LatentsConfig
-from jaxrl.launch.lab import Arm, differences, macros, policy
-from jaxrl.launch.lab.collect import collect
-from jaxrl.launch.lab.tasks import FILLER, FIRST
 from jaxrl.launch.recipes import ra3
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig

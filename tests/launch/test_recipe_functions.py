@@ -5,11 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.data import curriculum, tasks
-from jaxrl.data.rewards import shape
-from jaxrl.data.types import Problem, Score
-from jaxrl.launch import lab
-from jaxrl.launch.lab import (
+from experiments import lab
+from experiments.lab import (
     Sampled,
     causes,
     chains,
@@ -20,9 +17,12 @@ from jaxrl.launch.lab import (
     surfaces,
     thoughts,
 )
-from jaxrl.launch.lab.policy import all_logprobs
-from jaxrl.launch.lab.policy import shape as model_of
-from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
+from experiments.lab.policy import all_logprobs
+from experiments.lab.policy import shape as model_of
+from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
+from jaxrl.data import curriculum, tasks
+from jaxrl.data.rewards import shape
+from jaxrl.data.types import Problem, Score
 from jaxrl.launch.recipes import (
     bleuberi,
     campo,

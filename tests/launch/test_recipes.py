@@ -8,13 +8,16 @@ import jax
 import numpy as np
 import pytest
 
+from experiments import __main__ as laboratory
+from experiments import lab
+from experiments.effects import table
 from jaxrl.config import FreshModel
-from jaxrl.launch import cli, effects_table, lab, recipes
+from jaxrl.launch import recipes
 from jaxrl.record import metrics
 from jaxrl.run import begin, loop
 from tests import broad_except
 
-EFFECTS = effects_table.names()
+EFFECTS = table.names()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -194,28 +197,28 @@ def test_a_recipe_passes_the_checks_of_a_run_as_it_is(name):
 )
 def test_an_effect_can_be_run_again(name):
     """For a few steps only: the code, not the figure."""
-    result = lab.run(effects_table.module(name).effect(), seeds=(0, 1), steps=5)
+    result = lab.run(table.module(name).effect(), seeds=(0, 1), steps=5)
     assert np.isfinite(result["method"]).all() and np.isfinite(result["ablation"]).all()
     assert np.isfinite(result["comparison"]["effect"])
 
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_a_recipe_says_what_it_is(name):
-    doc = inspect.getdoc(effects_table.module(name))
-    missing = [field for field in effects_table.FIELDS if not effects_table.field(doc, field)]
+    doc = inspect.getdoc(table.module(name))
+    missing = [field for field in table.FIELDS if not table.field(doc, field)]
     assert not missing
-    source = inspect.getsource(effects_table.module(name))
+    source = inspect.getsource(table.module(name))
     assert len(source.splitlines()) <= 120
 
 
 def test_a_field_of_a_docstring_is_its_whole_paragraph():
     doc = 'What.\n\nPaper: A 2020,\n"B"\nIdea: one\ntwo: three\nClaim: last.\n\nMore.'
-    assert effects_table.field(doc, "Paper") == 'A 2020, "B"'
-    assert effects_table.field(doc, "Idea") == "one two: three"
-    assert effects_table.field(doc, "Claim") == "last."
-    assert effects_table.field(doc, "Formula") == ""
+    assert table.field(doc, "Paper") == 'A 2020, "B"'
+    assert table.field(doc, "Idea") == "one two: three"
+    assert table.field(doc, "Claim") == "last."
+    assert table.field(doc, "Formula") == ""
 
 
 def test_an_unknown_effect_is_refused_with_the_nearest(capsys):
-    assert cli.main(["effects", "rafd"]) == 2
+    assert laboratory.main(["effects", "rafd"]) == 2
     assert "did you mean 'raft'" in capsys.readouterr().err

@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 
-from jaxrl.launch import lab
-from jaxrl.launch.lab import preferences, scratchpads
-from jaxrl.launch.lab.tasks import ASK, EOS, FIRST, PAD
+from experiments import lab
+from experiments.lab import preferences, scratchpads
+from experiments.lab.tasks import ASK, EOS, FIRST, PAD
 from tests.launch.test_recipe_functions import first, sampled
 
 

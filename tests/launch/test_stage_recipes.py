@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.lab import beliefs, corpora, families, modes, navigation, shop
+from experiments.lab.policy import probabilities, shape
+from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
 from jaxrl.data import tasks
-from jaxrl.launch.lab import beliefs, corpora, families, modes, navigation, shop
-from jaxrl.launch.lab.policy import probabilities, shape
-from jaxrl.launch.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
 from jaxrl.launch.recipes import domain_upsampling, guimid, p5
 from jaxrl.launch.recipes import magic_token_co_training as magic
 from jaxrl.launch.recipes import telechat2_telechat2_5_t1 as telechat

@@ -16,8 +16,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from experiments.lab import Effect, Sampled, arm, cipher
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.lab import Effect, Sampled, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.packing import PackingConfig
 

@@ -13,9 +13,9 @@ replaced (recalled). The ablation draws prompts evenly and samples that member a
 
 import dataclasses
 
+from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config, CurriculumConfig
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, arm, hard_prompts
 from jaxrl.launch.recipes import quickstart
 
 

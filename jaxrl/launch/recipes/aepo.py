@@ -22,9 +22,9 @@ import dataclasses
 
 import jax
 
+from experiments.lab import Effect, arm, cipher, with_objective
 from jaxrl.config import Config, WarmStartConfig
 from jaxrl.extensions.branching import BranchingConfig
-from jaxrl.launch.lab import Effect, arm, cipher, with_objective
 from jaxrl.launch.recipes import retrieval
 from jaxrl.losses.masking import entropy_share
 from jaxrl.losses.policy import Objective, ppo_clip

@@ -18,9 +18,9 @@ the normalisation has nothing to do.
 
 import dataclasses
 
+from experiments.lab import Effect, arm
+from experiments.lab.refusals import refusals, refused, safe, safe_and_helpful
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.refusals import refusals, refused, safe, safe_and_helpful
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig

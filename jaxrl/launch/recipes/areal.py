@@ -20,8 +20,8 @@ the sampler: PPO as it is.
 
 import dataclasses
 
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import AsynchronousConfig, Config
-from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

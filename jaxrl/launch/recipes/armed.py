@@ -20,10 +20,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from experiments.lab import Effect, Sampled, arm, cipher
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.extensions.judge import JudgeConfig
 from jaxrl.extensions.renormalise import RenormaliseConfig
-from jaxrl.launch.lab import Effect, Sampled, arm, cipher
 from jaxrl.launch.recipes import quickstart
 
 LOW, BAND, NOISE = 0.80, 0.05, 0.01

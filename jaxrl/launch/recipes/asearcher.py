@@ -21,6 +21,7 @@ run. The lab's sampler is 8 steps old; the ablation is PPO, which clips around t
 
 import dataclasses
 
+from experiments.lab import Effect, arm, lookup
 from jaxrl.config import (
     AsynchronousConfig,
     Config,
@@ -29,7 +30,6 @@ from jaxrl.config import (
     RolloutConfig,
     WarmStartConfig,
 )
-from jaxrl.launch.lab import Effect, arm, lookup
 from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig

@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.lab import Effect, Sampled, arm, cipher
+from experiments.lab.tasks import EOS
 from jaxrl.config import Config, CurriculumConfig, RolloutConfig
 from jaxrl.data.rewards import text
-from jaxrl.launch.lab import Effect, Sampled, arm, cipher
-from jaxrl.launch.lab.tasks import EOS
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.packing import PackingConfig
 

@@ -7,10 +7,11 @@ plays itself, so that most calls are right; GRPO (Shao et al. 2024, "DeepSeekMat
 whole episodes, of which the policy's own tokens count and what the tool said does not.
 
 The warm start leaves what fails to GRPO: calls that are made again after their result. Each step
-has two prompts, and an update for each. What came of it is in docs/runs/calculator. How much is
-left to GRPO depends on the warm start: with 8 episodes, the share of held-out problems that were
-right after it was 0.00 at a learning rate of 3e-5 (of 64), 0.34 at 4.5e-5 (of 64), 0.44 at 5e-5 (of
-32) and 0.63 at 1e-4 (of 32). Micro-batches of 1,024 tokens took 10 GB, so these have 640.
+has two prompts, and an update for each. What came of it is in experiments/runs/calculator. How
+much is left to GRPO depends on the warm start: with 8 episodes, the share of held-out problems
+that were right after it was 0.00 at a learning rate of 3e-5 (of 64), 0.34 at 4.5e-5 (of 64), 0.44
+at 5e-5 (of 32) and 0.63 at 1e-4 (of 32). Micro-batches of 1,024 tokens took 10 GB, so these have
+640.
 """
 
 from jaxrl.config import CheckpointConfig, Config, EvalConfig, RolloutConfig, WarmStartConfig

@@ -18,8 +18,8 @@ import functools
 
 import jax
 
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
-from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.losses.regularizers import loop_onset
 from jaxrl.training.objective import ObjectiveConfig

@@ -15,9 +15,9 @@ of 0.1, and with that CHORD-phi.
 
 import dataclasses
 
+from experiments.lab import Effect, arm, hard_prompts, with_objective
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, arm, hard_prompts, with_objective
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

@@ -20,10 +20,10 @@ import json
 
 import numpy as np
 
+from experiments.lab import Effect, arm
+from experiments.lab.greetings import by_pairs, by_principles, greetings
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.data.rewards.principles import reflected
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.greetings import by_pairs, by_principles, greetings
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.packing import PackingConfig
 

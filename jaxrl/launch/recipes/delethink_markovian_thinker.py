@@ -19,9 +19,9 @@ task `whole demonstrations`, they are as long as the walks.
 
 import dataclasses
 
+from experiments.lab import Effect, arm
+from experiments.lab.chains import walk
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.chains import walk
 from jaxrl.launch.recipes import quickstart
 from jaxrl.sampling.chunks import WHOLE, Chunks
 

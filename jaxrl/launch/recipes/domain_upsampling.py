@@ -18,10 +18,10 @@ In the task `many texts`, the domain has 512 and not 64.
 
 import dataclasses
 
+from experiments.lab import Effect, arm
+from experiments.lab.corpora import BASE, corpora, general
 from jaxrl.config import Config, CurriculumConfig, Domain, WarmStartConfig
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.corpora import BASE, corpora, general
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

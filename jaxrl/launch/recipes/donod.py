@@ -22,11 +22,11 @@ import functools
 import jax
 import numpy as np
 
+from experiments.lab import Arm, Effect, Splits, Task, arm, cipher, held_out, prompts
+from experiments.lab.tasks import FIRST, of_seed
 from jaxrl.config import Config, CurriculumConfig
 from jaxrl.data.types import Problem
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Arm, Effect, Splits, Task, arm, cipher, held_out, prompts
-from jaxrl.launch.lab.tasks import FIRST, of_seed
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.config import DecoderConfig
 from jaxrl.training.objective import ObjectiveConfig

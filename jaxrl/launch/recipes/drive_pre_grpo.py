@@ -13,8 +13,8 @@ hard prompts in ten, of which 8 samples found enough, gave -0.060 [-0.135, +0.01
 
 import dataclasses
 
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config, CurriculumConfig
-from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 
 UNIFORM = CurriculumConfig("jaxrl.data.curriculum:uniform")

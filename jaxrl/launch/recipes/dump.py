@@ -12,8 +12,8 @@ on four sources with symbols in common, gave -0.037 [-0.084, +0.010].
 
 import dataclasses
 
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import BanditConfig, Config, Domain
-from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 
 

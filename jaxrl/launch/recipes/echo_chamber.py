@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.lab import Arm, Effect, Task, arm, attempts, cipher
 from jaxrl.config import Config
-from jaxrl.launch.lab import Arm, Effect, Task, arm, attempts, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.config import DecoderConfig
 from jaxrl.training.objective import ObjectiveConfig

@@ -13,9 +13,9 @@ right, with their group's advantage. The ablation samples those rows again, show
 
 import dataclasses
 
+from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, arm, hard_prompts
 from jaxrl.launch.recipes import quickstart
 
 

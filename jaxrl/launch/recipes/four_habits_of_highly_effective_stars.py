@@ -20,10 +20,10 @@ import dataclasses
 
 import numpy as np
 
+from experiments.lab import Arm, Effect, Task, arm, attempts, held_out
+from experiments.lab.locks import Trace, backtracking, locks
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Arm, Effect, Task, arm, attempts, held_out
-from jaxrl.launch.lab.locks import Trace, backtracking, locks
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.config import DecoderConfig
 from jaxrl.training.objective import ObjectiveConfig

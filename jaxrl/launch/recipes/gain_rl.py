@@ -13,8 +13,8 @@ Reading: the update of the centre is recalled and its constants are ours. The ab
 
 import dataclasses
 
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config, CurriculumConfig
-from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 
 

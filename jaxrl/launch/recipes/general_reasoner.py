@@ -18,10 +18,10 @@ import dataclasses
 
 import jax
 
+from experiments.lab import Effect, Sampled, arm
+from experiments.lab.surfaces import accepted, same, surfaces, verified
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.data.rewards.verifier import verified as rewarded
-from jaxrl.launch.lab import Effect, Sampled, arm
-from jaxrl.launch.lab.surfaces import accepted, same, surfaces, verified
 from jaxrl.launch.recipes import quickstart
 
 

@@ -13,9 +13,9 @@ steps are pre-training. beta is -1/4. The ablation is cross-entropy, of as many 
 
 import dataclasses
 
+from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, arm, hard_prompts
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

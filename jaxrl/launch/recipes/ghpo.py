@@ -13,9 +13,9 @@ response and is not trained on. The ablation tries again as often, without a hin
 
 import dataclasses
 
+from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, arm, hard_prompts
 from jaxrl.launch.recipes import quickstart
 
 

@@ -12,9 +12,9 @@ Reading: the structure is recalled, beta = lambda = 1/2 ours. The ablation is GR
 
 import dataclasses
 
+from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, arm, hard_prompts
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

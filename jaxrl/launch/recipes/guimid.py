@@ -17,10 +17,10 @@ One mixture: what each task is worth alone is not measured. The task `many traje
 
 import dataclasses
 
+from experiments.lab import Effect, arm
+from experiments.lab.navigation import navigation
 from jaxrl.config import Config, CurriculumConfig, Domain, WarmStartConfig
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.navigation import navigation
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

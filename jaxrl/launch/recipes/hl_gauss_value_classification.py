@@ -18,9 +18,9 @@ import dataclasses
 
 import jax
 
+from experiments.lab import Effect, Sampled, arm, cipher
 from jaxrl.config import Config
 from jaxrl.extensions.critic import CriticConfig
-from jaxrl.launch.lab import Effect, Sampled, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.value import ValueConfig
 from jaxrl.training.optimizer import OptimizerConfig

@@ -15,9 +15,9 @@ are random. In the task `likely settings`, first guesses are right more often.
 
 import dataclasses
 
+from experiments.lab import Effect, arm
+from experiments.lab.locks import Trace, locks
 from jaxrl.config import Config
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.locks import Trace, locks
 from jaxrl.launch.recipes import four_habits_of_highly_effective_stars as habits
 
 

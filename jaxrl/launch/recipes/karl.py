@@ -34,8 +34,8 @@ on the same data.
 
 import dataclasses
 
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config, CurriculumConfig, Domain, WarmStartConfig
-from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import retrieval
 from jaxrl.training.objective import ObjectiveConfig
 

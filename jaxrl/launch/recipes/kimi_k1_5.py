@@ -17,8 +17,8 @@ import dataclasses
 
 import jax
 
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
-from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.losses.regularizers import relative_length_reward
 from jaxrl.training.objective import ObjectiveConfig

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.lab import Arm, Effect, Problems, Splits, Task, arm, split
+from experiments.lab.policy import logprobs
+from experiments.lab.tasks import Verifier, as_problems
 from jaxrl.config import Config
-from jaxrl.launch.lab import Arm, Effect, Problems, Splits, Task, arm, split
-from jaxrl.launch.lab.policy import logprobs
-from jaxrl.launch.lab.tasks import Verifier, as_problems
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.config import DecoderConfig
 from jaxrl.training.objective import ObjectiveConfig

@@ -18,10 +18,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from experiments.lab import Effect, Sampled, arm
+from experiments.lab.facts import claimed, factuality, form, support
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.data.rewards.claims import factual
-from jaxrl.launch.lab import Effect, Sampled, arm
-from jaxrl.launch.lab.facts import claimed, factuality, form, support
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.packing import PackingConfig
 

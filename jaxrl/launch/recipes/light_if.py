@@ -16,9 +16,9 @@ task's. The ablation is plain SFT and GRPO in the same phases.
 
 import dataclasses
 
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

@@ -16,8 +16,8 @@ as many at random of those that were solved now and then, and as many of pass ra
 import dataclasses
 from collections.abc import Callable
 
+from experiments.lab import Arm, Effect, arm, cipher
 from jaxrl.config import Config, CurriculumConfig
-from jaxrl.launch.lab import Arm, Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 
 

@@ -15,8 +15,8 @@ at the lab's size a step of age costs nothing.
 
 import dataclasses
 
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import AsynchronousConfig, Config
-from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

@@ -17,8 +17,8 @@ ablation has ratios by trajectory, which the paper found worse.
 
 import dataclasses
 
+from experiments.lab import Effect, arm, lookup
 from jaxrl.config import Config, WarmStartConfig
-from jaxrl.launch.lab import Effect, arm, lookup
 from jaxrl.launch.recipes import retrieval
 from jaxrl.training.objective import ObjectiveConfig
 

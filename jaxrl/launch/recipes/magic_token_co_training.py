@@ -17,13 +17,13 @@ In the control, modes do not differ.
 
 import dataclasses
 
+from experiments.lab import Effect, arm
+from experiments.lab.modes import MODES, leaking, modes
+from experiments.lab.variants import dealt
 from jaxrl.config import Config, Domain, WarmStartConfig
 from jaxrl.data import tasks
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.modes import MODES, leaking, modes
-from jaxrl.launch.lab.variants import dealt
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

@@ -16,10 +16,10 @@ decays on as many questions with answers alone. Chains have four operations, or 
 
 import dataclasses
 
+from experiments.lab import Effect, arm
+from experiments.lab.operations import formats
 from jaxrl.config import Config, Domain
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.operations import formats
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

@@ -18,9 +18,9 @@ import dataclasses
 import jax
 import numpy as np
 
+from experiments.lab import Arm, Effect, Task, arm, cipher, held_out
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Arm, Effect, Task, arm, cipher, held_out
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models import changes
 from jaxrl.models.config import DecoderConfig

@@ -19,8 +19,8 @@ floor: +0.037 [-0.086, +0.161].
 
 import dataclasses
 
+from experiments.lab import Arm, Effect, arm, cipher
 from jaxrl.config import Config, CurriculumConfig
-from jaxrl.launch.lab import Arm, Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.launch.recipes.limr_lim import scored_by
 from jaxrl.training.objective import ObjectiveConfig

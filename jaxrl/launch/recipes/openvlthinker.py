@@ -13,8 +13,8 @@ left out. Every 20 steps, 5 are imitation. The ablation is GRPO alone, of as man
 
 import dataclasses
 
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
-from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

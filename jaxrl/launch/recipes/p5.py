@@ -19,12 +19,12 @@ import dataclasses
 from collections.abc import Callable
 from random import Random
 
+from experiments.lab import Effect, arm
+from experiments.lab.shop import hits, shop
 from jaxrl.config import Config, Domain, WarmStartConfig
 from jaxrl.data import generate
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.shop import hits, shop
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

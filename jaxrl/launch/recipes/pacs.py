@@ -17,8 +17,8 @@ loss, pass@1 over the run went against the claim, by -0.031 [-0.055, -0.007].
 
 import dataclasses
 
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
-from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

@@ -20,11 +20,11 @@ no constants.
 
 import dataclasses
 
+from experiments.lab import Effect, arm
+from experiments.lab.preferences import compared, preferred, scored
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.judge import JudgeConfig
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.preferences import compared, preferred, scored
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.optimizer import OptimizerConfig
 

@@ -18,10 +18,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from experiments.lab import Effect, Sampled, arm, cipher, with_objective
+from experiments.lab.tasks import FILLER
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, Sampled, arm, cipher, with_objective
-from jaxrl.launch.lab.tasks import FILLER
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.lab import Arm, Effect, Task, arm, held_out
+from experiments.lab.skills import domains, read
 from jaxrl.config import Config
-from jaxrl.launch.lab import Arm, Effect, Task, arm, held_out
-from jaxrl.launch.lab.skills import domains, read
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params

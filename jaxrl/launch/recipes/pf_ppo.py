@@ -15,8 +15,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from experiments.lab import Effect, Sampled, arm, cipher
 from jaxrl.config import Config
-from jaxrl.launch.lab import Effect, Sampled, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

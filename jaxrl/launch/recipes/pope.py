@@ -18,9 +18,9 @@ entropy bonus of 0.01, clip-higher of 0.28 and the objective of pass@4.
 import dataclasses
 from collections.abc import Callable
 
+from experiments.lab import Arm, Effect, arm, hard_prompts
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Arm, Effect, arm, hard_prompts
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

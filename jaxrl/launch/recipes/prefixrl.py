@@ -14,9 +14,9 @@ with plain prompts is recalled. Evaluation has no prefix.
 
 import dataclasses
 
+from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, arm, hard_prompts
 from jaxrl.launch.recipes import quickstart
 
 

@@ -12,9 +12,9 @@ Reading: constants recalled. The reset comes at a fixed interval, not when valid
 
 import dataclasses
 
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.extensions.reference_refresh import RefreshConfig
-from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

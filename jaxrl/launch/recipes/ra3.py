@@ -17,11 +17,11 @@ plans of demonstrations say nothing of the lines that are right.
 
 import dataclasses
 
+from experiments.lab import Effect, arm
+from experiments.lab.macros import patterned, read
 from jaxrl.config import Config, Domain
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.latents import LatentsConfig
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.macros import patterned, read
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

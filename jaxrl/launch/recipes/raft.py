@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 import jax
 
+from experiments.lab import Arm, Effect, Sampled, arm, cipher, with_objective
 from jaxrl.config import Config
-from jaxrl.launch.lab import Arm, Effect, Sampled, arm, cipher, with_objective
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

@@ -11,8 +11,8 @@ task.
 Reading: as in the authors' code; RAM is r = 1, and their RAM+ r = 1.2. `config()` is the RL of one
 agent. An entry has changed if it moved by more than 1e-5, ten times the rate at which such agents
 are trained; the threshold has to grow with the rate.
-Shown: docs/runs/merging has RAM above the mean and TIES, not told apart from task arithmetic, and
-below each policy on its own domain
+Shown: experiments/runs/merging has RAM above the mean and TIES, not told apart from task
+arithmetic, and below each policy on its own domain
 
     jaxrl train grpo --model M --data one.jsonl --reward one.py:score --run-dir runs/one
     jaxrl train grpo --model M --data two.jsonl --reward two.py:score --run-dir runs/two

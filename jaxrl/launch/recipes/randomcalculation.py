@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.lab import Arm, Effect, Sampled, Splits, Task, arm, cipher
+from experiments.lab.effect import SAMPLES, held_out
+from experiments.lab.variants import wrong_verdicts
 from jaxrl.config import Config
-from jaxrl.launch.lab import Arm, Effect, Sampled, Splits, Task, arm, cipher
-from jaxrl.launch.lab.effect import SAMPLES, held_out
-from jaxrl.launch.lab.variants import wrong_verdicts
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params

@@ -18,8 +18,8 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from experiments.lab import Arm, Effect, Task, arm, cipher, imitate, steering
 from jaxrl.config import Config, FreshModel
-from jaxrl.launch.lab import Arm, Effect, Task, arm, cipher, imitate, steering
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling.logits import Guide, proxy_tuning

@@ -12,8 +12,8 @@ Reading: the one-sided form; `jaxrl.losses.surrogates` has the others, RED-Weigh
 
 import dataclasses
 
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
-from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

@@ -14,8 +14,8 @@ not factors of losses. The ablation replays with even shares, and beside it noth
 
 import dataclasses
 
+from experiments.lab import Arm, Effect, arm, cipher
 from jaxrl.config import BanditConfig, Config, Domain
-from jaxrl.launch.lab import Arm, Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 
 

@@ -15,10 +15,10 @@ is left out. The ablation takes one update on the fresh rollouts alone.
 
 import dataclasses
 
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.extensions.reference_refresh import RefreshConfig
 from jaxrl.extensions.replay import ReplayConfig
-from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

@@ -18,12 +18,12 @@ import codecs
 import dataclasses
 from collections.abc import Callable
 
+from experiments.lab import Effect, arm
+from experiments.lab.tradeoffs import LENGTH, WEIGHTS, controlled, even, tradeoffs
 from jaxrl.config import Config
 from jaxrl.data import generate
 from jaxrl.data.rewards import combine
 from jaxrl.data.types import Problem, Reward, Score, Task
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.tradeoffs import LENGTH, WEIGHTS, controlled, even, tradeoffs
 from jaxrl.launch.recipes import quickstart
 
 STYLES: dict[str, Callable[[str], str]] = {

@@ -17,10 +17,10 @@ against 0.853). The ablation is PPO without the mask.
 import dataclasses
 import functools
 
+from experiments.lab import Effect, arm, cipher, held_out
 from jaxrl.config import Config
 from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.nucleus import NucleusConfig
-from jaxrl.launch.lab import Effect, arm, cipher, held_out
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.optimizer import OptimizerConfig
 

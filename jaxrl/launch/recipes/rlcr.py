@@ -15,9 +15,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from experiments.lab import Effect, Sampled, arm
+from experiments.lab.confidence import SOURCES, calibration, confidence, uncertain
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.lab import Effect, Sampled, arm
-from jaxrl.launch.lab.confidence import SOURCES, calibration, confidence, uncertain
 from jaxrl.launch.recipes import quickstart
 from jaxrl.losses.regularizers import calibrated_reward
 

@@ -10,9 +10,9 @@ Formula: `alpha attend(q, k, v) + (1 - alpha) attend_local(q, k, v)`, GRPO witho
 Claim: 20 to 50% less cache at nearly the same accuracy on GSM8K, Math500, AIME24 and MBPP.
 Reading: as in the authors' code; gates are `jaxrl.models.gates`, and the penalty is
 `jaxrl.losses.regularizers.adaptive_sparsity`. `config()` is the RL whose policy is gated
-afterwards; docs/runs/head-gates/experiment.py trains the gates. A local head is computed by a mask.
-Shown: docs/runs/head-gates has RLKV's gates above random heads, not told apart from attention, and
-no difference to a constant penalty; 20% less cache costs 0.046.
+afterwards; experiments/runs/head-gates/experiment.py trains the gates. A local head is computed by
+a mask. Shown: experiments/runs/head-gates has RLKV's gates above random heads, not told apart from
+attention, and no difference to a constant penalty; 20% less cache costs 0.046.
 """
 
 import dataclasses

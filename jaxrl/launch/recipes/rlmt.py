@@ -17,9 +17,9 @@ layers hardly learn, under the same reward model; both are measured by the true 
 
 import dataclasses
 
+from experiments.lab import Effect, arm
+from experiments.lab.thoughts import own_domain, preferred, sums_aloud
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.thoughts import own_domain, preferred, sums_aloud
 from jaxrl.launch.recipes import quickstart
 
 

@@ -18,10 +18,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from experiments.lab import Effect, Sampled, arm
+from experiments.lab.chains import LENGTH, phrased
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.extensions.policy_reward import PolicyRewardConfig
-from jaxrl.launch.lab import Effect, Sampled, arm
-from jaxrl.launch.lab.chains import LENGTH, phrased
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

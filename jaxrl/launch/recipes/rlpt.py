@@ -18,11 +18,11 @@ import dataclasses
 import jax
 import numpy as np
 
+from experiments.lab import Arm, Effect, Sampled, Task, arm
+from experiments.lab.chains import LENGTH, cut_text, is_prefix
+from experiments.lab.policy import probabilities
+from experiments.lab.tasks import FIRST
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.lab import Arm, Effect, Sampled, Task, arm
-from jaxrl.launch.lab.chains import LENGTH, cut_text, is_prefix
-from jaxrl.launch.lab.policy import probabilities
-from jaxrl.launch.lab.tasks import FIRST
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.config import DecoderConfig
 from jaxrl.training.packing import PackingConfig

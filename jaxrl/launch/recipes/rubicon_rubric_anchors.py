@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.lab import Arm, Effect, Sampled, Task, arm, attempts, cipher, held_out, neutral
+from experiments.lab.tasks import EOS, FILLER
 from jaxrl.config import Config, CurriculumConfig, RolloutConfig
 from jaxrl.data.rewards import rubrics
-from jaxrl.launch.lab import Arm, Effect, Sampled, Task, arm, attempts, cipher, held_out, neutral
-from jaxrl.launch.lab.tasks import EOS, FILLER
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.config import DecoderConfig
 from jaxrl.training.packing import PackingConfig

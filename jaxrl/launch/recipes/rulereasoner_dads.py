@@ -12,8 +12,8 @@ Reading: formula recalled. The ablation shares evenly.
 
 import dataclasses
 
+from experiments.lab import Effect, arm, graded
 from jaxrl.config import BanditConfig, Config
-from jaxrl.launch.lab import Effect, arm, graded
 from jaxrl.launch.recipes import dump, quickstart
 
 

@@ -16,11 +16,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from experiments.lab import Effect, arm, hard_prompts
+from experiments.lab import imitation as rule
+from experiments.lab.imitation import ImitationConfig
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, arm, hard_prompts
-from jaxrl.launch.lab import imitation as rule
-from jaxrl.launch.lab.imitation import ImitationConfig
 from jaxrl.launch.recipes import quickstart
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training.objective import ObjectiveConfig

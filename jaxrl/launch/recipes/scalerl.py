@@ -15,9 +15,9 @@ import dataclasses
 
 import numpy as np
 
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config, CurriculumConfig
 from jaxrl.data.curriculum import Prompts, pass_rate, uniform
-from jaxrl.launch.lab import Effect, arm, cipher
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

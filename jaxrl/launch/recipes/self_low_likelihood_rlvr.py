@@ -17,8 +17,8 @@ import dataclasses
 
 import jax
 
+from experiments.lab import Arm, Effect, arm, graded
 from jaxrl.config import Config, CurriculumConfig
-from jaxrl.launch.lab import Arm, Effect, arm, graded
 from jaxrl.launch.recipes import quickstart
 from jaxrl.losses import f_divergence
 from jaxrl.training.objective import ObjectiveConfig

@@ -23,9 +23,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from experiments.lab import Arm, Effect, Sampled, arm, cipher, hard_prompts
+from experiments.lab.tasks import EOS, FILLER
 from jaxrl.config import Config, CurriculumConfig
-from jaxrl.launch.lab import Arm, Effect, Sampled, arm, cipher, hard_prompts
-from jaxrl.launch.lab.tasks import EOS, FILLER
 from jaxrl.launch.recipes import quickstart
 
 

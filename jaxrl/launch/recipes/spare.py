@@ -19,9 +19,9 @@ solutions, at whatever cost.
 
 import dataclasses
 
+from experiments.lab import Effect, arm
+from experiments.lab.scratchpads import by_reference, by_rollouts, chosen, scratchpads
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.scratchpads import by_reference, by_rollouts, chosen, scratchpads
 from jaxrl.launch.recipes import quickstart
 
 

@@ -19,8 +19,8 @@ every prompt three times and in the end failed none all along, gave +0.004 [-0.0
 
 import dataclasses
 
+from experiments.lab import Arm, Effect, arm, graded
 from jaxrl.config import Config, CurriculumConfig
-from jaxrl.launch.lab import Arm, Effect, arm, graded
 from jaxrl.launch.recipes import dump, quickstart
 
 

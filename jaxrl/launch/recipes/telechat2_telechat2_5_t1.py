@@ -10,16 +10,16 @@ Reading: which RL is used was not looked up: it is GRPO here. Pairs are the best
 the policy's own samples, by the verdict. Pre-training, continual pre-training and the variant with
 long thoughts are left out. Stages of 20, 20 and 60 steps in the effect are ours; its curve is read
 after each of the first two. The ablation has no DPO, and RL instead. A course of stages from files
-of data is `jaxrl train FILE`, as in docs/runs/smollm2-course.
+of data is `jaxrl train FILE`, as in experiments/runs/smollm2-course.
 """
 
 import dataclasses
 
+from experiments.lab import Effect, arm
+from experiments.lab.variants import SUMS_WARM_STEPS, sums
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.reference_refresh import RefreshConfig
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.variants import SUMS_WARM_STEPS, sums
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

@@ -21,9 +21,9 @@ In the task `whole traces`, no demonstration answers at once. `config()` is GRPO
 
 import dataclasses
 
+from experiments.lab import Effect, arm
+from experiments.lab.beliefs import beliefs, valid
 from jaxrl.config import Config
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.beliefs import beliefs, valid
 from jaxrl.launch.recipes import quickstart
 
 

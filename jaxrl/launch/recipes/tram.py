@@ -24,11 +24,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.lab import Arm, Effect, Task, arm, held_out, policy
+from experiments.lab.skills import domains
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.sharpness import SharpnessConfig, uphill
-from jaxrl.launch.lab import Arm, Effect, Task, arm, held_out, policy
-from jaxrl.launch.lab.skills import domains
 from jaxrl.launch.recipes import quickstart
 from jaxrl.models.config import DecoderConfig
 from jaxrl.training.objective import ObjectiveConfig

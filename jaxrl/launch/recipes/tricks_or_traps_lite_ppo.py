@@ -14,9 +14,9 @@ import dataclasses
 
 import jax
 
+from experiments.lab import Effect, Sampled, arm, cipher
+from experiments.lab.variants import wrong_verdicts
 from jaxrl.config import Config
-from jaxrl.launch.lab import Effect, Sampled, arm, cipher
-from jaxrl.launch.lab.variants import wrong_verdicts
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

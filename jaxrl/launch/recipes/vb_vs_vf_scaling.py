@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.lab import Effect, Problems, Splits, Task, arm, split
+from experiments.lab.tasks import ASK, EOS, FIRST, PAD, as_problems
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, Problems, Splits, Task, arm, split
-from jaxrl.launch.lab.tasks import ASK, EOS, FIRST, PAD, as_problems
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

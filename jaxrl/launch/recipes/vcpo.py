@@ -14,8 +14,8 @@ data 16 steps old and with an earlier form of the loss, gave -0.361 [-0.814, +0.
 
 import dataclasses
 
+from experiments.lab import Effect, arm, cipher, with_objective
 from jaxrl.config import Config
-from jaxrl.launch.lab import Effect, arm, cipher, with_objective
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

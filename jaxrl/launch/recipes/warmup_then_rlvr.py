@@ -17,10 +17,10 @@ demonstrations have the mark.
 
 import dataclasses
 
+from experiments.lab import Effect, arm
+from experiments.lab.skills import domains
 from jaxrl.config import Config, CurriculumConfig, Domain
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.skills import domains
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 

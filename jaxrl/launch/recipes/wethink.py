@@ -19,9 +19,9 @@ true reward. The control has one form of each value, which the rule can check ev
 
 import dataclasses
 
+from experiments.lab import Effect, arm
+from experiments.lab.routes import asked, by_route, by_rule, routes
 from jaxrl.config import Config, Domain, RolloutConfig
-from jaxrl.launch.lab import Effect, arm
-from jaxrl.launch.lab.routes import asked, by_route, by_rule, routes
 from jaxrl.launch.recipes import quickstart
 
 

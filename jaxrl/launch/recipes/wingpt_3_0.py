@@ -17,9 +17,9 @@ import dataclasses
 
 import jax
 
+from experiments.lab import Effect, Sampled, arm
+from experiments.lab.scratchpads import by_reference, scratchpads
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.lab import Effect, Sampled, arm
-from jaxrl.launch.lab.scratchpads import by_reference, scratchpads
 from jaxrl.launch.recipes import quickstart
 
 WEIGHT = 0.5

@@ -1,0 +1,1 @@
+"""The command `python -m experiments effects`: plans, results and pages of effects."""
