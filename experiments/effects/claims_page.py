@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import experiments
 from experiments.effects import markdown as effects_markdown
 from experiments.effects import table
 from jaxrl.launch import recipes
 
-PAGE = Path(recipes.__file__).resolve().parents[2] / "docs" / "effects.md"
+PAGE = Path(experiments.__file__).resolve().parents[1] / "docs" / "effects.md"
 VERDICTS = {
     "effect": "replicates",
     "contrary": "contrary",
@@ -38,13 +39,14 @@ thousand parameters on token tasks. A claim *replicates* here if the method beat
 ablation and the best tuned baseline of its family in the regime of its paper, after the correction
 within its family. If it *beats its ablation alone*, the mechanism does something, but the baseline
 does as well or better. If it *beats its ablation, undecided against the baseline*, the data cannot
-tell which of these two is better. It *does not replicate* if the difference to the ablation is shown
-to be smaller than the minimum effect, and is *contrary* if the method is worse. Otherwise it
-*cannot be told*: the data allow an effect and none after the correction, what the row says changes with the budget (at equal updates or
-at equal tokens), or accuracies leave no room or are not matched. The intervals below are not
-corrected, so one that excludes 0 can belong to such a claim. What was *tested* is often less
-than the claim of the paper, and the verdict is on what was tested. A larger model may behave
-differently. [The table](../experiments/results/README.md) has all rows and seeds.
+tell which of these two is better. It *does not replicate* if the difference to the ablation is
+shown to be smaller than the minimum effect, and is *contrary* if the method is worse. Otherwise it
+*cannot be told*: the data allow an effect and none after the correction, what the row says changes
+with the budget (at equal updates or at equal tokens), or accuracies leave no room or are not
+matched. The intervals below are not corrected, so one that excludes 0 can belong to such a claim.
+What was *tested* is often less than the claim of the paper, and the verdict is on what was tested.
+A larger model may behave differently. [The table](../experiments/results/README.md) has all rows
+and seeds.
 
 Each comparison names its task. `regime` is a task made to resemble the conditions of the paper.
 `neutral` is a plain cipher with the verifier's rewards. `carries` is sums of two-digit numbers in
@@ -158,7 +160,7 @@ def _line(method: str, rows: Sequence[dict[str, Any]]) -> str:
     cells = [
         table.marked(rows[0]) if rows[0]["measured"] else method,
         claim,
-        module.effect().claim,
+        table.effect_of(table.module_name(method)).claim,
         _described([row for row in rows if not row["further"]], "ablation"),
         _described(rows, "baseline"),
         effects_markdown.before(method) or "no row",

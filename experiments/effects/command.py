@@ -110,7 +110,7 @@ def _rerun_real(names: Sequence[str]) -> int:
 
 def _one(name: str, options: Options, said: Callable[[str], None]) -> None:
     if options.steps:
-        effect, seeds = table.module(name).effect(), families.DEVELOPMENT[:2]
+        effect, seeds = table.effect_of(name), families.DEVELOPMENT[:2]
         said(f"{name}: {lab.run(effect, seeds=seeds, steps=options.steps)}")
     elif options.plan:
         write_plan(name, said)
@@ -129,7 +129,7 @@ def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
     are in the history.
     """
     _politely()
-    for name in sorted(methods, key=lambda n: plans.cost(n, table.module(n).effect())):
+    for name in sorted(methods, key=lambda n: plans.cost(n, table.effect_of(n))):
         path = table.RESULTS / f"{name}.plan.json"
         try:
             if _lacks(path, name):
@@ -166,7 +166,7 @@ def _lacks(path: Path, name: str) -> bool:
     if not path.exists():
         return True
     planned = json.loads(path.read_text())["tasks"]
-    found, family = variants(table.module(name).effect()), families.RECIPES[name][0]
+    found, family = variants(table.effect_of(name)), families.RECIPES[name][0]
     return planned.keys() != found.keys() or any(
         plans.unplanned(found[task], family, planned[task]) for task in planned
     )
@@ -175,7 +175,7 @@ def _lacks(path: Path, name: str) -> bool:
 def missing(name: str) -> list[tuple[str, str]]:
     """The rows of a method's plan that are not measured: task, and label of the other arm."""
     plan = json.loads((table.RESULTS / f"{name}.plan.json").read_text())
-    effect = table.module(name).effect()
+    effect = table.effect_of(name)
     known = {
         (row["task"], f"{row['against']}: {row['other']}")
         for row in table.rows([name])
@@ -190,13 +190,13 @@ def write_plan(name: str, said: Callable[[str], None]) -> None:
 
     Tasks of an earlier plan that the code would measure as planned stay as they are.
     """
-    differing = differences.unlike(table.module(name).config(), table.module(name).effect().method)
+    differing = differences.unlike(table.module(name).config(), table.effect_of(name).method)
     if differing:
         raise ValueError(f"{name}: the arm is not the recipe: {'; '.join(differing)}")
     path = table.RESULTS / f"{name}.plan.json"
     old = json.loads(path.read_text()) if path.exists() else None
     rows = table.family_rows(families.RECIPES[name][0])
-    plan = plans.make(_store(said), name, table.module(name).effect(), old, rows)
+    plan = plans.make(_store(said), name, table.effect_of(name), old, rows)
     files.write(path, plan)
     said(f"{name}: planned {[(t, p['seeds'], p['baseline']) for t, p in plan['tasks'].items()]}")
 
@@ -215,7 +215,7 @@ def measure(
     Raises:
       ValueError: the plan is missing, is not committed, or is not what the code would measure.
     """
-    path, effect = table.RESULTS / f"{name}.plan.json", table.module(name).effect()
+    path, effect = table.RESULTS / f"{name}.plan.json", table.effect_of(name)
     commit = files.committed(path)
     plan = _require_planned(name, _store(said))
     left = pairs or missing(name)
@@ -241,7 +241,7 @@ def _require_planned(name: str, store: stores.Store) -> dict[str, Any]:
     """
     path = table.RESULTS / f"{name}.plan.json"
     plan = json.loads(path.read_text())
-    if differing := plans.differences(plan, name, table.module(name).effect(), store):
+    if differing := plans.differences(plan, name, table.effect_of(name), store):
         raise ValueError(
             f"{path.name} is not what would be measured: {'; '.join(differing)}. Nothing is "
             "written; restore the code, or make another plan (`python -m experiments effects "
@@ -275,7 +275,7 @@ def rerun(
         path = table.RESULTS / f"{name}.plan.json"
         if not path.exists():
             raise ValueError(f"{path.name} is missing: there is nothing to run again")
-        plan, effect = json.loads(path.read_text()), table.module(name).effect()
+        plan, effect = json.loads(path.read_text()), table.effect_of(name)
         compared = 0
         for again in reruns.rerun(_store(said), plan, effect, tasks, labels):
             line = f"{name}: {again.task}, {again.label}, arm {again.key}: {again.found}"
@@ -314,7 +314,7 @@ def check(methods: Sequence[str]) -> int:
 
 def problems(name: str, seeds: Sequence[int] = (0, 1, 2)) -> list[str]:
     """What is wrong with the experiment of a recipe; one line each."""
-    config, effect = table.module(name).config(), table.module(name).effect()
+    config, effect = table.module(name).config(), table.effect_of(name)
     lines = differences.unlike(config, effect.method)
     own = effect.method.rewards is not None and effect.method.rewards != effect.ablation.rewards
     known = {config.task, *config.extensions}

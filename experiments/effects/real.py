@@ -55,7 +55,7 @@ def shared(seed: int = 0) -> Config:
 
 def unfit(name: str) -> list[str]:
     """Why a method cannot be compared with GRPO at both scales; one line each, empty if it can."""
-    own, effect, plain = recipes.load(name), table.module(name).effect(), Arm()
+    own, effect, plain = recipes.load(name), table.effect_of(name), Arm()
     method, found, lines = effect.method, variants(effect), []
     if not effect.on_real_model:
         lines.append("it is not measured on the tasks of those chosen for the real model")

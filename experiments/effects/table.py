@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import pkgutil
 import re
 import shlex
 from collections.abc import Collection, Sequence
@@ -12,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import experiments
+from experiments import claims
 from experiments.effects import handicaps
 from experiments.lab import (
     Effect,
@@ -28,8 +31,8 @@ from experiments.lab.statistics import Comparison
 from experiments.lab.variants import variants
 from jaxrl.launch import recipes
 
-TABLE = Path(recipes.__file__).with_name("README.md")
-RESULTS = Path(recipes.__file__).with_name("effects")
+RESULTS = Path(experiments.__file__).with_name("results")
+TABLE = RESULTS / "README.md"
 HISTORY = "history.json"
 """The file of `RESULTS` that says which plans are not in the history."""
 NOT_FOUND = "†"
@@ -58,7 +61,7 @@ def rows(methods: Sequence[str] | None = None) -> list[dict[str, Any]]:
             task = row["task"]
             if task in tasks and row["plan_digest"] == plans.of_row(planned[name], task, label):
                 last[key] = row
-    effects = {name: variants(module(name).effect()) for name in {key[0] for key in last}}
+    effects = {name: variants(effect_of(name)) for name in {key[0] for key in last}}
     found = [
         row
         | reading.of_arms(row, RESULTS)
@@ -87,7 +90,7 @@ def _unreached(name: str, plan: dict[str, Any], own: Collection[tuple]) -> list[
     """
     family, difference = families.RECIPES[name]
     known = {(task, f"{against}: {other}") for _, task, against, other in own}
-    effect, every = module(name).effect(), list[tuple[str, str]]()
+    effect, every = effect_of(name), list[tuple[str, str]]()
     for task in variants(effect) if own else ("regime",):
         if task in plan["tasks"] and own:
             labels = plans.compared_with(plan, effect, task)
@@ -127,7 +130,7 @@ def record_history() -> dict[str, list[str]]:
 
 def _shown(name: str, row: dict[str, Any], looks: int, plan: dict[str, Any]) -> dict[str, Any]:
     compared, label = row["comparison"], f"{row['against']}: {row['other']}"
-    effect = variants(module(name).effect())[row["task"]]
+    effect = variants(effect_of(name))[row["task"]]
     return {
         "id": identity(name),
         "family": row["family"],
@@ -189,7 +192,7 @@ def family_rows(family: str) -> int:
         len(arms.parts(each.method, each.ablation)) + len(each.further) + 1
         for name in names()
         if families.RECIPES[name][0] == family
-        for each in variants(module(name).effect()).values()
+        for each in variants(effect_of(name)).values()
     )
 
 
@@ -197,7 +200,7 @@ def _handicap(name: str, row: dict[str, Any], rows: Sequence[dict[str, Any]]) ->
     """Of a row's baseline; empty for an ablation."""
     if row["against"] != "baseline":
         return []
-    effect = variants(module(name).effect())[row["task"]]
+    effect = variants(effect_of(name))[row["task"]]
     return handicaps.of_baseline(name, effect, row, rows, RESULTS)
 
 
@@ -230,7 +233,7 @@ def _unmeasured(name: str, task: str, label: str) -> dict[str, Any]:
             "updates", "power", "achieved_power", "corrected_power",
         )
     )  # fmt: skip
-    effect = variants(module(name).effect())[task]
+    effect = variants(effect_of(name))[task]
     return {
         "id": identity(name),
         "family": families.RECIPES[name][0],
@@ -262,13 +265,18 @@ def _unmeasured(name: str, task: str, label: str) -> dict[str, Any]:
 
 
 def names() -> list[str]:
-    """The recipes that have an effect, sorted."""
-    return [name for name in recipes.names() if hasattr(module(name), "effect")]
+    """The recipes of which something is claimed, sorted."""
+    return sorted(module.name for module in pkgutil.iter_modules(claims.__path__))
+
+
+def effect_of(name: str) -> Effect:
+    """The experiment of a recipe."""
+    return importlib.import_module(f"{claims.__name__}.{name}").effect()
 
 
 def regime(name: str) -> list[str]:
     """In what the regime of a recipe's arm differs from the recipe's."""
-    effect = module(name).effect()
+    effect = effect_of(name)
     return differences.regime(module(name).config(), effect.method, effect.stands_for)
 
 

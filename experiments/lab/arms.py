@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from experiments.lab.aliases import recorded
 from experiments.lab.imitation import ImitationConfig
 from experiments.lab.tasks import Problems
 from jaxrl import functions
@@ -214,14 +215,14 @@ def describe(value: Any) -> Any:
             if f.metadata != LATER or own != f.default
         }
     if isinstance(value, Mapping):
-        return {str(k): describe(v) for k, v in value.items()}
+        return {recorded(str(k)): describe(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [describe(v) for v in value]
     if isinstance(value, functools.partial):
         return {describe(value.func): describe([*value.args, value.keywords])}
     if callable(value):
-        return f"{value.__module__}:{value.__qualname__}"
-    return value
+        return recorded(f"{value.__module__}:{value.__qualname__}")
+    return recorded(value) if isinstance(value, str) else value
 
 
 def flat(described: Any, path: str = "") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from experiments.lab.variants import variants
 from jaxrl.config import CurriculumConfig
 from jaxrl.training.objective import ObjectiveConfig
 
-EFFECTS = {name: table.module(name).effect() for name in table.names()}
+EFFECTS = {name: table.effect_of(name) for name in table.names()}
 
 
 def drawn(arm):

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from experiments import lab
+from experiments.claims import kl_rl_as_bayesian_inference as posterior
+from experiments.claims import randomcalculation
 from experiments.effects import table
 from experiments.lab import (
     arms,
@@ -28,11 +30,9 @@ from experiments.lab import (
 )
 from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, verdicts
 from experiments.lab.variants import dealt, variants
-from jaxrl.launch.recipes import kl_rl_as_bayesian_inference as posterior
-from jaxrl.launch.recipes import randomcalculation
 from jaxrl.sampling.chunks import Chunks
 
-EFFECTS = {name: table.module(name).effect() for name in table.names()}
+EFFECTS = {name: table.effect_of(name) for name in table.names()}
 EVEN = ("dump", "recap", "rulereasoner_dads", "sws")
 
 

@@ -41,7 +41,7 @@ from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 from tests.launch.fakes import Fake, git, play
 
-EFFECTS = {name: effects_table.module(name).effect() for name in effects_table.names()}
+EFFECTS = {name: effects_table.effect_of(name) for name in effects_table.names()}
 TASKS = {id(e.task): (name, e.task) for name, e in EFFECTS.items()}
 COMMON = {"neutral": lab.neutral(), "graded": lab.graded(), "carries": sums()}
 TASKS |= {id(task): (name, task) for name, task in COMMON.items()}

@@ -43,7 +43,7 @@ def noisy(effect, given, seeds):
 @pytest.fixture
 def planned(tmp_path):
     """A new plan of RAFT with its experiment and its store."""
-    effect, store = table.module("raft").effect(), stores.Store(tmp_path, noisy)
+    effect, store = table.effect_of("raft"), stores.Store(tmp_path, noisy)
     return json.loads(json.dumps(plans.make(store, "raft", effect))), effect, store
 
 
@@ -51,7 +51,7 @@ def planned(tmp_path):
 def test_the_code_still_measures_what_was_planned(path):
     """A result whose plan the code no longer matches cannot be run again: measure it anew."""
     name = path.name.partition(".")[0]
-    effect, plan = table.module(name).effect(), json.loads(path.read_text())
+    effect, plan = table.effect_of(name), json.loads(path.read_text())
     assert plans.differences(plan, name, effect) == []
     assert plans.differences(plan, name, effect, RECORDED) == []
 
@@ -69,7 +69,7 @@ def test_a_switch_in_the_code_is_found(planned, field):
 @pytest.mark.parametrize("field", SWITCHES)
 @pytest.mark.parametrize("name", ["raft", "kl_rl_as_bayesian_inference", "vcpo"])
 def test_a_switch_is_found_by_the_figures_of_a_plan_that_is_older_than_the_field(name, field):
-    effect = table.module(name).effect()
+    effect = table.effect_of(name)
     plan = json.loads((table.RESULTS / f"{name}.plan.json").read_text())
     younger = [task for task, own in plan["tasks"].items() if YOUNGER & own.keys()]
     assert "regime" not in younger
@@ -118,7 +118,7 @@ def test_an_edit_of_an_old_plan_is_found(edit, said):
         plan, name = json.loads(path.read_text()), path.name.partition(".")[0]
         said_here = said.partition(", the code")[0]
         plan["tasks"]["regime"] |= edit
-        lines = plans.differences(plan, name, table.module(name).effect())
+        lines = plans.differences(plan, name, table.effect_of(name))
         assert any(line.startswith(f"regime: {said_here}") for line in lines), (name, lines)
 
 
@@ -229,7 +229,7 @@ def test_the_command_refuses_a_switch(repository, monkeypatch, capsys):
             del task[field]
     files.write(path, plan)
     files.commit([path, repository / "arms"], "Plan")
-    effect = table.module("aepo").effect()
+    effect = table.effect_of("aepo")
     other = dataclasses.replace(effect, measure=other_measure, portable=True)
     monkeypatch.setattr(table.module("aepo"), "effect", lambda: other)
     assert laboratory.main(["effects", "aepo"]) == 2
@@ -243,7 +243,7 @@ def test_the_command_refuses_a_switch(repository, monkeypatch, capsys):
 @pytest.mark.parametrize(("own", "refused"), [(0.005, True), (0.5, False), (0.995, True)])
 def test_a_task_is_refused_by_its_method_and_ablations(tmp_path, own, refused):
     """Whatever the baselines, as IGPO's are: its method and ablation solve nothing."""
-    effect = table.module("igpo").effect()
+    effect = table.effect_of("igpo")
 
     def run(effect, given, seeds):
         of_baseline = families.EXPERTS in (given.guidance, given.at(0).guidance)
@@ -268,6 +268,6 @@ def test_a_plan_of_a_large_family_is_read_by_either_least_number_of_seeds(reposi
         command.write_plan("raft", lambda line: None)
         path = repository / "raft.plan.json"
         plan = json.loads(path.read_text())
-        effect, store = table.module("raft").effect(), command._store(print)
+        effect, store = table.effect_of("raft"), command._store(print)
         assert plans.differences(plan, "raft", effect, store) == []
         path.unlink()

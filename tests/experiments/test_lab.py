@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from experiments import lab
+from experiments.claims import aepo, par
 from experiments.effects import table as effects_table
 from experiments.lab import (
     arms,
@@ -31,7 +32,6 @@ from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.nucleus import masked
 from jaxrl.extensions.replay import ReplayConfig
-from jaxrl.launch.recipes import aepo, par
 from jaxrl.models import decoder
 from jaxrl.models.value import ValueConfig
 from jaxrl.sampling.chunks import Chunks
@@ -640,19 +640,19 @@ def test_dph_rl_has_something_to_rehearse():
         _, rewards = experiment.attempts(model, one, effect.method, start)
         return (rewards == 1).all(axis=-1).mean()
 
-    effect = effects_table.module("dph_rl").effect()
+    effect = effects_table.effect_of("dph_rl")
     assert 0.2 < solved(effect.task, effect.warm_steps) < 0.8
     assert solved(lab.neutral(), effect.warm_steps) < 0.02
     assert "neutral" not in variants(effect)
 
 
-FURTHER = [n for n in effects_table.names() if effects_table.module(n).effect().further]
+FURTHER = [n for n in effects_table.names() if effects_table.effect_of(n).further]
 
 
 @pytest.mark.parametrize("name", FURTHER)
 def test_further_arms_are_others_and_leave_a_plan_as_it_is(name):
     """A plan that was made before has its arms and no others, until they are added."""
-    effect = effects_table.module(name).effect()
+    effect = effects_table.effect_of(name)
     made = plans.competitors(effect, families.RECIPES[name][0])
     own = [made[f"ablation: {each}"] for each in effect.further]
     every = [arms.describe(each) for each in (effect.method, effect.ablation, *own)]
@@ -710,7 +710,7 @@ def test_an_arm_is_added_to_a_plan_and_the_other_rows_keep_theirs(tmp_path):
         return same | {"marks": [1], "minutes": 0.0}
 
     store = stores.Store(tmp_path, run)
-    effect = dataclasses.replace(effects_table.module("raft").effect(), further={})
+    effect = dataclasses.replace(effects_table.effect_of("raft"), further={})
     old = plans.make(store, "raft", effect)
     other = lambda prompts: lambda method: dataclasses.replace(method, prompts=prompts)  # noqa: E731
     more = dataclasses.replace(effect, further={"fewer prompts": other(8)})
@@ -760,7 +760,7 @@ def test_the_baseline_of_a_length_is_one_of_the_accurate(tmp_path):
         }
         return {"final": figures, "area": figures, "minutes": 0.0}
 
-    effect = effects_table.module("rorecomp").effect()
+    effect = effects_table.effect_of("rorecomp")
     plan = plans.make(stores.Store(tmp_path, run), "rorecomp", effect)
     assert {x["baseline"] for x in plan["tasks"].values()} == {"baseline: linear penalty"}
     accurate = dataclasses.replace(effect, statistic="pass@1", better="higher")
@@ -776,7 +776,7 @@ GOLD = [n for n in effects_table.names() if families.RECIPES[n][0] == "gold solu
 def test_every_method_with_gold_solutions_has_a_row_against_sft_alone(name):
     """Beside that against the best baseline, where the plan has another."""
     plan = json.loads((effects_table.RESULTS / f"{name}.plan.json").read_text())
-    effect = effects_table.module(name).effect()
+    effect = effects_table.effect_of(name)
     for task in plan["tasks"]:
         rows = plans.compared_with(plan, effect, task)
         assert plan["tasks"][task]["baseline"] in rows and "baseline: SFT" in rows
@@ -791,7 +791,7 @@ def test_a_plan_foresees_the_row_against_sft(tmp_path):
         figures = {"pass@1": [0.5 + better] * len(seeds)}
         return {"final": figures, "area": figures, "minutes": 0.0}
 
-    effect = effects_table.module("tram").effect()
+    effect = effects_table.effect_of("tram")
     plan = plans.make(stores.Store(tmp_path, run), "tram", effect)
     for task, planned in plan["tasks"].items():
         assert planned["baseline"] == "baseline: SFT + GRPO"

@@ -7,10 +7,16 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.claims import donod as donod_claims
+from experiments.claims import echo_chamber as echo_chamber_claims
+from experiments.claims import off_the_principals_three_gate_theory as off_principals_claims
+from experiments.claims import past as past_claims
+from experiments.claims import tram as tram_claims
+from experiments.claims import vb_vs_vf_scaling
 from experiments.lab import arms, operations, skills
 from experiments.lab.policy import all_logprobs, shape
 from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
-from jaxrl.launch.recipes import donod, echo_chamber, past, tram, vb_vs_vf_scaling
+from jaxrl.launch.recipes import donod, echo_chamber, past, tram
 from jaxrl.launch.recipes import off_the_principals_three_gate_theory as off_principals
 from jaxrl.models import decoder
 
@@ -29,8 +35,8 @@ def test_weights_that_double_have_shifted_spectra_and_equal_directions(policies,
     figures = {"pass@1": np.array([0.25, 0.75])}
     monkeypatch.setattr(off_principals, "held_out", lambda *_, **__: figures)
     doubled = jax.tree.map(lambda a: 2 * a, start)
-    same = off_principals.drift(model, None, None, start, start)
-    moved = off_principals.drift(model, None, None, doubled, start)
+    same = off_principals_claims.drift(model, None, None, start, start)
+    moved = off_principals_claims.drift(model, None, None, doubled, start)
     np.testing.assert_array_equal(same["spectral_shift"], [0, 0])
     np.testing.assert_array_equal(same["unchanged"], [1, 1])
     np.testing.assert_allclose(moved["spectral_shift"], [1, 1], rtol=1e-5)
@@ -58,7 +64,7 @@ def test_a_trace_earns_what_is_left_of_its_budget():
 
 def test_the_commonest_format_is_counted_among_right_answers(monkeypatch):
     """Two problems and four samples: three right in the second format, one in the first."""
-    task = echo_chamber.two_formats()
+    task = echo_chamber_claims.two_formats()
     answer = task.test.answer[:2]
     first, second = answer[:, :3], answer[:, 3:6]
     end = np.full((2, 1), EOS)
@@ -72,7 +78,7 @@ def test_the_commonest_format_is_counted_among_right_answers(monkeypatch):
     given = SimpleNamespace(tokens=tokens)
     monkeypatch.setattr(echo_chamber, "attempts", lambda *_, **__: (given, rewards))
     shown = SimpleNamespace(test=SimpleNamespace(answer=answer[None]))
-    got = echo_chamber.formats(None, shown, None, None, None)
+    got = echo_chamber_claims.formats(None, shown, None, None, None)
     np.testing.assert_allclose(got["dominance"], [3 / 6])
     np.testing.assert_allclose(got["pass@1"], [0.75])
     np.testing.assert_allclose(got["pass@8"], [1.0])
@@ -104,10 +110,12 @@ def test_a_skill_is_added_to_what_was_read(policies, monkeypatch):
     monkeypatch.setattr(
         past, "held_out", lambda m, t, a, params, *_, **__: seen.append(params) or {}
     )
-    got = past.injected(model, task, None, jax.tree.map(lambda a: a - 0.5, start), start)
+    got = past_claims.injected(model, task, None, jax.tree.map(lambda a: a - 0.5, start), start)
     np.testing.assert_allclose(got["cosine"], [-1, -1], rtol=1e-4)
-    assert past.injected(model, task, None, start, start, samples=1) == {}
-    np.testing.assert_allclose(past.injected(model, task, None, start, start)["cosine"], [0, 0])
+    assert past_claims.injected(model, task, None, start, start, samples=1) == {}
+    np.testing.assert_allclose(
+        past_claims.injected(model, task, None, start, start)["cosine"], [0, 0]
+    )
     for params, wanted in zip(seen, (start, reader), strict=True):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), params, wanted)
 
@@ -149,7 +157,7 @@ def test_equations_and_thoughts_agree_on_what_an_operation_does():
 
 def test_two_fifths_of_the_solutions_are_wrong_and_counted_where_they_are_kept(monkeypatch):
     """What is kept by a score that knows the right ones, and by one that prefers the wrong."""
-    task = donod.corrupted().over((3, 4))
+    task = donod_claims.corrupted().over((3, 4))
     reward = jax.jit(jax.vmap(jax.vmap(task.reward)))
     right = np.asarray(reward(task.train.answer, task.train.gold))
     assert 0.5 < right.mean() < 0.7
@@ -158,8 +166,10 @@ def test_two_fifths_of_the_solutions_are_wrong_and_counted_where_they_are_kept(m
     for sign, wanted in ((1, 1.0), (-1, 0.0)):
         score = lambda task, model, place, params, problems, s=sign: s * right[place]  # noqa: E731
         monkeypatch.setattr(donod.prompts, "closeness", score)
-        np.testing.assert_array_equal(donod.kept(None, task, None, None, None)["clean"], wanted)
-    assert set(donod.kept(None, task, None, None, None, samples=1)) == {"pass@1"}
+        np.testing.assert_array_equal(
+            donod_claims.kept(None, task, None, None, None)["clean"], wanted
+        )
+    assert set(donod_claims.kept(None, task, None, None, None, samples=1)) == {"pass@1"}
 
 
 def test_sharpness_is_the_rise_of_the_loss_uphill(policies, monkeypatch):
@@ -167,7 +177,7 @@ def test_sharpness_is_the_rise_of_the_loss_uphill(policies, monkeypatch):
     model, start = policies
     monkeypatch.setattr(tram, "RADIUS", 1e-3)
     tokens = np.random.default_rng(0).integers(FIRST, 12, (2, 5, 8))
-    got = jax.jit(functools.partial(tram.rise.__wrapped__, model, 4))(start, tokens)
+    got = jax.jit(functools.partial(tram_claims.rise.__wrapped__, model, 4))(start, tokens)
 
     @jax.jit
     @jax.grad
@@ -189,5 +199,5 @@ def test_sharpness_is_the_rise_of_the_loss_uphill(policies, monkeypatch):
 def test_a_field_younger_than_plans_is_described_where_it_is_set():
     """So that the digests of earlier plans hold."""
     assert "sharpness" not in arms.describe(arms.Arm())
-    described = arms.flat(arms.describe(tram.effect().method))
+    described = arms.flat(arms.describe(tram_claims.effect().method))
     assert described["sharpness.radius"] == 0.0

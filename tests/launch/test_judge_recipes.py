@@ -9,13 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.claims import armed as armed_claims
+from experiments.claims import wethink
+from experiments.claims import wingpt_3_0 as wingpt_3_0_claims
 from experiments.lab import greetings, routes, scores, scratchpads, surfaces, tradeoffs
 from experiments.lab.tasks import EOS, FIRST, PAD
 from jaxrl.data import generate, tasks
 from jaxrl.data.rewards import principles
 from jaxrl.data.tasks import arithmetic
 from jaxrl.extensions.renormalise import RenormaliseConfig
-from jaxrl.launch.recipes import armed, wethink, wingpt_3_0
+from jaxrl.launch.recipes import armed, wingpt_3_0
 from jaxrl.launch.recipes import creative_slm_rlaif as creative
 from jaxrl.launch.recipes import research_idea_dynamic_control as dynamic
 from tests.launch.test_recipe_functions import first, sampled
@@ -56,12 +59,12 @@ def test_without_a_part_the_whole_reward_is_renormalised():
 
 def test_armed_has_a_judge_whose_scores_are_close_to_each_other():
     share = jnp.array([0.0, 1 / 3, 2 / 3, 1.0] * 200)
-    exact, score = np.asarray(armed.narrow(sampled(np.ones((800, 4)), rewards=share))).T
+    exact, score = np.asarray(armed_claims.narrow(sampled(np.ones((800, 4)), rewards=share))).T
     np.testing.assert_array_equal(exact, [0, 0, 0, 1] * 200)
     means = score.reshape(-1, 4).mean(axis=0)
     np.testing.assert_allclose(means, 0.80 + 0.05 * np.arange(4) / 3, atol=0.003)
     assert 0.008 < score.reshape(-1, 4).std(axis=0).mean() < 0.012
-    method, ablation = armed.effect().method, armed.effect().ablation
+    method, ablation = armed_claims.effect().method, armed_claims.effect().ablation
     assert method.renormalise == armed.config().extensions["renormalise"]
     assert ablation.renormalise is None and ablation.rewards is method.rewards
 
@@ -105,13 +108,15 @@ def test_wingpt_adds_half_of_what_a_model_finds_of_the_steps():
     batch = sampled(tokens, rewards=rewards.astype(float), problems=problems)
     chances = np.asarray(scratchpads.chances(batch, 0), np.float64)
     want = 0.5 * np.asarray(rewards) + 0.5 * np.prod(chances, axis=1)
-    np.testing.assert_allclose(wingpt_3_0.mixed(batch), want, rtol=1e-5)
+    np.testing.assert_allclose(wingpt_3_0_claims.mixed(batch), want, rtol=1e-5)
     config = wingpt_3_0.config()
     task = tasks.get(config.task, **config.task_args)
     problem = task.problem("train", 0, 0)
     steps = arithmetic.steps(problem.prompt.rstrip("="))
     assert task.reward(problem, "=".join(steps)).value == 1.0
-    assert task.reward(problem, "=".join(["0", *steps[1:]])).value == wingpt_3_0.WEIGHT + 0.25
+    assert (
+        task.reward(problem, "=".join(["0", *steps[1:]])).value == wingpt_3_0_claims.WEIGHT + 0.25
+    )
 
 
 def test_dynamic_control_weighs_three_rewards_in_conflict():

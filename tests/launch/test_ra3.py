@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.claims import ra3 as ra3_claims
 from experiments.lab import Arm, differences, macros, policy
 from experiments.lab.collect import collect
 from experiments.lab.tasks import FILLER, FIRST
@@ -196,5 +197,5 @@ def test_the_labs_texts():
 
 
 def test_the_arm_has_the_recipes_latents():
-    method = ra3.effect().method
+    method = ra3_claims.effect().method
     assert method.latents == LatentsConfig() and not differences.unlike(ra3.config(), method)

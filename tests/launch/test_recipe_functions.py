@@ -6,6 +6,16 @@ import numpy as np
 import pytest
 
 from experiments import lab
+from experiments.claims import (
+    bleuberi,
+    general_reasoner,
+    knowrl,
+    rlcr,
+    rlpr,
+    rlpt,
+    rubicon_rubric_anchors,
+    simplerl_zoo,
+)
 from experiments.lab import (
     Sampled,
     causes,
@@ -24,22 +34,14 @@ from jaxrl.data import curriculum, tasks
 from jaxrl.data.rewards import shape
 from jaxrl.data.types import Problem, Score
 from jaxrl.launch.recipes import (
-    bleuberi,
     campo,
     dph_rl,
-    general_reasoner,
     gtr,
     kimi_k1_5,
-    knowrl,
     masksearch,
     post_training_for_vulnerability_detectio,
     rast,
-    rlcr,
-    rlpr,
-    rlpt,
-    rubicon_rubric_anchors,
     scalerl,
-    simplerl_zoo,
     ur2,
     zerosearch,
 )

@@ -197,7 +197,7 @@ def test_a_recipe_passes_the_checks_of_a_run_as_it_is(name):
 )
 def test_an_effect_can_be_run_again(name):
     """For a few steps only: the code, not the figure."""
-    result = lab.run(table.module(name).effect(), seeds=(0, 1), steps=5)
+    result = lab.run(table.effect_of(name), seeds=(0, 1), steps=5)
     assert np.isfinite(result["method"]).all() and np.isfinite(result["ablation"]).all()
     assert np.isfinite(result["comparison"]["effect"])
 

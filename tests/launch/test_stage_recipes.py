@@ -6,13 +6,16 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.claims import domain_upsampling as domain_upsampling_claims
+from experiments.claims import guimid as guimid_claims
+from experiments.claims import magic_token_co_training as magic_claims
+from experiments.claims import telechat2_telechat2_5_t1 as telechat
 from experiments.lab import beliefs, corpora, families, modes, navigation, shop
 from experiments.lab.policy import probabilities, shape
 from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
 from jaxrl.data import tasks
 from jaxrl.launch.recipes import domain_upsampling, guimid, p5
 from jaxrl.launch.recipes import magic_token_co_training as magic
-from jaxrl.launch.recipes import telechat2_telechat2_5_t1 as telechat
 from jaxrl.models import decoder
 from jaxrl.run import stages
 
@@ -84,8 +87,8 @@ def test_sums_are_answered_as_their_letter_says(name, prompt, said):
 
 
 def test_modes_one_after_the_other_are_as_many_texts():
-    made = magic.effect()
-    weights = np.array([made.ablation.at(step).weights for step in range(magic.STEPS)])
+    made = magic_claims.effect()
+    weights = np.array([made.ablation.at(step).weights for step in range(magic_claims.STEPS)])
     np.testing.assert_array_equal(weights.sum(axis=0), [20, 20, 20])
     assert (np.diff(weights.argmax(axis=1)) >= 0).all()
     assert made.method.at(0).weights == made.method.at(59).weights == (1, 1, 1)
@@ -124,7 +127,7 @@ def test_the_loss_on_the_web_is_the_mean_over_its_tokens():
 
 
 def test_a_mixture_changes_in_the_last_fifth():
-    config, made = domain_upsampling.config(), domain_upsampling.effect()
+    config, made = domain_upsampling.config(), domain_upsampling_claims.effect()
     for step, share in ((0, 0.05), (175, 0.05), (176, 0.5), (219, 0.5)):
         now = stages.at(config, step).domains
         assert now["domain"].weight / (now["domain"].weight + now["web"].weight) == share
@@ -133,7 +136,7 @@ def test_a_mixture_changes_in_the_last_fifth():
 
 
 def test_a_baseline_has_as_many_texts_of_each_domain():
-    method = domain_upsampling.effect().method
+    method = domain_upsampling_claims.effect().method
     np.testing.assert_allclose(families.shares(method), [0.86, 0.14])
     known = families.baselines("mixtures", method)
     mixed = known["SFT on as many texts of each, mixed"]
@@ -176,7 +179,7 @@ def test_worlds_have_moves_in_common_and_no_symbol():
 
 
 def test_some_trajectories_are_in_the_first_stage():
-    config, made = guimid.config(), guimid.effect()
+    config, made = guimid.config(), guimid_claims.effect()
     for step, share in ((0, 0.2), (109, 0.2), (110, 1.0)):
         weights = {name: d.weight for name, d in stages.at(config, step).domains.items()}
         assert weights["target"] / sum(weights.values()) == pytest.approx(share)

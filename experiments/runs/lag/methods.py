@@ -12,8 +12,8 @@ import experiment
 import matplotlib.pyplot as plt
 import numpy as np
 
+from experiments.claims import karl, scalerl, vcpo
 from experiments.lab import Arm, statistics
-from jaxrl.launch.recipes import karl, scalerl, vcpo
 
 RECIPES = {"vcpo": vcpo, "scalerl": scalerl, "karl": karl}
 ARMS = ("method", "ablation")

@@ -14,7 +14,6 @@ place of the advantage.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
@@ -28,18 +27,3 @@ def config() -> Config:
         aggregation="seq-mean-token-sum",
     )
     return dataclasses.replace(quickstart.config(), recipe="a_lol", objective=objective)
-
-
-def effect() -> Effect:
-    """On samples of the initial policy alone, advantage against raw reward."""
-    method = arm(config(), steps=60, sync_every=10**6)
-    raw = {"scale": "none", "baseline": "none"}
-    return Effect(
-        claim="offline, the advantage learns faster than the raw reward",
-        task=cipher(((12, 0.9), (8, 0.2)), (((3, 0), 0.7), ((1, 2), 0.3))),
-        method=method,
-        ablation=dataclasses.replace(
-            method, objective=dataclasses.replace(method.objective, advantage_args=raw)
-        ),
-        over="area",
-    )

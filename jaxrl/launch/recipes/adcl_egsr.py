@@ -13,7 +13,6 @@ replaced (recalled). The ablation draws prompts evenly and samples that member a
 
 import dataclasses
 
-from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config, CurriculumConfig
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -26,17 +25,4 @@ def config() -> Config:
         recipe="adcl_egsr",
         curriculum=CurriculumConfig("easiest_first"),
         extensions={"guidance": GuidanceConfig("explain", shown="{solution}={prompt}")},
-    )
-
-
-def effect() -> Effect:
-    """Both parts against neither, at equal samples."""
-    method = arm(config(), steps=60)
-    unaided = GuidanceConfig("inpaint", {"rows": 1, "low": 0.0, "high": 0.0})
-    return Effect(
-        claim="sorted prompts and reformulated solutions solve what samples fail",
-        task=hard_prompts(copying=0.25),
-        method=method,
-        ablation=dataclasses.replace(method, guidance=unaided, curriculum=CurriculumConfig()),
-        statistic="pass@1/1",
     )

@@ -18,8 +18,6 @@ the normalisation has nothing to do.
 
 import dataclasses
 
-from experiments.lab import Effect, arm
-from experiments.lab.refusals import refusals, refused, safe, safe_and_helpful
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
@@ -38,16 +36,3 @@ def config() -> Config:
         packing=PackingConfig(micro_batch_tokens=2048, row_length=128),
         objective=ObjectiveConfig(shaping="dual"),
     )
-
-
-def effect() -> Effect:
-    """Both rewards against the safety reward alone."""
-    method = arm(config(), steps=80, rewards=safe_and_helpful)
-    return Effect(
-        claim="a reward for helpful answers beside that for due refusals keeps both",
-        task=refusals(),
-        method=method,
-        ablation=dataclasses.replace(method, rewards=safe, objective=ObjectiveConfig()),
-        stands_for="guarded",
-        measure=refused,
-    ).also("control", task=refusals(spread=0))

@@ -20,7 +20,6 @@ the sampler: PPO as it is.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import AsynchronousConfig, Config
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
@@ -34,15 +33,4 @@ def config() -> Config:
         objective=ObjectiveConfig(policy="decoupled_ppo"),
         asynchronous=AsynchronousConfig(staleness=4, schedule="lockstep:4"),
         updates_per_batch=4,
-    )
-
-
-def effect() -> Effect:
-    """On data 16 steps old, against PPO that clips around the sampler."""
-    method = arm(config(), steps=80, delay=16)
-    return Effect(
-        claim="on data 16 steps old, decoupled PPO learns more than PPO",
-        task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),
-        method=method,
-        ablation=dataclasses.replace(method, objective=ObjectiveConfig()),
     )

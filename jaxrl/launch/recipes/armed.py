@@ -17,17 +17,10 @@ of that. The ablation adds the score as it is.
 
 import dataclasses
 
-import jax
-import jax.numpy as jnp
-
-from experiments.lab import Effect, Sampled, arm, cipher
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.extensions.judge import JudgeConfig
 from jaxrl.extensions.renormalise import RenormaliseConfig
 from jaxrl.launch.recipes import quickstart
-
-LOW, BAND, NOISE = 0.80, 0.05, 0.01
-"""Of the judge's scores: the least, how much more the best answer gets, and their deviation."""
 
 
 def config() -> Config:
@@ -42,22 +35,4 @@ def config() -> Config:
             "judge": JudgeConfig(pairwise=True, anchor="gold", task_weight=1.0, weight=0.0),
             "renormalise": RenormaliseConfig(part="judge", weight=0.5),
         },
-    )
-
-
-def narrow(batch: Sampled) -> jax.Array:
-    """[N, 2]: 1 for an answer that is right as a whole, and the judge's score."""
-    exact = (batch.rewards > 0.99).astype(jnp.float32)
-    noise = NOISE * jax.random.normal(batch.key, batch.rewards.shape)
-    return jnp.stack([exact, LOW + BAND * batch.rewards + noise], axis=1)
-
-
-def effect() -> Effect:
-    """The judge's score in units of its history, and as it is."""
-    method = arm(config(), steps=80, rewards=narrow)
-    return Effect(
-        claim="a judge's score in a narrow band teaches once it is in units of its history",
-        task=cipher(((12, 0.5), (6, 0.3)), partial=True),
-        method=method,
-        ablation=dataclasses.replace(method, renormalise=None),
     )

@@ -19,9 +19,6 @@ rate of 1e-3 its reward fell from 0.20 to 0.02 in 20 steps, and at this one, 2e-
 run. The lab's sampler is 8 steps old; the ablation is PPO, which clips around that sampler.
 """
 
-import dataclasses
-
-from experiments.lab import Effect, arm, lookup
 from jaxrl.config import (
     AsynchronousConfig,
     Config,
@@ -60,17 +57,4 @@ def config() -> Config:
         packing=PackingConfig(micro_batch_tokens=2048, row_length=128),
         eval=EvalConfig(problems=64),
         score_workers=0,
-    )
-
-
-def effect() -> Effect:
-    """On episodes of a sampler 8 steps old, against PPO that clips around it."""
-    method = arm(config(), steps=60, delay=8)
-    args = {"clip_low": 0.4, "clip_high": 0.4}
-    ppo = dataclasses.replace(method.objective, policy="ppo_clip", policy_args=args)
-    return Effect(
-        claim="on episodes 8 steps old, the decoupled clip with a cap learns more than PPO",
-        task=lookup(hops=2),
-        method=method,
-        ablation=dataclasses.replace(method, objective=ppo),
     )

@@ -14,11 +14,9 @@ had fallen with it, to 0.45 from 0.62.
 """
 
 import dataclasses
-import functools
 
 import jax
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.launch.recipes import quickstart
 from jaxrl.losses.regularizers import loop_onset
@@ -43,22 +41,3 @@ def config() -> Config:
         rollout=dataclasses.replace(base.rollout, max_new_tokens=6),
         stages={110: {"rollout.max_new_tokens": 8}},
     )
-
-
-def effect() -> Effect:
-    """Demonstrations with many fillers: with stages and penalty, and without either."""
-    method = arm(config(), steps=60)
-    plain = dataclasses.replace(method, objective=ObjectiveConfig())
-    task = functools.partial(cipher, ((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), slack=8)
-    stages = ((0, {"max_new_tokens": 6}), (30, {"max_new_tokens": 12}))
-    return Effect(
-        claim="stages and penalty shorten answers",
-        task=task(filler_rate=0.6),
-        method=arm(config(), steps=60, stages=stages),
-        ablation=plain,
-        statistic="length",
-        over="area",
-        better="lower",
-        minimum=0.2,
-        warm_steps=500,
-    ).also("control", task=task(filler_rate=0.0))

@@ -15,7 +15,6 @@ of 0.1, and with that CHORD-phi.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, hard_prompts, with_objective
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -32,22 +31,4 @@ def config() -> Config:
             policy="chord_annealed",
             advantage="sampled_advantages",
         ),
-    )
-
-
-def effect() -> Effect:
-    """With and without learning from the experts, on prompts that hardly any sample passes."""
-    method = arm(config(), sizes={"objective.policy_args.decay_steps": 60}, steps=60)
-    alone = ObjectiveConfig(advantage="sampled_advantages")
-    constant = ObjectiveConfig(
-        policy="chord", policy_args={"mu": 0.1}, advantage="sampled_advantages"
-    )
-    phi = dataclasses.replace(constant, policy_args={"mu": 0.1, "phi": True})
-    return Effect(
-        claim="annealed imitation solves prompts that sampling cannot",
-        task=hard_prompts(),
-        method=method,
-        ablation=dataclasses.replace(method, objective=alone),
-        statistic="pass@1/1",
-        further={"constant mu": with_objective(constant), "phi": with_objective(phi)},
     )

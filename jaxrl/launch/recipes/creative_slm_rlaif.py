@@ -20,8 +20,6 @@ import json
 
 import numpy as np
 
-from experiments.lab import Effect, arm
-from experiments.lab.greetings import by_pairs, by_principles, greetings
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.data.rewards.principles import reflected
 from jaxrl.launch.recipes import quickstart
@@ -61,16 +59,3 @@ def config() -> Config:
         rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=256, max_new_tokens=96),
         packing=PackingConfig(micro_batch_tokens=4096, row_length=1024),
     )
-
-
-def effect() -> Effect:
-    """Corrected principles against a reward model, from the same comparisons."""
-    method = arm(config(), steps=80, rewards=by_principles)
-    return Effect(
-        claim="from few comparisons, a list of principles learns more of quality than a model",
-        task=greetings(),
-        method=method,
-        ablation=dataclasses.replace(method, rewards=by_pairs),
-        statistic="score",
-        stands_for="format_following",
-    ).also("many comparisons", task=greetings(pairs=4000))

@@ -16,7 +16,6 @@ run -0.014 [-0.025, -0.003].
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -30,16 +29,4 @@ def config() -> Config:
         recipe="cure",
         objective=ObjectiveConfig(policy_args={"clip_high": 0.28}),
         extensions={"guidance": GuidanceConfig(guide="forks")},
-    )
-
-
-def effect() -> Effect:
-    """With forks and without, where every symbol has three right codes."""
-    method = arm(config(), steps=60)
-    return Effect(
-        claim="where there are many right answers, forks keep more of them alive",
-        task=cipher(((12, 0.8), (6, 0.1)), (((2, 1), 1.0),), modes=3),
-        method=method,
-        ablation=dataclasses.replace(method, guidance=None),
-        statistic="distinct",
     )

@@ -19,11 +19,9 @@ task `whole demonstrations`, they are as long as the walks.
 
 import dataclasses
 
-from experiments.lab import Effect, arm
-from experiments.lab.chains import walk
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.launch.recipes import quickstart
-from jaxrl.sampling.chunks import WHOLE, Chunks
+from jaxrl.sampling.chunks import Chunks
 
 
 def config() -> Config:
@@ -40,17 +38,3 @@ def config() -> Config:
             chunks=Chunks(size=16, carry=10),
         ),
     )
-
-
-def effect() -> Effect:
-    """Chunks against whole contexts, on problems that take longer than any of training."""
-    chunks = Chunks(size=6, carry=2)
-    method = arm(config(), sizes={"chunks.size": 6, "chunks.carry": 2}, steps=80, max_new_tokens=10)
-    whole = walk(chunks, whole=True)
-    return Effect(
-        claim="thinking in chunks goes on where training stopped",
-        task=walk(chunks),
-        method=method,
-        ablation=dataclasses.replace(method, chunks=WHOLE),
-        warm_steps=500,
-    ).also("whole demonstrations", task=whole)

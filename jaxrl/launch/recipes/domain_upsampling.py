@@ -18,8 +18,7 @@ In the task `many texts`, the domain has 512 and not 64.
 
 import dataclasses
 
-from experiments.lab import Effect, arm
-from experiments.lab.corpora import BASE, corpora, general
+from experiments.lab.corpora import BASE
 from jaxrl.config import Config, CurriculumConfig, Domain, WarmStartConfig
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -56,20 +55,3 @@ def config() -> Config:
         extensions={"guidance": GuidanceConfig("expert_rows")},
         objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
     )
-
-
-def effect() -> Effect:
-    """The domain upsampled in the last fifth against the base mixture throughout."""
-    steps = 150
-    raised = (round((1 - LAST) * steps), {"weights": RAISED})
-    method = arm(
-        config(), steps=steps, prompts=64, group_size=1, weights=BASE, stages=((0, {}), raised)
-    )
-    return Effect(
-        claim="with the domain upsampled at the end, a model is better on web and domain together",
-        task=corpora(),
-        method=method,
-        ablation=dataclasses.replace(method, stages=()),
-        warm_steps=50,
-        measure=general,
-    ).also("many texts", task=corpora(few=512))

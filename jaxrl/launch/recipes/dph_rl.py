@@ -19,11 +19,9 @@ In the control, one answer to each symbol is right, and pass@1 is the statistic.
 """
 
 import dataclasses
-import functools
 
 import numpy as np
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.extensions.replay import ReplayConfig
 from jaxrl.launch.recipes import quickstart
@@ -59,20 +57,3 @@ def config() -> Config:
             )
         },
     )
-
-
-def effect() -> Effect:
-    """Forward against reverse KL where three answers to each symbol are right, and half of the
-    prompts are easy."""
-    method = arm(config(), steps=80 + PRESAMPLE)
-    reverse = ObjectiveConfig(kl_coef=0.05, kl="k2")
-    task = functools.partial(cipher, ((12, 1.0), (6, 0.4)), (((3, 0), 0.5), ((2, 1), 0.5)))
-    return Effect(
-        claim="the forward KL keeps more of the right answers alive than the reverse KL",
-        task=task(modes=3),
-        method=method,
-        ablation=dataclasses.replace(method, objective=reverse, replay=None, steps=80),
-        statistic="distinct",
-        warm_steps=300,
-        own_task=True,
-    ).also("control", task=task(modes=1), statistic="pass@1")

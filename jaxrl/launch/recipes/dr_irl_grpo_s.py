@@ -15,7 +15,6 @@ rewards. The effect looks at the rare category. The ablation has no factor.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -29,18 +28,4 @@ def config() -> Config:
         recipe="dr_irl_grpo_s",
         extensions={"guidance": GuidanceConfig("expert_rows")},
         objective=ObjectiveConfig(advantage="grpo_s"),
-    )
-
-
-def effect() -> Effect:
-    """Scaled and plain advantages, where one prompt in five is of the weak category."""
-    method = arm(config(), steps=60)
-    plain = ObjectiveConfig(advantage="sampled_advantages")
-    return Effect(
-        claim="a scale by difficulty raises the rare and weak category",
-        task=cipher(((12, 0.8), (12, 0.4)), (((3, 0), 0.8), ((0, 3), 0.2))),
-        method=method,
-        ablation=dataclasses.replace(method, objective=plain),
-        statistic="pass@1/1",
-        over="area",
     )

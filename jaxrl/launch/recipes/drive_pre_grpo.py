@@ -13,7 +13,6 @@ hard prompts in ten, of which 8 samples found enough, gave -0.060 [-0.135, +0.01
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config, CurriculumConfig
 from jaxrl.launch.recipes import quickstart
 
@@ -30,18 +29,4 @@ def config() -> Config:
         curriculum=UNIFORM,
         rollout=dataclasses.replace(base.rollout, prompts=8),
         stages={140: hard},
-    )
-
-
-def effect() -> Effect:
-    """Two stages against one, at equal samples; the statistic is the hard prompts'."""
-    hard = dataclasses.replace(UNIFORM, retain=0.5, retain_every=10)
-    second = {"prompts": 2, "group_size": 64, "curriculum": hard}
-    method = arm(config(), steps=60, stages=((0, {}), (30, second)))
-    return Effect(
-        claim="64 samples of the hardest prompts teach them better than 8 of each",
-        task=cipher(((12, 0.9), (8, 0.1)), (((3, 0), 0.6), ((1, 2), 0.4)), problems=512),
-        method=method,
-        ablation=dataclasses.replace(method, stages=()),
-        statistic="pass@1/1",
     )

@@ -12,7 +12,6 @@ on four sources with symbols in common, gave -0.037 [-0.084, +0.010].
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import BanditConfig, Config, Domain
 from jaxrl.launch.recipes import quickstart
 
@@ -28,17 +27,3 @@ def config() -> Config:
     """The quickstart on sums of three sizes."""
     bandit = BanditConfig("dump", {"temperature": 0.1})
     return dataclasses.replace(quickstart.config(), recipe="dump", domains=sums(), bandit=bandit)
-
-
-def effect() -> Effect:
-    """The bandit against even shares, on sources from solved to hopeless that share no symbol."""
-    method = arm(config(), steps=80, weights=(1.0,) * 6)
-    skills = tuple((8, skill) for skill in (0.97, 0.8, 0.6, 0.4, 0.2, 0.05))
-    mix = tuple((tuple(3 * (i == d) for i in range(6)), 1 / 6) for d in range(6))
-    return Effect(
-        claim="sources shared out by their advantages are learned faster",
-        task=cipher(skills, mix),
-        method=method,
-        ablation=dataclasses.replace(method, bandit=BanditConfig()),
-        over="area",
-    )

@@ -13,7 +13,6 @@ right, with their group's advantage. The ablation samples those rows again, show
 
 import dataclasses
 
-from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -25,17 +24,4 @@ def config() -> Config:
         quickstart.config(),
         recipe="expo",
         extensions={"guidance": GuidanceConfig("explain", {"rows": 2}, "{solution}={prompt}")},
-    )
-
-
-def effect() -> Effect:
-    """Second attempts that see the solution against second attempts that do not."""
-    method = arm(config(), steps=60)
-    unaided = GuidanceConfig("inpaint", {"rows": 2, "low": 0.0, "high": 0.0})
-    return Effect(
-        claim="learning its own explanations solves prompts that it fails",
-        task=hard_prompts(copying=0.25),
-        method=method,
-        ablation=dataclasses.replace(method, guidance=unaided),
-        statistic="pass@1/1",
     )

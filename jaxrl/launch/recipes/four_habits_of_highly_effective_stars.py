@@ -18,17 +18,11 @@ often, so that there is less to go back for.
 
 import dataclasses
 
-import numpy as np
-
-from experiments.lab import Arm, Effect, Task, arm, attempts, held_out
-from experiments.lab.locks import Trace, backtracking, locks
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
-from jaxrl.models.config import DecoderConfig
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig
-from jaxrl.types import Params
 
 PRIMED = ObjectiveConfig(
     policy="primed", policy_args={"priming_steps": 40}, advantage="sampled_advantages"
@@ -47,25 +41,3 @@ def config() -> Config:
         extensions={"guidance": GuidanceConfig("expert_rows")},
         objective=PRIMED,
     )
-
-
-def habits(
-    model: DecoderConfig, task: Task, arm: Arm, params: Params, start: Params, samples: int = 8
-) -> dict[str, np.ndarray]:
-    """The figures of `held_out`, and `backtracks`: steps back of a completion after NO; [S]."""
-    tokens = attempts(model, task, arm, params, samples=1)[0].tokens
-    figures = held_out(model, task, arm, params, start, samples=samples)
-    return figures | {"backtracks": backtracking(tokens).mean(axis=(1, 2))}
-
-
-def effect() -> Effect:
-    """Priming by traces that go back against traces of equal length that wait."""
-    traces = (Trace(mistakes=2), Trace(mistakes=0, waits=2))
-    method = arm(config(), steps=120, weights=(1.0, 0.0))
-    return Effect(
-        claim="a policy primed to go back improves by RL beyond one that was not",
-        task=locks(traces),
-        method=method,
-        ablation=dataclasses.replace(method, weights=(0.0, 1.0)),
-        measure=habits,
-    ).also("likely settings", task=locks(traces, likely=(0.8, 0.15, 0.05)))

@@ -13,7 +13,6 @@ Reading: the update of the centre is recalled and its constants are ours. The ab
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config, CurriculumConfig
 from jaxrl.launch.recipes import quickstart
 
@@ -22,18 +21,3 @@ def config() -> Config:
     """The quickstart in the order of its angles."""
     curriculum = CurriculumConfig("gain", {"width": 160.0, "speed": 40.0})
     return dataclasses.replace(quickstart.config(), recipe="gain_rl", curriculum=curriculum)
-
-
-def effect() -> Effect:
-    """The order against none, on prompts of many lengths and difficulties."""
-    small = {"curriculum.args.width": 40.0, "curriculum.args.speed": 20.0}
-    method = arm(config(), sizes=small, steps=60)
-    mix = tuple((counts, 0.2) for counts in ((2, 0), (1, 1), (2, 1), (1, 2), (3, 1)))
-    return Effect(
-        claim="prompts in the order of their angles are learned faster",
-        task=cipher(((20, 0.8), (16, 0.3)), mix),
-        method=method,
-        ablation=dataclasses.replace(method, curriculum=CurriculumConfig()),
-        over="area",
-        on_real_model=True,
-    )

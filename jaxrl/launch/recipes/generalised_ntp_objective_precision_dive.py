@@ -13,7 +13,6 @@ steps are pre-training. beta is -1/4. The ablation is cross-entropy, of as many 
 
 import dataclasses
 
-from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -31,16 +30,4 @@ def config() -> Config:
             policy_args={"priming_steps": 20, "beta": -0.25},
             advantage="sampled_advantages",
         ),
-    )
-
-
-def effect() -> Effect:
-    """A precise prior against that of cross-entropy, under the same RL."""
-    method = arm(config(), steps=60)
-    plain = dataclasses.replace(method.objective, policy_args={"priming_steps": 20, "beta": 0.0})
-    return Effect(
-        claim="RL after precise pre-training ends higher than after cross-entropy",
-        task=hard_prompts(),
-        method=method,
-        ablation=dataclasses.replace(method, objective=plain),
     )

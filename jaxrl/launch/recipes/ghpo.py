@@ -13,7 +13,6 @@ response and is not trained on. The ablation tries again as often, without a hin
 
 import dataclasses
 
-from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -25,18 +24,4 @@ def config() -> Config:
         quickstart.config(),
         recipe="ghpo",
         extensions={"guidance": GuidanceConfig("escalate")},
-    )
-
-
-def effect() -> Effect:
-    """Second attempts with a hint against second attempts without."""
-    method = arm(config(), steps=60)
-    plain = dataclasses.replace(config().extensions["guidance"], args={"help": 0.0})
-    return Effect(
-        claim="hints for failed groups beat sampling them again",
-        task=hard_prompts(),
-        method=method,
-        ablation=dataclasses.replace(method, guidance=plain),
-        statistic="pass@1/1",
-        on_real_model=True,
     )

@@ -12,7 +12,6 @@ Reading: the structure is recalled, beta = lambda = 1/2 ours. The ablation is GR
 
 import dataclasses
 
-from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -26,16 +25,4 @@ def config() -> Config:
         recipe="grao",
         extensions={"guidance": GuidanceConfig("expert_rows")},
         objective=ObjectiveConfig(policy="grao", aggregation="seq-mean-token-sum"),
-    )
-
-
-def effect() -> Effect:
-    """With and without the reference, on prompts that samples fail."""
-    method = arm(config(), steps=60)
-    alone = ObjectiveConfig(advantage="sampled_advantages", aggregation="seq-mean-token-sum")
-    return Effect(
-        claim="references in the loss beat GRPO beside them",
-        task=hard_prompts(),
-        method=method,
-        ablation=dataclasses.replace(method, objective=alone),
     )

@@ -17,8 +17,6 @@ One mixture: what each task is worth alone is not measured. The task `many traje
 
 import dataclasses
 
-from experiments.lab import Effect, arm
-from experiments.lab.navigation import navigation
 from jaxrl.config import Config, CurriculumConfig, Domain, WarmStartConfig
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -58,24 +56,3 @@ def config() -> Config:
         extensions={"guidance": GuidanceConfig("expert_rows")},
         objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
     )
-
-
-def effect() -> Effect:
-    """Arithmetic and logic before the trajectories against the trajectories alone."""
-    steps = 240
-    target = {"weights": TARGET}
-    method = arm(
-        config(),
-        steps=steps,
-        prompts=48,
-        group_size=1,
-        weights=MIXTURE,
-        stages=((0, {}), (round(MID * steps), target)),
-    )
-    return Effect(
-        claim="after mid-training on other tasks, few trajectories are enough for more",
-        task=navigation(),
-        method=method,
-        ablation=dataclasses.replace(method, stages=((0, target),)),
-        warm_steps=100,
-    ).also("many trajectories", task=navigation(few=512))

@@ -16,9 +16,6 @@ squared error.
 
 import dataclasses
 
-import jax
-
-from experiments.lab import Effect, Sampled, arm, cipher
 from jaxrl.config import Config
 from jaxrl.extensions.critic import CriticConfig
 from jaxrl.launch.recipes import quickstart
@@ -35,21 +32,3 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(), recipe="hl_gauss_value_classification", extensions={"critic": critic}
     )
-
-
-def effect() -> Effect:
-    """Bins against a scalar, under noisy rewards within the range of the bins, mostly."""
-    method = arm(config(), steps=80, rewards=noisy)
-    scalar = dataclasses.replace(method.critic, head=ValueConfig(), clip=0.0)
-    return Effect(
-        claim="under noisy rewards, a critic that classifies learns faster than one that regresses",
-        task=cipher(((8, 0.8), (6, 0.3)), (((2, 2), 1.0),)),
-        method=method,
-        ablation=dataclasses.replace(method, critic=scalar),
-        over="area",
-    )
-
-
-def noisy(batch: Sampled) -> jax.Array:
-    """The verdict with Gaussian noise of deviation 1/2."""
-    return batch.rewards + 0.5 * jax.random.normal(batch.key, batch.rewards.shape)

@@ -15,8 +15,6 @@ are random. In the task `likely settings`, first guesses are right more often.
 
 import dataclasses
 
-from experiments.lab import Effect, arm
-from experiments.lab.locks import Trace, locks
 from jaxrl.config import Config
 from jaxrl.launch.recipes import four_habits_of_highly_effective_stars as habits
 
@@ -26,16 +24,3 @@ def config() -> Config:
     base = habits.config()
     args = dict(base.task_args) | {"backtracks": 3}
     return dataclasses.replace(base, recipe="how_much_backtracking", task_args=args)
-
-
-def effect() -> Effect:
-    """Traces that go back three times against traces that go back once."""
-    method = arm(config(), steps=120, weights=(1.0, 0.0))
-    traces = (Trace(mistakes=3), Trace(mistakes=1))
-    return Effect(
-        claim="RL ends higher after traces that go back more often",
-        task=locks(traces),
-        method=method,
-        ablation=dataclasses.replace(method, weights=(0.0, 1.0)),
-        measure=habits.habits,
-    ).also("likely settings", task=locks(traces, likely=(0.8, 0.15, 0.05)))

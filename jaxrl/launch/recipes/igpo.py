@@ -13,7 +13,6 @@ of a group's members. The ablation writes them again with nothing given.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -25,17 +24,4 @@ def config() -> Config:
         quickstart.config(),
         recipe="igpo",
         extensions={"guidance": GuidanceConfig("inpaint")},
-    )
-
-
-def effect() -> Effect:
-    """Second attempts around a given piece against second attempts without one."""
-    method = arm(config(), steps=60)
-    unaided = GuidanceConfig("inpaint", {"low": 0.0, "high": 0.0})
-    return Effect(
-        claim="inpainted successes solve prompts that a group fails",
-        task=hard_prompts(),
-        method=method,
-        ablation=dataclasses.replace(method, guidance=unaided),
-        statistic="pass@1/1",
     )

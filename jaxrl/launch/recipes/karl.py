@@ -34,7 +34,6 @@ on the same data.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config, CurriculumConfig, Domain, WarmStartConfig
 from jaxrl.launch.recipes import retrieval
 from jaxrl.training.objective import ObjectiveConfig
@@ -67,20 +66,4 @@ def config() -> Config:
         optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
         objective=objective,
         updates_per_batch=4,
-    )
-
-
-def effect() -> Effect:
-    """With a sampler renewed every 20 steps, the regression against the policy gradient."""
-    method = arm(config(), steps=80, sync_every=20)
-    gradient = ObjectiveConfig(
-        policy="reinforce",
-        advantage_args={"scale": "none"},
-        aggregation="seq-mean-token-mean",
-    )
-    return Effect(
-        claim="with a sampler renewed every 20 steps, regression beats the policy gradient",
-        task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),
-        method=method,
-        ablation=dataclasses.replace(method, objective=gradient),
     )

@@ -17,7 +17,6 @@ import dataclasses
 
 import jax
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.launch.recipes import quickstart
 from jaxrl.losses.regularizers import relative_length_reward
@@ -46,19 +45,3 @@ def config() -> Config:
         aggregation="seq-mean-token-mean",
     )
     return dataclasses.replace(quickstart.config(), recipe="kimi_k1_5", objective=objective)
-
-
-def effect() -> Effect:
-    """Demonstrations with fillers: with the length reward and without."""
-    method = arm(config(), steps=40)
-    plain = dataclasses.replace(method.objective, shaping="")
-    return Effect(
-        claim="the length reward shortens answers sooner",
-        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), filler_rate=0.4, slack=6),
-        method=method,
-        ablation=dataclasses.replace(method, objective=plain),
-        statistic="length",
-        over="area",
-        better="lower",
-        minimum=0.2,
-    )

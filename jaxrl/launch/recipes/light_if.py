@@ -16,7 +16,6 @@ task's. The ablation is plain SFT and GRPO in the same phases.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -36,16 +35,4 @@ def config() -> Config:
             policy_args=COLD_START | {"alpha": 0.02},
             advantage="sampled_advantages",
         ),
-    )
-
-
-def effect() -> Effect:
-    """Both phases with the entropy in mind and without, on four constraints, rewarded in part."""
-    method = arm(config(), steps=60)
-    plain = ObjectiveConfig("primed", COLD_START, advantage="sampled_advantages")
-    return Effect(
-        claim="phases that keep entropy meet all constraints more often than plain ones",
-        task=cipher(((12, 0.7), (12, 0.1)), (((2, 2), 1.0),), partial=True),
-        method=method,
-        ablation=dataclasses.replace(method, objective=plain),
     )

@@ -15,7 +15,6 @@ at the lab's size a step of age costs nothing.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import AsynchronousConfig, Config
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
@@ -29,15 +28,4 @@ def config() -> Config:
         objective=ObjectiveConfig(policy="aipo"),
         asynchronous=AsynchronousConfig(staleness=1, schedule="lockstep:2"),
         updates_per_batch=2,
-    )
-
-
-def effect() -> Effect:
-    """On data 16 steps old, against the gradient without a weight."""
-    method = arm(config(), steps=80, delay=16)
-    return Effect(
-        claim="on data 16 steps old, the truncated weight learns more than none",
-        task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),
-        method=method,
-        ablation=dataclasses.replace(method, objective=ObjectiveConfig(policy="reinforce")),
     )

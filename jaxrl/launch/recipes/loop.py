@@ -17,7 +17,6 @@ ablation has ratios by trajectory, which the paper found worse.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, lookup
 from jaxrl.config import Config, WarmStartConfig
 from jaxrl.launch.recipes import retrieval
 from jaxrl.training.objective import ObjectiveConfig
@@ -43,17 +42,4 @@ def config() -> Config:
         updates_per_batch=4,
         optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
         packing=dataclasses.replace(base.packing, row_length=96),
-    )
-
-
-def effect() -> Effect:
-    """Ratios by token against ratios by trajectory, in a world to be asked twice."""
-    method = arm(config(), steps=40)
-    whole = dataclasses.replace(method.objective, policy="ppo_trajectory")
-    return Effect(
-        claim="over 4 updates of a batch, ratios by token beat ratios by trajectory",
-        task=lookup(hops=2),
-        method=method,
-        ablation=dataclasses.replace(method, objective=whole),
-        over="area",
     )

@@ -17,9 +17,6 @@ In the control, modes do not differ.
 
 import dataclasses
 
-from experiments.lab import Effect, arm
-from experiments.lab.modes import MODES, leaking, modes
-from experiments.lab.variants import dealt
 from jaxrl.config import Config, Domain, WarmStartConfig
 from jaxrl.data import tasks
 from jaxrl.data.types import Problem, Score, Task
@@ -27,7 +24,6 @@ from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 
-STEPS = 60
 REFUSAL = "no"
 
 
@@ -80,20 +76,3 @@ def _keyed(token: str, said: str, params: dict[str, bool | int | float | str]) -
     return dataclasses.replace(
         plain, problem=problem, gold=gold, reward=reward, alphabet=plain.alphabet + letters
     )
-
-
-def effect() -> Effect:
-    """All modes at once against one after the other."""
-    method = arm(config(), steps=STEPS, weights=(1.0,) * MODES)
-    each = (
-        (m * STEPS // MODES, {"weights": tuple(float(m == n) for n in range(MODES))})
-        for m in range(MODES)
-    )
-    return Effect(
-        claim="fine-tuned on all modes at once, a policy is right in the mode that is asked for",
-        task=modes(),
-        method=method,
-        ablation=dataclasses.replace(method, stages=tuple(each)),
-        warm_steps=400,
-        measure=leaking,
-    ).also("control", task=dealt(MODES), measure=None)

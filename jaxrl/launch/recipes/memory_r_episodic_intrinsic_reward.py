@@ -15,7 +15,6 @@ ablation has the outcome reward alone.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.extensions.replay import ReplayConfig
 from jaxrl.launch.recipes import quickstart
@@ -31,17 +30,4 @@ def config() -> Config:
             "replay": ReplayConfig(groups=16, size=256, keep="jaxrl.data.replay:informative")
         },
         objective=ObjectiveConfig(shaping="episodic", rows="fresh"),
-    )
-
-
-def effect() -> Effect:
-    """Sparse outcomes with the memory's reward and without."""
-    method = arm(config(), steps=80)
-    return Effect(
-        claim="where success is rare, likeness to remembered successes learns faster",
-        task=cipher(((8, 0.6), (6, 0.3)), (((3, 1), 1.0),)),
-        method=method,
-        ablation=dataclasses.replace(method, objective=ObjectiveConfig(), replay=None),
-        over="area",
-        on_real_model=True,
     )

@@ -16,8 +16,6 @@ decays on as many questions with answers alone. Chains have four operations, or 
 
 import dataclasses
 
-from experiments.lab import Effect, arm
-from experiments.lab.operations import formats
 from jaxrl.config import Config, Domain
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -25,8 +23,6 @@ from jaxrl.training.objective import ObjectiveConfig
 
 STABLE, DECAY = 20, 10
 MID = {"stable_steps": STABLE, "decay_steps": DECAY}
-BRANCHES = {"answers": (0.0, 1.0, 0.0, 0.0, 0.0), "hybrid": (0.0, 0.0, 0.5, 0.5, 0.0)}
-"""Weights of the effect's domains in the decay."""
 
 
 def config() -> Config:
@@ -49,25 +45,3 @@ def config() -> Config:
         extensions={"guidance": GuidanceConfig("expert_rows")},
         objective=ObjectiveConfig("stable_then_decay", MID, advantage="sampled_advantages"),
     )
-
-
-def effect() -> Effect:
-    """A decay on chains of thought against one on answers, before the same RL."""
-    target = {"weights": (0.0, 0.0, 0.0, 0.0, 1.0)}
-    first, last = (0, {}), (STABLE + DECAY, target)
-    method, ablation = (
-        arm(
-            config(),
-            steps=90,
-            weights=(1.0, 0.0, 0.0, 0.0, 0.0),
-            stages=(first, (STABLE, {"weights": BRANCHES[name]}), last),
-        )
-        for name in ("hybrid", "answers")
-    )
-    return Effect(
-        claim="after a decay on chains of thought, RL ends higher than after one on answers",
-        task=formats(),
-        method=method,
-        ablation=ablation,
-        warm_steps=600,
-    ).also("five operations", task=formats(length=5))

@@ -19,10 +19,8 @@ floor: +0.037 [-0.086, +0.161].
 
 import dataclasses
 
-from experiments.lab import Arm, Effect, arm, cipher
 from jaxrl.config import Config, CurriculumConfig
 from jaxrl.launch.recipes import quickstart
-from jaxrl.launch.recipes.limr_lim import scored_by
 from jaxrl.training.objective import ObjectiveConfig
 
 
@@ -33,24 +31,4 @@ def config() -> Config:
         recipe="1_shot_rlvr",
         objective=ObjectiveConfig(entropy_coef=0.001),
         curriculum=CurriculumConfig(score="historical_variance", keep=1),
-    )
-
-
-def effect() -> Effect:
-    """One example by its variance against one by chance."""
-    before = Arm(steps=40, curriculum=CurriculumConfig("passes"))
-    method = arm(config(), steps=60, before=before)
-    chance = dataclasses.replace(method.curriculum, score="at_random")
-    return Effect(
-        claim="the example whose accuracy varied most teaches more than one by chance",
-        task=cipher(
-            ((8, 0.97), (6, 0.02)),
-            (((4, 0), 0.5), ((0, 4), 0.5)),
-            filler_rate=0.4,
-            slack=3,
-            problems=64,
-        ),
-        method=method,
-        ablation=dataclasses.replace(method, curriculum=chance),
-        further={"solvable, by chance": scored_by("solvable_at_random")},
     )

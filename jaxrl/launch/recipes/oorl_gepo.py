@@ -14,7 +14,6 @@ intermediate representations from elsewhere. Both weights are 1. The ablation is
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
@@ -26,18 +25,4 @@ def config() -> Config:
         quickstart.config(),
         recipe="oorl_gepo",
         objective=ObjectiveConfig(policy="oorl", aggregation="seq-mean-token-mean"),
-    )
-
-
-def effect() -> Effect:
-    """With and without GEPO, where each symbol can be written in three ways."""
-    method = arm(config(), steps=60)
-    alone = ObjectiveConfig(aggregation="seq-mean-token-mean")
-    return Effect(
-        claim="preferences between sets of equivalent answers add to the verdicts",
-        task=cipher(((12, 0.7), (8, 0.3)), (((1, 2), 1.0),), modes=3),
-        method=method,
-        ablation=dataclasses.replace(method, objective=alone),
-        over="area",
-        on_real_model=True,
     )

@@ -13,7 +13,6 @@ left out. Every 20 steps, 5 are imitation. The ablation is GRPO alone, of as man
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
@@ -27,17 +26,4 @@ def config() -> Config:
         objective=ObjectiveConfig(
             policy="iterated_sft", policy_args={"period": 20, "imitation_steps": 5}
         ),
-    )
-
-
-def effect() -> Effect:
-    """Turns of RL and imitation of its right answers against RL alone."""
-    method = arm(config(), steps=80)
-    return Effect(
-        claim="phases of imitation of its own right answers add to RL at equal updates",
-        task=cipher(((12, 0.8), (8, 0.2)), (((2, 1), 0.5), ((1, 2), 0.5))),
-        method=method,
-        ablation=dataclasses.replace(method, objective=ObjectiveConfig()),
-        over="area",
-        on_real_model=True,
     )

@@ -17,7 +17,6 @@ loss, pass@1 over the run went against the claim, by -0.031 [-0.055, -0.007].
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
@@ -28,21 +27,4 @@ def config() -> Config:
     objective = ObjectiveConfig(policy="pacs", aggregation="seq-mean-token-mean")
     return dataclasses.replace(
         quickstart.config(), recipe="pacs", objective=objective, updates_per_batch=4
-    )
-
-
-def effect() -> Effect:
-    """Against the actor term alone."""
-    method = arm(config(), steps=60)
-    actor = ObjectiveConfig(
-        policy="reinforce",
-        advantage="rloo",
-        aggregation="seq-mean-token-mean",
-    )
-    return Effect(
-        claim="where prompts accept one of two codes unseen, the coupled loss keeps both alive",
-        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), modes=2, accepted=(0.7, 0.3)),
-        method=method,
-        ablation=dataclasses.replace(method, objective=actor),
-        statistic="pass@8",
     )

@@ -20,8 +20,6 @@ no constants.
 
 import dataclasses
 
-from experiments.lab import Effect, arm
-from experiments.lab.preferences import compared, preferred, scored
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.judge import JudgeConfig
@@ -43,15 +41,3 @@ def config() -> Config:
             "judge": JudgeConfig(pairwise=True, anchor="gold", task_weight=1.0),
         },
     )
-
-
-def effect() -> Effect:
-    """A pair model against a scalar one, both from the same comparisons."""
-    method = arm(config(), steps=40, rewards=preferred)
-    return Effect(
-        claim="a pair model and an anchor resist constants that a scalar model leaves open",
-        task=compared(),
-        method=method,
-        ablation=dataclasses.replace(method, rewards=scored),
-        stands_for="judge",
-    ).also("control", task=compared(offset=0.0))

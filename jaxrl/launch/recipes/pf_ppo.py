@@ -12,10 +12,6 @@ the filter by R^2 on labelled prompts is left out. The ablation trains on all sa
 
 import dataclasses
 
-import jax
-import jax.numpy as jnp
-
-from experiments.lab import Effect, Sampled, arm, cipher
 from jaxrl.config import Config
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
@@ -28,22 +24,3 @@ def config() -> Config:
         recipe="pf_ppo",
         objective=ObjectiveConfig(rows="best_worst"),
     )
-
-
-def effect() -> Effect:
-    """Filtered against whole groups, under a reward model that cannot tell half right answers."""
-    method = arm(config(), steps=60, rewards=unsure_in_the_middle)
-    return Effect(
-        claim="the ends of the ranking teach better than all of it",
-        task=cipher(((12, 0.8), (8, 0.3)), (((1, 2), 1.0),), partial=True),
-        method=method,
-        ablation=dataclasses.replace(method, objective=ObjectiveConfig()),
-        statistic="score",
-    )
-
-
-def unsure_in_the_middle(batch: Sampled) -> jax.Array:
-    """All right is 1 and all wrong is 0; anything between gets a score at random."""
-    between = (batch.rewards > 0) & (batch.rewards < 1)
-    guess = jax.random.uniform(batch.key, batch.rewards.shape, maxval=0.95)
-    return jnp.where(between, guess, batch.rewards)

@@ -14,7 +14,6 @@ with plain prompts is recalled. Evaluation has no prefix.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -26,17 +25,4 @@ def config() -> Config:
         quickstart.config(),
         recipe="prefixrl",
         extensions={"guidance": GuidanceConfig("prefixes")},
-    )
-
-
-def effect() -> Effect:
-    """With and without prefixes, at equal samples."""
-    method = arm(config(), steps=60)
-    return Effect(
-        claim="prefixes of solutions make hard prompts learnable, without a prefix too",
-        task=hard_prompts(),
-        method=method,
-        ablation=dataclasses.replace(method, guidance=None),
-        statistic="pass@1/1",
-        on_real_model=True,
     )

@@ -12,7 +12,6 @@ Reading: constants recalled. The reset comes at a fixed interval, not when valid
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.extensions.reference_refresh import RefreshConfig
 from jaxrl.launch.recipes import quickstart
@@ -28,16 +27,4 @@ def config() -> Config:
         objective=ObjectiveConfig(policy_args={"clip_low": 0.2, "clip_high": 0.4}, kl_coef=0.1),
         extensions={"reference_refresh": RefreshConfig(every=25, reset_optimizer=True)},
         rollout=dataclasses.replace(base.rollout, temperature=1.2, oversampling=2.0),
-    )
-
-
-def effect() -> Effect:
-    """Under a KL term, with the reference moved up and with the first one kept."""
-    method = arm(config(), steps=100)
-    return Effect(
-        claim="under the same KL term, moving the reference up lets learning go on",
-        task=cipher(((12, 0.8), (8, 0.1)), (((2, 1), 0.5), ((1, 2), 0.5))),
-        method=method,
-        ablation=dataclasses.replace(method, reference=None),
-        on_real_model=True,
     )

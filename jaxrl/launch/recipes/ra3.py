@@ -17,10 +17,7 @@ plans of demonstrations say nothing of the lines that are right.
 
 import dataclasses
 
-from experiments.lab import Effect, arm
-from experiments.lab.macros import patterned, read
 from jaxrl.config import Config, Domain
-from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.latents import LatentsConfig
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
@@ -45,19 +42,3 @@ def config() -> Config:
         extensions={"latents": LatentsConfig()},
         objective=ObjectiveConfig("chord", {"mu": 0.5}, advantage="sampled_advantages"),
     )
-
-
-def effect() -> Effect:
-    """Mid-training with plans against mid-training without, before the same RL."""
-    text, target = (1.0, 0.0), {"weights": (0.0, 1.0)}
-    method = arm(config(), steps=100, rewards=read, weights=text, stages=((0, {}), (MID, target)))
-    whole = GuidanceConfig("expert_rows", {"rows": method.group_size})
-    plain = ((0, {"guidance": whole}), (MID, target | {"guidance": None}))
-    return Effect(
-        claim="after mid-training with plans, RL is right sooner than after one on bare text",
-        task=patterned(),
-        method=method,
-        ablation=dataclasses.replace(method, stages=plain),
-        over="area",
-        warm_steps=600,
-    ).also("random plans", task=patterned(right=0.0))

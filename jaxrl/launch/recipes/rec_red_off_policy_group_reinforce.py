@@ -12,7 +12,6 @@ Reading: the one-sided form; `jaxrl.losses.surrogates` has the others, RED-Weigh
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
@@ -29,17 +28,4 @@ def config() -> Config:
     )
     return dataclasses.replace(
         quickstart.config(), recipe=NAME, objective=objective, updates_per_batch=4
-    )
-
-
-def effect() -> Effect:
-    """On data up to 20 steps old, with the clip and without."""
-    method = arm(config(), steps=80, sync_every=20)
-    free = dataclasses.replace(method.objective, policy_args={"side": "none"})
-    return Effect(
-        claim="on data up to 20 steps old, the clip keeps REINFORCE from collapse",
-        task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),
-        method=method,
-        ablation=dataclasses.replace(method, objective=free),
-        on_real_model=True,
     )

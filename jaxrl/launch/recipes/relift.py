@@ -12,7 +12,6 @@ when enough hard questions have gathered. The ablation learns nothing from the s
 
 import dataclasses
 
-from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -30,17 +29,4 @@ def config() -> Config:
             policy_args={"mu": 0.5},
             advantage="sampled_advantages",
         ),
-    )
-
-
-def effect() -> Effect:
-    """With and without imitation of the hardest."""
-    method = arm(config(), steps=60)
-    alone = ObjectiveConfig(advantage="sampled_advantages")
-    return Effect(
-        claim="imitating only what all samples fail teaches it",
-        task=hard_prompts(),
-        method=method,
-        ablation=dataclasses.replace(method, objective=alone),
-        statistic="pass@1/1",
     )

@@ -15,7 +15,6 @@ is left out. The ablation takes one update on the fresh rollouts alone.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.extensions.reference_refresh import RefreshConfig
 from jaxrl.extensions.replay import ReplayConfig
@@ -34,16 +33,4 @@ def config() -> Config:
         },
         updates_per_batch=2,
         objective=ObjectiveConfig(policy="remix"),
-    )
-
-
-def effect() -> Effect:
-    """Each rollout used again and again against once, at equal rollouts."""
-    method = arm(config(), steps=80)
-    return Effect(
-        claim="replayed rollouts learn faster from as many fresh ones",
-        task=cipher(((12, 0.8), (6, 0.3)), (((2, 1), 1.0),)),
-        method=method,
-        ablation=dataclasses.replace(method, replay=None, updates_per_batch=1),
-        over="area",
     )

@@ -18,8 +18,7 @@ import codecs
 import dataclasses
 from collections.abc import Callable
 
-from experiments.lab import Effect, arm
-from experiments.lab.tradeoffs import LENGTH, WEIGHTS, controlled, even, tradeoffs
+from experiments.lab.tradeoffs import LENGTH, WEIGHTS
 from jaxrl.config import Config
 from jaxrl.data import generate
 from jaxrl.data.rewards import combine
@@ -80,16 +79,3 @@ def config() -> Config:
         task=f"{__name__}:task",
         task_args={},
     )
-
-
-def effect() -> Effect:
-    """Weights of the prompt against even ones, read at one of them."""
-    method = arm(config(), steps=80, weights=(1.0, 1.0, 1.0))
-    return Effect(
-        claim="one policy that is told the weights reaches what a policy of one weight reaches",
-        task=tradeoffs(),
-        method=method,
-        ablation=dataclasses.replace(method, rewards=even),
-        statistic="score/2",
-        measure=controlled,
-    ).also("weights not followed", task=tradeoffs(follows=0.0))

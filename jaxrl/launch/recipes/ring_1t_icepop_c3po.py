@@ -19,7 +19,6 @@ weight.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config, SamplingConfig
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
@@ -34,16 +33,4 @@ def config() -> Config:
         objective=ObjectiveConfig(policy="icepop"),
         sampling=SamplingConfig(weights="int8"),
         rollout=dataclasses.replace(base.rollout, in_flight=1.5),
-    )
-
-
-def effect() -> Effect:
-    """On data 16 steps old, with the mask and without."""
-    method = arm(config(), steps=80, delay=16)
-    weighted = ObjectiveConfig(policy="decoupled_ppo")
-    return Effect(
-        claim="on data 16 steps old, leaving out tokens of discrepancy helps",
-        task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),
-        method=method,
-        ablation=dataclasses.replace(method, objective=weighted),
     )

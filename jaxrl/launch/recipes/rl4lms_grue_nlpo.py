@@ -15,9 +15,7 @@ against 0.853). The ablation is PPO without the mask.
 """
 
 import dataclasses
-import functools
 
-from experiments.lab import Effect, arm, cipher, held_out
 from jaxrl.config import Config
 from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.nucleus import NucleusConfig
@@ -34,18 +32,4 @@ def config() -> Config:
             "critic": CriticConfig(optimizer=OptimizerConfig(learning_rate=1e-3), kl_coef=0.05),
             "nucleus": NucleusConfig(mass=0.9, every=10),
         },
-    )
-
-
-def effect() -> Effect:
-    """The mask against none, where most words never fit."""
-    method = arm(config(), steps=80)
-    return Effect(
-        claim="among the likely words of an earlier policy, PPO learns faster",
-        task=cipher(((16, 0.8), (8, 0.4)), (((3, 1), 1.0),)),
-        method=method,
-        ablation=dataclasses.replace(method, nucleus=None),
-        over="area",
-        measure=functools.partial(held_out, temperature=0.01),
-        portable=True,
     )

@@ -16,7 +16,6 @@ from them.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -34,21 +33,4 @@ def config() -> Config:
             advantage_args={"scale": "none"},
             aggregation="seq-mean-token-sum-norm",
         ),
-    )
-
-
-def effect() -> Effect:
-    """With and without the external term: what 8 samples can solve."""
-    method = arm(config(), steps=60)
-    alone = dataclasses.replace(
-        method.objective,
-        policy="ppo_clip",
-        advantage="sampled_advantages",
-    )
-    return Effect(
-        claim="solutions from outside widen what 8 samples can solve",
-        task=hard_prompts(),
-        method=method,
-        ablation=dataclasses.replace(method, objective=alone),
-        statistic="pass@8",
     )

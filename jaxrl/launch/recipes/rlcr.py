@@ -12,14 +12,8 @@ in the same form. Some answers cannot be known; in the task `own errors`, all ca
 
 import dataclasses
 
-import jax
-import jax.numpy as jnp
-
-from experiments.lab import Effect, Sampled, arm
-from experiments.lab.confidence import SOURCES, calibration, confidence, uncertain
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.launch.recipes import quickstart
-from jaxrl.losses.regularizers import calibrated_reward
 
 
 def config() -> Config:
@@ -32,24 +26,3 @@ def config() -> Config:
         task_args={"of": "arithmetic", "args": inner},
         rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=16, max_new_tokens=40),
     )
-
-
-def right_and_honest(batch: Sampled) -> jax.Array:
-    """RLCR's reward of completions."""
-    stated = confidence(batch.tokens)
-    return jnp.where(jnp.isnan(stated), -1.0, calibrated_reward(batch.rewards, stated))
-
-
-def effect() -> Effect:
-    """Calibration with the Brier term in the reward and without."""
-    method = arm(config(), steps=100, rewards=right_and_honest)
-    return Effect(
-        claim="the Brier term makes stated confidences true",
-        task=uncertain(),
-        method=method,
-        ablation=dataclasses.replace(method, rewards=None),
-        statistic="ece",
-        better="lower",
-        stands_for="calibrated",
-        measure=calibration,
-    ).also("own errors", task=uncertain(usual=(1.0,) * SOURCES))

@@ -17,8 +17,6 @@ layers hardly learn, under the same reward model; both are measured by the true 
 
 import dataclasses
 
-from experiments.lab import Effect, arm
-from experiments.lab.thoughts import own_domain, preferred, sums_aloud
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.launch.recipes import quickstart
 
@@ -31,22 +29,4 @@ def config() -> Config:
         task="arithmetic",
         task_args={"digits": 2, "terms": 3, "operators": "+", "worked": True, "slips": 0.65},
         rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=16, max_new_tokens=16),
-    )
-
-
-def effect() -> Effect:
-    """Answers after a thought against answers at once, by a reward model that sees the answer."""
-    method = arm(config(), steps=80, rewards=preferred, weights=(1.0, 0.0))
-    at_once = dataclasses.replace(method, weights=(0.0, 1.0))
-    return Effect(
-        claim="under one reward model, answers after a thought are right more often",
-        task=sums_aloud(),
-        method=method,
-        ablation=at_once,
-        warm_steps=500,
-        measure=own_domain,
-    ).also(
-        "true reward",
-        method=dataclasses.replace(method, rewards=None),
-        ablation=dataclasses.replace(at_once, rewards=None),
     )

@@ -13,7 +13,6 @@ decay (recalled). The advantages are those of the whole group. The ablation trai
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.extensions.replay import ReplayConfig
 from jaxrl.launch.recipes import quickstart
@@ -27,18 +26,4 @@ def config() -> Config:
         recipe="rorecomp",
         extensions={"replay": ReplayConfig(groups=4, size=64)},
         objective=ObjectiveConfig(rows="recomposed"),
-    )
-
-
-def effect() -> Effect:
-    """Recomposed batches against whole ones, on long-tailed lengths."""
-    method = arm(config(), steps=60)
-    return Effect(
-        claim="recomposed batches shorten responses",
-        task=cipher(((12, 0.8), (6, 0.4)), (((2, 1), 1.0),), filler_rate=0.4, slack=8),
-        method=method,
-        ablation=dataclasses.replace(method, objective=ObjectiveConfig(), replay=None),
-        statistic="length",
-        better="lower",
-        minimum=0.2,
     )

@@ -12,7 +12,6 @@ Reading: formula recalled. The ablation shares evenly.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, graded
 from jaxrl.config import BanditConfig, Config
 from jaxrl.launch.recipes import dump, quickstart
 
@@ -22,16 +21,4 @@ def config() -> Config:
     bandit = BanditConfig("dads", {"temperature": 0.5, "floor": 0.1}, signal="reward")
     return dataclasses.replace(
         quickstart.config(), recipe="rulereasoner_dads", domains=dump.sums(), bandit=bandit
-    )
-
-
-def effect() -> Effect:
-    """Shares by shortfall against even ones, on domains from solved to hopeless."""
-    method = arm(config(), steps=80, weights=(1.0,) * 4)
-    return Effect(
-        claim="domains shared out by what they fall short are learned faster",
-        task=graded(),
-        method=method,
-        ablation=dataclasses.replace(method, bandit=BanditConfig()),
-        over="area",
     )

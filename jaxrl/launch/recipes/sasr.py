@@ -16,7 +16,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from experiments.lab import Effect, arm, hard_prompts
 from experiments.lab import imitation as rule
 from experiments.lab.imitation import ImitationConfig
 from jaxrl.config import Config
@@ -73,17 +72,4 @@ def config() -> Config:
             policy="sasr",
             advantage="sampled_advantages",
         ),
-    )
-
-
-def effect() -> Effect:
-    """The adaptive mixture against the static one."""
-    method = arm(config(), steps=60)
-    static = dataclasses.replace(method.objective, policy="chord", policy_args={"mu": 0.5})
-    return Effect(
-        claim="an adaptive mixture of imitation and exploration beats halves",
-        task=hard_prompts(),
-        method=method,
-        ablation=dataclasses.replace(method, objective=static),
-        over="area",
     )

@@ -15,7 +15,6 @@ import dataclasses
 
 import numpy as np
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config, CurriculumConfig
 from jaxrl.data.curriculum import Prompts, pass_rate, uniform
 from jaxrl.launch.recipes import quickstart
@@ -43,18 +42,4 @@ def config() -> Config:
         ),
         curriculum=CurriculumConfig(choose="jaxrl.launch.recipes.scalerl:unsolved"),
         updates_per_batch=4,
-    )
-
-
-def effect() -> Effect:
-    """On data 8 steps old, against GRPO."""
-    method = arm(config(), steps=60, delay=8)
-    grpo = ObjectiveConfig(aggregation="seq-mean-token-mean")
-    return Effect(
-        claim="on data 8 steps old, the recipe learns faster than GRPO",
-        task=cipher(((12, 0.8), (8, 0.2)), (((3, 0), 0.5), ((1, 2), 0.5))),
-        method=method,
-        ablation=dataclasses.replace(method, objective=grpo, curriculum=CurriculumConfig()),
-        over="area",
-        on_real_model=True,
     )

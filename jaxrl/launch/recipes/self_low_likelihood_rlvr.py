@@ -17,7 +17,6 @@ import dataclasses
 
 import jax
 
-from experiments.lab import Arm, Effect, arm, graded
 from jaxrl.config import Config, CurriculumConfig
 from jaxrl.launch.recipes import quickstart
 from jaxrl.losses import f_divergence
@@ -36,19 +35,4 @@ def config() -> Config:
         recipe="self_low_likelihood_rlvr",
         objective=ObjectiveConfig(kl_coef=0.05, kl=f"{__name__}:forward_kl"),
         curriculum=CurriculumConfig(score="least_solved", keep=256),
-    )
-
-
-def effect() -> Effect:
-    """Half of the prompts by their low likelihood, against all, at equal samples."""
-    passes = CurriculumConfig("passes")
-    before = Arm(steps=32, learning_rate=0.0, curriculum=passes)  # the base model, twice each
-    method = arm(config(), sizes={"curriculum.keep": 128}, steps=60, before=before)
-    plain = Arm(steps=60)
-    return Effect(
-        claim="training on what is unlikely widens what 8 samples can solve",
-        task=graded(),
-        method=method,
-        ablation=plain,
-        statistic="pass@8",
     )

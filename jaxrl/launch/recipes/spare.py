@@ -19,8 +19,6 @@ solutions, at whatever cost.
 
 import dataclasses
 
-from experiments.lab import Effect, arm
-from experiments.lab.scratchpads import by_reference, by_rollouts, chosen, scratchpads
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.launch.recipes import quickstart
 
@@ -36,16 +34,3 @@ def config() -> Config:
         },
         rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=16, max_new_tokens=16),
     )
-
-
-def effect() -> Effect:
-    """A process reward model from labels of one pass against one from rollouts, at equal cost."""
-    method = arm(config(), steps=80, rewards=by_reference)
-    return Effect(
-        claim="at equal cost, labels by a reference teach more than labels by rollouts",
-        task=scratchpads(),
-        method=method,
-        ablation=dataclasses.replace(method, rewards=by_rollouts),
-        stands_for="arithmetic",
-        measure=chosen,
-    ).also("control", task=scratchpads(at_cost=False))

@@ -19,23 +19,10 @@ every prompt three times and in the end failed none all along, gave +0.004 [-0.0
 
 import dataclasses
 
-from experiments.lab import Arm, Effect, arm, graded
-from jaxrl.config import Config, CurriculumConfig
+from jaxrl.config import Config
 from jaxrl.launch.recipes import dump, quickstart
 
 
 def config() -> Config:
     """The quickstart on sums of three sizes; without a history they are shared evenly."""
     return dataclasses.replace(quickstart.config(), recipe="sws", domains=dump.sums())
-
-
-def effect() -> Effect:
-    """Problems made for weaknesses against as many of all kinds."""
-    before = Arm(steps=16, curriculum=CurriculumConfig("passes"))
-    method = arm(config(), steps=60, weights=(1.0,) * 4, before=before)
-    return Effect(
-        claim="problems made of what a first run failed teach more than problems of all kinds",
-        task=graded(),
-        method=method,
-        ablation=dataclasses.replace(method, before=None),
-    )

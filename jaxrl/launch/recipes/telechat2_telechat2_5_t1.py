@@ -15,8 +15,6 @@ of data is `jaxrl train FILE`, as in experiments/runs/smollm2-course.
 
 import dataclasses
 
-from experiments.lab import Effect, arm
-from experiments.lab.variants import SUMS_WARM_STEPS, sums
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.reference_refresh import RefreshConfig
@@ -42,19 +40,4 @@ def config() -> Config:
             advantage="sampled_advantages",
             aggregation="seq-mean-token-mean",
         ),
-    )
-
-
-def effect() -> Effect:
-    """SFT, DPO and RL against SFT and RL, at equal steps."""
-    method = arm(config(), steps=100)
-    without = dataclasses.replace(
-        method.objective, policy="primed", policy_args={"priming_steps": STAGE}
-    )
-    return Effect(
-        claim="with a stage of DPO between SFT and RL, a policy ends higher than without",
-        task=sums(),
-        method=method,
-        ablation=dataclasses.replace(method, objective=without),
-        warm_steps=SUMS_WARM_STEPS,
     )

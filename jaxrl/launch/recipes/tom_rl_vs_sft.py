@@ -21,8 +21,6 @@ In the task `whole traces`, no demonstration answers at once. `config()` is GRPO
 
 import dataclasses
 
-from experiments.lab import Effect, arm
-from experiments.lab.beliefs import beliefs, valid
 from jaxrl.config import Config
 from jaxrl.launch.recipes import quickstart
 
@@ -36,18 +34,3 @@ def config() -> Config:
         task_args={"digits": 1, "terms": 3, "operators": "+", "worked": True},
         rollout=dataclasses.replace(base.rollout, max_new_tokens=12),
     )
-
-
-def effect() -> Effect:
-    """Traces after GRPO, and before it."""
-    method = arm(config(), steps=100)
-    return Effect(
-        claim="RL on answers leaves a small model less valid traces than it had",
-        task=beliefs(),
-        method=method,
-        ablation=dataclasses.replace(method, learning_rate=0.0),
-        statistic="validity",
-        better="lower",
-        warm_steps=400,
-        measure=valid,
-    ).also("whole traces", task=beliefs(silent=0.0))

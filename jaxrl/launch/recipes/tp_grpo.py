@@ -17,7 +17,6 @@ outcomes alone.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
@@ -27,17 +26,4 @@ def config() -> Config:
     """The quickstart with rewards for thoughts."""
     return dataclasses.replace(
         quickstart.config(), recipe="tp_grpo", objective=ObjectiveConfig(advantage="tp_grpo")
-    )
-
-
-def effect() -> Effect:
-    """Thoughts and outcomes against outcomes, on answers of five steps."""
-    method = arm(config(), steps=60)
-    return Effect(
-        claim="rewards for thoughts reach the same accuracy in fewer samples",
-        task=cipher(((12, 0.8), (8, 0.4)), (((2, 3), 1.0),)),
-        method=method,
-        ablation=dataclasses.replace(method, objective=ObjectiveConfig()),
-        over="area",
-        on_real_model=True,
     )

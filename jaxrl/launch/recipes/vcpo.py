@@ -14,7 +14,6 @@ data 16 steps old and with an earlier form of the loss, gave -0.361 [-0.814, +0.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher, with_objective
 from jaxrl.config import Config
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
@@ -25,23 +24,4 @@ def config() -> Config:
     objective = ObjectiveConfig(policy="vcpo", aggregation="seq-mean-token-mean")
     return dataclasses.replace(
         quickstart.config(), recipe="vcpo", objective=objective, updates_per_batch=4
-    )
-
-
-def effect() -> Effect:
-    """On data 64 steps old, with both controls and with neither."""
-    method = arm(config(), steps=120, delay=64)
-    controls = {"step size": {"power": 0.0}, "least-variance baseline": {"baseline": "mean"}}
-    without = {
-        part: with_objective(dataclasses.replace(method.objective, policy_args=args))
-        for part, args in controls.items()
-    }
-    bare = dataclasses.replace(method.objective, policy_args={"power": 0.0, "baseline": "mean"})
-    return Effect(
-        claim="on data 64 steps old, variance control keeps importance sampling stable",
-        task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),
-        method=method,
-        ablation=dataclasses.replace(method, objective=bare),
-        further=without,
-        on_real_model=True,
     )

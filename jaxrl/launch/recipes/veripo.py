@@ -14,7 +14,6 @@ reflection, which take a judge, are left out. Every 20 steps, 5 are DPO's. The a
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.extensions.reference_refresh import RefreshConfig
 from jaxrl.launch.recipes import quickstart
@@ -34,18 +33,4 @@ def config() -> Config:
             policy_args={"period": PERIOD, "preference_steps": 5},
             aggregation="seq-mean-token-mean",
         ),
-    )
-
-
-def effect() -> Effect:
-    """Turns of GRPO and DPO against GRPO alone, at equal rollouts."""
-    method = arm(config(), steps=80)
-    alone = ObjectiveConfig(aggregation="seq-mean-token-mean")
-    return Effect(
-        claim="phases of DPO on the rollouts' own contrasts beat GRPO at equal rollouts",
-        task=cipher(((12, 0.8), (8, 0.2)), (((1, 2), 1.0),), filler_rate=0.2, slack=4),
-        method=method,
-        ablation=dataclasses.replace(method, objective=alone, reference=None),
-        over="area",
-        on_real_model=True,
     )

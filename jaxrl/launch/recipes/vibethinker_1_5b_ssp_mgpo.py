@@ -12,7 +12,6 @@ them, is not here. The ablation is lambda = 0, which is GRPO.
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher
 from jaxrl.config import Config
 from jaxrl.launch.recipes import quickstart
 from jaxrl.training.objective import ObjectiveConfig
@@ -23,19 +22,4 @@ def config() -> Config:
     objective = ObjectiveConfig(advantage="mgpo", advantage_args={"strength": 4.0})
     return dataclasses.replace(
         quickstart.config(), recipe="vibethinker_1_5b_ssp_mgpo", objective=objective
-    )
-
-
-def effect() -> Effect:
-    """Against GRPO, on prompts from easy to hopeless."""
-    method = arm(config(), steps=60)
-    grpo = dataclasses.replace(method.objective, advantage_args={"strength": 0.0})
-    mix = (((3, 0), 0.34), ((2, 1), 0.33), ((0, 3), 0.33))
-    return Effect(
-        claim="on prompts from easy to hopeless, the weight speeds learning up",
-        task=cipher(((12, 0.95), (8, 0.3)), mix),
-        method=method,
-        ablation=dataclasses.replace(method, objective=grpo),
-        over="area",
-        on_real_model=True,
     )

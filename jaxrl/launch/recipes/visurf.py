@@ -13,7 +13,6 @@ reward for one, so the smoothing is what remains. The ablation learns nothing fr
 
 import dataclasses
 
-from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -27,17 +26,4 @@ def config() -> Config:
         recipe="visurf",
         extensions={"guidance": GuidanceConfig("expert_rows")},
         objective=ObjectiveConfig(shaping="settled_label"),
-    )
-
-
-def effect() -> Effect:
-    """With and without the label's advantage."""
-    method = arm(config(), steps=60)
-    alone = ObjectiveConfig(advantage="sampled_advantages")
-    return Effect(
-        claim="a label in the group teaches what samples fail",
-        task=hard_prompts(),
-        method=method,
-        ablation=dataclasses.replace(method, objective=alone),
-        statistic="pass@1/1",
     )

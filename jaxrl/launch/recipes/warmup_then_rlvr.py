@@ -17,8 +17,6 @@ demonstrations have the mark.
 
 import dataclasses
 
-from experiments.lab import Effect, arm
-from experiments.lab.skills import domains
 from jaxrl.config import Config, CurriculumConfig, Domain
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes import quickstart
@@ -44,17 +42,3 @@ def config() -> Config:
         extensions={"guidance": GuidanceConfig("expert_rows")},
         objective=ObjectiveConfig("primed", PRIMED, advantage="sampled_advantages"),
     )
-
-
-def effect() -> Effect:
-    """A warm-up on the toy domain and RL on the target, against RL on the target."""
-    target = {"weights": (0.0, 1.0)}
-    method = arm(config(), steps=60, weights=(1.0, 0.0), stages=((0, {}), (WARMUP, target)))
-    cold = dataclasses.replace(method.objective, policy_args={"priming_steps": 0})
-    return Effect(
-        claim="after a warm-up on another domain, RL on few problems learns sooner",
-        task=domains(marked=0.05, known=True, problems=64),
-        method=method,
-        ablation=dataclasses.replace(method, objective=cold, stages=(), **target),
-        over="area",
-    ).also("control", task=domains(marked=1.0, known=True, problems=64))

@@ -19,8 +19,6 @@ true reward. The control has one form of each value, which the rule can check ev
 
 import dataclasses
 
-from experiments.lab import Effect, arm
-from experiments.lab.routes import asked, by_route, by_rule, routes
 from jaxrl.config import Config, Domain, RolloutConfig
 from jaxrl.launch.recipes import quickstart
 
@@ -36,16 +34,3 @@ def config() -> Config:
         },
         rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=32, max_new_tokens=16),
     )
-
-
-def effect() -> Effect:
-    """Routed rewards against the rule's alone."""
-    method = arm(config(), steps=80, rewards=by_route)
-    return Effect(
-        claim="rules where they can check and a judge elsewhere teach more than either alone",
-        task=routes(),
-        method=method,
-        ablation=dataclasses.replace(method, rewards=by_rule),
-        stands_for="arithmetic",
-        measure=asked,
-    ).also("control", task=routes(forms=1))

@@ -15,15 +15,8 @@ after SFT.
 
 import dataclasses
 
-import jax
-
-from experiments.lab import Effect, Sampled, arm
-from experiments.lab.scratchpads import by_reference, scratchpads
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.launch.recipes import quickstart
-
-WEIGHT = 0.5
-"""Of the rule, as in the toy's task."""
 
 
 def config() -> Config:
@@ -36,21 +29,4 @@ def config() -> Config:
             **{"worked": True, "stepwise": True, "slips": 0.65},
         },
         rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=16, max_new_tokens=16),
-    )
-
-
-def mixed(batch: Sampled) -> jax.Array:
-    """[N] the rule's verdict of the answer and the reward model's score of the steps, half each."""
-    return WEIGHT * batch.rewards + (1 - WEIGHT) * by_reference(batch)
-
-
-def effect() -> Effect:
-    """RL on both rewards after SFT, and SFT alone."""
-    method = arm(config(), steps=80, rewards=mixed)
-    return Effect(
-        claim="after SFT, RL on a rule and a reward model adds to the accuracy",
-        task=scratchpads(),
-        method=method,
-        ablation=dataclasses.replace(method, learning_rate=0.0),
-        stands_for="arithmetic",
     )

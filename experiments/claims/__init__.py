@@ -1,0 +1,1 @@
+"""Claims of the recipes: a module each, whose `effect()` says what is compared."""

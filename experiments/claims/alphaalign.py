@@ -1,0 +1,23 @@
+"""What is claimed of this recipe, and what it is compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from experiments.lab import Effect, arm
+from experiments.lab.refusals import refusals, refused, safe, safe_and_helpful
+from jaxrl.launch.recipes.alphaalign import config
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def effect() -> Effect:
+    """Both rewards against the safety reward alone."""
+    method = arm(config(), steps=80, rewards=safe_and_helpful)
+    return Effect(
+        claim="a reward for helpful answers beside that for due refusals keeps both",
+        task=refusals(),
+        method=method,
+        ablation=dataclasses.replace(method, rewards=safe, objective=ObjectiveConfig()),
+        stands_for="guarded",
+        measure=refused,
+    ).also("control", task=refusals(spread=0))

@@ -1,0 +1,20 @@
+"""What is claimed of this recipe, and what it is compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from experiments.lab import Effect, arm, cipher
+from jaxrl.launch.recipes.areal import config
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def effect() -> Effect:
+    """On data 16 steps old, against PPO that clips around the sampler."""
+    method = arm(config(), steps=80, delay=16)
+    return Effect(
+        claim="on data 16 steps old, decoupled PPO learns more than PPO",
+        task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),
+        method=method,
+        ablation=dataclasses.replace(method, objective=ObjectiveConfig()),
+    )

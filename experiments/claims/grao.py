@@ -1,0 +1,21 @@
+"""What is claimed of this recipe, and what it is compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from experiments.lab import Effect, arm, hard_prompts
+from jaxrl.launch.recipes.grao import config
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def effect() -> Effect:
+    """With and without the reference, on prompts that samples fail."""
+    method = arm(config(), steps=60)
+    alone = ObjectiveConfig(advantage="sampled_advantages", aggregation="seq-mean-token-sum")
+    return Effect(
+        claim="references in the loss beat GRPO beside them",
+        task=hard_prompts(),
+        method=method,
+        ablation=dataclasses.replace(method, objective=alone),
+    )

@@ -1,0 +1,21 @@
+"""What is claimed of this recipe, and what it is compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from experiments.lab import Effect, arm
+from experiments.lab.preferences import compared, preferred, scored
+from jaxrl.launch.recipes.pairwise_rl import config
+
+
+def effect() -> Effect:
+    """A pair model against a scalar one, both from the same comparisons."""
+    method = arm(config(), steps=40, rewards=preferred)
+    return Effect(
+        claim="a pair model and an anchor resist constants that a scalar model leaves open",
+        task=compared(),
+        method=method,
+        ablation=dataclasses.replace(method, rewards=scored),
+        stands_for="judge",
+    ).also("control", task=compared(offset=0.0))

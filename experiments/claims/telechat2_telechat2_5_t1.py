@@ -1,0 +1,24 @@
+"""What is claimed of this recipe, and what it is compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from experiments.lab import Effect, arm
+from experiments.lab.variants import SUMS_WARM_STEPS, sums
+from jaxrl.launch.recipes.telechat2_telechat2_5_t1 import STAGE, config
+
+
+def effect() -> Effect:
+    """SFT, DPO and RL against SFT and RL, at equal steps."""
+    method = arm(config(), steps=100)
+    without = dataclasses.replace(
+        method.objective, policy="primed", policy_args={"priming_steps": STAGE}
+    )
+    return Effect(
+        claim="with a stage of DPO between SFT and RL, a policy ends higher than without",
+        task=sums(),
+        method=method,
+        ablation=dataclasses.replace(method, objective=without),
+        warm_steps=SUMS_WARM_STEPS,
+    )
