@@ -39,7 +39,7 @@ def effect() -> Effect:
             ObjectiveConfig(policy="aepo", policy_args={"alpha": 0.0})
         ),
         "gradient past the clip": with_objective(
-            ObjectiveConfig(policy="jaxrl.launch.recipes.aepo:hard_clip")
+            ObjectiveConfig(policy="experiments.claims.aepo:hard_clip")
         ),
     }
     return Effect(
