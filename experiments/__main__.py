@@ -1,6 +1,7 @@
 """`python -m experiments COMMAND`: the commands of the laboratory, from a clone of the repository.
 
 effects    what methods do, by the protocol of `experiments/lab/PROTOCOL.md`
+pack       the figures of arms that were run, into one compressed file
 control    learning curves of offline RL and control over seeds, their table and figures
 """
 
@@ -13,6 +14,7 @@ from jaxrl.launch import cli
 
 COMMANDS = {
     "effects": "experiments.effects.command",
+    "pack": "experiments.lab.archive",
     "control": "experiments.control_claims.bench",
 }
 """Command -> the module whose `main(argv)` it is."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.lab import Effect, families, plans
+from experiments.lab import Effect, archive, families, plans
 
 _THROWN_AWAY = "the method's guide throws attempts away, which its tokens leave out"
 KNOWN = {
@@ -60,5 +59,5 @@ def of_baseline(
 def _figures(row: dict[str, Any], results: Path) -> Iterator[str]:
     """Digests of the figures of a row's other arm, or the arm's keys where they are not kept."""
     for key in row["arms"][1]:
-        path = results / "arms" / f"{key}.json"
-        yield json.loads(path.read_text())["digest"] if path.exists() else key
+        figures = archive.read(results, key)
+        yield key if figures is None else figures["digest"]

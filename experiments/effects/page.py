@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from experiments.effects import table
+from experiments.lab import archive
 
 _COLOURS = {
     "effect": "#1a7f37", "contrary": "#b42318", "equivalent": "#475467", "undecided": "#98a2b3",
@@ -175,10 +175,9 @@ def _curves(rows: Sequence[dict[str, Any]], results: Path) -> Iterable[str]:
 def _curve(
     keys: Sequence[str], statistic: str, results: Path
 ) -> tuple[list[int], list[float]] | None:
-    path = results / "arms" / f"{keys[-1]}.json" if keys else None
-    if path is None or not path.exists():
+    figures = archive.read(results, keys[-1]) if keys else None
+    if figures is None:
         return None
-    figures = json.loads(path.read_text())
     values = figures["curves"].get(statistic)
     return values and (figures["marks"], np.mean(values, axis=1).tolist())
 

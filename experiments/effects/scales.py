@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from experiments.effects import real as effects_real
 from experiments.effects import table as effects_table
-from experiments.lab import scales
+from experiments.lab import archive, scales
 
 
 def compared() -> list[dict[str, Any]]:
@@ -57,9 +56,8 @@ def in_the_lab(methods: Sequence[str]) -> dict[str, float]:
 
 
 def _final(keys: Sequence[str]) -> np.ndarray:
-    files = [effects_table.RESULTS / "arms" / f"{key}.json" for key in keys]
-    final = [json.loads(file.read_text())["final"] for file in files]
-    return np.concatenate([figures[effects_real.STATISTIC] for figures in final])
+    kept = [archive.read(effects_table.RESULTS, key) for key in keys]
+    return np.concatenate([figures["final"][effects_real.STATISTIC] for figures in kept if figures])
 
 
 def headline() -> str:

@@ -47,8 +47,8 @@ def history(path: Path) -> set[str]:
 
 
 def commit(paths: Sequence[Path], message: str) -> None:
-    """Commit these files and no others."""
-    names = [str(path.resolve()) for path in paths]
+    """Commit those of these files that exist, and no others."""
+    names = [str(path.resolve()) for path in paths if path.exists()]
     _git(paths[0], "add", "--", *names)
     if _git(paths[0], "status", "--porcelain", "--", *names):
         _git(paths[0], "commit", "--quiet", "--only", "-m", message, "--", *names)

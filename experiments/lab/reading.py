@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.lab import statistics, views
+from experiments.lab import archive, statistics, views
 from experiments.lab.effect import Effect
 from experiments.lab.statistics import Comparison, Status
 from experiments.lab.tuning import GUARD, RANGE
@@ -51,11 +51,7 @@ def at_updates(row: dict[str, Any], effect: Effect, results: Path) -> dict[str, 
 
 def _kept(row: dict[str, Any], results: Path) -> list[list[dict[str, Any]]]:
     """The figures of the method's arms and of the others'."""
-    files = [[(results / "arms" / f"{key}.json", key) for key in keys] for keys in row["arms"]]
-    return [
-        [json.loads(path.read_text()) if path.exists() else {"digest": key} for path, key in arm]
-        for arm in files
-    ]
+    return [[archive.read(results, key) or {"digest": key} for key in keys] for keys in row["arms"]]
 
 
 def corrected(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -70,17 +69,16 @@ def rerun(
 def _again(
     store: Store, effect: Effect, task: str, label: str, given: Arm, seeds: Sequence[int]
 ) -> Again:
-    kept = store.path(store.identity(effect, given, seeds))
-    if not kept.exists():
-        return Again(task, label, kept.stem, "", "not kept")
-    old = json.loads(kept.read_text())
+    key, old = store.key(effect, given, seeds), store.kept(effect, given, seeds)
+    if old is None:
+        return Again(task, label, key, "", "not kept")
     with tempfile.TemporaryDirectory() as folder:
         new = dataclasses.replace(store, directory=Path(folder)).figures(effect, given, seeds)
     found = "differs" if old["machine"] == new["machine"] else "other machine"
     if stores.digest_of_kept(old) == new["digest"]:
         found = "equal"
     means = (float(np.mean(x[effect.over][effect.statistic])) for x in (old, new))
-    return Again(task, label, kept.stem, old["machine"], found, tuple(means))
+    return Again(task, label, key, old["machine"], found, tuple(means))
 
 
 def _require_known(name: str, given: Sequence[str], known: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.lab import arms, files, views
+from experiments.lab import archive, arms, files, views
 from experiments.lab.arms import Arm
 from experiments.lab.effect import Effect, held_out, run_arm
 from experiments.lab.tasks import verdicts
@@ -40,13 +40,14 @@ class Store:
         """
         identity = self.identity(effect, given, seeds)
         path = self.path(identity)
-        if not path.exists():
+        kept = archive.read(self.directory, path.stem)
+        if kept is None:
             figures = self.run(effect, given, seeds)
             own = {"machine": views.machine(), "digest": digest_of(figures), "key": path.stem}
             own["verifier"] = verdicts(effect.task)
             files.write(path, identity | figures | own)
             self.said(f"{path.stem}: {len(seeds)} seeds in {figures['minutes']} min")
-        kept = json.loads(path.read_text())
+            kept = json.loads(path.read_text())
         if kept.get("verifier", verdicts(effect.task)) != verdicts(effect.task):
             raise ValueError(
                 f"{path.stem}: another verifier judged these figures, of a task with the same "
@@ -56,12 +57,15 @@ class Store:
 
     def kept(self, effect: Effect, given: Arm, seeds: Sequence[int]) -> dict[str, Any] | None:
         """Figures of an arm if they are kept; it is not run."""
-        path = self.path(self.identity(effect, given, seeds))
-        return json.loads(path.read_text()) if path.exists() else None
+        return archive.read(self.directory, self.key(effect, given, seeds))
 
     def path(self, identity: dict[str, Any]) -> Path:
-        """The file of an arm."""
-        return self.directory / "arms" / f"{files.digest(identity)}.json"
+        """The file of an arm that is not packed."""
+        return archive.path_of(self.directory, files.digest(identity))
+
+    def key(self, effect: Effect, given: Arm, seeds: Sequence[int]) -> str:
+        """What names an arm's figures."""
+        return files.digest(self.identity(effect, given, seeds))
 
     @staticmethod
     def identity(effect: Effect, given: Arm, seeds: Sequence[int]) -> dict[str, Any]:

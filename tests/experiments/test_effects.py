@@ -20,6 +20,7 @@ from experiments.effects import command as effects
 from experiments.effects import page as effects_page
 from experiments.effects import table as effects_table
 from experiments.lab import (
+    archive,
     arms,
     differences,
     families,
@@ -722,9 +723,27 @@ def test_a_real_arm_gives_its_recorded_figures_again(tmp_path):
 
 
 def test_recorded_digests_are_those_of_the_figures():
-    for path in (effects_table.RESULTS / "arms").glob("*.json"):
-        kept = json.loads(path.read_text())
-        assert stores.digest_of_kept(kept) == kept["digest"], path.name
+    archive.check(effects_table.RESULTS)
+    arms_kept = dict(archive.read_all(effects_table.RESULTS))
+    assert len(arms_kept) > 4000
+    for key, kept in arms_kept.items():
+        assert stores.digest_of_kept(kept) == kept["digest"], key
+
+
+def test_packed_arms_are_read_as_before_and_new_ones_come_first(tmp_path):
+    for key in "ab":
+        files.write(archive.path_of(tmp_path, key), {"version": 1, "final": [0.25, 1e-07]})
+    before = dict(archive.read_all(tmp_path))
+    assert archive.pack(tmp_path) == 2 and not list((tmp_path / "arms").iterdir())
+    packed = (tmp_path / archive.NAME).read_bytes()
+    assert {k: {**v, "key": k} for k, v in before.items()} == dict(archive.read_all(tmp_path))
+    assert archive.pack(tmp_path) == 2 and (tmp_path / archive.NAME).read_bytes() == packed
+    files.write(archive.path_of(tmp_path, "b"), {"version": 2})
+    assert archive.read(tmp_path, "b") == {"version": 2} and archive.read(tmp_path, "c") is None
+    archive.check(tmp_path)
+    (tmp_path / archive.DIGEST).write_text("0  arms.jsonl")
+    with pytest.raises(ValueError, match="digest"):
+        archive.check(tmp_path)
 
 
 def test_a_plan_that_is_not_in_the_history_is_marked(repository, monkeypatch, capsys, tmp_path):

@@ -19,7 +19,7 @@ from experiments.effects import page as effects_page
 from experiments.effects import real as effects_real
 from experiments.effects import scales as effects_scales
 from experiments.effects import table as effects_table
-from experiments.lab import files, scales
+from experiments.lab import archive, files, scales
 from jaxrl.losses import advantages, pass_rate
 
 CHOSEN = effects_real.planned()["methods"]
@@ -28,10 +28,10 @@ CHOSEN = effects_real.planned()["methods"]
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     """A copy of the plan under Git, without results; rows of the lab are the recorded ones."""
-    folder, arms = tmp_path / "effects", effects_table.RESULTS / "arms"
+    folder, arms = tmp_path / "effects", effects_table.RESULTS / archive.NAME
     real = folder / "real"
     real.mkdir(parents=True)
-    (folder / "arms").symlink_to(arms)
+    (folder / archive.NAME).symlink_to(arms)
     for name in CHOSEN:
         for kind in ("plan.json", "json"):
             (folder / f"{name}.{kind}").symlink_to(effects_table.RESULTS / f"{name}.{kind}")

@@ -13,6 +13,7 @@ from experiments import lab
 from experiments.claims import aepo, par
 from experiments.effects import table as effects_table
 from experiments.lab import (
+    archive,
     arms,
     collect,
     critic,
@@ -616,8 +617,7 @@ def test_no_part_gives_the_figures_of_the_whole_method():
     """To take such a part out does nothing, so what was measured is not the method."""
 
     def figures(keys):
-        paths = [effects_table.RESULTS / "arms" / f"{key}.json" for key in keys]
-        return [json.loads(path.read_text())["digest"] for path in paths]
+        return [archive.read(effects_table.RESULTS, key)["digest"] for key in keys]
 
     rows = [row for row in effects_table.rows() if row["measured"] and row["against"] == "ablation"]
     idle = [
