@@ -18,13 +18,14 @@ import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from jaxrl.data import own
-from jaxrl.data.parameters import kinds
+from jaxrl.data.scoring import user_functions
+from jaxrl.data.sources.parameters import kinds
 from jaxrl.data.tasks import is_function
 
 BUNDLED = (
     "jaxrl.losses.", "jaxrl.launch.recipes.",
-    "jaxrl.data.bandits", "jaxrl.data.curriculum", "jaxrl.data.guidance", "jaxrl.data.replay",
+    "jaxrl.data.selection.bandits", "jaxrl.data.selection.curriculum",
+    "jaxrl.data.selection.guidance", "jaxrl.data.selection.replay",
 )  # fmt: skip
 """Modules, and packages with their dot, whose public functions any config may name."""
 
@@ -65,7 +66,7 @@ def foreign(value: Any) -> set[str]:
         return set().union(*map(foreign, value))
     if not isinstance(value, str):
         return set()
-    if own.is_file(value) or _ADDRESS.match(value):
+    if user_functions.is_file(value) or _ADDRESS.match(value):
         return {value}
     if is_function(value):
         return set() if bundled(value) else {value}
@@ -136,7 +137,8 @@ def lookup(reference: str) -> Callable[..., Any]:
     """The function of a name.
 
     Args:
-      reference: the name of a function of `jaxrl.losses`, `jaxrl.data.curriculum`, `bandits`,
+      reference: the name of a function of `jaxrl.losses`, `jaxrl.data.selection.curriculum`,
+      `bandits`,
         `guidance` or `replay`, such as `ppo_clip`; or `module:function`.
 
     Raises:
@@ -185,7 +187,11 @@ def _beside(module_name: str) -> list[str]:
 def _named() -> dict[str, list[str]]:
     """The bundled functions as `module:function`, by their names."""
     losses = importlib.import_module("jaxrl.losses")
-    homes = [f"jaxrl.losses.{module.name}" for module in pkgutil.iter_modules(losses.__path__)]
+    homes = [
+        module.name
+        for module in pkgutil.walk_packages(losses.__path__, "jaxrl.losses.")
+        if not module.ispkg
+    ]
     homes += [own for own in BUNDLED if not own.endswith(".")]
     found: dict[str, list[str]] = {}
     for home in homes:

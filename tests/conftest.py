@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from jaxrl.data import sandbox
+from jaxrl.data.sandbox import runner
 from jaxrl.launch import cli
 from tests import COMPILED
 
@@ -23,8 +23,8 @@ _MEMORY_PAGES = 300_000
 def pytest_configure() -> None:
     """Share compiled programs between the tests, their processes and the next time."""
     cli.few_arenas()  # as `jaxrl train` does
-    if sandbox.strongest().kind == "rlimits":  # the programs that tests run are the project's own
-        os.environ.setdefault(sandbox.ALLOW_WEAK, "1")
+    if runner.strongest().kind == "rlimits":  # the programs that tests run are the project's own
+        os.environ.setdefault(runner.ALLOW_WEAK, "1")
     cache = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", COMPILED)
     jax.config.update("jax_compilation_cache_dir", cache)
     # Programs of tests are small: without this, most compile too quickly to be kept.

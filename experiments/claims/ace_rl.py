@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.lab import Effect, Sampled, arm, cipher
-from jaxrl.launch.recipes.ace_rl import ITEMS, config
+from jaxrl.launch.recipes.rewards.ace_rl import ITEMS, config
 
 WRONG = 0.1
 """Share of the verdicts that are wrong."""

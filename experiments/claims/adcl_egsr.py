@@ -7,7 +7,7 @@ import dataclasses
 from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import CurriculumConfig
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.adcl_egsr import config
+from jaxrl.launch.recipes.demonstrations.adcl_egsr import config
 
 
 def effect() -> Effect:

@@ -7,9 +7,9 @@ import dataclasses
 import jax
 
 from experiments.lab import Effect, arm, cipher, with_objective
-from jaxrl.launch.recipes.aepo import config
-from jaxrl.losses.masking import entropy_share
-from jaxrl.losses.policy import Objective, ppo_clip
+from jaxrl.launch.recipes.objectives.aepo import config
+from jaxrl.losses.policy.objectives import Objective, ppo_clip
+from jaxrl.losses.reduce.masking import entropy_share
 from jaxrl.training.objective import ObjectiveConfig
 
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.refusals import refusals, refused, safe, safe_and_helpful
-from jaxrl.launch.recipes.alphaalign import config
+from jaxrl.launch.recipes.rewards.alphaalign import config
 from jaxrl.training.objective import ObjectiveConfig
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.lab import Effect, Sampled, arm, cipher
-from jaxrl.launch.recipes.armed import config
+from jaxrl.launch.recipes.reward_models.armed import config
 
 LOW, BAND, NOISE = 0.80, 0.05, 0.01
 """Of the judge's scores: the least, how much more the best answer gets, and their deviation."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, lookup
-from jaxrl.launch.recipes.asearcher import config
+from jaxrl.launch.recipes.search_agents.asearcher import config
 
 
 def effect() -> Effect:

@@ -11,7 +11,7 @@ import numpy as np
 from experiments.lab import Effect, Sampled, arm, cipher
 from experiments.lab.tasks import EOS
 from jaxrl.data.rewards import text
-from jaxrl.launch.recipes.bleuberi import config
+from jaxrl.launch.recipes.rewards.bleuberi import config
 
 
 def overlap(batch: Sampled) -> jax.Array:

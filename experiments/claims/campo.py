@@ -6,7 +6,7 @@ import dataclasses
 import functools
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.campo import config
+from jaxrl.launch.recipes.length.campo import config
 from jaxrl.training.objective import ObjectiveConfig
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts, with_objective
-from jaxrl.launch.recipes.chord import config
+from jaxrl.launch.recipes.demonstrations.chord import config
 from jaxrl.training.objective import ObjectiveConfig
 
 

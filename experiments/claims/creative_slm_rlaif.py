@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.greetings import by_pairs, by_principles, greetings
-from jaxrl.launch.recipes.creative_slm_rlaif import config
+from jaxrl.launch.recipes.reward_models.creative_slm_rlaif import config
 
 
 def effect() -> Effect:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.cure import config
+from jaxrl.launch.recipes.objectives.cure import config
 
 
 def effect() -> Effect:

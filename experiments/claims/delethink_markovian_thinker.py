@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.chains import walk
-from jaxrl.launch.recipes.delethink_markovian_thinker import config
+from jaxrl.launch.recipes.length.delethink import config
 from jaxrl.sampling.chunks import WHOLE, Chunks
 
 

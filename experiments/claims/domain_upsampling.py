@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.corpora import BASE, corpora, general
-from jaxrl.launch.recipes.domain_upsampling import LAST, RAISED, config
+from jaxrl.launch.recipes.skills.domain_upsampling import LAST, RAISED, config
 
 
 def effect() -> Effect:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.dph_rl import PRESAMPLE, config
+from jaxrl.launch.recipes.objectives.dph_rl import PRESAMPLE, config
 from jaxrl.training.objective import ObjectiveConfig
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.drive_pre_grpo import UNIFORM, config
+from jaxrl.launch.recipes.data_selection.drive_pre_grpo import UNIFORM, config
 
 
 def effect() -> Effect:

@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm, cipher
 from jaxrl.config import BanditConfig
-from jaxrl.launch.recipes.dump import config
+from jaxrl.launch.recipes.data_selection.dump import config
 
 
 def effect() -> Effect:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.lab import Arm, Effect, Task, arm, attempts, cipher
-from jaxrl.launch.recipes.echo_chamber import config
+from jaxrl.launch.recipes.objectives.echo_chamber import config
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.lab import Arm, Effect, Task, arm, attempts, held_out
 from experiments.lab.locks import Trace, backtracking, locks
-from jaxrl.launch.recipes.four_habits_of_highly_effective_stars import config
+from jaxrl.launch.recipes.skills.four_habits import config
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 

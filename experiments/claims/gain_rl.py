@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm, cipher
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch.recipes.gain_rl import config
+from jaxrl.launch.recipes.data_selection.gain_rl import config
 
 
 def effect() -> Effect:

@@ -9,7 +9,7 @@ import jax
 from experiments.lab import Effect, Sampled, arm
 from experiments.lab.surfaces import accepted, same, surfaces, verified
 from jaxrl.data.rewards.verifier import verified as rewarded
-from jaxrl.launch.recipes.general_reasoner import config
+from jaxrl.launch.recipes.reward_models.general_reasoner import config
 
 
 def by_verifier(batch: Sampled) -> jax.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts
-from jaxrl.launch.recipes.generalised_ntp_objective_precision_dive import config
+from jaxrl.launch.recipes.imitation.generalised_ntp import config
 
 
 def effect() -> Effect:

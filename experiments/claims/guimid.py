@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.navigation import navigation
-from jaxrl.launch.recipes.guimid import MID, MIXTURE, TARGET, config
+from jaxrl.launch.recipes.skills.guimid import MID, MIXTURE, TARGET, config
 
 
 def effect() -> Effect:

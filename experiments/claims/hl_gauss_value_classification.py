@@ -7,7 +7,7 @@ import dataclasses
 import jax
 
 from experiments.lab import Effect, Sampled, arm, cipher
-from jaxrl.launch.recipes.hl_gauss_value_classification import config
+from jaxrl.launch.recipes.critics.hl_gauss_critic import config
 from jaxrl.models.value import ValueConfig
 
 

@@ -7,7 +7,7 @@ import dataclasses
 from experiments.claims import four_habits_of_highly_effective_stars as habits
 from experiments.lab import Effect, arm
 from experiments.lab.locks import Trace, locks
-from jaxrl.launch.recipes.how_much_backtracking import config
+from jaxrl.launch.recipes.skills.how_much_backtracking import config
 
 
 def effect() -> Effect:

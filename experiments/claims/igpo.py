@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.igpo import config
+from jaxrl.launch.recipes.demonstrations.igpo import config
 
 
 def effect() -> Effect:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.kimi_k1_5 import config
+from jaxrl.launch.recipes.length.kimi_k1_5 import config
 
 
 def effect() -> Effect:

@@ -12,7 +12,13 @@ import numpy as np
 from experiments.lab import Arm, Effect, Problems, Splits, Task, arm, split
 from experiments.lab.policy import logprobs
 from experiments.lab.tasks import Verifier, as_problems
-from jaxrl.launch.recipes.kl_rl_as_bayesian_inference import BETA, LENGTH, SYMBOLS, WORDS, config
+from jaxrl.launch.recipes.objectives.kl_rl_as_bayesian_inference import (
+    BETA,
+    LENGTH,
+    SYMBOLS,
+    WORDS,
+    config,
+)
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 

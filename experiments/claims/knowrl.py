@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from experiments.lab import Effect, Sampled, arm
 from experiments.lab.facts import claimed, factuality, form, support
-from jaxrl.data.rewards.claims import factual
-from jaxrl.launch.recipes.knowrl import config
+from jaxrl.data.rewards.judged.claims import factual
+from jaxrl.launch.recipes.rewards.knowrl import config
 
 
 def knowledgeable(batch: Sampled) -> jax.Array:

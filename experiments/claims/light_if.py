@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.light_if import COLD_START, config
+from jaxrl.launch.recipes.demonstrations.light_if import COLD_START, config
 from jaxrl.training.objective import ObjectiveConfig
 
 

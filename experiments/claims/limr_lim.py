@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from experiments.lab import Arm, Effect, arm, cipher
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch.recipes.limr_lim import config
+from jaxrl.launch.recipes.data_selection.limr import config
 
 
 def effect() -> Effect:

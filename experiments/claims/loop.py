@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, lookup
-from jaxrl.launch.recipes.loop import config
+from jaxrl.launch.recipes.tool_agents.loop_leave_one_out import config
 
 
 def effect() -> Effect:

@@ -7,7 +7,7 @@ import dataclasses
 from experiments.lab import Effect, arm
 from experiments.lab.modes import MODES, leaking, modes
 from experiments.lab.variants import dealt
-from jaxrl.launch.recipes.magic_token_co_training import config
+from jaxrl.launch.recipes.skills.magic_token_co_training import config
 
 STEPS = 60
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.memory_r_episodic_intrinsic_reward import config
+from jaxrl.launch.recipes.rewards.memory_r import config
 from jaxrl.training.objective import ObjectiveConfig
 
 

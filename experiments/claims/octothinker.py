@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from experiments.lab import Effect, arm
 from experiments.lab.operations import formats
-from jaxrl.launch.recipes.octothinker import DECAY, STABLE, config
+from jaxrl.launch.recipes.skills.octothinker import DECAY, STABLE, config
 
 BRANCHES = {"answers": (0.0, 1.0, 0.0, 0.0, 0.0), "hybrid": (0.0, 0.0, 0.5, 0.5, 0.0)}
 """Weights of the effect's domains in the decay."""

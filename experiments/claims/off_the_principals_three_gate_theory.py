@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from experiments.lab import Arm, Effect, Task, arm, cipher, held_out
-from jaxrl.launch.recipes.off_the_principals_three_gate_theory import config
+from jaxrl.launch.recipes.imitation.three_gate_theory import config
 from jaxrl.models import changes
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params

@@ -7,7 +7,7 @@ import dataclasses
 from experiments.claims.limr_lim import scored_by
 from experiments.lab import Arm, Effect, arm, cipher
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch.recipes.one_shot_rlvr import config
+from jaxrl.launch.recipes.data_selection.one_shot_rlvr import config
 
 
 def effect() -> Effect:

@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.shop import hits, shop
-from jaxrl.launch.recipes.p5 import config
+from jaxrl.launch.recipes.skills.p5_recommendation import config
 
 
 def effect() -> Effect:

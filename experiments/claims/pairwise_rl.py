@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.preferences import compared, preferred, scored
-from jaxrl.launch.recipes.pairwise_rl import config
+from jaxrl.launch.recipes.critics.pairwise_rl import config
 
 
 def effect() -> Effect:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from experiments.lab import Effect, Sampled, arm, cipher, with_objective
 from experiments.lab.tasks import FILLER
-from jaxrl.launch.recipes.par import config
+from jaxrl.launch.recipes.reward_models.par import config
 
 
 def effect() -> Effect:

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.lab import Arm, Effect, Task, arm, held_out
 from experiments.lab.skills import domains, read
-from jaxrl.launch.recipes.past import config
+from jaxrl.launch.recipes.skills.past_skill_transfer import config
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 

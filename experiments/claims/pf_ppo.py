@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.lab import Effect, Sampled, arm, cipher
-from jaxrl.launch.recipes.pf_ppo import config
+from jaxrl.launch.recipes.reward_models.pf_ppo import config
 from jaxrl.training.objective import ObjectiveConfig
 
 

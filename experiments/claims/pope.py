@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from experiments.lab import Arm, Effect, arm, hard_prompts
-from jaxrl.launch.recipes.pope import config
+from jaxrl.launch.recipes.demonstrations.pope import config
 from jaxrl.training.objective import ObjectiveConfig
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.prorl import config
+from jaxrl.launch.recipes.objectives.prorl import config
 
 
 def effect() -> Effect:

@@ -7,7 +7,7 @@ import dataclasses
 from experiments.lab import Effect, arm
 from experiments.lab.macros import patterned, read
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ra3 import MID, config
+from jaxrl.launch.recipes.skills.ra3_plans import MID, config
 
 
 def effect() -> Effect:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax
 
 from experiments.lab import Arm, Effect, Sampled, arm, cipher, with_objective
-from jaxrl.launch.recipes.raft import config
+from jaxrl.launch.recipes.objectives.raft import config
 from jaxrl.training.objective import ObjectiveConfig
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from experiments.lab import Arm, Effect, Sampled, Splits, Task, arm, cipher
 from experiments.lab.effect import SAMPLES, held_out
 from experiments.lab.variants import wrong_verdicts
-from jaxrl.launch.recipes.randomcalculation import config
+from jaxrl.launch.recipes.rewards.randomcalculation import config
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 

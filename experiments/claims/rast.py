@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from experiments.lab import Arm, Effect, Task, arm, cipher, imitate, steering
-from jaxrl.launch.recipes.rast import config
+from jaxrl.launch.recipes.objectives.rast import config
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 

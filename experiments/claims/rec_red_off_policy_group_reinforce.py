@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.rec_red_off_policy_group_reinforce import config
+from jaxrl.launch.recipes.off_policy.rec_group_reinforce import config
 
 
 def effect() -> Effect:

@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Arm, Effect, arm, cipher
 from jaxrl.config import BanditConfig
-from jaxrl.launch.recipes.recap import config
+from jaxrl.launch.recipes.data_selection.recap import config
 
 
 def effect() -> Effect:

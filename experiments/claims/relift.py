@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts
-from jaxrl.launch.recipes.relift import config
+from jaxrl.launch.recipes.demonstrations.relift import config
 from jaxrl.training.objective import ObjectiveConfig
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.remix import config
+from jaxrl.launch.recipes.off_policy.remix import config
 
 
 def effect() -> Effect:

@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.tradeoffs import controlled, even, tradeoffs
-from jaxrl.launch.recipes.research_idea_dynamic_control import config
+from jaxrl.launch.recipes.skills.dynamic_control import config
 
 
 def effect() -> Effect:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.ring_1t_icepop_c3po import config
+from jaxrl.launch.recipes.off_policy.icepop import config
 from jaxrl.training.objective import ObjectiveConfig
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 
 from experiments.lab import Effect, arm, cipher, held_out
-from jaxrl.launch.recipes.rl4lms_grue_nlpo import config
+from jaxrl.launch.recipes.critics.nlpo import config
 
 
 def effect() -> Effect:

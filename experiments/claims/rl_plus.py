@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts
-from jaxrl.launch.recipes.rl_plus import config
+from jaxrl.launch.recipes.demonstrations.rl_plus import config
 
 
 def effect() -> Effect:

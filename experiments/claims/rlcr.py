@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from experiments.lab import Effect, Sampled, arm
 from experiments.lab.confidence import SOURCES, calibration, confidence, uncertain
-from jaxrl.launch.recipes.rlcr import config
+from jaxrl.launch.recipes.rewards.rlcr import config
 from jaxrl.losses.regularizers import calibrated_reward
 
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.thoughts import own_domain, preferred, sums_aloud
-from jaxrl.launch.recipes.rlmt import config
+from jaxrl.launch.recipes.reward_models.rlmt import config
 
 
 def effect() -> Effect:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from experiments.lab import Effect, Sampled, arm
 from experiments.lab.chains import LENGTH, phrased
-from jaxrl.launch.recipes.rlpr import config
+from jaxrl.launch.recipes.rewards.rlpr import config
 from jaxrl.training.objective import ObjectiveConfig
 
 

@@ -11,7 +11,7 @@ from experiments.lab import Arm, Effect, Sampled, Task, arm
 from experiments.lab.chains import LENGTH, cut_text, is_prefix
 from experiments.lab.policy import probabilities
 from experiments.lab.tasks import FIRST
-from jaxrl.launch.recipes.rlpt import config
+from jaxrl.launch.recipes.rewards.rlpt import config
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.rorecomp import config
+from jaxrl.launch.recipes.length.rorecomp import config
 from jaxrl.training.objective import ObjectiveConfig
 
 

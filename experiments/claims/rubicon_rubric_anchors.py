@@ -11,8 +11,8 @@ import numpy as np
 
 from experiments.lab import Arm, Effect, Sampled, Task, arm, attempts, cipher, held_out, neutral
 from experiments.lab.tasks import EOS, FILLER
-from jaxrl.data.rewards import rubrics
-from jaxrl.launch.recipes.rubicon_rubric_anchors import config
+from jaxrl.data.rewards.judged import rubrics
+from jaxrl.launch.recipes.reward_models.rubicon import config
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm, graded
 from jaxrl.config import BanditConfig
-from jaxrl.launch.recipes.rulereasoner_dads import config
+from jaxrl.launch.recipes.data_selection.rulereasoner import config
 
 
 def effect() -> Effect:

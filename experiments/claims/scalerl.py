@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm, cipher
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch.recipes.scalerl import config
+from jaxrl.launch.recipes.objectives.scalerl import config
 from jaxrl.training.objective import ObjectiveConfig
 
 

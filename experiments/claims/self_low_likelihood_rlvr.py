@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from experiments.lab import Arm, Effect, arm, graded
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch.recipes.self_low_likelihood_rlvr import config
+from jaxrl.launch.recipes.data_selection.self_low_likelihood_rlvr import config
 
 
 def effect() -> Effect:

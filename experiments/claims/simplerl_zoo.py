@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from experiments.lab import Arm, Effect, Sampled, arm, cipher, hard_prompts
 from experiments.lab.tasks import EOS, FILLER
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch.recipes.simplerl_zoo import config
+from jaxrl.launch.recipes.data_selection.simplerl_zoo import config
 
 
 def in_format(batch: Sampled) -> jax.Array:

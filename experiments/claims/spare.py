@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.scratchpads import by_reference, by_rollouts, chosen, scratchpads
-from jaxrl.launch.recipes.spare import config
+from jaxrl.launch.recipes.rewards.spare import config
 
 
 def effect() -> Effect:

@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Arm, Effect, arm, graded
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch.recipes.sws import config
+from jaxrl.launch.recipes.data_selection.sws import config
 
 
 def effect() -> Effect:

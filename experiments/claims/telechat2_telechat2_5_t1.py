@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.variants import SUMS_WARM_STEPS, sums
-from jaxrl.launch.recipes.telechat2_telechat2_5_t1 import STAGE, config
+from jaxrl.launch.recipes.preferences.telechat2 import STAGE, config
 
 
 def effect() -> Effect:

@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.beliefs import beliefs, valid
-from jaxrl.launch.recipes.tom_rl_vs_sft import config
+from jaxrl.launch.recipes.imitation.tom_rl_vs_sft import config
 
 
 def effect() -> Effect:

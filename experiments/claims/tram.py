@@ -12,7 +12,7 @@ import numpy as np
 from experiments.lab import Arm, Effect, Task, arm, held_out, policy
 from experiments.lab.skills import domains
 from jaxrl.extensions.sharpness import SharpnessConfig, uphill
-from jaxrl.launch.recipes.tram import config
+from jaxrl.launch.recipes.imitation.tram import config
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 

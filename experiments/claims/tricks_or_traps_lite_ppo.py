@@ -8,7 +8,7 @@ import jax
 
 from experiments.lab import Effect, Sampled, arm, cipher
 from experiments.lab.variants import wrong_verdicts
-from jaxrl.launch.recipes.tricks_or_traps_lite_ppo import config
+from jaxrl.launch.recipes.objectives.lite_ppo import config
 from jaxrl.training.objective import ObjectiveConfig
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.lab import Effect, Problems, Splits, Task, arm, split
 from experiments.lab.tasks import ASK, EOS, FIRST, PAD, as_problems
-from jaxrl.launch.recipes.vb_vs_vf_scaling import config
+from jaxrl.launch.recipes.imitation.vb_vs_vf_scaling import config
 
 SYMBOLS, LENGTH, BUDGET = 12, 3, 12
 

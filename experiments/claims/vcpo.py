@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher, with_objective
-from jaxrl.launch.recipes.vcpo import config
+from jaxrl.launch.recipes.off_policy.vcpo import config
 
 
 def effect() -> Effect:

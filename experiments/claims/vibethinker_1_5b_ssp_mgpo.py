@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.vibethinker_1_5b_ssp_mgpo import config
+from jaxrl.launch.recipes.objectives.vibethinker import config
 
 
 def effect() -> Effect:

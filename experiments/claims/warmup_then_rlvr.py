@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.skills import domains
-from jaxrl.launch.recipes.warmup_then_rlvr import WARMUP, config
+from jaxrl.launch.recipes.skills.warmup_then_rlvr import WARMUP, config
 
 
 def effect() -> Effect:

@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.routes import asked, by_route, by_rule, routes
-from jaxrl.launch.recipes.wethink import config
+from jaxrl.launch.recipes.reward_models.wethink import config
 
 
 def effect() -> Effect:

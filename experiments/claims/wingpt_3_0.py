@@ -8,7 +8,7 @@ import jax
 
 from experiments.lab import Effect, Sampled, arm
 from experiments.lab.scratchpads import by_reference, scratchpads
-from jaxrl.launch.recipes.wingpt_3_0 import config
+from jaxrl.launch.recipes.reward_models.wingpt import config
 
 WEIGHT = 0.5
 """Of the rule, as in the toy's task."""

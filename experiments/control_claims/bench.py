@@ -17,9 +17,8 @@ from scipy import stats
 
 from experiments import control_claims
 from experiments.control_claims import Arm, Claim, Experiment, Setting
-from jaxrl.control import train
+from jaxrl.control import algorithms, train
 from jaxrl.data.offline.statistics import normalised_score
-from jaxrl.launch import control
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.record.rundir import environment, write_json
 
@@ -84,7 +83,7 @@ def run(experiment: Experiment, console: Console, unfinished: Path) -> Record:
 def curve(arm: Arm, setting: Setting, experiment: Experiment) -> Record:
     """One arm over the seeds: score by seed and point. Steps are updates, or of the environment."""
     start = time.perf_counter()
-    module = control.load(arm.algorithm)
+    module = algorithms.load(arm.algorithm)
     programs = module.programs(setting.env, replace(module.config(), **arm.config))
     data = setting.sets[arm.data] if arm.data else None
     steps, scores = [], []

@@ -34,8 +34,8 @@ from experiments.lab import (
 )
 from experiments.lab.variants import variants
 from jaxrl.functions import nearest
-from jaxrl.launch import flags
 from jaxrl.launch.cli import refused
+from jaxrl.launch.settings import flags
 
 
 def main(argv: list[str]) -> int:

@@ -287,7 +287,7 @@ def identity(name: str) -> str:
 
 def module(name: str) -> ModuleType:
     """A recipe's module."""
-    return importlib.import_module(f"{recipes.__name__}.{name}")
+    return recipes.module(name)
 
 
 def describe(row: dict[str, Any]) -> str:
@@ -341,7 +341,7 @@ def field(doc: str, name: str) -> str:
 
 def module_name(identity_: str) -> str:
     """The name of the recipe of a method's id."""
-    return recipes.IDS.get(identity_, identity_)
+    return {"1_shot_rlvr": "one_shot_rlvr"}.get(identity_, identity_)
 
 
 def recorded(name: str) -> list[dict[str, Any]]:

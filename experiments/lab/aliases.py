@@ -8,13 +8,26 @@ from __future__ import annotations
 
 import re
 
+from jaxrl.launch import recipes
+
 PACKAGES = {
-    "experiments.claims.": "jaxrl.launch.recipes.",
-    "experiments.lab.": "jaxrl.launch.lab.",
+    r"experiments\.claims": "jaxrl.launch.recipes",
+    r"experiments\.lab": "jaxrl.launch.lab",
+    r"jaxrl\.data\.selection": "jaxrl.data",
+    r"jaxrl\.losses\.\w+": "jaxrl.losses",
+    r"jaxrl\.launch\.recipes\.\w+": "jaxrl.launch.recipes",
 }
-"""Package today -> package in plans; the modules in them have the same names."""
-MODULES: dict[str, str] = {}
-"""Module today -> module in plans, where the two differ in another way."""
+"""Package today, as a pattern -> package in plans."""
+MODULES = {
+    "jaxrl.data.selection.sampling_rounds": "jaxrl.data.rounds",
+    "jaxrl.launch.recipes.data_selection.limr": "jaxrl.launch.recipes.limr_lim",
+    "jaxrl.launch.recipes.data_selection.rulereasoner": "jaxrl.launch.recipes.rulereasoner_dads",
+    "jaxrl.losses.advantages.groups": "jaxrl.losses.advantages",
+    "jaxrl.losses.divergence.kl": "jaxrl.losses.divergence",
+    "jaxrl.losses.policy.objectives": "jaxrl.losses.policy",
+    "jaxrl.losses.preference.direct": "jaxrl.losses.preference",
+}
+"""Module today -> module in plans, where the name of the module has changed too."""
 
 _REFERENCE = re.compile(r"((?:jaxrl|experiments)(?:\.\w+)+):(\w+)")
 
@@ -24,10 +37,13 @@ def recorded(reference: str) -> str:
     match = _REFERENCE.fullmatch(reference)
     if not match:
         return reference
-    module, function = match.groups()
-    if module in MODULES:
-        return f"{MODULES[module]}:{function}"
-    for package, planned in PACKAGES.items():
-        if module.startswith(package):
-            return f"{planned}{module.removeprefix(package)}:{function}"
+    path, function = match.groups()
+    if path in MODULES:
+        return f"{MODULES[path]}:{function}"
+    package, _, module = path.rpartition(".")
+    for pattern, planned in PACKAGES.items():
+        if re.fullmatch(pattern, package):
+            ids = {recipe: id_ for id_, recipe in recipes.IDS.items() if id_ != "1_shot_rlvr"}
+            name = ids.get(module, module) if package.startswith("jaxrl.launch") else module
+            return f"{planned}.{name}:{function}"
     return reference

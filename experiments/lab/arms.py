@@ -18,7 +18,7 @@ from experiments.lab.imitation import ImitationConfig
 from experiments.lab.tasks import Problems
 from jaxrl import functions
 from jaxrl.config import BanditConfig, Config, CurriculumConfig
-from jaxrl.data import curriculum
+from jaxrl.data.selection import curriculum
 from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.latents import LatentsConfig
@@ -137,7 +137,7 @@ SIZES = frozenset(
     }
 )  # fmt: skip
 """Sizes and budgets, which an experiment may set: paths of fields of an arm."""
-IMITATION = "jaxrl.launch.recipes.sasr:imitation"
+IMITATION = "jaxrl.launch.recipes.demonstrations.sasr:imitation"
 """Extension of a recipe that an arm has as its `imitation`."""
 REGIME = ("delay", "sync_every", "rewards", "weights", "before", "stages")
 """Fields that say in what circumstances both arms train; a recipe's config has none of them."""

@@ -18,7 +18,7 @@ from experiments.lab.arms import Arm, Sampled
 from experiments.lab.policy import Written
 from experiments.lab.tasks import EOS, Problems, Task, Verifier, taken
 from jaxrl import functions
-from jaxrl.data.guidance import Hint
+from jaxrl.data.selection.guidance import Hint
 from jaxrl.extensions import latents
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling.chunks import Chunks
@@ -95,8 +95,8 @@ def collect(
 def ask(
     arm: Arm, number: int, drawn_by: list[int], rewards: np.ndarray, written: Written | None
 ) -> list[Hint]:
-    """The guide's hints for an attempt of one seed, see `jaxrl.data.guidance`; none without a
-    guide.
+    """The guide's hints for an attempt of one seed, see `jaxrl.data.selection.guidance`; none
+    without a guide.
 
     Args:
       arm: whose guide it is.

@@ -17,7 +17,7 @@ from experiments.lab import policy
 from jaxrl.config import from_dict
 from jaxrl.extensions import critic
 from jaxrl.extensions.critic import CriticConfig
-from jaxrl.losses.aggregate import masked_mean
+from jaxrl.losses.reduce.aggregate import masked_mean
 from jaxrl.models import value
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params, Trajectory

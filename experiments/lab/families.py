@@ -17,8 +17,8 @@ from experiments.lab.arms import Arm, Sampled
 from experiments.lab.variants import wrong_verdicts
 from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.losses.mixed import sft
-from jaxrl.losses.policy import Objective, ppo_clip
+from jaxrl.losses.policy.mixed import sft
+from jaxrl.losses.policy.objectives import Objective, ppo_clip
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 

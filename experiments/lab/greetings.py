@@ -13,7 +13,7 @@ from experiments.lab import split
 from experiments.lab.arms import Sampled
 from experiments.lab.split import HELD_OUT
 from experiments.lab.tasks import ASK, EOS, FIRST, Problems, Splits, Task, as_problems
-from jaxrl.data.rewards.principles import reflected
+from jaxrl.data.rewards.judged.principles import reflected
 
 SYMBOLS, LENGTH, STYLES = 16, 3, 4
 """Symbols of the task and of a prompt, and styles, in each of which a symbol has a code."""

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.lab.tasks import EOS, PAD
-from jaxrl.losses.mixed import nlpo_logits
+from jaxrl.losses.policy.mixed import nlpo_logits
 from jaxrl.models import decoder, head
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling.chunks import WHOLE, Chunks

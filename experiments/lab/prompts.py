@@ -14,8 +14,8 @@ from experiments.lab import policy
 from experiments.lab.tasks import Task, of_seed
 from jaxrl import functions
 from jaxrl.config import BanditConfig, CurriculumConfig
-from jaxrl.data import bandits, curriculum
 from jaxrl.data import types as data_types
+from jaxrl.data.selection import bandits, curriculum
 from jaxrl.data.types import Problem
 from jaxrl.losses import pruning
 from jaxrl.models import decoder, head
@@ -89,7 +89,7 @@ def _part(
     if not settings.choose and len(ids) < count:
         return selection.ordered(problems, of, seed=seed)
     if not settings.choose:
-        settings = dataclasses.replace(settings, choose="jaxrl.data.curriculum:uniform")
+        settings = dataclasses.replace(settings, choose="jaxrl.data.selection.curriculum:uniform")
     signals = {
         name: functools.partial(function, task, model, place)
         for name, function in (("measure", _angles), ("closeness", closeness))

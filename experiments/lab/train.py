@@ -25,12 +25,12 @@ from experiments.lab.arms import Arm
 from experiments.lab.collect import collect
 from experiments.lab.imitation import ImitationConfig
 from experiments.lab.tasks import Task
-from jaxrl.data import curriculum
+from jaxrl.data.selection import curriculum
 from jaxrl.extensions import replay
 from jaxrl.extensions.nucleus import masked
 from jaxrl.extensions.sharpness import SharpnessConfig, uphill
-from jaxrl.losses.aggregate import masked_mean
-from jaxrl.losses.divergence import forward_kl
+from jaxrl.losses.divergence.kl import forward_kl
+from jaxrl.losses.reduce.aggregate import masked_mean
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import history
 from jaxrl.sampling.chunks import WHOLE, Chunks

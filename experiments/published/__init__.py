@@ -1,5 +1,5 @@
-"""Published speeds of asynchronous training beside what `jaxrl.launch.simulate` makes of their
-set-ups: `python -m experiments.published` prints the table of docs/asynchronous.md.
+"""Published speeds of asynchronous training beside what `jaxrl.launch.planning.simulate` makes of
+their set-ups: `python -m experiments.published` prints the table of docs/asynchronous.md.
 
 Each system has a file with the inputs that it published, where they were read, and what had to be
 assumed or fitted. A row is *fitted* where a free input was chosen so that its figure comes out, and

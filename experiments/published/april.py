@@ -16,8 +16,8 @@ import functools
 from scipy.optimize import brentq
 
 from experiments.published.figures import Row, lengths, seconds_a_step
-from jaxrl.launch.costs import Costs
-from jaxrl.launch.simulate import Outcome, Workload, simulate
+from jaxrl.launch.planning.costs import Costs
+from jaxrl.launch.planning.simulate import Outcome, Workload, simulate
 from jaxrl.rollout.schedule import Limits
 from jaxrl.sampling.work import SamplerConfig
 

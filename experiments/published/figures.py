@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
-from jaxrl.launch.simulate import Outcome
+from jaxrl.launch.planning.simulate import Outcome
 
 SPREAD = 0.8
 """Standard deviation of the logarithm of lengths, where none is published: assumed."""

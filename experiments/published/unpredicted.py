@@ -24,8 +24,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 from experiments.published.figures import SPREAD, Row, lengths, seconds_a_step
-from jaxrl.launch.costs import Costs
-from jaxrl.launch.simulate import Workload, simulate
+from jaxrl.launch.planning.costs import Costs
+from jaxrl.launch.planning.simulate import Workload, simulate
 from jaxrl.rollout.schedule import Limits
 from jaxrl.sampling.work import SamplerConfig
 

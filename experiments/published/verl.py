@@ -21,8 +21,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 from experiments.published.figures import Row, seconds_a_step
-from jaxrl.launch.costs import Costs
-from jaxrl.launch.simulate import Workload, simulate
+from jaxrl.launch.planning.costs import Costs
+from jaxrl.launch.planning.simulate import Workload, simulate
 from jaxrl.rollout.schedule import Limits
 from jaxrl.sampling.work import SamplerConfig
 

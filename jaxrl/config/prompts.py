@@ -17,8 +17,8 @@ class DataConfig:
     """File of the rows: JSONL, JSON, CSV, Parquet or a `datasets` directory; --data FILE is the
     same."""
     kinds: tuple[str, ...] = ()
-    """Kinds of rows that the objective learns from, see `jaxrl.data.rows`. The recipe sets them; a
-    run without kinds samples its completions."""
+    """Kinds of rows that the objective learns from, see `jaxrl.data.sources.rows`. The recipe sets
+    them; a run without kinds samples its completions."""
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
     """Columns of the file, where they have names of their own, e.g. --data.columns.prompt
     question."""

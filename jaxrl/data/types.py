@@ -112,7 +112,7 @@ class Task:
     process that trains, where no limit holds."""
     sandboxed: bool = False
     """Whether the reward runs programs, so that a sandbox must be there; see
-    `jaxrl.data.sandbox`."""
+    `jaxrl.data.sandbox.runner`."""
     seconds: Callable[[Problem], float] | None = None
     """How long judging a completion may take, by limits that the reward keeps itself; None where it
     keeps none, and the limit of the scoring pool is the only one."""

@@ -57,7 +57,7 @@ def corrector(settings: CorrectorConfig) -> Extension:
         if not settings.correct:
             raise ValueError(
                 "corrector.correct is empty: name a function with --corrector.correct "
-                "module:function, such as jaxrl.launch.recipes.gtr:corrected"
+                "module:function, such as jaxrl.launch.recipes.game_agents.gtr:corrected"
             )
         functions.resolve(settings.correct, settings.args, _GIVEN)
         tasks.require_turns(config, "corrector", of_all=False)

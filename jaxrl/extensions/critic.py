@@ -15,9 +15,9 @@ from flax import struct
 
 from jaxrl import functions
 from jaxrl.config import Config
-from jaxrl.losses import batch_advantages, returns
 from jaxrl.losses import value as loss
-from jaxrl.losses.aggregate import masked_mean
+from jaxrl.losses.advantages import batch_advantages, returns
+from jaxrl.losses.reduce.aggregate import masked_mean
 from jaxrl.mesh import mesh
 from jaxrl.models import lora, value
 from jaxrl.models.config import DecoderConfig
@@ -56,8 +56,9 @@ class CriticConfig:
     mixing: float = 0.95
     """lambda of the generalised advantage estimate."""
     credit: Literal["gae", "turn_gae", "bilevel_gae"] = "gae"
-    """How advantages are estimated, see `jaxrl.losses.returns`: `gae` from the reward at the end of
-    a response; of episodes, `turn_gae` or `bilevel_gae` from the rewards of their turns."""
+    """How advantages are estimated, see `jaxrl.losses.advantages.returns`: `gae` from the reward
+    at the end of a response; of episodes, `turn_gae` or `bilevel_gae` from the rewards of their
+    turns."""
     turn_discount: float = 1.0
     """gamma from one turn to the next, with `bilevel_gae`."""
     turn_mixing: float = 0.95

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrl import functions
 from jaxrl.config import Config
-from jaxrl.data.guidance import Hint
+from jaxrl.data.selection.guidance import Hint
 from jaxrl.data.types import Problem
 from jaxrl.rollout import programs, tasks
 from jaxrl.rollout.policy import encode_prompt
@@ -26,7 +26,7 @@ class GuidanceConfig:
     """Which help is given."""
 
     guide: str = "escalate"
-    """When and how to help: a function of `jaxrl.data.guidance`, or module:function."""
+    """When and how to help: a function of `jaxrl.data.selection.guidance`, or module:function."""
     args: dict[str, float] = dataclasses.field(default_factory=dict)
     """Its keyword arguments, e.g. --guidance.args.attempts 2."""
     shown: str = "{solution}\n{prompt}"
@@ -55,7 +55,7 @@ def guidance(settings: GuidanceConfig) -> Extension:
 def guided(config: GuidanceConfig) -> Program:
     """Rows that start from part of a solution, are one, or are sampled again, as a guide says.
 
-    The guide, see `jaxrl.data.guidance`, is asked about one problem at a time.
+    The guide, see `jaxrl.data.selection.guidance`, is asked about one problem at a time.
     """
     guide = functions.resolve(config.guide, config.args, GIVEN)
 

@@ -13,9 +13,9 @@ import optax
 from flax import struct
 
 from jaxrl.config import Config
-from jaxrl.losses import returns
 from jaxrl.losses import value as loss
-from jaxrl.losses.aggregate import masked_mean
+from jaxrl.losses.advantages import returns
+from jaxrl.losses.reduce.aggregate import masked_mean
 from jaxrl.mesh import mesh
 from jaxrl.models import value
 from jaxrl.models.config import DecoderConfig

@@ -15,10 +15,11 @@ import jax
 import numpy as np
 
 from jaxrl.config import Config
-from jaxrl.data.rewards import group, rubrics
-from jaxrl.data.rewards.questions import boundary, comparison, question
-from jaxrl.data.rewards.rubrics import Criterion, Rubric
-from jaxrl.data.tokenizers import Tokenizer
+from jaxrl.data.rewards import group
+from jaxrl.data.rewards.judged import rubrics
+from jaxrl.data.rewards.judged.questions import boundary, comparison, question
+from jaxrl.data.rewards.judged.rubrics import Criterion, Rubric
+from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxrl import functions
 from jaxrl.config import Config
-from jaxrl.losses.aggregate import masked_mean
+from jaxrl.losses.reduce.aggregate import masked_mean
 from jaxrl.rollout import tasks
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training.train_step import Update

@@ -49,7 +49,7 @@ def logged(settings: LoggedConfig) -> Extension:
         if not settings.player:
             raise ValueError(
                 "logged.player is empty: name a function with --logged.player module:function, "
-                "such as jaxrl.launch.recipes.lmrl_gym:player"
+                "such as jaxrl.launch.recipes.game_agents.lmrl_gym:player"
             )
         functions.resolve(settings.player, settings.args, {"rng"})
         if settings.games < 1:

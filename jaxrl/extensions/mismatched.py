@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 
 from jaxrl.config import Config
-from jaxrl.losses import masking, preference
+from jaxrl.losses.preference import direct
+from jaxrl.losses.reduce import masking
 from jaxrl.mesh import mesh
 from jaxrl.run import placement
 from jaxrl.run.extension import Context, Extension
@@ -39,7 +40,7 @@ def mismatched(settings: MismatchedConfig) -> Extension:
         logp = mesh.fetch(ctx.score(state.params, packed, ctx.restriction(state)))
         ref_logp = mesh.fetch(ctx.score(ctx.reference(state), packed))
         sums = (masking.row_sum(others.action_mask, each) for each in (logp, ref_logp))
-        kl = np.asarray(preference.kto_reference_point(*sums), np.float32)
+        kl = np.asarray(direct.kto_reference_point(*sums), np.float32)
         return batch.replace(extra=batch.extra | {"kl": np.full(len(batch.tokens), kl)})
 
     def shapes(batch: Trajectory) -> Trajectory:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.config import Config
-from jaxrl.losses import mixed
+from jaxrl.losses.policy import mixed
 from jaxrl.run.extension import Context, Extension
 from jaxrl.sampling.logits import nucleus_of
 from jaxrl.training.logprobs import Restriction

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxrl.config import Config
 from jaxrl.data.rewards import group
-from jaxrl.data.tokenizers import Tokenizer
+from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.data.types import Problem, Score
 from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up

@@ -33,7 +33,7 @@ class ReplayConfig:
     compared with."""
     keep_args: dict[str, float] = dataclasses.field(default_factory=dict)
     """Its keyword arguments."""
-    choose: str = "jaxrl.data.replay:uniform"
+    choose: str = "jaxrl.data.selection.replay:uniform"
     """Which groups are replayed."""
     choose_args: dict[str, float] = dataclasses.field(default_factory=dict)
     """Its keyword arguments."""

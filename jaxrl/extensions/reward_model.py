@@ -17,10 +17,11 @@ import jax
 import numpy as np
 
 from jaxrl.config import Config
-from jaxrl.data import examples, extract
 from jaxrl.data.rewards.steps import AGGREGATES
-from jaxrl.data.rows import Row
-from jaxrl.data.tokenizers import Tokenizer
+from jaxrl.data.sources import extract
+from jaxrl.data.sources.rows import Row
+from jaxrl.data.text import examples
+from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.data.types import Problem, Score
 from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up

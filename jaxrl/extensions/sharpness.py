@@ -15,8 +15,8 @@ import optax
 
 from jaxrl.config import Config
 from jaxrl.extensions.teacher import read_states
-from jaxrl.losses.aggregate import masked_mean
-from jaxrl.losses.divergence import forward_kl
+from jaxrl.losses.divergence.kl import forward_kl
+from jaxrl.losses.reduce.aggregate import masked_mean
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training.logprobs import all_logprobs
 from jaxrl.training.train_step import Update

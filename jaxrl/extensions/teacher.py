@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.config import Config
-from jaxrl.data.tokenizers import Tokenizer
-from jaxrl.losses import distillation
-from jaxrl.losses.aggregate import masked_mean
+from jaxrl.data.text.tokenizers import Tokenizer
+from jaxrl.losses.imitation import distillation
+from jaxrl.losses.reduce.aggregate import masked_mean
 from jaxrl.mesh import mesh
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig

@@ -12,14 +12,15 @@ from rich.console import Console
 
 from jaxrl import config as configs
 from jaxrl.config import Config
-from jaxrl.data import own
-from jaxrl.launch import cli, progress, short
+from jaxrl.data.scoring import user_functions
+from jaxrl.launch import cli, progress
+from jaxrl.launch.settings import short
 from jaxrl.record import runs
 from jaxrl.run import loop
 from jaxrl.run.context import Callbacks
 
 RewardLike = str | Callable[..., Any]
-"""What `--reward` takes, or a function, see `jaxrl.data.own`."""
+"""What `--reward` takes, or a function, see `jaxrl.data.scoring.user_functions`."""
 
 
 class Result(NamedTuple):
@@ -80,7 +81,7 @@ def recipe(
         flag = field.replace("__", ".").replace("_", "-")
         path = names.get(flag, field.replace("__", ".")).replace("-", "_")
         config = configs.replaced(config, path, value)
-    if own.SESSION in str(config.task_args.get("rewards", "")):
+    if user_functions.SESSION in str(config.task_args.get("rewards", "")):
         config = dataclasses.replace(config, score_workers=0)
     return config
 
@@ -123,4 +124,4 @@ def _rewards(given: Any) -> list[str]:
 
 
 def _reward(given: RewardLike) -> str:
-    return own.keep(given) if callable(given) else given
+    return user_functions.keep(given) if callable(given) else given

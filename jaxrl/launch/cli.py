@@ -12,58 +12,67 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from jaxrl.data import sandbox
+from jaxrl.data.sandbox import runner
 from jaxrl.functions import nearest
-from jaxrl.launch import help_train
+from jaxrl.launch.settings import help_train
 
 COMMANDS = {
     "train": (
         "jaxrl.launch.train",
         "train with a recipe, an algorithm or a config file, or continue a run",
     ),
-    "data": ("jaxrl.launch.data", "show what a file of rows holds and what is learned of it"),
+    "data": (
+        "jaxrl.launch.inspect.rows",
+        "show what a file of rows holds and what is learned of it",
+    ),
     "agreement": (
-        "jaxrl.launch.agreement",
+        "jaxrl.launch.inspect.agreement",
         "how far judges agree with each other or with people: kappa, alpha",
     ),
     "eval": (
-        "jaxrl.launch.evaluate",
+        "jaxrl.launch.inspect.evaluate",
         "evaluate a run or model on a task: pass@1, pass@k, majority vote",
     ),
-    "sample": ("jaxrl.launch.sample", "sample completions of a prompt from a run or model"),
-    "serve": ("jaxrl.launch.serve", "serve a run or model with an OpenAI-compatible HTTP API"),
+    "sample": ("jaxrl.launch.inspect.sample", "sample completions of a prompt from a run or model"),
+    "serve": (
+        "jaxrl.launch.server.command",
+        "serve a run or model with an OpenAI-compatible HTTP API",
+    ),
     "export": (
-        "jaxrl.launch.export",
+        "jaxrl.launch.publish.export",
         "write a run or model for transformers, PEFT or llama.cpp",
     ),
     "merge": (
-        "jaxrl.launch.merge",
+        "jaxrl.launch.publish.merge",
         "merge several runs or models into one: mean, task arithmetic, TIES, DARE, SLERP, RAM",
     ),
     "weights": (
-        "jaxrl.launch.weights",
+        "jaxrl.launch.inspect.weight_changes",
         "compare the weights of two runs or models: sparsity, spectra, angles, by layer",
     ),
-    "watch": ("jaxrl.launch.watch", "show the progress of a run in another terminal"),
+    "watch": ("jaxrl.launch.inspect.watch", "show the progress of a run in another terminal"),
     "report": ("jaxrl.launch.report", "write one or more runs as a self-contained HTML page"),
-    "replay": ("jaxrl.launch.replay", "recompute a step of a run and compare it bit for bit"),
+    "replay": (
+        "jaxrl.launch.inspect.replay",
+        "recompute a step of a run and compare it bit for bit",
+    ),
     "control": (
         "jaxrl.launch.control_run",
         "train an offline RL or control algorithm over several seeds, or continue",
     ),
-    "recipes": ("jaxrl.launch.tables:recipes", "list the algorithms and recipes"),
+    "recipes": ("jaxrl.launch.listing.commands:recipes", "list the algorithms and recipes"),
     "show": (
-        "jaxrl.launch.tables:show",
+        "jaxrl.launch.listing.commands:show",
         "print the whole config of a recipe as JSON, or with --yaml",
     ),
-    "tasks": ("jaxrl.launch.tables:tasks", "list the bundled tasks"),
-    "losses": ("jaxrl.launch.tables:losses", "list the loss functions"),
+    "tasks": ("jaxrl.launch.listing.commands:tasks", "list the bundled tasks"),
+    "losses": ("jaxrl.launch.listing.commands:losses", "list the loss functions"),
     "extensions": (
-        "jaxrl.launch.tables:extensions",
+        "jaxrl.launch.listing.commands:extensions",
         "list the extensions of the training loop, which --with adds",
     ),
     "plan": (
-        "jaxrl.launch.plan",
+        "jaxrl.launch.planning.command",
         "estimate memory and step time on TPU or GPU hardware that is not present",
     ),
     "doctor": ("jaxrl.launch.doctor", "check the installation: devices, versions, optional parts"),
@@ -92,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"jaxrl: no command {name!r}; {_meant(name)}", file=sys.stderr)
         return 2
     sys.path.insert(0, os.getcwd())  # functions and tasks of your own are named module:name
-    where = COMMANDS[name][0] if name in COMMANDS else "jaxrl.launch.tables:group"
+    where = COMMANDS[name][0] if name in COMMANDS else "jaxrl.launch.listing.commands:group"
     keep_compilations()
     few_arenas()
     sys.unraisablehook = without_late_writes(sys.unraisablehook)
@@ -197,7 +206,7 @@ def refused(error: Exception) -> int:
 
 
 REFUSALS = (
-    ValueError, FileNotFoundError, ModuleNotFoundError, BlockingIOError, sandbox.Unavailable,
+    ValueError, FileNotFoundError, ModuleNotFoundError, BlockingIOError, runner.Unavailable,
 )  # fmt: skip
 """What the parts raise for a bad request, with a message that names the remedy."""
 

@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxrl.config import CheckpointConfig
-from jaxrl.control import environments, train
+from jaxrl.control import algorithms, environments, train
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program
-from jaxrl.launch import control, flags, offline_sets
+from jaxrl.launch import offline_sets
 from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.settings import flags
 from jaxrl.record import checkpoint, metrics, rundir
 from jaxrl.record.writer import Writer
 from jaxrl.types import TrainState
@@ -50,7 +51,7 @@ def main(argv: list[str]) -> int:
         return _list()
     name, rest = argv[0], argv[1:]
     try:
-        module = control.load(name)
+        module = algorithms.load(name)
         settings = dataclasses.make_dataclass(
             "ControlRun",
             [("algorithm", type(module.config()), dataclasses.field(default=module.config()))],
@@ -233,8 +234,8 @@ def _same(directory: Path, name: str, run: Any) -> None:
 
 def _list() -> int:
     table = Table("algorithm", "what it is")
-    for name in control.names():
-        table.add_row(name, (control.load(name).__doc__ or "").partition("\n")[0])
+    for name in algorithms.names():
+        table.add_row(name, (algorithms.load(name).__doc__ or "").partition("\n")[0])
     Console().print(table)
     return 0
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jaxrl.data import cgroups, sandbox
+from jaxrl.data.sandbox import cgroups, runner
 from jaxrl.models import catalog
 
 EXTRAS = {
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> int:
 
 def _sandbox() -> tuple[str, str]:
     try:
-        found = sandbox.strongest()
+        found = runner.strongest()
     except RuntimeError as error:
         return escape(str(error)), "only tasks that run programs need one"
     remedy = "install bubblewrap, or --sandbox.allow-weak" if found.kind == "rlimits" else ""

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.control import rollout, train
+from jaxrl.control.algorithms.online import sac
 from jaxrl.control.environment import Environment, random_action
 from jaxrl.control.environments import maze
 from jaxrl.data.offline import statistics, transitions
 from jaxrl.data.offline.transitions import Transitions
-from jaxrl.launch.control import sac
 
 
 class Sets(NamedTuple):

@@ -25,7 +25,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from jaxrl.data.types import Problem, Score
-from jaxrl.launch import alerts
+from jaxrl.launch.report import alerts
 from jaxrl.record import rundir
 from jaxrl.rollout.experience import Experience
 from jaxrl.run.loop import Callbacks

@@ -12,8 +12,9 @@ from pathlib import Path
 from rich.console import Console
 
 from jaxrl.config import Config
-from jaxrl.launch import configs, progress, short, sweep, trust
+from jaxrl.launch import progress
 from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.settings import configs, short, sweep, trust
 from jaxrl.mesh import distributed
 from jaxrl.record import rundir, storage
 from jaxrl.run import loop, profile

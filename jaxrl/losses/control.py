@@ -7,8 +7,8 @@ for all members of an ensemble. What a formula marks as a target carries no grad
 import jax
 import jax.numpy as jnp
 
-from jaxrl.losses.masking import as_float, bounded_exp, constant
-from jaxrl.losses.shapes import checked
+from jaxrl.losses.reduce.masking import as_float, bounded_exp, constant
+from jaxrl.losses.reduce.shapes import checked
 
 KIND = "control"
 

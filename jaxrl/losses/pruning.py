@@ -6,8 +6,8 @@ Arrays are `[N, ...]` over samples, or `[N, T]` samples by tokens.
 import jax
 import jax.numpy as jnp
 
-from jaxrl.losses.masking import as_float, where_valid
-from jaxrl.losses.shapes import checked
+from jaxrl.losses.reduce.masking import as_float, where_valid
+from jaxrl.losses.reduce.shapes import checked
 
 KIND = "data pruning"
 

@@ -7,8 +7,8 @@ shape rewards.
 import jax
 import jax.numpy as jnp
 
-from jaxrl.losses.masking import as_float, constant, expectation, where_valid
-from jaxrl.losses.shapes import checked
+from jaxrl.losses.reduce.masking import as_float, constant, expectation, where_valid
+from jaxrl.losses.reduce.shapes import checked
 
 KIND = "regulariser"
 

@@ -8,8 +8,8 @@ layer; a model's loss is their sum over layers.
 import jax
 import jax.numpy as jnp
 
-from jaxrl.losses.masking import as_float, constant
-from jaxrl.losses.shapes import checked
+from jaxrl.losses.reduce.masking import as_float, constant
+from jaxrl.losses.reduce.shapes import checked
 
 KIND = "router"
 

@@ -8,9 +8,9 @@ evenly spaced `centers [K]`: encode the target by `hl_gauss` or `two_hot`, train
 import jax
 import jax.numpy as jnp
 
-from jaxrl.losses.f_divergence import conjugate
-from jaxrl.losses.masking import as_float, constant
-from jaxrl.losses.shapes import checked
+from jaxrl.losses.divergence.f_divergence import conjugate
+from jaxrl.losses.reduce.masking import as_float, constant
+from jaxrl.losses.reduce.shapes import checked
 
 KIND = "value"
 

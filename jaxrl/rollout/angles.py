@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.config import RolloutConfig
-from jaxrl.data import bandits
+from jaxrl.data.selection import bandits
 from jaxrl.data.types import Problem, Task
 from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up
@@ -27,7 +27,8 @@ _ROWS = 16
 def concentrations(
     actor: Policy, rollout: RolloutConfig, task: Task, params: Params, problems: Sequence[Problem]
 ) -> np.ndarray:
-    """`jaxrl.data.bandits.angle_concentration` of each problem's prompt, from one prefill of it.
+    """`jaxrl.data.selection.bandits.angle_concentration` of each problem's prompt, from one
+    prefill of it.
 
     What all the prompts begin with, such as a system message, is one segment and the rest of a
     prompt the other.

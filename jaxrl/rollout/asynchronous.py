@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.data import curriculum
+from jaxrl.data.selection import curriculum
 from jaxrl.rollout import programs
 from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group
 from jaxrl.rollout.flight import WORKER, Flight

@@ -18,8 +18,8 @@ import jax
 import numpy as np
 
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.data import curriculum, rounds
-from jaxrl.data.scoring import Pool
+from jaxrl.data.scoring.pool import Pool
+from jaxrl.data.selection import curriculum, sampling_rounds
 from jaxrl.data.types import Problem, Task
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import driver, episodes, programs, tasks
@@ -86,7 +86,7 @@ def open_rollouts(
     in_flight = round(prompts * settings.in_flight)
     flight = Flight(Limits(prompts, None, in_flight, "finished"), size)
     adaptive, partial = settings.rounds == "adaptive", in_flight > prompts
-    acceptance = rounds.Acceptance()
+    acceptance = sampling_rounds.Acceptance()
 
     def batch(advance: Callable[[OpenGroups], None], params: Params) -> tuple[int, ...]:
         """Numbers of the groups of a round: the first that are finished."""
@@ -119,7 +119,7 @@ def open_rollouts(
         )  # fmt: skip
         while True:
             left = int(state.budget - state.sampled)
-            asked = rounds.size(acceptance, state) if adaptive else min(prompts, left)
+            asked = sampling_rounds.size(acceptance, state) if adaptive else min(prompts, left)
             flight.limits = flight.limits._replace(
                 groups_per_step=asked, in_flight=in_flight if partial else asked
             )
@@ -137,7 +137,7 @@ def open_rollouts(
             kept += [g for g, k in zip(groups, keep, strict=True) if k]
             rest += [g for g, k in zip(groups, keep, strict=True) if not k]
             if adaptive:
-                acceptance = rounds.observe(acceptance, rewards, last=not more)
+                acceptance = sampling_rounds.observe(acceptance, rewards, last=not more)
             if not more:
                 measured = {"prompts_sampled": float(state.sampled)}
                 if adaptive:
@@ -152,7 +152,7 @@ def open_rollouts(
 
     def set_state(state: dict[str, Any]) -> None:
         nonlocal acceptance
-        acceptance = rounds.Acceptance(state.get("acceptance", 1.0))
+        acceptance = sampling_rounds.Acceptance(state.get("acceptance", 1.0))
         source.set_state(state["source"])
         flight.set_state(state)
 

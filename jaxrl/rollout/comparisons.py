@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxrl.data.examples import Example
-from jaxrl.data.rewards.questions import boundary, comparison
-from jaxrl.data.rows import Row, Text
-from jaxrl.data.tokenizers import Tokenizer
+from jaxrl.data.rewards.judged.questions import boundary, comparison
+from jaxrl.data.sources.rows import Row, Text
+from jaxrl.data.text.examples import Example
+from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.data.types import Problem
 
 LETTERS = ("A", "B")

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.data.dialogue import Dialogue
 from jaxrl.data.environments import Message
+from jaxrl.data.text.dialogue import Dialogue
 from jaxrl.rollout.programs import EMPTY, join
 from jaxrl.sampling.requests import forced
 from jaxrl.types import Prefix, Request, Source

@@ -9,7 +9,7 @@ import numpy as np
 from jaxrl.config import Config
 from jaxrl.data.environments import Opening
 from jaxrl.data.environments.play import Player
-from jaxrl.data.scoring_process import score_completion
+from jaxrl.data.scoring.scoring_process import score_completion
 from jaxrl.data.types import Problem, Task
 from jaxrl.mesh.buckets import round_up
 from jaxrl.rollout import episodes, experience, programs, tasks

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxrl.data.environments import Opening, Reply
-from jaxrl.data.scoring import Pool
+from jaxrl.data.scoring.pool import Pool
 from jaxrl.data.types import Score
 from jaxrl.mesh import distributed
 from jaxrl.rollout.engine import Engine

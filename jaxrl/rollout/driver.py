@@ -21,7 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from jaxrl.data.scoring import Pool
+from jaxrl.data.scoring.pool import Pool
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import state
 from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group, several

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.data import rendering
 from jaxrl.data.environments import Message, Opening, Reply, Token, Turn, Written
+from jaxrl.data.text import rendering
 from jaxrl.data.types import Problem, Score, exact_sum
 from jaxrl.rollout import programs
 from jaxrl.rollout.contexts import Contexts

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxrl.config import Config
-from jaxrl.data import curriculum
+from jaxrl.data.selection import curriculum
 from jaxrl.data.types import Problem, Score, count_errors
 from jaxrl.mesh.buckets import round_up
 from jaxrl.training import objective, packing

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jaxrl.config import DataConfig
-from jaxrl.data import rows
-from jaxrl.data.rows import Rows
+from jaxrl.data.sources import rows
+from jaxrl.data.sources.rows import Rows
 from jaxrl.rollout import comparisons
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import CurriculumConfig
-from jaxrl.data import bandits, curriculum
+from jaxrl.data.selection import bandits, curriculum
 from jaxrl.data.types import Problem, Task
 from jaxrl.mesh import distributed
 from jaxrl.record import jsonl, storage
@@ -107,7 +107,7 @@ def store(curves: Sequence[Sequence[float]]) -> curriculum.Prompts:
 def weaknesses(run: str | Path, names: Sequence[str]) -> np.ndarray:
     """Factors [D] of the weights of domains by what an earlier run of them failed, as in SwS.
 
-    See `jaxrl.data.bandits.weaknesses`.
+    See `jaxrl.data.selection.bandits.weaknesses`.
 
     Raises:
       ValueError: no such run, or one that never saw one of the domains.
@@ -155,7 +155,8 @@ def best(settings: CurriculumConfig, task: Task) -> tuple[Task, int]:
         raise ValueError(
             f"keep={settings.keep} of history={settings.history!r}: {error} by {settings.score}, "
             "which asks for several visits of each; keep fewer, or let that run see its prompts "
-            "more often (--curriculum.choose jaxrl.data.curriculum:uniform --curriculum.prompts N)"
+            "more often (--curriculum.choose jaxrl.data.selection.curriculum:uniform "
+            "--curriculum.prompts N)"
         ) from error
     visits = sum(len(curve) for curve in history.curves)
     known = task.sizes.get("train", max(run.curriculum.prompts, visits))

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.config import RolloutConfig
-from jaxrl.data import extract, tokenizers
-from jaxrl.data.dialogue import Dialogue
 from jaxrl.data.environments import Arrays, Message, Turn
 from jaxrl.data.rewards import group
+from jaxrl.data.sources import extract
+from jaxrl.data.text import tokenizers
+from jaxrl.data.text.dialogue import Dialogue
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.rollout.policy import encode_prompt
 from jaxrl.sampling.requests import for_training, forced, start_of

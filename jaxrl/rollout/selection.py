@@ -17,7 +17,8 @@ import numpy as np
 
 from jaxrl import functions
 from jaxrl.config import BanditConfig, Config, CurriculumConfig
-from jaxrl.data import bandits, curriculum, generate, stream
+from jaxrl.data.selection import bandits, curriculum
+from jaxrl.data.sources import generate, stream
 from jaxrl.data.types import Problem, Task
 from jaxrl.rollout import angles, history, policy, pruning
 from jaxrl.rollout.policy import Policy
@@ -98,7 +99,7 @@ def _check_curriculum(field: str, config: CurriculumConfig, size: int, batch: st
         if config.retain < 1:
             raise ValueError(
                 f"{field}.retain={config.retain} needs {field}.choose, "
-                "e.g. jaxrl.data.curriculum:uniform"
+                "e.g. jaxrl.data.selection.curriculum:uniform"
             )
         return
     functions.resolve(config.choose, config.args, _GIVEN)

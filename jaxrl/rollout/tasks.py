@@ -9,11 +9,11 @@ from collections.abc import Callable
 import jax.numpy as jnp
 
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.data import dialogue as dialogues
 from jaxrl.data import tasks
-from jaxrl.data.dialogue import Dialogue
 from jaxrl.data.environments import Arrays
-from jaxrl.data.tokenizers import Tokenizer
+from jaxrl.data.text import dialogue as dialogues
+from jaxrl.data.text.dialogue import Dialogue
+from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.data.types import Task
 
 

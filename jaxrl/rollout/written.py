@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from jaxrl.config import Config, DataConfig
-from jaxrl.data import examples, rows
-from jaxrl.data.rows import Rows
+from jaxrl.data.sources import rows
+from jaxrl.data.sources.rows import Rows
+from jaxrl.data.text import examples
 from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import comparisons
 from jaxrl.rollout.experience import Experience

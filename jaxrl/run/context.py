@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jax.sharding import Mesh
 
 from jaxrl.config import Config
-from jaxrl.data.scoring import Pool
+from jaxrl.data.scoring.pool import Pool
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.record.heartbeat import Heartbeat
 from jaxrl.record.metrics import Timer

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxrl.config import RolloutConfig
-from jaxrl.data.scoring import Pool
+from jaxrl.data.scoring.pool import Pool
 from jaxrl.data.types import Problem, Task
 from jaxrl.mesh import distributed
 from jaxrl.record import jsonl

@@ -14,8 +14,8 @@ import grain
 import jax
 
 from jaxrl.config import Config
-from jaxrl.data import rows
-from jaxrl.data.rows import Rows
+from jaxrl.data.sources import rows
+from jaxrl.data.sources.rows import Rows
 from jaxrl.mesh import mesh
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import experience, files

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from jaxrl.config import Config
-from jaxrl.data.rows import Rows
+from jaxrl.data.sources.rows import Rows
 from jaxrl.mesh import distributed, mesh
 from jaxrl.record import storage
 from jaxrl.rollout import experience

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jaxrl.config import Config
-from jaxrl.data import stream
+from jaxrl.data.sources import stream
 from jaxrl.record.metrics import Timer
 from jaxrl.record.rundir import best_effort
 from jaxrl.rollout import episodes, history, policy, programs, selection, tasks

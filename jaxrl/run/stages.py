@@ -25,8 +25,8 @@ import optax
 from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config
-from jaxrl.data import curriculum
-from jaxrl.data.scoring import Pool, open_pool
+from jaxrl.data.scoring.pool import Pool, open_pool
+from jaxrl.data.selection import curriculum
 from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import rollout_log, tasks
 from jaxrl.rollout.history import Recorder

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 
 from jaxrl.config import Config
-from jaxrl.data import stream
+from jaxrl.data.sources import stream
 from jaxrl.data.types import Task
 from jaxrl.mesh import distributed
 from jaxrl.models.lora import LoraConfig

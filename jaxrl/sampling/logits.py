@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.losses import mixed
+from jaxrl.losses.policy import mixed
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import functions
-from jaxrl.losses import aggregate, masking
-from jaxrl.losses.parts import part_weights
+from jaxrl.losses.reduce import aggregate, masking
+from jaxrl.losses.reduce.parts import part_weights
 from jaxrl.training import turns
 from jaxrl.types import Trajectory
 
@@ -57,7 +57,8 @@ class ObjectiveConfig:
     rows_args: dict[str, float | str] = dataclasses.field(default_factory=dict)
     """Its keyword arguments."""
     aggregation: str = "token-mean"
-    """How per-token losses are reduced to a scalar; modes are in `jaxrl.losses.aggregate`."""
+    """How per-token losses are reduced to a scalar; modes are in `jaxrl.losses.reduce.aggregate`.
+    """
     kl_coef: float = 0.0
     """Weight of the KL penalty to the reference policy; 0 computes no reference."""
     kl: str = "k3"

@@ -1,8 +1,8 @@
 """Converts arrays over tokens to arrays over turns and back, for credit functions of whole turns.
 
 A batch has turns as arrays of tokens, [N, T]. A function that names `step_mask`, such as `gigpo` or
-`turn_advantages` of `jaxrl.losses.credit`, is given one entry a turn, [N, S], and what it returns
-goes to the tokens of each turn.
+`turn_advantages` of `jaxrl.losses.advantages.credit`, is given one entry a turn, [N, S], and what
+it returns goes to the tokens of each turn.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.data.environments import MOST_AGENTS
-from jaxrl.losses import credit
+from jaxrl.losses.advantages import credit
 
 TOKENS = ("turn", "turn_rewards", "turn_state", "agent")
 """Arrays that episodes add to a batch, see `jaxrl.rollout.experience.turns`."""

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from jaxrl import functions
-from jaxrl.losses import aggregate
+from jaxrl.losses.reduce import aggregate
 from jaxrl.training import turns
 from jaxrl.training.objective import (
     ARRAYS,

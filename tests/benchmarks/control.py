@@ -68,11 +68,10 @@ TASKS = {
 
 def ours(task: Task, seeds: int) -> tuple[list[float], float]:
     """Final returns of all seeds, trained side by side, and the seconds that took."""
-    from jaxrl.control import environments, train
-    from jaxrl.launch import control
+    from jaxrl.control import algorithms, environments, train
 
     start = time.perf_counter()
-    module, env = control.load(task.ours), environments.get(task.env)
+    module, env = algorithms.load(task.ours), environments.get(task.env)
     config = dataclasses.replace(module.config(), **task.config)
     steps = task.steps - getattr(config, "warmup", 0)
     config = dataclasses.replace(config, steps=steps)

@@ -28,8 +28,11 @@ from collections.abc import Callable, Sequence
 import jax
 
 from jaxrl.config import FreshModel, RolloutConfig
-from jaxrl.data import generate, scoring, tasks, tokenizers
+from jaxrl.data import tasks
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
+from jaxrl.data.scoring import pool as scoring
+from jaxrl.data.sources import generate
+from jaxrl.data.text import tokenizers
 from jaxrl.data.types import Problem, Task
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from jaxrl.launch.recipes import quickstart
+from jaxrl.launch.recipes.ready import quickstart
 from jaxrl.run import loop
 from jaxrl.sampling import sampler
 

@@ -9,7 +9,7 @@ import statistics
 import time
 
 from jaxrl.data import tasks
-from jaxrl.data.scoring import score_completion
+from jaxrl.data.scoring.pool import score_completion
 
 ROWS = (100, 1_000, 10_000)
 REPEATS = 3

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxrl import config as configs
-from jaxrl.launch import costs, plan_asynchronous, simulate
+from jaxrl.launch.planning import asynchronous, costs, simulate
 from jaxrl.rollout.schedule import Limits
 from tests.benchmarks import rounds
 
@@ -48,7 +48,7 @@ def measured(directory: Path, first: int) -> float:
 def predicted(run: Path, name: str, steps: int, first: int) -> float:
     """Mean seconds a step of a schedule, simulated by the log of the run in turns alone."""
     config = configs.load(run / "config.json")
-    work, cost = plan_asynchronous.workload(config, run), costs.costs_of(run)
+    work, cost = asynchronous.workload(config, run), costs.costs_of(run)
     prompts = config.rollout.prompts
     limits, lockstep = {
         "in turns": (Limits(prompts, 0, steps=steps), 0),

@@ -14,8 +14,10 @@ import os
 import random
 import time
 
-from jaxrl.data import sandbox, scoring, tasks
+from jaxrl.data import tasks
 from jaxrl.data.rewards import math
+from jaxrl.data.sandbox import runner
+from jaxrl.data.scoring import pool as scoring
 from jaxrl.data.types import Problem, Task
 
 
@@ -64,7 +66,7 @@ def main() -> None:
     parser.add_argument("--math", type=int, default=10_000, help="math answers")
     parser.add_argument("--code", type=int, default=1_000, help="programs, each with 4 tests")
     arguments = parser.parse_args()
-    print(json.dumps({"sandbox": str(sandbox.check())}))
+    print(json.dumps({"sandbox": str(runner.check())}))
     for name, count in [(f"{__spec__.name}:math_task", arguments.math), ("code", arguments.code)]:
         for workers in arguments.workers if count else []:
             print(json.dumps(measure(name, count, workers)), flush=True)

@@ -3,8 +3,8 @@
 import string
 import time
 
-from jaxrl.data import generate
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
+from jaxrl.data.sources import generate
 from jaxrl.data.types import Problem, Score, Task
 
 ALPHABET = string.ascii_letters + string.digits + "\n"

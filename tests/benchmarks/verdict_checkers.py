@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 
-from jaxrl.data import sandbox
+from jaxrl.data.sandbox import runner
 from jaxrl.data.types import Problem
 
 
@@ -293,7 +293,7 @@ def _program(problem: Problem, text: str) -> bool:
         return False
     asked = re.findall(r"integers\. (.*?), and print", problem.prompt)[0].lower()
     inputs = [[3, -4, 7, 7, 0, 12, 5], [-9, 20, 2, 1, 4, 6, -1, 15], [8, 6, 5, 4, 3, 2]]
-    outcomes = sandbox.run_each(
+    outcomes = runner.run_each(
         [sys.executable, "-I", "main.py"],
         [" ".join(map(str, row)) + "\n" for row in inputs],
         files={"main.py": bodies[-1]},

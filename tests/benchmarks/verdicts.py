@@ -22,7 +22,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from jaxrl.data import scoring, tasks
+from jaxrl.data import tasks
+from jaxrl.data.scoring import pool
 from jaxrl.data.types import Task
 from tests.benchmarks.verdict_checkers import CHECKERS
 
@@ -192,7 +193,7 @@ def score_all(out: Path, data: Path, names: list[str]) -> None:
         for line in path.read_text().splitlines():
             record = json.loads(line)
             problem = task.problem("train", 0, record["index"])
-            score = scoring.score_completion(task, problem, record["text"])
+            score = pool.score_completion(task, problem, record["text"])
             truth = CHECKERS[name](problem, record["text"])
             full = FULL.get(name, 1.0)
             verdict, right = (score.value or 0.0) >= full, float(truth) >= full

@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
-from jaxrl.data.tasks import arithmetic
+from jaxrl.data.tasks.math import arithmetic
 from jaxrl.data.types import Problem, Score, Task
 
 

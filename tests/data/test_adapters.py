@@ -13,9 +13,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from jaxrl.data import scoring, tasks
-from jaxrl.data.environments import Environment, Opening, Reply, Turn, adapters, play
-from jaxrl.data.environments.formats import Call, written
+from jaxrl.data import tasks
+from jaxrl.data.environments import Environment, Opening, Reply, Turn, play
+from jaxrl.data.environments.bridges import adapters
+from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.scoring import pool as scoring
 from jaxrl.data.types import Problem, Score
 from tests.data.test_bundled_environments import played
 
@@ -218,7 +220,7 @@ def test_the_reward_of_an_answer_is_in_the_last_of_the_five():
 @pytest.mark.extra
 def test_a_task_of_gymnasium():
     pytest.importorskip("gymnasium")
-    name = "jaxrl.data.environments.adapters:gymnasium"
+    name = "jaxrl.data.environments.bridges.adapters:gymnasium"
     given = {"env_id": "Taxi-v4", "actions": "south,north,east,west,pickup,dropoff"}
     try:
         task = tasks.get(name, **given, render=False)
@@ -273,7 +275,7 @@ def nemo_gym(tmp_path):
     row = {"responses_create_params": params, "initial_count": 3, "expected_count": 6}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     yield tasks.get(
-        "jaxrl.data.environments.adapters:nemo_gym",
+        "jaxrl.data.environments.bridges.adapters:nemo_gym",
         url=f"http://127.0.0.1:{server.server_address[1]}", path=str(tmp_path / "rows.jsonl"),
     )  # fmt: skip
     server.shutdown()
@@ -370,7 +372,7 @@ def test_a_server_of_openenv():
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.socket.getsockname()[1]}"
         task = tasks.get(
-            "jaxrl.data.environments.adapters:openenv", url=address, text="echoed_message"
+            "jaxrl.data.environments.bridges.adapters:openenv", url=address, text="echoed_message"
         )
         problem, player = task.problem("train", 0, 0), play.Player(task)
         opening, hi, end = played(player.answer, problem, "hi", "there")
@@ -398,13 +400,15 @@ def test_a_task_is_a_server_of_openenv():
 
     from websockets.sync.client import connect
 
-    from jaxrl.data.environments import openenv_server
+    from jaxrl.data.environments.bridges import openenv_server
 
     inner = tasks.get("game24")
     with openenv_server.served(inner) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.socket.getsockname()[1]}"
-        task = tasks.get("jaxrl.data.environments.adapters:openenv", url=address, text="message")
+        task = tasks.get(
+            "jaxrl.data.environments.bridges.adapters:openenv", url=address, text="message"
+        )
         problem, player = task.problem("train", 0, 0), play.Player(task)
         there = inner.problem("train", 0, problem.answer)
         said = played(player.answer, problem, *inner.turns.gold(there, problem.answer))
@@ -500,7 +504,7 @@ def test_episodes_of_a_real_server_of_openenv(tmp_path):
     port = port_that_is_free()
     server = started([os.environ["OPENENV_PYTHON"], str(tmp_path / "server.py"), str(port)], port)
     try:
-        name, url = "jaxrl.data.environments.adapters:openenv", f"http://127.0.0.1:{port}"
+        name, url = "jaxrl.data.environments.bridges.adapters:openenv", f"http://127.0.0.1:{port}"
         task = tasks.get(name, url=url, field="word", text="at")
         problem, player = task.problem("train", 0, 0), play.Player(task)
         openings = [player.answer(Turn(n, problem, 0)) for n in (7, 8)]
@@ -526,7 +530,7 @@ def test_the_real_client_of_openenv_plays_a_task():
     pytest.importorskip("websockets")
     task, port = tasks.get("game24"), port_that_is_free()
     problem = task.problem("train", 0, 5)
-    module = ["-m", "jaxrl.data.environments.openenv_server", "game24", "--port", str(port)]
+    module = ["-m", "jaxrl.data.environments.bridges.openenv_server", "game24", "--port", str(port)]
     server = started([sys.executable, *module], port)
     try:
         actions = task.turns.gold(problem, 5)

@@ -15,18 +15,15 @@ from types import SimpleNamespace
 import pytest
 
 from jaxrl import functions
-from jaxrl.data import sandbox, scoring, tasks, waiting
-from jaxrl.data.environments import (
-    Token,
-    Turn,
-    Written,
-    adapters,
-    agent_program,
-    dialects,
-    formats,
-)
-from jaxrl.data.environments.dialects import DIALECTS, Answer, Said
-from jaxrl.data.environments.formats import Call
+from jaxrl.data import tasks
+from jaxrl.data.environments import Token, Turn, Written
+from jaxrl.data.environments.bridges import adapters, agent_program, dialects
+from jaxrl.data.environments.bridges.dialects import DIALECTS, Answer, Said
+from jaxrl.data.environments.tools import formats
+from jaxrl.data.environments.tools.formats import Call
+from jaxrl.data.sandbox import runner
+from jaxrl.data.scoring import async_environments
+from jaxrl.data.scoring import pool as scoring
 from jaxrl.data.types import Problem
 from tests.data.test_sandbox import processes_with
 from tests.data.test_scoring import running
@@ -299,7 +296,7 @@ def test_many_programs_that_share_a_machine_keep_the_limit_that_one_keeps(
     program, tmp_path, monkeypatch
 ):
     """Their start-ups take turns here, as on one core; one that hangs is void alone."""
-    monkeypatch.setattr(waiting, "_PLACES", 2)
+    monkeypatch.setattr(async_environments, "_PLACES", 2)
     made = program(STARTS.replace("MACHINE", str(tmp_path / "machine")), seconds=3.0)
     with pool_of(made) as pool:
         asked = [pool.act(Turn(n, PROBLEM, n)) for n in range(16)]  # 4 s together
@@ -548,7 +545,7 @@ print(answer)
 @pytest.mark.parametrize("shut_in", [False, True])
 def test_a_program_that_takes_memory_without_end_is_an_error(shut_in, program):
     """Its episode is void, and no other; what it starts has the same limit."""
-    if shut_in and sandbox.strongest().kind != "bubblewrap":
+    if shut_in and runner.strongest().kind != "bubblewrap":
         pytest.skip("needs bubblewrap")
     with pool_of(program(GROWS, memory_mb=256, sandbox=shut_in)) as pool:
         played(pool, episode=1)
@@ -569,7 +566,7 @@ print(reached != 0, os.path.exists("HERE"), sorted(os.listdir(".")))
 
 
 def test_a_program_in_the_sandbox_reaches_the_policy_and_nothing_else(tmp_path):
-    if sandbox.strongest().kind != "bubblewrap":
+    if runner.strongest().kind != "bubblewrap":
         pytest.skip("needs bubblewrap")
     file = tmp_path / "agent.py"
     file.write_text(HEAD + SHUT_IN.replace("HERE", str(tmp_path)))
@@ -599,7 +596,7 @@ OUTLIVES = {
 @pytest.mark.parametrize("when", ["silent", "left"])
 def test_a_program_in_the_sandbox_does_not_outlive_its_episode(how, when, tmp_path):
     """Whatever it does to the processes beside it there: they are ended from outside."""
-    if sandbox.strongest().kind != "bubblewrap":
+    if runner.strongest().kind != "bubblewrap":
         pytest.skip("needs bubblewrap")
     source = "import signal, time\n"
     if when == "left":
@@ -623,17 +620,17 @@ def test_a_program_in_the_sandbox_does_not_outlive_its_episode(how, when, tmp_pa
 
 def test_the_weak_sandbox_is_refused_unless_it_is_allowed(program, monkeypatch):
     """Whoever plays the episode: a run has asked before, an adapter has not."""
-    monkeypatch.setattr(sandbox, "strongest", lambda: sandbox.Isolation("rlimits", False))
-    monkeypatch.setenv(sandbox.ALLOW_WEAK, "")
+    monkeypatch.setattr(runner, "strongest", lambda: runner.Isolation("rlimits", False))
+    monkeypatch.setenv(runner.ALLOW_WEAK, "")
     task = dataclasses.replace(
         tasks.get("arithmetic"), turns=program(BEGUN, sandbox=True), sandboxed=True
     )
     with (
         contextlib.closing(adapters.Gym(task)) as gym,
-        pytest.raises(RuntimeError, match=f"bubblewrap.*{sandbox.ALLOW_WEAK}=1"),
+        pytest.raises(RuntimeError, match=f"bubblewrap.*{runner.ALLOW_WEAK}=1"),
     ):
         gym.reset()
-    sandbox.check(allow_weak=True)  # as a run with --sandbox.allow-weak does
+    runner.check(allow_weak=True)  # as a run with --sandbox.allow-weak does
     with contextlib.closing(adapters.Gym(task)) as gym:
         assert gym.reset()[1]["tools"][0]["function"]["name"] == "add"
 

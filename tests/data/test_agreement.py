@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from jaxrl.data import agreement
+from jaxrl.data.selection import agreement
 from jaxrl.launch import cli
 
 NAN = float("nan")

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxrl.data import tasks
-from jaxrl.data.environments import apps
+from jaxrl.data.environments.work import apps
 from jaxrl.data.types import Problem
 
 STATE = {"A": {"a": "1", "b": "2"}, "B": {"a": "3", "b": "4"}}

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl.data import tasks
-from jaxrl.data.tasks.arithmetic import steps, without_carry
+from jaxrl.data.tasks.math.arithmetic import steps, without_carry
 
 params = st.fixed_dictionaries(
     {

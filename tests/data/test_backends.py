@@ -5,7 +5,7 @@ import sentencepiece
 import tokenizers as hf
 from tokenizers import decoders, models, pre_tokenizers
 
-from jaxrl.data import backends
+from jaxrl.data.text import tokenizer_backends
 from tests.data.test_tokenizers import sentencepiece_model
 
 ADDED = ("<tool_call>", "[multimodal]", "\n\n", "  ")
@@ -20,14 +20,16 @@ def of_tokenizers(normalized):
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens(["<s>"])
     made.add_tokens([hf.AddedToken(each, normalized=normalized) for each in ADDED])
-    return backends.from_tokenizers(made)
+    return tokenizer_backends.from_tokenizers(made)
 
 
 def of_sentencepiece(kind):
     corpus = ["the quick brown fox", "jumps over a lazy dog"] * 9
     symbols = ["<tool_call>", "[multimodal]", "\n\n", "\u2581\u2581"]
     model = sentencepiece_model(kind, corpus, 320, symbols)
-    return backends.from_sentencepiece(sentencepiece.SentencePieceProcessor(model_proto=model))
+    return tokenizer_backends.from_sentencepiece(
+        sentencepiece.SentencePieceProcessor(model_proto=model)
+    )
 
 
 @pytest.mark.parametrize(

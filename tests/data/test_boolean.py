@@ -6,7 +6,7 @@ import pytest
 
 from jaxrl.data import tasks
 from jaxrl.data.rewards import boolean
-from jaxrl.data.tasks.boolean import described, written
+from jaxrl.data.tasks.logic.boolean import described, written
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from jaxrl.data import scoring, tasks
-from jaxrl.data.environments import (
-    Turn,
-    board_game,
-    game24,
-    games,
-    html_form,
-    play,
-    repository,
-    twenty_questions,
-)
-from jaxrl.data.environments.formats import Call, written
-from jaxrl.data.rewards import reflection
+from jaxrl.data import tasks
+from jaxrl.data.environments import Turn, play
+from jaxrl.data.environments.games import board_game, game24, rules, twenty_questions
+from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.environments.work import html_form, repository
+from jaxrl.data.rewards.judged import reflection
+from jaxrl.data.scoring import pool as scoring
 from jaxrl.data.types import Problem
 
 PURE = (
@@ -396,16 +390,16 @@ def test_nobody_beats_perfect_play():
     lost = collections.Counter()
 
     def walk(state, seat):
-        moves = games.TIC_TAC_TOE.moves(state)
+        moves = rules.TIC_TAC_TOE.moves(state)
         if not moves:
-            lost[games.TIC_TAC_TOE.payoff(state) * (1 if seat == 0 else -1)] += 1
+            lost[rules.TIC_TAC_TOE.payoff(state) * (1 if seat == 0 else -1)] += 1
             return
-        mine = games.TIC_TAC_TOE.player(state) == seat
-        for move in moves if mine else games.perfect(state)[:1]:
-            walk(games.TIC_TAC_TOE.play(state, move), seat)
+        mine = rules.TIC_TAC_TOE.player(state) == seat
+        for move in moves if mine else rules.perfect(state)[:1]:
+            walk(rules.TIC_TAC_TOE.play(state, move), seat)
 
     for seat in (0, 1):
-        walk(games.TIC_TAC_TOE.start(random.Random(0)), seat)
+        walk(rules.TIC_TAC_TOE.start(random.Random(0)), seat)
     assert lost[1.0] == 0 and lost[-1.0] > 0 and lost[0.0] > 0
 
 
@@ -413,13 +407,13 @@ def test_kuhn_poker_has_its_known_value():
     """-1/18 for the player who begins (Kuhn 1950), in units of a stake; here 2 are 1."""
 
     def value(hands):
-        if not games.KUHN_POKER.moves(hands):
-            return games.KUHN_POKER.payoff(hands)
-        chances = games.equilibrium(hands)
-        return sum(p * value(games.KUHN_POKER.play(hands, m)) for m, p in chances.items() if p)
+        if not rules.KUHN_POKER.moves(hands):
+            return rules.KUHN_POKER.payoff(hands)
+        chances = rules.equilibrium(hands)
+        return sum(p * value(rules.KUHN_POKER.play(hands, m)) for m, p in chances.items() if p)
 
     deals = list(itertools.permutations(range(3), 2))
-    assert sum(value(games.Hands(cards)) for cards in deals) / 6 == pytest.approx(-1 / 36)
+    assert sum(value(rules.Hands(cards)) for cards in deals) / 6 == pytest.approx(-1 / 36)
 
 
 @pytest.mark.parametrize(
@@ -427,7 +421,7 @@ def test_kuhn_poker_has_its_known_value():
     [("1 2 1 2 1 2 1", 1.0), ("1 2 3 4 5 6 7 7 1 2", 0.0), ("1 2 2 3 3 4 3 4 4 1 4", 1.0)],
 )
 def test_connect_four_sees_all_directions(moves, payoff):
-    game = games.CONNECT_FOUR
+    game = rules.CONNECT_FOUR
     state = game.start(random.Random(0))
     for move in moves.split():
         assert move in game.moves(state)
@@ -437,11 +431,11 @@ def test_connect_four_sees_all_directions(moves, payoff):
         before = game.start(random.Random(0))
         for move in moves.split()[:-1]:
             before = game.play(before, move)
-        assert games.ahead(before) == ("1",)
-        assert games.ahead(game.play(before, "7")) == ("2",)  # it wins too, before it stops
+        assert rules.ahead(before) == ("1",)
+        assert rules.ahead(game.play(before, "7")) == ("2",)  # it wins too, before it stops
 
 
-@pytest.mark.parametrize("name", games.GAMES)
+@pytest.mark.parametrize("name", rules.GAMES)
 def test_a_match_is_won_drawn_or_lost(name):
     task = tasks.get("board_game", game=name)
     rewards = collections.Counter()
@@ -478,7 +472,7 @@ def test_solutions_of_tic_tac_toe_say_what_is_at_stake_and_never_lose():
     for cells, why, moves in (
         ("xx oo    ", "w", "3"), ("oo  x   x", "b", "3"), ("         ", "-", "123456789")
     ):  # fmt: skip
-        found = board_game.thought(games.Board(cells, 3, 3))
+        found = board_game.thought(rules.Board(cells, 3, 3))
         assert found[0] == why and found[1] in moves
     assert tasks.get("board_game", game="kuhn_poker").turns.gold is None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl.data import cgroups, sandbox
+from jaxrl.data.sandbox import cgroups, runner
 from jaxrl.launch import doctor
 
 
@@ -59,7 +59,7 @@ def test_why_there_is_no_control_group_is_said(tmp_path):
 
 
 def test_the_sandbox_and_the_doctor_say_whether_there_is_one(monkeypatch):
-    found = sandbox.strongest()
+    found = runner.strongest()
     without, with_one = (dataclasses.replace(found, group=g) for g in ("", "/groups"))
     assert "limited by process (no control group)" in str(without)
     assert "limited as a whole" in str(with_one)
@@ -69,7 +69,7 @@ def test_the_sandbox_and_the_doctor_say_whether_there_is_one(monkeypatch):
 
     monkeypatch.setattr(cgroups, "parent", nowhere)
     monkeypatch.setattr(
-        sandbox, "strongest", lambda: dataclasses.replace(without, kind="bubblewrap")
+        runner, "strongest", lambda: dataclasses.replace(without, kind="bubblewrap")
     )
     assert doctor._sandbox()[1] == "no control group: not here"
 
@@ -127,8 +127,8 @@ def test_what_a_killed_process_left_is_swept(above):
     assert not list(above.glob(f"{cgroups._PREFIX}*"))
 
 
-def limited() -> sandbox.Isolation | None:
-    found = sandbox.strongest()
+def limited() -> runner.Isolation | None:
+    found = runner.strongest()
     return found if found.group else None
 
 
@@ -137,7 +137,7 @@ def limited() -> sandbox.Isolation | None:
 )
 def test_memory_and_processes_are_limited_as_a_whole():
     """Children that each keep to the limit of a process exceed it together, and one is killed."""
-    limits = sandbox.Limits(wall_s=20, cpu_s=20, memory_mb=256, processes=12)
+    limits = runner.Limits(wall_s=20, cpu_s=20, memory_mb=256, processes=12)
     hog = (
         "import os, time\n"
         "children = []\n"
@@ -149,7 +149,7 @@ def test_memory_and_processes_are_limited_as_a_whole():
         "        os._exit(0)\n"
         "print(sum(os.WIFSIGNALED(os.waitpid(c, 0)[1]) for c in children))\n"
     )
-    outcome = sandbox.run(
+    outcome = runner.run(
         [sys.executable, "-I", "main.py"],
         files={"main.py": hog},
         limits=limits,

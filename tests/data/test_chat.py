@@ -11,7 +11,7 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from jaxrl.data import chat
+from jaxrl.data.text import chat
 
 CHATML = """{% for message in messages %}{% if loop.first and message['role'] != 'system' %}\
 <|im_start|>system\nYou are a helpful assistant.<|im_end|>

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from jaxrl.data import tasks
-from jaxrl.data.environments import Environment, Opening, Reply, Token, Written, with_attempts
-from jaxrl.data.environments import with_compression as compression
+from jaxrl.data.environments import Environment, Opening, Reply, Token, Written
+from jaxrl.data.environments.wrappers import with_attempts
+from jaxrl.data.environments.wrappers import with_compression as compression
 from jaxrl.data.types import Problem
 
 QUESTION = Problem(id="q", prompt="Q", answer="")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.data import bandits, curriculum
+from jaxrl.data.selection import bandits, curriculum
 
 NAN = float("nan")
 

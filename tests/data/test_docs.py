@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl.data import curriculum, scoring, tasks
+from jaxrl.data import tasks
 from jaxrl.data.environments import Turn
-from jaxrl.launch import flags, recipes
+from jaxrl.data.scoring import pool as scoring
+from jaxrl.data.selection import curriculum
+from jaxrl.launch import recipes
+from jaxrl.launch.settings import flags
 from jaxrl.rollout import selection
 from jaxrl.rollout.tasks import named
 from jaxrl.run import stages

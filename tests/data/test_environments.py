@@ -11,20 +11,15 @@ import pytest
 import tokenizers as hf
 from tokenizers import decoders, models, pre_tokenizers
 
-from jaxrl.data import backends, dialogue, scoring, tasks, tokenizers
-from jaxrl.data.environments import (
-    Environment,
-    Opening,
-    Reply,
-    Turn,
-    calculator,
-    keydoor,
-    play,
-    tools,
-    unscored,
-    with_tools,
-)
-from jaxrl.data.rendering import Joint
+from jaxrl.data import tasks
+from jaxrl.data.environments import Environment, Opening, Reply, Turn, play, unscored
+from jaxrl.data.environments.games import keydoor
+from jaxrl.data.environments.tools import definition
+from jaxrl.data.environments.work import calculator
+from jaxrl.data.environments.wrappers import with_tools
+from jaxrl.data.scoring import pool as scoring
+from jaxrl.data.text import dialogue, tokenizer_backends, tokenizers
+from jaxrl.data.text.rendering import Joint
 from jaxrl.data.types import Problem, Task
 from jaxrl.models import catalog
 from tests.data import test_chat
@@ -346,7 +341,7 @@ def sleepy():
         return "slept"
 
     inner = tasks.get("arithmetic")
-    world = with_tools.environment(inner, lambda seed: [tools.tool(nap)], seconds=0.6)
+    world = with_tools.environment(inner, lambda seed: [definition.tool(nap)], seconds=0.6)
     return dataclasses.replace(inner, reward=unscored, pure=False, turns=world)
 
 
@@ -503,9 +498,9 @@ def test_the_calculator_is_called_and_its_result_is_the_answer():
     ],
 )
 def test_calls_are_checked(text, said):
-    (result,) = tools.results([calculator.CALCULATOR], text)
+    (result,) = definition.results([calculator.CALCULATOR], text)
     assert result.startswith(said)
-    assert tools.results([calculator.CALCULATOR], "2+2") == []
+    assert definition.results([calculator.CALCULATOR], "2+2") == []
 
 
 CHATML = """{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n'
@@ -566,7 +561,7 @@ def of_bytes(*special, added=()):
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(special))
     tokenizer.add_tokens([hf.AddedToken(each, normalized=False) for each in added])
-    return backends.from_tokenizers(tokenizer)
+    return tokenizer_backends.from_tokenizers(tokenizer)
 
 
 def with_template(backend, template):
@@ -773,7 +768,7 @@ def test_tools_are_shown_by_the_template_or_in_words(backend):
     assert rest == without
     assert json.loads(head.removeprefix("<|im_start|>tools\n")) == list(schemas)
     with_tools, without = text(CHATML)
-    explained = "Be brief.\n\n" + tools.instructions(schemas)
+    explained = "Be brief.\n\n" + definition.instructions(schemas)
     assert with_tools == without.replace("Be brief.", explained) and "NAME" in with_tools
     assert text(CHATML, chat=False)[0].startswith(explained)
 
@@ -794,7 +789,7 @@ def test_the_deepest_tools_that_an_opening_may_have_are_shown(backend):
         talk = dialogue.of(with_template(backend, template), ("tool",), chat=True)
         shown = backend.spelled(talk.opening(opening.messages, opening.tools))
         assert shown.count("properties") == (play.DEEPEST - 4) // 2
-    made = tools.Tool("f", "", tool["function"]["parameters"], lambda **given: "ran")
+    made = definition.Tool("f", "", tool["function"]["parameters"], lambda **given: "ran")
     assert made.schema == tool
 
 
@@ -804,7 +799,7 @@ def test_calls_are_read_as_the_template_teaches_them(backend):
     talk, schemas = dialogue.of(mistral, ("tool",), chat=True), (calculator.CALCULATOR.schema,)
     ids = backend.encode('[TOOL_CALLS][{"name": "calculator", "arguments": {"expression": "1+1"}}]')
     read = talk.action([], [*ids[0], talk.end], schemas)
-    assert tools.results([calculator.CALCULATOR], read) == ["2"]
+    assert definition.results([calculator.CALCULATOR], read) == ["2"]
     plain = dialogue.of(with_template(backend, CHATML), ("tool",), chat=True)
     own = [*backend.encode(call("1+2"))[0], plain.end]
     assert plain.action([], own, schemas) == plain.action([], own) == call("1+2")

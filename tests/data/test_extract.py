@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxrl.data import extract
+from jaxrl.data.sources import extract
 
 
 @pytest.mark.parametrize(

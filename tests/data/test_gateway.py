@@ -10,8 +10,8 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from jaxrl.data.environments.dialects import DIALECTS, Answer
-from jaxrl.data.environments.gateway import Gateway
+from jaxrl.data.environments.bridges.dialects import DIALECTS, Answer
+from jaxrl.data.environments.bridges.gateway import Gateway
 from tests.data.test_agent_program import FUNCTION, TOKENS
 
 

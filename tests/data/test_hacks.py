@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from jaxrl.data import scoring, tasks
+from jaxrl.data import tasks
+from jaxrl.data.scoring import pool as scoring
 from jaxrl.data.types import Problem, Task
 
 RECORDS = {

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxrl.data import scoring
-from jaxrl.data.rewards import judge
+from jaxrl.data.rewards.judged import judge
+from jaxrl.data.scoring import pool as scoring
 from jaxrl.data.types import Problem, Task
 
 PROBLEM = Problem("p", "What is 2+2?", "4")

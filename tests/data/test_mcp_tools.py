@@ -12,8 +12,9 @@ import pytest
 
 from jaxrl import functions
 from jaxrl.data import tasks
-from jaxrl.data.environments import mcp_tools, play, tools
-from jaxrl.data.environments.formats import Call, written
+from jaxrl.data.environments import play
+from jaxrl.data.environments.tools import definition, mcp_tools
+from jaxrl.data.environments.tools.formats import Call, written
 from tests.data.test_bundled_environments import played
 
 pytestmark = pytest.mark.extra
@@ -72,7 +73,7 @@ def program(tmp_path):
 
 
 def called(made, name, **arguments):
-    return tools.results(made, written(Call(name, arguments)))[0]
+    return definition.results(made, written(Call(name, arguments)))[0]
 
 
 def test_a_program_gives_its_tools_to_a_task(program, monkeypatch):

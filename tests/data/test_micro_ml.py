@@ -5,7 +5,7 @@ import pytest
 from jaxrl.data import tasks
 from jaxrl.data.rewards import milestones
 from jaxrl.data.rewards.milestones import Thresholds
-from jaxrl.data.tasks import micro_ml, micro_ml_fit
+from jaxrl.data.tasks.programs import micro_ml, micro_ml_fit
 
 MEDALS = Thresholds(1.0, 2.0, 3.0, 5.0)
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from jaxrl.data.environments import html_form
+from jaxrl.data.environments.work import html_form
 from tests.launch import browser
 
 pytestmark = pytest.mark.browser

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from jaxrl import functions
-from jaxrl.data import own, scoring, sources, tasks
+from jaxrl.data import tasks
 from jaxrl.data.rewards import group, named
+from jaxrl.data.scoring import pool as scoring
+from jaxrl.data.scoring import user_functions
+from jaxrl.data.sources import records
 from jaxrl.data.types import Score
 
 REWARDS = """
@@ -248,7 +251,7 @@ def test_rewards_that_cannot_be_called_are_refused_at_once(folder, rewards, says
 def test_a_file_that_does_not_import_says_why_and_where(folder):
     (folder / "bad.py").write_text("x = 1\nimport no_such_module\n")
     with pytest.raises(ValueError, match=r"bad.py, line 2, in <module>: ModuleNotFoundError"):
-        own.load(f"{folder}/bad.py:score")
+        user_functions.load(f"{folder}/bad.py:score")
 
 
 @pytest.mark.extra
@@ -352,7 +355,7 @@ def test_messages_that_are_no_prompt_are_refused(folder, turns, says):
 
 def test_prompts_of_bytes_as_tfds_gives_them_are_texts(folder, monkeypatch):
     rows = [{"question": f"é{i}".encode(), "answer": str(i).encode()} for i in range(4)]
-    monkeypatch.setattr(sources, "read", lambda spec: rows)
+    monkeypatch.setattr(records, "read", lambda spec: rows)
     task = made(folder, "exact", path="tfds:mine/train")
     problem = task.problem("train", 0, 0)
     assert problem.prompt == f"é{problem.answer}"
@@ -369,14 +372,18 @@ def test_a_function_in_a_file_is_code_of_others_and_so_is_a_judge(folder):
     assert not functions.foreign({"rewards": named.written([named.parse("number*2")])})
     for spelling in ("a b:c", "my-reward:score", "os: system"):
         with pytest.raises(ValueError, match=r"write FILE\.py:function"):
-            own.load(spelling)
+            user_functions.load(spelling)
 
 
 def test_callables_of_this_session_are_kept_and_importable_ones_are_named():
-    assert own.keep(np.tanh) != "" and own.keep(json.dumps) == "json:dumps"
+    assert user_functions.keep(np.tanh) != "" and user_functions.keep(json.dumps) == "json:dumps"
     first, second = (lambda completion: 1.0), (lambda completion: 2.0)
-    one, two = own.keep(first), own.keep(second)
-    assert own.in_session(one) and own.load(one) is first and own.load(two) is second
+    one, two = user_functions.keep(first), user_functions.keep(second)
+    assert (
+        user_functions.in_session(one)
+        and user_functions.load(one) is first
+        and user_functions.load(two) is second
+    )
 
 
 def test_workers_score_with_a_file_and_a_group(folder):

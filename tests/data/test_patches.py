@@ -3,8 +3,8 @@
 import pytest
 
 from jaxrl.data import tasks
-from jaxrl.data.rewards import patches
-from jaxrl.data.tasks.patches import source, value
+from jaxrl.data.rewards.programs import patches
+from jaxrl.data.tasks.programs.patches import source, value
 
 FILES = {"a": "one\ntwo\none\nthree"}
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from jaxrl.data import io_examples, tasks
-from jaxrl.data.tasks.polyglot import solution
+from jaxrl.data import tasks
+from jaxrl.data.sources import io_examples
+from jaxrl.data.tasks.programs.polyglot import solution
 
 STEPS = (("+", 3), ("*", 2))
 

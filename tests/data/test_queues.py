@@ -3,8 +3,8 @@
 import threading
 import time
 
-from jaxrl.data import queues
-from jaxrl.data.queues import Queues
+from jaxrl.data.scoring import worker_queues
+from jaxrl.data.scoring.worker_queues import Queues
 
 
 def taken(queue, worker):
@@ -22,7 +22,7 @@ def taken(queue, worker):
 
 
 def test_an_episode_stays_with_its_worker_while_that_lives(monkeypatch):
-    monkeypatch.setattr(queues, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(worker_queues, "PATIENCE_S", 60.0)
     queue = Queues(2)
     for episode in range(6):
         queue.put(f"begin {episode}", episode)
@@ -44,7 +44,7 @@ def test_an_episode_stays_with_its_worker_while_that_lives(monkeypatch):
 
 
 def test_a_worker_that_keeps_an_episode_waiting_loses_it(monkeypatch):
-    monkeypatch.setattr(queues, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(worker_queues, "PATIENCE_S", 0.3)
     queue = Queues(2)
     queue.put("begin", 7)
     assert taken(queue, 0) == ("begin", False)
@@ -58,7 +58,7 @@ def test_a_worker_that_keeps_an_episode_waiting_loses_it(monkeypatch):
 
 
 def test_a_waiting_worker_wakes_up_for_what_another_leaves(monkeypatch):
-    monkeypatch.setattr(queues, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(worker_queues, "PATIENCE_S", 0.1)
     queue, got = Queues(2), []
     queue.put("begin", 7)
     queue.take(0)

@@ -11,8 +11,8 @@ import sympy
 from reasoning_gym.factory import DATASETS
 
 from jaxrl.data import tasks
-from jaxrl.data.scoring import score_completion
-from jaxrl.data.tasks import gym_scorers
+from jaxrl.data.scoring.pool import score_completion
+from jaxrl.data.tasks.math import gym_scorers
 
 
 def mutations(answer: str) -> list[str]:

@@ -2,9 +2,10 @@
 
 import pytest
 
-from jaxrl.data import generate, tasks
-from jaxrl.data.environments import recall
-from jaxrl.data.environments.recall import Ended
+from jaxrl.data import tasks
+from jaxrl.data.environments.search import recall
+from jaxrl.data.environments.search.recall import Ended
+from jaxrl.data.sources import generate
 
 
 def played(task, question, *actions):

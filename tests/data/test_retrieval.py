@@ -7,8 +7,10 @@ import string
 
 import pytest
 
-from jaxrl.data import generate, tasks
-from jaxrl.data.environments import play, questions
+from jaxrl.data import tasks
+from jaxrl.data.environments import play
+from jaxrl.data.environments.search import questions
+from jaxrl.data.sources import generate
 from tests.data.test_environments import played
 
 

@@ -12,9 +12,10 @@ import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.data import own, scoring
 from jaxrl.data.rewards import combine, group, schema, shape, text
 from jaxrl.data.rewards import math as math_rewards
+from jaxrl.data.scoring import pool as scoring
+from jaxrl.data.scoring import user_functions
 from jaxrl.data.types import Problem, Score, Task, exact_sum
 
 P = Problem("p", "q", "a")
@@ -114,7 +115,7 @@ def test_parts_that_come_to_1_are_a_reward_of_1(weights):
     """A completion passes from 1 on, and plain sums of these are a bit below or above it."""
     assert sum(weights) != 1.0 == exact_sum(weights)
     names = [f"part {n}" for n in range(len(weights))]
-    assert own.score(dict(zip(names, weights, strict=True))).value == 1.0
+    assert user_functions.score(dict(zip(names, weights, strict=True))).value == 1.0
     rewards = {name: (w, constant(1.0)) for name, w in zip(names, weights, strict=True)}
     assert combine.weighted_sum(rewards)(P, "").value == 1.0
     given = dict(zip(names[::-1], weights, strict=True))
@@ -126,7 +127,7 @@ def test_sums_that_are_not_finite_are_no_scores():
     assert exact_sum([1e308, 1e308]) == exact_sum([math.inf]) == math.inf
     assert math.isnan(exact_sum([math.inf, -math.inf])) and exact_sum([]) == 0.0
     with pytest.raises(ValueError, match="not a finite number"):
-        own.score({"a": 1e308, "b": 1e308})
+        user_functions.score({"a": 1e308, "b": 1e308})
 
 
 def test_a_score_of_zero_is_a_score_and_an_error_is_passed_on():

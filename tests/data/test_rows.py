@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from jaxrl.data import examples, rows, tokenizers
+from jaxrl.data.sources import rows
+from jaxrl.data.text import examples, tokenizers
 from tests.data import words
 
 ROWS = {

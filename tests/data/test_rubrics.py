@@ -10,7 +10,8 @@ import pytest
 
 from jaxrl import functions
 from jaxrl.data import tasks
-from jaxrl.data.rewards import named, rubrics
+from jaxrl.data.rewards import named
+from jaxrl.data.rewards.judged import rubrics
 from jaxrl.data.types import Problem
 
 YAML = """

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl.data import sandbox
-from jaxrl.data.sandbox import Isolation, Limits
+from jaxrl.data.sandbox import runner
+from jaxrl.data.sandbox.runner import Isolation, Limits
 
 PYTHON = [sys.executable, "-I"]
 QUICK = Limits(wall_s=1.0, cpu_s=2, memory_mb=256, file_mb=4, processes=12, output_kb=16)
@@ -18,8 +18,8 @@ QUICK = Limits(wall_s=1.0, cpu_s=2, memory_mb=256, file_mb=4, processes=12, outp
 
 def works(isolation: Isolation) -> bool:
     try:
-        return sandbox.run(["/bin/sh", "-c", "echo hi"], isolation=isolation).stdout == "hi\n"
-    except (OSError, sandbox.StartError):
+        return runner.run(["/bin/sh", "-c", "echo hi"], isolation=isolation).stdout == "hi\n"
+    except (OSError, runner.StartError):
         return False
 
 
@@ -32,7 +32,7 @@ isolated = pytest.mark.parametrize("isolation", BUBBLES, ids=str)
 
 
 def python(source, isolation, limits=QUICK, **arguments):
-    return sandbox.run(
+    return runner.run(
         [*PYTHON, "main.py"],
         files={"main.py": source, **arguments.pop("files", {})},
         limits=limits,
@@ -42,7 +42,7 @@ def python(source, isolation, limits=QUICK, **arguments):
 
 
 def shell(source, isolation, limits=QUICK):
-    return sandbox.run(["/bin/sh", "-c", source], limits=limits, isolation=isolation)
+    return runner.run(["/bin/sh", "-c", source], limits=limits, isolation=isolation)
 
 
 def processes_with(marker: str) -> list[str]:
@@ -66,7 +66,7 @@ def gone(marker: str) -> bool:
 
 
 def test_the_startup_check_says_which():
-    isolation = sandbox.check()
+    isolation = runner.check()
     assert isolation in KINDS
     assert ("bubblewrap," in str(isolation)) == (isolation.kind == "bubblewrap")
     assert "HAVE the network" in str(Isolation("rlimits", False))
@@ -79,7 +79,7 @@ def test_an_honest_program_reads_and_writes(isolation):
     source = (
         "cat data/in.txt; read x; echo $x; echo err >&2; echo new > out.txt; cat out.txt; exit 3"
     )
-    outcome = sandbox.run(
+    outcome = runner.run(
         ["/bin/sh", "-c", source],
         files={"data/in.txt": "file\n"},
         stdin="typed\n",
@@ -165,7 +165,7 @@ def test_files_outside_are_hidden_or_read_only_and_links_lead_nowhere(isolation,
         str(tmp_path / "x"),
     ):
         assert shell(f"echo x > {path}", isolation).status != 0 and not Path(path).exists()
-    source = f"import os; os.chmod({sandbox._CHILD_INSIDE!r}, 0o777)"
+    source = f"import os; os.chmod({runner._CHILD_INSIDE!r}, 0o777)"
     assert python(source, isolation).status != 0
     with pytest.raises(ValueError, match="without"):
         python("", isolation, files={"../escape": ""})
@@ -208,4 +208,4 @@ def test_the_input_cannot_be_changed_on_the_host(isolation, tmp_path):
 
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="absolute path"):
-        sandbox.run(["python"])
+        runner.run(["python"])

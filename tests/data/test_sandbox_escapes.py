@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl.data import sandbox, seccomp
-from jaxrl.data.sandbox import Isolation, Limits
+from jaxrl.data.sandbox import runner, seccomp
+from jaxrl.data.sandbox.runner import Isolation, Limits
 from tests.data.test_sandbox import (
     BUBBLES,
     KINDS,
@@ -202,7 +202,7 @@ def test_a_run_that_is_cancelled_leaves_nothing(how, isolation):
     given = dict(limits=Limits(wall_s=60, processes=20), isolation=isolation, cancel=reading)
     found = []
     thread = threading.Thread(
-        target=lambda: found.append(sandbox.run(["/bin/sh", "-c", script], **given))
+        target=lambda: found.append(runner.run(["/bin/sh", "-c", script], **given))
     )
     if how != "before the start":
         thread.start()
@@ -215,8 +215,8 @@ def test_a_run_that_is_cancelled_leaves_nothing(how, isolation):
         os.write(writing, b".")
     os.close(writing)
     if how == "before the start":
-        with contextlib.suppress(sandbox.StartError):
-            sandbox.run(["/bin/sh", "-c", script], **given)
+        with contextlib.suppress(runner.StartError):
+            runner.run(["/bin/sh", "-c", script], **given)
     else:
         thread.join(10)
         assert [(each.end, each.status) for each in found] == [("exit", 137)]
@@ -232,13 +232,13 @@ def test_a_run_may_have_descriptors_of_any_number():
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         for _ in range(1100):
             stack.callback(os.close, os.open("/dev/null", os.O_RDONLY))
-        assert sandbox.run(["/bin/echo", "hi"], isolation=KINDS[0]).stdout == "hi\n"
+        assert runner.run(["/bin/echo", "hi"], isolation=KINDS[0]).stdout == "hi\n"
 
 
 @isolated
 def test_runs_share_no_input_and_leave_nothing_to_the_next(isolation):
     look = "read x; echo $x; ls; cat /proc/[0-9]*/comm | grep -c sleep;"
-    outcomes = sandbox.run_each(
+    outcomes = runner.run_each(
         ["/bin/sh", "-c", look + "(setsid sleep 78.3 &); exit 0"],
         ["one", "two"],
         isolation=isolation,
@@ -248,43 +248,43 @@ def test_runs_share_no_input_and_leave_nothing_to_the_next(isolation):
 
 def test_until_failure_and_what_is_prepared():
     script = "read x; echo $x; exit $x"
-    run = lambda **more: sandbox.run_each(  # noqa: E731
+    run = lambda **more: runner.run_each(  # noqa: E731
         ["/bin/sh", "-c", script], ["0", "3", "0"], isolation=KINDS[0], **more
     )
     assert [o.status for o in run()] == [0, 3, 0]
     assert [o.status for o in run(until_failure=True)] == [0, 3]
     assert [o.status for o in run(prepare=["/bin/sh", "-c", "exit 7"])] == [7, 7, 7]
-    made = sandbox.run_each(
+    made = runner.run_each(
         ["./made"], ["", ""], prepare=["/bin/sh", "-c", "cp /bin/echo made"], isolation=KINDS[0]
     )
     assert [o.stdout for o in made] == ["\n", "\n"]
-    missing = sandbox.run_each(["./made"], [""], isolation=KINDS[0])
+    missing = runner.run_each(["./made"], [""], isolation=KINDS[0])
     assert missing[0].status == 127  # the program's fault: it made nothing to run
 
 
 @pytest.mark.parametrize("isolation", KINDS, ids=str)
 def test_what_could_not_start_is_an_error(isolation, monkeypatch):
-    with pytest.raises(sandbox.StartError, match="no/such"):
-        sandbox.run(["/no/such"], isolation=isolation)
-    monkeypatch.setattr(sandbox, "_CHILD", Path("/no/such.py"))
-    with pytest.raises(sandbox.StartError, match="did not start"):
-        sandbox.run(["/bin/true"], isolation=isolation)
+    with pytest.raises(runner.StartError, match="no/such"):
+        runner.run(["/no/such"], isolation=isolation)
+    monkeypatch.setattr(runner, "_CHILD", Path("/no/such.py"))
+    with pytest.raises(runner.StartError, match="did not start"):
+        runner.run(["/bin/true"], isolation=isolation)
 
 
 def test_the_weak_isolation_is_refused_unless_it_is_allowed(monkeypatch):
-    monkeypatch.setattr(sandbox, "strongest", lambda: Isolation("rlimits", False))
+    monkeypatch.setattr(runner, "strongest", lambda: Isolation("rlimits", False))
     for allow in (
-        lambda: sandbox.check(allow_weak=True),  # holds for this process
-        lambda: monkeypatch.setenv(sandbox.ALLOW_WEAK, "1"),
+        lambda: runner.check(allow_weak=True),  # holds for this process
+        lambda: monkeypatch.setenv(runner.ALLOW_WEAK, "1"),
     ):
-        monkeypatch.setenv(sandbox.ALLOW_WEAK, "")
+        monkeypatch.setenv(runner.ALLOW_WEAK, "")
         with pytest.raises(RuntimeError, match=r"--sandbox\.allow-weak"):
-            sandbox.check()
+            runner.check()
         with pytest.raises(RuntimeError, match=r"--sandbox\.allow-weak"):
-            sandbox.run(["/bin/true"])
+            runner.run(["/bin/true"])
         allow()
-        assert sandbox.check() == Isolation("rlimits", False)
-        assert sandbox.run(["/bin/true"]).status == 0
+        assert runner.check() == Isolation("rlimits", False)
+        assert runner.run(["/bin/true"]).status == 0
 
 
 ORDINARY = """

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl.data import sandbox, scoring, scoring_process, tasks
+from jaxrl.data import tasks
+from jaxrl.data.sandbox import runner
+from jaxrl.data.scoring import pool as scoring
+from jaxrl.data.scoring import scoring_process
 from jaxrl.data.types import Problem, Score, count_errors
 
 HOSTILE = "tests.data.hostile:make"
@@ -284,15 +287,15 @@ def test_without_workers_only_a_pure_task_is_scored_here():
 
 def test_a_task_that_runs_programs_says_in_what_and_is_refused_without(monkeypatch):
     with scoring.open_pool("code", workers=1, allow_weak=True) as pool:
-        assert pool.isolation == sandbox.strongest()
+        assert pool.isolation == runner.strongest()
     with scoring.open_pool("arithmetic", workers=0) as pool:
         assert pool.isolation is None
-    monkeypatch.delenv(sandbox.ALLOW_WEAK, raising=False)
-    monkeypatch.setattr(sandbox, "strongest", lambda: sandbox.Isolation("rlimits", True))
+    monkeypatch.delenv(runner.ALLOW_WEAK, raising=False)
+    monkeypatch.setattr(runner, "strongest", lambda: runner.Isolation("rlimits", True))
     with pytest.raises(RuntimeError, match=r"--sandbox\.allow-weak"):
         scoring.open_pool("code", workers=1)
     with scoring.open_pool("code", workers=1, allow_weak=True) as pool:
-        assert pool._environment[sandbox.ALLOW_WEAK] == "1"
+        assert pool._environment[runner.ALLOW_WEAK] == "1"
 
 
 def test_no_workers_scores_in_this_process():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxrl.data import tasks
-from jaxrl.data.environments import diagnosis, emotional_support
+from jaxrl.data.environments.games import diagnosis, emotional_support
 
 
 def conversation(task, problem, *actions):

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxrl.data import contamination, sources, tasks, templates
+from jaxrl.data import tasks
+from jaxrl.data.sources import contamination, records
+from jaxrl.data.text import templates
 from jaxrl.data.types import Problem
 
 RECORDS = [{"question": f"Größe {i}?", "answer": i} for i in range(7)]
@@ -32,7 +34,7 @@ def test_jsonl_parquet_and_saved_datasets_give_the_same_records(tmp_path):
     pyarrow.parquet.write_table(table.slice(0, 3), tmp_path / "many" / "0.parquet")
     pyarrow.parquet.write_table(table.slice(3), tmp_path / "many" / "1.parquet")
     for name in ("a.jsonl", "a.parquet", "many"):
-        read = sources.read(str(tmp_path / name))
+        read = records.read(str(tmp_path / name))
         assert len(read) == 7 and [dict(read[i]) for i in range(7)] == RECORDS, name
         assert dict(read[-1]) == RECORDS[-1]
         with pytest.raises(IndexError):
@@ -48,29 +50,29 @@ def test_every_line_of_a_large_file_is_checked_in_bounded_memory(tmp_path):
             file.write(line.replace(b'"x":', b'"x" ') if number == 350 else line)
     tracemalloc.start()
     with pytest.raises(ValueError, match="record 350: not JSON"):
-        sources.read(str(path))
-    with sources.already_checked():  # as in a scoring worker, after the trainer
-        assert len(sources.read(str(path))) == 700
+        records.read(str(path))
+    with records.already_checked():  # as in a scoring worker, after the trainer
+        assert len(records.read(str(path))) == 700
     assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "LONGEST_LINE", 100)
+    monkeypatch.setattr(records, "LONGEST_LINE", 100)
     path = tmp_path / "a.jsonl"
     path.write_text('{"x": 1}\n{"x": "' + "y" * 200)
     with pytest.raises(ValueError, match=r"record 1: the line has more than 100 bytes"):
-        sources.read(str(path))
+        records.read(str(path))
     path.write_text("[" * 90 + "\n")
     with pytest.raises(ValueError, match="record 0: not JSON"):
-        sources.read(str(path))
+        records.read(str(path))
 
 
 @pytest.mark.extra
 def test_a_dataset_saved_by_the_datasets_library(tmp_path):
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_list(RECORDS).save_to_disk(str(tmp_path / "saved"), num_shards=2)
-    read = sources.read(str(tmp_path / "saved"))
+    read = records.read(str(tmp_path / "saved"))
     assert [read[i] for i in range(len(read))] == RECORDS
 
 
@@ -83,40 +85,40 @@ def test_bad_sources_are_named(tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     for name in "ac":  # before the run begins, and not when the record's turn comes
         with pytest.raises(ValueError, match="record 1: not JSON"):
-            sources.read(str(tmp_path / f"{name}.jsonl"))
+            records.read(str(tmp_path / f"{name}.jsonl"))
     with pytest.raises(ValueError, match=r"record 2: .* is not a JSON object"):
-        sources.read(str(tmp_path / "b.jsonl"))
-    assert len(sources.read(str(tmp_path / "empty.jsonl"))) == 0
+        records.read(str(tmp_path / "b.jsonl"))
+    assert len(records.read(str(tmp_path / "empty.jsonl"))) == 0
     for spec, message in [
         ("/no.jsonl", "does not exist"),
         (str(tmp_path / "a.txt"), "none of"),
         (str(tmp_path / "b.csv"), "line 4: 1 values for 2"),
     ]:
         with pytest.raises(ValueError, match=message):
-            sources.read(spec)
+            records.read(spec)
     with pytest.raises(ValueError, match="name its split"):
-        sources.read("tfds:mnist")
+        records.read("tfds:mnist")
 
 
 def test_long_cells_of_csv_are_read_and_other_faults_name_the_file(tmp_path):
     path, before = tmp_path / "a.csv", csv.field_size_limit()
     path.write_text(f"x,y\n1,{'z' * 200_000}\n")
-    assert len(sources.read(str(path))[0]["y"]) == 200_000
+    assert len(records.read(str(path))[0]["y"]) == 200_000
     for content, says in (
         (b"x,y\n1,2\n3,\xe9\n", r"a.csv, after line \d: not UTF-8 .*save it as UTF-8"),
         (b"x,y\n1,2\n3\n", r"a.csv, line 3: 1 values for 2"),
     ):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=says):
-            sources.read(str(path))
+            records.read(str(path))
     assert csv.field_size_limit() == before
 
 
 def test_a_cell_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "LONGEST_LINE", 100)
+    monkeypatch.setattr(records, "LONGEST_LINE", 100)
     (tmp_path / "a.csv").write_text(f"x\n{'z' * 101}\n")
     with pytest.raises(ValueError, match=r"a.csv, line 2: .*field larger than field limit"):
-        sources.read(str(tmp_path / "a.csv"))
+        records.read(str(tmp_path / "a.csv"))
 
 
 def test_tfds_builder_writes_what_the_source_reads_without_tensorflow(tmp_path):
@@ -162,7 +164,7 @@ def test_tfds_episodes_are_records(tmp_path):
                 yield i, {"steps": [{"reward": float(t), "is_last": t == i} for t in range(i + 1)]}
 
     Episodes(data_dir=str(tmp_path), file_format="array_record").download_and_prepare()
-    read = sources.read(f"tfds:episodes:1.0.0/train@{tmp_path}")
+    read = records.read(f"tfds:episodes:1.0.0/train@{tmp_path}")
     assert sorted(len(list(episode["steps"])) for episode in read) == [1, 2, 3]
 
 
@@ -273,12 +275,12 @@ def test_few_shot_never_shows_the_problem_itself():
 def test_a_file_that_is_written_to_is_noticed_and_one_that_is_replaced_is_not(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": 1}\n\n{"a": 2}\n')
-    rows = sources.Jsonl(path)
+    rows = records.Jsonl(path)
     assert [rows[i]["a"] for i in (0, 1, -1)] == [1, 2, 2]
     (tmp_path / "new").write_text('{"a": 3}\n')
     (tmp_path / "new").replace(path)
-    assert rows[1] == {"a": 2} and sources.Jsonl(path)[0] == {"a": 3}
-    rows = sources.Jsonl(path)
+    assert rows[1] == {"a": 2} and records.Jsonl(path)[0] == {"a": 3}
+    rows = records.Jsonl(path)
     path.write_text("")  # a process that had mapped the file would be killed here
     with pytest.raises(ValueError, match="has been written to since it was opened"):
         rows[0]

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.data import stream, tasks
+from jaxrl.data import tasks
+from jaxrl.data.sources import stream
 
 
 def ids(iterator, batches):

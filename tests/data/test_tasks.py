@@ -12,17 +12,10 @@ from fractions import Fraction
 import pytest
 
 from jaxrl.data import tasks
-from jaxrl.data.scoring import score_completion
-from jaxrl.data.tasks import (
-    countdown,
-    format_following,
-    fractions,
-    guarded,
-    maze,
-    random_calculation,
-    sat,
-    shortest_path,
-)
+from jaxrl.data.scoring.pool import score_completion
+from jaxrl.data.tasks.logic import maze, sat, shortest_path
+from jaxrl.data.tasks.math import countdown, fractions, random_calculation
+from jaxrl.data.tasks.writing import format_following, guarded
 
 GSM8K = [
     {

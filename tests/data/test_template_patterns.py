@@ -5,8 +5,10 @@ import itertools
 import pytest
 
 from jaxrl.config import RolloutConfig
-from jaxrl.data import dialogue, proof, tokenizers
-from jaxrl.data.environments import calculator, play, tools
+from jaxrl.data.environments import play
+from jaxrl.data.environments.tools import definition
+from jaxrl.data.environments.work import calculator
+from jaxrl.data.text import dialogue, template_check, tokenizers
 from jaxrl.rollout.programs import Context
 from tests.data.test_environments import of_bytes, with_template
 from tests.jaxrl.rollout.test_episodes import acted
@@ -76,7 +78,7 @@ COUNTS = SHOUTS.replace("m.content | upper if loud", "loop.index | string + m.co
 """Writes the second of several messages in a row by its place in the conversation."""
 
 CONTINUED, ANEW = "continued", "each turn anew"
-SYSTEM, ROW = proof.SYSTEM, proof.ROW
+SYSTEM, ROW = template_check.SYSTEM, template_check.ROW
 TABLE = {
     ("no system", "user", False): (CONTINUED, {SYSTEM, ROW}),
     ("no system", "user", True): (CONTINUED, {SYSTEM, ROW}),
@@ -140,7 +142,7 @@ def whole(made, turns, given, system):
     """The same, encoded at once. Whether a system message may explain the tools is given."""
     shown = made.render(turns, given, add_generation_prompt=True)
     if given and shown == made.render(turns, None, add_generation_prompt=True):
-        words, (first, *rest), given = tools.instructions(given), turns, None
+        words, (first, *rest), given = definition.instructions(given), turns, None
         if first["role"] == "system":
             turns = [*said("system", f"{first['content']}\n\n{words}"), *rest]
         elif system:
@@ -163,7 +165,7 @@ def test_a_pattern_is_exact_or_refused(case, backend):
     talk = dialogue.of(made, (role,), chat=True, tools=offered)
     given = [calculator.CALCULATOR.schema] if offered else None
     assert talk.anew == (expected == ANEW)
-    for pattern in (proof.PLAIN, SYSTEM, ROW):
+    for pattern in (template_check.PLAIN, SYSTEM, ROW):
         turns = conversation(pattern, role, ("Hello \n", "\n\n two \n", '\t{"a": [1]}'))
         if pattern in refused:
             with pytest.raises(ValueError, match=f"the conversation has {pattern}"):
@@ -196,7 +198,7 @@ def test_what_is_refused_when_it_occurs_has_a_remedy(backend):
 def test_tools_are_explained_by_the_user_where_there_is_no_system_message(backend):
     talk = dialogue.of(with_template(backend, NO_SYSTEM), ("user",), chat=True, tools=True)
     given, asked = (calculator.CALCULATOR.schema,), said("user", "Hello \n")
-    shown = f"<|im_start|>user\n{tools.instructions(given)}\n\nHello<|im_end|>\n"
+    shown = f"<|im_start|>user\n{definition.instructions(given)}\n\nHello<|im_end|>\n"
     assert backend.spelled(talk.opening(asked, given)) == f"{shown}<|im_start|>assistant\n"
     turns = [*asked, *said("assistant", "Yes")]
     assert backend.spelled(talk.opening([*turns, *asked], given)).count("<tools>") == 1
@@ -237,7 +239,7 @@ def test_an_episode_reads_what_the_template_writes(name, tmp_path):
     """Its prompts are those of the conversation so far."""
     save_tokenizer(tmp_path, TEMPLATES[name], ("<|im_end|>", "<|im_start|>"))
     made, task = tokenizers.load(tmp_path), three_turns(role="user")
-    given, system = [tools.tool(add).schema], "" if name == "no system" else "Be brief.\n"
+    given, system = [definition.tool(add).schema], "" if name == "no system" else "Be brief.\n"
     rollout = RolloutConfig(
         1, 1, max_prompt_tokens=4000, max_new_tokens=9000, chat=True, system=system
     )

@@ -9,7 +9,7 @@ import types
 import numpy as np
 import pytest
 
-from jaxrl.data.environments import text_arena
+from jaxrl.data.environments.bridges import text_arena
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from jaxrl.data import tasks
-from jaxrl.data.environments import text_grid
-from jaxrl.data.tasks import maze
+from jaxrl.data.environments.games import text_grid
+from jaxrl.data.tasks.logic import maze
 from jaxrl.data.types import Problem
-from jaxrl.launch.recipes import lmrl_gym_maze
+from jaxrl.launch.recipes.game_agents import lmrl_gym_maze
 
 DRAWING = "#####\n#S.##\n#.G.#\n#...#\n#####"
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from jaxrl.data.environments import text_world
+from jaxrl.data.environments.bridges import text_world
 
 pytestmark = pytest.mark.extra
 pytest.importorskip("textworld")

@@ -10,7 +10,7 @@ import pytest
 import sentencepiece
 import tokenizers as library
 
-from jaxrl.data import gguf_fields, tokenizer_files, tokenizers
+from jaxrl.data.text import gguf_fields, tokenizer_files, tokenizers
 from tests.models import byte_tokenizer
 
 CORPUS = [

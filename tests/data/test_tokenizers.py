@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from jaxrl.data import backends, tokenizers
+from jaxrl.data.text import tokenizer_backends, tokenizers
 from tests.data import test_chat
 
 CORPUS = [
@@ -195,7 +195,7 @@ def test_a_template_that_rewrites_history_is_refused(directory, tmp_path):
 
 
 def test_sentencepiece_spans_are_characters(bpe_model):
-    backend = backends.from_sentencepiece(
+    backend = tokenizer_backends.from_sentencepiece(
         sentencepiece.SentencePieceProcessor(model_proto=bpe_model)
     )
     text = "<s>Straße 🙂 fox</s>"

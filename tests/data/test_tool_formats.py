@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.data.environments import formats, tools
-from jaxrl.data.environments.formats import Call, Malformed
+from jaxrl.data.environments.tools import definition, formats
+from jaxrl.data.environments.tools.formats import Call, Malformed
 
 ONE = Call("add", {"a": 1, "b": "x, {y}"})
 TWO = Call("now", {})
@@ -82,9 +82,12 @@ def test_calls_are_read(name):
         """Both."""
         return f"{a} {b}"
 
-    known = [tools.tool(add), tools.tool(lambda: "noon", name="now", description="The time.")]
-    assert tools.results(known, formats.canonical(form, right)) == ["1 x, {y}", "noon"]
-    (result,) = tools.results(known, formats.canonical(form, wrong))
+    known = [
+        definition.tool(add),
+        definition.tool(lambda: "noon", name="now", description="The time."),
+    ]
+    assert definition.results(known, formats.canonical(form, right)) == ["1 x, {y}", "noon"]
+    (result,) = definition.results(known, formats.canonical(form, wrong))
     assert result.startswith("error: ")
 
 
@@ -294,7 +297,7 @@ def test_a_function_is_a_tool():
         """
         return str(a + sum(b))
 
-    made = tools.tool(add)
+    made = definition.tool(add)
     assert (made.name, made.description) == ("add", "Adds numbers.")
     assert made.parameters["properties"]["b"] == {
         "type": "array",
@@ -304,7 +307,7 @@ def test_a_function_is_a_tool():
     assert made.parameters["required"] == ["a", "b"]
 
     def call(**arguments):
-        return tools.results([made], formats.written(Call("add", arguments)))[0]
+        return definition.results([made], formats.written(Call("add", arguments)))[0]
 
     assert call(a=1, b=[2, 3.5]) == "6.5"
     assert call(a="1", b=[]).startswith("error: '1' is not of type 'integer'")
@@ -312,11 +315,11 @@ def test_a_function_is_a_tool():
     assert "b" in call(a=1)
     assert json.loads(json.dumps(made.schema))["function"]["name"] == "add"
     with pytest.raises(ValueError, match="annotate its argument 'x'"):
-        tools.tool(lambda x: x, name="f", description="")
+        definition.tool(lambda x: x, name="f", description="")
 
 
 def called(tool, **arguments):
-    return tools.results([tool], formats.written(Call(tool.name, arguments)))[0]
+    return definition.results([tool], formats.written(Call(tool.name, arguments)))[0]
 
 
 @pytest.mark.parametrize(
@@ -348,7 +351,7 @@ def test_numbers_have_the_type_of_the_schema(hint, given, got):
         return repr(x)
 
     show.__annotations__["x"] = hint
-    assert called(tools.tool(show), x=given) == repr(got)
+    assert called(definition.tool(show), x=given) == repr(got)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +363,7 @@ def test_a_number_that_is_none_of_the_schema_is_an_error(hint, given):
         return repr(x * 2)
 
     show.__annotations__["x"] = hint
-    assert called(tools.tool(show), x=given).startswith("error: ")
+    assert called(definition.tool(show), x=given).startswith("error: ")
 
 
 def test_a_tool_gives_text():
@@ -369,15 +372,15 @@ def test_a_tool_gives_text():
         return len(text)
 
     with pytest.raises(ValueError, match=r"tool 'count' returns <class 'int'>; return a text"):
-        tools.tool(count)
+        definition.tool(count)
     del count.__annotations__["return"]
     with pytest.raises(TypeError, match="tool 'count' gave a int, 3; return a text"):
-        called(tools.tool(count), text="abc")
+        called(definition.tool(count), text="abc")
 
 
 def test_arguments_that_a_tool_does_not_take_are_an_error():
     """Its schema may be loose, and no call ends an episode."""
-    loose = tools.Tool("f", "", {}, lambda x, y="": x + y)
+    loose = definition.Tool("f", "", {}, lambda x, y="": x + y)
     assert called(loose, x="a") == "a" and called(loose, x="a", y="b") == "ab"
     assert called(loose).startswith("error: ") and called(loose, x="a", z=1).startswith("error: ")
 
@@ -391,7 +394,7 @@ def test_malformed_calls_are_counted():
             raise ValueError("no")
         return what
 
-    made = tools.tool(say)
+    made = definition.tool(say)
     turn = (
         "".join(
             map(
@@ -407,8 +410,8 @@ def test_malformed_calls_are_counted():
         )
         + "<tool_call>{"
     )
-    assert all(each.startswith("error") for each in tools.results([made], turn))
-    assert len(tools.results([made], turn)) == 6 and tools.malformed(turn) == 2
+    assert all(each.startswith("error") for each in definition.results([made], turn))
+    assert len(definition.results([made], turn)) == 6 and definition.malformed(turn) == 2
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -416,7 +419,7 @@ def test_calls_in_a_thought_are_none(name):
     form, (right, wrong) = FORMATS[name.split()[0]], WRITTEN[name]
     for text in (right, wrong):
         for turn in (f"<think>{text}", f"<think>a</think><think>{text}", f"{text}<think>"):
-            assert form.read(turn) == (turn, []) and not tools.results([], turn)
+            assert form.read(turn) == (turn, []) and not definition.results([], turn)
             assert formats.canonical(form, turn) == turn.strip() or form.name == "hermes"
         said, calls = form.read(f"<think>{text}</think>{right}")
         assert calls == [ONE, TWO] and said.startswith(f"<think>{text}</think>")

@@ -9,14 +9,19 @@ import threading
 
 import pytest
 
-from jaxrl.data import sandbox, scoring, tasks
-from jaxrl.data.environments import Turn, formats, play, router, toolbox, tools, with_tools
-from jaxrl.data.environments.formats import Call
+from jaxrl.data import tasks
+from jaxrl.data.environments import Turn, play
+from jaxrl.data.environments.tools import definition, formats, toolbox
+from jaxrl.data.environments.tools.formats import Call
+from jaxrl.data.environments.work import router
+from jaxrl.data.environments.wrappers import with_tools
+from jaxrl.data.sandbox import runner
+from jaxrl.data.scoring import pool as scoring
 from tests.data.test_bundled_environments import SEARCHED, installed, optional
 
 
 def called(tool, **arguments):
-    return tools.results([tool], formats.written(Call(tool.name, arguments)))[0]
+    return definition.results([tool], formats.written(Call(tool.name, arguments)))[0]
 
 
 def test_python_keeps_its_variables():
@@ -31,7 +36,7 @@ def test_python_keeps_its_variables():
     assert called(made, code=1).startswith("error: 1 is not of type")
 
 
-@pytest.mark.skipif(sandbox.strongest().kind != "bubblewrap", reason="needs bubblewrap")
+@pytest.mark.skipif(runner.strongest().kind != "bubblewrap", reason="needs bubblewrap")
 def test_python_writes_nothing_outside(tmp_path):
     outside = tmp_path / "outside"
     outside.write_text("kept")
@@ -126,18 +131,21 @@ def test_a_result_is_an_error_where_its_tool_says_so():
             raise ValueError("no")
         return text
 
-    made = [tools.tool(echo)]
+    made = [definition.tool(echo)]
     asked = [formats.written(Call("echo", {"text": t})) for t in ("error: none", "raise", "a")]
     asked += [formats.written(Call("no", {})), "<tool_call>2+3"]
-    found = tools.outcomes(made, "\n".join(asked))
+    found = definition.outcomes(made, "\n".join(asked))
     assert [each.failed for each in found] == [False, True, False, True, True]
-    assert [each.text for each in found] == tools.results(made, "\n".join(asked))
+    assert [each.text for each in found] == definition.results(made, "\n".join(asked))
 
 
 @pytest.mark.parametrize("call", [Call("long", {}), Call("short", {}), Call("no", {})])
 def test_many_and_long_results_are_cut_off_and_void_no_episode(call):
     """Else a policy could void an episode that goes badly, by calling often."""
-    made = [tools.tool(lambda: "x" * 5000, name="long"), tools.tool(lambda: "y", name="short")]
+    made = [
+        definition.tool(lambda: "x" * 5000, name="long"),
+        definition.tool(lambda: "y", name="short"),
+    ]
     world = with_tools.environment(tasks.get("arithmetic"), lambda seed: made)
     task = dataclasses.replace(tasks.get("arithmetic"), turns=world)
     player, problem = play.Player(task), task.problem("train", 0, 0)
@@ -149,7 +157,7 @@ def test_many_and_long_results_are_cut_off_and_void_no_episode(call):
     assert len(said["content"]) <= play.LONGEST
     if call.name != "short":
         assert said["content"].endswith(" more characters]")
-    (one,) = tools.results(made, formats.written(Call("long", {})))
+    (one,) = definition.results(made, formats.written(Call("long", {})))
     assert one == "x" * 4000 + "\n[1000 more characters]"
 
 
@@ -161,11 +169,11 @@ def test_a_turn_makes_some_calls_and_the_policy_is_told_of_the_others():
         ran.append(n)
         return "ran"
 
-    made = [tools.tool(run)]
-    texts = tools.results(
+    made = [definition.tool(run)]
+    texts = definition.results(
         made, "\n".join(formats.written(Call("run", {"n": n})) for n in range(1000))
     )
-    assert ran == [*range(tools.MOST_CALLS)] and len(texts) == 1000
+    assert ran == [*range(definition.MOST_CALLS)] and len(texts) == 1000
     assert set(texts[: len(ran)]) == {"ran"}
     assert set(texts[len(ran) :]) == {f"error: a turn may make {len(ran)} calls; this is one more"}
 
@@ -189,7 +197,7 @@ def test_the_limit_of_a_turn_is_bounded_however_many_calls_it_has(name):
     problem = task.problem("train", 0, 0)
     call = formats.written(Call("run", {}))
     one, some, many = (task.turns.seconds(problem, call * n) for n in (1, 5, 1000))
-    assert 0 < one <= some <= many <= max(tools.MOST_CALLS * one, 20)
+    assert 0 < one <= some <= many <= max(definition.MOST_CALLS * one, 20)
 
 
 def test_search_finds_passages(tmp_path):

@@ -7,9 +7,12 @@ import warnings
 
 import pytest
 
-from jaxrl.data import extract, scoring, stream, tasks
+from jaxrl.data import tasks
 from jaxrl.data.rewards import math as math_rewards
-from jaxrl.data.tasks import gsm8k, multiple_choice, random_calculation
+from jaxrl.data.scoring import pool
+from jaxrl.data.sources import extract, stream
+from jaxrl.data.tasks.math import gsm8k, random_calculation
+from jaxrl.data.tasks.writing import multiple_choice
 from jaxrl.data.types import Problem
 from jaxrl.rollout import selection
 from tests.data.test_tasks import perturbed, truly_right
@@ -249,15 +252,13 @@ def test_changed_solutions_fail_and_reformatted_ones_pass(name, params):
             full = 1.0 if q is None else 1 - (q - 1) ** 2
             none = 0.0 if q is None else -(q**2)
             for said in (gold, *reformatted(kind, problem, gold)):
-                assert scoring.score_completion(task, problem, said).value == pytest.approx(full), (
-                    said
-                )
+                assert pool.score_completion(task, problem, said).value == pytest.approx(full), said
             before, _, inner = answer.rpartition("<answer>")
             inner, end, _ = inner.partition("</answer>")
             for other in (p for _ in range(4) for p in perturbed(inner, rng)):
                 said = f"{before}{'<answer>' * bool(end)}{other}{end}{mark}{stated}"
                 score, right = (
-                    scoring.score_completion(task, problem, said),
+                    pool.score_completion(task, problem, said),
                     answers_right(kind, problem, other),
                 )
                 assert score.error is None

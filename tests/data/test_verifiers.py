@@ -10,7 +10,7 @@ from jaxrl.data import tasks
 from jaxrl.data.environments import play
 from tests.data.test_bundled_environments import played
 
-NAME = "jaxrl.data.environments.adapters:verifiers"
+NAME = "jaxrl.data.environments.bridges.adapters:verifiers"
 
 MODULES = {
     "clients": """

@@ -9,8 +9,9 @@ import urllib.request
 
 import pytest
 
-from jaxrl.data import scoring, waiting
 from jaxrl.data.environments import Environment, Opening, Reply, Turn, unscored
+from jaxrl.data.scoring import async_environments
+from jaxrl.data.scoring import pool as scoring
 from jaxrl.data.types import Task
 from tests.data.test_environments import PROBLEM, SAID, played
 
@@ -164,7 +165,7 @@ def opening(pool, episode, *actions):
 
 def test_many_openings_that_share_a_machine_keep_the_limit_that_one_keeps(monkeypatch):
     """The limit of an opening begins with its work, and not while it waits for that of others."""
-    monkeypatch.setattr(waiting, "_PLACES", 2)
+    monkeypatch.setattr(async_environments, "_PLACES", 2)
     machine = threading.Lock()
 
     def begin(problem, seed):
@@ -180,7 +181,7 @@ def test_many_openings_that_share_a_machine_keep_the_limit_that_one_keeps(monkey
 def test_openings_that_hang_are_void_alone_and_hold_up_the_others_for_a_part_of_their_limit(
     monkeypatch,
 ):
-    monkeypatch.setattr(waiting, "_PLACES", 2)
+    monkeypatch.setattr(async_environments, "_PLACES", 2)
     hangs, free = 10, threading.Event()
 
     def begin(problem, seed):
@@ -199,7 +200,7 @@ def test_openings_that_hang_are_void_alone_and_hold_up_the_others_for_a_part_of_
 
 def test_replies_that_are_played_again_wait_for_each_other(monkeypatch):
     """Only the opening of an episode is bounded, not what follows it."""
-    monkeypatch.setattr(waiting, "_PLACES", 1)
+    monkeypatch.setattr(async_environments, "_PLACES", 1)
     both = threading.Barrier(3)
 
     def step(state, action):
@@ -221,7 +222,7 @@ def test_an_opening_that_fails_is_the_error_of_what_was_to_be_played_again():
 
 
 def test_closing_the_pool_begins_nothing_more(monkeypatch):
-    monkeypatch.setattr(waiting, "_PLACES", 1)
+    monkeypatch.setattr(async_environments, "_PLACES", 1)
     free, begun = threading.Event(), []
 
     def begin(problem, seed):

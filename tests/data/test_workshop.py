@@ -5,9 +5,10 @@ import random
 
 import pytest
 
-from jaxrl.data import generate, tasks
-from jaxrl.data.environments import workshop
-from jaxrl.data.environments.workshop import Goal, Tried
+from jaxrl.data import tasks
+from jaxrl.data.environments.games import workshop
+from jaxrl.data.environments.games.workshop import Goal, Tried
+from jaxrl.data.sources import generate
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from experiments.effects import real as effects_real
 from experiments.effects import scales as effects_scales
 from experiments.effects import table as effects_table
 from experiments.lab import archive, files, scales
-from jaxrl.losses import advantages, pass_rate
+from jaxrl.losses.advantages import groups as advantages
+from jaxrl.losses.advantages import pass_rate
 
 CHOSEN = effects_real.planned()["methods"]
 

@@ -28,7 +28,7 @@ from experiments.lab import (
 from experiments.lab import effect as experiment
 from experiments.lab.variants import variants
 from jaxrl.config import CurriculumConfig
-from jaxrl.data.guidance import Hint
+from jaxrl.data.selection.guidance import Hint
 from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.nucleus import masked

@@ -27,7 +27,7 @@ from experiments.lab import policy, tasks, train
 from jaxrl.config import Config
 from jaxrl.extensions.nucleus import masked
 from jaxrl.extensions.sharpness import sharpness
-from jaxrl.launch.recipes import sasr
+from jaxrl.launch.recipes.demonstrations import sasr
 from jaxrl.models import decoder
 from jaxrl.sampling.logits import nucleus_of
 from jaxrl.training import objective, packing

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl.launch import configs
+from jaxrl.launch.settings import configs
 from jaxrl.record import jsonl
 from jaxrl.run import begin
 

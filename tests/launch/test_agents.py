@@ -7,10 +7,10 @@ import textwrap
 
 import pytest
 
-from jaxrl.data.environments import formats
-from jaxrl.data.environments.dialects import Answer
-from jaxrl.data.environments.formats import Call
-from jaxrl.data.environments.gateway import Gateway
+from jaxrl.data.environments.bridges.dialects import Answer
+from jaxrl.data.environments.bridges.gateway import Gateway
+from jaxrl.data.environments.tools import formats
+from jaxrl.data.environments.tools.formats import Call
 from jaxrl.launch import cli
 from jaxrl.record import metrics
 from tests.data.test_agent_program import CALL, HEAD, TOKENS

@@ -8,14 +8,14 @@ from graphlib import CycleError
 import numpy as np
 import pytest
 
-from jaxrl.launch import architecture
+from jaxrl.launch.listing import architecture
 from jaxrl.run.extension import Extension
 
 TEXT = architecture.PAGE.read_text()
 
 
 def test_the_figures_are_up_to_date():
-    assert architecture.drawn(TEXT) == TEXT, "run `python -m jaxrl.launch.architecture`"
+    assert architecture.drawn(TEXT) == TEXT, "run `python -m jaxrl.launch.listing.architecture`"
 
 
 def test_links_lead_to_files_that_define_what_they_name():

@@ -18,9 +18,10 @@ from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config
 from jaxrl.data import tasks
-from jaxrl.launch import cli, doctor, flags, progress, recipes, train
-from jaxrl.launch.evaluate import EvaluateConfig
-from jaxrl.launch.sample import SampleConfig
+from jaxrl.launch import cli, doctor, progress, recipes, train
+from jaxrl.launch.inspect.evaluate import EvaluateConfig
+from jaxrl.launch.inspect.sample import SampleConfig
+from jaxrl.launch.settings import flags
 from jaxrl.record import metrics
 from tests.jaxrl import tiny
 
@@ -173,7 +174,10 @@ def test_every_recipe_is_sound():
         (["train", "--task", "arithmetik"], "did you mean 'arithmetic'"),
         (["train", "--task-args.digit", "3"], "did you mean 'digits'"),
         (["train", "--objective.policy-args.clip_hi", "1"], "did you mean 'clip_high'"),
-        (["train", "--objective.policy", "jaxrl.losses.policy:grop"], "did you mean 'grpo'"),
+        (
+            ["train", "--objective.policy", "jaxrl.losses.policy.objectives:grop"],
+            "did you mean 'grpo'",
+        ),
         (["train", "--objective.aggregation", "token-men"], "did you mean 'token-mean'"),
         (["train", "--rollout.group-size", "1"], "rollout.group_size=1"),
         (["train", "--rollout.max-prompt-tokens", "2"], "rollout.max_prompt_tokens=2"),

@@ -16,15 +16,16 @@ import pytest
 from experiments import __main__ as laboratory
 from experiments import control_claims
 from experiments.control_claims import bench
-from jaxrl.control import environments, rollout, train
+from jaxrl.control import algorithms, environments, rollout, train
+from jaxrl.control.algorithms.offline import bc
+from jaxrl.control.algorithms.representations import hilp, recoil
 from jaxrl.control.environment import random_action
 from jaxrl.control.environments import point_mass
 from jaxrl.data.offline import readers, statistics, transitions
-from jaxrl.launch import cli, control
-from jaxrl.launch.control import bc, hilp, recoil
+from jaxrl.launch import cli
 from jaxrl.record import metrics
 
-FOLDER = Path(control.__file__).parent
+FOLDER = Path(algorithms.__file__).parent
 TINY = {
     "steps": 8,
     "online_steps": 8,
@@ -61,9 +62,9 @@ def where(module):
     return environments.get(name, horizon=10)
 
 
-@pytest.mark.parametrize("name", control.names())
+@pytest.mark.parametrize("name", algorithms.names())
 def test_an_algorithm_says_what_it_is_and_keeps_its_shapes(name, data):
-    module = control.load(name)
+    module = algorithms.load(name)
     env = where(module)
     programs = module.programs(env, tiny(module))
     for count, program in enumerate(programs, 1):
@@ -78,9 +79,9 @@ def test_an_algorithm_says_what_it_is_and_keeps_its_shapes(name, data):
         assert part in module.__doc__, part
 
 
-@pytest.mark.parametrize("name", [slow_but(n, "sac") for n in control.names()])
+@pytest.mark.parametrize("name", [slow_but(n, "sac") for n in algorithms.names()])
 def test_an_algorithm_trains(name, data):
-    module = control.load(name)
+    module = algorithms.load(name)
     env = where(module)
     programs = module.programs(env, tiny(module))
     points = list(train.train(programs, env, seeds=[0, 1], data=data, points=2, episodes=2))
@@ -96,7 +97,7 @@ def test_an_algorithm_trains(name, data):
     assert any(moved)
 
 
-@pytest.mark.parametrize("name", control.names())
+@pytest.mark.parametrize("name", algorithms.names())
 def test_an_algorithm_fits_on_three_screens(name):
     source = (FOLDER / f"{name}.py").read_text()
     assert ast.get_docstring(ast.parse(source))
@@ -106,7 +107,7 @@ def test_an_algorithm_fits_on_three_screens(name):
 @pytest.mark.exact("seeds of a control run trained together equal seeds alone")
 def test_seeds_trained_together_equal_seeds_alone(data):
     env = point_mass.make(horizon=10)
-    module = control.load("sac")
+    module = algorithms.load("sac")
 
     def last(seeds):
         programs = module.programs(env, tiny(module))
@@ -261,7 +262,7 @@ def test_an_experiment_names_what_exists(name):
     labels = [arm.label for arm in experiment.arms]
     assert len(set(labels)) == len(labels)
     for arm in experiment.arms:
-        dataclasses.replace(control.load(arm.algorithm).config(), **arm.config)
+        dataclasses.replace(algorithms.load(arm.algorithm).config(), **arm.config)
     for claim in experiment.claims:
         assert {claim.first, claim.second} <= set(labels)
 

@@ -10,29 +10,14 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl.control import batches, environments, program, replay, train
+from jaxrl.control import algorithms, batches, environments, program, replay, train
+from jaxrl.control.algorithms.offline import cql, fql, rebrac, riql, td3_bc
+from jaxrl.control.algorithms.offline_to_online import expo, h2o, pa_rl, resfit, rlpd, wsrl
+from jaxrl.control.algorithms.online import dsac_t, sac, td3
+from jaxrl.control.algorithms.representations import hilp, mopo
 from jaxrl.control.environments import point_mass
 from jaxrl.data.offline import transitions
 from jaxrl.data.offline.transitions import Transitions
-from jaxrl.launch import control
-from jaxrl.launch.control import (  # fmt: skip
-    cql,
-    dsac_t,
-    expo,
-    fql,
-    h2o,
-    hilp,
-    mopo,
-    pa_rl,
-    rebrac,
-    resfit,
-    riql,
-    rlpd,
-    sac,
-    td3,
-    td3_bc,
-    wsrl,
-)
 from jaxrl.models.control import critics, mlp, policies
 
 KEY = jax.random.PRNGKey(0)
@@ -109,10 +94,10 @@ def alike(key, shape=(), dtype=jnp.float32, *, draw, **bounds):
 
 
 @pytest.mark.exact("an update is the same, to rounding, for the rows of each part in any order")
-@pytest.mark.parametrize("name", [slow_but_mixtures(n) for n in control.names()])
+@pytest.mark.parametrize("name", [slow_but_mixtures(n) for n in algorithms.names()])
 def test_an_update_does_not_depend_on_the_order_of_rows(name, data, monkeypatch):
     """Where draws are the same for all rows, and steps are as long as the gradients."""
-    module, rng = control.load(name), np.random.default_rng(0)
+    module, rng = algorithms.load(name), np.random.default_rng(0)
     for kind in ("adam", "adamw"):
         monkeypatch.setattr(optax, kind, lambda rate, **kwargs: optax.sgd(rate))
     programs = module.programs(where(module), tiny(module))
@@ -157,9 +142,9 @@ def test_an_update_does_not_depend_on_the_order_of_rows(name, data, monkeypatch)
 
 
 @pytest.mark.exact("the next observation of a terminal row of a data set changes no batch")
-@pytest.mark.parametrize("name", control.names())
+@pytest.mark.parametrize("name", algorithms.names())
 def test_what_follows_a_terminal_is_never_read(name, data):
-    module = control.load(name)
+    module = algorithms.load(name)
     garbage = data.next_observations.copy()
     garbage[data.terminals > 0] = np.nan
     variants = data, data._replace(next_observations=garbage)

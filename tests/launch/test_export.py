@@ -13,8 +13,9 @@ import pytest
 from tokenizers import Tokenizer as HfTokenizer
 
 from jaxrl.config import Config
-from jaxrl.data import tokenizers
-from jaxrl.launch import cli, export
+from jaxrl.data.text import tokenizers
+from jaxrl.launch import cli
+from jaxrl.launch.publish import export
 from jaxrl.mesh import mesh
 from jaxrl.models import catalog, decoder, head, load, lora, reward
 from jaxrl.models.lora import LoraConfig

@@ -8,7 +8,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from jaxrl.launch import cli, configs, flags, recipes, short
+from jaxrl.launch import cli, recipes
+from jaxrl.launch.settings import configs, flags, short
 from jaxrl.models import decoder, huggingface
 from jaxrl.models.config import DecoderConfig
 from tests.data import words

@@ -16,8 +16,10 @@ from experiments.claims import vb_vs_vf_scaling
 from experiments.lab import arms, operations, skills
 from experiments.lab.policy import all_logprobs, shape
 from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
-from jaxrl.launch.recipes import donod, echo_chamber, past, tram
-from jaxrl.launch.recipes import off_the_principals_three_gate_theory as off_principals
+from jaxrl.launch.recipes.imitation import donod, tram
+from jaxrl.launch.recipes.imitation import three_gate_theory as off_principals
+from jaxrl.launch.recipes.objectives import echo_chamber
+from jaxrl.launch.recipes.skills import past_skill_transfer
 from jaxrl.models import decoder
 
 
@@ -105,10 +107,10 @@ def test_a_skill_is_added_to_what_was_read(policies, monkeypatch):
     problems = SimpleNamespace(prompt=texts[..., :4], gold=texts[..., 4:], domain=np.ones((2, 4)))
     task = SimpleNamespace(train=problems)
     reader = jax.tree.map(lambda a: a + 0.5, start)
-    monkeypatch.setattr(past, "read", lambda *_: reader)
+    monkeypatch.setattr(past_skill_transfer, "read", lambda *_: reader)
     seen = []
     monkeypatch.setattr(
-        past, "held_out", lambda m, t, a, params, *_, **__: seen.append(params) or {}
+        past_skill_transfer, "held_out", lambda m, t, a, params, *_, **__: seen.append(params) or {}
     )
     got = past_claims.injected(model, task, None, jax.tree.map(lambda a: a - 0.5, start), start)
     np.testing.assert_allclose(got["cosine"], [-1, -1], rtol=1e-4)

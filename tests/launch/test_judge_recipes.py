@@ -14,13 +14,14 @@ from experiments.claims import wethink
 from experiments.claims import wingpt_3_0 as wingpt_3_0_claims
 from experiments.lab import greetings, routes, scores, scratchpads, surfaces, tradeoffs
 from experiments.lab.tasks import EOS, FIRST, PAD
-from jaxrl.data import generate, tasks
-from jaxrl.data.rewards import principles
-from jaxrl.data.tasks import arithmetic
+from jaxrl.data import tasks
+from jaxrl.data.rewards.judged import principles
+from jaxrl.data.sources import generate
+from jaxrl.data.tasks.math import arithmetic
 from jaxrl.extensions.renormalise import RenormaliseConfig
-from jaxrl.launch.recipes import armed, wingpt_3_0
-from jaxrl.launch.recipes import creative_slm_rlaif as creative
-from jaxrl.launch.recipes import research_idea_dynamic_control as dynamic
+from jaxrl.launch.recipes.reward_models import armed, wingpt
+from jaxrl.launch.recipes.reward_models import creative_slm_rlaif as creative
+from jaxrl.launch.recipes.skills import dynamic_control as dynamic
 from tests.launch.test_recipe_functions import first, sampled
 
 
@@ -109,7 +110,7 @@ def test_wingpt_adds_half_of_what_a_model_finds_of_the_steps():
     chances = np.asarray(scratchpads.chances(batch, 0), np.float64)
     want = 0.5 * np.asarray(rewards) + 0.5 * np.prod(chances, axis=1)
     np.testing.assert_allclose(wingpt_3_0_claims.mixed(batch), want, rtol=1e-5)
-    config = wingpt_3_0.config()
+    config = wingpt.config()
     task = tasks.get(config.task, **config.task_args)
     problem = task.problem("train", 0, 0)
     steps = arithmetic.steps(problem.prompt.rstrip("="))

@@ -7,7 +7,7 @@ import random
 import jax
 import pytest
 
-from jaxrl.data.rewards import questions, rubrics
+from jaxrl.data.rewards.judged import questions, rubrics
 from jaxrl.data.types import Problem
 from jaxrl.launch import cli
 from jaxrl.models import decoder, huggingface

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from jaxrl.data import tokenizers
-from jaxrl.launch import openai
+from jaxrl.data.text import tokenizers
+from jaxrl.launch.server import openai
 
 HELLO = {"role": "user", "content": "Hello"}
 

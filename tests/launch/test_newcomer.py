@@ -44,7 +44,8 @@ def test_what_no_command_needs_at_once_is_not_imported():
         "    cli.command(where)\n"
         "    found = {'torch', 'chex', 'rlax', 'jsonschema', *names} & set(sys.modules)\n"
         "    assert not found, (where, found)\n"
-        "heavy('jaxrl.launch.sample', 'jinja2', 'pydantic', 'orbax', 'grain', 'tensorboardX')\n"
+        "heavy('jaxrl.launch.inspect.sample', 'jinja2', 'pydantic', 'orbax', 'grain',"
+        " 'tensorboardX')\n"
         "heavy('jaxrl.launch.train', 'tensorboardX', 'sacrebleu', 'matplotlib', 'reasoning_gym')\n"
         "import gc; assert gc.isenabled() and gc.get_freeze_count()\n"
     )

@@ -20,24 +20,14 @@ from rich.console import Console
 
 import jaxrl
 from jaxrl import config as configs
-from jaxrl.data import rows
+from jaxrl.data.sources import rows
 from jaxrl.data.types import Problem, Score
 from jaxrl.extensions.teacher import TeacherConfig
-from jaxrl.launch import (
-    alerts,
-    algorithms,
-    cli,
-    flags,
-    help_train,
-    progress,
-    recipes,
-    short,
-    sweep,
-    train,
-    trust,
-)  # fmt: skip
-from jaxrl.launch import configs as files
+from jaxrl.launch import algorithms, cli, progress, recipes, train
 from jaxrl.launch.devices import Accelerators
+from jaxrl.launch.report import alerts  # fmt: skip
+from jaxrl.launch.settings import configs as files
+from jaxrl.launch.settings import flags, help_train, short, sweep, trust
 from jaxrl.record import metrics, runs
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import files as rows_of

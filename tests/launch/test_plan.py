@@ -15,9 +15,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxrl.config import Config, FreshModel
-from jaxrl.launch import plan, plan_batch, roofline, shapes
-from jaxrl.launch.plan import PlanConfig
-from jaxrl.launch.roofline import Chip
+from jaxrl.launch.planning import batch as plan_batch
+from jaxrl.launch.planning import command, roofline, shapes
+from jaxrl.launch.planning.command import PlanConfig
+from jaxrl.launch.planning.roofline import Chip
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder
@@ -34,7 +35,7 @@ CONFIG = Config(fresh=FreshModel(64, 128, 2, 4, 2, 16), task_args={"digits": 1})
 
 def test_bytes_of_a_small_model_on_one_device():
     with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
-        lines = list(plan.lines(CONFIG, PlanConfig(compile=False)))
+        lines = list(command.lines(CONFIG, PlanConfig(compile=False)))
     totals = [line.split() for line in lines if line.endswith("MiB a device")][1:]
     mib = {words[0]: float(words[-4]) for words in totals}
     layer = 64 * (4 + 2 + 2) * 16 + 4 * 16 * 64 + 3 * 64 * 128 + 2 * 64
@@ -67,10 +68,10 @@ ALL = {
 def test_what_a_run_holds_is_counted_to_the_byte(changes):
     """Against the arrays of a state that is made, and of the reference policy beside it."""
     config = tiny.changed(CONFIG, changes)
-    model = plan.describe(config)
+    model = command.describe(config)
     with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
         extensions = open_extensions(config)
-        like = plan.state_of(config, model, extensions)
+        like = command.state_of(config, model, extensions)
         part = trainable.part(model, config.lora, config.train)
         params = trainable.attach(
             model, decoder.init(model, jax.random.key(0)), config.lora, jax.random.key(1)
@@ -81,7 +82,7 @@ def test_what_a_run_holds_is_counted_to_the_byte(changes):
         complete = completion(ctx, extensions)
         state = placement.fresh_state(params, optimize, like, part, complete)
         reference = trainable.held(model, params)
-        found = plan.totals(config, model, like, extensions)
+        found = command.totals(config, model, like, extensions)
     arrays = {
         "parameters": state.params,
         "optimizer": state.opt_state,
@@ -113,7 +114,7 @@ def test_a_run_on_a_file_is_planned_by_its_rows_and_samples_nothing(kind, answer
     }  # fmt: skip
     config = tiny.config("", **changes | {"packing.micro_batch_tokens": 32})
     with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
-        text = "\n".join(plan.lines(config, PlanConfig(compile=False)))
+        text = "\n".join(command.lines(config, PlanConfig(compile=False)))
     rows = 6 * answers * 31 / 64  # of 64 tokens, the last of each answer is no input
     tokens = int(re.search(r"an update of (\d+) tokens", text)[1])
     assert rows * 64 <= tokens < 2 * rows * 64 + 64
@@ -134,7 +135,7 @@ def test_the_plan_compiles_the_update_that_runs():
     """With its critic, average and guards: what it takes is at least what the state takes."""
     config = tiny.changed(CONFIG, ALL)
     with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
-        lines = list(plan.lines(config, PlanConfig()))
+        lines = list(command.lines(config, PlanConfig()))
     found = (re.match(r"(.{20}) +([0-9.]+) MiB a device", line) for line in lines)
     mib = {m[1].strip(): float(m[2]) for m in found if m}
     held = ("parameters", "optimizer", "critic", "average", "nucleus")
@@ -229,7 +230,7 @@ def test_warnings_name_what_does_not_divide():
         ),
         "wide": jax.ShapeDtypeStruct((5000, 5000), np.float32, sharding=NamedSharding(table, P())),
     }
-    found = list(plan.warnings(Config(), model, table, params))
+    found = list(command.warnings(Config(), model, table, params))
     assert found == [
         "wide is whole on every device; no axis of it divides",
         "mesh.expert=2 splits no parameter",
@@ -247,21 +248,23 @@ def test_warnings_name_what_does_not_divide():
     ],
 )
 def test_published_shapes_have_their_sizes(name, billions):
-    leaves = jax.tree.leaves(decoder.abstract(plan.describe(Config(model=name)))[0])
+    leaves = jax.tree.leaves(decoder.abstract(command.describe(Config(model=name)))[0])
     assert sum(math.prod(leaf.shape) for leaf in leaves) / 1e9 == pytest.approx(billions, abs=0.01)
 
 
 def test_a_config_json_alone_is_enough_and_an_unknown_name_lists_the_known(tmp_path):
     raw = shapes.SHAPES["llama-3-8b"]
     (tmp_path / "config.json").write_text(json.dumps(raw))
-    assert plan.describe(Config(model=str(tmp_path))) == plan.describe(Config(model="llama-3-8b"))
+    assert command.describe(Config(model=str(tmp_path))) == command.describe(
+        Config(model="llama-3-8b")
+    )
     with pytest.raises(ValueError, match=r"model='llama-3-9b' is no path.*llama-3-8b"):
-        plan.describe(Config(model="llama-3-9b"))
+        command.describe(Config(model="llama-3-9b"))
 
 
 @pytest.mark.parametrize("asked", [["--help"], ["hl_gauss_value_classification", "--help-all"]])
 def test_help_shows_the_flags_of_a_plan_and_the_published_shapes_on_one_screen(asked, capsys):
-    assert plan.main(asked) == 0
+    assert command.main(asked) == 0
     shown = capsys.readouterr().out
     said = " ".join(shown.split())
     assert "--topology" in shown and "--no-compile" in shown and "jaxrl train --help" in said

@@ -7,11 +7,12 @@ import re
 import numpy as np
 import pytest
 
-from jaxrl.data import generate
 from jaxrl.data.environments import Environment, Opening, Reply
+from jaxrl.data.sources import generate
 from jaxrl.data.types import Problem, Score, Task
-from jaxrl.launch import cli, play
-from jaxrl.launch.sample import SampleConfig
+from jaxrl.launch import cli
+from jaxrl.launch.inspect import play
+from jaxrl.launch.inspect.sample import SampleConfig
 from jaxrl.record import jsonl
 from jaxrl.rollout import policy
 from jaxrl.run import loop

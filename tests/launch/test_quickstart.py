@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from jaxrl.launch.recipes import quickstart
+from jaxrl.launch.recipes.ready import quickstart
 from jaxrl.record import metrics
 from jaxrl.run import loop
 

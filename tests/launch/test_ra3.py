@@ -12,11 +12,12 @@ from experiments.lab import Arm, differences, macros, policy
 from experiments.lab.collect import collect
 from experiments.lab.tasks import FILLER, FIRST
 from jaxrl.config import RolloutConfig
-from jaxrl.data import tasks, tokenizers
+from jaxrl.data import tasks
+from jaxrl.data.text import tokenizers
 from jaxrl.data.types import Problem, Score
 from jaxrl.extensions import latents
 from jaxrl.extensions.latents import LatentsConfig
-from jaxrl.launch.recipes import ra3
+from jaxrl.launch.recipes.skills import ra3_plans
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder
@@ -198,4 +199,4 @@ def test_the_labs_texts():
 
 def test_the_arm_has_the_recipes_latents():
     method = ra3_claims.effect().method
-    assert method.latents == LatentsConfig() and not differences.unlike(ra3.config(), method)
+    assert method.latents == LatentsConfig() and not differences.unlike(ra3_plans.config(), method)

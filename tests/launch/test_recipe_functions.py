@@ -30,22 +30,17 @@ from experiments.lab import (
 from experiments.lab.policy import all_logprobs
 from experiments.lab.policy import shape as model_of
 from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
-from jaxrl.data import curriculum, tasks
+from jaxrl.data import tasks
 from jaxrl.data.rewards import shape
+from jaxrl.data.selection import curriculum
 from jaxrl.data.types import Problem, Score
-from jaxrl.launch.recipes import (
-    campo,
-    dph_rl,
-    gtr,
-    kimi_k1_5,
-    masksearch,
-    post_training_for_vulnerability_detectio,
-    rast,
-    scalerl,
-    ur2,
-    zerosearch,
-)
-from jaxrl.losses import mixed, reward_model
+from jaxrl.launch.recipes.game_agents import gtr
+from jaxrl.launch.recipes.length import campo, kimi_k1_5
+from jaxrl.launch.recipes.objectives import dph_rl, rast, scalerl
+from jaxrl.launch.recipes.rewards import vulnerability_detection
+from jaxrl.launch.recipes.search_agents import masksearch, ur2, zerosearch
+from jaxrl.losses.policy import mixed
+from jaxrl.losses.preference import reward_model
 from jaxrl.models import decoder
 from jaxrl.run import stages
 from jaxrl.sampling.chunks import Chunks
@@ -298,7 +293,7 @@ def test_causes_are_part_of_what_is_right():
     tokens[1, 0], tokens[2, 1], tokens[3, 2] = FILLER, causes.SAFE, PAD
     verdicts = jax.vmap(task.reward)(problems.answer, tokens)
     batch = sampled(tokens, rewards=verdicts, problems=problems)
-    vulnerability = post_training_for_vulnerability_detectio
+    vulnerability = vulnerability_detection
     np.testing.assert_array_equal(verdicts, [1, 0, 0, 0])
     np.testing.assert_array_equal(vulnerability.label(batch), [1, 1, 0, 0])
     for made in (task.train, task.test):

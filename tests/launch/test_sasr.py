@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.config import Config
-from jaxrl.launch.recipes import sasr
+from jaxrl.launch.recipes.demonstrations import sasr
 from jaxrl.types import TrainState
 from tests.jaxrl.batches import batch
 from tests.jaxrl.extensions.contexts import context

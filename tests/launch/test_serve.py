@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.data import tokenizers
-from jaxrl.launch import engine as engines
-from jaxrl.launch import openai, openai_replies, serve
-from jaxrl.launch.server import Handler, ServeConfig, Server
+from jaxrl.data.text import tokenizers
+from jaxrl.launch.server import command, openai, openai_replies
+from jaxrl.launch.server import engine as engines
+from jaxrl.launch.server.http import Handler, ServeConfig, Server
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout.policy import Policy
@@ -53,7 +53,7 @@ def actor() -> Policy:
 
 @pytest.fixture(scope="module")
 def server():
-    made = serve.make_server(
+    made = command.make_server(
         actor(),
         ServeConfig(
             port=0, slots=4, chunk=4, max_prompt_tokens=64, max_new_tokens=64, max_body_bytes=4096
@@ -281,7 +281,7 @@ def test_malformed_headers_get_an_answer(server, header, status):
 def test_loopback_by_default_and_limits():
     assert ServeConfig().host == "127.0.0.1"
     with pytest.raises(ValueError, match="128 positions"):
-        serve.make_server(actor(), ServeConfig(), "tiny")
+        command.make_server(actor(), ServeConfig(), "tiny")
 
 
 def test_no_template():

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from jaxrl import config as configs
-from jaxrl.launch import costs, plan_asynchronous, simulate
-from jaxrl.launch.costs import Costs
-from jaxrl.launch.simulate import Workload
+from jaxrl.launch.planning import asynchronous, costs, simulate
+from jaxrl.launch.planning.costs import Costs
+from jaxrl.launch.planning.simulate import Workload
 from jaxrl.rollout.schedule import Limits
 from jaxrl.sampling.work import SamplerConfig
 from tests.jaxrl import tiny
@@ -180,31 +180,31 @@ def test_groups_of_a_log_keep_their_order_where_it_has_them_all(logged):
     """Those of one problem have lengths alike, and are of one group again."""
     config = configs.load(logged / "config.json")
     groups = costs.groups_of(logged)
-    given = plan_asynchronous.workload(config, logged)
+    given = asynchronous.workload(config, logged)
     assert [given.lengths(n).tolist() for n in range(28)] == [g.tolist() for g in groups]
     (logged / "rollouts/000003.jsonl").unlink()
-    given, left = plan_asynchronous.workload(config, logged), costs.groups_of(logged)
+    given, left = asynchronous.workload(config, logged), costs.groups_of(logged)
     assert given.lengths(5).tolist() in [g.tolist() for g in left]
     assert len({tuple(given.lengths(n)) for n in range(99)}) > 9
 
 
 def test_a_plan_recommends_what_it_predicts_to_be_fastest(logged, capsys):
-    assert plan_asynchronous.main([str(logged), "--asynchronous", "--json"]) == 0
+    assert asynchronous.main([str(logged), "--asynchronous", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
-    assert len(plan["settings"]) == 1 + len(plan_asynchronous.STALENESS) * 3
+    assert len(plan["settings"]) == 1 + len(asynchronous.STALENESS) * 3
     fastest = max(row["tokens_per_second"] for row in plan["settings"])
     assert plan["recommended"]["tokens_per_second"] == fastest
     assert plan["settings"][0]["staleness"] is None and plan["settings"][0]["lag"] == 0
     assert all(row["lag"] <= row["staleness"] for row in plan["settings"][1:])
-    assert plan_asynchronous.main([str(logged), "--asynchronous"]) == 0
+    assert asynchronous.main([str(logged), "--asynchronous"]) == 0
     assert "synchronous" in capsys.readouterr().out
 
 
 def test_a_run_without_a_log_is_refused(tmp_path, capsys, monkeypatch):
-    assert plan_asynchronous.main([str(tmp_path), "--asynchronous"]) == 2
+    assert asynchronous.main([str(tmp_path), "--asynchronous"]) == 2
     assert "no config.json" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
-    assert plan_asynchronous.main(["--asynchronous"]) == 2
+    assert asynchronous.main(["--asynchronous"]) == 2
     assert "holds no run to plan by" in capsys.readouterr().err
 
 

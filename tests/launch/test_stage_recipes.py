@@ -14,8 +14,8 @@ from experiments.lab import beliefs, corpora, families, modes, navigation, shop
 from experiments.lab.policy import probabilities, shape
 from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
 from jaxrl.data import tasks
-from jaxrl.launch.recipes import domain_upsampling, guimid, p5
-from jaxrl.launch.recipes import magic_token_co_training as magic
+from jaxrl.launch.recipes.skills import domain_upsampling, guimid, p5_recommendation
+from jaxrl.launch.recipes.skills import magic_token_co_training as magic
 from jaxrl.models import decoder
 from jaxrl.run import stages
 
@@ -287,7 +287,8 @@ def test_an_item_is_a_hit_among_the_three_likeliest(monkeypatch):
 
 def test_templates_of_a_shop_are_filled_in():
     made = {
-        name: tasks.get(f"{p5.__name__}:{name}") for name in ("rating", "explanation", "bought")
+        name: tasks.get(f"{p5_recommendation.__name__}:{name}")
+        for name in ("rating", "explanation", "bought")
     }
     asked = {name: [task.problem("train", 0, i) for i in range(200)] for name, task in made.items()}
     tastes, kinds = {}, {}
@@ -297,7 +298,7 @@ def test_templates_of_a_shop_are_filled_in():
             user, item = (next(int(w[1:]) for w in words if w[0] == c) for c in "ui")
             assert problem.prompt in {
                 template.format(user=f"u{user:02}", item=f"i{item:02}", task=name[0])
-                for template in p5.TEMPLATES[: 2 if name == "bought" else 3]
+                for template in p5_recommendation.TEMPLATES[: 2 if name == "bought" else 3]
             }
             said = made[name].gold(problem)
             assert made[name].reward(problem, said).value == 1

@@ -3,7 +3,7 @@
 import json
 
 from jaxrl.data import tasks
-from jaxrl.launch import tasks_table
+from jaxrl.launch.listing import tasks_table
 
 
 def test_rows_are_complete_and_true():

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from jaxrl.launch import topology
+from jaxrl.launch.planning import topology
 from tests.jaxrl.mesh.test_mesh import ROOT
 
 

@@ -14,7 +14,7 @@ from jaxrl import functions
 from jaxrl.config import Config, Domain
 from jaxrl.data import tasks
 from jaxrl.launch import cli, recipes
-from jaxrl.launch.evaluate import EvaluateConfig, resolve
+from jaxrl.launch.inspect.evaluate import EvaluateConfig, resolve
 from jaxrl.mesh import mesh
 from jaxrl.rollout import policy
 
@@ -133,9 +133,9 @@ def test_spellings_that_are_looked_up_are_those_that_are_found():
         with pytest.raises(ValueError, match="is not one function"):
             functions.resolve(spelling, {}, set())
     for private in (
-        "jaxrl.losses.policy:_mean",
-        "jaxrl.losses.policy:jax",
-        "jaxrl.data.curriculum:dataclass",
+        "jaxrl.losses.policy.objectives:_mean",
+        "jaxrl.losses.policy.objectives:jax",
+        "jaxrl.data.selection.curriculum:dataclass",
     ):
         assert functions.foreign(private) == {private}
 

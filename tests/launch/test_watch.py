@@ -9,7 +9,7 @@ import time
 import pytest
 from rich.console import Console
 
-from jaxrl.launch import watch
+from jaxrl.launch.inspect import watch
 
 
 @pytest.fixture

@@ -11,20 +11,20 @@ from types import SimpleNamespace as Arrays
 import jax
 import numpy as np
 
-from jaxrl.losses import (
+from jaxrl.losses.imitation import supervised
+from jaxrl.losses.policy import (
     courses,
-    equivalence,
     lagged,
     mirror,
     mixed,
+    objectives,
     off_policy,
     phases,
-    policy,
     sequence,
-    supervised,
     surrogates,
     trust_region,
 )
+from jaxrl.losses.preference import equivalence
 
 GROUPS = np.array([0, 1, 0, 1, 2, 0])
 
@@ -468,21 +468,22 @@ LOW, HIGH = jax.random.key(3), jax.random.key(0)
 NARROW = {"clip_low": 0.2, "clip_high": 0.2}
 
 CASES = {
-    "reinforce": Case(policy.reinforce, lambda x, s: -s.advantages * x.logp, on_policy=TOKEN),
-    "gpg": Case(policy.gpg, lambda x, s: -s.advantages * x.logp, on_policy=TOKEN),
-    "ppo_clip": Case(policy.ppo_clip, lambda x, s: ppo(x, s, 0.1, 0.3),
+    "reinforce": Case(objectives.reinforce, lambda x, s: -s.advantages * x.logp, on_policy=TOKEN),
+    "gpg": Case(objectives.gpg, lambda x, s: -s.advantages * x.logp, on_policy=TOKEN),
+    "ppo_clip": Case(objectives.ppo_clip, lambda x, s: ppo(x, s, 0.1, 0.3),
                      {"clip_low": 0.1, "clip_high": 0.3}, on_policy=TOKEN),
-    "ppo_clip, one advantage a row": Case(policy.ppo_clip, ppo, rename=SEQUENCE, on_policy=TOKEN,
+    "ppo_clip, one advantage a row": Case(
+        objectives.ppo_clip, ppo, rename=SEQUENCE, on_policy=TOKEN,
                                           advantages="sequence_advantages"),
-    "ppo_dual_clip": Case(policy.ppo_dual_clip, dual, {"dual_clip": 1.5}, on_policy=TOKEN),
-    "ppo_two_sided": Case(policy.ppo_two_sided, two_sided, {"delta": 1.5}, on_policy=TOKEN),
-    "ppo_kl": Case(policy.ppo_kl, lambda x, s: -ratio(x, s) * s.advantages
+    "ppo_dual_clip": Case(objectives.ppo_dual_clip, dual, {"dual_clip": 1.5}, on_policy=TOKEN),
+    "ppo_two_sided": Case(objectives.ppo_two_sided, two_sided, {"delta": 1.5}, on_policy=TOKEN),
+    "ppo_kl": Case(objectives.ppo_kl, lambda x, s: -ratio(x, s) * s.advantages
                    + 0.5 * (ratio(x, s) - 1 - (x.logp - s.behavior_logp)),
                    {"beta": 0.5}, on_policy=TOKEN),
-    "grpo": Case(policy.grpo, lambda x, s: ppo(x, s) + 0.04 * k3(x, s), {"beta": 0.04},
+    "grpo": Case(objectives.grpo, lambda x, s: ppo(x, s) + 0.04 * k3(x, s), {"beta": 0.04},
                  on_policy=TOKEN),
-    "dr_grpo": Case(policy.dr_grpo, ppo, on_policy=TOKEN),
-    "dapo": Case(policy.dapo, lambda x, s: ppo(x, s, 0.2, 0.28), on_policy=TOKEN),
+    "dr_grpo": Case(objectives.dr_grpo, ppo, on_policy=TOKEN),
+    "dapo": Case(objectives.dapo, lambda x, s: ppo(x, s, 0.2, 0.28), on_policy=TOKEN),
     "cispo": Case(surrogates.cispo, cispo, {"clip_low": 0.3, "clip_high": 0.3}, on_policy=TOKEN),
     "sapo": Case(surrogates.sapo, sapo, on_policy=TOKEN),
     "asymre": Case(surrogates.asymre, lambda x, s: -(s.advantages + 0.2) * x.logp,

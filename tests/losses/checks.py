@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.losses import masking
+from jaxrl.losses.reduce import masking
 from tests.losses.cases import Case
 
 FLOATS = (

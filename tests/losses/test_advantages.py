@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.losses import advantages, batch_advantages, credit, difficulty, pass_rate, thoughts
+from jaxrl.losses.advantages import batch_advantages, credit, difficulty, pass_rate, thoughts
+from jaxrl.losses.advantages import groups as advantages
 
 FEW = settings(max_examples=10, deadline=None)
 seeds = st.integers(0, 9999)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.losses import aggregate
+from jaxrl.losses.reduce import aggregate
 
 LOSS = np.array([[1.0, 2.0, 9.0], [4.0, 9.0, 9.0], [5.0, 6.0, 7.0], [9.0, 9.0, 9.0]])
 MASK = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 0, 0]])

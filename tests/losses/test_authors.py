@@ -14,20 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.losses import (
-    aggregate,
-    batch_advantages,
-    credit,
+from jaxrl.losses.advantages import batch_advantages, credit, pass_rate, returns
+from jaxrl.losses.policy import (
     lagged,
     mirror,
     mixed,
     off_policy,
-    pass_rate,
-    returns,
     sequence,
     surrogates,
     trust_region,
 )
+from jaxrl.losses.reduce import aggregate
 
 FIXTURES = Path(__file__).with_name("fixtures")
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}

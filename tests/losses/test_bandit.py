@@ -11,7 +11,11 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl.losses import advantages, divergence, f_divergence, mirror, policy, preference
+from jaxrl.losses.advantages import groups
+from jaxrl.losses.divergence import f_divergence
+from jaxrl.losses.divergence import kl as divergence
+from jaxrl.losses.policy import mirror, objectives
+from jaxrl.losses.preference import direct
 
 REWARDS = np.array([1.0, 0.2, -0.5, 0.7, 0.0])
 PI0 = np.array([0.1, 0.3, 0.2, 0.15, 0.25])
@@ -51,19 +55,19 @@ def on_policy(per_token, pi):
 
 def kl_in_the_reward(logp, pi):
     penalised = REWARDS[:, None] - BETA * jax.lax.stop_gradient(divergence.k1(logp, REF))
-    return on_policy(policy.reinforce(logp, penalised)[0], pi)
+    return on_policy(objectives.reinforce(logp, penalised)[0], pi)
 
 
 def kl_in_the_loss(estimator):
     def loss(logp, pi):
-        term = policy.reinforce(logp, REWARDS[:, None])[0] + BETA * estimator(logp, REF)
+        term = objectives.reinforce(logp, REWARDS[:, None])[0] + BETA * estimator(logp, REF)
         return on_policy(term, pi)
 
     return loss
 
 
 def full_vocabulary(logp, pi):
-    gain = on_policy(policy.reinforce(logp, REWARDS[:, None])[0], pi)
+    gain = on_policy(objectives.reinforce(logp, REWARDS[:, None])[0], pi)
     return gain + BETA * divergence.reverse_kl(logp[:, 0], REF[:, 0])
 
 
@@ -122,8 +126,8 @@ REVERSE = {
     "oapl": regression(mirror.oapl, beta=BETA),
     "kimi_opmd": regression(mirror.kimi_opmd, tau=BETA),
     "distributional_pg": distributional,
-    "dpo": preferences(preference.dpo),
-    "robust_dpo": preferences(preference.robust_dpo, 0.2, flip_rate=0.2),
+    "dpo": preferences(direct.dpo),
+    "robust_dpo": preferences(direct.robust_dpo, 0.2, flip_rate=0.2),
 }
 
 
@@ -144,14 +148,14 @@ def forward_target():
 
 def grpo(logp, pi):
     """GRPO's own in-loss k3, whose gradient is the forward KL's."""
-    loss, _ = policy.grpo(
+    loss, _ = objectives.grpo(
         logp, jax.lax.stop_gradient(logp), REWARDS[:, None], ref_logp=REF, beta=BETA
     )
     return on_policy(loss, pi)
 
 
 def forward_vocabulary(logp, pi):
-    gain = on_policy(policy.reinforce(logp, REWARDS[:, None])[0], pi)
+    gain = on_policy(objectives.reinforce(logp, REWARDS[:, None])[0], pi)
     return gain + BETA * divergence.forward_kl(logp[:, 0], REF[:, 0])
 
 
@@ -181,7 +185,7 @@ def test_f_divergence_objectives_balance_reward_and_slope(kind, x64):
     """At the optimum `r - beta f'(pi / pi0)` is the same for every arm."""
 
     def loss(logp, pi):
-        gain = on_policy(policy.reinforce(logp, REWARDS[:, None])[0], pi)
+        gain = on_policy(objectives.reinforce(logp, REWARDS[:, None])[0], pi)
         return gain + 1.5 * f_divergence.f_divergence(logp[:, 0], REF[:, 0], kind=kind)
 
     t = solve(loss) / PI0
@@ -197,5 +201,5 @@ def test_f_divergence_objectives_balance_reward_and_slope(kind, x64):
 def test_soft_advantages_are_those_of_the_exact_solution(x64):
     """A group that holds every arm in proportion to pi0."""
     arms = np.repeat(np.arange(5), (PI0 * 20).round().astype(int))
-    got = advantages.soft_advantages(REWARDS[arms], np.zeros(20, int), num_groups=1, beta=BETA)
+    got = groups.soft_advantages(REWARDS[arms], np.zeros(20, int), num_groups=1, beta=BETA)
     np.testing.assert_allclose(got, (REWARDS - SOFT_VALUE)[arms])

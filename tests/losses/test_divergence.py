@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.losses import divergence
+from jaxrl.losses.divergence import kl
 
 RNG = np.random.default_rng(0)
 LOGITS, REF, BEHAVIOR = RNG.normal(size=(3, 5))
@@ -51,7 +51,7 @@ GRADIENTS = {
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_bias_is_what_the_table_states(name, x64):
-    value, grad = expected(getattr(divergence, name))
+    value, grad = expected(getattr(kl, name))
     if name in UNBIASED:
         np.testing.assert_allclose(value, REVERSE, rtol=1e-9)
     else:
@@ -60,10 +60,10 @@ def test_bias_is_what_the_table_states(name, x64):
 
 
 def test_k3_importance_is_unbiased_off_policy(x64):
-    value, grad = expected(divergence.k3_importance, MU, behavior_logp=np.log(MU)[None])
+    value, grad = expected(kl.k3_importance, MU, behavior_logp=np.log(MU)[None])
     np.testing.assert_allclose(value, REVERSE, rtol=1e-9)
     np.testing.assert_allclose(grad, REVERSE_GRAD, rtol=1e-7)
-    for naive in (divergence.k1, divergence.k3):
+    for naive in (kl.k1, kl.k3):
         assert abs(expected(naive, MU)[0] - REVERSE) > 0.01
 
 
@@ -73,7 +73,7 @@ def test_k2_bias_is_of_third_order(x64):
         near = PI * np.exp(step * RNG.permutation([1.0, -1.0, 0.5, -0.5, 0.2]))
         near /= near.sum()
         truth = np.sum(PI * np.log(PI / near))
-        k2 = np.sum(PI * np.asarray(divergence.k2(np.log(PI), np.log(near))))
+        k2 = np.sum(PI * np.asarray(kl.k2(np.log(PI), np.log(near))))
         biases.append(abs(k2 - truth) / np.max(np.abs(np.log(PI / near))) ** 3)
     assert max(biases) < 0.5
 
@@ -100,7 +100,7 @@ SLOPES = {
 @pytest.mark.parametrize("name", FORMULAS)
 def test_value_and_gradient(name, x64):
     logp, ref = -RNG.exponential(size=(2, 3, 4))
-    f = getattr(divergence, name)
+    f = getattr(kl, name)
     np.testing.assert_allclose(f(logp, ref), FORMULAS[name](logp - ref), rtol=1e-9, atol=1e-12)
     grads = jax.grad(lambda a, b: jnp.sum(f(a, b)), (0, 1))(jnp.asarray(logp), jnp.asarray(ref))
     np.testing.assert_allclose(grads[0], SLOPES[name](logp - ref), rtol=1e-9)
@@ -110,7 +110,7 @@ def test_value_and_gradient(name, x64):
 @pytest.mark.parametrize("name", [*FORMULAS, "k3_importance"])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_extreme_gaps_are_finite(name, dtype):
-    f = getattr(divergence, name)
+    f = getattr(kl, name)
     logp, ref = jnp.array([[-80.0, -0.1]], dtype), jnp.array([[-0.1, -80.0]], dtype)
     extra = (ref,) if name == "k3_importance" else ()
     value, grad = jax.value_and_grad(lambda x: jnp.sum(f(x, ref, *extra)))(logp)
@@ -121,8 +121,8 @@ def test_extreme_gaps_are_finite(name, dtype):
 @pytest.mark.exact("divergences over the vocabulary equal float64 formulas")
 def test_full_vocabulary_forms(x64):
     for f, truth, slope in (
-        (divergence.reverse_kl, REVERSE, REVERSE_GRAD),
-        (divergence.forward_kl, np.sum(PI_REF * np.log(PI_REF / PI)), FORWARD_GRAD),
+        (kl.reverse_kl, REVERSE, REVERSE_GRAD),
+        (kl.forward_kl, np.sum(PI_REF * np.log(PI_REF / PI)), FORWARD_GRAD),
     ):
         value, grad = jax.value_and_grad(f)(jnp.asarray(LOGITS), REF)
         np.testing.assert_allclose(value, truth, rtol=1e-9)
@@ -132,7 +132,7 @@ def test_full_vocabulary_forms(x64):
 def test_a_banned_token_counts_nothing():
     logits = jnp.array([0.3, -0.2, -jnp.inf])
     ref = jnp.array([0.1, 0.4, -jnp.inf])
-    for f in (divergence.reverse_kl, divergence.forward_kl):
+    for f in (kl.reverse_kl, kl.forward_kl):
         value, grad = jax.value_and_grad(f)(logits, ref)
         np.testing.assert_allclose(value, f(logits[:2], ref[:2]), rtol=1e-6)
         assert np.all(np.isfinite(grad))

@@ -5,18 +5,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.losses import distillation, divergence, mixed, off_policy, policy, sequence, surrogates
+from jaxrl.losses.divergence import kl as divergence
+from jaxrl.losses.imitation import distillation
+from jaxrl.losses.policy import mixed, objectives, off_policy, sequence, surrogates
 from tests.losses.cases import draw
 
 
 def test_clipped_surrogate_by_hand():
     r = jnp.array([[0.5, 0.5, 1.0, 1.5, 1.5]])
     a = jnp.array([[1.0, -1.0, 2.0, 1.0, -1.0]])
-    loss, metrics = policy.clipped_surrogate(r, a, clip_low=0.2, clip_high=0.3)
+    loss, metrics = objectives.clipped_surrogate(r, a, clip_low=0.2, clip_high=0.3)
     np.testing.assert_allclose(loss, [[-0.5, 0.8, -2.0, -1.3, 1.5]], rtol=1e-6)
     np.testing.assert_array_equal(metrics["clipped_low"], [[0, 1, 0, 0, 0]])
     np.testing.assert_array_equal(metrics["clipped_high"], [[0, 0, 0, 1, 0]])
-    slope = jax.grad(lambda r: policy.clipped_surrogate(r, a)[0].sum())(r)
+    slope = jax.grad(lambda r: objectives.clipped_surrogate(r, a)[0].sum())(r)
     np.testing.assert_allclose(slope, [[-1.0, 0.0, -2.0, 0.0, 1.0]])
 
 

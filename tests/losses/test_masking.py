@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.losses import masking
+from jaxrl.losses.reduce import masking
 
 
 def test_bounded_exp_is_exp_then_its_tangent():

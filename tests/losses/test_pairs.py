@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.losses import aggregate, masking, pairs, preference, reward_model
+from jaxrl.losses.preference import direct, pairs, reward_model
+from jaxrl.losses.reduce import aggregate, masking
 
 RNG = np.random.default_rng(0)
 SHAPE = (6, 5)
@@ -35,18 +36,18 @@ def referred(function, reduce, **args):
 
 
 EXPECTED = {
-    pairs.pair_dpo: referred(preference.dpo, masking.row_sum, beta=0.3, label_smoothing=0.1),
-    pairs.pair_ipo: referred(preference.ipo, masking.row_mean, tau=0.3),
-    pairs.pair_simpo: lambda x: preference.simpo(*values(masking.row_mean, x), beta=1.5, gamma=0.2),
+    pairs.pair_dpo: referred(direct.dpo, masking.row_sum, beta=0.3, label_smoothing=0.1),
+    pairs.pair_ipo: referred(direct.ipo, masking.row_mean, tau=0.3),
+    pairs.pair_simpo: lambda x: direct.simpo(*values(masking.row_mean, x), beta=1.5, gamma=0.2),
     pairs.pair_orpo: lambda x: (
-        preference.orpo(*values(masking.row_mean, x), beta=0.3)[0]
+        direct.orpo(*values(masking.row_mean, x), beta=0.3)[0]
         + values(masking.row_mean, x)[0]
         + likelihood(x),
-        preference.orpo(*values(masking.row_mean, x))[1],
+        direct.orpo(*values(masking.row_mean, x))[1],
     ),
     pairs.pair_cpo: lambda x: (
-        preference.cpo(*values(masking.row_sum, x), beta=0.3, alpha=0.0)[0] + 0.7 * likelihood(x),
-        preference.cpo(*values(masking.row_sum, x), beta=0.3)[1],
+        direct.cpo(*values(masking.row_sum, x), beta=0.3, alpha=0.0)[0] + 0.7 * likelihood(x),
+        direct.cpo(*values(masking.row_sum, x), beta=0.3)[1],
     ),
 }
 ARGS = {
@@ -94,7 +95,7 @@ def test_kto_takes_labels_from_rewards():
     kl = np.full(6, 0.1, np.float32)
     loss, metrics = pairs.labelled_kto(LOGP, REF, REWARDS, kl, mask=MASK, undesirable_weight=0.5)
     sums = (masking.row_sum(MASK, jnp.asarray(x)) for x in (LOGP, REF))
-    want, _ = preference.kto(*sums, REWARDS > 0, kl, undesirable_weight=0.5)
+    want, _ = direct.kto(*sums, REWARDS > 0, kl, undesirable_weight=0.5)
     np.testing.assert_allclose(loss, np.broadcast_to(want[:, None], SHAPE), rtol=1e-6)
     assert metrics["implicit_reward"].shape == SHAPE
 

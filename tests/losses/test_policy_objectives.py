@@ -11,22 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.launch import losses_table
-from jaxrl.losses import (
-    aggregate,
+from jaxrl.launch.listing import losses_table
+from jaxrl.losses.imitation import supervised
+from jaxrl.losses.policy import (
     courses,
-    equivalence,
     mirror,
     mixed,
+    objectives,
     off_policy,
     phases,
-    policy,
     sequence,
-    shapes,
-    supervised,
     surrogates,
     trust_region,
 )
+from jaxrl.losses.preference import equivalence
+from jaxrl.losses.reduce import aggregate, shapes
 from tests.losses import checks
 from tests.losses.cases import CASES, SEQUENCE, Case, draw
 
@@ -223,7 +222,7 @@ def test_the_first_on_policy_step_is_reinforce(case: Case, x64):
         return reduce(checks.per_token(case, live), own)
 
     def reinforce(logp):
-        return reduce(policy.reinforce(logp, target)[0], theirs)
+        return reduce(objectives.reinforce(logp, target)[0], theirs)
 
     logp = jnp.asarray(d.logp)
     np.testing.assert_allclose(
@@ -251,11 +250,11 @@ def test_random_selection_follows_the_key():
 
 
 def test_the_kl_coefficients_follow_their_controllers():
-    moved = policy.adaptive_kl_coefficient(
+    moved = objectives.adaptive_kl_coefficient(
         jnp.array([1.0, 1.0, 1.0]), jnp.array([0.2, 0.1, 0.05]), target=0.1
     )
     np.testing.assert_allclose(moved, [2.0, 1.0, 0.5])
-    moved = policy.proportional_kl_coefficient(
+    moved = objectives.proportional_kl_coefficient(
         jnp.array([1.0, 1.0, 1.0]), jnp.array([60.0, 6.6, 0.0]), target=6.0
     )
     np.testing.assert_allclose(moved, [1.02, 1.01, 0.98], rtol=1e-6)
@@ -272,9 +271,12 @@ def test_gspo_ignores_what_its_row_masks():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda d: policy.ppo_dual_clip(d.logp, d.logp, d.advantages, dual_clip=1.0), "dual_clip"),
-        (lambda d: policy.ppo_two_sided(d.logp, d.logp, d.advantages, delta=1.1), "delta=1.1"),
-        (lambda d: policy.grpo(d.logp, d.logp, d.advantages, beta=0.1), "ref_logp"),
+        (
+            lambda d: objectives.ppo_dual_clip(d.logp, d.logp, d.advantages, dual_clip=1.0),
+            "dual_clip",
+        ),
+        (lambda d: objectives.ppo_two_sided(d.logp, d.logp, d.advantages, delta=1.1), "delta=1.1"),
+        (lambda d: objectives.grpo(d.logp, d.logp, d.advantages, beta=0.1), "ref_logp"),
         (lambda d: surrogates.rec(d.logp, d.logp, d.advantages, side="both"), "side='both'"),
         (lambda d: sequence.gmpo(d.logp, d.logp, d.advantages, mask=d.mask), "advantages of gmpo"),
     ],
@@ -321,7 +323,7 @@ def test_every_array_is_checked(case: Case):
 def test_every_policy_objective_is_checked():
     """Of each public function with a shape in its docstring, and there are no others."""
     for module in (
-        policy,
+        objectives,
         surrogates,
         off_policy,
         sequence,
@@ -372,4 +374,4 @@ def test_the_entropy_bonus_of_tea_is_differentiated(x64):
 
 def test_log_probabilities_must_be_of_the_same_tokens():
     with pytest.raises(ValueError, match="behavior_logp of ppo_clip"):
-        policy.ppo_clip(jnp.ones((2, 3)), jnp.ones((2, 4)), jnp.ones((2, 1)))
+        objectives.ppo_clip(jnp.ones((2, 3)), jnp.ones((2, 4)), jnp.ones((2, 1)))

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.losses import distillation, preference, reward_model
+from jaxrl.losses.imitation import distillation
+from jaxrl.losses.preference import direct, reward_model
 from tests.losses import checks
 from tests.losses.cases import draw
 
@@ -34,37 +35,37 @@ def log_odds(x):
 
 PAIRS = {
     "dpo": (
-        functools.partial(preference.dpo, beta=0.3, label_smoothing=0.1),
+        functools.partial(direct.dpo, beta=0.3, label_smoothing=0.1),
         lambda **d: -0.9 * log_sigmoid(0.3 * gap(**d)) - 0.1 * log_sigmoid(-0.3 * gap(**d)),
     ),
     "robust_dpo": (
-        functools.partial(preference.robust_dpo, beta=0.3, flip_rate=0.2),
+        functools.partial(direct.robust_dpo, beta=0.3, flip_rate=0.2),
         lambda **d: (-0.8 * log_sigmoid(0.3 * gap(**d)) + 0.2 * log_sigmoid(-0.3 * gap(**d))) / 0.6,
     ),
     "ipo": (
-        functools.partial(preference.ipo, tau=0.4),
+        functools.partial(direct.ipo, tau=0.4),
         lambda **d: (gap(**d) - 1 / (2 * 0.4)) ** 2,
     ),
 }
 FREE = {
     "orpo": (
-        functools.partial(preference.orpo, beta=0.2),
+        functools.partial(direct.orpo, beta=0.2),
         lambda chosen_logp, rejected_logp: (
             -chosen_logp - 0.2 * log_sigmoid(log_odds(chosen_logp) - log_odds(rejected_logp))
         ),
     ),
     "simpo": (
-        functools.partial(preference.simpo, beta=2.0, gamma=0.7),
+        functools.partial(direct.simpo, beta=2.0, gamma=0.7),
         lambda chosen_logp, rejected_logp: -log_sigmoid(2 * (chosen_logp - rejected_logp) - 0.7),
     ),
     "cpo": (
-        functools.partial(preference.cpo, beta=0.3, alpha=0.5),
+        functools.partial(direct.cpo, beta=0.3, alpha=0.5),
         lambda chosen_logp, rejected_logp: (
             -log_sigmoid(0.3 * (chosen_logp - rejected_logp)) - 0.5 * chosen_logp
         ),
     ),
     "slic": (
-        functools.partial(preference.slic, margin=0.8, weight=0.2),
+        functools.partial(direct.slic, margin=0.8, weight=0.2),
         lambda chosen_logp, rejected_logp: (
             np.maximum(0, 0.8 - chosen_logp + rejected_logp) - 0.2 * chosen_logp
         ),
@@ -118,29 +119,27 @@ def test_single_verdicts(seed):
         return -np.log(np.where(desirable, sigmoid(reward), 1 - sigmoid(reward)))
 
     with jax.enable_x64(True):
-        ours = functools.partial(
-            preference.kto, beta=0.3, desirable_weight=1.5, undesirable_weight=0.5
-        )
+        ours = functools.partial(direct.kto, beta=0.3, desirable_weight=1.5, undesirable_weight=0.5)
         checks.agree(ours, kto, live, fixed | {"kl": np.float64(0.2)})
-        ours = functools.partial(preference.bco, beta=0.3)
+        ours = functools.partial(direct.bco, beta=0.3)
         checks.agree(ours, bco, live, fixed | {"shift": np.float64(0.1)})
 
 
 def test_kto_reference_point_is_a_nonnegative_constant():
     a, b = jnp.array([1.0, 2.0]), jnp.array([0.5, 1.5])
-    assert preference.kto_reference_point(a, b) == 0.5
-    assert preference.kto_reference_point(b, a) == 0.0
-    assert not jax.grad(lambda x: preference.kto_reference_point(x, b))(a).any()
+    assert direct.kto_reference_point(a, b) == 0.5
+    assert direct.kto_reference_point(b, a) == 0.0
+    assert not jax.grad(lambda x: direct.kto_reference_point(x, b))(a).any()
 
 
 def test_bco_shift_is_midway_between_the_classes():
-    shift = preference.bco_shift(jnp.array([1.0, 3.0, -2.0]), jnp.array([True, True, False]))
+    shift = direct.bco_shift(jnp.array([1.0, 3.0, -2.0]), jnp.array([True, True, False]))
     assert shift == (2.0 - 2.0) / 2
 
 
 def test_slic_regularises_towards_a_given_target(x64):
     a, b, target = np.array([[-1.0, -2.0], [-3.0, -1.0], [-0.5, -0.7]])
-    loss, _ = preference.slic(a, b, target_logp=target, margin=1.0, weight=0.1)
+    loss, _ = direct.slic(a, b, target_logp=target, margin=1.0, weight=0.1)
     np.testing.assert_allclose(loss, [0.05, 2.07])
 
 
@@ -161,7 +160,7 @@ def test_online_dpo_pairs_the_best_with_the_worst(seed):
 
     with jax.enable_x64(True):
         fixed = {n: getattr(d, n) for n in ("ref_logp", "rewards", "mask", "group_ids")}
-        ours = functools.partial(preference.online_dpo, beta=0.3)
+        ours = functools.partial(direct.online_dpo, beta=0.3)
         checks.agree(ours, oracle, {"logp": d.logp}, fixed)
 
 
@@ -254,4 +253,4 @@ def test_extreme_pairs_are_finite(dtype, low):
 
 def test_robust_dpo_refuses_useless_labels():
     with pytest.raises(ValueError, match=r"flip_rate=0\.5"):
-        preference.robust_dpo(*np.zeros((4, 1)), flip_rate=0.5)
+        direct.robust_dpo(*np.zeros((4, 1)), flip_rate=0.5)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.losses import returns as losses_returns
+from jaxrl.losses.advantages import returns as losses_returns
 
 FEW = settings(max_examples=6, deadline=None)
 seeds = st.integers(0, 9999)

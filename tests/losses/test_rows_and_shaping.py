@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.losses import rows, shaping
+from jaxrl.losses.advantages import rows, shaping
 
 FEW = settings(max_examples=15, deadline=None)
 seeds = st.integers(0, 9999)

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl.launch import losses_table
-from jaxrl.losses import shapes
+from jaxrl.launch.listing import losses_table
+from jaxrl.losses.reduce import shapes
 
 UNCHECKED = {
     "masked_mean": "takes any shape",

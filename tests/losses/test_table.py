@@ -8,7 +8,7 @@ import types
 import jax
 import pytest
 
-from jaxrl.launch import losses_table
+from jaxrl.launch.listing import losses_table
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 def test_the_document_is_up_to_date():
     document = (ROOT / "docs" / "losses.md").read_text()
     assert document == losses_table.markdown(), (
-        "run `python -m jaxrl.launch.losses_table > docs/losses.md`"
+        "run `python -m jaxrl.launch.listing.losses_table > docs/losses.md`"
     )
 
 
@@ -29,8 +29,11 @@ def test_every_function_states_its_formula_and_paper():
         assert row["paper"], row
     names = {(row["module"], row["name"]) for row in rows}
     assert len(names) == len(rows)
-    assert {("jaxrl.losses.policy", "ppo_clip"), ("jaxrl.losses.divergence", "k3")} <= names
-    assert not any(row["module"] == "jaxrl.losses.masking" for row in rows)
+    assert {
+        ("jaxrl.losses.policy.objectives", "ppo_clip"),
+        ("jaxrl.losses.divergence.kl", "k3"),
+    } <= names
+    assert not any(row["module"] == "jaxrl.losses.reduce.masking" for row in rows)
 
 
 def test_a_new_function_needs_no_registration(monkeypatch):

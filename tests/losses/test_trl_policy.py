@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.losses import aggregate, divergence, off_policy, policy, sequence, surrogates
+from jaxrl.losses.divergence import kl as divergence
+from jaxrl.losses.policy import objectives, off_policy, sequence, surrogates
+from jaxrl.losses.reduce import aggregate
 from tests.losses.cases import draw
 
 pytestmark = pytest.mark.parity
@@ -43,10 +45,10 @@ def same(got, want):
 
 
 FAMILY = {
-    "grpo": (policy.ppo_clip, "seq-mean-token-mean", CLIP, BOUNDS),
-    "bnpo": (policy.ppo_clip, "token-mean", CLIP, BOUNDS),
-    "dr_grpo": (policy.dr_grpo, "seq-mean-token-sum-norm", CLIP, BOUNDS),
-    "dapo": (policy.dapo, "token-mean", CLIP, BOUNDS),
+    "grpo": (objectives.ppo_clip, "seq-mean-token-mean", CLIP, BOUNDS),
+    "bnpo": (objectives.ppo_clip, "token-mean", CLIP, BOUNDS),
+    "dr_grpo": (objectives.dr_grpo, "seq-mean-token-sum-norm", CLIP, BOUNDS),
+    "dapo": (objectives.dapo, "token-mean", CLIP, BOUNDS),
     "sapo": (surrogates.sapo, "seq-mean-token-mean", {}, {}),
     # TRL's bound is the largest weight itself, ours its distance above 1.
     "cispo": (surrogates.cispo, "token-mean", {"clip_high": 0.3}, {"epsilon_high": 1.3}),
@@ -67,7 +69,7 @@ def test_loss_types(name, beta, x64):
 def test_grpo_adds_the_kl_itself(x64):
     d = batch(4)
     want = trl_stub.grpo_loss(trl.GRPOTrainer, d, beta=0.1)
-    with_kl = functools.partial(policy.grpo, ref_logp=d.ref_logp, beta=0.1)
+    with_kl = functools.partial(objectives.grpo, ref_logp=d.ref_logp, beta=0.1)
     same(ours(d, with_kl, "seq-mean-token-mean"), want)
 
 
@@ -76,7 +78,7 @@ def test_two_sided_delta(x64):
     for seed in range(3):
         d = batch(seed, 0.8)
         want = trl_stub.grpo_loss(trl.GRPOTrainer, d, args={"delta": 1.5})
-        same(ours(d, policy.ppo_two_sided, "seq-mean-token-mean", delta=1.5), want)
+        same(ours(d, objectives.ppo_two_sided, "seq-mean-token-mean", delta=1.5), want)
 
 
 @pytest.mark.exact("value and gradient of GSPO equal TRL's to 1e-5")
@@ -111,7 +113,7 @@ def test_importance_corrected_kl(x64):
     d = batch(1)
     want = trl_stub.grpo_loss(trl.GRPOTrainer, d, beta=0.1, args={"use_bias_correction_kl": True})
     kl = functools.partial(divergence.k3_importance, behavior_logp=d.behavior_logp)
-    same(ours(d, policy.ppo_clip, "seq-mean-token-mean", beta=0.1, kl=kl), want)
+    same(ours(d, objectives.ppo_clip, "seq-mean-token-mean", beta=0.1, kl=kl), want)
 
 
 @pytest.mark.exact("weights of the sampler correction equal TRL's to 1e-5")
@@ -129,4 +131,4 @@ def test_sampler_correction(level, mode, x64):
             np.broadcast_to(weight, d.mask.shape)[d.mask], want_weight[d.mask], rtol=1e-5
         )
         want = trl_stub.grpo_loss(trl.GRPOTrainer, d, use_vllm=True)
-        same(ours(d, policy.ppo_clip, "seq-mean-token-mean", weight=weight), want)
+        same(ours(d, objectives.ppo_clip, "seq-mean-token-mean", weight=weight), want)

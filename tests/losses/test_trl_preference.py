@@ -7,7 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.losses import distillation, masking, preference, regularizers, reward_model
+from jaxrl.losses import regularizers
+from jaxrl.losses.imitation import distillation
+from jaxrl.losses.preference import direct, reward_model
+from jaxrl.losses.reduce import masking
 from tests.losses.cases import draw
 
 pytestmark = pytest.mark.parity
@@ -41,10 +44,10 @@ def batch(seed):
 
 
 DPO = {
-    "sigmoid": (functools.partial(preference.dpo, beta=0.3), masking.row_sum, {}),
-    "ipo": (functools.partial(preference.ipo, tau=0.3), masking.row_mean, {}),
+    "sigmoid": (functools.partial(direct.dpo, beta=0.3), masking.row_sum, {}),
+    "ipo": (functools.partial(direct.ipo, tau=0.3), masking.row_mean, {}),
     "robust": (
-        functools.partial(preference.robust_dpo, beta=0.3, flip_rate=0.1),
+        functools.partial(direct.robust_dpo, beta=0.3, flip_rate=0.1),
         masking.row_sum,
         {"label_smoothing": 0.1},
     ),
@@ -64,8 +67,8 @@ def test_dpo_trainer(name, x64):
 @pytest.mark.exact("value and gradient of BCO equal TRL's to 1e-5")
 def test_bco_pair(x64):
     def pair(chosen, rejected, ref_chosen, ref_rejected):
-        good, _ = preference.bco(chosen, ref_chosen, jnp.ones(3, bool), beta=0.3)
-        bad, _ = preference.bco(rejected, ref_rejected, jnp.zeros(3, bool), beta=0.3)
+        good, _ = direct.bco(chosen, ref_chosen, jnp.ones(3, bool), beta=0.3)
+        bad, _ = direct.bco(rejected, ref_rejected, jnp.zeros(3, bool), beta=0.3)
         return good + bad, {}
 
     d = batch(1)
@@ -91,12 +94,12 @@ def test_kto_trainer(x64):
             undesirable_weight=0.7,
             _compute_kl_logps=lambda *_, answers=answers: next(answers),
         )
-        kl = preference.kto_reference_point(*mismatched)
+        kl = direct.kto_reference_point(*mismatched)
 
         def loss(logp, mask=mask, ref=ref, labels=labels, kl=kl):
             given = masking.row_sum(mask, logp), masking.row_sum(mask, ref), labels, kl
             weights = {"desirable_weight": 1.3, "undesirable_weight": 0.7}
-            return jnp.mean(preference.kto(*given, beta=0.3, **weights)[0])
+            return jnp.mean(direct.kto(*given, beta=0.3, **weights)[0])
 
         same(jax.value_and_grad(loss)(jnp.asarray(d.logp)), want)
 
@@ -108,14 +111,14 @@ def test_reference_free_trainers(name, x64):
     from trl.experimental.orpo import ORPOTrainer
 
     function, trainer, settings = {
-        "orpo": (functools.partial(preference.orpo, beta=0.3), ORPOTrainer, {"nll": True}),
+        "orpo": (functools.partial(direct.orpo, beta=0.3), ORPOTrainer, {"nll": True}),
         "simpo": (
-            functools.partial(preference.simpo, beta=2.0, gamma=0.5),
+            functools.partial(direct.simpo, beta=2.0, gamma=0.5),
             CPOTrainer,
             {"nll": False, "loss_type": "simpo", "simpo_gamma": 0.5, "cpo_alpha": 0.0, "beta": 2.0},
         ),
         "cpo": (
-            functools.partial(preference.cpo, beta=0.3, alpha=0.5),
+            functools.partial(direct.cpo, beta=0.3, alpha=0.5),
             CPOTrainer,
             {"nll": True, "loss_type": "sigmoid", "cpo_alpha": 0.5},
         ),

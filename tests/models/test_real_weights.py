@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.data import tokenizers
+from jaxrl.data.text import tokenizers
 from jaxrl.models import catalog, decoder, head, load
 
 pytestmark = [pytest.mark.slow, pytest.mark.parity, pytest.mark.timeout(1800)]

@@ -341,7 +341,8 @@ EXPERIMENTS = {
         arms={
             "DreamGym": ("dreamgym", *QUIET),
             "all logged steps": ("dreamgym", "--task-args.neighbours", "1200", *QUIET),
-            "any goals": ("dreamgym", "--curriculum.choose", "jaxrl.data.curriculum:uniform",
+            "any goals": ("dreamgym", "--curriculum.choose",
+                          "jaxrl.data.selection.curriculum:uniform",
                           *QUIET),
         },
         figures=("made", "used"),

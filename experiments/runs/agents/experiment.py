@@ -24,7 +24,8 @@ from arms import DEVELOPMENT, EXPERIMENTS, RATES
 from experiments.lab import statistics
 from jaxrl.config import replaced
 from jaxrl.data.offline.statistics import centred_score
-from jaxrl.launch import configs, evaluate
+from jaxrl.launch.inspect import evaluate
+from jaxrl.launch.settings import configs
 from jaxrl.record import jsonl, metrics
 from jaxrl.run import loop
 

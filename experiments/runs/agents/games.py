@@ -10,14 +10,14 @@ import numpy as np
 
 from jaxrl.config import Config
 from jaxrl.control import train
+from jaxrl.control.algorithms.online import dqn
 from jaxrl.control.environment import Environment
 from jaxrl.control.environments import text_grid, tic_tac_toe
 from jaxrl.data import tasks
 from jaxrl.data.environments import Turn
 from jaxrl.data.environments.play import Player
 from jaxrl.data.offline.statistics import Bounds
-from jaxrl.launch import configs
-from jaxrl.launch.control import dqn
+from jaxrl.launch.settings import configs
 from jaxrl.record import metrics
 from jaxrl.run import evaluate
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxrl.losses.advantages.returns import gae
 from jaxrl.losses.control import td_target
-from jaxrl.losses.policy import ppo_clip
-from jaxrl.losses.returns import gae
+from jaxrl.losses.policy.objectives import ppo_clip
 
 SYMBOLS, ACTIONS, DEPTH, HIDDEN = 48, 4, 2, 64
 STATES = (DEPTH + 1) * SYMBOLS

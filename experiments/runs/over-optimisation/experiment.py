@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl.data import generate
+from jaxrl.data.sources import generate
 from jaxrl.data.types import Problem, Score, Task
-from jaxrl.launch import configs
+from jaxrl.launch.settings import configs
 from jaxrl.record import metrics
 from jaxrl.run import loop
 

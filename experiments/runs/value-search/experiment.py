@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from experiments.lab import statistics
-from jaxrl.launch import configs, evaluate
+from jaxrl.launch.inspect import evaluate
+from jaxrl.launch.settings import configs
 from jaxrl.run import loop
 
 RESULTS = Path(__file__).with_name("results.json")

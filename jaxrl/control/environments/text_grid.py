@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl.control.environment import Environment, Space, Step
 from jaxrl.data import tasks
-from jaxrl.data.tasks.maze import MOVES
+from jaxrl.data.tasks.logic.maze import MOVES
 
 
 def make(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.control.environment import Environment, Space, Step
-from jaxrl.data.environments.game_arrays import OTHER, OWN, lines
+from jaxrl.data.environments.games.game_arrays import OTHER, OWN, lines
 
 _LINES = lines(3, 3, 3)
 

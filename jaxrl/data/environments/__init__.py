@@ -101,7 +101,7 @@ class Arrays(NamedTuple):
     step: Callable[[Any, Any, Any], tuple[Any, Any, Any, Any, Any]]
     """`(state, tokens [A] int32, count) -> (state, observation [O] int32, its count, reward, done)`
     of one episode: the first `count` tokens are the turn, the one that ends it included. The
-    observation is what follows the end of the turn, as `jaxrl.data.rendering.Joint.more`."""
+    observation is what follows the end of the turn, as `jaxrl.data.text.rendering.Joint.more`."""
     parts: Callable[[Any], Mapping[str, float]] = lambda state: {}
     """The figures that replies have given, the last of each name, from the last state."""
 

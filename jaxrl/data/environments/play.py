@@ -12,8 +12,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl.data import processes
 from jaxrl.data.environments import MOST_AGENTS, Environment, Opening, Reply, Turn
+from jaxrl.data.sandbox import processes
 from jaxrl.data.types import LOGGED, Task
 
 LONGEST = 1 << 16

@@ -1,7 +1,7 @@
 """Mathematical equivalence by math-verify.
 
 math-verify's own time limit needs signals and so the main thread; here it is off. Score in a pool
-with workers (`jaxrl.data.scoring`), whose limit holds for any code on any thread.
+with workers (`jaxrl.data.scoring.pool`), whose limit holds for any code on any thread.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 
-from jaxrl.data import extract
+from jaxrl.data.sources import extract
 from jaxrl.data.types import Problem, Reward, Score
 
 _LONGEST = 2_000  # characters of an answer
@@ -22,7 +22,7 @@ def equivalent(answer_format: str = "boxed") -> Reward:
     that cannot be parsed is an error, not a 0.
 
     Args:
-      answer_format: see `jaxrl.data.extract`.
+      answer_format: see `jaxrl.data.sources.extract`.
     """
     from math_verify import verify  # seconds, which only those who use it need take
 

@@ -4,9 +4,9 @@ A specification is `[NAME=]REWARD[?argument=value&...][*WEIGHT][ if COLUMN=VALUE
 name of one of `BUNDLED`, `FILE.py:function`, `module:function` or `rubric:FILE.yaml`:
 
     number                                 the last number of the completion is the answer
-    my_reward.py:score                     a function of your own, see `jaxrl.data.own`
-    style=my_reward.py:style?strict=1*0.5  its part named `style`, with half the weight
-    judge?url=http://localhost:8000/v1&model=qwen
+    my_reward.py:score                     a function of your own, see
+    `jaxrl.data.scoring.user_functions` style=my_reward.py:style?strict=1*0.5  its part named
+    `style`, with half the weight judge?url=http://localhost:8000/v1&model=qwen
     number if kind=math                    for rows whose column `kind` is `math`, and no others
 """
 
@@ -21,8 +21,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from jaxrl.data import extract, own
-from jaxrl.data.rewards import group, judge, math, rubrics, schema, shape, text, verifier
+from jaxrl.data.rewards import group, math, schema, shape, text, verifier
+from jaxrl.data.rewards.judged import judge, rubrics
+from jaxrl.data.scoring import user_functions
+from jaxrl.data.sources import extract
 from jaxrl.data.types import LOGGED, Problem, Reward, Score, exact_sum
 
 
@@ -82,7 +84,7 @@ def exact(answer_format: str = "text") -> Reward:
     """1 if the answer is the reference, but for case, punctuation, articles and white space.
 
     Args:
-      answer_format: where the answer is in the completion, see `jaxrl.data.extract`.
+      answer_format: where the answer is in the completion, see `jaxrl.data.sources.extract`.
     """
     find = extract.extractor(answer_format)
 
@@ -108,7 +110,7 @@ def closeness(name: str, answer_format: str = "text", longest: int = 10_000) -> 
 
     Args:
       name: of the metric.
-      answer_format: where the answer is in the completion, see `jaxrl.data.extract`.
+      answer_format: where the answer is in the completion, see `jaxrl.data.sources.extract`.
       longest: characters scored; an answer over it scores 0.
     """
     return _answered(text.closeness(name, answer_format, longest))
@@ -147,7 +149,7 @@ def by_verifier(
       model: its name there.
       key_variable: environment variable that holds the key.
       cache: a SQLite file of replies.
-      answer_format: where the answer is in the completion, see `jaxrl.data.extract`.
+      answer_format: where the answer is in the completion, see `jaxrl.data.sources.extract`.
     """
     endpoint = judge.Endpoint(url, model, key_variable=key_variable, cache=cache)
     return verifier.by_model(endpoint, answer_format)
@@ -212,7 +214,7 @@ def parse(text: str) -> Spec:
         )
         raise ValueError(f"--reward {text!r}: no reward {function!r}; {hint}")
     name = name or function.rpartition(":")[2]
-    return Spec(name, own.absolute(function), weight, args, column, value)
+    return Spec(name, user_functions.absolute(function), weight, args, column, value)
 
 
 def written(specs: Sequence[Spec]) -> str:
@@ -257,7 +259,9 @@ def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
     """
     made = [_scorer(spec, columns) for spec in specs]
     grouped = any(
-        spec.function not in BUNDLED and own.takes_group(own.load(spec.function)) for spec in specs
+        spec.function not in BUNDLED
+        and user_functions.takes_group(user_functions.load(spec.function))
+        for spec in specs
     )
 
     for spec in specs:
@@ -272,7 +276,7 @@ def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
         several = len(specs) > 1
         return [_sum(applied, scores, several) for scores in zip(*found, strict=True)]
 
-    def scores(problem: Problem, texts: Sequence[str]) -> own.Scores:
+    def scores(problem: Problem, texts: Sequence[str]) -> user_functions.Scores:
         chosen = [n for n, spec in enumerate(specs) if spec.applies(problem)]
         if not chosen:
             why = f"gold: no reward applies to {problem.id!r}; add one without `if`"
@@ -282,7 +286,7 @@ def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
             return total(chosen, found)
 
         async def later() -> list[Score]:
-            return total(chosen, await asyncio.gather(*map(own.awaited, found)))
+            return total(chosen, await asyncio.gather(*map(user_functions.awaited, found)))
 
         return later()
 
@@ -300,7 +304,7 @@ def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
 
     judged = [spec for spec in specs if spec.function in _JUDGED]
     keys = {str(end.get("key_variable", "")) for spec in judged for end in _endpoints(spec)} - {""}
-    session = any(own.in_session(spec.function) for spec in specs)
+    session = any(user_functions.in_session(spec.function) for spec in specs)
     return Rewards(
         reward=reward,
         grouped=grouped,
@@ -331,9 +335,9 @@ def _endpoints(spec: Spec) -> list[Mapping[str, Any]]:
     return list(judges.values())
 
 
-def _scorer(spec: Spec, columns: Collection[str]) -> own.Scorer:
+def _scorer(spec: Spec, columns: Collection[str]) -> user_functions.Scorer:
     if spec.function not in BUNDLED:
-        return own.scorer(spec.function, columns, spec.args)
+        return user_functions.scorer(spec.function, columns, spec.args)
     make = BUNDLED[spec.function]
     parameters = inspect.signature(make).parameters
     for name in spec.args:
@@ -346,7 +350,7 @@ def _scorer(spec: Spec, columns: Collection[str]) -> own.Scorer:
             raise ValueError(
                 f"reward {spec.function!r} needs {name!r}: --reward '{spec.function}?{name}=...'"
             )
-    return own.of_reward(make(**spec.args))
+    return user_functions.of_reward(make(**spec.args))
 
 
 def _sum(specs: Sequence[Spec], scores: Sequence[Score], several: bool) -> Score:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from jaxrl.data import extract
+from jaxrl.data.sources import extract
 from jaxrl.data.types import Problem, Reward, Score
 
 _LONGEST = 100_000  # characters of JSON read

@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Awaitable, Callable
 
-from jaxrl.data import extract
 from jaxrl.data.rewards import combine
+from jaxrl.data.sources import extract
 from jaxrl.data.types import Problem, Reward, Score
 
 Length = Callable[[str], int]

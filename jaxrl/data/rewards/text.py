@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from jaxrl.data import extract
+from jaxrl.data.sources import extract
 from jaxrl.data.types import Problem, Reward, Score
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def closeness(name: str, answer_format: str = "text", longest: int = 10_000) -> 
 
     Args:
       name: of the metric.
-      answer_format: see `jaxrl.data.extract`.
+      answer_format: see `jaxrl.data.sources.extract`.
       longest: characters scored; an answer over it scores 0, so that no metric is made to crawl.
     """
     measure, find = metric(name), extract.extractor(answer_format)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jaxrl.data import extract
-from jaxrl.data.rewards import judge
+from jaxrl.data.rewards.judged import judge
 from jaxrl.data.rewards.shape import Length, words
+from jaxrl.data.sources import extract
 from jaxrl.data.types import Problem, Reward, Score
 
 LONGEST = 10
@@ -62,7 +62,7 @@ def by_model(endpoint: judge.Endpoint, answer_format: str) -> Reward:
 
     Args:
       endpoint: the verifier.
-      answer_format: where the answer is, see `jaxrl.data.extract`.
+      answer_format: where the answer is, see `jaxrl.data.sources.extract`.
     """
     find, compare = extract.extractor(answer_format), judge.correctness(endpoint)
 

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl.data import extract, generate, sources, templates
 from jaxrl.data.rewards import named
+from jaxrl.data.sources import extract, generate, records
+from jaxrl.data.text import templates
 from jaxrl.data.types import Problem, Task
 
 Turn = dict[str, str]
@@ -39,14 +40,14 @@ def task(
     """Problems from a file of your own.
 
     Args:
-      path: rows of the train split, see `jaxrl.data.sources`.
+      path: rows of the train split, see `jaxrl.data.sources.records`.
       rewards: from `jaxrl.data.rewards.named.written`; on the command line, --reward writes it.
       test_path: rows of the test split; empty holds out a share of `path`, by a hash of the prompt.
       prompt_column: column of the prompt, a text or a list of chat messages; empty: the first of
         prompt, question, problem, instruction, messages and input that is there.
       answer_column: column of the reference answer; empty: the first of answer, solution, target,
         output, response and ground_truth that is there, or none.
-      template: a name of `jaxrl.data.templates`, or text with `{question}` in it; empty: none.
+      template: a name of `jaxrl.data.text.templates`, or text with `{question}` in it; empty: none.
       test_share: share of the rows that is held out where there is no `test_path`; at most 1024.
       environment: names of environment variables, with commas, that the rewards read.
 
@@ -94,7 +95,7 @@ class _Rows:
     def __init__(self, path: str, prompt: str, answer: str) -> None:
         self.path = path
         try:
-            self.records: Sequence[Mapping[str, Any]] = sources.read(path)
+            self.records: Sequence[Mapping[str, Any]] = records.read(path)
         except ValueError as error:
             raise ValueError(_with_line(path, str(error))) from error
         if not len(self.records):
@@ -136,7 +137,7 @@ class _Rows:
         Raises:
           ValueError: it is neither, or holds the answer too.
         """
-        value = sources.field(self.records[index], self.prompt, self.where(index))
+        value = records.field(self.records[index], self.prompt, self.where(index))
         turns = isinstance(value, list) and all(
             isinstance(t, dict) and isinstance(t.get("role"), str) and "content" in t for t in value
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
+from types import ModuleType
 
 from jaxrl.config import Config
 from jaxrl.functions import nearest
@@ -12,13 +14,68 @@ from jaxrl.launch import algorithms
 READY = ("calculator", "keydoor", "quickstart", "retrieval", "smollm2")
 """Recipes that are whole runs, with their model and task."""
 
-IDS = {"1_shot_rlvr": "one_shot_rlvr"}
-"""Ids of methods that cannot be names of modules, and the modules."""
+IDS = {
+    "1_shot_rlvr": "one_shot_rlvr",
+    "delethink_markovian_thinker": "delethink",
+    "four_habits_of_highly_effective_stars": "four_habits",
+    "generalised_ntp_objective_precision_dive": "generalised_ntp",
+    "hl_gauss_value_classification": "hl_gauss_critic",
+    "limr_lim": "limr",
+    "loop": "loop_leave_one_out",
+    "memory_r_episodic_intrinsic_reward": "memory_r",
+    "multi_swe_bench_multi_swe_rl": "multi_swe_rl",
+    "off_the_principals_three_gate_theory": "three_gate_theory",
+    "p5": "p5_recommendation",
+    "past": "past_skill_transfer",
+    "post_training_for_vulnerability_detectio": "vulnerability_detection",
+    "ra3": "ra3_plans",
+    "ram": "ram_merging",
+    "rec_red_off_policy_group_reinforce": "rec_group_reinforce",
+    "research_idea_dynamic_control": "dynamic_control",
+    "ring_1t_icepop_c3po": "icepop",
+    "rl4lms_grue_nlpo": "nlpo",
+    "rubicon_rubric_anchors": "rubicon",
+    "rulereasoner_dads": "rulereasoner",
+    "telechat2_telechat2_5_t1": "telechat2",
+    "thor_tirgen_hierarchical_rl": "thor",
+    "tig": "think_in_games",
+    "tig_grid": "think_in_games_grid",
+    "tricks_or_traps_lite_ppo": "lite_ppo",
+    "vibethinker_1_5b_ssp_mgpo": "vibethinker",
+    "wingpt_3_0": "wingpt",
+}
+"""Ids of methods in the catalogue of the literature that differ from the recipe's name. Both name
+the recipe."""
 
 
 def names() -> list[str]:
-    """All recipes, sorted. A module in this package is one; nothing is registered."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    """All recipes, sorted. A module in a folder of this package is one; nothing is registered."""
+    return sorted(_modules())
+
+
+def module(name: str) -> ModuleType:
+    """The module of a recipe, by its name or id.
+
+    Raises:
+      ValueError: no such recipe; the message gives the nearest.
+    """
+    known = _modules()
+    recipe = IDS.get(name, name)
+    if recipe not in known:
+        raise ValueError(f"recipe {name!r} is unknown; {hint(name)}")
+    return importlib.import_module(known[recipe])
+
+
+def family(name: str) -> str:
+    """The folder of a recipe: what it has in common with the others there."""
+    return _modules()[IDS.get(name, name)].split(".")[-2]
+
+
+@functools.cache
+def _modules() -> dict[str, str]:
+    """Name of each recipe -> its module."""
+    modules = pkgutil.walk_packages(__path__, f"{__name__}.")
+    return {m.name.rpartition(".")[2]: m.name for m in modules if not m.ispkg}
 
 
 def identity(name: str) -> str:
@@ -35,10 +92,7 @@ def load(name: str) -> Config:
     spelled = algorithms.canonical(name)
     if spelled in algorithms.ALGORITHMS:
         return algorithms.load(spelled)
-    name = IDS.get(name, name)
-    if name not in names():
-        raise ValueError(f"recipe {name!r} is unknown; {hint(name)}")
-    return importlib.import_module(f"{__name__}.{name}").config()
+    return module(name).config()
 
 
 def for_model(config: Config, model: str | None) -> Config:
@@ -76,7 +130,7 @@ def rows() -> list[dict[str, str | int]]:
     out: list[dict[str, str | int]] = []
     for name in names():
         config = load(name)
-        doc = importlib.import_module(f"{__name__}.{name}").__doc__ or ""
+        doc = module(name).__doc__ or ""
         summary = doc.strip().split("\n\n")[0].replace("\n", " ")
         out.append(
             {

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.config import Config
-from jaxrl.launch import cli, configs
+from jaxrl.launch import cli
+from jaxrl.launch.settings import configs
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import loop, offline
 from jaxrl.run.context import Callbacks, Origin

@@ -258,7 +258,7 @@ def test_a_full_episode_of_gymnax_ends_without_a_terminal():
 def test_gymnasium_on_the_host():
     pytest.importorskip("gymnasium")
     from jaxrl.control import host
-    from jaxrl.launch.control import sac
+    from jaxrl.control.algorithms.online import sac
 
     vector = host.Vector("Pendulum-v1", worlds=2, seed=0)
     assert vector.space == pendulum.make().space

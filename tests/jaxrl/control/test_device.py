@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from jaxrl.control import rollout
+from jaxrl.control.algorithms.text import digirl
 from jaxrl.control.environments import device
 from jaxrl.control.environments.device import BACK, Device
 from jaxrl.data.offline.transitions import Transitions
-from jaxrl.launch.control import digirl
 from jaxrl.models.control import critics, mlp
 
 KEY = jax.random.PRNGKey(0)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl.control.algorithms.text import qweb
 from jaxrl.control.environments import form
-from jaxrl.launch.control import qweb
 
 KEY = jax.random.PRNGKey(0)
 

@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl.control.environments import text_grid
 from jaxrl.data import tasks
-from jaxrl.data.tasks.maze import MOVES
+from jaxrl.data.tasks.logic.maze import MOVES
 
 PARAMS = {"size": 4, "walls": 5, "cost": 0.25}
 

@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl.control.environments import tic_tac_toe
 from jaxrl.data import tasks
-from jaxrl.data.environments import board_game, games
+from jaxrl.data.environments.games import board_game, rules
 
 
 def test_matches_are_those_of_the_task():
@@ -21,7 +21,7 @@ def test_matches_are_those_of_the_task():
         cells, seen = reset(jax.random.PRNGKey(n))
         own = "ox"[not np.any(cells)]  # who begins has x
         begun.add(own)
-        board = games.TIC_TAC_TOE.start(stream)
+        board = rules.TIC_TAC_TOE.start(stream)
         for turn in range(5):
             other = np.flatnonzero(np.asarray(cells) == tic_tac_toe.OTHER)
             shown = np.concatenate([np.asarray(cells) == 1, np.asarray(cells) == 2])
@@ -30,7 +30,7 @@ def test_matches_are_those_of_the_task():
             board = board._replace(cells=text)
             assert len(other) == turn + (own == "o")
             action = stream.randrange(9)
-            legal = str(action + 1) in games.TIC_TAC_TOE.moves(board)
+            legal = str(action + 1) in rules.TIC_TAC_TOE.moves(board)
             out = step(jax.random.PRNGKey(100 * n + turn), cells, jnp.int32(action))
             if not legal:
                 assert out.terminal and out.reward == 0
@@ -41,12 +41,12 @@ def test_matches_are_those_of_the_task():
                     " xo"[m if own == "x" else (0, 2, 1)[m]] for m in np.asarray(out.state)
                 )
             )
-            moved = games.TIC_TAC_TOE.play(board, str(action + 1))
+            moved = rules.TIC_TAC_TOE.play(board, str(action + 1))
             changed = sum(a != b for a, b in zip(after.cells, moved.cells, strict=True))
-            assert changed == bool(games.TIC_TAC_TOE.moves(moved))  # one more, if it may
-            over = not games.TIC_TAC_TOE.moves(after)
+            assert changed == bool(rules.TIC_TAC_TOE.moves(moved))  # one more, if it may
+            over = not rules.TIC_TAC_TOE.moves(after)
             assert bool(out.terminal) == over
-            payoff = games.TIC_TAC_TOE.payoff(after) * (1 if own == "x" else -1)
+            payoff = rules.TIC_TAC_TOE.payoff(after) * (1 if own == "x" else -1)
             assert out.reward == ((1 + payoff) / 2 if over else 0)
             if over:
                 ends.add(payoff)

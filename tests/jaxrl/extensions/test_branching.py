@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.data import tasks, tokenizers
+from jaxrl.data import tasks
 from jaxrl.data.environments import Environment, Opening, Reply
 from jaxrl.data.environments.play import Player
+from jaxrl.data.text import tokenizers
 from jaxrl.data.types import Problem, Task
 from jaxrl.extensions import branching
 from jaxrl.extensions.branching import BranchingConfig

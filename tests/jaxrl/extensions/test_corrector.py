@@ -332,7 +332,7 @@ def test_corrected_thoughts_are_no_failed_scores():
 
 def test_a_replay_keeps_no_corrected_thoughts():
     """They are drawn from those of all steps, and have no reward."""
-    rule = "jaxrl.data.replay:informative"
+    rule = "jaxrl.data.selection.replay:informative"
     buffer = replay.open_buffer(ReplayConfig(groups=2, size=8, keep=rule), seed=0)
     buffer.mix(added(), 2, 4)
     assert [group["expert"].any() for group in buffer.get_state()] == [False]

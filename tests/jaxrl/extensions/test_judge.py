@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl.data import tokenizers
-from jaxrl.data.rewards import questions, rubrics
-from jaxrl.data.rows import Row
+from jaxrl.data.rewards.judged import questions, rubrics
+from jaxrl.data.sources.rows import Row
+from jaxrl.data.text import tokenizers
 from jaxrl.data.types import Problem, Score
 from jaxrl.extensions import judge, renormalise, reward_model
 from jaxrl.extensions.reward_model import RewardModelConfig
-from jaxrl.losses import pairs
+from jaxrl.losses.preference import pairs
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder

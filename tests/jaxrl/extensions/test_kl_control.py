@@ -113,7 +113,7 @@ def test_the_critics_weight_is_moved_where_it_is_the_one():
             ZIEGLER,
             "it moves one weight",
         ),
-        (CONTROLLED, KLControlConfig("jaxrl.losses.policy:nothing"), "does not exist"),
+        (CONTROLLED, KLControlConfig("jaxrl.losses.policy.objectives:nothing"), "does not exist"),
         (CONTROLLED, dataclasses.replace(ZIEGLER, args={}), "needs 'target'"),
         (
             dataclasses.replace(CONTROLLED, data=DataConfig(path="f", kinds=("completion",))),

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.data import tasks, tokenizers
+from jaxrl.data import tasks
 from jaxrl.data.environments.play import Player
+from jaxrl.data.text import tokenizers
 from jaxrl.extensions import logged
 from jaxrl.extensions.logged import LoggedConfig
-from jaxrl.launch.recipes import lmrl_gym
+from jaxrl.launch.recipes.game_agents import lmrl_gym
 from jaxrl.rollout import collect, demonstrations
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Act, Fork

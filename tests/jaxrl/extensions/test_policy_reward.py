@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jaxrl.config import Config
-from jaxrl.data import tasks, tokenizers
+from jaxrl.data import tasks
+from jaxrl.data.text import tokenizers
 from jaxrl.data.types import Score
 from jaxrl.extensions import policy_reward
 from jaxrl.extensions.policy_reward import PolicyRewardConfig

@@ -8,7 +8,7 @@ import pytest
 
 from jaxrl import config as configs
 from jaxrl.config import DataConfig
-from jaxrl.data import replay as rules
+from jaxrl.data.selection import replay as rules
 from jaxrl.extensions import corrector, critic, replay
 from jaxrl.extensions.corrector import CorrectorConfig
 from jaxrl.extensions.critic import CriticConfig, with_last_states
@@ -203,7 +203,7 @@ def test_rules():
     [
         (dict(groups=4, size=2), "replay.groups=4 with replay.size=2"),
         (dict(groups=3), "does not divide replay.groups=3"),
-        (dict(groups=2, keep="jaxrl.data.replay:al"), "does not exist"),
+        (dict(groups=2, keep="jaxrl.data.selection.replay:al"), "does not exist"),
     ],
 )
 def test_a_buffer_that_cannot_work_is_refused(config, message):
@@ -220,7 +220,7 @@ def test_rows_are_added_before_the_critic_estimates(added):
     check = {
         "replay": replay.replay(ReplayConfig()).check,
         "corrector": corrector.corrector(
-            CorrectorConfig("jaxrl.launch.recipes.gtr:corrected")
+            CorrectorConfig("jaxrl.launch.recipes.game_agents.gtr:corrected")
         ).check,
     }[added]
     with pytest.raises(ValueError, match=f"{added} after critic.*list it first"):
@@ -236,7 +236,9 @@ def test_a_run_on_a_file_replays_nothing():
 def test_a_rule_may_keep_by_the_version_that_sampled():
     """DPH-RL's: groups that the initial policy solves, whatever later policies do."""
     made = buffer(
-        keep="jaxrl.launch.recipes.dph_rl:initially_solved", keep_args={"before": 2}, size=8
+        keep="jaxrl.launch.recipes.objectives.dph_rl:initially_solved",
+        keep_args={"before": 2},
+        size=8,
     )
     for version in range(4):
         fresh = batch(version, groups=2)

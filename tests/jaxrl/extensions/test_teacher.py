@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.data import rows, tokenizers
+from jaxrl.data.sources import rows
+from jaxrl.data.text import tokenizers
 from jaxrl.extensions import teacher
 from jaxrl.extensions.teacher import TeacherConfig
-from jaxrl.losses import distillation
+from jaxrl.losses.imitation import distillation
 from jaxrl.models import decoder, huggingface
 from jaxrl.models.config import DecoderConfig
 from jaxrl.run import begin

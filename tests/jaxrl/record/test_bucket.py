@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from jaxrl.launch import evaluate, replay, report, watch
+from jaxrl.launch import report
+from jaxrl.launch.inspect import evaluate, replay, watch
 from jaxrl.record import checkpoint, jsonl, rundir, runs, storage
 from jaxrl.run import loop
 from tests.jaxrl import tiny

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.data import generate, sandbox, tasks, tokenizers
-from jaxrl.data.environments import Environment, Opening, Reply, formats
+from jaxrl.data import tasks
+from jaxrl.data.environments import Environment, Opening, Reply
+from jaxrl.data.environments.tools import formats
+from jaxrl.data.sandbox import runner
+from jaxrl.data.sources import generate
+from jaxrl.data.text import tokenizers
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import demonstrations
@@ -49,7 +53,7 @@ def test_an_episode_is_imitated_turn_by_turn(made):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_calls_are_imitated_as_the_template_teaches_them(layout, tmp_path, monkeypatch):
     """And are read as the calls of the solution."""
-    monkeypatch.setenv(sandbox.ALLOW_WEAK, "1")  # it runs the project's own programs
+    monkeypatch.setenv(runner.ALLOW_WEAK, "1")  # it runs the project's own programs
     template = write_tokenizer(tmp_path, LAYOUTS[layout])
     tokenizer = tokenizers.load(tmp_path)
     form = formats.of_template(template)

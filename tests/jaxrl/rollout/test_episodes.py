@@ -14,10 +14,15 @@ import numpy as np
 import pytest
 
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.data import dialogue, extract, generate, scoring, tasks, tokenizers
-from jaxrl.data.environments import Environment, Opening, Reply, formats, tools, with_tools
+from jaxrl.data import tasks
+from jaxrl.data.environments import Environment, Opening, Reply
 from jaxrl.data.environments import play as play_module
-from jaxrl.data.environments.calls import Call
+from jaxrl.data.environments.tools import definition, formats
+from jaxrl.data.environments.tools.calls import Call
+from jaxrl.data.environments.wrappers import with_tools
+from jaxrl.data.scoring import pool as scoring
+from jaxrl.data.sources import extract, generate
+from jaxrl.data.text import dialogue, tokenizers
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.models import decoder
 from jaxrl.record import checkpoint
@@ -544,7 +549,7 @@ def thinking(request, tmp_path):
         return Score(float(extract.last_number(completion) == str(problem.answer)))
 
     inner = dataclasses.replace(tasks.get("arithmetic"), reward=reward)
-    make = [tools.tool(lambda: "noon", name="now")]
+    make = [definition.tool(lambda: "noon", name="now")]
     world = with_tools.environment(
         inner, lambda seed: make, role="user", waits=request.param != "at once"
     )
@@ -584,7 +589,7 @@ def test_reasoning_that_the_template_leaves_out_leads_to_a_branch(layout, tmp_pa
     (tmp_path / "chat_template.jinja").write_text(template)
     made = tokenizers.load(tmp_path)
     rollout = RolloutConfig(1, 1, max_prompt_tokens=4000, max_new_tokens=4000, chat=True)
-    now = tools.tool(lambda: "noon", name="now", description="The time.")
+    now = definition.tool(lambda: "noon", name="now", description="The time.")
     world = with_tools.environment(tasks.get("arithmetic"), lambda seed: [now])
     task = dataclasses.replace(tasks.get("arithmetic"), turns=world)
     ctx = Context(rollout, 0, made, task, dialogue.of(made, ("tool",), chat=True, tools=True))

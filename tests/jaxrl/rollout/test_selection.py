@@ -10,9 +10,9 @@ import pytest
 
 from jaxrl import config as configs
 from jaxrl.config import BanditConfig, Config, CurriculumConfig, Domain, FreshModel, RolloutConfig
-from jaxrl.data import bandits, curriculum
 from jaxrl.data import tasks as bundled
 from jaxrl.data.environments import Environment, Opening, Reply
+from jaxrl.data.selection import bandits, curriculum
 from jaxrl.data.types import Problem
 from jaxrl.losses.pruning import donod
 from jaxrl.mesh import mesh
@@ -20,7 +20,7 @@ from jaxrl.models import decoder
 from jaxrl.rollout import angles, history, policy, pruning, selection, tasks
 
 TARGETED = CurriculumConfig("difficulty_targeted", {"target": 0.5}, prompts=32)
-UNIFORM = CurriculumConfig("jaxrl.data.curriculum:uniform", prompts=32)
+UNIFORM = CurriculumConfig("jaxrl.data.selection.curriculum:uniform", prompts=32)
 RETAINED = dataclasses.replace(UNIFORM, retain=0.5, retain_every=2)
 GAIN = CurriculumConfig("gain", {"width": 4.0, "speed": 8.0}, prompts=32)
 CLOSEST = CurriculumConfig("closest", {"share": 0.5}, prompts=32)
@@ -362,7 +362,9 @@ def test_a_bandit_comes_to_prefer_the_domain_that_teaches(name):
     signal = "reward" if name == "dads" else "advantage"
     even = {k: dataclasses.replace(d, weight=1.0) for k, d in TWO.items()}
     source, draw = opened(
-        config(domains=even, bandit=BanditConfig(f"jaxrl.data.bandits:{name}", args, signal))
+        config(
+            domains=even, bandit=BanditConfig(f"jaxrl.data.selection.bandits:{name}", args, signal)
+        )
     )
     shares = []
     for _ in range(20):
@@ -413,7 +415,7 @@ def test_prompts_are_chosen_by_their_history(tmp_path):
     best = {problems[i].id for i in np.argsort(-score)[:2]}
     _, draw = opened(config(curriculum=limr))
     assert {p.id for p in draw()} == best == {problems[4].id, problems[2].id}
-    chosen = dataclasses.replace(limr, keep=4, choose="jaxrl.data.curriculum:uniform")
+    chosen = dataclasses.replace(limr, keep=4, choose="jaxrl.data.selection.curriculum:uniform")
     _, draw = opened(config(curriculum=chosen, rollout__prompts=4))
     assert len({p.id for p in draw(4)}) == 4
 
@@ -469,7 +471,7 @@ def test_a_restored_run_drops_the_history_that_it_repeats(tmp_path):
     ("changes", "message"),
     [
         (
-            {"curriculum__choose": "jaxrl.data.curriculum:difficulty_target"},
+            {"curriculum__choose": "jaxrl.data.selection.curriculum:difficulty_target"},
             "did you mean 'difficulty_t",
         ),
         ({"curriculum": dataclasses.replace(TARGETED, args={"targt": 1.0})}, "did you mean 'targe"),
@@ -478,7 +480,7 @@ def test_a_restored_run_drops_the_history_that_it_repeats(tmp_path):
         ({"domains": TWO, "curriculum": TARGETED}, r"set domains\.NAME\.curriculum"),
         ({"domains": TWO, "rollout__max_new_tokens": 3}, r"domains\.long\.max_new_tokens=4 exc"),
         ({"bandit__weigh": "sec"}, "needs domains"),
-        ({"domains": TWO, "bandit__weigh": "jaxrl.data.bandits:ucb"}, "does not exist"),
+        ({"domains": TWO, "bandit__weigh": "jaxrl.data.selection.bandits:ucb"}, "does not exist"),
     ],
 )
 def test_bad_selections_are_refused(changes, message):

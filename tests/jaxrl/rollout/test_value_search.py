@@ -12,9 +12,10 @@ import orbax.checkpoint as ocp
 import pytest
 
 from jaxrl import config as saved_configs
-from jaxrl.data.scoring import open_pool
+from jaxrl.data.scoring.pool import open_pool
 from jaxrl.extensions import ilql
-from jaxrl.launch import configs, evaluate
+from jaxrl.launch.inspect import evaluate
+from jaxrl.launch.settings import configs
 from jaxrl.mesh import mesh
 from jaxrl.models import decoder
 from jaxrl.record import checkpoint

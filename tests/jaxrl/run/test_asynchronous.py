@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxrl.config import AsynchronousConfig
-from jaxrl.launch import replay
+from jaxrl.launch.inspect import replay
 from jaxrl.record import jsonl, metrics
 from jaxrl.rollout import live as rollout
 from jaxrl.rollout.asynchronous import Weights

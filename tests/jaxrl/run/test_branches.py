@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from jaxrl.config import RolloutConfig
-from jaxrl.data import dialogue, generate, tokenizers
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
+from jaxrl.data.sources import generate
+from jaxrl.data.text import dialogue, tokenizers
 from jaxrl.data.types import Task
 from jaxrl.extensions import replay
 from jaxrl.mesh import mesh

@@ -6,7 +6,7 @@ import pytest
 
 from jaxrl import config as configs
 from jaxrl.launch import cli, recipes
-from jaxrl.launch import configs as files
+from jaxrl.launch.settings import configs as files
 from jaxrl.run import course
 from tests.jaxrl import tiny
 

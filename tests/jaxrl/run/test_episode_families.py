@@ -7,8 +7,10 @@ import pytest
 import tokenizers as hf
 from tokenizers import decoders, models, pre_tokenizers
 
-from jaxrl.data import generate, tokenizers
-from jaxrl.data.environments import Environment, Opening, Reply, formats, tools, unscored
+from jaxrl.data.environments import Environment, Opening, Reply, unscored
+from jaxrl.data.environments.tools import definition, formats
+from jaxrl.data.sources import generate
+from jaxrl.data.text import tokenizers
 from jaxrl.data.types import Task
 from jaxrl.mesh import mesh
 from jaxrl.models import catalog
@@ -63,7 +65,7 @@ def add(a: int, b: int) -> str:
 def three_turns(offered=True, role="tool", replaced=False):
     """Offers a tool, and says what a tool would after each of the first two turns; with `replaced`
     the last turn is taken in another conversation."""
-    schemas = (tools.tool(add).schema,) * offered
+    schemas = (definition.tool(add).schema,) * offered
 
     def step(turns, action):
         turns.append(action)

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from jaxrl.config import Domain
-from jaxrl.data import generate, tasks, tokenizers
+from jaxrl.data import tasks
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
+from jaxrl.data.sources import generate
+from jaxrl.data.text import tokenizers
 from jaxrl.data.types import Score, Task
-from jaxrl.launch import cli, play
-from jaxrl.launch.sample import SampleConfig
+from jaxrl.launch import cli
+from jaxrl.launch.inspect import play
+from jaxrl.launch.inspect.sample import SampleConfig
 from jaxrl.mesh import mesh
 from jaxrl.record import checkpoint, metrics
 from jaxrl.rollout import policy

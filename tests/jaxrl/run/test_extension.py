@@ -10,9 +10,11 @@ import pytest
 
 from jaxrl import config as configs
 from jaxrl import functions
-from jaxrl.launch import cli, flags, replay, report
-from jaxrl.launch.recipes import quickstart
+from jaxrl.launch import cli, report
+from jaxrl.launch.inspect import replay
+from jaxrl.launch.recipes.ready import quickstart
 from jaxrl.launch.report import collect
+from jaxrl.launch.settings import flags
 from jaxrl.record import metrics
 from jaxrl.run import extension, loop
 from tests.examples import entropy_target

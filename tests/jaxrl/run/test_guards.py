@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl.config import GuardConfig
-from jaxrl.launch import replay
+from jaxrl.launch.inspect import replay
 from jaxrl.record import checkpoint, jsonl, metrics
 from jaxrl.run import guards, loop, stages
 from jaxrl.run.guards import Trip

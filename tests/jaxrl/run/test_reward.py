@@ -13,7 +13,8 @@ from jaxrl.data import tasks
 from jaxrl.data.types import Problem, Score
 from jaxrl.extensions import reward_model
 from jaxrl.extensions.reward_model import RewardModelConfig
-from jaxrl.launch import cli, recipes, short
+from jaxrl.launch import cli, recipes
+from jaxrl.launch.settings import short
 from jaxrl.mesh import mesh
 from jaxrl.models import decoder, huggingface, reward
 from jaxrl.rollout import experience, files, written

@@ -6,8 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from jaxrl.data import generate, tasks
+from jaxrl.data import tasks
 from jaxrl.data.environments import MOST_AGENTS, Environment, Opening, Reply, Turn, play, unscored
+from jaxrl.data.sources import generate
 from jaxrl.data.types import Problem, Task
 from jaxrl.record import metrics
 from jaxrl.run import begin

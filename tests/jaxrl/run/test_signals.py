@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from jaxrl.data import own
+from jaxrl.data.scoring import user_functions
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.record import checkpoint
 from jaxrl.record.heartbeat import Heartbeat
@@ -111,7 +111,7 @@ def leaving(completion: str) -> float:
 
 def test_a_stop_that_was_swallowed_is_raised_again():
     """By what shields a run from a reward that calls `sys.exit`, where it is scored in the run."""
-    ask = own.scorer(f"{__name__}:leaving", ())
+    ask = user_functions.scorer(f"{__name__}:leaving", ())
     with pytest.raises(Stop), stoppable(60, lambda text: None) as gate:
         assert ask(Problem("p", "", None), ["x"])[0].error
         with gate.closed():

@@ -106,7 +106,7 @@ def cut_at(step):
 @pytest.mark.broad
 def test_a_run_in_stages_cut_at_a_boundary_and_within_equals_an_uninterrupted_one(tmp_path):
     changes = {
-        "stages": {2: SETS, 4: {"curriculum.choose": "jaxrl.data.curriculum:uniform"}},
+        "stages": {2: SETS, 4: {"curriculum.choose": "jaxrl.data.selection.curriculum:uniform"}},
         "steps": 6,
         "warm_start.steps": 0,
         "checkpoint.every": 10,

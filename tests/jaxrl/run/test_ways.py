@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from jaxrl.data.guidance import Hint
-from jaxrl.launch import replay
+from jaxrl.data.selection.guidance import Hint
+from jaxrl.launch.inspect import replay
 from jaxrl.record import checkpoint, metrics
 from jaxrl.run import loop
 from jaxrl.sampling.chunks import Chunks

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from jaxrl.config import FreshModel, RolloutConfig
-from jaxrl.data import scoring, tasks, tokenizers
-from jaxrl.data.environments import game_arrays, games, keydoor
+from jaxrl.data import tasks
+from jaxrl.data.environments.games import game_arrays, keydoor, rules
+from jaxrl.data.scoring import pool as scoring
+from jaxrl.data.text import tokenizers
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.record.metrics import Timer
@@ -69,7 +71,7 @@ def test_arrays_are_the_environment():
         made.begin(tasks.get("keydoor", level=5).problem("train", 0, 0))
 
 
-@pytest.mark.parametrize("game", games.GAMES)
+@pytest.mark.parametrize("game", rules.GAMES)
 def test_arrays_are_the_matches_of_a_game(game):
     """On moves at random, illegal ones, several in a turn, numbers of two digits and nothing."""
     task = tasks.get("board_game", game=game, symbols=True, instructions=False, mistakes=2)
@@ -119,7 +121,7 @@ def test_lines_of_a_board():
             for game, tokens in (("tic_tac_toe", 90), ("connect_four", 500), ("kuhn_poker", 30))
         ),
     ],
-    ids=["keydoor", "otherwise", *games.GAMES],
+    ids=["keydoor", "otherwise", *rules.GAMES],
 )
 def test_episodes_within_the_decode_loop_are_those_of_the_host(task, rollout):
     tokenizer = tokenizers.characters(task.alphabet)

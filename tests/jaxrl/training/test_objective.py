@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl import functions
-from jaxrl.losses import advantages, pass_rate
+from jaxrl.losses.advantages import groups, pass_rate
 from jaxrl.training import objective, turns, validate
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import shares
@@ -132,7 +132,7 @@ def test_parts_of_rewards_reach_the_advantage():
 
 ADVANTAGES = [
     f"{module.__name__}:{name}"
-    for module in (advantages, pass_rate)
+    for module in (groups, pass_rate)
     for name, function in inspect.getmembers(module, inspect.isfunction)
     if function.__module__ == module.__name__
     and "num_groups" in inspect.signature(function).parameters
@@ -349,7 +349,10 @@ def test_the_penalty_of_grpo_is_that_of_the_objective():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (dict(policy="jaxrl.losses.policy:ppo_klip"), "does not exist; did you mean 'ppo_clip'"),
+        (
+            dict(policy="jaxrl.losses.policy.objectives:ppo_klip"),
+            "does not exist; did you mean 'ppo_clip'",
+        ),
         (dict(policy="losses.polcy:ppo_clip"), "no module 'losses.polcy'"),
         (dict(policy_args={"clip_lo": 0.1}), "no argument 'clip_lo'; did you mean 'clip_low'"),
         (

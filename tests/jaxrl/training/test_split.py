@@ -18,8 +18,9 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl.launch import losses_table
-from jaxrl.losses import aggregate, policy
+from jaxrl.launch.listing import losses_table
+from jaxrl.losses.policy import objectives
+from jaxrl.losses.reduce import aggregate
 from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.training import logprobs, train_step
 from jaxrl.training.objective import ObjectiveConfig, objective, scope, whole_batch
@@ -35,7 +36,7 @@ def _objectives() -> Iterator[str]:
         for function in losses_table.functions(module):
             signature = inspect.signature(function)
             given = "logp" in signature.parameters and "desirable" not in signature.parameters
-            if given and signature.return_annotation == policy.Objective:
+            if given and signature.return_annotation == objectives.Objective:
                 yield f"{module.__name__}:{function.__name__}"
 
 
@@ -178,7 +179,9 @@ def test_an_objective_does_not_depend_on_the_split(name):
     "an aggregation's loss and gradient do not depend on micro-batches or chunks, 1e-4"
 )
 @pytest.mark.parametrize("aggregation", aggregate.MODES)
-@pytest.mark.parametrize("name", ["jaxrl.losses.policy:ppo_clip", "jaxrl.losses.sequence:gspo"])
+@pytest.mark.parametrize(
+    "name", ["jaxrl.losses.policy.objectives:ppo_clip", "jaxrl.losses.policy.sequence:gspo"]
+)
 def test_an_aggregation_does_not_depend_on_the_split(name, aggregation):
     check(name, aggregation, "several, in chunks")
 

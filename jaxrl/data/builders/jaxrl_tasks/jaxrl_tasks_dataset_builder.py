@@ -3,7 +3,7 @@
     tfds build data/builders/jaxrl_tasks --config countdown --file_format array_record
 
 or `prepare("countdown", directory)`, which unlike that command needs no TensorFlow. Read it as
-`tfds:jaxrl_tasks/countdown:1.0.0/train@DIRECTORY`, see `jaxrl.data.sources`.
+`tfds:jaxrl_tasks/countdown:1.0.0/train@DIRECTORY`, see `jaxrl.data.sources.records`.
 """
 
 from __future__ import annotations

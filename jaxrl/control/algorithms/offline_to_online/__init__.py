@@ -1,0 +1,1 @@
+"""Algorithms that begin with logged transitions and go on by acting."""

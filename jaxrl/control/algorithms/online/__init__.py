@@ -1,0 +1,1 @@
+"""Algorithms that act while they learn."""

@@ -1,0 +1,1 @@
+"""Models of the world, occupancies, skills and intrinsic rewards."""

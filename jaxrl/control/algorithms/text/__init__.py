@@ -1,0 +1,1 @@
+"""Algorithms for devices and web forms, in text."""

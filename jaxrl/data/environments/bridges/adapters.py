@@ -1,0 +1,421 @@
+"""Environments of other libraries, by their protocols; none of these libraries is imported here
+but the one that a task names.
+
+They are named as MODULE:FUNCTION, as in `--task
+jaxrl.data.environments.bridges.adapters:gymnasium`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import http.cookiejar
+import importlib
+import json
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxrl.data.environments import Environment, Opening, Reply, Turn, unscored
+from jaxrl.data.environments.bridges import agent_program
+from jaxrl.data.environments.bridges.dialects import DIALECTS, Answer, Asked
+from jaxrl.data.environments.play import Player
+from jaxrl.data.environments.tools import definition
+from jaxrl.data.environments.tools.formats import HERMES, Call, written
+from jaxrl.data.scoring import pool
+from jaxrl.data.sources import extract, generate, records
+from jaxrl.data.types import Problem, Score, Task
+
+
+@dataclasses.dataclass
+class _Played:
+    """An environment of Gymnasium in the middle of an episode."""
+
+    env: Any
+    left: int
+
+
+def five_tuples(
+    make: Callable[[], Any],
+    actions: Sequence[str],
+    show: Callable[[Any, Any], str],
+    *,
+    turns: int,
+    help: str = "",
+) -> Environment:
+    """The environment of a Gymnasium environment with discrete actions.
+
+    Its `reset(seed=...)` gives `(observation, info)` and its `step(action)` the five values
+    observation, reward, terminated, truncated and info. Its chances must come from the seed.
+
+    Args:
+      make: gives a new one.
+      actions: words for its actions 0, 1, ...; a turn's last word that is one of them is done.
+      show: `(env, observation) -> text` that the policy reads.
+      turns: the most that an episode may have; it then ends.
+      help: a system message; empty: none.
+    """
+    numbers = {word: i for i, word in enumerate(actions)}
+
+    def begin(problem: Problem, seed: int) -> tuple[_Played, Opening]:
+        played = _Played(make(), turns)
+        try:
+            observation, _ = played.env.reset(seed=seed)
+            said = {"role": "user", "content": show(played.env, observation)}
+        except BaseException:
+            played.env.close()
+            raise
+        lead = ({"role": "system", "content": help},) if help else ()
+        return played, Opening((*lead, said))
+
+    def step(played: _Played, action: str) -> Reply:
+        played.left -= 1
+        named = [numbers[word] for word in extract.spoken(action).split() if word in numbers]
+        if not named:
+            said = {"role": "user", "content": f"choose one of {', '.join(actions)}"}
+            return Reply((said,), 0.0, done=played.left <= 0)
+        observation, reward, ended, cut, _ = played.env.step(named[-1])
+        done = bool(ended or cut or played.left <= 0)
+        said = {"role": "user", "content": show(played.env, observation)}
+        return Reply(() if done else (said,), float(reward), done=done)
+
+    return Environment(begin, step, close=lambda played: played.env.close())
+
+
+def gymnasium(env_id: str, actions: str, turns: int = 100, render: bool = True) -> Task:
+    """An environment of Gymnasium with discrete actions; it needs the package `gymnasium`.
+
+    Args:
+      env_id: as in `gymnasium.make`, such as FrozenLake-v1.
+      actions: words for its actions, in order and apart by commas.
+      turns: the most that an episode may have.
+      render: show what `render()` gives as text, else the observation.
+    """
+    package = importlib.import_module("gymnasium")
+    words = [word.strip() for word in actions.split(",")]
+    options = {"render_mode": "ansi"} if render else {}
+    space = package.make(env_id, **options).action_space
+    if getattr(space, "n", None) != len(words):
+        raise ValueError(f"actions={actions!r}: {env_id} has {space}; give a word for each")
+
+    def show(env: Any, observation: Any) -> str:
+        return str(env.render() if render else observation)
+
+    world = five_tuples(
+        lambda: package.make(env_id, **options), words, show, turns=turns,
+        help=f"Choose in each turn one of: {', '.join(words)}.",
+    )  # fmt: skip
+    return seeded("gymnasium", env_id, world)
+
+
+class Gym:
+    """An episode of a task, as a Gymnasium environment is used: texts in and out."""
+
+    def __init__(self, task: Task, split: str = "train") -> None:
+        """Args: a task with an environment, and the split of its problems."""
+        self._task, self._split = task, split
+        self._player, self._count = Player(task), 0
+        self._turn: Turn | None = None
+
+    def reset(self, seed: int = 0) -> tuple[str, dict[str, Any]]:
+        """Begin the episode of problem `seed`: what is read first, and the tools that there are.
+
+        The episode before it is closed.
+        """
+        self._player.close()
+        self._count += 1
+        self._turn = Turn(self._count, self._task.problem(self._split, 0, seed), seed)
+        opening = self._player.answer(self._turn)
+        if opening.error:
+            raise RuntimeError(opening.error)
+        self._turn = dataclasses.replace(self._turn, said=(opening,))
+        return _joined(opening.messages), {"tools": opening.tools}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """One turn: observation, reward, terminated, truncated (never), and the reply's parts.
+
+        Raises:
+          RuntimeError: the episode has ended, or the environment has failed, or the task's reward
+            of its answer.
+        """
+        turn = dataclasses.replace(self._turn, actions=(*self._turn.actions, action))
+        reply = self._player.answer(turn)
+        if reply.error:
+            raise RuntimeError(reply.error)
+        self._turn = dataclasses.replace(turn, said=(*turn.said, reply))
+        messages = reply.messages if reply.opening is None else reply.opening.messages
+        reward, parts = reply.reward or 0.0, dict(reply.parts)
+        if reply.answer is not None:
+            task = self._task.of(turn.problem)
+            score = pool.score_completion(task, turn.problem, reply.answer)
+            if score.error:
+                raise RuntimeError(score.error)
+            reward, parts = reward + score.value, parts | dict(score.parts)
+        return _joined(messages), reward, reply.done, False, parts
+
+    def close(self) -> None:
+        """End the episode."""
+        self._player.close()
+
+
+def _joined(messages: Sequence[Mapping[str, str]]) -> str:
+    return "\n".join(message["content"] for message in messages)
+
+
+def seeded(name: str, key: str, world: Environment) -> Task:
+    """A task whose problems differ in their seed alone, which is that of the episode."""
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        made.check_split(split)
+        number = generate.draw(
+            lambda stream: stream.randrange(1 << 30), key=str,
+            stream=generate.rng(name, key, split, seed, index), split=split,
+        )  # fmt: skip
+        return generate.asked(name, f"{key}/{number}", key, number)
+
+    own = world._replace(begin=lambda problem, seed: world.begin(problem, problem.answer))
+    made = Task(name, problem, unscored, splits=("train", "test"), turns=own)
+    return made
+
+
+class _Refused(Exception):
+    """An OpenEnv server refuses what the policy wrote; the text is for the policy."""
+
+
+@dataclasses.dataclass
+class _Session:
+    """A connection to an OpenEnv server, which is an episode there."""
+
+    socket: Any
+    seconds: float
+    left: int
+
+    def ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        """What the server observes.
+
+        Raises:
+          _Refused: it refuses the text in the action.
+          RuntimeError: it says anything else.
+        """
+        self.socket.send(json.dumps({"type": kind, "data": data}))
+        reply = json.loads(self.socket.recv(timeout=self.seconds))
+        if reply["type"] == "observation":
+            return reply["data"]
+        wrong = reply["data"].get("errors") or []
+        if not wrong or any(_of_fields(each["type"]) for each in wrong):
+            raise RuntimeError(f"the server says {json.dumps(reply)[:500]}")
+        raise _Refused("; ".join(each["msg"] for each in wrong))
+
+
+def _of_fields(kind: str) -> bool:
+    """Whether an error of pydantic is about the fields of an action, whatever the text in them."""
+    return kind in ("missing", "extra_forbidden") or kind.endswith("_type")
+
+
+def openenv(
+    url: str, field: str = "message", text: str = "", seconds: float = 30.0, turns: int = 20
+) -> Task:
+    """Episodes of an OpenEnv server, over its WebSocket; it needs the package `websockets`.
+
+    Args:
+      url: of the server, such as http://127.0.0.1:8000; it is sent what the policy writes.
+      field: of the action, which is given the text of the turn. The policy reads why the server
+        refuses a text; what the environment raises voids the episode.
+      text: field of the observation that the policy reads; empty: all of it, as JSON.
+      seconds: limit of each answer.
+      turns: the most that an episode may have; it then ends.
+    """
+    client = importlib.import_module("websockets.sync.client")
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https", "ws", "wss"):
+        raise ValueError(f"url={url!r}: give the server's address, such as http://127.0.0.1:8000")
+    scheme = "wss" if parts.scheme in ("https", "wss") else "ws"
+    address = f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/ws"
+
+    def shown(reply: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
+        seen = reply["observation"]
+        return ({"role": "user", "content": str(seen[text]) if text else json.dumps(seen)},)
+
+    def begin(problem: Problem, seed: int) -> tuple[_Session, Opening]:
+        session = _Session(client.connect(address, open_timeout=seconds), seconds, turns)
+        try:
+            return session, Opening(shown(session.ask("reset", {"seed": seed})))
+        except BaseException:
+            session.socket.close()
+            raise
+
+    def step(session: _Session, action: str) -> Reply:
+        session.left -= 1
+        try:
+            reply = session.ask("step", {field: action})
+        except _Refused as error:
+            said = {"role": "user", "content": f"error: {str(error)[:200]}"}
+            return Reply((said,), 0.0, done=session.left <= 0)
+        done = bool(reply["done"]) or session.left <= 0
+        reward = None if reply["reward"] is None else float(reply["reward"])
+        return Reply(() if done else shown(reply), reward, done=done)
+
+    world = Environment(
+        begin, step, close=lambda session: session.socket.close(), waits=True,
+        seconds=lambda problem, action: seconds if action else 2 * seconds,
+    )  # fmt: skip
+    return seeded("openenv", url, world)
+
+
+@dataclasses.dataclass
+class _Resources:
+    """A session of a NeMo Gym resources server, which knows it by its cookies."""
+
+    row: Mapping[str, Any]
+    opener: urllib.request.OpenerDirector
+    left: int
+    tools: tuple[definition.Tool, ...] = ()
+    outputs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+
+def nemo_gym(
+    url: str, path: str, seconds: float = 30.0, calls: int = 10, role: str = "tool"
+) -> Task:
+    """Tasks of a NeMo Gym resources server, which runs the tools and gives the reward.
+
+    Args:
+      url: of the server, such as http://127.0.0.1:8000; it is sent what the policy writes.
+      path: file of its rows, each with `responses_create_params`.
+      seconds: limit of each answer.
+      calls: turns with calls that an episode may have; one more ends it as an answer does.
+      role: of the messages that give results; `user` where the chat template knows no `tool`.
+    """
+    rows = list(records.read(path))
+    if not rows or not all("responses_create_params" in row for row in rows):
+        raise ValueError(f"path={path!r}: its rows need responses_create_params")
+
+    def post(state: _Resources, name: str, body: Mapping[str, Any]) -> tuple[int, str]:
+        request = urllib.request.Request(
+            f"{url.rstrip('/')}/{urllib.parse.quote(name, safe='')}",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with state.opener.open(request, timeout=seconds) as answer:
+                return answer.status, answer.read(1 << 20).decode(errors="replace")
+        except urllib.error.HTTPError as error:  # the policy reads what was wrong with its call
+            return error.code, error.read(1 << 16).decode(errors="replace")
+
+    def offered(state: _Resources, schema: Mapping[str, Any]) -> definition.Tool:
+        """A tool that the row offers; the server has addresses that are none."""
+        function = schema["function"]
+
+        def run(**arguments: Any) -> str:
+            return post(state, function["name"], arguments)[1]
+
+        return definition.Tool(
+            function["name"], function["description"], function["parameters"], run
+        )
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        made.check_split(split)
+        row = rows[index % len(rows)]
+        return generate.asked("nemo_gym", json.dumps(row, sort_keys=True), "", None, row=row)
+
+    def begin(problem: Problem, seed: int) -> tuple[_Resources, Opening]:
+        row = problem.metadata["row"]
+        cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
+        state = _Resources(row, urllib.request.build_opener(cookies), calls)
+        status, reply = post(state, "seed_session", row)
+        if status != 200:
+            raise RuntimeError(f"seed_session answers {status}: {reply[:500]}")
+        asked = DIALECTS["responses"].read(dict(row["responses_create_params"]))
+        state.tools = tuple(offered(state, schema) for schema in asked.tools)
+        said = tuple({"role": each.role, "content": each.content} for each in asked.messages)
+        return state, Opening(said, tools=tuple(each.schema for each in state.tools))
+
+    def step(state: _Resources, action: str) -> Reply:
+        said, read = HERMES.read(action)
+        made = tuple(call for call in read if isinstance(call, Call))
+        unread = [written(call) for call in read if not isinstance(call, Call)]  # it stays text
+        text = "\n".join([*filter(None, [said.strip()]), *unread])
+        whole = DIALECTS["responses"].whole(Asked(()), Answer(len(state.outputs), text, made, ()))
+        state.outputs += whole["output"]
+        if read and state.left:
+            state.left -= 1
+            results = definition.results(state.tools, action)
+            ids = (item["call_id"] for item in whole["output"] if item["type"] == "function_call")
+            state.outputs += [
+                {"type": "function_call_output", "call_id": next(ids), "output": result}
+                for call, result in zip(read, results, strict=True)
+                if isinstance(call, Call)
+            ]
+            results_message = {"role": role, "content": definition.joined(results)}
+            return Reply((results_message,), calls=len(read))
+        response = {**whole, "output": state.outputs}
+        status, reply = post(state, "verify", {**state.row, "response": response})
+        if status != 200:
+            raise RuntimeError(f"verify answers {status}: {reply[:500]}")
+        return Reply(reward=float(json.loads(reply)["reward"]), done=True, calls=len(read))
+
+    made = Task(
+        "nemo_gym",
+        problem,
+        unscored,
+        splits=("train",),
+        sizes={"train": len(rows)},
+        turns=Environment(
+            begin,
+            step,
+            roles=(role,),
+            tools=True,
+            waits=True,
+            seconds=lambda problem, action: seconds * max(1, definition.count(action)),
+        ),
+    )
+    return made
+
+
+def verifiers(
+    env: str,
+    tasks: int,
+    held_out: int = 0,
+    python: str = "",
+    seconds: float = 300.0,
+    roles: str = "tool,user",
+) -> Task:
+    """Rollouts of an environment of verifiers, each a program whose model is the policy.
+
+    Args:
+      env: what its commands take as `env`, as JSON, such as {"taskset": {"id": "my_taskset"},
+        "agent": {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}}.
+      tasks: how many tasks the taskset has.
+      held_out: the last ones of them, which are the split `test`.
+      python: a Python that has `verifiers`; empty: this one.
+      seconds, roles: as of the task `agent_program`.
+    """
+    if not 0 <= held_out < tasks:
+        raise ValueError(f"tasks={tasks}, held_out={held_out}: need 0 <= held_out < tasks")
+    if not isinstance(json.loads(env), dict):
+        raise ValueError(f"env={env!r}: give the fields of an environment as a JSON object")
+    program = str(Path(__file__).with_name("verifiers_program.py"))
+    sizes = {"train": tasks - held_out} | ({"test": held_out} if held_out else {})
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        made.check_split(split)
+        number = index % sizes[split] + (tasks - held_out) * (split == "test")
+        return generate.asked("verifiers", f"{env}/{number}", str(number), None)
+
+    def reward(problem: Problem, completion: str) -> Score:
+        said = json.loads(completion.strip().splitlines()[-1])
+        return Score(float(said["reward"]), {k: float(v) for k, v in said["parts"].items()})
+
+    made = Task(
+        "verifiers",
+        problem,
+        reward,
+        splits=tuple(sizes),
+        sizes=sizes,
+        turns=agent_program.environment(
+            [python or sys.executable, program, env], seconds, tuple(roles.split(","))
+        ),
+    )
+    return made

@@ -1,0 +1,274 @@
+"""A loopback HTTP server for one episode, at which its program finds the policy.
+
+The path has a secret: `/episodes/SECRET/v1/chat/completions`, `/responses` or `/messages`. A
+request waits until the policy has written its turn. One that was answered before, as when a client
+tries again, gets the answer that it got. OpenAI's and Anthropic's clients say of a request that it
+is no retry; such a one is a turn of its own, even if an earlier one was the same. A retry gets the
+answer of an equal request whose client has closed its connection, and else that of the latest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hmac
+import json
+import re
+import secrets
+import socket
+import socketserver
+import threading
+import urllib.parse
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from jaxrl.data.environments.bridges.dialects import DIALECTS, Answer, Asked, Dialect
+
+LONGEST = 1 << 22
+"""Bytes of a request."""
+_LENGTH = re.compile("[0-9]{1,12}")
+_ROLES = ("system", "user", "assistant", "tool")
+RETRIES = "x-stainless-retry-count"
+"""The header in which those clients say how often they have tried before."""
+_MODEL = {
+    "id": "policy",
+    "object": "model",
+    "type": "model",
+    "created": 0,
+    "created_at": "1970-01-01T00:00:00Z",
+    "owned_by": "jaxrl",
+    "display_name": "policy",
+}
+MODELS = {"object": "list", "data": [_MODEL], "has_more": False, "first_id": "policy",
+          "last_id": "policy"}  # fmt: skip
+"""The list of models, as both clients read it. A request may name any other: it gets the policy."""
+
+
+@dataclasses.dataclass
+class Pending:
+    """A request whose turn the policy has not written yet."""
+
+    asked: Asked
+    answer: Future[Answer] = dataclasses.field(default_factory=Future)
+    gone: Callable[[], bool] = lambda: False
+    """Whether the client that waits for it has closed its connection."""
+    sent: bool = False
+    """Whether the answer was sent to a client that waited for it."""
+
+
+class Gateway:
+    """The requests of an episode's program, which may come from several threads of it."""
+
+    def __init__(self, put: Callable[[Pending], None]) -> None:
+        """Start to listen; `put` is given each request that is not a repetition."""
+        self._put = put
+        self._secret = secrets.token_urlsafe(18)
+        self._lock = threading.Lock()
+        self._known: dict[Any, list[Pending]] = {}
+        self._over = False
+        self._local: _LocalServer | None = None
+        self._server = _Server(("127.0.0.1", 0), functools.partial(_Handler, self))
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    @property
+    def base(self) -> str:
+        """Address of the episode; `/v1` of it is what OpenAI's clients are given."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}{self.path}"
+
+    @property
+    def path(self) -> str:
+        """The path of that address."""
+        return f"/episodes/{self._secret}"
+
+    def listen(self, place: Path) -> None:
+        """Listen on a Unix socket too, which any user may connect to who can see it.
+
+        Raises:
+          RuntimeError: the episode is over.
+        """
+        with self._lock:
+            if self._over:
+                raise RuntimeError("the episode is over")
+            local = _LocalServer(str(place), functools.partial(_Handler, self))
+            place.chmod(0o777)
+            threading.Thread(target=local.serve_forever, args=(0.05,), daemon=True).start()
+            self._local = local
+
+    @property
+    def secret(self) -> str:
+        """Is part of the path, and will do as a key where a client insists on one."""
+        return self._secret
+
+    def close(self) -> None:
+        """Stop to listen; requests that wait, and any that still come, are refused."""
+        with self._lock:
+            self._over = True
+            asked = [each for same in self._known.values() for each in same]
+        for each in asked:
+            each.answer.cancel()
+        for server in (self._server, self._local):
+            if server is not None:
+                server.shutdown()
+                server.server_close()
+
+    def dialect(self, path: str) -> Dialect | None:
+        """The protocol of a path; None: there is no such path."""
+        start, _, rest = path.partition("?")[0].removeprefix("/episodes/").partition("/v1/")
+        if not hmac.compare_digest(start.encode(), self._secret.encode()):
+            return None
+        return DIALECTS.get(rest)
+
+    def turn(self, asked: Asked, *, first: bool, gone: Callable[[], bool]) -> Pending:
+        """The turn of the policy that a request asks for.
+
+        Args:
+          asked: the request.
+          first: whether the client says that it is no retry.
+          gone: whether it has closed its connection.
+
+        Raises:
+          CancelledError: the episode is over.
+        """
+        tools = json.dumps(asked.tools, sort_keys=True)
+        key = (asked.messages, asked.after, tools, asked.stop)  # all that changes the answer
+        with self._lock:
+            if self._over:
+                raise CancelledError
+            same = self._known.setdefault(key, [])
+            new = first or not same
+            if new:
+                same.append(Pending(asked))
+            missed = (each for each in same if not each.sent and each.gone())
+            pending = same[-1] if new else next(missed, same[-1])
+            pending.gone = gone
+        if new:
+            self._put(pending)
+        return pending
+
+
+def _checked(asked: Asked) -> Asked:
+    """A request whose fields have the types that they should.
+
+    Raises:
+      ValueError: one has not; it says which.
+    """
+    functions = [schema["function"] for schema in asked.tools]
+    texts = [("previous_response_id", asked.after)]
+    texts += [("stop", stop) for stop in asked.stop]
+    texts += [("content", said.content) for said in asked.messages]
+    texts += [("the name of a call", name) for said in asked.messages for name, _ in said.calls]
+    texts += [
+        (f"the {k} of a tool", each[k]) for each in functions for k in ("name", "description")
+    ]
+    for name, text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"{name}={text!r:.100} is no text")
+    if "" in asked.stop:
+        raise ValueError("stop='' ends every text; leave it out")
+    for said in asked.messages:
+        if said.role not in _ROLES:
+            raise ValueError(f"role={said.role!r:.100} is none of {', '.join(_ROLES)}")
+    for each in functions:
+        if not isinstance(each["parameters"], dict):
+            raise ValueError(f"the parameters of a tool are {each['parameters']!r:.100}, no schema")
+    if not asked.messages and not asked.after:
+        raise ValueError("it has no message")
+    json.dumps(
+        asked, ensure_ascii=False, allow_nan=False
+    ).encode()  # half of a surrogate pair fails
+    return asked
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a program that has ended or was killed while it asked."""
+
+
+class _LocalServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """As above."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "jaxrl"
+
+    def __init__(self, gateway: Gateway, *args: Any) -> None:
+        self._gateway = gateway
+        super().__init__(*args)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        """`/v1/models` and `/v1/models/NAME`."""
+        self.close_connection = True
+        path, models = self.path.partition("?")[0], f"{self._gateway.path}/v1/models"
+        named = path[len(models) :]
+        known = hmac.compare_digest(path[: len(models)].encode(), models.encode())
+        if known and named[:1] in ("", "/"):
+            name = urllib.parse.unquote(named[1:])
+            found = _MODEL | {"id": name, "display_name": name} if name else MODELS
+            return self._send(200, json.dumps(found), "application/json")
+        self._refuse(404, "there is nothing to read here")
+
+    def do_POST(self) -> None:
+        """A request for a turn."""
+        dialect = self._gateway.dialect(self.path)
+        length = self.headers.get("Content-Length", "")
+        if dialect is None or not _LENGTH.fullmatch(length) or int(length) > LONGEST:
+            self.close_connection = True  # its body is unread
+            known = ", ".join(DIALECTS)
+            return self._refuse(
+                404, f"send a body of at most {LONGEST} bytes to the episode's /v1/: {known}"
+            )
+        try:
+            asked = _checked(dialect.read(json.loads(self.rfile.read(int(length)))))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            return self._refuse(400, f"the request cannot be read: {error!r:.300}")
+        try:
+            first = self.headers.get(RETRIES) == "0"
+            turn = self._gateway.turn(asked, first=first, gone=self._gone)
+            answer = turn.answer.result()
+        except CancelledError:
+            return self._refuse(410, "this episode is over")
+        turn.sent |= not self._gone()
+        if not asked.stream:
+            return self._send(200, json.dumps(dialect.whole(asked, answer)), "application/json")
+        lines = [
+            (f"event: {name}\n" if name else "") + f"data: {json.dumps(data)}\n\n"
+            for name, data in dialect.pieces(asked, answer)
+        ]
+        if dialect.end:
+            lines.append(f"data: {dialect.end}\n\n")
+        self._send(200, "".join(lines), "text/event-stream")
+
+    def _gone(self) -> bool:
+        """Whether nobody reads what is sent; a client that waits sends nothing itself."""
+        try:
+            return not self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def _refuse(self, status: int, text: str) -> None:
+        body = {"type": "error", "error": {"type": "invalid_request_error", "message": text}}
+        self._send(status, json.dumps(body), "application/json")
+
+    def _send(self, status: int, body: str, kind: str) -> None:
+        data = body.encode("utf-8", "replace")
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        if status != 200:
+            self.send_header("x-should-retry", "false")  # which OpenAI's and Anthropic's obey
+        self.end_headers()
+        self.wfile.write(data)

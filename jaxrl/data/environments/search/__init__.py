@@ -1,0 +1,1 @@
+"""Environments in which a policy searches or recalls facts."""

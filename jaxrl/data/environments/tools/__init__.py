@@ -1,0 +1,1 @@
+"""Tools that a policy calls, and the formats of its calls."""

@@ -1,0 +1,161 @@
+"""JSON schemas of tools: of which type an argument is meant to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxrl.data.environments.tools.calls import loads
+
+_DEEPEST = 16  # schemas within each other
+_BRANCHES = ("anyOf", "oneOf", "allOf")
+_WORDS = {"True": True, "False": False, "None": None}  # as templates write them
+_KINDS: Mapping[str, Callable[[Any], bool]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: _number(value) and (isinstance(value, int) or value.is_integer()),
+    "number": lambda value: _number(value),
+    "string": lambda value: isinstance(value, str),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def parameters(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
+    """The schema of a tool's arguments; empty where there is none.
+
+    Args:
+      tools: schemas of tools, as in `Opening.tools`.
+      name: of the tool.
+    """
+    functions = (_object(tool, "function") or tool for tool in tools)
+    found = next((each for each in functions if each.get("name") == name), {})
+    return _object(found, "parameters")
+
+
+def typed(text: str, schema: Mapping[str, Any], name: str) -> Any:
+    """The value of an argument that is written as bare text, without a type.
+
+    It is JSON of a type that the schema allows, or else the text; a text that may only be a string
+    is never read as something else. Where the schema does not say, it is JSON if it can be.
+
+    Args:
+      text: of the value.
+      schema: of all arguments, see `parameters`.
+      name: of the argument.
+    """
+    kinds = _kinds(_object(schema, "properties").get(name), schema)
+    try:
+        value = loads(text)
+    except (ValueError, RecursionError):
+        value = text
+    if kinds is None:
+        return value
+    value = _WORDS.get(text.strip(), value)
+    fits = any(_KINDS[kind](value) for kind in kinds if kind != "string")
+    return value if fits else text
+
+
+def fitted(value: Any, schema: Any, root: Mapping[str, Any], depth: int = _DEEPEST) -> Any:
+    """A value that a schema allows, with numbers of the type that it names.
+
+    JSON has one type of number and Python has two: `2.0` is an integer to a schema, and becomes 2.
+
+    Args:
+      value: that fits the schema.
+      schema: of the value.
+      root: which its references are within.
+      depth: of schemas within each other that are read.
+
+    Raises:
+      ValueError: a number that no float can hold.
+    """
+    if not isinstance(schema, Mapping) or not depth:
+        return value
+    if isinstance(reference := schema.get("$ref"), str):
+        return fitted(value, _referred(reference, root), root, depth - 1)
+    if _number(value):
+        return _fitted_number(value, schema, root)
+    for branch in (each for key in _BRANCHES for each in _list(schema, key)):
+        value = fitted(value, branch, root, depth - 1)
+    if isinstance(value, list):
+        first, rest = _list(schema, "prefixItems"), schema.get("items")
+        kinds = [*first, *[rest] * (len(value) - len(first))]
+        return [fitted(*each, root, depth - 1) for each in zip(value, kinds, strict=False)]
+    if isinstance(value, dict):
+        known, rest = _object(schema, "properties"), schema.get("additionalProperties")
+        return {k: fitted(v, known.get(k, rest), root, depth - 1) for k, v in value.items()}
+    return value
+
+
+def _fitted_number(
+    value: int | float, schema: Mapping[str, Any], root: Mapping[str, Any]
+) -> int | float:
+    kinds = _kinds(schema, root) or set()
+    if (values := _values(schema)) and value in values:
+        return values[values.index(value)]
+    if "integer" in kinds and "number" not in kinds and _KINDS["integer"](value):
+        return int(value)
+    if "number" in kinds and "integer" not in kinds:
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError("a number is too large") from None
+    return value
+
+
+def _values(schema: Mapping[str, Any]) -> list[Any]:
+    """Those that a schema lists."""
+    return [schema["const"]] if "const" in schema else _list(schema, "enum")
+
+
+def _list(value: Mapping[str, Any], key: str) -> list[Any]:
+    found = value.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _object(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = value.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _kinds(
+    schema: Any, root: Mapping[str, Any], known: dict[int, set[str] | None] | None = None
+) -> set[str] | None:
+    """The JSON types that a schema allows; None: it does not say."""
+    known = {} if known is None else known
+    if not isinstance(schema, Mapping):
+        return None
+    if id(schema) not in known:
+        known[id(schema)] = None  # while it is read, as it may refer to itself
+        known[id(schema)] = _named(schema, root, known)
+    return known[id(schema)]
+
+
+def _named(
+    schema: Mapping[str, Any], root: Mapping[str, Any], known: dict[int, set[str] | None]
+) -> set[str] | None:
+    if isinstance(reference := schema.get("$ref"), str):
+        return _kinds(_referred(reference, root), root, known)
+    if isinstance(given := schema.get("type"), str | list):
+        named = [given] if isinstance(given, str) else given
+        return {each for each in named if isinstance(each, str) and each in _KINDS} or None
+    if values := _values(schema):
+        return {kind for kind, fits in _KINDS.items() if any(map(fits, values))} or None
+    for key in _BRANCHES:
+        if branches := _list(schema, key):
+            found = [_kinds(each, root, known) for each in branches]
+            return None if None in found else set().union(*found)
+    return None
+
+
+def _referred(reference: str, root: Mapping[str, Any]) -> Any:
+    """What a reference such as `#/$defs/Colour` names."""
+    found: Any = root
+    for key in reference.removeprefix("#/").split("/"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found

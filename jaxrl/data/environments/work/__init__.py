@@ -1,0 +1,1 @@
+"""Environments of work: calculators, databases, forms, repositories, other models."""

@@ -1,0 +1,1 @@
+"""Rewards that run programs and queries."""

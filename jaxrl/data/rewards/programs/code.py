@@ -1,0 +1,245 @@
+"""Programs scored by what they do: run in the sandbox, compared outside of it.
+
+Expected outputs never enter the sandbox, so nothing a program does in there (exiting early, lying
+with its status, patching whatever it finds) can tell it what to print.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import secrets
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from jaxrl.data.sandbox import runner
+from jaxrl.data.sources import extract
+from jaxrl.data.types import Problem, Reward, Score
+
+_LANGUAGES = Path(__file__).parents[2] / "languages"
+
+_EVALUATE = """
+import sys, types
+module = sys.modules["program"] = types.ModuleType("program")
+with open("program.py", "rb") as file:
+    exec(compile(file.read(), "program.py", "exec"), module.__dict__)
+for i, expression in enumerate({expressions!r}):
+    try:
+        value = eval(expression, module.__dict__)
+        print({mark!r}, i, repr(value), flush=True)
+    except BaseException:
+        pass
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Language:
+    """How programs of a language are asked for and run; after Agnostics (Boruch-Gruszecki 2025)."""
+
+    ask: str
+    fence: str
+    """The label of its fenced blocks."""
+    file: str
+    run: list[str]
+    compile: list[str] | None = None
+    memory_mb: int = 512
+
+
+def languages() -> list[str]:
+    """Names of the languages that come along."""
+    return sorted(path.stem for path in _LANGUAGES.glob("*.yaml"))
+
+
+@functools.cache
+def language(name: str) -> Language:
+    """A language by name, or from a YAML file of your own.
+
+    Raises:
+      ValueError: no such language, a field it must not have, or a program missing here.
+    """
+    path = Path(name) if name.endswith(".yaml") else _LANGUAGES / f"{name}.yaml"
+    if not path.exists():
+        raise ValueError(
+            f"language={name!r}: choose one of {', '.join(languages())}, or name a YAML file"
+        )
+    try:
+        found = Language(**yaml.safe_load(path.read_text()))
+    except TypeError as error:
+        raise ValueError(f"language={name!r}, in {path}: {error}") from error
+    filled = {"run": _resolve(found.run, name)}
+    if found.compile:
+        filled["compile"] = _resolve(found.compile, name)
+    return dataclasses.replace(found, **filled)
+
+
+def run_each(
+    spoken: Language,
+    program: str,
+    stdins: Sequence[str],
+    limits: runner.Limits,
+    *,
+    until_failure: bool = False,
+) -> list[runner.Outcome]:
+    """Run a program on each input, compiled once where its language is; see `sandbox.run_each`."""
+    return runner.run_each(
+        spoken.run,
+        stdins,
+        prepare=spoken.compile,
+        files={spoken.file: program},
+        limits=dataclasses.replace(limits, memory_mb=max(limits.memory_mb, spoken.memory_mb)),
+        until_failure=until_failure,
+    )
+
+
+def passes_tests(
+    language_name: str = "python",
+    *,
+    partial: bool = False,
+    limits: runner.Limits = runner.Limits(),
+) -> Reward:
+    """Reward of a program by `problem.metadata["tests"]`, a list of (stdin, stdout) pairs.
+
+    Outputs are equal if their lines are, trailing white space aside, and the status must be 0.
+    A test that overruns its time is one that fails, and the score says that there was one.
+
+    Args:
+      language_name: see `language`.
+      partial: the share of tests passed; if not, 1 for all of them, else 0, and the first that
+        fails ends it.
+      limits: of each test.
+    """
+    spoken = language(language_name)
+
+    def reward(problem: Problem, completion: str) -> Score:
+        program = extract.fenced(completion, spoken.fence)
+        tests = problem.metadata["tests"]
+        if not tests:
+            return Score(None, error=f"gold: problem {problem.id!r} has no tests")
+        if program is None:
+            return Score(0.0, {"correct": 0.0, "format": 0.0})
+        stdins = [stdin for stdin, _ in tests]
+        outcomes = run_each(spoken, program, stdins, limits, until_failure=not partial)
+        passed = sum(
+            outcome.end == "exit"
+            and outcome.status == 0
+            and _lines(outcome.stdout) == _lines(expected)
+            for outcome, (_, expected) in zip(outcomes, tests, strict=False)
+        )
+        correct = float(passed == len(tests))
+        return Score(
+            passed / len(tests) if partial else correct,
+            {"correct": correct, "format": 1.0},
+            timed_out=any(outcome.end == "timeout" for outcome in outcomes),
+        )
+
+    return reward
+
+
+def seconds(tests: int, limits: runner.Limits = runner.Limits()) -> float:
+    """How long judging a program may take by the limits of its tests, compilation included."""
+    return limits.wall_s * (tests + 1) + runner.START_S
+
+
+def answers_calls(*, partial: bool = False, limits: runner.Limits = runner.Limits()) -> Reward:
+    """Reward of Python functions by `problem.metadata["calls"]`: (expression, value) pairs.
+
+    Each expression is evaluated after the program in the sandbox, and what it gives comes out as
+    a literal (numbers, strings, tuples, lists, dicts, sets), which is compared here.
+    """
+    spoken = language("python")
+
+    def reward(problem: Problem, completion: str) -> Score:
+        program = extract.fenced(completion, "python")
+        calls = problem.metadata["calls"]
+        if not calls:
+            return Score(None, error=f"gold: problem {problem.id!r} has no calls")
+        if program is None:
+            return Score(0.0, {"correct": 0.0, "format": 0.0})
+        values, timed_out = evaluate(spoken, program, [e for e, _ in calls], limits)
+        passed = sum(
+            value is not None and _same(value[0], expected)
+            for value, (_, expected) in zip(values, calls, strict=True)
+        )
+        correct = float(passed == len(calls))
+        return Score(
+            passed / len(calls) if partial else correct,
+            {"correct": correct, "format": 1.0},
+            timed_out=timed_out,
+        )
+
+    return reward
+
+
+def evaluate(
+    spoken: Language, program: str, expressions: Sequence[str], limits: runner.Limits
+) -> tuple[list[tuple[Any] | None], bool]:
+    """The value of each expression after the program, and whether time ran out.
+
+    Each is evaluated even if one before it raises. The program runs as an imported module does:
+    what it would do only as the main program is not done.
+
+    Returns:
+      1-tuples, or None where there is no value; True if the program or an expression overran.
+    """
+    mark = secrets.token_hex(8)
+    outcome = runner.run(
+        spoken.run,
+        files={
+            spoken.file: _EVALUATE.format(mark=mark, expressions=list(expressions)),
+            "program.py": program,
+        },
+        limits=dataclasses.replace(limits, memory_mb=max(limits.memory_mb, spoken.memory_mb)),
+    )
+    values: list[tuple[Any] | None] = [None] * len(expressions)
+    for line in outcome.stdout.splitlines():
+        head, _, rest = line.partition(" ")
+        number, _, literal = rest.partition(" ")
+        if head == mark and number.isdecimal() and int(number) < len(values):
+            try:
+                values[int(number)] = (ast.literal_eval(literal),)
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                values[int(number)] = None
+    return values, outcome.end == "timeout"
+
+
+def calls_of_asserts(source: str) -> list[tuple[str, Any]]:
+    """The (expression, value) pairs of `assert expression == literal` lines, as in MBPP.
+
+    Raises:
+      ValueError: an assertion of another form, whose value would have to be shown to the program.
+    """
+    pairs = []
+    for node in ast.parse(source).body:
+        match node:
+            case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
+                pairs.append((ast.unparse(left), ast.literal_eval(right)))
+            case _:
+                raise ValueError(f"not `assert CALL == LITERAL`: {ast.unparse(node)}")
+    return pairs
+
+
+def _same(left: Any, right: Any) -> bool:
+    return isinstance(left, bool) == isinstance(right, bool) and left == right
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+def _resolve(command: list[str], name: str) -> list[str]:
+    """With the absolute path of its program."""
+    program = command[0]
+    if program == "{python}":
+        return [sys.executable, *command[1:]]
+    if program.startswith("./"):
+        return command
+    path = shutil.which(program)
+    if path is None:
+        raise ValueError(f"language={name!r} needs {program!r}, which is not installed here")
+    return [path, *command[1:]]

@@ -1,0 +1,1 @@
+"""Worker processes that score completions and play environments."""

@@ -1,0 +1,303 @@
+"""Reward functions of the user's own: found by name or file, called with what they ask for.
+
+A function is `module:name`, `FILE.py:name`, or a Python callable of this session, see `keep`. Its
+parameters say what it is given:
+
+    score(completion, answer)          the text, and columns of the row by name
+    score(completions, answer)         all completions of a prompt at once, as lists (as in TRL)
+    score(problem, completion)         the `Problem` itself
+    async def score(...)               any of these
+
+It returns a number, a dict of parts, or a `Score`; with `completions`, a list of these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+import types
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxrl.data.sandbox import processes
+from jaxrl.data.tasks import is_function
+from jaxrl.data.types import Problem, Reward, Score, exact_sum
+
+SESSION = "jaxrl_session"
+"""Name of the module in `sys.modules` that holds callables of this session, see `keep`."""
+
+Scores = list[Score] | Awaitable[list[Score]]
+Scorer = Callable[[Problem, Sequence[str]], Scores]
+"""Scores completions of one problem, in order."""
+
+_FILE = re.compile(r"(.+\.py):([^\W\d]\w*)", re.DOTALL)
+_GIVEN = ("completion", "completions", "prompt", "prompts", "answer", "ground_truth", "problem")
+_TOTALS = ("score", "reward")
+
+
+def is_file(reference: str) -> bool:
+    """Whether a reference is written as `FILE.py:function`."""
+    return _FILE.fullmatch(reference) is not None
+
+
+def absolute(reference: str) -> str:
+    """`FILE.py:function` with the file's whole path; any other reference as it is."""
+    found = _FILE.fullmatch(reference)
+    return f"{Path(found[1]).resolve()}:{found[2]}" if found else reference
+
+
+def load(reference: str) -> Callable[..., Any]:
+    """The function `module:name` or `FILE.py:name`; its module is imported.
+
+    Raises:
+      ValueError: no such file, module or function, or an import that fails; with the reason.
+    """
+    found = _FILE.fullmatch(reference)
+    module_name, _, name = reference.rpartition(":")
+    if not found and not is_function(reference):
+        raise ValueError(f"reward {reference!r}: write FILE.py:function or module:function")
+    if found:
+        module, name = _module(Path(found[1]).resolve()), found[2]
+    else:
+        try:
+            module = importlib.import_module(module_name)
+        except Exception as error:
+            hint = (
+                "; it was a function of the Python session that started the run: call "
+                "jaxrl.train there again"
+                if module_name == SESSION
+                else ""
+            )
+            raise ValueError(f"reward {reference!r}: {_told(error)}{hint}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        public = [n for n, f in vars(module).items() if inspect.isfunction(f) and n[0] != "_"]
+        raise ValueError(
+            f"reward {reference!r}: there is no function {name!r}; it has "
+            f"{', '.join(public) or 'none'}"
+        )
+    return function
+
+
+@functools.cache
+def _module(path: Path) -> types.ModuleType:
+    if not path.exists():
+        raise ValueError(f"reward {str(path)!r}: there is no such file")
+    name = f"jaxrl_file_{hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest()}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # for the modules beside it
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ValueError(f"reward {str(path)!r} cannot be imported: {_told(error)}") from error
+    return module
+
+
+def keep(function: Callable[..., Any]) -> str:
+    """A reference to a callable.
+
+    A function of an importable module is named as `module:function`, so that scoring processes
+    import it. Any other, such as a lambda or a function of a notebook, is kept in this process,
+    which must score with it itself.
+    """
+    name, module = getattr(function, "__name__", "reward"), getattr(function, "__module__", None)
+    if module not in (None, "__main__") and getattr(sys.modules.get(module), name, 0) is function:
+        return f"{module}:{name}"
+    session = sys.modules.setdefault(SESSION, types.ModuleType(SESSION))
+    name = name if name.isidentifier() else "reward"
+    free = next(
+        n for n in (name, *(f"{name}_{i}" for i in range(2, 10_000)))
+        if getattr(session, n, function) is function
+    )  # fmt: skip
+    setattr(session, free, function)
+    return f"{SESSION}:{free}"
+
+
+def in_session(reference: str) -> bool:
+    """Whether a reference names a callable that only this process has."""
+    return reference.startswith(f"{SESSION}:")
+
+
+def takes_group(function: Callable[..., Any]) -> bool:
+    """Whether a function scores all completions of a prompt at once."""
+    return "completions" in inspect.signature(function).parameters
+
+
+def scorer(
+    reference: str, columns: Collection[str], args: Mapping[str, Any] | None = None
+) -> Scorer:
+    """A function of the user's own as a scorer.
+
+    Args:
+      reference: see `load`.
+      columns: names of the columns of a row, which problems carry in `metadata["row"]`.
+      args: keyword arguments of the function.
+
+    Raises:
+      ValueError: it cannot be loaded, or has a parameter that nothing is known for.
+    """
+    function, args = load(reference), dict(args or {})
+    grouped, text_name, names = _parameters(reference, function, columns, args)
+
+    def given(problem: Problem, texts: Sequence[str]) -> dict[str, Any]:
+        row = problem.metadata.get("row", {})
+        known = {
+            **row,
+            "prompt": problem.prompt,
+            "answer": problem.answer,
+            "ground_truth": problem.answer,
+        }
+        if grouped:
+            known["prompts"] = problem.prompt
+            known = {name: [value] * len(texts) for name, value in known.items()}
+            known["completions"] = list(texts)
+        else:
+            known[text_name] = texts[0]
+        known["problem"] = problem
+        wanted = known if names is None else {n: known[n] for n in names if n in known}
+        return wanted | args
+
+    def scored(texts: Sequence[str], value: Any) -> list[Score]:
+        if not grouped:
+            return [score(value)]
+        if isinstance(value, str | Mapping | Score) or not hasattr(value, "__len__"):
+            raise TypeError(f"returned {value!r:.80}; return a list with a score per completion")
+        if len(value) != len(texts):
+            raise ValueError(f"returned {len(value)} scores for {len(texts)} completions")
+        return [score(each) for each in value]
+
+    def failed(texts: Sequence[str], error: BaseException) -> list[Score]:
+        if isinstance(error, MemoryError):  # the pool replaces a worker that reports this kind
+            return [Score(None, error=processes.failure(error))] * len(texts)
+        return [Score(None, error=f"exception: {_told(error, function)}")] * len(texts)
+
+    async def later(texts: Sequence[str], value: Awaitable[Any]) -> list[Score]:
+        try:
+            return scored(texts, await value)
+        except (Exception, SystemExit) as error:
+            return failed(texts, error)
+
+    def ask(problem: Problem, texts: Sequence[str]) -> Scores:
+        try:
+            value = function(**given(problem, texts))
+            return later(texts, value) if inspect.isawaitable(value) else scored(texts, value)
+        except (Exception, SystemExit) as error:
+            return failed(texts, error)
+
+    return ask if grouped else each(ask)
+
+
+def each(ask: Scorer) -> Scorer:
+    """A scorer of single completions as one of several."""
+
+    def scores(problem: Problem, texts: Sequence[str]) -> Scores:
+        found = [ask(problem, [text]) for text in texts]
+        if not any(map(inspect.isawaitable, found)):
+            return [one for ones in found for one in ones]
+
+        async def later() -> list[Score]:
+            ready = await asyncio.gather(*map(awaited, found))
+            return [one for ones in ready for one in ones]
+
+        return later()
+
+    return scores
+
+
+def of_reward(reward: Reward) -> Scorer:
+    """A reward of `jaxrl.data.types` as a scorer."""
+
+    async def later(value: Awaitable[Score]) -> list[Score]:
+        return [await value]
+
+    def ask(problem: Problem, texts: Sequence[str]) -> Scores:
+        value = reward(problem, texts[0])
+        return later(value) if inspect.isawaitable(value) else [value]
+
+    return each(ask)
+
+
+async def awaited(value: Any) -> Any:
+    """What a value is, or what it will be."""
+    return await value if inspect.isawaitable(value) else value
+
+
+def score(value: Any) -> Score:
+    """What a reward function returned, as a score.
+
+    A number is the reward. A dict holds parts: the reward is its `score` or `reward`, or else the
+    sum of all parts.
+
+    Raises:
+      TypeError: anything else.
+      ValueError: a number that is not finite.
+    """
+    if isinstance(value, Score):
+        return value
+    if isinstance(value, Mapping):
+        parts = {str(name): _number(part) for name, part in value.items()}
+        total = next((parts.pop(name) for name in _TOTALS if name in parts), None)
+        return Score(exact_sum(parts.values()) if total is None else total, parts)
+    return Score(_number(value))
+
+
+def _number(value: Any) -> float:
+    if value is None or isinstance(value, str | bytes) or not hasattr(value, "__float__"):
+        raise TypeError(f"returned {value!r:.80}; return a number, a dict of numbers, or a Score")
+    return float(value)
+
+
+def _parameters(
+    reference: str, function: Callable[..., Any], columns: Collection[str], args: Mapping[str, Any]
+) -> tuple[bool, str, list[str] | None]:
+    """Whether the function takes a group, the name of its text, and its names (None: any)."""
+    found = inspect.signature(function).parameters
+    named = [p for p in found.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    known = {*_GIVEN, *columns, *args}
+    free = [p for p in named if p.name not in known and p.default is p.empty]
+    has_text = bool({"completion", "completions"} & found.keys())
+    text_name = "completion" if has_text or not free else free.pop(0).name
+    if positional := [p.name for p in named if p.kind is p.POSITIONAL_ONLY]:
+        raise ValueError(f"reward {reference!r}: {positional[0]!r} has no name; remove the '/'")
+    if free:
+        raise ValueError(
+            f"reward {reference!r} asks for {free[0].name!r}, which is no column of the data; it "
+            f"can ask for completion (or completions), prompt, answer, problem and the columns "
+            f"{', '.join(sorted(columns)) or '(none)'}"
+        )
+    for name in args:
+        if name not in found and not any(p.kind is p.VAR_KEYWORD for p in found.values()):
+            raise ValueError(f"reward {reference!r} takes no argument {name!r}")
+    if not has_text and text_name not in found and "problem" not in found and named:
+        raise ValueError(
+            f"reward {reference!r} never sees the completion; give it a parameter `completion`"
+        )
+    any_name = any(p.kind is p.VAR_KEYWORD for p in found.values())
+    return "completions" in found, text_name, None if any_name else [p.name for p in named]
+
+
+def _told(error: BaseException, function: Callable[..., Any] | None = None) -> str:
+    """Where in the user's own file an error arose, and what it is, in one line."""
+    kind = f"{type(error).__name__}: {error}".splitlines()[0]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    own = getattr(getattr(function, "__code__", None), "co_filename", None)
+    at = next((f for f in reversed(frames) if f.filename == own), None)
+    if at is None and own is not None:
+        return f"{getattr(function, '__name__', 'reward')} {kind}"
+    if at is None:
+        at = next((f for f in reversed(frames) if not f.filename.startswith("<")), None)
+    if at is None or "importlib" in at.filename:
+        return kind
+    return f"{Path(at.filename).name}, line {at.lineno}, in {at.name}: {kind}"

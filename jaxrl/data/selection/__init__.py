@@ -1,0 +1,1 @@
+"""Which problems, domains and rollouts a step trains on."""

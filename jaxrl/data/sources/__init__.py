@@ -1,0 +1,1 @@
+"""Where problems and rows come from: files, generators, and the order in which they are drawn."""

@@ -1,0 +1,1 @@
+"""Tasks of logic, paths and facts."""

@@ -1,0 +1,1 @@
+"""Tasks of numbers and of reasoning generators."""

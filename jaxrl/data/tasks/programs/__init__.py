@@ -1,0 +1,1 @@
+"""Tasks whose answers are programs, patches or queries."""

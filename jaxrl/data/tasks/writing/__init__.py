@@ -1,0 +1,1 @@
+"""Tasks whose answers are texts of a form."""

@@ -1,0 +1,1 @@
+"""Commands that look at a run, a model or a file."""

@@ -1,0 +1,191 @@
+"""`jaxrl eval RUN_OR_MODEL [--task NAME] [--k 8] [flags]`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.table import Table
+
+from jaxrl.config import Config
+from jaxrl.data.scoring.pool import open_pool
+from jaxrl.extensions import ilql
+from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.settings import flags
+from jaxrl.mesh import mesh
+from jaxrl.models.config import DecoderConfig
+from jaxrl.record import storage
+from jaxrl.rollout import episodes, policy, tasks, value_search
+from jaxrl.run import evaluate
+from jaxrl.types import Params
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateConfig:
+    """Settings of an evaluation. Settings that are not given come from the run, if a run is
+    evaluated."""
+
+    task: str = ""
+    """Name of the task; needed for a model."""
+    task_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
+    """Parameters of the task, e.g. --task-args.digits 3."""
+    split: str = "test"
+    """Split of the task."""
+    problems: int = 256
+    """Number of problems."""
+    k: int = 1
+    """Completions per problem, for pass@1, unbiased pass@k and majority vote. One passes with a
+    reward of 1 or more. An episode votes with its last turn."""
+    search: int = 1
+    """Candidates for each turn, of which the one of the largest value is kept (value-guided
+    search). The run has to train values, see the extension ilql."""
+    temperature: float | None = None
+    """Sampling temperature; None: greedy for k = 1 without search, else the run's, or 1 for a
+    model."""
+    max_new_tokens: int | None = None
+    """Longest completion, in tokens; None: the run's."""
+    chat: bool | None = None
+    """Wrap prompts in the model's chat template; None: as in the run, or if the model has one."""
+    score_workers: int = 2
+    """Processes that score completions; 0 scores in this process if the task's reward is pure, else
+    in one other."""
+    allow_weak: bool = False
+    """Where bubblewrap does not work, run programs under resource limits alone; they can then use
+    the network and your user's files."""
+    seed: int = 0
+    """Random seed of the problems and of the sampling."""
+    trust: bool = False
+    """Accept functions of other packages that the run's config names; they are executed."""
+    json: bool = False
+    """Print the results as one JSON object."""
+
+
+def main(argv: list[str]) -> int:
+    """Evaluate a packaged model, a model directory or a run."""
+    usage, what = "jaxrl eval RUN_OR_MODEL", "a run, a model or its directory"
+    try:
+        name, settings = flags.named(EvaluateConfig(), argv, usage=usage, what=what)
+        figures = measure(name, settings)
+    except REFUSALS as error:
+        return refused(error)
+    if settings.json:
+        print(json.dumps(figures))
+        return 0
+    table = Table("figure", "value", "95% interval")
+    for figure, value in figures.items():
+        if not figure.endswith(("/low", "/high")):
+            low, high = figures.get(f"{figure}/low"), figures.get(f"{figure}/high")
+            interval = f"{low:.3f} - {high:.3f}" if low is not None else ""
+            table.add_row(figure, f"{value:.4g}", interval)
+    Console().print(table)
+    return 0
+
+
+def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
+    """The figures of `jaxrl.run.evaluate.figures`.
+
+    Raises:
+      ValueError: a request that cannot be served, such as a model without a task.
+    """
+    config = resolve(name, settings)
+    temperature = settings.temperature
+    if temperature is None:
+        greedy = settings.k == settings.search == 1
+        temperature = 0.0 if greedy else config.rollout.temperature
+    if settings.search != 1:
+        _check_search(config, name, temperature)
+        config = _with_rollout(config, on_device=False)
+    task = tasks.named(config)
+    task.check_split(settings.split)
+    source = dataclasses.replace(
+        policy.named(name),
+        compute_dtype=config.compute_dtype,
+        task=settings.task,
+        task_args=settings.task_args,
+    )
+    model, tokenizer = policy.describe(source, trust=settings.trust)
+    policy.require_text(model, name)
+    keep = policy.keeps(tokenizer, config.rollout, task)
+    held_out = evaluate.problems(task, settings.split, settings.problems, settings.seed, keep)
+    if config.rollout.chat and settings.chat is None and not policy.is_run(name):
+        chat = tokenizer.chat is not None and held_out[0].messages is not None
+        config = _with_rollout(config, chat=chat)
+    # Compiled for the longest prompt that is there, not for the longest allowed. What an episode
+    # opens with is known only once its environment has begun.
+    if all(task.of(problem).turns is None for problem in held_out):
+        longest = max(len(policy.encode_prompt(tokenizer, config.rollout, p)) for p in held_out)
+        config = _with_rollout(config, max_prompt_tokens=longest)
+    the_mesh = mesh.make(config.mesh)
+    with (
+        jax.set_mesh(the_mesh),
+        open_pool(
+            task.name,
+            task.params,
+            workers=settings.score_workers,
+            time_limit_s=config.score_seconds,
+            memory_limit_mb=config.score_memory_mb,
+            allow_weak=config.sandbox.allow_weak or settings.allow_weak,
+        ) as pool,
+    ):
+        if pool.isolation:
+            print(pool.isolation, file=sys.stderr)
+        params = policy.first_params(source, model, the_mesh)
+        program = episodes.group
+        if settings.search != 1:
+            program = value_search.searched(
+                program, settings.search, _judge(name, config, model, params)
+            )
+        figures, _ = evaluate.evaluate(
+            policy.Policy(model, params, tokenizer),
+            policy.sampling_params(params, config.compute_dtype),
+            held_out,
+            task,
+            pool,
+            config.rollout,
+            config.sampler,
+            k=settings.k,
+            temperature=temperature,
+            seed=settings.seed,
+            program=program,
+        )
+    return figures
+
+
+def _check_search(config: Config, name: str, temperature: float) -> None:
+    """Refuse a search that cannot be made."""
+    if not policy.is_run(name) or flags.at(config, "ilql") is None:
+        raise ValueError(
+            f"search needs the values that a run has trained, and {name!r} has none; train with "
+            "--with ilql --ilql.targets returns --ilql.beta 0, or leave --search out"
+        )
+    if not temperature:
+        raise ValueError("temperature=0 with search: all candidates would be the same; raise it")
+
+
+def _judge(name: str, config: Config, model: DecoderConfig, params: Params) -> value_search.Judge:
+    """The values that a run has saved, which are shaped as its policy."""
+    values = ilql.saved(storage.locate(name), flags.at(config, "ilql"), model, params)
+    return value_search.token_values(model, values)
+
+
+def resolve(name: str, settings: EvaluateConfig) -> Config:
+    """The run's config, or the defaults for a model, with what the settings override."""
+    if policy.is_run(name):
+        config = policy.of_run(name, None if settings.trust else policy.named_functions(settings))
+    elif not settings.task:
+        raise ValueError(f"{name!r} is not a run, so say what to evaluate it on: --task NAME")
+    else:
+        config = _with_rollout(Config(), chat=True, max_prompt_tokens=1024, max_new_tokens=512)
+    if settings.task and settings.task != config.task:
+        config = dataclasses.replace(config, task=settings.task, task_args={}, domains={})
+    config = dataclasses.replace(config, task_args=config.task_args | settings.task_args)
+    given = {"chat": settings.chat, "max_new_tokens": settings.max_new_tokens}
+    return _with_rollout(config, **{k: v for k, v in given.items() if v is not None})
+
+
+def _with_rollout(config: Config, **changes: Any) -> Config:
+    return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **changes))

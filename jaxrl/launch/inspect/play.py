@@ -1,0 +1,250 @@
+"""Episodes for `jaxrl sample --env`: a policy plays the problems of a task's test split."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Generator
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.text import Text
+
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.data import tasks
+from jaxrl.data.environments import Opening, Reply, Turn
+from jaxrl.data.scoring.pool import Pool, open_pool
+from jaxrl.data.types import Problem, Task
+from jaxrl.launch.inspect.sample import DEFAULT_TOKENS, SampleConfig
+from jaxrl.record.metrics import Timer
+from jaxrl.rollout import collect, driver, episodes, policy, rollout_log
+from jaxrl.rollout.driver import OpenGroups
+from jaxrl.rollout.engine import Local
+from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.programs import Context, Row, Sample, Wanted, with_samples
+from jaxrl.rollout.selection import Drawn
+from jaxrl.run import evaluate
+from jaxrl.sampling.requests import features_of
+from jaxrl.types import Completion, Request
+
+_LONGEST_OPENING = 2048  # tokens
+
+
+def resolve(name: str, config: SampleConfig) -> Config:
+    """The run's config, or the defaults for a model, with what the flags override.
+
+    Args:
+      name: of a run, a model or its directory.
+      config: the flags.
+
+    Raises:
+      ValueError: the run's config names functions of others, which are not trusted.
+    """
+    made = Config(rollout=RolloutConfig(max_new_tokens=DEFAULT_TOKENS))
+    if policy.is_run(name):
+        made = policy.of_run(name, None if config.trust else policy.named_functions(config))
+    args = config.env_args
+    if made.task == config.env:
+        args = made.task_args | args
+    fields = ("temperature", "max_new_tokens", "turn_tokens", "chat", "system")
+    given = {field: getattr(config, field) for field in fields}
+    given = {field: value for field, value in given.items() if value is not None}
+    rollout = dataclasses.replace(made.rollout, group_size=1, on_device=False, **given)
+    return dataclasses.replace(made, task=config.env, task_args=args, domains={}, rollout=rollout)
+
+
+def main(actor: Policy, config: SampleConfig, played: Config) -> int:
+    """Print the episodes, as text or as JSON; see `described`.
+
+    Args:
+      actor: who plays.
+      config: the flags.
+      played: of `resolve`.
+
+    Raises:
+      ValueError: the task has no environment, or the model cannot play it.
+    """
+    rows = play(actor, config, played)
+    if config.json:
+        print(json.dumps({"episodes": [described(row) for row in rows]}))
+        return 0
+    console = Console()
+    for i, row in enumerate(rows, 1):
+        ended = row.score.error or f"reward {row.score.value:g}"
+        console.rule(f"episode {i}: {ended}")
+        for message in row.messages:
+            said = message["content"].encode("utf-8", "backslashreplace").decode()
+            console.print(Text(f"{message['role']}: {said}"))
+    return 0
+
+
+def play(actor: Policy, config: SampleConfig, played: Config) -> list[Row]:
+    """One episode of each of the first problems of the task's test split.
+
+    With `config.seat`, standard input has the moves of the other player.
+
+    Raises:
+      ValueError: the task has no environment, or the model cannot play it.
+    """
+    if config.episodes < 1:
+        raise ValueError(f"episodes={config.episodes}: must be 1 or more")
+    task = _task(config)
+    if config.seat:
+        world = task.turns.against(config.seat, _asked)
+        task = dataclasses.replace(task, turns=world)
+    room = min(_LONGEST_OPENING, actor.model.max_positions - played.rollout.max_new_tokens)
+    rollout = dataclasses.replace(played.rollout, max_prompt_tokens=max(room, 1))
+    ctx = collect.context(rollout, config.seed, actor, task)
+    problems = evaluate.problems(task, "test", config.episodes)
+    open_groups = OpenGroups(waiting=[Drawn(problem) for problem in problems])
+    driver.admit(open_groups, len(problems), 1)
+    setup = collect.sampler_setup(
+        actor, rollout, Config().sampler, jax.random.key(config.seed), turns=True
+    )
+    limits = {"top_k": config.top_k, "top_p": config.top_p, "min_p": config.min_p}
+    asked = Request(id=0, prompt=(), max_new_tokens=1, **limits)
+    setup = setup._replace(features=features_of([asked]))
+
+    def limited(request: Request) -> Generator[Wanted, Any, Completion]:
+        return (yield Sample(dataclasses.replace(request, **limits)))
+
+    def program(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
+        return (yield from with_samples(episodes.group(ctx, problem, first_id), limited))
+
+    params = policy.sampling_params(actor.params, "float32")
+    with _pool(config, task, played) as pool:
+        driver.advance(
+            open_groups, program, ctx, Local(setup, params), pool,
+            enough=len(problems), version=0, timer=Timer(), log=lambda done: None,
+        )  # fmt: skip
+    return [row for group in open_groups.groups for row in group.rows]
+
+
+def _pool(config: SampleConfig, task: Task, played: Config) -> Pool:
+    """What plays the task: in this process where a person does too, who may take their time."""
+    if config.seat:
+        return Pool(task, 0, sys.maxsize, None, None)
+    return open_pool(
+        config.env,
+        config.env_args,
+        workers=0,
+        time_limit_s=played.score_seconds,
+        memory_limit_mb=played.score_memory_mb,
+        allow_weak=played.sandbox.allow_weak or config.allow_weak,
+    )
+
+
+def _asked(seen: str, moves: tuple[str, ...]) -> str:
+    """A move of the person at standard input; what they see goes to the standard error output."""
+    print(seen, file=sys.stderr)
+    if not moves:
+        return ""
+    print(f"moves: {', '.join(moves)}\nyou: ", end="", file=sys.stderr, flush=True)
+    if not (line := sys.stdin.readline()):
+        raise EOFError("standard input ended before the game")
+    return line
+
+
+def check_seat(config: SampleConfig) -> None:
+    """Refuse a seat that there is not.
+
+    Raises:
+      ValueError: there is no person for it, the task is no game of seats, or has none of that
+        number.
+    """
+    if config.seat and not config.human:
+        raise ValueError(f"seat={config.seat}: add --human, or leave it out")
+    if config.seat and _task(config).turns.against is None:
+        raise ValueError(
+            f"env={config.env!r} is no game of seats; leave --seat out to play in the place of the "
+            "policy"
+        )
+    if config.seat not in (0, 1, 2):
+        raise ValueError(f"seat={config.seat}: choose 1 or 2, in the order of the first moves")
+
+
+def by_hand(
+    config: SampleConfig, ask: Callable[[str], str] = input, say: Callable[[str], None] = print
+) -> float | None:
+    """A person plays the first problem of the task's test split, in the place of the policy.
+
+    Args:
+      config: names the task; no model is read.
+      ask: gives the text of a turn; the end of its input ends the episode.
+      say: shows a line.
+
+    Returns:
+      The episode's reward; None where it failed or was not played to its end.
+
+    Raises:
+      ValueError: the task has no environment.
+    """
+    task = _task(config)
+    (problem,) = evaluate.problems(task, "test", 1)
+    turn, agent, rewards = Turn(0, problem, config.seed), 0, list[float | None]()  # of agent 0
+    with open_pool(config.env, config.env_args, workers=0, allow_weak=config.allow_weak) as pool:
+        while True:
+            answer = pool.act(turn).result()
+            shown = answer
+            if isinstance(answer, Reply) and answer.opening is not None:
+                shown = answer.opening
+                say("the conversation is replaced by")
+            for message in shown.messages:
+                say(f"{message['role']}: {message['content']}")
+            if isinstance(answer, Opening):
+                for each in answer.tools:
+                    say(f"tool: {json.dumps(each.get('function', each))}")
+            else:
+                rewards += [answer.reward if agent == 0 else None, answer.others.get(0)]
+            if isinstance(shown, Opening):
+                agent = shown.agent
+            error = answer.error
+            if error is None and isinstance(answer, Reply) and answer.answer is not None:
+                score = pool.submit(problem, answer.answer).result()
+                say(f"answer: {answer.answer.strip()}")
+                rewards.append(score.value if agent == 0 else None)
+                error = score.error
+            given = [each for each in rewards if each is not None]
+            if error is None and isinstance(answer, Reply) and answer.done and not given:
+                error = "reward: the environment ended the episode and gave agent 0 no reward"
+            if error is not None:
+                say(f"error: {error}")
+                return None
+            if isinstance(answer, Reply) and answer.done:
+                say(f"reward {sum(given):g}")
+                return sum(given)
+            try:
+                action = ask("you: ")
+            except EOFError:
+                return None
+            turn = dataclasses.replace(
+                turn, actions=(*turn.actions, action), said=(*turn.said, answer)
+            )
+
+
+def _task(config: SampleConfig) -> Task:
+    task = tasks.get(config.env, **config.env_args)
+    if task.turns is None:
+        raise ValueError(
+            f"env={config.env!r} is a task of one turn; `jaxrl tasks --json` marks those that have "
+            'an environment with "turns": true'
+        )
+    return task
+
+
+def described(row: Row) -> dict[str, Any]:
+    """An episode as JSON values; `error` says why there is no reward, where there is none.
+
+    `token_ids`, `source` and `logps` have one entry a token of what follows the opening.
+    """
+    c = row.completion
+    return {
+        "messages": [dict(message) for message in row.messages],
+        "reward": row.score.value,
+        "error": row.score.error,
+        "token_ids": c.tokens.tolist(),
+        "source": rollout_log.sources(c),
+        "logps": c.logp.tolist(),
+    }

@@ -1,0 +1,138 @@
+"""`jaxrl data FILE [--model MODEL] [--json]`: what a file holds, and what a run learns of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from jaxrl.config import DataConfig, RolloutConfig
+from jaxrl.data.sources import rows
+from jaxrl.data.sources.rows import Row, Rows
+from jaxrl.data.text import examples
+from jaxrl.data.text.tokenizers import Tokenizer
+from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.settings import flags
+from jaxrl.rollout import policy, rollout_log
+
+
+@dataclasses.dataclass(frozen=True)
+class DataView:
+    """What is shown of a file."""
+
+    model: str = ""
+    """Model or run whose tokenizer writes the rows; empty: rows are shown as they are."""
+    rows: int = 3
+    """Number of rows to show, from the first."""
+    columns: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Columns of the file, as in `DataConfig.columns`: --columns.prompt question."""
+    max_tokens: int = DataConfig.max_tokens
+    """Longest sequence, as in `DataConfig.max_tokens`."""
+    chat: bool = RolloutConfig.chat
+    """Write texts by the model's chat template too."""
+    system: str = RolloutConfig.system
+    """System message of the chat template; empty: none."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def main(argv: list[str]) -> int:
+    """Show a file; the exit status is 0, or 2 where it cannot be read."""
+    usage = "jaxrl data FILE"
+    try:
+        path, view = flags.named(DataView(), argv, usage=usage, what="a file of rows")
+        found = rows.read(path, view.columns, bad="skip")
+        tokenizer = policy.describe(policy.named(view.model))[1] if view.model else None
+        report = summary(found, view, tokenizer)
+    except REFUSALS as error:
+        return refused(error)
+    if view.json:
+        print(json.dumps(report, indent=2))
+    else:
+        show(report, tokenizer, Console())
+    return 0
+
+
+def summary(found: Rows, view: DataView, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """The kind of a file, its counts, and its first rows as JSON-able values.
+
+    Args:
+      found: the rows.
+      view: how many are shown, and how they are written.
+      tokenizer: of a model; None shows rows without tokens.
+
+    Raises:
+      ValueError: the model cannot write a row, as it has no chat template.
+    """
+    shown = [found[index] for index in range(min(view.rows, len(found)))]
+    return {
+        "path": found.path,
+        "kind": found.kind,
+        "columns": dict(found.columns),
+        "rows": len(found),
+        "prompts": len(set(found.keys)),
+        "bad_rows": [bad._asdict() for bad in found.bad],
+        "first": [_row(row, view, tokenizer) for row in shown],
+    }
+
+
+def _row(row: Row, view: DataView, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    report: dict[str, Any] = {"id": row.id}
+    if tokenizer is None:
+        pairs = zip(row.answers, row.rewards, strict=True)
+        answers = [{"reward": reward, "answer": answer} for answer, reward in pairs]
+        return report | {"prompt": row.prompt, "answers": answers}
+    made = examples.encode(tokenizer, row, chat=view.chat, system=view.system)
+    fitted = examples.fitting(made, view.max_tokens, "truncate", row.id)
+    # steps are one answer, whose reward is the share of good ones
+    rewards = (sum(row.rewards) / len(row.rewards),) if row.stepwise else row.rewards
+    answers = [
+        {
+            "reward": reward,
+            "tokens": [*each.prompt, *each.tokens],
+            "mask": [*(0 for _ in each.prompt), *map(int, each.learned)],
+        }
+        for each, reward in zip(fitted or [], rewards, strict=False)
+    ]
+    return report | {"answers": answers}
+
+
+def show(report: dict[str, Any], tokenizer: Tokenizer | None, console: Console) -> None:
+    """Print a summary: of each row what is learned in brackets, and green in a terminal."""
+    columns = ", ".join(
+        name if name == own else f"{name} (column {own})" for name, own in report["columns"].items()
+    )
+    console.print(f"{report['path']}: kind {report['kind']}, rows: {report['rows']}", markup=False)
+    console.print(f"columns: {columns}; different prompts: {report['prompts']}", markup=False)
+    console.print(f"bad rows: {len(report['bad_rows'])}")
+    for bad in report["bad_rows"][:5]:
+        console.print(f"  {bad['id']}: {bad['why']}", markup=False)
+    for row in report["first"]:
+        console.print(f"\n{row['id']}", markup=False)
+        if tokenizer is not None and not row["answers"]:
+            console.print("left out: nothing to learn is within --max-tokens")
+        for answer in row["answers"]:
+            if tokenizer is None:
+                plain = json.dumps({"prompt": row["prompt"], **answer}, ensure_ascii=False)
+                console.print(plain, markup=False)
+            else:
+                console.print(_rendered(answer, tokenizer))
+
+
+def _rendered(answer: dict[str, Any], tokenizer: Tokenizer) -> Text:
+    """The text of a row, what is learned of it in brackets."""
+    made = Text(f"reward {answer['reward']:g}, {len(answer['tokens'])} tokens: ", style="dim")
+    # special tokens have no text of their own and are shown by their ids
+    pieces = rollout_log.pieces(tokenizer.decode, answer["tokens"])
+    inside = False
+    for piece, token, mark in zip(pieces, answer["tokens"], answer["mask"], strict=True):
+        if bool(mark) != inside:
+            made.append("[" if mark else "]", style="bold")
+            inside = bool(mark)
+        made.append(piece or f"<{token}>", style="green" if mark else "default")
+    if inside:
+        made.append("]", style="bold")
+    return made

@@ -1,0 +1,234 @@
+"""`jaxrl sample MODEL_OR_RUN --prompt TEXT [flags]`, or `--env NAME` to play episodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+from rich.console import Console
+from rich.text import Text
+
+from jaxrl.config import Config
+from jaxrl.data.text.tokenizers import Tokenizer
+from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.settings import flags
+from jaxrl.mesh import mesh
+from jaxrl.models.config import DecoderConfig
+from jaxrl.rollout import policy
+from jaxrl.sampling import sampler
+from jaxrl.sampling.requests import features_of
+from jaxrl.sampling.warm_up import warm_up_first
+from jaxrl.types import Completion, Params, Request
+
+DEFAULT_TOKENS = 128
+"""Longest completion, or of a model's episode all turns and what is read between them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleConfig:
+    """Completions of one prompt, or episodes of one environment. Settings of episodes that are not
+    given come from the run, if a run plays."""
+
+    prompt: str = ""
+    """Text to continue; empty reads it from standard input."""
+    n: int = 1
+    """Number of completions."""
+    temperature: float | None = None
+    """Sampling temperature; 0 is greedy. None: 1, or with `env` that of the run."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of most likely tokens whose mass reaches p."""
+    min_p: float = 0.0
+    """Drop tokens less likely than min_p times the most likely one."""
+    max_new_tokens: int | None = None
+    """Longest completion, in tokens; of an episode, the budget of all turns and of what is read
+    between them. None: 128, or with `env` that of the run."""
+    chat: bool | None = None
+    """Wrap the prompt in the model's chat template. None: no, or with `env` as in the run."""
+    system: str | None = None
+    """System message of the chat template; empty: none. None: none, or with `env` that of the
+    run."""
+    env: str = ""
+    """Task with an environment (`jaxrl tasks`) to play, in place of a prompt; empty: none."""
+    env_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
+    """Parameters of that task, e.g. --env-args.level 2. Those that are not given are the run's, if
+    it was trained on that task."""
+    episodes: int = 1
+    """Number of episodes, each of another problem of its test split."""
+    turn_tokens: int | None = None
+    """Longest turn of an episode, in tokens; 0: what is left of `max_new_tokens`. None: that of the
+    run, or 0."""
+    human: bool = False
+    """With `env`: play an episode yourself, in the place of the policy."""
+    seat: int = 0
+    """With `human`, in a game of two such as board_game: play against the policy and move first
+    (1) or second (2). 0: there is no policy."""
+    allow_weak: bool = False
+    """With `env`: where bubblewrap does not work, run programs under resource limits alone; they
+    can then use the network and your user's files."""
+    seed: int = 0
+    """Random seed."""
+    trust: bool = False
+    """Accept functions of other packages that the run's config names; they are executed."""
+    json: bool = False
+    """Print {"completions": [{"text", "token_ids", "logps"}]}; of an environment, {"episodes":
+    [{"messages", "reward", "error", "token_ids", "source", "logps"}]}."""
+
+
+_PROMPTED: Mapping[str, str] = {
+    "prompt": "the environment says what the policy reads; leave --prompt out",
+    "n": "each problem is played once; leave --n out, or set --episodes",
+}
+"""Flags of a prompt, each with its remedy where an environment is played."""
+_PLAYED = ("env_args", "episodes", "turn_tokens", "human", "seat", "allow_weak")
+"""Flags of an environment."""
+_OF_POLICY = (
+    "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "turn_tokens", "chat", "system",
+    "episodes", "json",
+)  # fmt: skip
+"""Flags of episodes that a policy plays."""
+
+
+def check(config: SampleConfig) -> None:
+    """Refuse a flag that would have no effect.
+
+    Raises:
+      ValueError: names the flag, its value and the remedy.
+    """
+    if config.env:
+        where, refused = f"env={config.env!r}", dict(_PROMPTED)
+    else:
+        where, refused = "no env", dict.fromkeys(_PLAYED, "add --env NAME, or leave it out")
+    _refuse(config, where, refused)
+    if config.human and not config.seat:
+        why = "no policy plays, and one episode is shown as it goes; leave it out"
+        _refuse(config, "human=True", dict.fromkeys(_OF_POLICY, why))
+    if not config.env and not config.chat:
+        why = "only a chat template has a system message; add --chat, or leave it out"
+        _refuse(config, "no chat", {"system": why})
+
+
+def _refuse(config: SampleConfig, where: str, refused: Mapping[str, str]) -> None:
+    """Refuse values other than the default of these fields; each has its remedy."""
+    for name, remedy in refused.items():
+        value = getattr(config, name)
+        if value != getattr(SampleConfig(), name):
+            raise ValueError(f"{name}={value!r} with {where}: {remedy}")
+
+
+def main(argv: list[str]) -> int:
+    """Print completions by a packaged model, a model directory or a run."""
+    usage, what = "jaxrl sample MODEL_OR_RUN", "a model, its directory or a run"
+    try:
+        name, config = flags.named(SampleConfig(), argv, usage=usage, what=what)
+        check(config)
+        if config.human or config.seat or config.env:
+            from jaxrl.launch.inspect import play  # tasks and their data take a second to import
+        if config.env:
+            played = play.resolve(name, config)
+            config = dataclasses.replace(config, env_args=played.task_args)
+        if config.human or config.seat:
+            play.check_seat(config)
+        if config.human and not config.seat:
+            play.by_hand(config)
+            return 0
+        opened = policy.named(name)
+        if config.env:
+            actor = policy.create(opened, mesh.make(Config().mesh), trust=config.trust)
+            return play.main(actor, config, played)
+        model, tokenizer = policy.describe(opened, trust=config.trust)
+        policy.require_text(model, name)
+        asked = requests(tokenizer, config, config.prompt or sys.stdin.read())
+        completions = complete(opened, model, tokenizer, asked, config.seed)
+    except REFUSALS as error:
+        return refused(error)
+    texts = [tokenizer.decode(c.tokens.tolist()) for c in completions]
+    if config.json:
+        rows = [
+            {"text": text, "token_ids": c.tokens.tolist(), "logps": c.logp.tolist()}
+            for text, c in zip(texts, completions, strict=True)
+        ]
+        print(json.dumps({"completions": rows}))
+        return 0
+    console = Console()
+    for i, text in enumerate(texts):
+        if i:
+            console.rule()
+        console.print(Text(text))
+    return 0
+
+
+def complete(
+    opened: Config,
+    model: DecoderConfig,
+    tokenizer: Tokenizer,
+    asked: Sequence[Request],
+    seed: int,
+) -> list[Completion]:
+    """The completions of a policy in order of their number.
+
+    While the weights are read, the programs are compiled, with zeros in their place.
+
+    Args:
+      opened: the config that opens the policy.
+      model: the policy's decoder, from `policy.describe`.
+      tokenizer: the policy's.
+      asked: what to sample.
+      seed: of the random stream.
+    """
+    the_mesh = mesh.make(Config().mesh)
+    sampler.check_requests(model, asked)
+
+    def load() -> Params:
+        return policy.sampling_params(policy.first_params(opened, model, the_mesh), "float32")
+
+    setup = sampler.Setup(
+        model,
+        jax.random.key(seed),
+        tuple(tokenizer.eos_ids),
+        max((len(r.prompt) for r in asked), default=0),
+        max((len(r.prompt) + r.max_new_tokens for r in asked), default=0),
+        features=features_of(asked),
+    )
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(load)
+        blank = policy.blank_params(opened, model, the_mesh, "float32")
+        if blank is not None:
+            warm_up_first(setup, blank, asked)
+        del blank
+        params = loading.result()
+    done = sampler.generate(
+        model,
+        params,
+        asked,
+        stop_ids=tokenizer.eos_ids,
+        key=jax.random.key(seed),
+    )  # of an equal setup, so its programs are those compiled above
+    return sorted(done, key=lambda completion: completion.request.id)
+
+
+def requests(tokenizer: Tokenizer, config: SampleConfig, prompt: str) -> list[Request]:
+    """As many requests for completions of a prompt as the config asks for."""
+    if config.chat:
+        ids = policy.chat(tokenizer, config.system or "", [{"role": "user", "content": prompt}])
+    else:
+        ids = tokenizer.prompt(prompt)
+    return [
+        Request(
+            id=i,
+            prompt=tuple(ids),
+            max_new_tokens=DEFAULT_TOKENS
+            if config.max_new_tokens is None
+            else config.max_new_tokens,
+            temperature=1.0 if config.temperature is None else config.temperature,
+            top_k=config.top_k,
+            top_p=config.top_p,
+            min_p=config.min_p,
+        )
+        for i in range(config.n)
+    ]

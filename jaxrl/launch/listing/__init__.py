@@ -1,0 +1,1 @@
+"""Tables of recipes, tasks, losses and modules."""

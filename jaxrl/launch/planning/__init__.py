@@ -1,0 +1,1 @@
+"""Estimates of a run on hardware that is not present."""

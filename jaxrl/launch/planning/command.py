@@ -1,0 +1,350 @@
+"""Estimates a run on a mesh without its hardware: bytes per device, and a lower bound of time.
+
+Sharding is exact. Temporary memory and collectives are those of the train step compiled for
+the slice itself, where libtpu is installed, else for virtual CPU devices: an upper bound, as XLA
+fuses less there, scatters no gradients (it reduces them whole), sends bf16 as fp32, multiplies
+every token by every expert, and emulates the kernels of TPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from jaxrl.config import Config
+from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.planning import asynchronous, roofline, shapes, topology
+from jaxrl.launch.planning import batch as plan_batch
+from jaxrl.launch.planning.batch import Batch
+from jaxrl.launch.planning.roofline import CHIPS, Chip
+from jaxrl.launch.settings import configs, flags
+from jaxrl.mesh import mesh
+from jaxrl.models import decoder
+from jaxrl.models.config import DecoderConfig
+from jaxrl.rollout import policy
+from jaxrl.rollout.policy import Policy
+from jaxrl.run import placement, reference, stages
+from jaxrl.run.extension import (
+    Context,
+    Extension,
+    completion,
+    context,
+    only,
+    open_extensions,
+)
+from jaxrl.training import optimizer, trainable
+from jaxrl.types import TrainState, Trajectory
+
+_LARGE = 64  # MiB
+
+Extensions = Mapping[str, Extension]
+"""Of a run, by name, see `open_extensions`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanConfig:
+    """Settings of a plan."""
+
+    topology: str = "v5p"
+    """Devices, such as v5p-512, v5p:4x8x8 or h100-64; a chip's name alone takes the number of
+    devices from the mesh."""
+    compile: bool = True
+    """Compile the train step for its memory and collectives; takes minutes for a large model."""
+
+
+def main(argv: list[str]) -> int:
+    """`jaxrl plan [RECIPE] [--topology v5p-512] [--no-compile] [flags of train]`.
+
+    `--model` also takes the names of `jaxrl.launch.planning.shapes`, which have no weights. With
+    `--asynchronous`, `jaxrl plan RUN`: see `jaxrl.launch.planning.asynchronous`.
+    """
+    if "--asynchronous" in argv:
+        return asynchronous.main(argv)
+    name, rest = flags.recipe(argv)
+    parser = argparse.ArgumentParser(
+        usage="jaxrl plan [RECIPE | FILE | RUN] [--topology NAME] [--no-compile] [flags of train]",
+        epilog=f"--model also takes published models by name: {', '.join(shapes.SHAPES)}. "
+        "`jaxrl train --help` and --help-all show the flags of a run.",
+        add_help=False,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--topology",
+        default=PlanConfig.topology,
+        help="devices, such as v5p-512, v5p:4x8x8 or h100-64 (default: %(default)s, as many as "
+        "the mesh has)",
+    )
+    parser.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, default=True,
+        help="compile the train step; takes minutes for a large model",
+    )  # fmt: skip
+    given, rest = parser.parse_known_args(rest)
+    if {"-h", "--help", "--help-all"} & {name, *rest}:
+        parser.print_help()
+        return 0
+    try:
+        config, _ = configs.resolve([name, *rest], "plan")
+        show(config, PlanConfig(given.topology, given.compile))
+    except REFUSALS as error:
+        return refused(error)
+    return 0
+
+
+def show(config: Config, settings: PlanConfig = PlanConfig()) -> None:
+    """Print the plan of a run.
+
+    Call before JAX has made its devices.
+
+    Raises:
+      ValueError: an unknown topology, or a config that cannot work.
+    """
+    named = topology.read(settings.topology)
+    of_mesh = math.prod(max(1, getattr(config.mesh, axis)) for axis in mesh.AXES)
+    devices = topology.devices(named, named.devices or of_mesh)
+    with jax.set_mesh(mesh.make(config.mesh, devices)):
+        for line in lines(config, settings):
+            print(line, flush=True)
+
+
+def describe(config: Config, chip: str = "") -> DecoderConfig:
+    """The decoder of a config, for which `shapes.read` may have enough.
+
+    With the kernels of the chip, emulated if it cannot be compiled for.
+    """
+    if config.attention == "auto" and topology.is_tpu(chip) and not topology.compiles_for(chip):
+        config = dataclasses.replace(config, attention="splash")
+    if (model := shapes.read(config.model)) is None:
+        return policy.describe(config)[0]
+    mesh.check(config.mesh.rules, model)
+    rules = tuple(config.mesh.rules.items())
+    computed = {"dtype": config.compute_dtype, "attention": config.attention}
+    return dataclasses.replace(model, **computed, rules=rules)
+
+
+def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
+    """The plan, on the mesh in use."""
+    name = topology.read(settings.topology).chip
+    the_mesh, model, chip = jax.sharding.get_mesh(), describe(config, name), CHIPS[name]
+    extensions = open_extensions(config)
+    state = state_of(config, model, extensions)
+    axes = ", ".join(f"{axis}={n}" for axis, n in the_mesh.shape.items() if n > 1) or "one device"
+    yield f"{config.model} on {axes}"
+    yield (
+        f"a {name} has {chip.hbm / 2**30:.0f} GiB, {chip.flops / 1e12:.0f} Tflop/s in bf16, "
+        f"{chip.bandwidth / 1e9:.0f} GB/s from memory and {chip.wire / 1e9:.0f} GB/s to neighbours"
+    )
+    yield f"{'parameter':<40} {'shape':<24} {'split over':<32} MiB a device"
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
+        parameter = jax.tree_util.keystr(path, simple=True, separator="/")
+        where = str(tuple(leaf.sharding.spec))
+        yield f"{parameter:<40} {leaf.shape!s:<24} {where:<32} {_mib(leaf):.1f}"
+    yield from (f"warning: {line}" for line in warnings(config, model, the_mesh, state.params))
+    batch, shards = plan_batch.made(config, extensions), mesh.batch_shards(the_mesh, model.rules)
+    local = batch.micro_tokens / shards / the_mesh.shape["context"]
+    tiled = model.attention == "auto" and topology.is_tpu(name)
+    scores = model.attention in ("auto", "xla") and not tiled
+    width = roofline.saved(model, config.remat, batch.row, the_mesh.shape["tensor"], scores=scores)
+    width *= np.dtype(model.dtype).itemsize
+    held, cache = totals(config, model, state, extensions), _cache(model, config, the_mesh)
+    steered = only(extensions, "restriction") is not None
+    copy = _copy(state.params, model.dtype) * (2 if steered else 1)
+    trained = trainable.part(model, config.lora, config.train).split(state.params)[0]
+    passing = {"gradients": _sum(trained), "activations": local * width / 2**20}
+    if config.data.kinds:  # nothing is sampled
+        copy = cache = 0.0
+    else:
+        passing |= {"sampler's copy": copy, "KV cache": cache}
+    for part_of, mib in (held | passing).items():
+        about = " (estimate)" if part_of == "activations" else ""
+        yield f"{part_of:<20} {mib:12.1f} MiB a device{about}"
+    all_held, of_reference = sum(held.values()), held.get("reference", 0.0)
+    training = all_held + passing["gradients"] + passing["activations"]
+    wire = 0.0
+    if settings.compile:
+        by = f"XLA for {name}" if topology.compiles_for(name) else "XLA on CPU"
+        try:
+            compiled = step(config, model, state, batch, extensions)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            yield f"the train step does not fit on a {name} ({by}): {str(error).splitlines()[0]}"
+            return
+        memory = compiled.memory_analysis()
+        training = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
+        yield f"{'train step, compiled':<20} {training:12.1f} MiB a device ({by})"
+        training += of_reference  # which is no argument of it
+        found = roofline.collectives(compiled.as_text(), batch.micro_batches)
+        wire = sum(c.times * c.bytes for c in found)
+        for c in found:
+            yield f"  {c.times} x {c.kind} of {c.shape}, {c.bytes / 2**20:.2f} MiB each"
+        yield f"{'sent in an update':<20} {wire / 2**20:12.1f} MiB a device"
+    yield from _times(config, model, chip, batch, state, wire, cache, settings.compile)
+    away = held["optimizer"] if config.optimizer.offload else 0.0
+    gib, room = max(training, all_held - away + copy + cache) / 1024, chip.hbm / 2**30
+    fits = "fits" if gib < room else "does not fit"
+    yield f"{gib:.2f} GiB of {room:.0f} GiB of a {name}: {fits}"
+
+
+def state_of(config: Config, model: DecoderConfig, extensions: Extensions) -> TrainState:
+    """Sharded shapes of all that a run carries on the mesh in use, moments on the devices."""
+    ctx = _context(config, model, extensions)
+    complete = completion(ctx, extensions)
+    optimize = _optimizer(config, model)
+    return placement.abstract_state(model, optimize, config.lora, ctx.part, complete)
+
+
+def _context(config: Config, model: DecoderConfig, extensions: Extensions) -> Context:
+    part = trainable.part(model, config.lora, config.train)
+    return context(config, Policy(model, {}, None), part, extensions)
+
+
+def _optimizer(config: Config, model: DecoderConfig) -> optax.GradientTransformation:
+    return optimizer.make(config.optimizer, config.steps * config.updates_per_batch, model)
+
+
+def totals(
+    config: Config, model: DecoderConfig, state: TrainState, extensions: Extensions
+) -> dict[str, float]:
+    """MiB a device of what a run holds from step to step, by name; what it lacks is left out."""
+    found = {name: _sum(entry) for name, entry in state.extra.items()}
+    if reference.stored(config, extensions):
+        found["reference"] = _sum(trainable.held(model, state.params))
+    always = {"parameters": _sum(state.params), "optimizer": _sum(state.opt_state)}
+    return always | {name: mib for name, mib in found.items() if mib}
+
+
+def warnings(
+    config: Config, model: DecoderConfig, the_mesh: jax.sharding.Mesh, params: Any
+) -> Iterator[str]:
+    """Settings of the mesh that have no effect."""
+    used: set[str] = set()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        used |= {
+            a
+            for entry in leaf.sharding.spec
+            for a in ((entry,) if isinstance(entry, str) else entry or ())
+        }
+        if the_mesh.size > 1 and leaf.sharding.is_fully_replicated and _mib(leaf) > _LARGE:
+            yield f"{name} is whole on every device; no axis of it divides"
+    for axis in ("fsdp", "tensor", "expert"):
+        if the_mesh.shape[axis] > 1 and axis not in used:
+            yield f"mesh.{axis}={the_mesh.shape[axis]} splits no parameter"
+    sizes = {
+        "heads": model.num_heads,
+        "kv_heads": model.num_kv_heads,
+        "mlp": model.intermediate_size,
+        "vocab": model.vocab_size,
+        "embed": model.hidden_size,
+    }
+    for name, size in sizes.items():
+        split = mesh.spec((name,), (size,), the_mesh, rules=model.rules)
+        over = mesh.axes_of(name, model.rules)
+        ways = math.prod(the_mesh.shape[axis] for axis in over)
+        if split == jax.P(None) and ways > 1:
+            yield f"{name}={size} does not divide by {'*'.join(over)}={ways} and stays whole"
+    shards = mesh.batch_shards(the_mesh, model.rules)
+    if config.sampler.slots % shards:
+        slots = f"sampler.slots={config.sampler.slots}"
+        used = -(-config.sampler.slots // shards) * shards
+        yield f"{slots} do not divide by {shards} shards of the batch; {used} are used"
+
+
+def _times(
+    config: Config,
+    model: DecoderConfig,
+    chip: Chip,
+    batch: Batch,
+    state: TrainState,
+    wire: float,
+    cache: float,
+    compiled: bool,
+) -> Iterator[str]:
+    devices = jax.sharding.get_mesh()
+    size, rollout = devices.size, config.rollout
+    tokens = batch.micro_batches * batch.micro_tokens
+    flops = roofline.train_flops(model, tokens, batch.row, config.remat) / size
+    gathered = _copy(state.params, model.dtype) * devices.shape["fsdp"]
+    memory = (2 * _sum(state) + 3 * batch.micro_batches * gathered) * 2**20
+    train, bound = roofline.seconds(chip, flops, memory, wire)
+    mfu = roofline.train_flops(model, tokens, batch.row, "none") / size / chip.flops / train
+    known = "" if compiled else "; compiling adds what wires take"
+    yield (
+        f"an update of {tokens} tokens takes {train:.2f} s at best, bound by {bound} "
+        f"(MFU {mfu:.0%}){known}"
+    )
+    if config.data.kinds:
+        return
+    requests, slots = rollout.prompts * rollout.group_size, config.sampler.slots
+    steps = roofline.decode_steps(requests, slots, rollout.max_new_tokens)
+    copy, own = gathered * 2**20, _copy(state.params, model.dtype) * 2**20
+    flops = 2 * roofline.active(model) * slots / size
+    # caches are half full on average; weights split over fsdp are gathered for every token
+    each, bound = roofline.seconds(chip, flops, copy + cache * 2**19, copy - own)
+    yield (
+        f"{requests} completions of {rollout.max_new_tokens} tokens take {steps * each:.2f} s at "
+        f"best, bound by {bound}"
+    )
+
+
+def step(
+    config: Config, model: DecoderConfig, state: TrainState, batch: Batch, extensions: Extensions
+) -> Any:
+    """The compiled update that the loop runs, guards and extensions included."""
+    ctx = _context(config, model, extensions)
+    if ctx.reading is not None:
+        raise ValueError(
+            f"{config.recipe} has a teacher, whose memory and time jaxrl plan does not estimate; "
+            "plan the recipe sft, and the teacher apart"
+        )
+    update = stages.program(ctx, extensions, _optimizer(config, model))
+    where = placement.of_batch(batch.trajectory)
+    abstract: Trajectory = jax.tree.map(_shape, where, batch.trajectory)
+    ref_logp = abstract.behavior_logp if reference.needed(config, extensions) else None
+    packed = jax.tree.map(_shape, placement.of_packed(config, batch.packed), batch.packed)
+    return update.lower(state, abstract, packed, ref_logp).compile()
+
+
+def _shape(where: Any, a: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(np.shape(a), np.asarray(a).dtype, sharding=where)
+
+
+def _mib(leaf: jax.ShapeDtypeStruct) -> float:
+    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize / 2**20
+
+
+def _sum(tree: Any) -> float:
+    return sum(_mib(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def _copy(params: Any, dtype: str) -> float:
+    """MiB a device of the parameters as the sampler reads them."""
+    return sum(
+        _mib(leaf) * np.dtype(dtype).itemsize / leaf.dtype.itemsize
+        if np.issubdtype(leaf.dtype, np.floating)
+        else _mib(leaf)
+        for leaf in jax.tree.leaves(params)
+    )
+
+
+def _cache(model: DecoderConfig, config: Config, the_mesh: jax.sharding.Mesh) -> float:
+    """MiB a device of the sampler's caches."""
+    length = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
+    shards = mesh.batch_shards(the_mesh, model.rules)
+    slots = -(-config.sampler.slots // shards) * shards
+    layer = jax.eval_shape(lambda: decoder.empty_cache(model, slots, length)[0])
+    axes = decoder.cache_axes(model)
+
+    def mib(leaf: jax.ShapeDtypeStruct, names: tuple[str | None, ...]) -> float:
+        spec = mesh.spec(names, leaf.shape, the_mesh, rules=model.rules)
+        where = jax.NamedSharding(the_mesh, spec)
+        return _mib(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where))
+
+    return model.num_layers * sum(jax.tree.leaves(jax.tree.map(mib, layer, axes)))

@@ -1,0 +1,1 @@
+"""Critics and value functions."""

@@ -1,0 +1,34 @@
+"""1-shot RLVR: one training example, repeated to fill the batch.
+
+Paper: Wang et al. 2025, "Reinforcement Learning for Reasoning in Large Language Models with One
+Training Example"
+Idea: what RL adds to an able model is in part a habit common to all prompts, and one prompt with
+something to teach is enough to acquire it. Take the one whose accuracy varied most in a first run,
+and keep samples of it apart by an entropy bonus.
+Formula: GRPO `- alpha H`, on `argmax_i var_k(r_i^k)`
+Claim: MATH500 from 36.0 to 73.6 by one example, as by the 1.2k it was chosen from.
+Reading: `alpha` = 0.001 recalled. What is measured is the choice: the ablation takes an example by
+chance, with the same loss; beside it stands one by chance of those that were solved now and then.
+Demonstrations of half of the prompts are right but have fillers; the other prompts are hardly ever
+solved. A first measurement, with room for one filler and three times the rate, stayed near the
+floor: +0.037 [-0.086, +0.161].
+
+    jaxrl train quickstart --run-dir runs/before --curriculum.choose
+    jaxrl.data.selection.curriculum:passes jaxrl train 1_shot_rlvr --curriculum.history runs/before
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, CurriculumConfig
+from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def config() -> Config:
+    """The quickstart, to be given the history of another; without one it trains on all."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="1_shot_rlvr",
+        objective=ObjectiveConfig(entropy_coef=0.001),
+        curriculum=CurriculumConfig(score="historical_variance", keep=1),
+    )

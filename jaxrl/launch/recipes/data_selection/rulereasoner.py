@@ -1,0 +1,25 @@
+"""Dads: each batch is shared out among domains by how far their rewards fall short.
+
+Paper: Liu et al. 2025, "RuleReasoner: Reinforced Rule-based Reasoning via Domain-aware Dynamic
+Sampling"
+Idea: no mixture set in advance: keep a smoothed reward of each domain, and draw more from those
+below the target; every domain keeps a floor.
+Formula: `w_d = softmax(max(0, target - r_d) / tau)`, mixed with the uniform
+Claim: 4.1 points on eight tasks and 10.4 on three out of distribution above o1, with less compute
+than sampling that filters prompts.
+Reading: formula recalled. The ablation shares evenly.
+"""
+
+import dataclasses
+
+from jaxrl.config import BanditConfig, Config
+from jaxrl.launch.recipes.data_selection import dump
+from jaxrl.launch.recipes.ready import quickstart
+
+
+def config() -> Config:
+    """The quickstart on sums of three sizes."""
+    bandit = BanditConfig("dads", {"temperature": 0.5, "floor": 0.1}, signal="reward")
+    return dataclasses.replace(
+        quickstart.config(), recipe="rulereasoner", domains=dump.sums(), bandit=bandit
+    )

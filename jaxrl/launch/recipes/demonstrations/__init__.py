@@ -1,0 +1,1 @@
+"""Reinforcement beside demonstrations, hints and prefixes."""

@@ -1,0 +1,28 @@
+"""ADCL + EGSR, by last visits: an order from easy to hard, and reformulated solutions.
+
+Paper: Zhang et al. 2025, "Learning Like Humans: Advancing LLM Reasoning Capabilities via Adaptive
+Difficulty Curriculum Learning and Expert-Guided Self-Reformulation"
+Idea: what is hard changes as the policy learns, so each part of the data is sorted anew by the
+policy's own pass rates (ADCL). A problem that a group fails is shown with the expert's solution,
+the policy says it in its own words, and if it is right that is a sample of the group (EGSR).
+Formula: order by the latest pass rate; `c ~ pi(. | q, solution)` in place of one failed sample
+Claim: 10% on AIME24 and 16.6% on AIME25 above zero-RL.
+Reading: the pass rate is that of the last visit, not sampled for the purpose; one member is
+replaced (recalled). The ablation draws prompts evenly and samples that member again.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, CurriculumConfig
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.recipes.ready import quickstart
+
+
+def config() -> Config:
+    """The quickstart in an order of its own, with reformulations for failed groups."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="adcl_egsr",
+        curriculum=CurriculumConfig("easiest_first"),
+        extensions={"guidance": GuidanceConfig("explain", shown="{solution}={prompt}")},
+    )

@@ -1,0 +1,34 @@
+"""CHORD-mu, both terms over one denominator: imitation as an annealed term of the RL loss.
+
+Paper: Zhang et al. 2025, "On-Policy RL Meets Off-Policy Experts: Harmonizing Supervised Fine-Tuning
+and Reinforcement Learning via Dynamic Weighting"
+Idea: an expert's solution stands beside the policy's samples of every prompt. It is imitated with
+weight mu, the samples are trained by GRPO with weight 1 - mu, and mu falls along half a cosine from
+imitation to exploration. Per token, imitation may also be weighted by p (1 - p).
+Formula: `L = (1 - mu) L_GRPO + mu L_SFT`; `phi_t = sg(p_t (1 - p_t))` before each `log p_t`
+Claim: stable learning, and gains over SFT, RL and SFT-then-RL.
+Reading: both terms share one denominator. This is CHORD-mu; `jaxrl.losses.policy.mixed:chord` with
+`phi` and its constant mu is CHORD-phi. The effect's mu falls over 60 steps, the run's over 200. The
+ablation samples beside the same experts and learns nothing from them. Beside it stand a constant mu
+of 0.1, and with that CHORD-phi.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def config() -> Config:
+    """The quickstart with an expert in each group."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="chord",
+        extensions={"guidance": GuidanceConfig("expert_rows")},
+        objective=ObjectiveConfig(
+            policy="chord_annealed",
+            advantage="sampled_advantages",
+        ),
+    )

@@ -1,0 +1,28 @@
+"""GRAO, with weights of our own: explore by samples, imitate the reference, prefer the better.
+
+Paper: Wang et al. 2025, "Learning to Align, Aligning to Learn: A Unified Approach for
+Self-Optimized Alignment"
+Idea: the reference answer is scored in the group as the samples are. One loss reinforces samples by
+their advantage, imitates the reference by its own, and raises each sample against the reference by
+how much it is worth: a policy that outgrows its references leaves them.
+Formula: `J = mean_i A_i log pi(o_i) + beta A_y log pi(y) + lambda mean_i A_i log(pi(o_i) / pi(y))`
+Claim: 57.70%, 17.65%, 7.95% and 5.18% above SFT, DPO, PPO and GRPO.
+Reading: the structure is recalled, beta = lambda = 1/2 ours. The ablation is GRPO's term alone.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def config() -> Config:
+    """The quickstart with a reference beside each group."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="grao",
+        extensions={"guidance": GuidanceConfig("expert_rows")},
+        objective=ObjectiveConfig(policy="grao", aggregation="seq-mean-token-sum"),
+    )

@@ -1,0 +1,29 @@
+"""ViSurf for text: the label as one more response of the group, until the samples are as good.
+
+Paper: Liu et al. 2025, "ViSurf: Visual Supervised-and-Reinforcement Fine-Tuning for Large
+Vision-and-Language Models"
+Idea: one stage in place of SFT-then-RL. The label's group-relative advantage is large where samples
+fail, which is supervision, and small where they succeed, which is reinforcement. Controls of its
+reward keep it from pulling at a policy that no longer needs it.
+Formula: `A` over the samples and the label; `r_label := mean r` once a sample is as good
+Claim: better than SFT, RLVR and SFT-then-RLVR.
+Reading: the form for text. The controls are recalled: the label has the format of a response and no
+reward for one, so the smoothing is what remains. The ablation learns nothing from the label.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def config() -> Config:
+    """The quickstart with the label in each group."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="visurf",
+        extensions={"guidance": GuidanceConfig("expert_rows")},
+        objective=ObjectiveConfig(shaping="settled_label"),
+    )

@@ -1,0 +1,1 @@
+"""Learning from a file: fine-tuning, preferences, reward models, distillation."""

@@ -1,0 +1,1 @@
+"""Agents in games, worlds and dialogues."""

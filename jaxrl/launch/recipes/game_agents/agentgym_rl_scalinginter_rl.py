@@ -1,0 +1,31 @@
+"""ScalingInter-RL: the turns that an episode may have grow with the training.
+
+Paper: Xi et al. 2025, "AgentGym-RL: Training LLM Agents for Long-Horizon Decision Making through
+Multi-Turn Reinforcement Learning"
+Idea: a policy that may act for long from the start wastes its turns and collapses; begin with short
+episodes, in which it learns what its actions do, and lengthen them step by step.
+Formula: `h_(t+1) = h_t + delta_h` every so many steps; no episode has more than `h_t` turns
+Claim: agents match or surpass commercial models on 27 tasks, and training is stable at long
+horizons.
+Reading: GRPO on whole episodes, from a random initialisation, in the worlds of the recipe
+`keydoor`. The horizons are our own. Held-out episodes have the last one.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config
+from jaxrl.launch.recipes.ready import keydoor
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def config() -> Config:
+    """Six turns, then nine, then twelve."""
+    base = keydoor.config()
+    horizons = {0: 6, 24: 9, 48: 12}
+    return dataclasses.replace(
+        base,
+        recipe="agentgym_rl_scalinginter_rl",
+        steps=72,
+        objective=ObjectiveConfig(entropy_coef=base.objective.entropy_coef),
+        stages={step: {"task_args.turns": turns} for step, turns in horizons.items()},
+    )

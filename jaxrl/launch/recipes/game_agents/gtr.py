@@ -1,0 +1,74 @@
+"""GTR with groups in place of a critic: actions by reinforcement, corrected thoughts by imitation.
+
+Paper: Wei et al. 2025, "GTR: Guided Thought Reinforcement Prevents Thought Collapse in RL-based VLM
+Agent Training"
+Idea: an agent that thinks and is rewarded for the outcome of its actions alone soon thinks the same
+everywhere, whatever it sees. So a corrector rewrites its thoughts, step by step, in the states that
+it comes to, and the agent imitates these; its actions are trained by RL. Corrected thoughts of all
+steps so far are drawn from (DAgger), as those of one step are too much alike.
+Formula: `L = L_PPO(actions) + L_SFT(corrected thoughts)`
+Claim: three to five times the success of the best others on 24 points and ALFWorld, with a smaller
+model.
+Reading: a language model sees images and another corrects it in the paper; here the state is text,
+and the corrector is a solver: it leaves a thought whose step can lead to 24, and puts such a step
+in the place of any other. PPO's clipped objective has advantages of groups and turns (GiGPO) and no
+critic. One thought of each episode is corrected. The game has three numbers, up to 10, and up to 13
+where it is evaluated; a warm start shows solutions with thoughts. No penalty for repetition; a
+malformed turn costs one of two mistakes. `--corrector.no-aggregate` imitates the thoughts of the
+same step alone, and `--corrector.reinforce --objective.policy-args.mu 0` trains thoughts like
+actions, and imitates none.
+"""
+
+import dataclasses
+import re
+from fractions import Fraction
+
+from jaxrl.config import Config, EvalConfig, RolloutConfig, WarmStartConfig
+from jaxrl.data.environments.games import game24
+from jaxrl.extensions.corrector import CorrectorConfig
+from jaxrl.launch.recipes.ready import keydoor
+from jaxrl.training.objective import ObjectiveConfig
+from jaxrl.training.packing import PackingConfig
+
+_NUMBERS = re.compile(r"numbers: ([-0-9/, ]+)")
+
+
+def config() -> Config:
+    """The 24 game with three numbers and a thought before each step."""
+    base = keydoor.config()
+    return dataclasses.replace(
+        base,
+        recipe="gtr",
+        task="game24",
+        task_args={"numbers": 3, "instructions": False, "think": True, "mistakes": 1},
+        warm_start=WarmStartConfig(steps=300, batch_size=32, learning_rate=2e-3),
+        rollout=RolloutConfig(
+            prompts=16, group_size=8, max_prompt_tokens=32, max_new_tokens=192, turn_tokens=48
+        ),
+        objective=ObjectiveConfig(
+            policy="chord",
+            policy_args={"mu": 0.5},
+            advantage="gigpo",
+            advantage_args={"discount": 0.9},
+        ),
+        extensions={"corrector": CorrectorConfig(f"{__name__}:corrected")},
+        updates_per_batch=1,
+        optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
+        packing=PackingConfig(micro_batch_tokens=4096, row_length=256),
+        eval=EvalConfig(problems=64, split="ood"),
+    )
+
+
+def corrected(context: str, thought: str, target: float = 24) -> str:
+    """The thought, if its step can lead to the target; else one that does, empty where none can.
+
+    Args:
+      context: text before the thought; its last line of numbers has those that are there.
+      thought: of the policy.
+      target: to be made.
+    """
+    shown = _NUMBERS.findall(context)
+    numbers = [Fraction(each) for each in shown[-1].split(", ")] if shown else []
+    if game24.promising(numbers, thought, int(target)):
+        return thought
+    return game24.thought(numbers, int(target))

@@ -1,0 +1,1 @@
+"""Imitation, and what it does beside reinforcement."""

@@ -1,0 +1,29 @@
+"""RoRecomp with constant compensation: batches of short successes and long failures.
+
+Paper: Li et al. 2025, "RoRecomp: Enhancing Reasoning Efficiency via Rollout Response Recomposition
+in Reinforcement Learning"
+Idea: among a group's samples, right and short ones beside wrong and long ones point the gradient at
+brevity without any penalty in the reward. They are the priority batch; the others wait in a replay
+buffer, from which a compensation batch keeps the policy from collapsing.
+Formula: GRPO's, on `{right, l <= median_g l}` and `{wrong, l > median_g l}`, and on replayed others
+Claim: 27.7% shorter in zero RL and up to 52.5% in thinking compression, at little cost.
+Reading: the median divides short from long; compensation stays constant, where the paper lets it
+decay (recalled). The advantages are those of the whole group. The ablation trains on everything.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config
+from jaxrl.extensions.replay import ReplayConfig
+from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def config() -> Config:
+    """The quickstart with recomposed batches."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="rorecomp",
+        extensions={"replay": ReplayConfig(groups=4, size=64)},
+        objective=ObjectiveConfig(rows="recomposed"),
+    )

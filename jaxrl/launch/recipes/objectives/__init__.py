@@ -1,0 +1,1 @@
+"""Objectives on a policy's own samples."""

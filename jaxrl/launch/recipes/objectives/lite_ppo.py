@@ -1,0 +1,26 @@
+"""Lite PPO: of all the tricks two, advantages in units of the batch and a loss by token.
+
+Paper: Liu et al. 2025, "Part I: Tricks or Traps? A Deep Dive into RL for LLM Reasoning"
+Idea: the group's own deviation blows up the noise of groups that nearly agree; the batch's does
+not. A mean over all tokens gives long answers their share. With plain PPO clip nothing else is
+needed.
+Formula: `A = (r - mean_g r) / (std_batch r + eps)`; the mean of `ppo_clip` over all tokens
+Claim: the two together beat GRPO and DAPO.
+Reading: the abstract does not name the two, they are recalled. The regime that shows the first is a
+noisy reward on prompts of very unequal difficulty; the ablation is GRPO.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config
+from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def config() -> Config:
+    """The quickstart with the two techniques."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="lite_ppo",
+        objective=ObjectiveConfig(advantage_args={"scale": "batch"}, aggregation="token-mean"),
+    )

@@ -1,0 +1,37 @@
+"""RAST: what RL changed in a small model is added to a large one at every token, untrained.
+
+Paper: Ouyang et al. 2025, "RAST: Reasoning Activation in LLMs via Small-model Transfer"
+Idea: RL moves few tokens, and moves them alike in models of all sizes. So train a small one, and at
+decoding add the difference of its logits, trained less untrained, to those of the large one.
+Formula: `logits = large + lambda (small_RL - small)`
+Claim: large base models gain on mathematics, now and then more than by RL of their own, at a small
+part of the memory.
+Reading: formula recalled; lambda is 1. `config()` trains the small model and `steered` guides the
+sampler of the large one; it is proxy-tuning (Liu et al. 2024) with RL in the place of tuning. The
+ablation is the large model as it is; beside it stand other lambdas, and RL of the large model.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, FreshModel
+from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.models.config import DecoderConfig
+from jaxrl.sampling.logits import Guide, proxy_tuning
+from jaxrl.types import Params
+
+
+def config() -> Config:
+    """The quickstart with a model of a quarter of the size."""
+    small = FreshModel(64, 192, 4, 2, 2, 32)
+    return dataclasses.replace(quickstart.config(), recipe="rast", fresh=small)
+
+
+def steered(small: DecoderConfig, tuned: Params, untuned: Params, strength: float = 1.0) -> Guide:
+    """What `sampler.generate` takes as `guide` for a large model of the same vocabulary.
+
+    Args:
+      small: the small model's shape.
+      tuned, untuned: its parameters after and before RL, each as from `decoder.unstack`.
+      strength: lambda.
+    """
+    return Guide(proxy_tuning, strength, (small, small), (tuned, untuned))

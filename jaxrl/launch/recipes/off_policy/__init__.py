@@ -1,0 +1,1 @@
+"""Objectives on samples of an older policy."""

@@ -1,0 +1,29 @@
+"""A-LoL on the run's own samples, with a group's mean as the value: only what beats it is learned.
+
+Paper: Baheti et al. 2024, "Improving Language Models with Advantage-based Offline Policy Gradients"
+Idea: a response is one action, the data set is fixed. Weigh each sample's likelihood gradient by
+its advantage over the value that the initial policy has on the prompt, drop what is below it, and
+bound the ratio to the initial policy by which the data are corrected.
+Formula: `-max(A, 0) sg(clip(pi / pi_ref, 1 - c, 1 + c)) log pi`, `A = R - V_ref(x)`
+Claim: more helpful, safe and diverse than PPO, DPO and reward-weighted likelihood; robust to noise.
+Reading: the mean reward of a prompt's group stands for the value head (recalled: a small head on
+the frozen model). The paper is offline. So is the effect, whose data stay the initial policy's, and
+not `config()`, whose data are the run's own. The ablation is the paper's R-LoL: the raw reward in
+place of the advantage.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config
+from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def config() -> Config:
+    """The quickstart with A-LoL's objective."""
+    objective = ObjectiveConfig(
+        policy="a_lol",
+        advantage_args={"scale": "none"},
+        aggregation="seq-mean-token-sum",
+    )
+    return dataclasses.replace(quickstart.config(), recipe="a_lol", objective=objective)

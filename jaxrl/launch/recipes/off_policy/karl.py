@@ -1,0 +1,69 @@
+"""KARL in symbols: OAPL on a search agent, in three search regimes, on synthesised questions.
+
+Paper: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
+Idea: the optimum of KL-regularised RL around the sampler has `beta log(pi / pi_gen) = r - V` with a
+soft value V. Fit that by least squares over the sampler's own groups: no ratio, no clip, and the
+sampler need be renewed only now and then. A batch mixes search regimes. Its questions are composed
+of what a synthesiser has found with the search engine, and those are kept that the policy answers
+at times. At test time, episodes in parallel vote on the answer.
+Formula: `(beta log(pi(y) / pi_gen(y)) - (r - V))^2`, `V = beta_1 log mean_i exp(r_i / beta_1)`,
+with `log pi(y)` the sum over the agent's own tokens
+Claim: Pareto-optimal search agents from large-batch off-policy RL that withstands the mismatch of
+trainer and sampler.
+Reading: objective recalled; the pipeline is from summaries of the paper. The agent asks the search
+engine of `retrieval` for facts that each problem has of its own, and its tokens of all turns are
+one log-ratio; results are masked. The reward is 1 for the right answer. A short imitation stands
+for the agent that the paper begins with. `--with sampler_refresh --sampler-refresh.every 20` renews
+the sampler every 20 steps, and `--sampling.weights int8` makes it differ from the trainer. Here are
+three of the paper's six regimes in each batch: `hops` searches for an entity, `count` for all that
+match, and `compare` for numbers. Held-out questions are not synthesised. A synthesised question
+that is held out is dropped, and no world gives a question twice. `curriculum.frontier` filters by
+pass rates: each step tries new questions, trains once more on those that the policy answered at
+times, and tries the dropped ones again when no new ones are left. `jaxrl eval RUN --k 8` has 8
+episodes vote (maj@8), by regime. Different: the synthesiser is a program, as the policy cannot
+write questions, so that bootstrapping changes which questions are kept and not which are made; its
+answers are right by construction and need no judge. Regimes share the prompts of a batch, not its
+tokens. Two parts stand around any environment: the task `with_compression`, in which notes that the
+policy writes take the place of its history, and `with_attempts`, in which it answers after reading
+the answers of its own attempts. The recipe does without them, as its episodes are short. `jaxrl
+eval RUN --search 4` is their search guided by values, with the values of the extension `ilql`. Not
+here: reports, procedures and long documents, and their rewards in parts, which take a language
+model. The lab's effect is of the loss on one turn, with a sampler as old; the ablation is REINFORCE
+on the same data.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, CurriculumConfig, Domain, WarmStartConfig
+from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def config() -> Config:
+    """Three search regimes in each batch after a short warm start, four updates on it."""
+    base = retrieval.config()
+    objective = ObjectiveConfig(
+        policy="oapl",
+        policy_args={"beta": 0.3},
+        advantage="soft_advantages",
+        aggregation="seq-mean-token-mean",
+    )
+    filtered = CurriculumConfig(choose="frontier", window=1)
+    sizes = {"hops": 2, "count": 3, "compare": 2}
+    domains = {
+        regime: Domain(
+            "retrieval", {"regime": regime, "hops": hops, "synthesis": 6}, curriculum=filtered
+        )
+        for regime, hops in sizes.items()
+    }
+    return dataclasses.replace(
+        base,
+        recipe="karl",
+        task_args={},
+        domains=domains,
+        rollout=dataclasses.replace(base.rollout, max_new_tokens=28),
+        warm_start=WarmStartConfig(steps=80, batch_size=64, learning_rate=2e-3),
+        optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
+        objective=objective,
+        updates_per_batch=4,
+    )

@@ -1,0 +1,1 @@
+"""Preferences between samples, online."""

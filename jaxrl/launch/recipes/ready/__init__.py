@@ -1,0 +1,1 @@
+"""Whole runs for this machine, with their model and task."""

@@ -1,0 +1,31 @@
+"""General-Reasoner's reward, on numbers alone: no questions of many fields, no thinking verifier.
+
+Paper: Ma et al. 2025, "General-Reasoner: Advancing LLM Reasoning Across All Domains"
+Idea: outside of mathematics an answer can be said in many ways, and rules for comparing it refuse
+right ones. Let a small model that was trained to compare answers say yes or no, and do RL from the
+base model on questions of all kinds.
+Formula: `r = v (1 - 0.05 min(|l - l_ref|, 10)) - 0.5 (1 - e)`, v accepted, e an answer was found, l
+lengths of answer and reference
+Claim: above baselines on 12 benchmarks from MMLU-Pro to MATH, with mathematics kept.
+Reading: the reward is that of the authors' code. The toy compares values by rule, in characters;
+`--reward verifier?url=...&model=...` asks a language model, on one's own rows. In the effect, the
+verifier is a classifier trained on some pairs of forms; forms have equal lengths there. The figures
+`refused` and `hacked` are its errors on held-out answers. The ablation compares with the reference
+as written. The control has one form of each value.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.launch.recipes.ready import quickstart
+
+
+def config() -> Config:
+    """The quickstart on sums of fractions."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="general_reasoner",
+        task="fractions",
+        task_args={"slips": 0.5, "varied": 1.0},
+        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=32, max_new_tokens=16),
+    )

@@ -1,0 +1,26 @@
+"""PF-PPO's best-worst filter, without a critic: train on what the reward ranks first and last.
+
+Paper: Shen & Zhang 2024, "Policy Filtration in RLHF to Fine-Tune LLM for Code Generation"
+Idea: a reward model is most reliable at the ends of its range. Sample more than is trained on, rank
+each prompt's samples by reward, and keep the best and the worst.
+Formula: PPO on `{i : rank_i = 1 or rank_i = N}` of each prompt's N samples
+Claim: state of the art for 7B on HumanEval, MBPP and LeetCode contests; best-worst and best-random
+are the strong filters.
+Reading: best-worst, one each of 8, with the group's baseline in place of a critic; the choice of
+the filter by R^2 on labelled prompts is left out. The ablation trains on all samples.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config
+from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def config() -> Config:
+    """The quickstart on the best and the worst of each group."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="pf_ppo",
+        objective=ObjectiveConfig(rows="best_worst"),
+    )

@@ -1,0 +1,1 @@
+"""Rewards of rules, references and the policy itself."""

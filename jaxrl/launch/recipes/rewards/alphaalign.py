@@ -1,0 +1,38 @@
+"""AlphaAlign's two rewards: refusals are checked by rule, and no reason is written at length.
+
+Paper: Zhang et al. 2025, "AlphaAlign: Incentivizing Safety Alignment with Extremely Simplified
+Reinforcement Learning"
+Idea: it takes no examples of safe reasoning, only which prompts are harmful. There, a refusal that
+is justified in the right form earns the reward. Elsewhere a refusal is punished, and the answers
+are graded by how helpful they are among those to the same prompt.
+Formula: `r = -1` for a breach, else `(h - min h) / (max h - min h)` over the group's answers that
+are none; a due refusal is worth 1
+Claim: more refusals of harmful prompts, fewer of others, and task performance kept or improved, in
+few steps.
+Reading: the abstract has the two rewards and the normalisation, and which one, by the range, is
+ours. A justified refusal names its topic. The optimiser is GRPO. In the effect, a judge's scores
+are higher for some prompts than for others. The ablation has the safety reward alone; its parts are
+the helpfulness and its normalisation. In the control, a judge's scores are on one scale, so that
+the normalisation has nothing to do.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.training.objective import ObjectiveConfig
+from jaxrl.training.packing import PackingConfig
+
+
+def config() -> Config:
+    """The quickstart's sums, each on a topic, of which half are forbidden."""
+    inner = '{"digits": 2, "operators": "+", "slips": 0.65}'
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="alphaalign",
+        task="guarded",
+        task_args={"of": "arithmetic", "args": inner, "slips": 0.3},
+        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=32, max_new_tokens=16),
+        packing=PackingConfig(micro_batch_tokens=2048, row_length=128),
+        objective=ObjectiveConfig(shaping="dual"),
+    )

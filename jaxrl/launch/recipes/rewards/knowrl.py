@@ -1,0 +1,32 @@
+"""KnowRL's reward on a world of its own: claims are sentences, looked up in a set of facts.
+
+Paper: Ren et al. 2025, "KnowRL: Exploring Knowledgeable Reinforcement Learning for Factuality"
+Idea: a reward for the answer alone pays for right answers that were drawn from false claims, and
+teaches nothing where answers are wrong. Look up each claim of the thought. A wrong answer earns by
+how many hold, and saying that one does not know is worth more than any wrong answer.
+Formula: `r = (2 f - 1) + 2 c + u - (1 - c - u) (1 - s)`, c right, u refused, f in form, s the share
+of claims that are supported
+Claim: fewer hallucinations on three data sets, with reasoning kept on two.
+Reading: values are those of the authors' code, where a refusal is worth one point more than a wrong
+answer after true claims. Splitting by a language model, retrieval and entailment are left out, and
+so is the penalty on few claims. The cold start is the toy's warm start. The ablation looks no claim
+up. In the control, demonstrations claim nothing false.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.training.packing import PackingConfig
+
+
+def config() -> Config:
+    """The quickstart on questions about a made-up world."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="knowrl",
+        task="known_facts",
+        task_args={"slips": 0.3, "refusals": 0.1},
+        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=48, max_new_tokens=112),
+        packing=PackingConfig(micro_batch_tokens=4096, row_length=512),
+    )

@@ -1,0 +1,28 @@
+"""RLCR: the answer comes with a confidence, and a proper scoring rule makes it honest.
+
+Paper: Damani et al. 2025, "Beyond Binary Rewards: Training LMs to Reason About Their Uncertainty"
+Idea: a reward for being right pays for guesses and says nothing of doubt. Let the model state how
+sure it is, and take the Brier score of that off the reward. A bounded proper scoring rule leaves
+the best answer the best, and makes the true chance of being right the best thing to state.
+Formula: `r = 1[right] - (q - 1[right])^2`
+Claim: calibration much better in and out of domain at no loss of accuracy; plain RL hurts it.
+Reading: no confidence, or none that can be read, earns -1. The ablation rewards the answer alone,
+in the same form. Some answers cannot be known; in the task `own errors`, all can.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, RolloutConfig
+from jaxrl.launch.recipes.ready import quickstart
+
+
+def config() -> Config:
+    """The quickstart's sums, with a confidence after each."""
+    inner = '{"digits": 2, "operators": "+", "slips": 0.65}'
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="rlcr",
+        task="calibrated",
+        task_args={"of": "arithmetic", "args": inner},
+        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=16, max_new_tokens=40),
+    )

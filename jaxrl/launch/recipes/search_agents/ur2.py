@@ -1,0 +1,39 @@
+"""UR2 without summaries of what is found: search is offered for what the policy does not know.
+
+Paper: Li et al. 2025, "UR^2: Unify RAG and Reasoning through Reinforcement Learning"
+Idea: to search is of use where a question is hard, and a waste where the model can reason to the
+answer. Questions are sorted by difficulty before training; prompts offer search for the hard ones
+alone. A first stage rewards calls and their form, a second one the answer.
+Formula: `R_1 = form + 5 or 7 for one call or several` where search is offered, else `form`, for a
+quarter of the steps; then `R_2 = 2 right + form`; REINFORCE++ with a baseline, no KL term
+Claim: above RL without search and above search for every question, on knowledge, medicine and
+mathematics; fewer calls.
+Reading: rewards and their penalties are those of the authors' code, scaled to at most 1. Their
+difficulty is a model's pass rate; here a question is hard if it needs a fact that the warm start
+has not taught, which is known exactly and is known at evaluation as well. The world is `recall`:
+where search is not offered, the policy writes down what it knows, and that is trained. No summaries
+of documents by another model, and no penalty for a call that a search engine cannot answer, as
+there is none. `--task-args.engine tool` offers search for every question, and `self` for none.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config
+from jaxrl.launch.recipes.search_agents import ssrl
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def config() -> Config:
+    """A quarter of the steps on calls, then on answers."""
+    base = ssrl.config()
+    trained = base.stages[0]
+    return dataclasses.replace(
+        base,
+        recipe="ur2",
+        task_args={**base.task_args, "engine": "gated", "reward": "answer"},
+        stages={
+            0: {**trained, "task_args.reward": "retrieve"},
+            base.steps // 4: {"task_args.reward": "answer"},
+        },
+        objective=ObjectiveConfig(advantage="reinforce_pp_baseline"),
+    )

@@ -1,0 +1,1 @@
+"""Mid-training, mixtures and stages before reinforcement."""

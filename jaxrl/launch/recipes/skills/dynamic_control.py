@@ -1,0 +1,81 @@
+"""Dynamic control, on letters: weights of three rewards in the prompt; no sentence-level decoder.
+
+Paper: Li et al. 2024, "Learning to Generate Research Idea with Dynamic Control"
+Idea: novelty, feasibility and effectiveness pull an idea into different directions, and which of
+them counts more is the user's to say. Have a reward model for each, let a control in the prompt
+weigh them, and train one policy for all weights.
+Formula: `r = sum_k w_k r_k(x, y)`, w the weights that the prompt states
+Claim: novelty, feasibility and effectiveness are balanced dynamically; the abstract has no figure.
+Reading: the abstract has the controls and not the formula; weights in the prompt are ours, and so
+is GRPO. The toy's rewards are by rule: the shares of letters that are written as they are, in
+capitals and 13 places on. In the effect, symbols have a code in each of
+three styles. The statistic is the reward at one of the three weights. The ablation has even weights
+whatever the prompt says; a baseline is a policy that trains on that one weight alone. In the task
+`weights not followed`, styles of demonstrations are random.
+"""
+
+import codecs
+import dataclasses
+from collections.abc import Callable
+
+from experiments.lab.tradeoffs import LENGTH, WEIGHTS
+from jaxrl.config import Config
+from jaxrl.data.rewards import combine
+from jaxrl.data.sources import generate
+from jaxrl.data.types import Problem, Reward, Score, Task
+from jaxrl.launch.recipes.ready import quickstart
+
+STYLES: dict[str, Callable[[str], str]] = {
+    "plain": str,
+    "capital": str.upper,
+    "turned": lambda text: codecs.encode(text, "rot13"),
+}
+LETTERS = "abcdefghijklm"
+
+
+def style(name: str) -> Reward:
+    """The share of letters that are in a style; 0 for a text of another length."""
+
+    def reward(problem: Problem, completion: str) -> Score:
+        wanted = STYLES[name](problem.answer)
+        fits = sum(a == b for a, b in zip(wanted, completion, strict=False))
+        return Score(fits / len(wanted) if len(completion) == len(wanted) else 0.0)
+
+    return reward
+
+
+def weighed(problem: Problem) -> dict[str, float]:
+    """The weights of the styles that the prompt states."""
+    row = WEIGHTS[int(problem.prompt[0])]
+    return dict(zip(STYLES, map(float, row), strict=True))
+
+
+def task() -> Task:
+    """Letters after the row of `WEIGHTS`, such as `0:bdak=`; solutions have styles at random."""
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        stream = generate.rng("tradeoffs", split, seed, index)
+        prompt = generate.draw(
+            lambda s: f"{s.randrange(len(WEIGHTS))}:{''.join(s.choices(LETTERS, k=LENGTH))}=",
+            key=str,
+            stream=stream,
+            split=split,
+        )
+        return generate.asked("tradeoffs", prompt, prompt, prompt[2:-1])
+
+    def gold(problem: Problem) -> str:
+        stream = generate.rng("styles", problem.id)
+        return "".join(stream.choice([*STYLES.values()])(letter) for letter in problem.answer)
+
+    reward = combine.heads({name: style(name) for name in STYLES}, weighed)
+    return Task("tradeoffs", problem, reward, gold, alphabet=generate.ASCII, pure=True)
+
+
+def config() -> Config:
+    """The quickstart on letters, with the weights in the prompt."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="dynamic_control",
+        task=f"{__name__}:task",
+        task_args={},
+    )

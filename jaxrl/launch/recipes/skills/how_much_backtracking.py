@@ -1,0 +1,26 @@
+"""How much backtracking: priming traces that go back more often, then the same RL.
+
+Paper: Cai et al. 2025, "How Much Backtracking is Enough? Exploring the Interplay of SFT and RL in
+Enhancing LLM Reasoning"
+Idea: supervised fine-tuning before RL sets how much a model searches. Write traces by a solver with
+a given number of steps back, fine-tune on those, and see what the same RL makes of each.
+Formula: `-log pi(trace)` for some steps, traces with k steps back; then GRPO
+Claim: more steps back give better and steadier RL, and harder tasks need more; whether long traces
+are right hardly matters.
+Reading: `config()` is Countdown with three wrong attempts before each solution. In the effect,
+dials are set by trying; traces go back three times, and once in the ablation. Both end right, and
+both may go back as often in RL. The search of a solver in depth-first order is left out: attempts
+are random. In the task `likely settings`, first guesses are right more often.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config
+from jaxrl.launch.recipes.skills import four_habits as habits
+
+
+def config() -> Config:
+    """Countdown with three small numbers, after 40 steps on traces that go back three times."""
+    base = habits.config()
+    args = dict(base.task_args) | {"backtracks": 3}
+    return dataclasses.replace(base, recipe="how_much_backtracking", task_args=args)

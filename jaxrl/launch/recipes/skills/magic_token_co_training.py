@@ -1,0 +1,78 @@
+"""Magic-token co-training on sums, without its self-distilled data: three modes in one SFT stage.
+
+Paper: Si et al. 2025, "Efficient Switchable Safety Control in LLMs via Magic-Token-Guided
+Co-Training"
+Idea: give each behaviour that a model shall have, such as help and refusal, a token of its own in
+the system prompt. Fine-tune once, on answers to the same requests in all behaviours, each under its
+token. Then the token switches the behaviour when the model is used.
+Formula: `-log pi(y_m | token_m, x)`, summed over the modes m
+Claim: as safe as SFT followed by DPO, in a single stage; an 8B model is safer than DeepSeek-R1; the
+modes are well apart in what they say.
+Reading: the modes are harmless ones: the answer, the whole equation, and a refusal; the paper's
+unfiltered mode is left out, and so is its distillation of answers from the model itself. The token
+is a letter before the prompt. The ablation is SFT on one mode after the other, with as many texts
+of each. `leakage` is the share of completions that have the form of a mode that was not asked for.
+In the control, modes do not differ.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, Domain, WarmStartConfig
+from jaxrl.data import tasks
+from jaxrl.data.types import Problem, Score, Task
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.training.objective import ObjectiveConfig
+
+REFUSAL = "no"
+
+
+def config() -> Config:
+    """Sums in three modes, imitated from a random initialisation."""
+    base, sums = quickstart.config(), {"digits": 2, "operators": "+"}
+    return dataclasses.replace(
+        base,
+        recipe="magic_token_co_training",
+        domains={
+            name: Domain(f"{__name__}:{name}", sums) for name in ("brief", "full", "refusing")
+        },
+        warm_start=WarmStartConfig(steps=0),
+        rollout=dataclasses.replace(base.rollout, prompts=192, group_size=2, max_new_tokens=12),
+        extensions={"guidance": GuidanceConfig("expert_rows")},
+        objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
+    )
+
+
+def brief(**params: bool | int | float | str) -> Task:
+    """Arithmetic under the token `b`: `b12+7=` to `19`."""
+    return _keyed("b", "{answer}", params)
+
+
+def full(**params: bool | int | float | str) -> Task:
+    """Arithmetic under the token `f`: `f12+7=` to `12+7=19`."""
+    return _keyed("f", "{prompt}{answer}", params)
+
+
+def refusing(**params: bool | int | float | str) -> Task:
+    """Arithmetic under the token `r`, which is refused: `r12+7=` to `no`."""
+    return _keyed("r", REFUSAL, params)
+
+
+def _keyed(token: str, said: str, params: dict[str, bool | int | float | str]) -> Task:
+    """Arithmetic behind a token, whose completions must be as `said`."""
+    plain = tasks.get("arithmetic", **params)
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        made = plain.problem(split, seed, index)
+        return dataclasses.replace(made, id=f"{token}/{made.id}", prompt=token + made.prompt)
+
+    def gold(problem: Problem) -> str:
+        return said.format(prompt=problem.prompt[1:], answer=problem.answer)
+
+    def reward(problem: Problem, completion: str) -> Score:
+        return Score(float(completion.strip() == gold(problem)))
+
+    letters = "".join(sorted({*"bfr", *REFUSAL}))
+    return dataclasses.replace(
+        plain, problem=problem, gold=gold, reward=reward, alphabet=plain.alphabet + letters
+    )

@@ -1,0 +1,47 @@
+"""OctoThinker, its decay on chains of thought: mid-training at a constant rate, a branch, then RL.
+
+Paper: Wang et al. 2025, "OctoThinker: Mid-training Incentivizes Reinforcement Learning Scaling"
+Idea: what a base model has seen decides what RL makes of it. So train it on much text at a constant
+rate. Then branch: let the rate decay on questions with chains of thought, short ones, long ones or
+both. Each branch is the start of the same RL.
+Formula: `-log pi(text)` for the stable steps, then `-log pi(branch)` at a rate that falls along
+half a cosine, then GRPO
+Claim: mid-training of Llama closes its gap to Qwen under the same RL; chains of thought raise what
+RL reaches, and long ones make answers longer.
+Reading: the hybrid branch is the method. Corpora are the task's own: equations of one step, then
+sums of three terms that are worked out. The RL has the run's rate, and one budget of tokens; the
+paper's grows. In the effect, chains of the hybrid write each step once or twice. The ablation
+decays on as many questions with answers alone. Chains have four operations, or five.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, Domain
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.training.objective import ObjectiveConfig
+
+STABLE, DECAY = 20, 10
+MID = {"stable_steps": STABLE, "decay_steps": DECAY}
+
+
+def config() -> Config:
+    """The quickstart's sums, of three terms, after equations and worked solutions."""
+    three = {"digits": 1, "terms": 3, "operators": "+", "worked": True}
+    base = quickstart.config()
+    return dataclasses.replace(
+        base,
+        recipe="octothinker",
+        domains={
+            "equations": Domain("arithmetic", {"digits": 1, "operators": "+"}),
+            "thoughts": Domain("arithmetic", three, 0.0),
+            "target": Domain("arithmetic", three, 0.0),
+        },
+        stages={
+            STABLE: {"domains.equations.weight": 0.0, "domains.thoughts.weight": 1.0},
+            STABLE + DECAY: {"domains.thoughts.weight": 0.0, "domains.target.weight": 1.0},
+        },
+        rollout=dataclasses.replace(base.rollout, max_new_tokens=12),
+        extensions={"guidance": GuidanceConfig("expert_rows")},
+        objective=ObjectiveConfig("stable_then_decay", MID, advantage="sampled_advantages"),
+    )

@@ -1,0 +1,29 @@
+"""OpenVLThinker on texts, fine-tuning on from where it is: RL and its own right answers, in turns.
+
+Paper: Deng et al. 2025, "OpenVLThinker: An Early Exploration to Complex Vision-Language Reasoning
+via Iterative Self-Improvement"
+Idea: supervised fine-tuning moves a policy to good answers quickly, RL sharpens and explores.
+Sample the RL policy, keep what is right, fine-tune on it, and do RL again.
+Formula: `L_GRPO`, then for some steps `-1[r = 1] log pi(y)`; again and again
+Claim: MathVista, MathVerse and MathVision rise from iteration to iteration.
+Reading: fine-tuning goes on from the policy, where the paper begins each time at the base model,
+and the right answers are those of the same step. The first stage, from a text model's captions, is
+left out. Every 20 steps, 5 are imitation. The ablation is GRPO alone, of as many updates.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config
+from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def config() -> Config:
+    """The quickstart with five steps of imitation in every 20."""
+    return dataclasses.replace(
+        quickstart.config(),
+        recipe="openvlthinker",
+        objective=ObjectiveConfig(
+            policy="iterated_sft", policy_args={"period": 20, "imitation_steps": 5}
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Schedules of sampling, scoring and training."""

@@ -1,0 +1,26 @@
+"""AsyncFlow: sampling goes on with the old weights while the next are made, and is one step late.
+
+Paper: Han et al. 2025, "AsyncFlow: An Asynchronous Streaming RL Framework for Efficient LLM
+Post-Training"
+Idea: samples stream from one task to the next through a queue, and the sampler takes new weights a
+step late instead of waiting for them. GRPO stays as it is: one step of age needs no correction.
+Formula: none of its own; `L = -min(rho A, clip(rho) A)` on data of at most one step of age
+Claim: 1.59 times the throughput of a synchronous system on average, with rewards that differ from
+its by a negligible amount.
+Reading: the staleness and the stream of finished groups are the schedule's; their queue and planner
+of devices are not here. Only the queue is public (TransferQueue), and has no objective to compare.
+The speed is that of their system.
+Shown: experiments/runs/lag has what one step of age costs without correction, at lag 1 against lag
+0; docs/asynchronous.md has the speed of asynchronous runs of ours against runs in turns
+"""
+
+import dataclasses
+
+from jaxrl.config import AsynchronousConfig, Config
+from jaxrl.launch.recipes.ready import quickstart
+
+
+def config() -> Config:
+    """The quickstart on data of at most one step of age."""
+    one_late = AsynchronousConfig(staleness=1, schedule="lockstep:1")
+    return dataclasses.replace(quickstart.config(), recipe="asyncflow", asynchronous=one_late)

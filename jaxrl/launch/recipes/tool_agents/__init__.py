@@ -1,0 +1,1 @@
+"""Agents that call tools and write programs."""

@@ -1,0 +1,45 @@
+"""LOOP: PPO for agents with a leave-one-out baseline, one copy of the model and no critic.
+
+Paper: Chen et al. 2025, "Reinforcement Learning for Long-Horizon Interactive LLM Agents"
+Idea: several rollouts of a task, each against the mean of the others; PPO's clip allows several
+updates on each batch; log-probabilities are recorded as they are sampled, so no copy of the old
+policy is kept. The ratio is by token; tokens of the environment are masked.
+Formula: `A_k = R_k - mean_(j != k) R_j`; `-min(r_t A, clip(r_t) A)` on the agent's tokens
+Claim: a 32B agent beats OpenAI o1's on AppWorld by 9 points; it learns to read documentation.
+Reading: as in the authors' code: the mean over the tokens of an episode, ratios between 1 / 1.1 and
+1.1, advantages that are not scaled; `sparse` is their sparse reward. Episodes are those of `apps`,
+symbols in the place of AppWorld's programs: documentation names the calls, calls change a state,
+and tests judge the whole state. The policy begins from a short imitation, without adapters, and
+makes 4 updates on a batch, where theirs makes 15. `--objective.policy ppo_turn` has ratios by turn,
+and `ppo_trajectory` by trajectory. The lab's effect is on one task with turns of a token; its
+ablation has ratios by trajectory, which the paper found worse.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, WarmStartConfig
+from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def config() -> Config:
+    """Changes in apps with LOOP's objective, four updates on each batch."""
+    base = retrieval.config()
+    objective = ObjectiveConfig(
+        policy_args={"clip_low": round(1 - 1 / 1.1, 4), "clip_high": 0.1},
+        advantage="rloo",
+        aggregation="seq-mean-token-mean",
+    )
+    return dataclasses.replace(
+        base,
+        recipe="loop_leave_one_out",
+        steps=60,
+        task="apps",
+        task_args={},
+        warm_start=WarmStartConfig(steps=80, batch_size=64, learning_rate=2e-3),
+        rollout=dataclasses.replace(base.rollout, max_new_tokens=80, turn_tokens=8),
+        objective=objective,
+        updates_per_batch=4,
+        optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
+        packing=dataclasses.replace(base.packing, row_length=96),
+    )

@@ -1,0 +1,42 @@
+"""Multi-SWE-RL's verdict on small files in Python and Bash: no containers, no real repositories.
+
+Paper: Zan et al. 2025, "Multi-SWE-bench: A Multilingual Benchmark for Issue Resolving"
+Idea: an issue is resolved by a patch if the tests that failed pass, and those that passed do not
+fail. The same harness runs repositories of seven languages, and the same instances train an agent.
+Formula: `R = 1` if every fail-to-pass test passes and every pass-to-pass test still does, else `0`
+Claim: a benchmark of 1,632 instances and 4,723 more for RL; agents resolve far less of them in
+other languages than in Python.
+Reading: the paper trains nothing, so its reward is used with GRPO. In the authors' code a report is
+valid if no test went from passing to failing and some test was repaired; the instance's own lists
+of tests are then compared. Instances are files of three functions that call each other, in the task
+`patches`, and a patch is written in one turn; the task `repository` has several turns and tools.
+The warm start changes the function that the others call in half of its solutions: such a patch
+repairs the one in question and breaks the others. `--task-args.tests fail_to_pass` accepts it.
+`--task-args.language bash` has the files in Bash.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config, RolloutConfig, WarmStartConfig
+from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.training.objective import ObjectiveConfig
+
+
+def config() -> Config:
+    """Patches of Python files, after a warm start of which half break something."""
+    base = retrieval.config()
+    return dataclasses.replace(
+        base,
+        recipe="multi_swe_rl",
+        steps=30,
+        task="patches",
+        task_args={"slips": 0.5},
+        warm_start=WarmStartConfig(steps=300, batch_size=64, learning_rate=2e-3),
+        rollout=RolloutConfig(prompts=8, group_size=8, max_prompt_tokens=104, max_new_tokens=72),
+        objective=ObjectiveConfig(),
+        optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
+        sampler=dataclasses.replace(base.sampler, slots=64, prefill_rows=16),
+        packing=dataclasses.replace(base.packing, micro_batch_tokens=4096, row_length=256),
+        eval=dataclasses.replace(base.eval, problems=96),
+        score_workers=2,
+    )

@@ -1,0 +1,43 @@
+"""Tool-Star without its data pipeline, tools in symbols: a bonus for several tools, and DPO.
+
+Paper: Dong et al. 2025, "Tool-Star: Empowering LLM-Brained Multi-Tool Reasoner via Reinforcement
+Learning"
+Idea: an agent with several tools should use them together where that helps. A cold start shows the
+form of calls; GRPO follows, whose reward is hierarchical: form first, then the answer, then a bonus
+for a right answer that took several tools. Between its phases the policy learns from pairs of its
+own rollouts, of which the same reward is the critic.
+Formula: `R = -1` malformed, `0` wrong, `acc` right, `acc + 0.1` right with every tool; `L_GRPO`,
+then for some steps `-log sigmoid(beta (d_w - d_l))`, `d = log(pi / pi_ref)`
+Claim: effective and efficient on more than ten benchmarks of computation and knowledge.
+Reading: the reward is that of the authors' code, where the tools are a search engine and Python.
+Here they are a ledger and a calculator, in the task `ledger`; answers are numbers. A pair is a
+prompt's best and worst rollout, every 20 steps for 5, with the policy before them as reference;
+that is recalled. The cold start imitates the task's own episodes, in place of synthesised ones
+sorted by difficulty; the tools that help at inference are not here.
+"""
+
+import dataclasses
+
+from jaxrl.config import Config
+from jaxrl.extensions.reference_refresh import RefreshConfig
+from jaxrl.launch.recipes.tool_agents import verltool
+from jaxrl.training.objective import ObjectiveConfig
+
+PERIOD = 20
+
+
+def config() -> Config:
+    """The recipe `verltool` with the hierarchical reward and five steps of pairs in every 20."""
+    base = verltool.config()
+    return dataclasses.replace(
+        base,
+        recipe="tool_star",
+        task_args={**base.task_args, "bonus": 0.1, "malformed": -1.0},
+        updates_per_batch=1,
+        extensions={"reference_refresh": RefreshConfig(every=PERIOD)},
+        objective=ObjectiveConfig(
+            policy="tool_star",
+            policy_args={"period": PERIOD, "preference_steps": 5},
+            aggregation="seq-mean-token-mean",
+        ),
+    )

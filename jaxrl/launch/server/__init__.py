@@ -1,0 +1,1 @@
+"""An OpenAI-compatible endpoint on the sampler."""

@@ -1,0 +1,115 @@
+"""`jaxrl serve MODEL_OR_RUN [flags]`: an OpenAI-compatible endpoint on the sampler.
+
+For looking at a policy and for environments in other processes. Plain HTTP: it listens on loopback
+alone by default, asks for a key where one is set, and takes requests of bounded size.
+
+With `--train` it is `jaxrl train` on the task `agent_program`: each episode is a program that finds
+the policy at an address of its own, and what it asks is trained on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import sys
+import threading
+from collections import Counter
+
+import jax
+
+from jaxrl.config import Config
+from jaxrl.launch import train
+from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.server import engine as engines
+from jaxrl.launch.server import openai
+from jaxrl.launch.server.http import Handler, ServeConfig, Server, Service
+from jaxrl.launch.settings import flags
+from jaxrl.mesh import mesh
+from jaxrl.rollout import policy
+from jaxrl.rollout.policy import Policy
+from jaxrl.sampling import sampler
+from jaxrl.sampling.slots import Features
+
+
+def main(argv: list[str]) -> int:
+    """Serve a packaged model, a model directory or a run until interrupted.
+
+    `jaxrl serve --train ALGORITHM --task-args.command "python agent.py" [flags of jaxrl train]`
+    trains the policy behind a program instead.
+    """
+    if "--train" in argv:
+        given = [each for each in argv if each != "--train"]
+        named = flags.value_of("--task", given)
+        if named not in (None, "agent_program"):
+            return refused(
+                ValueError(
+                    f"--task {named}: serve --train has the task agent_program; name the task "
+                    f"that the program is to solve by --task-args.name {named or 'NAME'}"
+                )
+            )
+        return train.main([*given, "--task", "agent_program"])
+    usage, what = "jaxrl serve MODEL_OR_RUN", "a model, its directory or a run"
+    if argv[:1] in (["--help"], ["-h"]):
+        print(
+            'jaxrl serve --train ALGORITHM --task-args.command "python agent.py" [flags of jaxrl '
+            "train]\ntrains the policy behind a program; else a model or run is served:\n"
+        )
+    try:
+        name, config = flags.named(ServeConfig(), argv, usage=usage, what=what)
+        actor = policy.create(policy.named(name), mesh.make(Config().mesh), trust=config.trust)
+        server = make_server(actor, config, name)
+    except (*REFUSALS, OSError) as error:
+        return refused(error)
+    host, port = server.server_address[:2]
+    print(f"serving {name} at http://{host}:{port}/v1; Ctrl-C ends it", file=sys.stderr)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        server.server_close()
+    return 0
+
+
+def make_server(actor: Policy, config: ServeConfig, name: str) -> Server:
+    """A server that listens, its engine running; `serve_forever` answers.
+
+    Raises:
+      ValueError: limits that the model cannot serve.
+      OSError: the address is taken or not ours.
+    """
+    model = dataclasses.replace(actor.model, dtype=config.dtype)
+    total = config.max_prompt_tokens + config.max_new_tokens
+    if total > model.max_positions:
+        raise ValueError(
+            f"max_prompt_tokens={config.max_prompt_tokens} + max_new_tokens="
+            f"{config.max_new_tokens} exceed the model's {model.max_positions} positions; lower one"
+        )
+    setup = sampler.Setup(
+        model,
+        jax.random.key(config.seed),
+        tuple(actor.tokenizer.eos_ids),
+        config.max_prompt_tokens,
+        total,
+        sampler.SamplerConfig(slots=config.slots, chunk=config.chunk),
+        Features(
+            truncate=True,
+            penalize=True,
+            biases=openai.BIASES,
+            top=min(openai.TOP_LOGPROBS, model.vocab_size),
+        ),
+        text=actor.tokenizer.decode,
+        lean=True,
+    )
+    params = policy.sampling_params(actor.params, config.dtype)
+    service = Service(
+        engines.start(setup, params, waiting=config.waiting),
+        actor.tokenizer,
+        config,
+        name,
+        os.environ.get(config.key_variable, ""),
+        Counter(),
+        threading.Lock(),
+    )
+    return Server((config.host, config.port), functools.partial(Handler, service))

@@ -1,0 +1,234 @@
+"""The OpenAI protocol, the way out: completions to JSON, whole or in pieces."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import secrets
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxrl.data.text.tokenizers import Tokenizer
+from jaxrl.launch.server.engine import Scored
+from jaxrl.launch.server.openai import Call, Json
+from jaxrl.types import Completion
+
+_OPEN = "<tool_call>"
+_BLOCK = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+
+
+def text_of(tokenizer: Tokenizer, completion: Completion) -> str:
+    """The text to show: no stop string, and nothing that more tokens could still change."""
+    text = tokenizer.decode(completion.tokens.tolist())
+    stops = completion.request.stop
+    ends = [at for s in stops if (at := text.find(s)) >= 0]
+    if ends:
+        return text[: min(ends)]
+    if completion.finished:
+        return text
+    return _without_partial(text.rstrip("\ufffd"), stops)  # half a character
+
+
+def _without_partial(text: str, words: Sequence[str]) -> str:
+    """The text without an end that may become one of the words."""
+    starts = (n for word in words for n in range(1, len(word)) if text.endswith(word[:n]))
+    return text[: len(text) - max(starts, default=0)]
+
+
+def shown(call: Call, tokenizer: Tokenizer, completion: Completion) -> tuple[str, list[Json]]:
+    """The text so far, and the calls of tools that an ended completion makes, which it leaves out.
+
+    Calls are read in the form of Hermes and Qwen: `<tool_call>{"name": ..., "arguments": {...}}
+    </tool_call>`. A text with a call that is not of this form stays text.
+    """
+    text = text_of(tokenizer, completion)
+    if not call.tools:
+        return text, []
+    if not completion.finished:
+        before, opened, _ = text.partition(_OPEN)
+        return before if opened else _without_partial(text, [_OPEN]), []
+    calls = tool_calls(text)
+    if not calls:
+        return text, []
+    return text.partition(_OPEN)[0].rstrip(), calls[:1] if call.one_call else calls
+
+
+def tool_calls(text: str) -> list[Json]:
+    """The calls in a text, in the protocol's form; none where one of them cannot be read."""
+    calls = []
+    for block in _BLOCK.findall(text):
+        try:
+            called = json.loads(block)
+            name, arguments = called["name"], called.get("arguments", {})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return []
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            return []
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        calls.append(
+            {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+        )
+    return calls
+
+
+def reason(completion: Completion, calls: Sequence[Json] = ()) -> str | None:
+    """Why it ended, in the protocol's words."""
+    if not completion.finished:
+        return None
+    if calls:
+        return "tool_calls"
+    return "stop" if completion.stopped else "length"
+
+
+def choice(call: Call, tokenizer: Tokenizer, completion: Completion, scored: Scored | None) -> Json:
+    """One choice of a response that is not streamed.
+
+    Args:
+      call: that it answers.
+      tokenizer: of the model.
+      completion: of one of its requests.
+      scored: log-probabilities of the prompt, where they are asked for.
+    """
+    text, calls = shown(call, tokenizer, completion)
+    out: Json = {
+        "index": _index(call, completion),
+        "finish_reason": reason(completion, calls),
+        "logprobs": _logprobs(call, tokenizer, completion, 0, scored),
+    }
+    if call.token_ids:
+        out["token_ids"] = completion.tokens.tolist()
+    if call.chat:
+        message: Json = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": text or None, "tool_calls": calls}
+        return {**out, "message": message}
+    return {**out, "text": _echoed(call, completion) + text}
+
+
+class Pieces:
+    """What of each choice of a stream has been sent."""
+
+    def __init__(self, call: Call, tokenizer: Tokenizer) -> None:
+        self._call, self._tokenizer = call, tokenizer
+        self._sent: dict[int, tuple[int, int]] = {}  # characters and tokens by request
+
+    def next(self, completion: Completion, scored: Scored | None = None) -> Json | None:
+        """The choice of the next chunk, of what is new; None where nothing is."""
+        call, name = self._call, completion.request.id
+        text, calls = shown(call, self._tokenizer, completion)
+        first = name not in self._sent
+        characters, tokens = self._sent.get(name, (0, 0))
+        if len(text) <= characters and not completion.finished:
+            return None
+        self._sent[name] = max(characters, len(text)), len(completion.tokens)
+        new = text[characters:]
+        out: Json = {
+            "index": _index(call, completion),
+            "finish_reason": reason(completion, calls),
+            "logprobs": _logprobs(
+                call, self._tokenizer, completion, tokens, scored if first else None
+            ),
+        }
+        if call.token_ids:
+            out["token_ids"] = completion.tokens[tokens:].tolist()
+        if not call.chat:
+            return {**out, "text": (_echoed(call, completion) if first else "") + new}
+        delta: Json = {"content": new} | ({"role": "assistant"} if first else {})
+        if calls:
+            delta["tool_calls"] = [{"index": i, **each} for i, each in enumerate(calls)]
+        return {**out, "delta": delta}
+
+
+def envelope(call: Call, name: str, model: str, created: int, choices: Sequence[Json]) -> Json:
+    """What a response or a chunk is sent in."""
+    kind = "chat.completion" if call.chat else "text_completion"
+    if call.chat and call.stream:
+        kind += ".chunk"
+    body: Json = {"id": name, "object": kind, "created": created, "model": model}
+    if call.stream and call.usage:
+        body["usage"] = None
+    return {**body, "choices": list(choices)}
+
+
+def usage(call: Call, completions: Sequence[Completion]) -> Json:
+    """Tokens read and written."""
+    prompt = sum(len(r.prompt) for r in call.requests) // call.n
+    written = sum(len(c.tokens) for c in completions)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": written,
+        "total_tokens": prompt + written,
+    }
+
+
+def _index(call: Call, completion: Completion) -> int:
+    return completion.request.id - call.requests[0].id
+
+
+def _echoed(call: Call, completion: Completion) -> str:
+    return "" if call.echo is None else call.echo[_index(call, completion)]
+
+
+def _logprobs(
+    call: Call, tokenizer: Tokenizer, c: Completion, start: int, scored: Scored | None
+) -> Json | None:
+    """Of the tokens from `start` on, under the distribution they were sampled from, and, where it
+    was scored, of the prompt before them, untempered."""
+    if call.top is None:
+        return None
+    tokens, logp = c.tokens[start:].tolist(), c.logp[start:].tolist()
+    best = _best(tokenizer, c.top_ids, c.top_logp, start, len(tokens))
+    if scored is not None:
+        prompt = c.request.prompt
+        tokens, logp = [*prompt, *tokens], [None, *scored.logp.tolist(), *logp]
+        top = (a[:, : call.top] for a in (scored.top_ids, scored.top_logp))
+        best = [None, *_best(tokenizer, *top, 0, len(prompt) - 1), *best]
+    spelled = [tokenizer.decode([t]) for t in tokens]
+    if not call.chat:
+        return {
+            "tokens": spelled,
+            "token_logprobs": [None if v is None else _finite(v) for v in logp],
+            # The best of tokens that are spelled alike, such as parts of characters.
+            "top_logprobs": [None if row is None else dict(reversed(row)) for row in best],
+        }
+    return {
+        "content": [
+            _entry(token, value) | {"top_logprobs": [_entry(t, p) for t, p in row]}
+            for token, value, row in zip(spelled, logp, best, strict=True)
+        ]
+    }
+
+
+def _entry(token: str, logp: float) -> Json:
+    return {
+        "token": token,
+        "logprob": _finite(logp),
+        "bytes": list(token.encode("utf-8", "replace")),
+    }
+
+
+def _finite(logp: float) -> float:
+    """JSON has no infinities; the protocol's own floor is -9999."""
+    return float(logp) if math.isfinite(logp) else -9999.0
+
+
+def _best(
+    tokenizer: Tokenizer,
+    ids: np.ndarray | None,
+    logp: np.ndarray | None,
+    start: int,
+    count: int,
+) -> list[list[tuple[str, float]] | None]:
+    """The most likely tokens at each of `count` positions."""
+    if ids is None or logp is None:
+        return [[] for _ in range(count)]
+    return [
+        [
+            (tokenizer.decode([t]), float(p))
+            for t, p in zip(row.tolist(), values, strict=True)
+            if t >= 0 and p > float("-inf")
+        ]
+        for row, values in zip(ids[start:], logp[start:], strict=True)
+    ]

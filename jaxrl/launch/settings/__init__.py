@@ -1,0 +1,1 @@
+"""From a command line, a file or Python to a config."""

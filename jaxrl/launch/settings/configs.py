@@ -1,0 +1,227 @@
+"""What `jaxrl train` may begin with: a recipe, a config file, a Python file, or a run directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import json
+import sys
+import tomllib
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from jaxrl import config as configs
+from jaxrl import functions
+from jaxrl.config import Config
+from jaxrl.launch import recipes
+from jaxrl.launch.settings import course, flags, short, trust
+from jaxrl.record import storage
+
+T = TypeVar("T")
+SUFFIXES = (".yaml", ".yml", ".json", ".toml")
+
+
+def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Options]:
+    """The config that a command names and changes, and what else it asks for.
+
+    Args:
+      argv: a recipe, an algorithm, a file or a run directory, and flags. Without a name, it is
+        `quickstart`, or `grpo` where data are given.
+      command: for messages.
+
+    Raises:
+      ValueError: no such recipe, file, field or flag; or a run of others that names functions.
+    """
+    name, rest = flags.recipe(argv)
+    path = Path(name)
+    if path.suffix in SUFFIXES and (stages := course.stages(values_of(path), path)):
+        return course.resolve(path, stages, rest, functools.partial(_of_stage, path, command))
+    if name == "quickstart" and argv == rest and any(t.startswith("--data") for t in rest):
+        name = "grpo"
+    if name in ("-", ""):
+        raise ValueError(f"name a recipe: jaxrl {command} RECIPE")
+    if (meant := flags.value_of("--recipe", rest)) is not None:
+        raise ValueError(
+            f"--recipe {meant}: a recipe is named without a flag, before all flags, as in "
+            f"jaxrl {command} {meant}"
+        )
+    config, given = opened(name, trusted="--trust" in rest)
+    config, rest, options = short.expand(config, [*given, *rest])
+    config = flags.parse(config, rest, prog=f"jaxrl {command} {name}")
+    return short.with_epochs(config, options.epochs), options
+
+
+def opened(name: str, *, trusted: bool = False) -> tuple[Config, list[str]]:
+    """The config of a name, and the flags that its file gives besides.
+
+    Args:
+      name: a recipe, an algorithm, a file or a run directory.
+      trusted: whether a run directory may name functions of others.
+
+    Raises:
+      ValueError: see `resolve`.
+    """
+    path = Path(name)
+    if path.suffix in SUFFIXES:
+        return of_values(values_of(path), path)
+    if path.suffix == ".py":
+        return _of_python(path), []
+    if (saved := storage.locate(name) / "config.json").exists():
+        config = configs.load(saved)
+        if not trusted:
+            known = trust.known(storage.locate(name))
+            functions.check_bundled(configs.to_dict(config), f"the config of {name}", known)
+        return dataclasses.replace(config, run_dir=name), []
+    if "/" in name or path.exists():
+        raise ValueError(f"{name!r} is neither a recipe nor a run directory with a config.json")
+    return recipes.load(name), []
+
+
+def dump(config: Config) -> str:
+    """The config as YAML, which `opened` reads back as an equal one."""
+    plain = json.loads(json.dumps(configs.to_dict(config)))
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+
+
+def merged(config: T, values: Mapping[str, Any], where: str = "") -> T:
+    """The config with nested values of a file; what they leave out stays.
+
+    Fields that are dicts, such as `task_args`, are replaced as a whole.
+
+    Args:
+      config: a dataclass.
+      values: by field.
+      where: dotted name of `config`, for messages.
+
+    Raises:
+      ValueError: an unknown field, or a value of another type; with its dotted name.
+    """
+    hints = typing.get_type_hints(type(config))
+    changes: dict[str, Any] = {}
+    for name, value in values.items():
+        field, full = str(name).replace("-", "_"), f"{where}{name}"
+        if field not in hints:
+            hint = functions.nearest(field, list(hints))
+            raise ValueError(f"{full!r} is no field of the config; {hint}")
+        old = getattr(config, field)
+        if dataclasses.is_dataclass(old):
+            if not isinstance(value, Mapping):
+                raise ValueError(f"{full}={value!r}: must hold fields, as in {full}: {{...}}")
+            changes[field] = merged(old, value, f"{full}.")
+        elif field == "extensions" and isinstance(config, Config):
+            changes[field] = {k: _settings(k, v or {}, f"{full}.{k}.") for k, v in value.items()}
+        else:
+            changes[field] = configs.checked(hints[field], value, full)
+    plain = {k: v for k, v in changes.items() if not dataclasses.is_dataclass(getattr(config, k))}
+    typed = configs.from_dict(type(config), configs_fields(config) | plain) if plain else config
+    nested = {k: v for k, v in changes.items() if k not in plain}
+    return dataclasses.replace(typed, **nested)
+
+
+def configs_fields(config: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name, not nested."""
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+
+
+def _settings(reference: str, values: Mapping[str, Any], where: str) -> Any:
+    configs.check_name(reference)
+    kind = functions.settings_type(functions.extension(reference))
+    return merged(kind(), values, where)
+
+
+def values_of(path: Path) -> dict[str, Any]:
+    """What a file holds.
+
+    Raises:
+      ValueError: there is none, or it holds no fields.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {str(path)!r}") from None
+    except (yaml.YAMLError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: must hold fields of a config, as `jaxrl show RECIPE --yaml`")
+    if path.suffix == ".json" and isinstance(values.get("config"), dict):
+        return values["config"]  # the config.json of a run
+    return values
+
+
+def _of_stage(
+    path: Path, command: str, values: Mapping[str, Any], argv: list[str]
+) -> tuple[Config, short.Options]:
+    """The config of one stage of a course, from its values in the file and the flags."""
+    config, given = of_values(values, path)
+    config, rest, options = short.expand(config, [*given, *argv])
+    config = flags.parse(config, rest, prog=f"jaxrl {command} {values['recipe']}")
+    return short.with_epochs(config, options.epochs), options
+
+
+def of_values(values: Mapping[str, Any], path: Path) -> tuple[Config, list[str]]:
+    """Fields of a file on top of those of their `recipe`; short names become flags.
+
+    Raises:
+      ValueError: an unknown recipe, unless the file holds a whole config; or as `merged` says.
+    """
+    values = dict(values)
+    name = str(values.get("recipe", ""))
+    try:
+        base = recipes.for_model(recipes.load(name or "grpo"), values.get("model"))
+    except ValueError as error:
+        if not _is_whole(values):
+            raise ValueError(f"{path}: {error}") from error
+        base = Config()
+    fields = {field.name for field in dataclasses.fields(Config)}
+    given: list[str] = []
+    if isinstance(values.get("data"), str):
+        fields -= {"data"}  # the path of a file, as the flag takes it
+    rollout = values.get("rollout")
+    if not base.model and not (isinstance(rollout, Mapping) and "chat" in rollout):
+        fields -= {"model"}  # as the flag takes it, which looks for a chat template
+    for key in [k for k in values if str(k).replace("-", "_") not in fields]:
+        flag = str(key).replace("_", "-")
+        if flag not in (*short.NAMES, "model"):
+            hint = functions.nearest(str(key), [*fields, *short.NAMES])
+            raise ValueError(f"{path}: {key!r} is no field of the config; {hint}")
+        value = values.pop(key)
+        for each in value if isinstance(value, list) else [value]:
+            given += [f"--{flag}"] if each is True else [f"--{flag}={each}"]
+    try:
+        made = merged(base, values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return dataclasses.replace(made, recipe=name or path.stem), given
+
+
+def _is_whole(values: Mapping[str, Any]) -> bool:
+    """Whether a file holds a config as `dump` writes it, whose recipe is only a name.
+
+    One of an older version lacks the newer fields, and one that somebody wrote has few.
+    """
+    fields = {field.name for field in dataclasses.fields(Config)}
+    return 2 * len(fields & values.keys()) > len(fields)
+
+
+def _of_python(path: Path) -> Config:
+    """What the function `config` of a file returns."""
+    if not path.exists():
+        raise ValueError(f"there is no file {str(path)!r}")
+    sys.path.insert(0, str(path.resolve().parent))  # functions of it are named STEM:function
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    make = getattr(module, "config", None)
+    made = make() if callable(make) else None
+    if not isinstance(made, Config):
+        raise ValueError(f"{path} needs a function `config()` that returns a jaxrl.config.Config")
+    known = {recipes.identity(name) for name in recipes.names()}
+    shipped = made.recipe in known or made.recipe == Config().recipe
+    return dataclasses.replace(made, recipe=path.stem) if shipped else made

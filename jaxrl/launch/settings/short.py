@@ -1,0 +1,335 @@
+"""Short flags: data and rewards of one's own in one line, and the names that flags have elsewhere.
+
+`expand` turns them into fields of the config and the flags of these, before `flags.parse`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxrl import config as configs
+from jaxrl import gguf_file
+from jaxrl.config import Config
+from jaxrl.data.rewards import named
+from jaxrl.data.sources import rows
+from jaxrl.launch import recipes
+from jaxrl.models import catalog
+from jaxrl.rollout import files, policy, tasks, written
+from jaxrl.rollout.policy import Policy
+
+ALIASES = {
+    "lr": "optimizer.learning-rate",
+    "learning-rate": "optimizer.learning-rate",
+    "lr-scheduler-type": "optimizer.schedule",
+    "schedule": "optimizer.schedule",
+    "warmup-steps": "optimizer.warmup-steps",
+    "weight-decay": "optimizer.weight-decay",
+    "max-grad-norm": "optimizer.clip-norm",
+    "batch-size": "rollout.prompts",
+    "prompts": "rollout.prompts",
+    "group-size": "rollout.group-size",
+    "num-generations": "rollout.group-size",
+    "temperature": "rollout.temperature",
+    "max-new-tokens": "rollout.max-new-tokens",
+    "max-completion-length": "rollout.max-new-tokens",
+    "max-prompt-tokens": "rollout.max-prompt-tokens",
+    "max-prompt-length": "rollout.max-prompt-tokens",
+    "system": "rollout.system",
+    "chat": "rollout.chat",
+    "no-chat": "rollout.no-chat",
+    "kl-coef": "objective.kl-coef",
+    "beta": "objective.kl-coef",
+    "entropy-coef": "objective.entropy-coef",
+    "num-iterations": "updates-per-batch",
+    "lora-rank": "lora.rank",
+    "lora-alpha": "lora.alpha",
+    "max-steps": "steps",
+    "output-dir": "run-dir",
+    "out": "run-dir",
+    "teacher": "teacher.model",
+    "model-name-or-path": "model",
+    "model-name": "model",
+    "resume": "fork",
+    "eval-data": "data.eval-path",
+    "eval-every": "eval.every",
+    "eval-problems": "eval.problems",
+    "save-every": "checkpoint.every",
+    "save-steps": "checkpoint.every",
+    "eval-steps": "eval.every",
+    "dtype": "compute-dtype",
+    "micro-batch-tokens": "packing.micro-batch-tokens",
+    "fsdp": "mesh.fsdp",
+    "tensor": "mesh.tensor",
+    "wandb-entity": "track.entity",
+    "run-name": "track.name",
+    "tags": "track.tags",
+}
+"""Names to the flags that they stand for."""
+
+DATA = {
+    "data": "path",
+    "dataset": "path",
+    "train-file": "path",
+    "test-data": "test_path",
+    "prompt-column": "prompt_column",
+    "answer-column": "answer_column",
+    "template": "template",
+    "test-share": "test_share",
+    "reward-env": "environment",
+}
+"""Flags to the parameters of the task `file` that they set."""
+
+ROWS = {
+    "data": "data.path",
+    "dataset": "data.path",
+    "train-file": "data.path",
+    "test-data": "data.eval-path",
+    "test-share": "data.eval-share",
+    "prompt-column": "data.columns.prompt",
+    "answer-column": "data.columns.completion",
+    "batch-size": "data.batch-size",
+}
+"""Flags that mean other fields in a run that learns from a file."""
+
+_FILES = ("path", "test_path")
+_OWN = ("reward", "epochs", "show-every", "profile", "trust")
+_SWITCHES = ("chat", "no-chat", "profile", "trust")
+NAMES = (*ALIASES, *DATA, *_OWN)
+"""All short flags."""
+
+
+class Options(NamedTuple):
+    """What is no field of a config."""
+
+    epochs: int = 0
+    """Passes over the train split, in place of `steps`; 0: as `steps` says."""
+    show_every: int = 0
+    """Steps between completions shown on the console; 0: ten in a run."""
+    profile: bool = False
+    """Trace steps 3 to 5."""
+    trust: bool = False
+    """Run the functions of others that a run directory names."""
+
+
+def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Options]:
+    """The config with the data and rewards of short flags, the other flags in full, and options.
+
+    A task of another name starts from its own parameters. A model with a chat template gets its
+    prompts in it, unless --no-chat is given or the recipe was made for another model. A method on
+    another model leaves the toy of its recipe behind, see `recipes.for_model`.
+
+    Args:
+      config: to start from.
+      argv: the flags of a command.
+
+    Raises:
+      ValueError: a flag without its value, a switch with one that is neither true nor false, or
+        data without a reward.
+    """
+    config = recipes.for_model(config, _model(argv))
+    rest: list[str] = []
+    values: dict[str, str] = {}
+    rewards: list[str] = []
+    queue = list(argv)
+    while queue:
+        token = queue.pop(0)
+        flag, has_value, value = token.partition("=")
+        name = flag.removeprefix("--").replace("_", "-")
+        if config.data.kinds and token.startswith("--") and name in ROWS:
+            rest.append(f"--{ROWS[name]}{has_value}{value}")
+        elif not token.startswith("--") or name not in NAMES or _is_field(config, name):
+            rest.append(token)
+        elif name in _SWITCHES:
+            on = _is_on(name, value) if has_value else True
+            if name in ("chat", "no-chat"):
+                rest.append("--rollout.chat" if on == (name == "chat") else "--rollout.no-chat")
+            elif on:
+                values[name] = "true"
+            else:
+                values.pop(name, None)  # a flag takes back what the file of the run asks for
+        elif name in ALIASES:
+            rest += [f"--{ALIASES[name]}{has_value}{value}"]
+        else:
+            if not has_value and (not queue or queue[0].startswith("--")):
+                raise ValueError(f"--{name} needs a value")
+            given = value if has_value else queue.pop(0)
+            if name == "reward":
+                rewards.append(given)
+                while queue and not has_value and not queue[0].startswith("--"):
+                    rewards.append(queue.pop(0))
+            else:
+                values[DATA.get(name, name)] = given
+    options = Options(
+        _whole("epochs", values), _whole("show-every", values),
+        "profile" in values, "trust" in values,
+    )  # fmt: skip
+    config = _with_task(config, rest)
+    config, rewards = _with_reward_models(config, rewards, "path" in values)
+    config = _with_data(config, {k: v for k, v in values.items() if k in DATA.values()}, rewards)
+    if options.epochs and any(t.partition("=")[0] == "--steps" for t in rest):
+        raise ValueError("--epochs and --steps both say how long to train; give one of them")
+    return _with_chat(config, rest), rest, options
+
+
+def with_epochs(config: Config, epochs: int) -> Config:
+    """The config with the steps that a number of epochs over the train split, or the file, takes.
+
+    Raises:
+      ValueError: the task makes problems without end, or the file cannot be read.
+    """
+    if not epochs:
+        return config
+    if config.data.kinds:
+        found = files.read(config.data, config.data.path)
+        places = list(range(len(found)))
+        if not config.data.eval_path:
+            places = rows.divide(found, config.data.eval_share, config.eval.problems)[0]
+        count = len(places)
+        if config.data.long_rows == "split" or config.data.comparisons:  # a row may be several
+            check_named(config)
+            model, tokenizer = policy.describe(config)
+            actor = Policy(model, {}, tokenizer)
+            count = sum(len(written.groups(actor, config, found, place)) for place in places)
+        steps = math.ceil(epochs * count / config.data.batch_size)
+        return dataclasses.replace(config, steps=max(1, steps))
+    size = tasks.named(config).sizes.get("train")
+    if not size:
+        raise ValueError(f"--epochs {epochs}: task {config.task!r} has no end; give --steps")
+    return dataclasses.replace(config, steps=math.ceil(epochs * size / config.rollout.prompts))
+
+
+def check_named(config: Config) -> None:
+    """Refuse an algorithm without a model or a task.
+
+    Raises:
+      ValueError: naming the flags.
+    """
+    if not config.model:
+        raise ValueError(
+            f"{config.recipe} needs a model: --model DIRECTORY (Hugging Face), a GGUF file, a "
+            "packaged model such as smollm2-135m, or a run directory"
+        )
+    if not config.task and not config.domains and not config.data.kinds:
+        raise ValueError(
+            f"{config.recipe} needs something to train on: --data FILE with --reward "
+            "FILE.py:FUNCTION, or --task NAME (`jaxrl tasks` lists them)"
+        )
+
+
+def _is_field(config: Config, name: str) -> bool:
+    if name == "data":  # in a run that samples, the file of its prompts
+        return bool(config.data.kinds)
+    return name.replace("-", "_") in {field.name for field in dataclasses.fields(config)}
+
+
+def _is_on(name: str, text: str) -> bool:
+    """What `--NAME=TEXT` says of a switch."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"--{name}={text}: is on or off; give true or false, or --{name} alone")
+    return text.lower() == "true"
+
+
+def _whole(name: str, values: dict[str, str]) -> int:
+    text = values.get(name, "0")
+    if not text.isdecimal():
+        raise ValueError(f"--{name} {text}: must be a whole number")
+    return int(text)
+
+
+def _with_task(config: Config, argv: Sequence[str]) -> Config:
+    """Parameters of the recipe's task do not follow to another."""
+    chosen = _value_of("--task", argv)
+    if chosen is None or chosen == config.task:
+        return config
+    return dataclasses.replace(config, task=chosen, task_args={}, domains={})
+
+
+def _with_reward_models(
+    config: Config, rewards: Sequence[str], data: bool
+) -> tuple[Config, list[str]]:
+    """The config with the rewards that are directories of models, and the other rewards.
+
+    Beside others, which are then the task's, their scores are added; alone, they are the reward.
+    """
+    models = [text for text in rewards if (Path(text) / "config.json").exists()]
+    others = [text for text in rewards if text not in models]
+    if not models:
+        return config, others
+    paths = tuple(str(Path(model).resolve()) for model in models)
+    given = {"models": paths, "task_weight": float(bool(others))}
+    config = configs.extended(config, "reward_model", **given)
+    return config, others or ["none"] * data
+
+
+def _with_data(config: Config, given: dict[str, str], rewards: Sequence[str]) -> Config:
+    if not given and not rewards:
+        return config
+    if "teacher" in config.extensions and not rewards:
+        rewards = ["none"]
+    before = dict(config.task_args) if config.task == "file" else {}
+    if "path" not in given and "path" not in before:
+        flag = "--reward" if rewards else f"--{next(f for f, p in DATA.items() if p in given)}"
+        raise ValueError(
+            f"{flag} is for data of your own: name them with --data FILE; the tasks of "
+            "`jaxrl tasks` have a reward"
+        )
+    args = before | {k: _path(v) if k in _FILES else v for k, v in given.items()}
+    if "test_share" in given:
+        args["test_share"] = float(given["test_share"])
+    if rewards:
+        args["rewards"] = named.written([named.parse(text) for text in rewards])
+    if "rewards" not in args:
+        raise ValueError(
+            "--data needs a reward for its completions: --reward FILE.py:FUNCTION, or one of "
+            f"{', '.join(named.BUNDLED)}"
+        )
+    return dataclasses.replace(config, task="file", task_args=args, domains={})
+
+
+def _path(spec: str) -> str:
+    """A local file with its whole path, so that a run can be continued from anywhere."""
+    return str(Path(spec).resolve()) if Path(spec).exists() else spec
+
+
+def _model(argv: Sequence[str]) -> str | None:
+    flags = ["--model", *(f"--{name}" for name, full in ALIASES.items() if full == "model")]
+    return next((found for flag in flags if (found := _value_of(flag, argv))), None)
+
+
+def _with_chat(config: Config, argv: Sequence[str]) -> Config:
+    model = _model(argv) or config.model
+    explicit = any(t.startswith(("--rollout.chat", "--rollout.no-chat")) for t in argv)
+    if config.model or explicit or not has_template(model):
+        return config
+    return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, chat=True))
+
+
+def has_template(model: str) -> bool:
+    """Whether a model has a chat template: of a directory, a GGUF file, a packaged model, or a Hub
+    id in the local cache."""
+    if catalog.is_hub(model):
+        found = catalog.cached(model)
+    else:
+        known = model in catalog.PACKAGED or Path(model).exists()
+        found = catalog.locate(model) if known else None
+    if found is None:
+        return False
+    if found.suffix == ".gguf":
+        return "tokenizer.chat_template" in gguf_file.header(found).fields
+    if (found / "chat_template.jinja").exists():
+        return True
+    settings = found / "tokenizer_config.json"
+    return settings.exists() and "chat_template" in json.loads(settings.read_text("utf-8"))
+
+
+def _value_of(flag: str, argv: Sequence[str]) -> str | None:
+    for place, token in enumerate(argv):
+        name, has_value, value = token.partition("=")
+        if name == flag:
+            return value if has_value else next(iter(argv[place + 1 : place + 2]), None)
+    return None

@@ -1,0 +1,226 @@
+"""Sweeps: numbers with commas train several runs, and one report compares them.
+
+They are trained one after another, or with `--parallel N` so many at once, each in a process of its
+own with a share of this machine's accelerators, see `jaxrl.launch.devices`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import queue
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from jaxrl.config import Config
+from jaxrl.launch import devices, report
+from jaxrl.launch.settings import configs, flags, short
+from jaxrl.mesh import distributed
+from jaxrl.record import rundir
+
+_TIMES = ("before", "after")
+_SHOWN = {True: ("pass@1", "reward"), False: ("loss", "accuracy", "margin", "likelihood")}
+"""Figures of the table, by whether problems were answered or rows of a file learned."""
+
+
+class Arm(NamedTuple):
+    """One run of a sweep."""
+
+    name: str
+    """What is particular to it, such as `seed=0,learning_rate=1e-5`."""
+    config: Config
+    options: short.Options
+    argv: tuple[str, ...] = ()
+    """The command `jaxrl train` of this run alone."""
+
+
+def arms(argv: Sequence[str]) -> list[Arm]:
+    """The runs that a command asks for; none where it asks for a single one.
+
+    A flag of a number is an axis if its value has commas: `--seed 0,1,2 --lr 1e-5,3e-5` are six
+    runs. Each gets a directory of its own in that of the command.
+
+    Raises:
+      ValueError: see `configs.resolve`.
+    """
+    axes = [axis for axis in map(_axis, _tokens(argv)) if axis[1]]
+    if not axes:
+        return []
+    plain = [token for token, values in map(_axis, _tokens(argv)) if not values for token in token]
+    elsewhere = [
+        each
+        for token in _tokens(plain)
+        if short.ALIASES.get(name := token[0].partition("=")[0].removeprefix("--"), name)
+        not in ("run-dir", "run_dir")
+        for each in token
+    ]
+    found: list[Arm] = []
+    for values in itertools.product(*(values for _, values in axes)):
+        names = [flag[0].removeprefix("--") for flag, _ in axes]
+        given = [f"--{name}={value}" for name, value in zip(names, values, strict=True)]
+        config, options = configs.resolve([*plain, *given])
+        short_names = [name.rpartition(".")[2].replace("-", "_") for name in names]
+        name = ",".join(f"{n}={v}" for n, v in zip(short_names, values, strict=True))
+        base = config.run_dir or f"runs/{config.recipe}-sweep"
+        run_dir = f"{base}/{name}"
+        own = (*elsewhere, *given, f"--run-dir={run_dir}")
+        found.append(Arm(name, dataclasses.replace(config, run_dir=run_dir), options, own))
+    return found
+
+
+def parallel(argv: Sequence[str]) -> tuple[int, list[str]]:
+    """The number of runs at once that a command asks for, and its other arguments.
+
+    Raises:
+      ValueError: not a whole number of 1 or more.
+    """
+    given = [token for token in _tokens(argv) if token[0].partition("=")[0] == "--parallel"]
+    rest = [each for token in _tokens(argv) if token not in given for each in token]
+    count = 1
+    for token in given:
+        text = token[0].partition("=")[2] or " ".join(token[1:])
+        if not text.isdecimal() or int(text) < 1:
+            raise ValueError(f"--parallel {text}: must be a whole number, 1 or more")
+        count = int(text)
+    return count, rest
+
+
+def side_by_side(count: int) -> Callable[[Sequence[Arm]], list[int]]:
+    """What trains runs in processes of their own, so many at once; it gives their exit statuses.
+
+    What each prints is in `RUN.log` beside its directory.
+
+    Raises:
+      ValueError: there are fewer accelerators than that, or this is one of several hosts.
+    """
+    if (hosts := distributed.announced(os.environ)) > 1:
+        raise ValueError(
+            f"--parallel {count}: this is one of {hosts} processes, and only a machine alone is "
+            "shared out; leave --parallel out, and each run takes them all"
+        )
+    free = queue.SimpleQueue[dict[str, str]]()
+    for share in devices.shares(count, devices.found()):
+        free.put(share)
+
+    def one(arm: Arm) -> int:
+        share = free.get()
+        log = Path(f"{arm.config.run_dir}.log")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "jaxrl.launch.cli", "train", *arm.argv]
+        try:
+            with log.open("w") as out:
+                return subprocess.run(
+                    command, env=os.environ | share, stdout=out, stderr=subprocess.STDOUT
+                ).returncode
+        finally:
+            free.put(share)
+
+    def train(found: Sequence[Arm]) -> list[int]:
+        with ThreadPoolExecutor(count) as pool:
+            statuses = []
+            for arm, status in zip(found, pool.map(one, found), strict=True):
+                said = "done" if not status else f"exit status {status}"
+                print(f"{arm.name}: {said}, output in {arm.config.run_dir}.log", flush=True)
+                statuses.append(status)
+        return statuses
+
+    return train
+
+
+def in_turn(one: Callable[[Config, short.Options], int]) -> Callable[[Sequence[Arm]], list[int]]:
+    """What trains runs one after another in this process; it gives their exit statuses."""
+
+    def train(found: Sequence[Arm]) -> list[int]:
+        statuses = []
+        for place, arm in enumerate(found, 1):
+            Console().rule(f"run {place} of {len(found)}: {arm.name}")
+            statuses.append(one(arm.config, arm.options))
+        return statuses
+
+    return train
+
+
+def run(found: Sequence[Arm], train: Callable[[Sequence[Arm]], list[int]]) -> int:
+    """Train the runs, write one report, and print what they reached.
+
+    Args:
+      found: see `arms`.
+      train: `in_turn` or `side_by_side`.
+
+    Returns:
+      0, or the status of the first run that failed; the others are trained all the same.
+    """
+    worst = next(filter(None, train(found)), 0)
+    console = Console()
+    directories = [rundir.run_directory(arm.config) for arm in found]
+    done = [d for d in directories if (d / "summary.json").exists()]
+    out = directories[0].parent / "report.html"
+    if done:
+        report.write(done, out)
+    console.print(table([arm.name for arm in found], directories))
+    if done:
+        console.print(f"compared in {out}", soft_wrap=True, highlight=False)
+    return worst
+
+
+def table(names: Sequence[str], directories: Sequence[Path]) -> Table:
+    """Held-out figures of runs, before and after training, as far as they have them."""
+    outcomes = [
+        json.loads(path.read_text()) if path.exists() else None
+        for path in (directory / "summary.json" for directory in directories)
+    ]
+    held_out = [outcome["eval"]["before"] for outcome in outcomes if outcome]
+    answered = any("pass@1" in each for each in held_out)
+    shown = [name for name in _SHOWN[answered] if any(name in each for each in held_out)]
+    made = Table("run", *(f"{name} {when}" for name in shown for when in _TIMES), "seconds")
+    for name, outcome in zip(names, outcomes, strict=True):
+        if not outcome:
+            made.add_row(name, *["-"] * 2 * len(shown), "unfinished")
+            continue
+        cells = [outcome["eval"][when].get(figure) for figure in shown for when in _TIMES]
+        texts = ["-" if cell is None else f"{cell:.3f}" for cell in cells]
+        made.add_row(name, *texts, f"{outcome['seconds']:.0f}")
+    return made
+
+
+def _tokens(argv: Sequence[str]) -> list[tuple[str, ...]]:
+    """Arguments with their values: a flag and what follows it, or a word alone."""
+    found: list[tuple[str, ...]] = []
+    for token in argv:
+        if token.startswith("--") or not found or not found[-1][0].startswith("--"):
+            found.append((token,))
+        else:
+            found[-1] = (*found[-1], token)
+    return found
+
+
+def _axis(token: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:
+    """An argument, and its values if it is an axis: a numeric flag with commas."""
+    flag, has_value, value = token[0].partition("=")
+    if not flag.startswith("--") or len(token) != (1 if has_value else 2):
+        return token, []
+    values = (value if has_value else token[1]).split(",")
+    if len(values) < 2 or not all(map(_is_number, values)):
+        return token, []
+    name = flag.removeprefix("--")
+    field = short.ALIASES.get(name.replace("_", "-"), name)
+    if type(flags.at(Config(), field.replace("-", "_"))) not in (int, float):
+        return token, []
+    return (flag,), values
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

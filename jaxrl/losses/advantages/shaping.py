@@ -1,0 +1,191 @@
+"""What becomes of the rewards of a batch before any advantage is taken.
+
+Rewards are `[N]`, one a sample; `expert` marks rows that the policy did not sample, such as the
+reference answer to each prompt. Samples whose reward failed (`valid` 0) leave every statistic.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.losses.reduce.masking import clean_rewards, where_valid
+from jaxrl.losses.reduce.shapes import checked
+
+KIND = "shaping"
+
+
+@checked
+def par(
+    rewards: jax.Array,
+    group_ids: jax.Array,
+    *,
+    num_groups: int,
+    expert: jax.Array,
+    valid: jax.Array | None = None,
+) -> jax.Array:
+    """PAR: the probability that the sample is preferred to the reference answer of its prompt.
+
+    Bounded, steep at the reference and flat far above it, where a reward model is least to be
+    trusted.
+
+    Formula: `sigmoid(r_i - mean_(references of g) r)`
+    Paper: Fu et al. 2025, "Reward Shaping to Mitigate Reward Hacking in RLHF" (PAR)
+
+    Args:
+      rewards: `[N]`, a reward model's logits.
+      group_ids: `[N]` int32 in `[0, num_groups)`.
+      num_groups: static; an upper bound will do.
+      expert: `[N]` bool, the reference answers; a group without one is measured against 0.
+      valid: `[N]` bool.
+
+    Returns:
+      `[N]` in `[0, 1]`.
+    """
+    rewards, valid = clean_rewards(rewards, valid)
+    weight = (valid & expert).astype(rewards.dtype)
+    count = jax.ops.segment_sum(weight, group_ids, num_groups)
+    total = jax.ops.segment_sum(weight * rewards, group_ids, num_groups)
+    reference = total / jnp.maximum(count, 1.0)
+    return where_valid(valid, jax.nn.sigmoid(rewards - reference[group_ids]))
+
+
+@checked
+def dual(
+    rewards: jax.Array,
+    group_ids: jax.Array,
+    *,
+    num_groups: int,
+    valid: jax.Array | None = None,
+) -> jax.Array:
+    """AlphaAlign: a breach of safety costs the same everywhere; the rest is graded in its group.
+
+    A reward below 0 is a breach: what is harmful was answered, or what is not was refused. Other
+    rewards are how helpful an answer is, on a scale that may differ from prompt to prompt.
+
+    Formula: `-1` where `r_i < 0`, else `(r_i - min r) / (max r - min r)` over those of the group
+      that are not below 0, and 1 where these are equal
+    Paper: Zhang et al. 2025, "AlphaAlign: Incentivizing Safety Alignment with Extremely Simplified
+      Reinforcement Learning" (that scores are normalised; by the range is our reading)
+
+    Args:
+      rewards: `[N]`.
+      group_ids: `[N]` int32 in `[0, num_groups)`.
+      num_groups: static; an upper bound will do.
+      valid: `[N]` bool.
+
+    Returns:
+      `[N]`, -1 or in `[0, 1]`.
+    """
+    rewards, valid = clean_rewards(rewards, valid)
+    kept = valid & (rewards >= 0)
+    least = jax.ops.segment_min(jnp.where(kept, rewards, jnp.inf), group_ids, num_groups)
+    most = jax.ops.segment_max(jnp.where(kept, rewards, -jnp.inf), group_ids, num_groups)
+    low, span = least[group_ids], (most - least)[group_ids]
+    spread = kept & (span > 0)
+    graded = jnp.where(spread, (rewards - low) / jnp.where(spread, span, 1.0), 1.0)
+    return where_valid(valid, jnp.where(kept, graded, -1.0))
+
+
+@checked
+def settled_label(
+    rewards: jax.Array,
+    group_ids: jax.Array,
+    *,
+    num_groups: int,
+    expert: jax.Array,
+    valid: jax.Array | None = None,
+) -> jax.Array:
+    """ViSurf's control of the label's reward: once samples are as good, it teaches nothing more.
+
+    At the mean of the samples the label changes neither the group's mean nor, with advantages
+    centred by the group, any parameter.
+
+    Formula: `r_label := mean_(sampled j) r_j` where `max_(sampled j) r_j >= r_label`
+    Paper: Liu et al. 2025, "ViSurf: Visual Supervised-and-Reinforcement Fine-Tuning" (recalled)
+
+    Args:
+      rewards: `[N]`.
+      group_ids: `[N]` int32 in `[0, num_groups)`.
+      num_groups: static; an upper bound will do.
+      expert: `[N]` bool, the labels.
+      valid: `[N]` bool.
+
+    Returns:
+      `[N]`.
+    """
+    rewards, valid = clean_rewards(rewards, valid)
+    own = valid & ~jnp.asarray(expert, bool)
+    weight = own.astype(rewards.dtype)
+    count = jax.ops.segment_sum(weight, group_ids, num_groups)
+    mean = jax.ops.segment_sum(weight * rewards, group_ids, num_groups) / jnp.maximum(count, 1.0)
+    best = jax.ops.segment_max(jnp.where(own, rewards, -jnp.inf), group_ids, num_groups)
+    settled = valid & ~own & (best[group_ids] >= rewards)
+    return jnp.where(settled, mean[group_ids], rewards)
+
+
+@checked
+def episodic(
+    rewards: jax.Array,
+    tokens: jax.Array,
+    mask: jax.Array,
+    *,
+    age: jax.Array,
+    valid: jax.Array | None = None,
+    neighbours: int = 16,
+    exploit: float = 0.5,
+    explore: float = 0.1,
+    threshold: float = 0.5,
+    features: int = 256,
+) -> jax.Array:
+    """Memory-R+: be like what succeeded on such prompts and unlike what failed, and be new.
+
+    The memory is what replay brings back to the batch (`age > 0`). A response is compared with the
+    remembered ones of the most similar prompts. Texts are bags of words and of pairs of words,
+    hashed into features, where the paper has a sentence encoder.
+
+    Formula: `r_i + a (max_(passed j) s_ij - max_(failed j) s_ij) + b (1 - max_j s_ij)`, `s` cosines
+      of responses, j among the remembered sequences whose prompts are nearest
+    Paper: Le et al. 2025, "Reasoning Under 1 Billion: Memory-Augmented Reinforcement Learning for
+      Large Language Models" (formula recalled in part)
+
+    Args:
+      rewards: `[N]`.
+      tokens: `[N, T]` int32.
+      mask: `[N, T]` bool: the response; what comes before it is the prompt.
+      age: `[N]`, updates since the sequence was sampled: 0 for this step's own.
+      valid: `[N]` bool.
+      neighbours: remembered sequences compared with, at most N.
+      exploit: `a`.
+      explore: `b`.
+      threshold: least reward that passes.
+      features: of an embedding.
+
+    Returns:
+      `[N]`; remembered rows keep their rewards, and an empty memory adds nothing.
+    """
+    rewards, valid = clean_rewards(rewards, valid)
+    answered = jnp.cumsum(mask, axis=1) > 0
+    prompts = _bags(tokens, ~answered, features)
+    responses = _bags(tokens, mask, features)
+    remembered = valid & (age > 0) & jnp.any(mask, axis=1)
+    near = jnp.where(remembered[None, :], prompts @ prompts.T, -jnp.inf)
+    near, mates = jax.lax.top_k(near, min(neighbours, len(rewards)))
+    known = jnp.isfinite(near)
+    alike = jnp.sum(responses[:, None, :] * responses[mates], axis=-1)
+    passed = rewards[mates] >= threshold
+
+    def closest(kind: jax.Array) -> jax.Array:
+        return jnp.max(jnp.where(known & kind, alike, 0.0), axis=1)
+
+    bonus = exploit * (closest(passed) - closest(~passed))
+    bonus += explore * jnp.where(jnp.any(known, axis=1), 1.0 - closest(known), 0.0)
+    return jnp.where(valid & (age == 0), rewards + bonus, rewards)
+
+
+def _bags(tokens: jax.Array, kept: jax.Array, features: int) -> jax.Array:
+    """Unit vectors [N, features] of the kept tokens [N, T] and pairs of neighbours among them."""
+    rows = jnp.arange(len(tokens))[:, None]
+    pairs = (tokens[:, :-1] * 31 + tokens[:, 1:] + 1) * 97
+    bag = jnp.zeros((len(tokens), features))
+    bag = bag.at[rows, tokens % features].add(kept)
+    bag = bag.at[rows, pairs % features].add(kept[:, :-1] & kept[:, 1:])
+    return bag / jnp.maximum(jnp.linalg.norm(bag, axis=1, keepdims=True), 1e-6)

@@ -1,0 +1,1 @@
+"""Divergences between policies, and their estimators."""

@@ -1,0 +1,1 @@
+"""Imitation of data and of teachers."""

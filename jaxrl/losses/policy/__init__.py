@@ -1,0 +1,1 @@
+"""Policy objectives: a loss per token from log-probabilities and advantages."""

@@ -1,0 +1,1 @@
+"""Preferences between completions, and reward models."""

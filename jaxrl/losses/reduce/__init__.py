@@ -1,0 +1,1 @@
+"""From per-token values to a scalar: masks, aggregation, checks of shapes."""
