@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import jax
 
 from experiments.lab.aliases import recorded
-from experiments.lab.imitation import ImitationConfig
 from experiments.lab.tasks import Problems
 from jaxrl import functions
 from jaxrl.config import BanditConfig, Config, CurriculumConfig
@@ -27,6 +26,7 @@ from jaxrl.extensions.reference_refresh import RefreshConfig
 from jaxrl.extensions.renormalise import RenormaliseConfig
 from jaxrl.extensions.replay import ReplayConfig
 from jaxrl.extensions.sharpness import SharpnessConfig
+from jaxrl.launch.recipes.demonstrations.sasr import ImitationConfig
 from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.training.objective import ObjectiveConfig
 

@@ -13,6 +13,7 @@ from experiments.lab.arms import Arm
 from experiments.lab.effect import held_out
 from experiments.lab.split import HELD_OUT
 from experiments.lab.tasks import ASK, EOS, FIRST, Problems, Splits, Task, as_problems
+from jaxrl.launch.recipes.skills.domain_upsampling import BASE
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
@@ -20,8 +21,6 @@ WEB, SMALL = 32, 12
 """Symbols of the web and of the small domain."""
 LENGTH = 3
 """Symbols of a prompt."""
-BASE = (0.95, 0.05)
-"""Shares of the web and of the domain before a mixture is changed."""
 
 
 @functools.cache

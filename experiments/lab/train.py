@@ -20,15 +20,15 @@ import numpy as np
 import optax
 
 from experiments.lab import arms, critic, policy, prompts, scores
-from experiments.lab import imitation as rule
 from experiments.lab.arms import Arm
 from experiments.lab.collect import collect
-from experiments.lab.imitation import ImitationConfig
 from experiments.lab.tasks import Task
 from jaxrl.data.selection import curriculum
 from jaxrl.extensions import replay
 from jaxrl.extensions.nucleus import masked
 from jaxrl.extensions.sharpness import SharpnessConfig, uphill
+from jaxrl.launch.recipes.demonstrations import sasr
+from jaxrl.launch.recipes.demonstrations.sasr import ImitationConfig
 from jaxrl.losses.divergence.kl import forward_kl
 from jaxrl.losses.reduce.aggregate import masked_mean
 from jaxrl.models.config import DecoderConfig
@@ -287,7 +287,7 @@ def _update(
         ref_logp = plain(reference)[0] if needs_reference(terms) else None
         imitate = jnp.array(False)
         if imitation:
-            imitate, _ = rule.drawn(imitation, state.norms, state.steps, state.seeds)
+            imitate, _ = sasr.draw_imitation(imitation, state.norms, state.steps, state.seeds)
             flag = {"imitate": jnp.broadcast_to(imitate, t.valid.shape)}
             t = t.replace(extra=dict(t.extra) | flag)
         whole = whole_batch(terms, t, max_new_tokens, step=state.steps)
@@ -306,7 +306,9 @@ def _update(
         params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
         norms = state.norms
         if imitation:
-            norms = rule.noted(imitation, norms, state.steps, imitate, optax.global_norm(grads))
+            norms = sasr.update_norms(
+                imitation, norms, state.steps, imitate, optax.global_norm(grads)
+            )
         before = state.params if sharpness else None
         learned = state.learned + jnp.int32(scale > 0)
         return Learner(params, opt_state, state.steps + 1, norms, state.seeds, learned, before)

@@ -502,7 +502,7 @@ def test_what_a_program_has_started_ends_with_it(ends, program, tmp_path):
     if ends == "the trainer is killed":
         source = (
             "import sys, time; from tests.data import test_agent_program as t\n"
-            "from jaxrl.data.environments import agent_program\n"
+            "from jaxrl.data.environments.bridges import agent_program\n"
             f"file = {str(tmp_path / 'agent.py')!r}\n"
             "made = agent_program.environment([sys.executable, '-S', file], 20.0)\n"
             "pool = t.pool_of(made)\n"

@@ -208,7 +208,7 @@ def test_a_server_ends_with_its_session_and_with_the_process_that_has_it(tmp_pat
     trainer = subprocess.Popen([
         sys.executable,
         "-c",
-        "import os, sys, time\nfrom jaxrl.data.environments import mcp_tools\n"
+        "import os, sys, time\nfrom jaxrl.data.environments.tools import mcp_tools\n"
         f"made = mcp_tools.connect(sys.executable + ' {tmp_path / 'server.py'}')\n"
         f"assert len(made) == 5\nprint('made', flush=True)\n{end}",
     ], stdout=subprocess.PIPE)  # fmt: skip

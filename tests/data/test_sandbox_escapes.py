@@ -175,7 +175,8 @@ def test_nothing_outlives_a_program_that_attacks_its_supervisor(isolation):
 @pytest.mark.parametrize("isolation", KINDS, ids=str)
 def test_nothing_outlives_the_process_that_asked_for_the_run(isolation):
     program = (
-        "from jaxrl.data import sandbox\nfrom jaxrl.data.sandbox import Isolation, Limits\n"
+        "from jaxrl.data.sandbox import runner as sandbox\n"
+        "from jaxrl.data.sandbox.runner import Isolation, Limits\n"
         "sandbox.run(['/bin/sh', '-c', '(setsid sleep 78.2 &); sleep 78.2'],"
         f" limits=Limits(wall_s=60), isolation={isolation!r})"
     )
@@ -290,8 +291,8 @@ def test_the_weak_isolation_is_refused_unless_it_is_allowed(monkeypatch):
 ORDINARY = """
 import os, subprocess, sys
 sys.path.insert(0, {root!r})
-from jaxrl.data import processes, sandbox
-from jaxrl.data.sandbox import Isolation, Limits
+from jaxrl.data.sandbox import processes, runner as sandbox
+from jaxrl.data.sandbox.runner import Isolation, Limits
 busy = [subprocess.Popen(["sleep", "30"]) for _ in range(40)]
 processes.hide()
 weak = Isolation("rlimits", False)

@@ -108,7 +108,8 @@ def test_close_ends_what_is_queued_and_the_workers():
 
 def test_workers_die_with_a_killed_parent():
     program = (
-        "from jaxrl.data import scoring; from jaxrl.data.types import Problem; import time\n"
+        "from jaxrl.data.scoring import pool as scoring; import time\n"
+        "from jaxrl.data.types import Problem\n"
         f"pool = scoring.open_pool({HOSTILE!r}, workers=1, time_limit_s=60)\n"
         "p = Problem('p', '', None)\n"
         "print(int(pool.score([(p, 'pid')])[0].value), flush=True)\n"
@@ -168,7 +169,7 @@ def test_a_killed_worker_leaves_no_scratch_files(tmp_path):
 
 def test_what_a_killed_trainer_leaves_is_removed_at_the_next_start(tmp_path, monkeypatch):
     program = (
-        "from jaxrl.data import scoring; from jaxrl.data.types import Problem\n"
+        "from jaxrl.data.scoring import pool as scoring; from jaxrl.data.types import Problem\n"
         f"pool = scoring.open_pool({HOSTILE!r}, workers=1, time_limit_s=60)\n"
         "pool.score([(Problem('p', '', None), '')])\n"
         "print('up', flush=True); input()\n"
@@ -322,7 +323,8 @@ def test_workers_are_started_ahead_and_each_score_is_told_with_its_completion():
 
 def test_workers_import_neither_jax_nor_the_loader():
     program = (
-        "import sys; from jaxrl.data import scoring; from jaxrl.data.tasks import get\n"
+        "import sys; from jaxrl.data.scoring import pool as scoring\n"
+        "from jaxrl.data.tasks import get\n"
         "get('arithmetic')\n"
         "assert not {'jax', 'grain', 'numpy', 'torch'} & set(sys.modules), sorted(sys.modules)"
     )

@@ -123,7 +123,8 @@ def test_a_cell_without_end_is_refused(tmp_path, monkeypatch):
 
 def test_tfds_builder_writes_what_the_source_reads_without_tensorflow(tmp_path):
     program = (
-        "import sys; from jaxrl.data import sources, tasks\n"
+        "import sys; from jaxrl.data.sources import records as sources\n"
+        "from jaxrl.data import tasks\n"
         "from jaxrl.data.builders.jaxrl_tasks import jaxrl_tasks_dataset_builder as b\n"
         "config = b.TaskConfig(name='m', task='maze', params='{\"size\": 3}', examples=9)\n"
         f"b.prepare(config, {str(tmp_path)!r})\n"

@@ -73,7 +73,7 @@ def test_an_endless_task_is_made_by_seed_and_index():
 @pytest.mark.exact("two processes restarted within an epoch neither repeat nor skip a problem")
 def test_two_processes_restarted_in_mid_epoch(tmp_path):
     program = (
-        "import json, sys; from jaxrl.data import stream, tasks\n"
+        "import json, sys; from jaxrl.data.sources import stream\nfrom jaxrl.data import tasks\n"
         "host, batches, state = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])\n"
         "task = tasks.get('tests.data.hostile:finite', size=30)\n"
         "it = stream.prompts(task, seed=1, batch_size=4, host_index=host, host_count=2)\n"

@@ -242,7 +242,7 @@ def test_closing_the_pool_begins_nothing_more(monkeypatch):
 
 def test_a_thread_that_hangs_keeps_no_process_from_its_end():
     program = (
-        "import time; from jaxrl.data import scoring\n"
+        "import time; from jaxrl.data.scoring import pool as scoring\n"
         "from jaxrl.data.environments import Turn\n"
         "from tests.data.test_waiting import PROBLEM, opened, task\n"
         "pool = opened(task(None, lambda problem, seed: time.sleep(600)), 0.1)\n"

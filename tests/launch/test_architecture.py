@@ -59,5 +59,5 @@ def test_imports_that_follow_from_others_are_left_out():
 
 def test_every_module_is_found_once():
     found = architecture.files()
-    assert {"config", "run.loop", "launch.architecture", "losses"} <= found.keys()
+    assert {"config", "run.loop", "launch.listing.architecture", "losses"} <= found.keys()
     assert len(set(found.values())) == len(found)

@@ -127,7 +127,7 @@ import sys, jax, numpy as np
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 from jaxrl.control import train
 from jaxrl.control.environments import point_mass
-from jaxrl.launch.control import sac
+from jaxrl.control.algorithms.online import sac
 env = point_mass.make(horizon=10)
 programs = sac.programs(env, sac.Config(steps=8, hidden=(8,), batch_size=16, warmup=16))
 points = list(train.train(programs, env, seeds=[3, 7], points=2, episodes=2))

@@ -251,7 +251,7 @@ def test_a_switch_takes_no_other_value():
 
 def test_a_recipe_is_a_python_file(tmp_path):
     (tmp_path / "my_recipe.py").write_text(
-        "import dataclasses\nfrom jaxrl.launch.recipes import quickstart\n\n\n"
+        "import dataclasses\nfrom jaxrl.launch.recipes.ready import quickstart\n\n\n"
         "def config():\n    return dataclasses.replace(quickstart.config(), steps=7)\n"
     )
     config, _ = files.resolve([str(tmp_path / "my_recipe.py"), "--seed", "2"])

@@ -120,7 +120,9 @@ def test_eight_devices_give_the_loss_of_one():
     program = """
         import jax, jax.numpy as jnp, numpy as np
         from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-        from jaxrl.losses import advantages, aggregate, policy, sequence
+        from jaxrl.losses.advantages import groups as advantages
+        from jaxrl.losses.policy import objectives as policy, sequence
+        from jaxrl.losses.reduce import aggregate
 
         def loss(logp, behavior, rewards, groups, mask):
             a = advantages.group_advantages(rewards, groups, num_groups=16)[:, None]

@@ -38,7 +38,7 @@ class Worker:
             [
                 sys.executable,
                 "-c",
-                f"from jaxrl.data import scoring_process as s; s.serve({theirs.fileno()})",
+                f"from jaxrl.data.scoring import scoring_process as s; s.serve({theirs.fileno()})",
             ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,

@@ -126,7 +126,7 @@ def kind(name: str) -> str:
 
 
 def rows() -> list[dict[str, str | int]]:
-    """One object a recipe: `name`, `kind`, `summary`, `model`, `task`, `steps`."""
+    """One object a recipe: `name`, `id`, `family`, `kind`, `summary`, `model`, `task`, `steps`."""
     out: list[dict[str, str | int]] = []
     for name in names():
         config = load(name)
@@ -134,7 +134,9 @@ def rows() -> list[dict[str, str | int]]:
         summary = doc.strip().split("\n\n")[0].replace("\n", " ")
         out.append(
             {
-                "name": identity(name),
+                "name": name,
+                "id": identity(name),
+                "family": family(name),
                 "kind": kind(name),
                 "summary": summary,
                 "model": config.model,

@@ -222,6 +222,6 @@ def _of_python(path: Path) -> Config:
     made = make() if callable(make) else None
     if not isinstance(made, Config):
         raise ValueError(f"{path} needs a function `config()` that returns a jaxrl.config.Config")
-    known = {recipes.identity(name) for name in recipes.names()}
+    known = {*recipes.names(), *map(recipes.identity, recipes.names())}
     shipped = made.recipe in known or made.recipe == Config().recipe
     return dataclasses.replace(made, recipe=path.stem) if shipped else made

@@ -62,8 +62,7 @@ def task(
       roles: of messages that the program may add to its conversation, apart by commas; `user` where
         the chat template knows no `tool`.
       sandbox: run the program in the sandbox (`jaxrl.data.sandbox.runner`), where the policy is
-      all that
-        it can reach. It gets the files that the command names.
+        all that it can reach. It gets the files that the command names.
       memory_mb: what the program, and each process that it starts, may take (Linux).
     """
     inner = tasks.within(name, args)

@@ -34,10 +34,9 @@ def router(models: str) -> Tool:
 
     Args:
       models: file of records, see `jaxrl.data.sources.records`, with the `name`, `url`, `model`
-      and `price`
-        of each: of its OpenAI-compatible endpoint, as that of `jaxrl serve`, and in any unit. They
-        may have `about`, which the policy reads, and `key_variable`, the environment variable with
-        the key.
+        and `price` of each: of its OpenAI-compatible endpoint, as that of `jaxrl serve`, and in
+        any unit. They may have `about`, which the policy reads, and `key_variable`, the
+        environment variable with the key.
 
     Raises:
       ValueError: a record is something else.

@@ -44,9 +44,8 @@ def task(
       partial: the reward is the share of tests passed; if not, all or nothing.
       wall_s: time limit of a test.
       path: of records for the train split (see `jaxrl.data.sources.records`) with `question` and
-      `tests`,
-        a list of objects with `stdin` and `stdout`, or of assertions that calls of a function equal
-        literals, which are rewritten for any language; empty makes problems up.
+        `tests`, a list of objects with `stdin` and `stdout`, or of assertions that calls of a
+        function equal literals, which are rewritten for any language; empty makes problems up.
       test_path: of records for the test split; without it, a file has only a train split.
       ood_steps: operations in the ood split; None means one more than `steps`.
     """

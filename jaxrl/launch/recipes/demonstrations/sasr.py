@@ -12,12 +12,11 @@ warm-up. The ablation is the static mixture of halves.
 """
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 
-from experiments.lab import imitation as rule
-from experiments.lab.imitation import ImitationConfig
 from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes.ready import quickstart
@@ -25,6 +24,52 @@ from jaxrl.run.extension import Context, Extension
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.train_step import Update
 from jaxrl.types import Packed, TrainState, Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class ImitationConfig:
+    """How often an update imitates."""
+
+    warmup_steps: int = 20
+    """Updates that imitate at the start."""
+    gamma: float = 1.0
+    """Weight of the gradient norm at the end of the warm-up in the probability of imitation."""
+
+
+def draw_imitation(
+    settings: ImitationConfig,
+    norms: Mapping[str, jax.Array],
+    step: jax.Array,
+    seed: int | jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Whether an update imitates, a scalar bool, and the chance of it, a scalar float32.
+
+    Formula: `p = last / (last + gamma warm)`; 1 while warming up
+
+    Args:
+      settings: of the rule.
+      norms: `last`, of the gradient in the last update that imitated, and `warm`, at the end of the
+        warm-up; scalars.
+      step: scalar int32, updates done.
+      seed: of the draws.
+    """
+    last, warm = norms["last"], norms["warm"]
+    share = last / jnp.maximum(last + settings.gamma * warm, 1e-8)
+    share = jnp.where(step < settings.warmup_steps, 1.0, share)
+    key = jax.random.fold_in(jax.random.key(seed), step)
+    return jax.random.uniform(key) < share, share
+
+
+def update_norms(
+    settings: ImitationConfig,
+    norms: Mapping[str, jax.Array],
+    step: jax.Array,
+    imitated: jax.Array,
+    norm: jax.Array,
+) -> dict[str, jax.Array]:
+    """The norms after an update whose gradient had this one; one that is not finite is left out."""
+    last = jnp.where(imitated & jnp.isfinite(norm), norm, norms["last"])
+    return {"last": last, "warm": jnp.where(step < settings.warmup_steps, last, norms["warm"])}
 
 
 def imitation(settings: ImitationConfig) -> Extension:
@@ -45,12 +90,12 @@ def imitation(settings: ImitationConfig) -> Extension:
             state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
         ) -> tuple[TrainState, dict[str, jax.Array]]:
             norms = state.extra["imitation"]
-            drawn, share = rule.drawn(settings, norms, state.step, ctx.config.seed)
+            drawn, share = draw_imitation(settings, norms, state.step, ctx.config.seed)
             imitate = jnp.broadcast_to(drawn, batch.valid.shape)
             batch = batch.replace(extra=batch.extra | {"imitate": imitate})
             step = state.step
             state, metrics = inner(state, batch, packed, ref_logp)
-            norms = rule.noted(settings, norms, step, drawn, metrics["grad_norm"])
+            norms = update_norms(settings, norms, step, drawn, metrics["grad_norm"])
             own = {"imitation_probability": share, "imitation_norm": norms["last"]}
             return state.with_extra(imitation=norms), metrics | own
 

@@ -18,7 +18,6 @@ In the task `many texts`, the domain has 512 and not 64.
 
 import dataclasses
 
-from experiments.lab.corpora import BASE
 from jaxrl.config import Config, CurriculumConfig, Domain, WarmStartConfig
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes.ready import quickstart
@@ -27,6 +26,9 @@ from jaxrl.training.objective import ObjectiveConfig
 RAISED = (0.5, 0.5)
 """Weights of the web and of the domain in the last fifth."""
 LAST = 0.2
+
+BASE = (0.95, 0.05)
+"""Shares of the domains before the last stage."""
 
 
 def config() -> Config:

@@ -18,7 +18,6 @@ import codecs
 import dataclasses
 from collections.abc import Callable
 
-from experiments.lab.tradeoffs import LENGTH, WEIGHTS
 from jaxrl.config import Config
 from jaxrl.data.rewards import combine
 from jaxrl.data.sources import generate
@@ -31,6 +30,11 @@ STYLES: dict[str, Callable[[str], str]] = {
     "turned": lambda text: codecs.encode(text, "rot13"),
 }
 LETTERS = "abcdefghijklm"
+
+LENGTH = 4
+"""Letters of a problem."""
+WEIGHTS = ((0.7, 0.2, 0.1), (0.1, 0.7, 0.2), (0.2, 0.1, 0.7))
+"""Rows of weights of the three rewards; a prompt names one."""
 
 
 def style(name: str) -> Reward:

@@ -1,0 +1,148 @@
+"""Ceilings of the house: what a reader has to hold in mind. They may fall, and never rise."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import subprocess
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LIBRARY = ROOT / "jaxrl"
+VAGUE = frozenset({
+    "made", "found", "given", "own", "each", "whole", "asked", "here", "shown", "kept", "known",
+    "taken", "wanted", "drawn", "said", "seen", "held", "more", "some", "one", "several",
+    "others", "other", "begun", "now", "named", "told", "taught", "written", "settled",
+    "measured", "sent", "there", "of", "on", "by",
+})  # fmt: skip
+"""Participles and pronouns that name nothing when they stand alone."""
+VAGUE_SHARE = {
+    "config": 0.9, "control": 5.0, "data": 8.8, "extensions": 10.2, "launch": 6.2, "losses": 2.3,
+    "mesh": 7.3, "models": 3.4, "record": 6.5, "rollout": 8.4, "run": 6.4, "sampling": 4.4,
+    "training": 6.6,
+}  # fmt: skip
+"""Per cent of the names bound in a package. The aim is 0.5."""
+MODULES = {"rollout": 29, "models": 25, "extensions": 23, "run": 21}
+"""Modules of a folder that has more than 15, `__init__` aside."""
+SAME_NAMES = 70
+"""Module names that the library has twice or more."""
+SAME_CLASSES = 40
+"""Public class names that the library has twice or more."""
+LONGEST = 430
+"""Lines of a module."""
+TRACKED = 1700
+"""Files of a clone."""
+CIRCLES = frozenset(
+    {
+        frozenset({"jaxrl.data.types", "jaxrl.data.environments"}),
+    }
+)
+"""Modules that import each other, for types alone."""
+
+
+def modules() -> list[Path]:
+    """The Python files of the library."""
+    return sorted(LIBRARY.rglob("*.py"))
+
+
+def dotted(path: Path) -> str:
+    """The name of a module."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def bound_names(tree: ast.Module) -> list[str]:
+    """Every name that a module binds: variables, parameters and functions."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.append(node.id)
+        elif isinstance(node, ast.FunctionDef):
+            names.append(node.name)
+        elif isinstance(node, ast.arg):
+            names.append(node.arg)
+    return names
+
+
+@pytest.mark.parametrize("package", sorted(VAGUE_SHARE))
+def test_names_say_what_they_hold(package):
+    names = [
+        name
+        for path in (LIBRARY / package).rglob("*.py")
+        for name in bound_names(ast.parse(path.read_text()))
+    ]
+    share = 100 * sum(name in VAGUE for name in names) / len(names)
+    assert share <= VAGUE_SHARE[package], f"{share:.2f} per cent"
+
+
+def test_every_package_has_a_ceiling_of_vague_names():
+    packages = {path.parent.name for path in LIBRARY.glob("*/__init__.py")}
+    assert packages == VAGUE_SHARE.keys()
+
+
+def test_a_folder_has_at_most_15_modules():
+    for folder in sorted({path.parent for path in modules()}):
+        count = sum(path.name != "__init__.py" for path in folder.glob("*.py"))
+        ceiling = MODULES.get(folder.name, 15) if folder.parent == LIBRARY else 15
+        assert count <= ceiling, f"{folder.relative_to(ROOT)} has {count}"
+
+
+def test_few_modules_have_the_same_name():
+    names = collections.Counter(path.stem for path in modules() if path.name != "__init__.py")
+    twice = sorted(name for name, count in names.items() if count > 1)
+    assert len(twice) <= SAME_NAMES, twice
+
+
+def test_few_public_classes_have_the_same_name():
+    classes = collections.Counter(
+        node.name
+        for path in modules()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    # A config of every algorithm of control is called Config.
+    twice = sorted(name for name, count in classes.items() if count > 1)
+    assert len(twice) <= SAME_CLASSES, twice
+
+
+def test_a_module_can_be_read_at_a_sitting():
+    lines = {path: len(path.read_text().splitlines()) for path in modules()}
+    path = max(lines, key=lambda p: lines[p])
+    assert lines[path] <= LONGEST, f"{path.relative_to(ROOT)}: {lines[path]}"
+
+
+def test_a_clone_is_small():
+    listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listing.returncode:
+        pytest.skip("not a Git checkout")
+    assert len(listing.stdout.splitlines()) < TRACKED
+
+
+def imports_of(path: Path, known: set[str]) -> set[str]:
+    """The modules of the library that a module imports when it is imported itself."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name in known else str(node.module) for name in full}
+    return names & known
+
+
+def test_no_modules_import_each_other():
+    known = {dotted(path) for path in modules()}
+    graph = {dotted(path): imports_of(path, known) - {dotted(path)} for path in modules()}
+    tuple(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_the_library_never_names_the_laboratory():
+    for path in modules():
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                assert (node.module or "").partition(".")[0] != "experiments", path
+            elif isinstance(node, ast.Import):
+                assert all(a.name.partition(".")[0] != "experiments" for a in node.names), path
