@@ -38,7 +38,8 @@ def task(
       ood_clauses: the same for the ood split; None means one more than `clauses`.
       metric: see `jaxrl.data.rewards.text`: bleu, chrf, ...
       path: of parallel records for the train split (see `jaxrl.data.sources.records`); empty makes
-      them up. test_path: of records for the test split; without it, a file has only a train split.
+        them up.
+      test_path: of records for the test split; without it, a file has only a train split.
       source: the field of a record to translate.
       target: the field with its translation.
       answer_format: see `jaxrl.data.sources.extract`.
