@@ -1,4 +1,4 @@
-"""Whether a run on the device repeats itself bit for bit, and continues so after an interruption."""
+"""Whether a run on the device repeats itself bit for bit, and resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def config(run: Path, settings: Settings) -> Config:
         compute_dtype="bfloat16",
         **{
             "warm_start.steps": 0, "eval.every": 0, "eval.problems": 1,
-            "rollout.prompts": 8, "rollout.group_size": 8, "sampler.slots": 32,
+            "rollout.prompts": 8, "rollout.group_size": 8, "sampler.slots": 7,
             "packing.micro_batch_tokens": 512, "packing.row_length": 256,
             "objective.kl_coef": 0.01, "objective.entropy_coef": 0.01,
         },

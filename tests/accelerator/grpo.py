@@ -143,8 +143,7 @@ class Unsaved(Writer):
 
 @contextmanager
 def plain_steps(*, saved: bool = False) -> Iterator[None]:
-    """Runs begun within have no evaluations and, unless `saved`, no checkpoints: no step has any.
-    """
+    """Runs begun within have no evaluations, and no checkpoints unless `saved`."""
     kept = sampled.origin, offline.origin, loop.Writer
 
     def unassessed(origin: Callable[[Config, Policy], Origin]) -> Callable[..., Origin]:

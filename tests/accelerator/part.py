@@ -1,4 +1,4 @@
-"""One part in a process of its own: `python -m tests.accelerator.part NAME --out DIR --work DIR`."""
+"""One part, in a process of its own: `python -m tests.accelerator.part NAME`."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import statistics
 import time
 from pathlib import Path
@@ -106,7 +107,7 @@ def trl_step(folder: Path, settings: Settings, options: dict[str, Any]) -> dict[
     )
     sampled = _timed(trainer, "_generate")
     trainer.train()
-    steps = [b - a for a, b in zip(marks, marks[1:], strict=False)]
+    steps = [b - a for a, b in itertools.pairwise(marks)]
     sample = statistics.median(sampled[1:])
     step = statistics.median(steps[1:])
     tokens = prompts * group * new
@@ -208,7 +209,7 @@ def plain(folder: Path, settings: Settings) -> dict[str, float]:
     """Generation and an update of the policy gradient, weights in fp32, computed in bf16."""
     import torch
 
-    prompt, new, prompts, group = workload(settings)
+    _, new, prompts, group = workload(settings)
     model = _loaded(folder, "float32")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
     kind, micro = model.device.type, settings.sized(16, 4)

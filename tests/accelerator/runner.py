@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -112,6 +113,7 @@ class Measurement:
             "JAX_COMPILATION_CACHE_DIR": str(self.work / "cache"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
             "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92",
+            "XLA_PYTHON_CLIENT_PREALLOCATE": str(not part.shares).lower(),
             "TF_CPP_MIN_LOG_LEVEL": "1",
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
@@ -139,10 +141,8 @@ class Measurement:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End whatever is left of a part's processes, which are a session of their own."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

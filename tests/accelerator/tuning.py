@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import time
@@ -52,9 +53,7 @@ def sizes(settings: Settings) -> tuple[int, int]:
 
 def config(recipe: str, settings: Settings, *, weights: bool = True) -> Config:
     """What a user would set for this workload."""
-    folder = models.make(
-        settings.work, "qwen3-0.6b", rehearse=settings.rehearse, weights=weights
-    )
+    folder = models.make(settings.work, "qwen3-0.6b", rehearse=settings.rehearse, weights=weights)
     prompt, answer = sizes(settings)
     row = 2 * (prompt + 2 * answer)
     run = settings.work / "runs" / f"{recipe}-{time.time_ns()}"
@@ -91,7 +90,7 @@ def step_of(recipe: str, settings: Settings) -> dict[str, Any]:
         rows_of.append(metrics)
 
     loop.train(made, Callbacks(step=step, note=print))
-    spent = statistics.median(b - a for a, b in zip(marks[1:], marks[2:], strict=False))
+    spent = statistics.median(b - a for a, b in itertools.pairwise(marks[1:]))
     model = huggingface.read_config(made.model)
     prompt, answer = sizes(settings)
     answers = 1 if recipe == "sft" else 2
