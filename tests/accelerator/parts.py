@@ -44,7 +44,7 @@ PARTS = (
 )
 """All parts. Limits are of the real measurement; a rehearsal has those of `REHEARSAL`."""
 
-REHEARSAL = 150.0
+REHEARSAL = 240.0
 """Seconds that any part of a rehearsal may take."""
 
 
