@@ -78,7 +78,7 @@ class Measurement:
         with log.open("w") as stream:
             process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "tests.accelerator.part", part.name,
+                    sys.executable, "-m", "tests.accelerator.part", part.name, part.where,
                     "--out", str(self.out), "--work", str(self.work), *flags,
                 ],
                 cwd=ROOT, env=self.environment(part, start + limit),
@@ -133,10 +133,15 @@ class Measurement:
                 "budget": self.budget,
                 "seconds": round(time.time() - self.start, 1),
                 "revision": _revision(),
-                "parts": {p.name: self.parts[p.name] for p in parts.PARTS if p.name in self.parts},
+                "parts": dict(sorted(self.parts.items(), key=_place)),
             }
             (self.out / TOTAL).write_text(json.dumps(whole, indent=1) + "\n")
         return whole
+
+
+def _place(named: tuple[str, dict[str, Any]]) -> int:
+    """Where a part stands among `parts.PARTS`."""
+    return next((i for i, part in enumerate(parts.PARTS) if part.name == named[0]), 0)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
