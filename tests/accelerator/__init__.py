@@ -1,0 +1,1 @@
+"""Measurements on an accelerator, in one command: `python -m tests.accelerator`."""
