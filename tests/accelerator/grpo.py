@@ -15,7 +15,7 @@ import jax
 from jaxrl import config as configs
 from jaxrl.config import Config, EvalConfig, RolloutConfig, RolloutLogConfig
 from jaxrl.data.types import Problem, Score, Task
-from jaxrl.launch import roofline
+from jaxrl.launch.planning import roofline
 from jaxrl.models import huggingface, load
 from jaxrl.models.config import DecoderConfig
 from jaxrl.record import jsonl

@@ -31,8 +31,8 @@ _DEVIATION = 0.02
 
 
 def shape(name: str, *, rehearse: bool, layers: int = 0) -> dict[str, Any]:
-    """The config.json of a shape of `jaxrl.launch.shapes`, with fewer layers if asked for."""
-    from jaxrl.launch import shapes
+    """The config.json of a shape of `jaxrl.launch.planning.shapes`, with fewer layers if asked for."""
+    from jaxrl.launch.planning import shapes
 
     raw = dict(TINY if rehearse else shapes.SHAPES[name])
     raw |= {"num_hidden_layers": layers} if layers and not rehearse else {}

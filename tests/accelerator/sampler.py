@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl.launch import roofline
+from jaxrl.launch.planning import roofline
 from jaxrl.models import huggingface
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.config import Config
-from jaxrl.launch import configs, roofline
+from jaxrl.launch.planning import roofline
+from jaxrl.launch.settings import configs
 from jaxrl.models import huggingface
 from jaxrl.run import loop
 from jaxrl.run.context import Callbacks

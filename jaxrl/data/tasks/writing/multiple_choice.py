@@ -34,7 +34,8 @@ def task(
       digits: of the operands of a generated question in train and test.
       ood_digits: the same for the ood split; None means one more than `digits`.
       path: of records for the train split (see `jaxrl.data.sources.records`) with `question`,
-        `choices` (a list of texts) and `answer` (an index, a letter, or the text); empty generates sums instead.
+        `choices` (a list of texts) and `answer` (an index, a letter, or the text); empty generates
+        sums instead.
       test_path: of records for the test split; without it, a file has only a train split.
       answer_format: see `jaxrl.data.sources.extract`.
       template: prompt with `{question}` in it; empty asks for the answer format.
