@@ -31,7 +31,7 @@ _DEVIATION = 0.02
 
 
 def shape(name: str, *, rehearse: bool, layers: int = 0) -> dict[str, Any]:
-    """The config.json of a shape of `jaxrl.launch.planning.shapes`, with fewer layers if asked for."""
+    """The config.json of a shape of `jaxrl.launch.planning.shapes`, or with fewer layers."""
     from jaxrl.launch.planning import shapes
 
     raw = dict(TINY if rehearse else shapes.SHAPES[name])

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl.control import algorithms as control
 from jaxrl.control import environments, train
-from jaxrl.launch import control
 from jaxrl.record import metrics
 from tests.accelerator.settings import Report, Settings, remaining
 
