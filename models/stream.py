@@ -57,7 +57,7 @@ def assemble(
         return jax.tree.map(lambda row: jnp.zeros((depth, *row.shape), row.dtype), rows)
 
     def put(whole: Weight, layer: jax.Array, row: int) -> Weight:
-        return jax.tree.map(lambda a, b: a.at[row].set(b), whole, finish(layer))
+        return jax.tree.map(lambda a, b: write_row(a, b, row), whole, finish(layer))
 
     put = jax.jit(put, donate_argnums=0, out_shardings=where)
     whole = jax.jit(start, out_shardings=where)()
@@ -65,6 +65,19 @@ def assemble(
         # a layer in flight is host memory: without the wait, all of them would be
         whole = jax.block_until_ready(put(whole, layer, row))
     return whole
+
+
+def write_row(stack: jax.Array, layer: jax.Array, row: int | jax.Array) -> jax.Array:
+    """A stack [L, ...] with `layer` [...] at `row`; in place where the caller donates the stack.
+
+    bf16 is written as its bits: compiled for a CPU, an update of bf16 converts the stack to fp32
+    and back, so that loading would take time quadratic in the depth.
+    """
+    if stack.dtype != jnp.bfloat16:
+        return jax.lax.dynamic_update_index_in_dim(stack, layer, row, 0)
+    bits, new = (jax.lax.bitcast_convert_type(a, jnp.uint16) for a in (stack, layer))
+    written = jax.lax.dynamic_update_index_in_dim(bits, new, row, 0)
+    return jax.lax.bitcast_convert_type(written, jnp.bfloat16)
 
 
 def put(leaf: Leaf, value: np.ndarray, where: Any, dtype: str, kind: Kind | None) -> Weight:
