@@ -17,7 +17,7 @@ ROW = (512, 2048)
 @pytest.fixture
 def as_users_compile():
     """The compiler's optimisations on, which most tests do without."""
-    before = jax.config.jax_disable_most_optimizations
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
