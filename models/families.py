@@ -41,6 +41,8 @@ class Family:
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Names of tensors in a layer that differ from `LAYER`. Parameters that share a tensor lie in
     it one after the other, in the order given here."""
+    routed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Names of tensors in a layer with experts that differ from `ROUTED`."""
     ignored: tuple[str, ...] = (r"rotary_emb\.inv_freq$",)
     """Patterns of tensors that are not weights of the decoder; `{num_layers}` is filled in."""
 
