@@ -212,7 +212,7 @@ _GEMMA_FIELDS = {
 
 FAMILIES: Mapping[str, Family] = {
     "llama": Family("LlamaForCausalLM", window="none", read=read_biases, write=write_biases),
-    "mistral": Family("MistralForCausalLM", window="all"),
+    "mistral": Family("MistralForCausalLM", local=lambda raw, layer: True),
     "smollm3": Family(
         "SmolLM3ForCausalLM",
         defaults={

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,20 +45,24 @@ _DEFAULTS = {
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
-def find(model_type: str) -> Family:
+def find(model_type: str, inner: Raw | None = None) -> Family:
     """The family of that `model_type`.
+
+    Args:
+      model_type: of config.json.
+      inner: its `text_config`, of a model that also reads pictures or sound.
 
     Raises:
       ValueError: there is none.
     """
     model_type = ALIASES.get(model_type, model_type)
     if model_type not in FAMILIES:
-        known = sorted({*FAMILIES, *ALIASES})
-        close = difflib.get_close_matches(model_type, known, n=1)
-        near = f"; the nearest is {close[0]!r}" if close else ""
+        text = (inner or {}).get("model_type")
+        known = "one that is read where it comes alone" if text in FAMILIES else "not read either"
+        hint = f" (its text_config is of {text!r}, {known})" if text else ""
         raise ValueError(
-            f"model_type={model_type!r} is not one of {known}{near}; add a record to "
-            "models/families.py"
+            f"model_type={model_type!r} is not one of {sorted({*FAMILIES, *ALIASES})}{hint}; add a "
+            "record to models/families.py"
         )
     return FAMILIES[model_type]
 
@@ -75,7 +78,7 @@ def read(raw: Raw, family: Family | None = None) -> DecoderConfig:
       ValueError: an unknown model type, a missing key, or a value that is not supported.
     """
     model_type = raw.get("model_type", "")
-    family = family or find(model_type)
+    family = family or find(model_type, raw.get("text_config"))
     model_type = ALIASES.get(model_type, model_type)
     given = {key: value for key, value in raw.items() if value is not None}
     for key, allowed in family.refused.items():
