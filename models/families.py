@@ -219,9 +219,8 @@ FAMILIES: Mapping[str, Family] = {
             "tie_word_embeddings": True,
             "rope_theta": 2e6,
             "no_rope_layer_interval": 4,
-            "use_sliding_window": False,
         },
-        local=lambda raw, layer: not _rotated(raw)[layer],
+        local=lambda raw, layer: bool(raw.get("use_sliding_window")) and not _rotated(raw)[layer],
         read=_smollm3,
         write=_write_smollm3,
     ),
@@ -282,7 +281,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "gemma3_text": Family(
         "Gemma3ForCausalLM",
-        fields=_GEMMA_FIELDS,
+        fields={"final_logit_softcapping": "logit_softcap"},
         fixed={**_GEMMA, "qk_norm": "head"},
         defaults={
             "tie_word_embeddings": True,
@@ -294,7 +293,7 @@ FAMILIES: Mapping[str, Family] = {
             "sliding_window": 4096,
             "hidden_activation": "gelu_pytorch_tanh",
         },
-        refused={"use_bidirectional_attention": False},
+        refused={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
         rope_by_kind=True,
         local_theta_key="rope_local_base_freq",
         activation_key="hidden_activation",
@@ -314,7 +313,11 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "phi3": Family(
         "Phi3ForCausalLM",
-        defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 4096,
+            "original_max_position_embeddings": 4096,
+        },
         rope_kinds=("default", "longrope"),
         partial_rope=True,
         window="all",

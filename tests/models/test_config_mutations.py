@@ -74,9 +74,11 @@ class Sides:
     def theirs_anew(self, directory):
         import torch
 
+        model, report = self.open(directory, output_loading_info=True)
+        if any(report.values()):
+            raise ValueError(f"transformers draws weights at random: {report}")
         with torch.no_grad():
-            tokens = torch.tensor(TOKENS, dtype=torch.long)
-            return self.open(directory).eval()(tokens).logits[0].numpy()
+            return model.eval()(torch.tensor(TOKENS, dtype=torch.long)).logits[0].numpy()
 
 
 def _check(variant, directory, count):
@@ -125,3 +127,25 @@ def test_a_sample_of_changed_keys(variant, tmp_path):
 @pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_every_changed_key(variant, tmp_path):
     assert _check(variant, tmp_path, None) > 20
+
+
+def test_short_texts_by_an_edited_context(tmp_path):
+    """Of longrope, the short factors with the temperature of the whole context, as documented."""
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "partial_rotary_factor": 0.5,
+        "short_factor": [1.0, 1.5],
+        "long_factor": [2.0, 4.0],
+        "original_max_position_embeddings": 32,
+    }
+    name, arguments = tiny.VARIANTS["phi3"]
+    sizes = {"max_position_embeddings": 128, "original_max_position_embeddings": 32}
+    tiny.make(name, {**arguments, **sizes, "rope_parameters": rope}, tmp_path)
+    expected = Sides(tmp_path).base[1]
+    raw = json.loads((tmp_path / "config.json").read_text())
+    raw["rope_parameters"]["factor"] = 128 / 32
+    (tmp_path / "config.json").write_text(json.dumps({**raw, "max_position_embeddings": 32}))
+    ours, theirs = Sides(tmp_path).base
+    np.testing.assert_allclose(ours, expected, atol=1e-4)
+    np.testing.assert_allclose(theirs, expected, atol=1e-4)
