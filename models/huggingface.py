@@ -16,7 +16,7 @@ import numpy as np
 import safetensors.numpy
 from flax import nnx
 
-from jaxrl.models import hf_config, tensor_files
+from jaxrl.models import hf_config, quantized_files, tensor_files
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import STACKS, Leaf, Params, layout
 from jaxrl.models.families import LAYER, OUTSIDE, ROUTED, Family
@@ -81,10 +81,10 @@ def read_config(directory: str | Path, family: Family | None = None) -> DecoderC
     """The decoder that the directory's config.json describes.
 
     Raises:
-      ValueError: as `hf_config.read`, or the weights are quantised.
+      ValueError: as `hf_config.read`, or the weights are quantised in a way that is not read.
     """
-    raw = json.loads((Path(directory) / "config.json").read_text())
-    tensor_files.check_quantization(raw, Path(directory))
+    raw = json.loads((path := Path(directory) / "config.json").read_text())
+    quantized_files.check(raw.get("quantization_config"), path)
     return hf_config.read(raw, family)
 
 
@@ -99,7 +99,8 @@ def load(
     """Config and parameters, each layer put where it belongs as soon as it is read.
 
     Beside the parameters, the host holds one tensor of one layer at a time (one layer's experts),
-    also where they are quantised on the way.
+    also where they are quantised on the way. Files in fp8 and of compressed-tensors are read as the
+    numbers that they stand for.
 
     Args:
       directory: config.json and safetensors files, in one piece or sharded.
@@ -120,6 +121,9 @@ def load(
     where, flat = places(config, shardings), {}
     with contextlib.ExitStack() as stack:
         tensors = tensor_files.open_tensors(directory, stack)
+        raw = json.loads((directory / "config.json").read_text())
+        if quantization := raw.get("quantization_config"):
+            tensors = quantized_files.dequantize(quantization, tensors)
         _check(config, family, plan, tensors)
         for path, leaf in layout(config).items():
             parts = [piece for piece in plan if piece.path == "/".join(path)]

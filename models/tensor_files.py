@@ -10,7 +10,7 @@ from typing import Any
 
 import safetensors
 
-from jaxrl.models.families import Raw
+from jaxrl.models import quantized_files
 
 INDEX = "model.safetensors.index.json"
 """The file that says which file of several holds a tensor."""
@@ -41,13 +41,15 @@ def open_tensors(directory: Path, stack: contextlib.ExitStack) -> dict[str, Any]
     origin: dict[str, str] = {}
     for name in _names(directory):
         file = stack.enter_context(safetensors.safe_open(directory / name, "numpy"))
+        others = quantized_files.open_fp8(directory / name)
         for key in file.keys():  # noqa: SIM118
             if key in origin:
                 raise ValueError(
                     f"{directory}: {origin[key]} and {name} both hold the tensor {key}; keep one "
                     f"of the files, or add {INDEX}"
                 )
-            tensors[key], origin[key] = file.get_slice(key), name
+            tensors[key] = others[key] if key in others else file.get_slice(key)
+            origin[key] = name
     return tensors
 
 
@@ -61,21 +63,6 @@ def _names(directory: Path) -> list[str]:
     if not names:
         raise FileNotFoundError(f"{directory} holds no safetensors files; convert the weights")
     return names
-
-
-def check_quantization(raw: Raw, directory: Path) -> None:
-    """Refuse a checkpoint whose config.json says that its weights are quantised.
-
-    Raises:
-      ValueError: it does.
-    """
-    if quantization := raw.get("quantization_config"):
-        method = quantization.get("quant_method")
-        raise ValueError(
-            f"{directory / 'config.json'}: quantization_config.quant_method={method!r}, and "
-            "quantised weights are not read; name the checkpoint in bf16, or load it in "
-            "transformers with dequantisation and save it again"
-        )
 
 
 def check_types(tensors: Mapping[str, Any], names: Iterable[str]) -> None:

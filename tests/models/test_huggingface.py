@@ -216,7 +216,7 @@ def test_quantised_checkpoints_are_refused_in_one_sentence(saved, method):
     raw = json.loads((directory / "config.json").read_text())
     raw["quantization_config"] = {"quant_method": method, "bits": 4}
     (directory / "config.json").write_text(json.dumps(raw))
-    with pytest.raises(ValueError, match=f"quant_method={method!r}.*bf16") as error:
+    with pytest.raises(ValueError, match=f"quant_method={method!r} is not read.*bf16") as error:
         load.load(str(directory))
     assert len(str(error.value)) < 400
 
