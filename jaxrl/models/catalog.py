@@ -51,6 +51,12 @@ PACKAGED: Mapping[str, Packaged] = {
 }
 """Models by name."""
 
+_FETCHED = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]
+"""Files of a Hub repository that are downloaded."""
+
+_SKIPPED = ["consolidated*", "original/*", "metal/*", "onnx/*"]
+"""Those of them that are not: the same weights once more, in another program's form."""
+
 
 def locate(name_or_path: str) -> Path:
     """Path of a named model's file, or the given path itself.
@@ -134,9 +140,10 @@ def _download(hub_id: str) -> Path:
     import huggingface_hub
     from huggingface_hub import errors
 
-    patterns = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]
     try:
-        path = huggingface_hub.snapshot_download(hub_id, allow_patterns=patterns, etag_timeout=10)
+        path = huggingface_hub.snapshot_download(
+            hub_id, allow_patterns=_FETCHED, ignore_patterns=_SKIPPED, etag_timeout=10
+        )
     except (OSError, ValueError, RuntimeError, errors.HfHubHTTPError) as error:
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise FileNotFoundError(

@@ -35,6 +35,9 @@ class RopeScaling:
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
     """longrope: a divisor for each frequency, below and above `original_max_positions`."""
+    query_beta: float = 0.0
+    """Queries are multiplied by 1 + this times ln(1 + floor(position / `original_max_positions`)),
+    as in Ministral 3."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +78,25 @@ class Experts:
     groups_per_token: int = 1
     group_top: int = 1
     """A group's score is the sum of its best `group_top` experts."""
+
+    def __post_init__(self) -> None:
+        if self.num_experts % self.groups:
+            raise ValueError(
+                f"num_experts={self.num_experts} is not a multiple of groups={self.groups}; choose "
+                "groups of equal size"
+            )
+        allowed = self.num_experts // self.groups * min(self.groups, self.groups_per_token)
+        if not 0 < self.per_token <= allowed:
+            raise ValueError(
+                f"per_token={self.per_token}: a token may use {allowed} experts, those of "
+                f"{self.groups_per_token} of {self.groups} groups of {self.num_experts} in all; "
+                "lower per_token, or raise groups_per_token"
+            )
+        if self.group_top > self.num_experts // self.groups:
+            raise ValueError(
+                f"group_top={self.group_top} exceeds the {self.num_experts // self.groups} experts "
+                "of a group; lower it, or make fewer groups"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -207,6 +207,7 @@ def _forward(
 ) -> tuple[jax.Array, Any]:
     """Final states, and the routing of the upper stack where `routed`; see `hidden`."""
     table, mask = rope.tables(config, positions), tree_mask(visible_until, positions)
+    scale = rope.query_scale(config, positions)
     kind = jnp.asarray(rope.kinds(config))
     local = jnp.asarray(config.local_layers or (False,) * config.num_layers)
 
@@ -216,7 +217,7 @@ def _forward(
         layer_params, kind, local = xs
         layer_params, gated = gates.taken(layer_params, layout)
         block = _block(config, layout.weights(layer_params, stack))
-        q, memory = block.look(x, table[kind])
+        q, memory = block.look(x, table[kind], scale)
         seen = mask
         if any(config.local_layers):
             seen = mask.replace(window=jnp.where(local, config.sliding_window, _EVERYTHING))
@@ -353,6 +354,7 @@ def extend(
         local_mask = mask.replace(window=jnp.int32(config.sliding_window))
     local = config.local_layers or (False,) * config.num_layers
     table, kinds = rope.tables(config, positions), rope.kinds(config)
+    scale = rope.query_scale(config, positions)
 
     @jax.vmap  # as a batch, for then devices that share out the slots exchange nothing
     def put(old: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
@@ -370,7 +372,7 @@ def extend(
     ) -> tuple[jax.Array, LayerCache]:
         layer_params, gated = gates.taken(layer_params, layout)
         block = _block(config, layer_params)
-        q, new = block.look(x, rotation)
+        q, new = block.look(x, rotation, scale)
         remembered = layout.cache(jax.tree.map(write, layer, new))
         seen = jax.tree.map(read, remembered)
         return block.finish(x, q, seen, local_mask if local else mask, gated), remembered

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
-from jaxrl.models.config import DecoderConfig, Experts, Latent
+from jaxrl.models.config import DecoderConfig, Experts
 
 Raw = Mapping[str, Any]
 """The contents of a `config.json`."""
@@ -31,7 +31,23 @@ class Family:
     """Fields of `DecoderConfig` that the family decides and config.json does not tell."""
     defaults: Raw = dataclasses.field(default_factory=dict)
     """What a key that config.json leaves out stands for."""
+    refused: Raw = dataclasses.field(default_factory=dict)
+    """Keys that change the decoder in ways it does not have, and the one value it does have."""
+    rope_kinds: tuple[str, ...] = ("default", "linear", "llama3", "yarn")
+    """Values of `rope_type`."""
+    rope_keys: tuple[str, ...] = ()
+    """Keys of a RoPE scaling that this family alone has, and that it must have."""
+    rope_by_kind: bool = False
+    """Local layers have a RoPE apart, unscaled, whose base is by default `rope_local_base_freq` of
+    `defaults`."""
+    local_theta_key: str | None = None
+    """Key that tells the base of local layers beside `rope_theta`; None: there is none."""
+    partial_rope: bool = False
+    """Heads are rotated in part, by `partial_rotary_factor`."""
     activation_key: str = "hidden_act"
+    window: Literal["typed", "all", "none"] = "typed"
+    """Which layers have the sliding window: those that `layer_types` or `local` say, all, or none
+    whatever config.json says. A family with a default of `use_sliding_window` heeds that key."""
     local: Callable[[Raw, int], bool] = lambda raw, layer: False
     """Whether a layer has the sliding window, where config.json lists no `layer_types`."""
     read: Callable[[Raw], dict[str, Any]] = _nothing
@@ -41,9 +57,14 @@ class Family:
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Names of tensors in a layer that differ from `LAYER`. Parameters that share a tensor lie in
     it one after the other, in the order given here."""
+    routed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Names of tensors in a layer with experts that differ from `ROUTED`."""
     ignored: tuple[str, ...] = (r"rotary_emb\.inv_freq$",)
     """Patterns of tensors that are not weights of the decoder; `{num_layers}` is filled in."""
 
+
+NEXT_LAYER = r"^model\.layers\.{num_layers}\."
+"""Tensors of the layer past the last, which predicts further tokens for speculation."""
 
 OUTSIDE = {
     "embed": "model.embed_tokens.weight",
@@ -87,16 +108,7 @@ ROUTED = {
 }
 """Those that a layer with experts has or names otherwise."""
 
-_LATENT = {
-    "attention/q_down": "self_attn.q_a_proj.weight",
-    "attention/q_norm/weight": "self_attn.q_a_layernorm.weight",
-    "attention/q_up": "self_attn.q_b_proj.weight",
-    "attention/kv_down": "self_attn.kv_a_proj_with_mqa.weight",
-    "attention/kv_norm/weight": "self_attn.kv_a_layernorm.weight",
-    "attention/kv_up": "self_attn.kv_b_proj.weight",
-}
-
-_POST_NORMS = {
+POST_NORMS = {
     "attention_post_norm/weight": "post_attention_layernorm.weight",
     "mlp_post_norm/weight": "post_feedforward_layernorm.weight",
 }
@@ -110,39 +122,42 @@ _FUSED = {
 }
 
 
-def _has_window(raw: Raw, layer: int) -> bool:
-    return bool(raw.get("sliding_window"))
-
-
 def _upper_window(raw: Raw, layer: int) -> bool:
-    return bool(raw.get("use_sliding_window")) and layer >= raw["max_window_layers"]
+    return layer >= raw["max_window_layers"]
 
 
-def _biases(raw: Raw) -> dict[str, Any]:
+def read_biases(raw: Raw) -> dict[str, Any]:
+    """The fields of biases."""
     bias = raw.get("attention_bias", False)
     return {"qkv_bias": bias, "o_bias": bias, "mlp_bias": raw.get("mlp_bias", False)}
 
 
-def _write_biases(c: DecoderConfig) -> dict[str, Any]:
+def write_biases(c: DecoderConfig) -> dict[str, Any]:
+    """The keys of biases."""
     return {"attention_bias": c.o_bias, "mlp_bias": c.mlp_bias}
 
 
-def _smollm3(raw: Raw) -> dict[str, Any]:
+def _rotated(raw: Raw) -> tuple[bool, ...]:
+    """Which layers of SmolLM3 know positions."""
     with_rope = raw.get("no_rope_layers")  # which, despite the name, is 1 where there is RoPE
     if with_rope is None:
         interval = raw["no_rope_layer_interval"]
         with_rope = [(i + 1) % interval for i in range(raw["num_hidden_layers"])]
-    return {**_biases(raw), "rope_layers": tuple(bool(flag) for flag in with_rope)}
+    return tuple(bool(flag) for flag in with_rope)
+
+
+def _smollm3(raw: Raw) -> dict[str, Any]:
+    return {**read_biases(raw), "rope_layers": _rotated(raw)}
 
 
 def _write_smollm3(c: DecoderConfig) -> dict[str, Any]:
     flags = c.rope_layers or (True,) * c.num_layers
-    return {**_write_biases(c), "no_rope_layers": [int(flag) for flag in flags]}
+    return {**write_biases(c), "no_rope_layers": [int(flag) for flag in flags]}
 
 
 def _gemma(raw: Raw) -> dict[str, Any]:
     return {
-        **_biases(raw),
+        **read_biases(raw),
         "embed_scale": raw["hidden_size"] ** 0.5,
         "attention_scale": raw["query_pre_attn_scalar"] ** -0.5,
     }
@@ -169,13 +184,13 @@ def _qwen3_moe(raw: Raw) -> dict[str, Any]:
         dense_layers=len(dense),
         normalize=raw["norm_topk_prob"],
     )
-    return {**_biases(raw), "experts": experts}
+    return {**read_biases(raw), "experts": experts}
 
 
 def _write_qwen3_moe(c: DecoderConfig) -> dict[str, Any]:
     e = c.experts
     return {
-        **_write_biases(c),
+        **write_biases(c),
         "num_experts": e.num_experts,
         "num_experts_per_tok": e.per_token,
         "moe_intermediate_size": e.size,
@@ -185,107 +200,62 @@ def _write_qwen3_moe(c: DecoderConfig) -> dict[str, Any]:
     }
 
 
-def _deepseek(raw: Raw) -> dict[str, Any]:
-    if raw.get("attention_bias") or raw.get("moe_layer_freq", 1) != 1:
-        raise ValueError(
-            f"attention_bias={raw.get('attention_bias')}, moe_layer_freq="
-            f"{raw.get('moe_layer_freq')}: DeepSeek is supported without biases and with experts "
-            "in every upper layer"
-        )
-    latent = Latent(
-        kv_rank=raw["kv_lora_rank"],
-        q_rank=raw.get("q_lora_rank"),
-        nope_dim=raw["qk_nope_head_dim"],
-        rope_dim=raw["qk_rope_head_dim"],
-        v_dim=raw["v_head_dim"],
-    )
-    third = raw["model_type"] == "deepseek_v3"
-    grouped = third or raw["topk_method"] == "group_limited_greedy"
-    experts = Experts(
-        num_experts=raw["n_routed_experts"],
-        per_token=raw["num_experts_per_tok"],
-        size=raw["moe_intermediate_size"],
-        shared_size=raw["moe_intermediate_size"] * raw["n_shared_experts"],
-        dense_layers=raw["first_k_dense_replace"],
-        scoring="sigmoid" if third else "softmax",
-        correction_bias=third,
-        normalize=third and raw["norm_topk_prob"],  # which transformers ignores in V2
-        scale=raw["routed_scaling_factor"],
-        groups=raw["n_group"] if grouped else 1,
-        groups_per_token=raw["topk_group"] if grouped else 1,
-        group_top=2 if third else 1,
-    )
-    return {
-        "latent": latent,
-        "experts": experts,
-        "head_dim": latent.nope_dim + latent.rope_dim,
-        "rope_interleaved": raw.get("rope_interleave", True),
-    }
-
-
-def _write_deepseek(c: DecoderConfig) -> dict[str, Any]:
-    e, m = c.experts, c.latent
-    raw = {
-        "kv_lora_rank": m.kv_rank,
-        "q_lora_rank": m.q_rank,
-        "qk_nope_head_dim": m.nope_dim,
-        "qk_rope_head_dim": m.rope_dim,
-        "v_head_dim": m.v_dim,
-        "head_dim": m.rope_dim,
-        "n_routed_experts": e.num_experts,
-        "num_experts_per_tok": e.per_token,
-        "moe_intermediate_size": e.size,
-        "n_shared_experts": e.shared_size // e.size,
-        "first_k_dense_replace": e.dense_layers,
-        "routed_scaling_factor": e.scale,
-        "n_group": e.groups,
-        "topk_group": e.groups_per_token,
-        "scoring_func": e.scoring,
-        "norm_topk_prob": e.normalize,
-    }
-    if c.family == "deepseek_v2":
-        return {**raw, "topk_method": "greedy" if e.groups == 1 else "group_limited_greedy"}
-    return {**raw, "topk_method": "noaux_tc", "rope_interleave": c.rope_interleaved}
-
-
 _GEMMA = {
     "norm_offset": 1.0,
     "post_norm": True,
-    "activation": "gelu_tanh",
 }
-_GEMMA_NAMES = {**_POST_NORMS, "mlp_norm/weight": "pre_feedforward_layernorm.weight"}
+_GEMMA_NAMES = {**POST_NORMS, "mlp_norm/weight": "pre_feedforward_layernorm.weight"}
 _GEMMA_FIELDS = {
     "attn_logit_softcapping": "attention_softcap",
     "final_logit_softcapping": "logit_softcap",
 }
 
 FAMILIES: Mapping[str, Family] = {
-    "llama": Family("LlamaForCausalLM", read=_biases, write=_write_biases),
-    "mistral": Family("MistralForCausalLM", local=_has_window),
+    "llama": Family("LlamaForCausalLM", window="none", read=read_biases, write=write_biases),
+    "mistral": Family("MistralForCausalLM", local=lambda raw, layer: True),
     "smollm3": Family(
         "SmolLM3ForCausalLM",
-        defaults={"tie_word_embeddings": True, "rope_theta": 2e6, "no_rope_layer_interval": 4},
+        defaults={
+            "tie_word_embeddings": True,
+            "rope_theta": 2e6,
+            "no_rope_layer_interval": 4,
+        },
+        local=lambda raw, layer: bool(raw.get("use_sliding_window")) and not _rotated(raw)[layer],
         read=_smollm3,
         write=_write_smollm3,
     ),
     "qwen2": Family(
         "Qwen2ForCausalLM",
         fixed={"qkv_bias": True},
-        defaults={"max_window_layers": 28},
+        defaults={
+            "max_window_layers": 28,
+            "use_sliding_window": False,
+            "sliding_window": 4096,
+        },
         local=_upper_window,
     ),
     "qwen3": Family(
         "Qwen3ForCausalLM",
         fixed={"qk_norm": "head"},
-        defaults={"max_window_layers": 28, "head_dim": 128},
+        defaults={
+            "max_window_layers": 28,
+            "head_dim": 128,
+            "use_sliding_window": False,
+            "sliding_window": 4096,
+        },
         local=_upper_window,
-        read=_biases,
-        write=_write_biases,
+        read=read_biases,
+        write=write_biases,
     ),
     "qwen3_moe": Family(
         "Qwen3MoeForCausalLM",
         fixed={"qk_norm": "head"},
-        defaults={"norm_topk_prob": False},
+        defaults={
+            "norm_topk_prob": False,
+            "use_sliding_window": False,
+            "sliding_window": 4096,
+        },
+        window="all",
         read=_qwen3_moe,
         write=_write_qwen3_moe,
     ),
@@ -293,7 +263,16 @@ FAMILIES: Mapping[str, Family] = {
         "Gemma2ForCausalLM",
         fields=_GEMMA_FIELDS,
         fixed=_GEMMA,
-        defaults={"tie_word_embeddings": True, "head_dim": 256, "query_pre_attn_scalar": 256},
+        defaults={
+            "tie_word_embeddings": True,
+            "head_dim": 256,
+            "query_pre_attn_scalar": 256,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+            "sliding_window": 4096,
+        },
+        refused={"use_bidirectional_attention": False},
         activation_key="hidden_activation",
         local=lambda raw, layer: layer % 2 == 0,
         read=_gemma,
@@ -302,7 +281,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "gemma3_text": Family(
         "Gemma3ForCausalLM",
-        fields=_GEMMA_FIELDS,
+        fields={"final_logit_softcapping": "logit_softcap"},
         fixed={**_GEMMA, "qk_norm": "head"},
         defaults={
             "tie_word_embeddings": True,
@@ -312,7 +291,11 @@ FAMILIES: Mapping[str, Family] = {
             "rope_local_base_freq": 1e4,
             "sliding_window_pattern": 6,
             "sliding_window": 4096,
+            "hidden_activation": "gelu_pytorch_tanh",
         },
+        refused={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
+        rope_by_kind=True,
+        local_theta_key="rope_local_base_freq",
         activation_key="hidden_activation",
         local=lambda raw, layer: bool((layer + 1) % raw["sliding_window_pattern"]),
         read=_gemma,
@@ -322,27 +305,24 @@ FAMILIES: Mapping[str, Family] = {
     "olmo2": Family(
         "Olmo2ForCausalLM",
         fixed={"pre_norm": False, "post_norm": True, "qk_norm": "flat"},
-        read=_biases,
-        write=_write_biases,
-        names=_POST_NORMS,
+        defaults={"rms_norm_eps": 1e-5},
+        window="none",
+        read=read_biases,
+        write=write_biases,
+        names=POST_NORMS,
     ),
-    "phi3": Family("Phi3ForCausalLM", local=_has_window, names=_FUSED),
-    "deepseek_v2": Family(
-        "DeepseekV2ForCausalLM",
-        fixed={"rope_interleaved": True},
-        defaults={"topk_method": "greedy", "n_group": 1, "topk_group": 1},
-        read=_deepseek,
-        write=_write_deepseek,
-        names=_LATENT,
-    ),
-    "deepseek_v3": Family(
-        "DeepseekV3ForCausalLM",
-        read=_deepseek,
-        write=_write_deepseek,
-        names=_LATENT,
-        # layers past the last predict further tokens for speculation
-        ignored=(r"rotary_emb\.inv_freq$", r"^model\.layers\.{num_layers}\."),
+    "phi3": Family(
+        "Phi3ForCausalLM",
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 4096,
+            "original_max_position_embeddings": 4096,
+        },
+        rope_kinds=("default", "longrope"),
+        partial_rope=True,
+        window="all",
+        names=_FUSED,
     ),
 }
-"""By the `model_type` of config.json. SmolLM2, Qwen2.5 and Phi-4 call themselves llama, qwen2 and
-phi3."""
+"""By the `model_type` of config.json; `hf_config.FAMILIES` has those of other modules too. SmolLM2,
+Qwen2.5 and Phi-4 call themselves llama, qwen2 and phi3."""

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from jaxrl.models.config import DecoderConfig, RopeScaling
-from jaxrl.models.families import FAMILIES, Family, Raw
+from jaxrl.models import hf_rope
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.families import FAMILIES as FIRST
+from jaxrl.models.families import Family, Raw
+from jaxrl.models.grouped_families import GROUPED
+from jaxrl.models.recent_families import RECENT
+
+FAMILIES: Mapping[str, Family] = {**FIRST, **GROUPED, **RECENT}
+"""By the `model_type` of config.json."""
+
+ALIASES: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
+"""Names of a `model_type` that are another's architecture, and that other."""
 
 COMMON = {
     "vocab_size": "vocab_size",
@@ -33,43 +44,25 @@ _DEFAULTS = {
 
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
-_SCALING = {
-    "factor": "factor",
-    "original_max_position_embeddings": "original_max_positions",
-    "low_freq_factor": "low_freq_factor",
-    "high_freq_factor": "high_freq_factor",
-    "beta_fast": "beta_fast",
-    "beta_slow": "beta_slow",
-    "truncate": "truncate",
-    "attention_factor": "attention_factor",
-    "mscale": "mscale",
-    "mscale_all_dim": "mscale_all_dim",
-    "short_factor": "short_factors",
-    "long_factor": "long_factors",
-}
-"""Keys of a RoPE scaling, and the fields of `RopeScaling`."""
 
-_LLAMA3 = ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
-_YARN = (*_LLAMA3[:2], "beta_fast", "beta_slow", "truncate", "attention_factor")
-_SCALING_KEYS = {
-    "linear": ("factor",),
-    "llama3": _LLAMA3,
-    "yarn": (*_YARN, "mscale", "mscale_all_dim"),
-    "longrope": (*_LLAMA3[:2], "attention_factor", "short_factor", "long_factor"),
-}
-"""Which of them each kind has."""
-
-
-def find(model_type: str) -> Family:
+def find(model_type: str, inner: Raw | None = None) -> Family:
     """The family of that `model_type`.
+
+    Args:
+      model_type: of config.json.
+      inner: its `text_config`, of a model that also reads pictures or sound.
 
     Raises:
       ValueError: there is none.
     """
+    model_type = ALIASES.get(model_type, model_type)
     if model_type not in FAMILIES:
+        text = (inner or {}).get("model_type")
+        known = "one that is read where it comes alone" if text in FAMILIES else "not read either"
+        hint = f" (its text_config is of {text!r}, {known})" if text else ""
         raise ValueError(
-            f"model_type={model_type!r} is not one of {sorted(FAMILIES)}; add a record to "
-            "models/families.py"
+            f"model_type={model_type!r} is not one of {sorted({*FAMILIES, *ALIASES})}{hint}; add a "
+            "record to models/families.py"
         )
     return FAMILIES[model_type]
 
@@ -85,69 +78,44 @@ def read(raw: Raw, family: Family | None = None) -> DecoderConfig:
       ValueError: an unknown model type, a missing key, or a value that is not supported.
     """
     model_type = raw.get("model_type", "")
-    family = family or find(model_type)
+    family = family or find(model_type, raw.get("text_config"))
+    model_type = ALIASES.get(model_type, model_type)
     given = {key: value for key, value in raw.items() if value is not None}
-    raw = {**_DEFAULTS, **family.defaults, **given}
+    for key, allowed in family.refused.items():
+        if given.get(key, allowed) != allowed:
+            raise ValueError(
+                f"{key}={given[key]!r}: this family is supported with {allowed!r} alone"
+            )
+    null = {key: None for key in family.fields if key in raw}  # which means: without
+    raw = {**_DEFAULTS, **family.defaults, **null, **given}
     try:
         heads = raw["num_attention_heads"]
         raw = {"num_key_value_heads": heads, "head_dim": raw["hidden_size"] // heads, **raw}
         fields = {ours: raw[theirs] for theirs, ours in COMMON.items()}
         fields |= {ours: raw.get(theirs) for theirs, ours in family.fields.items()}
-        fields |= _read_rope(raw) | _read_window(raw, family)
+        fields |= hf_rope.read(raw, given, family) | _read_window(raw, family)
         fields |= family.read(raw)
     except KeyError as error:
         raise ValueError(f"config.json of {model_type!r} lacks {error}; add it") from error
     activation = raw.get(family.activation_key, "silu")
-    if "activation" not in family.fixed and activation not in _ACTIVATIONS:
+    if activation not in _ACTIVATIONS:
         raise ValueError(
             f"{family.activation_key}={activation!r} is not one of {sorted(_ACTIVATIONS)}"
         )
-    fields["activation"] = _ACTIVATIONS.get(activation)
+    fields["activation"] = _ACTIVATIONS[activation]
     if any(name.endswith(_CLASSIFIER) for name in raw.get("architectures") or ()):
         fields["labels"] = int(raw.get("num_labels") or len(raw.get("id2label") or (0, 1)))
     return DecoderConfig(family=model_type, **(fields | family.fixed))
 
 
-def _read_rope(raw: Raw) -> dict[str, Any]:
-    old_style = {**(raw.get("rope_scaling") or {}), "rope_theta": raw["rope_theta"]}
-    rope = raw.get("rope_parameters") or old_style
-    local_theta = raw.get("rope_local_base_freq")
-    if "full_attention" in rope:
-        local_theta = rope["sliding_attention"]["rope_theta"]
-        rope = rope["full_attention"]
-    fraction = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0))
-    return {
-        "rope_theta": float(rope.get("rope_theta", raw["rope_theta"])),
-        "local_rope_theta": local_theta,
-        "rope_fraction": fraction,
-        "rope_scaling": _read_scaling(raw, rope),
-    }
-
-
-def _read_scaling(raw: Raw, rope: Raw) -> RopeScaling | None:
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return None
-    if kind not in _SCALING_KEYS:
-        raise ValueError(f"rope_type={kind!r} is not one of {sorted(_SCALING_KEYS)}")
-    values = {
-        _SCALING[key]: tuple(value) if isinstance(value, list) else value
-        for key in _SCALING_KEYS[kind]
-        if (value := rope.get(key)) is not None
-    }
-    if kind != "linear":
-        trained = raw.get("original_max_position_embeddings", raw["max_position_embeddings"])
-        values.setdefault("original_max_positions", trained)
-    if kind == "longrope":
-        values["factor"] = raw["max_position_embeddings"] / values["original_max_positions"]
-    return RopeScaling(kind, **values)
-
-
 def _read_window(raw: Raw, family: Family) -> dict[str, Any]:
     window, layers = raw.get("sliding_window"), raw["num_hidden_layers"]
-    if not window or raw.get("use_sliding_window") is False:
+    off = "use_sliding_window" in family.defaults and not raw["use_sliding_window"]
+    if family.window == "none" or not window or off:
         return {}
-    if "layer_types" in raw:
+    if family.window == "all":
+        local = (True,) * layers
+    elif "layer_types" in raw:
         local = tuple(kind == "sliding_attention" for kind in raw["layer_types"])
     else:
         local = tuple(family.local(raw, layer) for layer in range(layers))
@@ -175,25 +143,7 @@ def write(config: DecoderConfig, dtype: str, family: Family | None = None) -> di
         raw["architectures"] = [family.architecture.replace("ForCausalLM", _CLASSIFIER)]
         raw["id2label"] = {str(i): f"LABEL_{i}" for i in range(config.labels)}
         raw["label2id"] = {f"LABEL_{i}": i for i in range(config.labels)}
-    return raw | _write_rope(config) | _write_window(config) | family.write(config)
-
-
-def _write_rope(config: DecoderConfig) -> dict[str, Any]:
-    raw: dict[str, Any] = {"rope_theta": config.rope_theta, "rope_scaling": None}
-    if config.rope_fraction != 1:
-        raw["partial_rotary_factor"] = config.rope_fraction
-    if config.local_rope_theta is not None:
-        raw["rope_local_base_freq"] = config.local_rope_theta
-    if scaling := config.rope_scaling:
-        values = {key: getattr(scaling, _SCALING[key]) for key in _SCALING_KEYS[scaling.kind]}
-        raw["rope_scaling"] = {"rope_type": scaling.kind} | {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in values.items()
-            if value is not None
-        }
-        if scaling.kind == "longrope":
-            raw["original_max_position_embeddings"] = scaling.original_max_positions
-    return raw
+    return raw | hf_rope.write(config, family) | _write_window(config) | family.write(config)
 
 
 def _write_window(config: DecoderConfig) -> dict[str, Any]:

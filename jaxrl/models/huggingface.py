@@ -13,18 +13,16 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import safetensors
 import safetensors.numpy
 from flax import nnx
 
-from jaxrl.models import hf_config
+from jaxrl.models import hf_config, quantized_files, tensor_files
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import STACKS, Leaf, Params, layout
 from jaxrl.models.families import LAYER, OUTSIDE, ROUTED, Family
 from jaxrl.models.linear import Kind
 from jaxrl.models.stream import Shardings, assemble, places
-
-_INDEX = "model.safetensors.index.json"
+from jaxrl.models.tensor_files import listed
 
 
 class Piece(NamedTuple):
@@ -63,7 +61,9 @@ def pieces(config: DecoderConfig, family: Family | None = None) -> list[Piece]:
     for layer in range(config.num_layers):
         upper = layer >= config.dense_layers
         stack, row = STACKS[upper], layer - config.dense_layers * upper
-        names = LAYER | family.names | (ROUTED if upper and config.experts else {})
+        names = LAYER | family.names
+        if upper and config.experts:
+            names |= ROUTED | family.routed
         for name, tensor in names.items():
             if leaf := leaves.get(f"{stack}/{name}"):
                 for expert in itertools.product(*map(range, leaf.shape[1 : leaf.batch])):
@@ -78,8 +78,14 @@ def pieces(config: DecoderConfig, family: Family | None = None) -> list[Piece]:
 
 
 def read_config(directory: str | Path, family: Family | None = None) -> DecoderConfig:
-    """The decoder that the directory's config.json describes; raises as `hf_config.read`."""
-    return hf_config.read(json.loads((Path(directory) / "config.json").read_text()), family)
+    """The decoder that the directory's config.json describes.
+
+    Raises:
+      ValueError: as `hf_config.read`, or the weights are quantised in a way that is not read.
+    """
+    raw = json.loads((path := Path(directory) / "config.json").read_text())
+    quantized_files.check(raw.get("quantization_config"), path)
+    return hf_config.read(raw, family)
 
 
 def load(
@@ -93,7 +99,8 @@ def load(
     """Config and parameters, each layer put where it belongs as soon as it is read.
 
     Beside the parameters, the host holds one tensor of one layer at a time (one layer's experts),
-    also where they are quantised on the way.
+    also where they are quantised on the way. Files in fp8 and of compressed-tensors are read as the
+    numbers that they stand for.
 
     Args:
       directory: config.json and safetensors files, in one piece or sharded.
@@ -104,8 +111,8 @@ def load(
 
     Raises:
       FileNotFoundError: no safetensors files.
-      ValueError: an unsupported config; or tensors are missing, unmapped or of the wrong shape, and
-        the message lists them.
+      ValueError: an unsupported config; or tensors are missing, unmapped, of the wrong shape or of
+        a type that is no weight, and the message lists them.
     """
     directory = Path(directory)
     config = read_config(directory, family)
@@ -113,7 +120,10 @@ def load(
     plan = pieces(config, family)
     where, flat = places(config, shardings), {}
     with contextlib.ExitStack() as stack:
-        tensors = _open(directory, stack)
+        tensors = tensor_files.open_tensors(directory, stack)
+        raw = json.loads((directory / "config.json").read_text())
+        if quantization := raw.get("quantization_config"):
+            tensors = quantized_files.dequantize(quantization, tensors)
         _check(config, family, plan, tensors)
         for path, leaf in layout(config).items():
             parts = [piece for piece in plan if piece.path == "/".join(path)]
@@ -121,28 +131,12 @@ def load(
     return config, nnx.traversals.unflatten_mapping(flat)
 
 
-def _open(directory: Path, stack: contextlib.ExitStack) -> dict[str, Any]:
-    """Every tensor by name, as a slice that reads from a memory-mapped file when indexed."""
-    index = directory / _INDEX
-    if index.exists():
-        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    else:
-        files = sorted(path.name for path in directory.glob("*.safetensors"))
-    if not files:
-        raise FileNotFoundError(f"{directory} holds no safetensors files; convert the weights")
-    tensors = {}
-    for name in files:
-        file = stack.enter_context(safetensors.safe_open(directory / name, "numpy"))
-        tensors |= {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
-    return tensors
-
-
 def _check(
     config: DecoderConfig, family: Family, plan: list[Piece], tensors: dict[str, Any]
 ) -> None:
     """Refuse a directory whose tensors are not exactly those of the decoder."""
     head = OUTSIDE["head"]
-    if config.tie_embeddings and head in tensors:
+    if config.tie_embeddings and head in tensors and OUTSIDE["embed"] in tensors:
         # some files repeat the tied embedding; one that differs would change the model
         if not np.array_equal(tensors[head][:], tensors[OUTSIDE["embed"]][:]):
             raise ValueError(f"{head} differs from the embedding; set tie_word_embeddings to false")
@@ -157,16 +151,18 @@ def _check(
         if not any(re.search(pattern, name) for pattern in ignored)
     }
     missing, unmapped = expected.keys() - present.keys(), present.keys() - expected.keys()
-    shapes = {
-        name: f"{present[name]}, not {expected[name]}"
+    shapes = [
+        f"{name}: {present[name]}, not {expected[name]}"
         for name in sorted(expected.keys() & present.keys())
         if present[name] != expected[name]
-    }
+    ]
     if missing or unmapped or shapes:
         raise ValueError(
             f"the files are not of this {config.family} decoder: missing tensors "
-            f"{sorted(missing)}; unmapped tensors {sorted(unmapped)}; wrong shapes {shapes}"
+            f"{listed(missing)}; unmapped tensors {listed(unmapped)}; wrong shapes "
+            f"{listed(shapes)}"
         )
+    tensor_files.check_types(tensors, expected)
 
 
 def _read(leaf: Leaf, parts: list[Piece], tensors: dict[str, Any]) -> Iterator[np.ndarray]:
@@ -227,7 +223,7 @@ def save(
     weight_map = {}
     for number, names in enumerate(shards, 1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        file = "model.safetensors" if len(shards) == 1 else file
+        file = tensor_files.SINGLE if len(shards) == 1 else file
         tensors = {
             # save_file writes memory as it lies, whatever the strides
             name: np.ascontiguousarray(np.concatenate([matrix(part) for part in by_tensor[name]]))
@@ -237,7 +233,7 @@ def save(
         weight_map |= dict.fromkeys(names, file)
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
-        (directory / _INDEX).write_text(json.dumps(index, indent=2) + "\n")
+        (directory / tensor_files.INDEX).write_text(json.dumps(index, indent=2) + "\n")
     raw = hf_config.write(config, dtype, family) | dict(extra or {})
     (directory / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
 

@@ -22,6 +22,9 @@ from jaxrl.models.linear import dense, precision, project, project_ragged
 
 Axes = tuple[str, ...]
 
+_LATENT_EPS = 1e-6
+"""Of the norms of latents, whatever `norm_eps` is: DeepSeek's code fixes it."""
+
 
 class KeyValue(NamedTuple):
     """What attention keeps of past tokens: k, v [B, S, K, H]."""
@@ -97,8 +100,16 @@ def _vector(value: float, shape: tuple[int, ...], axes: Axes) -> nnx.Param:
 class Norm(nnx.Module):
     """RMS norm whose weight starts as the identity."""
 
-    def __init__(self, config: DecoderConfig, shape: tuple[int, ...], axes: Axes) -> None:
-        self.eps, self.offset = config.norm_eps, config.norm_offset
+    def __init__(
+        self,
+        config: DecoderConfig,
+        shape: tuple[int, ...],
+        axes: Axes,
+        *,
+        eps: float | None = None,
+    ) -> None:
+        self.eps = config.norm_eps if eps is None else eps
+        self.offset = config.norm_offset
         self.weight = _vector(1.0 - config.norm_offset, shape, axes)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -135,8 +146,10 @@ class Attention(nnx.Module):
             self.q_norm = Norm(c, queries, q_axes)
             self.k_norm = Norm(c, keys, kv_axes)
 
-    def look(self, x: jax.Array, table: jax.Array) -> tuple[jax.Array, KeyValue]:
-        """Queries [B, T, N, H], and what is to be remembered of the tokens."""
+    def look(
+        self, x: jax.Array, table: jax.Array, scale: jax.Array | None = None
+    ) -> tuple[jax.Array, KeyValue]:
+        """Queries [B, T, N, H], times `scale` [B, T, 1, 1], and what is to be remembered."""
         c = self.config
         q, k, v = (project(x, p.get_value()) for p in (self.q, self.k, self.v))
         if c.qkv_bias:
@@ -147,7 +160,7 @@ class Attention(nnx.Module):
         if c.qk_norm != "none":
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = (rope.rotate(y, table, interleaved=c.rope_interleaved) for y in (q, k))
-        return q, KeyValue(k, v)
+        return q if scale is None else (q * scale).astype(q.dtype), KeyValue(k, v)
 
     def read(self, q: jax.Array, memory: KeyValue, mask: Mask, layout: Layout) -> jax.Array:
         """What the tokens take from memory, [B, T, D]."""
@@ -170,10 +183,10 @@ class LatentAttention(nnx.Module):
             self.q = _matrix(rngs, (d, *queries), ("embed", *heads))
         else:
             self.q_down = _matrix(rngs, (d, m.q_rank), ("embed", *latent))
-            self.q_norm = Norm(c, (m.q_rank,), latent)
+            self.q_norm = Norm(c, (m.q_rank,), latent, eps=_LATENT_EPS)
             self.q_up = _matrix(rngs, (m.q_rank, *queries), (*latent, *heads))
         self.kv_down = _matrix(rngs, (d, m.kv_rank + m.rope_dim), ("embed", *latent))
-        self.kv_norm = Norm(c, (m.kv_rank,), latent)
+        self.kv_norm = Norm(c, (m.kv_rank,), latent, eps=_LATENT_EPS)
         self.kv_up = _matrix(
             rngs, (m.kv_rank, c.num_heads, m.nope_dim + m.v_dim), (*latent, *heads)
         )
@@ -181,8 +194,10 @@ class LatentAttention(nnx.Module):
             rngs, (c.num_heads, m.v_dim, d), (*heads, "embed"), inputs=2, depth=_depth(c)
         )
 
-    def look(self, x: jax.Array, table: jax.Array) -> tuple[jax.Array, LatentKeyValue]:
-        """Queries [B, T, N, nope + rope], and what is to be remembered of the tokens."""
+    def look(
+        self, x: jax.Array, table: jax.Array, scale: jax.Array | None = None
+    ) -> tuple[jax.Array, LatentKeyValue]:
+        """Queries [B, T, N, nope + rope], times `scale`, and what is to be remembered."""
         m, interleaved = self.config.latent, self.config.rope_interleaved
         if m.q_rank is None:
             q = project(x, self.q.get_value())
@@ -193,6 +208,7 @@ class LatentAttention(nnx.Module):
         q_rope = rope.rotate(q_rope, table, interleaved=interleaved)
         k_rope = rope.rotate(k_rope[:, :, None], table, interleaved=interleaved)
         q = jnp.concatenate([q_nope, q_rope], axis=-1)
+        q = q if scale is None else (q * scale).astype(q.dtype)
         return q, LatentKeyValue(self.kv_norm(latent)[:, :, None], k_rope)
 
     def read(self, q: jax.Array, memory: LatentKeyValue, mask: Mask, layout: Layout) -> jax.Array:
@@ -340,9 +356,15 @@ class Block(nnx.Module):
         if config.post_norm:
             self.attention_post_norm, self.mlp_post_norm = norm(), norm()
 
-    def look(self, x: jax.Array, table: jax.Array) -> tuple[jax.Array, Memory]:
-        """Queries, and what is to be remembered, of the residual stream x [B, T, D]."""
-        return self.attention.look(self.attention_norm(x) if self.config.pre_norm else x, table)
+    def look(
+        self, x: jax.Array, table: jax.Array, scale: jax.Array | None = None
+    ) -> tuple[jax.Array, Memory]:
+        """Queries, and what is to be remembered, of the residual stream x [B, T, D].
+
+        `scale` [B, T, 1, 1] is a factor on the queries; None: 1.
+        """
+        x = self.attention_norm(x) if self.config.pre_norm else x
+        return self.attention.look(x, table, scale)
 
     def finish(
         self, x: jax.Array, q: jax.Array, memory: Memory, mask: Mask, layout: Layout

@@ -93,6 +93,16 @@ def attention_scale(config: DecoderConfig) -> float:
     return scale
 
 
+def query_scale(config: DecoderConfig, positions: jax.Array) -> jax.Array | None:
+    """Factor on the queries at positions [B, T], as [B, T, 1, 1] fp32; None: 1."""
+    scaling = config.rope_scaling
+    if scaling is None or not scaling.query_beta:
+        return None
+    periods = positions // scaling.original_max_positions
+    factor = 1 + scaling.query_beta * jnp.log1p(periods.astype(jnp.float32))
+    return factor[..., None, None]
+
+
 def kinds(config: DecoderConfig) -> tuple[int, ...]:
     """For each layer, which of the tables' rows rotates it."""
     local = config.local_layers if config.local_rope_theta is not None else ()

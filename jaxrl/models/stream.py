@@ -53,18 +53,39 @@ def assemble(
         return quantize.one(layer, one, kind) if kind and quantize.applies(leaf) else layer
 
     def start() -> Weight:
-        rows = jax.eval_shape(finish, jax.ShapeDtypeStruct(one.shape, jnp.dtype(dtype)))
-        return jax.tree.map(lambda row: jnp.zeros((depth, *row.shape), row.dtype), rows)
+        return jax.tree.map(lambda row: _bits(jnp.zeros((depth, *row.shape), row.dtype)), rows)
 
     def put(whole: Weight, layer: jax.Array, row: int) -> Weight:
-        return jax.tree.map(lambda a, b: a.at[row].set(b), whole, finish(layer))
+        return jax.tree.map(
+            lambda a, b: jax.lax.dynamic_update_index_in_dim(a, _bits(b), row, 0),
+            whole,
+            finish(layer),
+        )
 
+    def end(whole: Weight) -> Weight:
+        return jax.tree.map(lambda a, row: _values(a, row.dtype), whole, rows)
+
+    rows = jax.eval_shape(finish, jax.ShapeDtypeStruct(one.shape, jnp.dtype(dtype)))
     put = jax.jit(put, donate_argnums=0, out_shardings=where)
     whole = jax.jit(start, out_shardings=where)()
     for row, layer in enumerate(layers):
         # a layer in flight is host memory: without the wait, all of them would be
         whole = jax.block_until_ready(put(whole, layer, row))
-    return whole
+    return jax.jit(end, donate_argnums=0, out_shardings=where)(whole)
+
+
+def _bits(a: jax.Array) -> jax.Array:
+    """The array, bf16 as its bits.
+
+    An update of bf16 that is compiled for a CPU converts the stack to fp32 and back, so that
+    loading would take time quadratic in the depth.
+    """
+    return jax.lax.bitcast_convert_type(a, jnp.uint16) if a.dtype == jnp.bfloat16 else a
+
+
+def _values(a: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """The array that `_bits` was given, whose dtype is `dtype`."""
+    return a if a.dtype == dtype else jax.lax.bitcast_convert_type(a, dtype)
 
 
 def put(leaf: Leaf, value: np.ndarray, where: Any, dtype: str, kind: Kind | None) -> Weight:

@@ -50,7 +50,10 @@ def prefill(
     *,
     piece: int,
 ) -> Caches:
-    """Caches of prompts, [B, ...]: as few rows and positions are computed as buckets allow.
+    """Caches of prompts but for their last tokens, [B, ...].
+
+    As few rows and positions are computed as buckets allow. Decoding reads the last token, with
+    which it samples the next: to read a token twice would change a recurrent state.
 
     Args:
       models: shapes.
@@ -65,7 +68,7 @@ def prefill(
     used = min(round_up(most, 1), total // count)
     tokens, length = (cut(a, count)[:, :used].reshape(-1, *a.shape[1:]) for a in (tokens, length))
     index = np.arange(width, dtype=np.int32)
-    positions = np.where(index < length[:, None], index, width).astype(np.int32)
+    positions = np.where(index < length[:, None] - 1, index, width).astype(np.int32)
     caches = empty_caches(models, count * used, width)
     step = min(piece, round_up(int(length.max()), 16))
     for start in range(0, int(length.max()), step):

@@ -329,3 +329,51 @@ def test_characters():
         ours.encode("abc")
     with pytest.raises(ValueError, match="repeats"):
         tokenizers.characters("aa")
+
+
+def _beyond(directory, byte_level, rows, **tokens):
+    """A directory whose tokenizer has two added tokens at the end, and an embedding of `rows`."""
+    copy = library.Tokenizer.from_str(byte_level.to_str())
+    copy.add_tokens([library.AddedToken("<ordinary>", special=False)])
+    copy.add_special_tokens([library.AddedToken("<picture>", special=True)])
+    copy.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps(tokens))
+    (directory / "config.json").write_text(json.dumps({"vocab_size": rows}))
+    return copy.get_vocab_size()
+
+
+def test_special_tokens_beyond_the_embedding_are_left_out(byte_level, tmp_path):
+    """As of Gemma 3's text models, whose tokenizer has one for pictures."""
+    size = _beyond(tmp_path, byte_level, 0)
+    size = _beyond(tmp_path, byte_level, size - 1, eos_token="</s>", image_token="<picture>")
+    with pytest.warns(UserWarning, match=r"\['<picture>'\] have ids beyond the \d+ rows"):
+        ours = tokenizers.load(tmp_path)
+    assert ours.vocab_size == size - 1
+    for text in ("a <picture> b", "<picture>", "<ordinary>", *TEXTS):
+        ids = ours.encode(text)
+        assert max(ids, default=0) < size - 1
+        assert ours.decode(ids) == text.replace("</s>", "")
+
+
+@pytest.mark.parametrize(
+    ("cut", "tokens"), [(2, {}), (1, {"eos_token": "<picture>"}), (1, {"bos_token": "<picture>"})]
+)
+def test_other_tokens_beyond_the_embedding_stay(cut, tokens, byte_level, tmp_path):
+    """So that the model is refused: it would be asked for vectors that it does not have."""
+    size = _beyond(tmp_path, byte_level, 0)
+    _beyond(tmp_path, byte_level, size - cut, **tokens)
+    if cut > 1:
+        with pytest.warns(UserWarning, match="<picture>"):
+            ours = tokenizers.load(tmp_path)
+    else:
+        ours = tokenizers.load(tmp_path)
+    assert ours.vocab_size > size - cut
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_chat_template_in_a_json_file(several, byte_level, tmp_path):
+    _beyond(tmp_path, byte_level, 10_000)
+    source = "{{ messages[0].content }}"
+    given = [{"name": "default", "template": source}] if several else source
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": given}))
+    assert tokenizers.load(tmp_path).template == source

@@ -166,9 +166,75 @@ def test_missing_and_unmapped_tensors_are_listed(saved):
     for part in (
         "missing tensors ['model.norm.weight']",
         "unmapped tensors ['model.layers.1.mlp.fancy.weight']",
-        "'lm_head.weight': '(11, 4), not (11, 8)'",
+        "lm_head.weight: (11, 4), not (11, 8)",
     ):
         assert part in str(error.value)
+
+
+def test_a_message_lists_ten_names_at_most(saved):
+    def change(tensors):
+        tensors |= {f"model.layers.{i}.extra": np.ones(1, np.float32) for i in range(5000)}
+
+    _edit(saved[0], change)
+    with pytest.raises(ValueError, match=r"extra'\] and 4990 more; wrong") as error:
+        huggingface.load(saved[0])
+    assert len(str(error.value)) < 1000
+
+
+def test_without_an_index_the_single_file_is_read_alone(saved):
+    """As transformers reads it, whatever lies beside it and whatever its name."""
+    directory, params = saved
+    tensors = files.load_file(directory / "model.safetensors")
+    for name in ("consolidated", "a", "other"):
+        changed = {key: value + 1 for key, value in tensors.items()}
+        files.save_file(changed, directory / f"{name}.safetensors")
+    jax.tree.map(np.testing.assert_array_equal, huggingface.load(directory)[1], params)
+
+
+def test_two_files_with_a_tensor_of_one_name(saved):
+    directory, _ = saved
+    (directory / "model.safetensors").rename(directory / "one.safetensors")
+    shutil.copy(directory / "one.safetensors", directory / "two.safetensors")
+    with pytest.raises(ValueError, match=r"one\.safetensors and two\.safetensors both hold"):
+        huggingface.load(directory)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "bool"])
+def test_integers_are_no_weights(saved, dtype):
+    def change(tensors):
+        name = "model.layers.0.mlp.gate_proj.weight"
+        tensors[name] = tensors[name].astype(dtype)
+
+    _edit(saved[0], change)
+    with pytest.raises(ValueError, match=r"no weights as they are.*layers\.0\.mlp\.gate_proj"):
+        huggingface.load(saved[0])
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq", "bitsandbytes", "modelopt", None])
+def test_quantised_checkpoints_are_refused_in_one_sentence(saved, method):
+    directory, _ = saved
+    raw = json.loads((directory / "config.json").read_text())
+    raw["quantization_config"] = {"quant_method": method, "bits": 4}
+    (directory / "config.json").write_text(json.dumps(raw))
+    with pytest.raises(ValueError, match=f"quant_method={method!r} is not read.*bf16") as error:
+        load.load(str(directory))
+    assert len(str(error.value)) < 400
+
+
+def test_a_family_renames_its_experts(tmp_path):
+    config = dataclasses.replace(CONFIG, family="qwen3_moe", experts=Experts(4, 2, 16))
+    names = {
+        "mlp/router": "block.gate.weight",
+        "mlp/gate": "block.experts.{expert}.w1.weight",
+        "mlp/up": "block.experts.{expert}.w3.weight",
+        "mlp/down": "block.experts.{expert}.w2.weight",
+    }
+    family = dataclasses.replace(hf_config.find("qwen3_moe"), routed=names, fixed={})
+    params = decoder.init(config, jax.random.key(0))
+    huggingface.save(tmp_path, config, params, family=family)
+    assert "model.layers.1.block.experts.3.w2.weight" in _bytes(tmp_path)
+    again = huggingface.load(tmp_path, family=family)[1]
+    jax.tree.map(np.testing.assert_array_equal, again, params)
 
 
 def test_a_repeated_tied_embedding_must_be_the_embedding(saved):

@@ -18,22 +18,25 @@ _BASE = dict(
     eos_token_id=2,
 )
 _WIDE = dict(_BASE, head_dim=12)
-_DEEPSEEK = dict(
-    _BASE,
-    num_hidden_layers=3,
-    num_key_value_heads=4,
+_GROUPS = dict(
     n_routed_experts=8,
     n_shared_experts=2,
     num_experts_per_tok=3,
     moe_intermediate_size=24,
-    kv_lora_rank=16,
-    qk_nope_head_dim=8,
-    qk_rope_head_dim=4,
-    v_head_dim=6,
     first_k_dense_replace=1,
     n_group=4,
     topk_group=2,
     routed_scaling_factor=1.5,
+)
+_DEEPSEEK = dict(
+    _BASE,
+    **_GROUPS,
+    num_hidden_layers=3,
+    num_key_value_heads=4,
+    kv_lora_rank=16,
+    qk_nope_head_dim=8,
+    qk_rope_head_dim=4,
+    v_head_dim=6,
 )
 
 
@@ -123,6 +126,61 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             ),
         ),
     ),
+    "mixtral": (
+        "MixtralConfig",
+        dict(_WIDE, num_local_experts=8, num_experts_per_tok=2, sliding_window=5),
+    ),
+    "minimax-m2": (
+        "MiniMaxM2Config",
+        dict(
+            _WIDE,
+            num_local_experts=8,
+            num_experts_per_tok=3,
+            **_rope("default", partial_rotary_factor=0.5),
+        ),
+    ),
+    "glm4-moe": (
+        "Glm4MoeConfig",
+        dict(_WIDE, **_GROUPS, num_hidden_layers=3, use_qk_norm=True, attention_bias=True),
+    ),
+    "glm4-moe-lite": (
+        "Glm4MoeLiteConfig",
+        dict(_DEEPSEEK, q_lora_rank=12, mlp_layer_types=["dense", "sparse", "sparse"]),
+    ),
+    "olmo3": (
+        "Olmo3Config",
+        dict(
+            _BASE,
+            num_hidden_layers=4,
+            sliding_window=5,
+            rope_parameters=dict(
+                full_attention=dict(
+                    rope_type="yarn",
+                    rope_theta=1e4,
+                    factor=4.0,
+                    original_max_position_embeddings=16,
+                    attention_factor=1.2,
+                ),
+                sliding_attention=dict(rope_type="default", rope_theta=2e4),
+            ),
+        ),
+    ),
+    "ministral3": (
+        "Ministral3Config",
+        dict(
+            _WIDE,
+            **_rope(
+                "yarn",
+                factor=4.0,
+                original_max_position_embeddings=4,  # so that queries are scaled within the tests
+                llama_4_scaling_beta=0.3,
+                mscale=1.0,
+                mscale_all_dim=1.0,
+            ),
+        ),
+    ),
+    "seed-oss": ("SeedOssConfig", dict(_WIDE, attention_out_bias=True)),
+    "ernie4-5": ("Ernie4_5Config", dict(_WIDE, use_bias=True)),
 }
 """Name to class and arguments of a transformers config."""
 

@@ -27,6 +27,7 @@ FILES = (
     "vocab.json",
     "merges.txt",
     "chat_template.jinja",
+    "chat_template.json",
 )
 """What a Hugging Face directory may hold of a tokenizer."""
 

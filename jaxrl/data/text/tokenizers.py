@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import json
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -128,18 +129,31 @@ def from_gguf(path: Path) -> Tokenizer:
 
 
 def from_directory(directory: Path) -> Tokenizer:
-    """The tokenizer of a Hugging Face directory."""
+    """The tokenizer of a Hugging Face directory.
+
+    A special token that was added beyond the embedding of the config.json beside it is left out,
+    with a warning: the model has no vector for it, as Gemma's text models have none for pictures.
+    """
     config = _read_json(directory / "tokenizer_config.json")
     special = special_tokens(directory)
     bos = special.get("bos_token")
+    ends = {bos, special.get("eos_token")}
+    rows = _read_json(directory / "config.json").get("vocab_size")
     if (file := directory / "tokenizer.json").exists():
-        fast = tokenizers.Tokenizer.from_file(str(file))
+        fast = _without_beyond(tokenizers.Tokenizer.from_file(str(file)), directory, rows, ends)
         backend = tokenizer_backends.from_tokenizers(fast)
         leads = bos is not None and fast.encode("a").ids[:1] == [backend.ids(bos)]
         leads |= bool(config.get("add_bos_token"))
     elif (file := directory / "tokenizer.model").exists():
         decoder = config.get("added_tokens_decoder", {})
+        beyond = [
+            _spelling(token)
+            for i, token in decoder.items()
+            if rows is not None and int(i) >= rows and token.get("special")
+        ]
+        left = _warned(directory, rows, [token for token in beyond if token not in ends])
         added = {_spelling(token): int(i) for i, token in decoder.items()}
+        added = {token: i for token, i in added.items() if token not in left}
         slow = sentencepiece.SentencePieceProcessor(model_file=str(file))
         backend = tokenizer_backends.from_sentencepiece(slow, added)
         leads = config.get("add_bos_token", True)
@@ -160,6 +174,38 @@ def from_directory(directory: Path) -> Tokenizer:
         template=template(directory),
         special={"bos_token": bos or "", **special},
     )
+
+
+def _without_beyond(
+    fast: tokenizers.Tokenizer, directory: Path, rows: int | None, ends: set[str | None]
+) -> tokenizers.Tokenizer:
+    """The tokenizer without special added tokens whose ids the embedding has no row for."""
+    added = fast.get_added_tokens_decoder().items()
+    beyond = [
+        token.content
+        for i, token in added
+        if rows is not None and i >= rows and token.special and token.content not in ends
+    ]
+    if not beyond:
+        return fast
+    left = _warned(directory, rows, beyond)
+    state = json.loads(fast.to_str())
+    state["added_tokens"] = [t for t in state["added_tokens"] if t["content"] not in left]
+    vocabulary = state["model"].get("vocab")
+    if isinstance(vocabulary, dict):
+        state["model"]["vocab"] = {t: i for t, i in vocabulary.items() if t not in left}
+    return tokenizers.Tokenizer.from_str(json.dumps(state))
+
+
+def _warned(directory: Path, rows: int | None, beyond: Sequence[str]) -> Sequence[str]:
+    """The tokens, named in a warning if there are any."""
+    if beyond:
+        warnings.warn(
+            f"{directory}: the tokens {list(beyond)} have ids beyond the {rows} rows of the "
+            "embedding; the model cannot read them, so texts that spell them are read as text",
+            stacklevel=4,
+        )
+    return beyond
 
 
 def special_tokens(directory: Path) -> dict[str, str]:
@@ -185,10 +231,13 @@ def template(directory: Path) -> str | None:
     file = directory / "chat_template.jinja"
     if file.exists():
         return file.read_text(encoding="utf-8")
-    given = _read_json(directory / "tokenizer_config.json").get("chat_template")
-    if isinstance(given, list):  # several by name
-        given = next((t["template"] for t in given if t["name"] == "default"), None)
-    return given
+    for name in ("tokenizer_config.json", "chat_template.json"):
+        source = _read_json(directory / name).get("chat_template")
+        if isinstance(source, list):  # several by name
+            source = next((t["template"] for t in source if t["name"] == "default"), None)
+        if source is not None:
+            return source
+    return None
 
 
 def _assemble(

@@ -53,6 +53,9 @@ PAIRS = {
     "smollm3": "hermes", "qwen2-yarn": "hermes", "qwen3": "hermes", "qwen3-moe": "qwen_coder",
     "gemma2": "gemma", "gemma3": "function_gemma", "olmo2": "harmony", "phi3": "hermes",
     "phi4-longrope": "qwen_coder", "deepseek-v2": "deepseek", "deepseek-v3": "deepseek",
+    "mixtral": "mistral", "minimax-m2": "qwen_coder", "glm4-moe": "hermes",
+    "glm4-moe-lite": "hermes", "olmo3": "hermes", "ministral3": "mistral", "seed-oss": "hermes",
+    "ernie4-5": "hermes",
 }  # fmt: skip
 """Every variant of every family, with the format of calls that its template has."""
 

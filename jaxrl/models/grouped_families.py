@@ -1,0 +1,204 @@
+"""Families in the manner of DeepSeek: experts in groups, some with latent attention."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxrl.models.config import DecoderConfig, Experts, Latent
+from jaxrl.models.families import NEXT_LAYER, Family, Raw
+
+_LATENT = {
+    "attention/q_down": "self_attn.q_a_proj.weight",
+    "attention/q_norm/weight": "self_attn.q_a_layernorm.weight",
+    "attention/q_up": "self_attn.q_b_proj.weight",
+    "attention/kv_down": "self_attn.kv_a_proj_with_mqa.weight",
+    "attention/kv_norm/weight": "self_attn.kv_a_layernorm.weight",
+    "attention/kv_up": "self_attn.kv_b_proj.weight",
+}
+
+_IGNORED = (r"rotary_emb\.inv_freq$", NEXT_LAYER)
+
+
+def _read_latent(raw: Raw) -> dict[str, Any]:
+    """The fields of latent attention.
+
+    Raises:
+      ValueError: biases.
+    """
+    if raw.get("attention_bias"):
+        raise ValueError("attention_bias=True: latent attention is supported without biases")
+    latent = Latent(
+        kv_rank=raw["kv_lora_rank"],
+        q_rank=raw.get("q_lora_rank"),
+        nope_dim=raw["qk_nope_head_dim"],
+        rope_dim=raw["qk_rope_head_dim"],
+        v_dim=raw["v_head_dim"],
+    )
+    return {
+        "latent": latent,
+        "head_dim": latent.nope_dim + latent.rope_dim,
+        "rope_interleaved": raw.get("rope_interleave", True),
+    }
+
+
+def _write_latent(c: DecoderConfig) -> dict[str, Any]:
+    """The keys of latent attention."""
+    m = c.latent
+    return {
+        "kv_lora_rank": m.kv_rank,
+        "q_lora_rank": m.q_rank,
+        "qk_nope_head_dim": m.nope_dim,
+        "qk_rope_head_dim": m.rope_dim,
+        "v_head_dim": m.v_dim,
+        "head_dim": m.rope_dim,
+    }
+
+
+def _read_grouped_experts(raw: Raw, *, dense_layers: int, grouped: bool = True) -> Experts:
+    """Experts in groups, scored by a softmax, with shared ones; as of DeepSeek-V2."""
+    return Experts(
+        num_experts=raw["n_routed_experts"],
+        per_token=raw["num_experts_per_tok"],
+        size=raw["moe_intermediate_size"],
+        shared_size=raw["moe_intermediate_size"] * raw["n_shared_experts"],
+        dense_layers=dense_layers,
+        normalize=False,
+        scale=raw["routed_scaling_factor"],
+        groups=raw["n_group"] if grouped else 1,
+        groups_per_token=raw["topk_group"] if grouped else 1,
+    )
+
+
+def _read_corrected_experts(raw: Raw, *, dense_layers: int) -> Experts:
+    """The same, scored by a sigmoid, with a correction bias; as of DeepSeek-V3."""
+    return dataclasses.replace(
+        _read_grouped_experts(raw, dense_layers=dense_layers),
+        scoring="sigmoid",
+        correction_bias=True,
+        normalize=raw["norm_topk_prob"],
+        group_top=2,
+    )
+
+
+def _write_grouped_experts(c: DecoderConfig) -> dict[str, Any]:
+    """The keys of experts in groups."""
+    e = c.experts
+    return {
+        "n_routed_experts": e.num_experts,
+        "num_experts_per_tok": e.per_token,
+        "moe_intermediate_size": e.size,
+        "n_shared_experts": e.shared_size // e.size,
+        "first_k_dense_replace": e.dense_layers,
+        "routed_scaling_factor": e.scale,
+        "n_group": e.groups,
+        "topk_group": e.groups_per_token,
+        "scoring_func": e.scoring,
+        "norm_topk_prob": e.normalize,
+    }
+
+
+def _deepseek_v2(raw: Raw) -> dict[str, Any]:
+    grouped = raw["topk_method"] == "group_limited_greedy"
+    dense = raw["first_k_dense_replace"]
+    # transformers ignores norm_topk_prob
+    experts = _read_grouped_experts(raw, dense_layers=dense, grouped=grouped)
+    return {**_read_latent(raw), "experts": experts}
+
+
+def _deepseek_v3(raw: Raw) -> dict[str, Any]:
+    experts = _read_corrected_experts(raw, dense_layers=raw["first_k_dense_replace"])
+    return {**_read_latent(raw), "experts": experts}
+
+
+def _write_deepseek_v2(c: DecoderConfig) -> dict[str, Any]:
+    method = "greedy" if c.experts.groups == 1 else "group_limited_greedy"
+    return {**_write_latent(c), **_write_grouped_experts(c), "topk_method": method}
+
+
+def _write_deepseek_v3(c: DecoderConfig) -> dict[str, Any]:
+    raw = {"topk_method": "noaux_tc", "rope_interleave": c.rope_interleaved}
+    return {**_write_latent(c), **_write_grouped_experts(c), **raw}
+
+
+def _read_glm4(raw: Raw) -> dict[str, Any]:
+    dense = raw["first_k_dense_replace"]
+    return {
+        "qkv_bias": raw.get("attention_bias", False),
+        "qk_norm": "head" if raw["use_qk_norm"] else "none",
+        "experts": _read_corrected_experts(raw, dense_layers=dense),
+    }
+
+
+def _write_glm4(c: DecoderConfig) -> dict[str, Any]:
+    raw = {"attention_bias": c.qkv_bias, "use_qk_norm": c.qk_norm == "head"}
+    return {**_write_grouped_experts(c), **raw}
+
+
+def _read_glm4_lite(raw: Raw) -> dict[str, Any]:
+    kinds: Sequence[str] = raw.get("mlp_layer_types") or ["dense"]
+    dense = kinds.count("dense")
+    if "dense" in kinds[dense:]:
+        raise ValueError(f"mlp_layer_types={kinds}: dense layers are supported at the bottom only")
+    experts = _read_corrected_experts(raw, dense_layers=dense)
+    return {**_read_latent(raw), "experts": experts}
+
+
+def _write_glm4_lite(c: DecoderConfig) -> dict[str, Any]:
+    dense = c.dense_layers
+    return {
+        **_write_latent(c),
+        **_write_grouped_experts(c),
+        "mlp_layer_types": ["dense"] * dense + ["sparse"] * (c.num_layers - dense),
+        "rope_interleave": c.rope_interleaved,
+    }
+
+
+_DEFAULTS = {"n_group": 1, "topk_group": 1, "norm_topk_prob": True, "rms_norm_eps": 1e-5}
+
+GROUPED: Mapping[str, Family] = {
+    "deepseek_v2": Family(
+        "DeepseekV2ForCausalLM",
+        fixed={"rope_interleaved": True},
+        defaults={"topk_method": "greedy", "n_group": 1, "topk_group": 1},
+        refused={"moe_layer_freq": 1},
+        window="none",
+        read=_deepseek_v2,
+        write=_write_deepseek_v2,
+        names=_LATENT,
+    ),
+    "deepseek_v3": Family(
+        "DeepseekV3ForCausalLM",
+        refused={"moe_layer_freq": 1},
+        window="none",
+        read=_deepseek_v3,
+        write=_write_deepseek_v3,
+        names=_LATENT,
+        ignored=_IGNORED,
+    ),
+    "glm4_moe": Family(
+        "Glm4MoeForCausalLM",
+        defaults={
+            **_DEFAULTS,
+            "partial_rotary_factor": 0.5,
+            "use_qk_norm": False,
+            "first_k_dense_replace": 1,
+        },
+        partial_rope=True,
+        window="none",
+        read=_read_glm4,
+        write=_write_glm4,
+        ignored=_IGNORED,
+    ),
+    "glm4_moe_lite": Family(
+        "Glm4MoeLiteForCausalLM",
+        defaults=_DEFAULTS,
+        window="none",
+        read=_read_glm4_lite,
+        write=_write_glm4_lite,
+        names=_LATENT,
+        ignored=_IGNORED,
+    ),
+}
+"""By the `model_type` of config.json."""

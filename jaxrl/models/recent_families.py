@@ -1,0 +1,160 @@
+"""Families of 2024 to 2026 whose mechanisms the decoder has; see `jaxrl.models.families`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl.models import families
+from jaxrl.models.config import DecoderConfig, Experts
+from jaxrl.models.families import Family, Raw
+
+_BLOCK = "block_sparse_moe"
+
+_MIXTRAL = {
+    "mlp/router": f"{_BLOCK}.gate.weight",
+    "mlp/correction": f"{_BLOCK}.e_score_correction_bias",
+    "mlp/gate": f"{_BLOCK}.experts.{{expert}}.w1.weight",
+    "mlp/up": f"{_BLOCK}.experts.{{expert}}.w3.weight",
+    "mlp/down": f"{_BLOCK}.experts.{{expert}}.w2.weight",
+}
+
+
+def _read_mixtral(raw: Raw) -> dict[str, Any]:
+    size = raw["intermediate_size"]
+    return {"experts": Experts(raw["num_local_experts"], raw["num_experts_per_tok"], size)}
+
+
+def _read_minimax(raw: Raw) -> dict[str, Any]:
+    experts = Experts(
+        raw["num_local_experts"],
+        raw["num_experts_per_tok"],
+        raw["intermediate_size"],
+        scoring="sigmoid",
+        correction_bias=True,
+    )
+    if (rotated := raw.get("rotary_dim")) is None:
+        return {"experts": experts}
+    fraction = (raw.get("rope_parameters") or {}).get("partial_rotary_factor")
+    if fraction is None:
+        fraction = raw.get("partial_rotary_factor", rotated / raw["head_dim"])
+    return {"experts": experts, "rope_fraction": fraction}
+
+
+def _write_local_experts(c: DecoderConfig) -> dict[str, Any]:
+    return {"num_local_experts": c.experts.num_experts, "num_experts_per_tok": c.experts.per_token}
+
+
+def _write_minimax(c: DecoderConfig) -> dict[str, Any]:
+    raw = {"rotary_dim": c.rope_dim, "use_qk_norm": True, "qk_norm_type": "per_layer"}
+    return {**_write_local_experts(c), **raw, "scoring_func": "sigmoid", "use_routing_bias": True}
+
+
+_MINISTRAL3_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16384,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale_all_dim": 1.0,
+    "mscale": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+"""What transformers takes where config.json says nothing."""
+
+
+def _read_seed(raw: Raw) -> dict[str, Any]:
+    return {
+        "qkv_bias": raw["attention_bias"],
+        "o_bias": raw["attention_out_bias"],
+        "mlp_bias": raw["mlp_bias"],
+    }
+
+
+def _write_seed(c: DecoderConfig) -> dict[str, Any]:
+    return {
+        "attention_bias": c.qkv_bias,
+        "attention_out_bias": c.o_bias,
+        "mlp_bias": c.mlp_bias,
+    }
+
+
+def _read_ernie(raw: Raw) -> dict[str, Any]:
+    return dict.fromkeys(("qkv_bias", "o_bias", "mlp_bias"), raw["use_bias"])
+
+
+def _write_ernie(c: DecoderConfig) -> dict[str, Any]:
+    return {"use_bias": c.o_bias}
+
+
+RECENT: Mapping[str, Family] = {
+    "mixtral": Family(
+        "MixtralForCausalLM",
+        defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6},
+        window="all",
+        read=_read_mixtral,
+        write=_write_local_experts,
+        routed=_MIXTRAL,
+    ),
+    "minimax_m2": Family(
+        "MiniMaxM2ForCausalLM",
+        fixed={"qk_norm": "flat"},
+        defaults={"rope_theta": 5e6, "head_dim": 128},
+        partial_rope=True,
+        window="none",
+        read=_read_minimax,
+        write=_write_minimax,
+        routed=_MIXTRAL,
+        ignored=(r"rotary_emb\.inv_freq$", families.NEXT_LAYER),
+    ),
+    "olmo3": Family(
+        "Olmo3ForCausalLM",
+        fixed={"pre_norm": False, "post_norm": True, "qk_norm": "flat"},
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 5e5,
+            "rope_local_base_freq": 5e5,
+            "sliding_window": 4096,
+        },
+        rope_by_kind=True,
+        local=lambda raw, layer: bool((layer + 1) % 4),
+        read=families.read_biases,
+        write=families.write_biases,
+        names=families.POST_NORMS,
+    ),
+    "ministral3": Family(
+        "Ministral3ForCausalLM",
+        defaults={"rms_norm_eps": 1e-5, "head_dim": 128, "rope_parameters": _MINISTRAL3_ROPE},
+        rope_kinds=("yarn",),
+        rope_keys=("llama_4_scaling_beta",),
+        window="all",
+    ),
+    "seed_oss": Family(
+        "SeedOssForCausalLM",
+        defaults={
+            "head_dim": 128,
+            "attention_bias": True,
+            "attention_out_bias": False,
+            "mlp_bias": False,
+        },
+        window="none",
+        read=_read_seed,
+        write=_write_seed,
+    ),
+    "ernie4_5": Family(
+        "Ernie4_5ForCausalLM",
+        fixed={"rope_interleaved": True},
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 5e5,
+            "head_dim": 128,
+            "tie_word_embeddings": True,
+            "use_bias": False,
+        },
+        window="none",
+        read=_read_ernie,
+        write=_write_ernie,
+    ),
+}
+"""By the `model_type` of config.json."""

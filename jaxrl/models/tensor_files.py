@@ -1,0 +1,88 @@
+"""The tensors of a Hugging Face directory: which files hold them, and whether they are weights."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+
+from jaxrl.models import quantized_files
+
+INDEX = "model.safetensors.index.json"
+"""The file that says which file of several holds a tensor."""
+
+SINGLE = "model.safetensors"
+"""The file that holds all tensors where there is no index."""
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+"""Types of tensors that are weights as they are."""
+
+_LISTED = 10
+"""How many names a message lists at most."""
+
+
+def open_tensors(directory: Path, stack: contextlib.ExitStack) -> dict[str, Any]:
+    """Every tensor by name, as a slice that reads from a memory-mapped file when indexed.
+
+    Args:
+      directory: of safetensors files. With an index, the files that it names are read; without
+        one, `model.safetensors` alone, as transformers does; without that, all of them.
+      stack: closes the files.
+
+    Raises:
+      FileNotFoundError: no safetensors files.
+      ValueError: two files hold a tensor of the same name.
+    """
+    tensors: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    for name in _names(directory):
+        file = stack.enter_context(safetensors.safe_open(directory / name, "numpy"))
+        others = quantized_files.open_fp8(directory / name)
+        for key in file.keys():  # noqa: SIM118
+            if key in origin:
+                raise ValueError(
+                    f"{directory}: {origin[key]} and {name} both hold the tensor {key}; keep one "
+                    f"of the files, or add {INDEX}"
+                )
+            tensors[key] = others[key] if key in others else file.get_slice(key)
+            origin[key] = name
+    return tensors
+
+
+def _names(directory: Path) -> list[str]:
+    index = directory / INDEX
+    if index.exists():
+        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    if (directory / SINGLE).exists():
+        return [SINGLE]
+    names = sorted(path.name for path in directory.glob("*.safetensors"))
+    if not names:
+        raise FileNotFoundError(f"{directory} holds no safetensors files; convert the weights")
+    return names
+
+
+def check_types(tensors: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse tensors that are no floating-point weights.
+
+    Raises:
+      ValueError: some of the tensors of these names are not.
+    """
+    others = {name: tensors[name].get_dtype() for name in names}
+    others = {name: kind for name, kind in others.items() if kind not in _FLOATS}
+    if others:
+        kinds = ", ".join(sorted(set(others.values())))
+        raise ValueError(
+            f"tensors of type {kinds} are no weights as they are: {listed(others)}; name the "
+            "checkpoint in bf16"
+        )
+
+
+def listed(names: Iterable[str]) -> str:
+    """The names in order, the first of them spelled out."""
+    names = sorted(names)
+    more = len(names) - _LISTED
+    return f"{names[:_LISTED]}" + (f" and {more} more" if more > 0 else "")

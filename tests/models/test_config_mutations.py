@@ -1,0 +1,151 @@
+"""A config.json that differs in one key: the logits of transformers, or a refusal.
+
+A key that one side heeds and the other does not would change the model in silence.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import zlib
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl.models import decoder, head, huggingface
+from tests.models import tiny
+from tests.models.mutations import mutations
+
+pytestmark = pytest.mark.parity
+
+T = 24
+TOKENS = np.random.default_rng(0).integers(3, 97, (1, T)).astype(np.int32)
+SAMPLE = 10
+"""How many changes of each family are tried where not all are."""
+
+DEEP = ("llama", "mistral", "qwen2-yarn", "qwen3", "gemma2", "olmo2", "phi3", "mixtral")
+"""Variants that get 4 layers, so that keys that list layers have something to say."""
+
+NOT_COMPARED = {
+    "phi4-longrope": ("max_position_embeddings=32",),
+}
+"""Changes after which the two differ as documented: the length of what is read decides in
+transformers which factors of longrope apply, and the length of the context here."""
+
+
+@functools.lru_cache(maxsize=8)
+def _forward(config):
+    @jax.jit
+    def logits(params):
+        positions = np.arange(T, dtype=np.int32)[None]
+        hidden = decoder.hidden(config, params, TOKENS, positions, np.full((1, T), T, np.int32))
+        return head.logits(hidden[0], decoder.unembedding(params), softcap=config.logit_softcap)
+
+    return logits
+
+
+class Sides:
+    """Logits of both sides, computed anew where the config that a side reads is another."""
+
+    def __init__(self, base):
+        import transformers
+
+        self.open = functools.partial(
+            transformers.AutoModelForCausalLM.from_pretrained, attn_implementation="eager"
+        )
+        self.describe = transformers.AutoConfig.from_pretrained
+        self.config, self.values = huggingface.read_config(base), self.describe(base).to_dict()
+        self.base = self.ours_anew(base), self.theirs_anew(base)
+
+    def ours(self, directory):
+        same = huggingface.read_config(directory) == self.config
+        return self.base[0] if same else self.ours_anew(directory)
+
+    def theirs(self, directory):
+        same = self.describe(directory).to_dict() == self.values
+        return self.base[1] if same else self.theirs_anew(directory)
+
+    def ours_anew(self, directory):
+        config, params = huggingface.load(directory)
+        return np.asarray(_forward(config)(params))
+
+    def theirs_anew(self, directory):
+        import torch
+
+        model, report = self.open(directory, output_loading_info=True)
+        if any(report.values()):
+            raise ValueError(f"transformers draws weights at random: {report}")
+        with torch.no_grad():
+            return model.eval()(torch.tensor(TOKENS, dtype=torch.long)).logits[0].numpy()
+
+
+def _check(variant, directory, count):
+    """Try changes, all or so many of them; returns how many were compared."""
+    name, arguments = tiny.VARIANTS[variant]
+    depth = {"num_hidden_layers": 4} if variant in DEEP else {}
+    base = directory / "base"
+    tiny.make(name, {**arguments, **depth}, base)
+    raw = json.loads((base / "config.json").read_text())
+    sides = Sides(base)
+    np.testing.assert_allclose(*sides.base, atol=1e-4)
+    changes = sorted(mutations(raw))
+    if count is not None:
+        changes = random.Random(zlib.crc32(variant.encode())).sample(changes, count)
+    silent, compared = {}, 0
+    for number, (label, changed) in enumerate(changes):
+        if label in NOT_COMPARED.get(variant, ()):
+            continue
+        other = directory / str(number)
+        other.mkdir()
+        (other / "model.safetensors").symlink_to(base / "model.safetensors")
+        (other / "config.json").write_text(json.dumps(changed))
+        try:
+            ours = sides.ours(other)
+        except (ValueError, KeyError) as error:
+            assert isinstance(error, ValueError), f"{label}: {error!r}"
+            continue
+        try:
+            theirs = sides.theirs(other)
+        except Exception:  # of whatever kind: transformers does not open it
+            continue
+        compared += 1
+        if not np.abs(ours - theirs).max() < 1e-4:
+            silent[label] = float(np.abs(ours - theirs).max())
+    assert not silent, silent
+    return compared
+
+
+@pytest.mark.exact("a changed key of config.json: the logits of transformers, or a refusal")
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
+def test_a_sample_of_changed_keys(variant, tmp_path):
+    assert _check(variant, tmp_path, SAMPLE) > 0
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
+def test_every_changed_key(variant, tmp_path):
+    assert _check(variant, tmp_path, None) > 20
+
+
+def test_short_texts_by_an_edited_context(tmp_path):
+    """Of longrope, the short factors with the temperature of the whole context, as documented."""
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "partial_rotary_factor": 0.5,
+        "short_factor": [1.0, 1.5],
+        "long_factor": [2.0, 4.0],
+        "original_max_position_embeddings": 32,
+    }
+    name, arguments = tiny.VARIANTS["phi3"]
+    sizes = {"max_position_embeddings": 128, "original_max_position_embeddings": 32}
+    tiny.make(name, {**arguments, **sizes, "rope_parameters": rope}, tmp_path)
+    expected = Sides(tmp_path).base[1]
+    raw = json.loads((tmp_path / "config.json").read_text())
+    raw["rope_parameters"]["factor"] = 128 / 32
+    (tmp_path / "config.json").write_text(json.dumps({**raw, "max_position_embeddings": 32}))
+    ours, theirs = Sides(tmp_path).base
+    np.testing.assert_allclose(ours, expected, atol=1e-4)
+    np.testing.assert_allclose(theirs, expected, atol=1e-4)
