@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jaxrl.data import sandbox
 from jaxrl.functions import nearest
-from jaxrl.launch import help_train
+from jaxrl.launch import help_train, streams
 
 COMMANDS = {
     "train": (
@@ -82,6 +82,7 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Run a subcommand; the exit status is 0, 1 for a failure or 2 for a request that cannot be."""
     argv = sys.argv[1:] if argv is None else argv
+    streams.open_streams()
     if not argv or argv[0] in ("-h", "--help") or argv == ["help"]:
         print(usage())
         return 0
@@ -97,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     if name in ("train", "show") and "--help-all" in rest:
         name, rest = "help", []
     if name not in COMMANDS and name != "help":
-        print(f"jaxrl: no command {name!r}; {_meant(name)}", file=sys.stderr)
+        streams.say(f"jaxrl: no command {name!r}; {_meant(name)}", error=True)
         return 2
     sys.path.insert(0, os.getcwd())  # functions and tasks of your own are named module:name
     where = COMMANDS[name][0] if name in COMMANDS else "jaxrl.launch.tables:group"
@@ -200,7 +201,7 @@ def without_late_writes(
 
 def refused(error: Exception) -> int:
     """Say why a request cannot be served; the exit status for it."""
-    print(f"jaxrl: {error}", file=sys.stderr)
+    streams.say(f"jaxrl: {error}", error=True)
     return 2
 
 

@@ -145,13 +145,14 @@ def _run(
         set_host_state(run, host)
         reference.load(like, host["step"])
     version = int(jax.device_get(state.step))
-    recorder = history.Recorder(run.directory, note)
+    begun = host["lineage"][-1]["step"] if host["lineage"] else 0
+    recorder = history.Recorder(run.directory, note, forked=bool(host["lineage"]))
     stage: Stage | None = None
     stage_start = -1
     already = host["seconds"]
 
     wanted = trackers.wanted(config)
-    log = MetricsLog(run.directory, host["step"], note, wanted)
+    log = MetricsLog(run.directory, host["step"], note, wanted, start=begun)
     timer, tripped, began = Timer(), list[Trip](), perf_counter()
     try:
         while host["step"] < config.steps:
@@ -216,7 +217,7 @@ def _run(
                     host = saved.host | {"rollouts": position, "rollbacks": rollbacks}
                     set_host_state(run, host)
                     log.close()
-                    log = MetricsLog(run.directory, saved.step, note, wanted)
+                    log = MetricsLog(run.directory, saved.step, note, wanted, start=begun)
                     note(f"rolled back from step {step} to {saved.step}, on with other prompts")
                     continue
 
