@@ -8,6 +8,7 @@ import importlib
 import os
 import select
 import sys
+import warnings
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -105,6 +106,7 @@ def main(argv: list[str] | None = None) -> int:
     keep_compilations()
     few_arenas()
     sys.unraisablehook = without_late_writes(sys.unraisablehook)
+    sys.excepthook, warnings.showwarning = streams.show_traceback, streams.show_warning
     try:
         status = command(where)(rest)
         sys.stdout.flush()

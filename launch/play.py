@@ -78,7 +78,8 @@ def main(actor: Policy, config: SampleConfig, played: Config) -> int:
 def show(rows: Sequence[Row], console: Console) -> None:
     """Print episodes: how each ended, and its messages."""
     for i, row in enumerate(rows, 1):
-        ended = row.score.error or f"reward {row.score.value:g}"
+        failed = row.score.value is None
+        ended = row.score.error if failed else f"reward {row.score.value:g}"
         console.rule(as_text(f"episode {i}: {ended}"))
         for message in row.messages:
             console.print(as_text(f"{message['role']}: {message['content']}", lines=True))

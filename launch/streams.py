@@ -9,8 +9,10 @@ import errno
 import io
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import TracebackType
 from typing import Any, TextIO
 
 from jaxrl.printable import printable
@@ -24,13 +26,26 @@ def say(text: object, *, error: bool = False) -> None:
     print(printable(text, lines=True), file=sys.stderr if error else sys.stdout, flush=True)
 
 
+def show_traceback(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print an error that nothing has caught; its message may hold text of a model or a file."""
+    say("".join(traceback.format_exception(kind, error, trace)).rstrip(), error=True)
+
+
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning as a line, without the place in the code that it comes from."""
+    text = str(message)
+    say(text if text.startswith("WARNING") else f"WARNING: {text}", error=True)
+
+
 def attempt(what: str, act: Callable[[], object]) -> None:
     """Do what a finished run can do without; a failure is one line, and not an exit status."""
     try:
         act()
     except Exception as error:  # whatever it is, the run is complete
-        why = str(error) or type(error).__name__
-        say(f"jaxrl: {what} failed: {' '.join(why.split())}; the run itself is complete", error=True)
+        why = " ".join(str(error).split()) or type(error).__name__
+        say(f"jaxrl: {what} failed: {why}; the run itself is complete", error=True)
 
 
 def open_streams() -> None:

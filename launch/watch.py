@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -119,8 +118,7 @@ def view(
 ) -> RenderableType:
     """How a run stands: progress, figures with their course so far, where the time goes."""
     steps = [row for row in map(_numbers, steps) if "step" in row]
-    total = config.get("steps")
-    total = total if isinstance(total, int) else 0
+    total = int(_numbers(config).get("steps", 0))
     step = int(steps[-1]["step"]) if steps else 0
     head = Table.grid(padding=(0, 2))
     head.add_row(

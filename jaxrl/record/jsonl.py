@@ -12,7 +12,6 @@ from typing import Any
 from jaxrl.record import storage
 from jaxrl.record.rundir import best_effort
 
-
 Note = Callable[[str], object]
 _NAMED = 5  # lines of a file whose numbers a message has
 
@@ -68,9 +67,7 @@ def row(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def tell_missing(
-    path: Path, present: Collection[int], due: range, name: str, note: Note
-) -> None:
+def tell_missing(path: Path, present: Collection[int], due: range, name: str, note: Note) -> None:
     """Warn of rows that a file should hold, as a checkpoint says that they were written.
 
     Args:
@@ -91,7 +88,8 @@ def _spans(numbers: Sequence[int]) -> str:
     ends = [n for i, n in enumerate(numbers) if i == len(numbers) - 1 or numbers[i + 1] != n + 1]
     pairs = list(zip(starts, ends, strict=True))
     texts = [str(a) if a == b else f"{a} to {b}" for a, b in pairs[:_NAMED]]
-    return ", ".join(texts) + (f" and {len(pairs) - _NAMED} more gaps" if len(pairs) > _NAMED else "")
+    more = f" and {len(pairs) - _NAMED} more gaps" if len(pairs) > _NAMED else ""
+    return ", ".join(texts) + more
 
 
 def _lines_of(numbers: Sequence[int]) -> str:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxrl.mesh import distributed
+from jaxrl.printable import printable_values
 from jaxrl.record import jsonl, storage
 from jaxrl.record.rundir import best_effort
 from jaxrl.record.trackers import Row, Tracker
@@ -105,8 +106,9 @@ class MetricsLog:
 
     def table(self, step: int, rows: Sequence[Row]) -> None:
         """Send completions of a step to the trackers, if there are any."""
-        if rows:
-            self._tell(lambda tracker: tracker.table(step, rows))
+        shown = printable_values(rows)
+        if shown:
+            self._tell(lambda tracker: tracker.table(step, shown))
 
     def _tell(self, act: Callable[[Tracker], object]) -> None:
         for name, tracker in list(self._trackers.items()):

@@ -63,6 +63,15 @@ def write(path: Path, content: str | bytes) -> None:
     os.replace(fresh, path)
 
 
+def make_inside(folder: Path) -> None:
+    """Make a folder within a directory that must be there: one that was renamed is not made anew.
+
+    Raises:
+      FileNotFoundError: it is not.
+    """
+    folder.mkdir(parents=remote(folder), exist_ok=True)
+
+
 def entries(directory: Path) -> list[Path]:
     """The entries of a directory; none if it does not exist."""
     return sorted(directory.iterdir()) if directory.exists() else []

@@ -150,10 +150,16 @@ class Writer:
         for _ in range(3):
             self.wait()
             if self.step == step:
+                self._tidy()  # a kill may have come between a commit and what follows it
                 return
             self.save(step, state, host, score)
         self.wait()
         if self.step != step:
+            if not root(self._directory).parent.is_dir():
+                raise OSError(
+                    f"step {step} could not be saved: {self._directory} is no longer there; was it "
+                    "renamed or removed during the run?"
+                )
             raise OSError(
                 f"step {step} could not be saved in {root(self._directory)}; the newest checkpoint "
                 f"is of step {self.step}; make room there, and run the same command again"
@@ -240,6 +246,10 @@ class Writer:
             self._failed(step, error)
             return
         self.step = step
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove the checkpoints that need not be kept."""
         if not distributed.first():
             return
         try:

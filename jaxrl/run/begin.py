@@ -12,7 +12,7 @@ import jax
 import optax
 
 from jaxrl import config as configs
-from jaxrl import functions
+from jaxrl import functions, json_file
 from jaxrl.config import Config
 from jaxrl.record import checkpoint, references, storage
 from jaxrl.record.checkpoint import Saved
@@ -230,7 +230,7 @@ def _carried(source: Path, config: Config, rollouts: dict[str, Any] | None) -> A
     """Another run's position in its experience, without groups that this config does not fit."""
     if rollouts is None or "open_groups" not in rollouts:  # it has learned from a file
         return rollouts
-    there = json.loads((source / "config.json").read_text())["config"]
+    there = json_file.field(source / "config.json", "config")
     here = json.loads(json.dumps(configs.to_dict(config)))
 
     def differ(names: Iterable[str]) -> bool:
