@@ -70,6 +70,7 @@ def text(words: str) -> str:
     for pattern, put in (
         (_IN_URL, rf"\1{MASK}@"), (_HEADER, rf"\1\2{MASK}"), (_BEARER, rf"\1{MASK}"),
         (_BASIC, _basic), (_FORMS, MASK), (_HEX, MASK), (_IN_JSON, _entry), (_IN_QUERY, _query),
+        (_VARIABLE, _pair),
     ):  # fmt: skip
         words = pattern.sub(put, words)
     return words

@@ -85,6 +85,11 @@ def test_a_user_and_a_password_in_base64_are_masked(secret, user):
     assert code not in masks.text(f"Basic {code}")
 
 
+@pytest.mark.parametrize("text", ["SECRETKEY=abc", "a X_API_KEY=abc b", "HF_TOKEN=abc; x"])
+def test_variables_named_after_a_secret_are_masked_within_a_text(text):
+    assert "abc" not in masks.text(text) and "=***" in masks.text(text)
+
+
 def test_a_secret_of_digits_is_masked():
     assert masks.values({"task_args": {"password": 123456, "digits": 3}}) == {
         "task_args": {"password": masks.MASK, "digits": 3}
