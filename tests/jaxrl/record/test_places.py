@@ -107,7 +107,7 @@ def test_a_lock_whose_directory_was_removed_is_taken_anew(tmp_path):
 
 @pytest.mark.broad
 def test_two_equal_commands_at_once_leave_one_good_run(tmp_path):
-    """In a directory that is not there yet, of a plain run: one ends with 0, the other is refused."""
+    """In a directory that is not there yet: one ends with 0, the other is refused."""
     run = tmp_path / "run"
     words = [sys.executable, "-m", "jaxrl.launch.cli", "train", "quickstart", *TINY]
     pair = [
