@@ -83,6 +83,7 @@ class Writer:
         """Whether the newest `save` came to nothing."""
         self.step = _tidied(directory)
         """The newest committed step."""
+        self._place = storage.identity(directory)
 
     def due(self, step: int) -> bool:
         """Whether the config asks for a checkpoint of `step`, or one before it is owed."""
@@ -108,6 +109,7 @@ class Writer:
             return
         where = path(self._directory, step)
         try:
+            self._require_place()
             clear(where)
         except storage.errors() as error:
             self._failed(step, error)
@@ -155,11 +157,7 @@ class Writer:
             self.save(step, state, host, score)
         self.wait()
         if self.step != step:
-            if not root(self._directory).parent.is_dir():
-                raise OSError(
-                    f"step {step} could not be saved: {self._directory} is no longer there; was it "
-                    "renamed or removed during the run?"
-                )
+            self._require_place()
             raise OSError(
                 f"step {step} could not be saved in {root(self._directory)}; the newest checkpoint "
                 f"is of step {self.step}; make room there, and run the same command again"
@@ -247,6 +245,17 @@ class Writer:
             return
         self.step = step
         self._tidy()
+
+    def _require_place(self) -> None:
+        """Refuse to save where the directory is another one, such as one that a save made anew.
+
+        Raises:
+          OSError: it is.
+        """
+        if storage.identity(self._directory) != self._place:
+            raise OSError(
+                f"{self._directory} is no longer there; was it renamed or removed during the run?"
+            )
 
     def _tidy(self) -> None:
         """Remove the checkpoints that need not be kept."""

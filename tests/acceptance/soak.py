@@ -113,7 +113,7 @@ def _train(directory: Path, changes: dict[str, Any], limit: int | None) -> None:
     said = os.open(directory.with_suffix(".txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(said, 1)
     os.dup2(said, 2)
-    if limit is not None:  # programs come from the undisturbed run, whose files stay whole
+    if limit is not None:  # programs that are kept for all runs must not be cut short
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1e9)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     tiny.run(directory, **changes)
@@ -136,7 +136,7 @@ def ended(process: BaseProcess) -> int:
 def strike(trial: Trial, number: signal.Signals) -> bool:
     """Send a signal after a random time; whether it came before the end of the run."""
     process = live(trial.directory, trial.changes)
-    process.join(trial.chance.uniform(0.0, trial.seconds))
+    process.join(trial.seconds * trial.chance.uniform(0.1, 0.9))
     early = process.exitcode is None
     if early:
         os.kill(process.pid, number)
@@ -290,7 +290,7 @@ def main() -> int:
     flags = parser.parse_args()
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
-    os.environ |= tiny.environment() | {"JAX_COMPILATION_CACHE_DIR": str(folder / "programs")}
+    os.environ |= tiny.environment()
     multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.jaxrl.tiny"])
     changes = {mode: COMMON | own for mode, own in modes(folder).items()}
     plan = Plan(folder, flags.seed, flags.times, changes, {}, {m: Counter() for m in changes}, [])

